@@ -1,0 +1,73 @@
+# The short way to everything. `make help` lists it; the work is done by CMake presets and tools/.
+
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 30
+
+.DEFAULT_GOAL := all
+.PHONY: all dev demo test test-quick asan tsan bench coverage fuzz format check install docs clean help deps build-deps
+
+all: build-deps  ## build the program (build/release/plimsoll)
+	@tools/build release program
+
+dev: build-deps  ## build with assertions and debug information (build/dev)
+	@tools/build dev program
+
+demo: all        ## see it work
+	@demo/run.sh
+
+test: deps       ## everything: checks, all tests, and unit and fault tests under the sanitizers
+	@tools/test-all
+
+test-quick: deps ## unit, op and cli tests of the release build, without the slow ones
+	@tools/build release
+	@tools/run-tests --quick build/release unit op cli
+
+asan: deps       ## unit and fault tests with the address and undefined-behaviour sanitizers
+	@tools/build asan
+	@tools/run-tests build/asan unit fault
+
+tsan: deps       ## unit and fault tests with the thread sanitizer
+	@tools/build tsan
+	@tools/run-tests build/tsan unit fault
+
+bench: build-deps ## build the benchmarks (build/release/bench_*)
+	@tools/build release bench
+	@for program in build/release/bench_*; do [ ! -x "$$program" ] || echo "run: $$program"; done
+
+coverage: deps   ## which lines of src/ the tests reach
+	@tools/build coverage
+	@find build/coverage -name '*.gcda' -delete
+	@tools/run-tests build/coverage || true
+	@tools/coverage build/coverage
+
+fuzz:            ## fuzz each target for FUZZ_SECONDS (30)
+	@tools/deps.sh fuzz
+	@tools/build fuzz
+	@tools/run-fuzz $(FUZZ_SECONDS)
+
+format:          ## lay out the C files as .clang-format says
+	@tools/check-format --fix
+
+check:           ## layers, headers compile alone, layout, words (quick, no build)
+	@tools/check-layers
+	@tools/check-headers
+	@tools/check-format || [ $$? -eq 77 ]
+	@tools/check-words
+
+install: all     ## install below PREFIX (/usr/local); DESTDIR is honoured
+	@cmake --install build/release --prefix "$(PREFIX)"
+
+docs: all        ## man page and shell completions (build/release/docs)
+	@tools/build release docs
+
+clean:           ## remove build/
+	@rm -rf build
+
+help:            ## this list
+	@awk -F':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' Makefile
+
+deps:
+	@tools/deps.sh test
+
+build-deps:
+	@tools/deps.sh build

@@ -1,0 +1,34 @@
+# The libraries we stand on, each as one interface target.
+#
+# pkg-config says where they are; CMAKE_PREFIX_PATH is searched as well, so that a folder with unpacked packages
+# does when pkg-config does not know about it.
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(PkgConfig QUIET)
+
+# plimsoll_dependency(NAME PKG_CONFIG_NAME HEADER LIBRARY) -> target plimsoll_NAME, if it was found
+function(plimsoll_dependency name module header library)
+  if(PKG_CONFIG_FOUND)
+    pkg_check_modules(${name}_pc QUIET ${module})
+  endif()
+  find_path(PLIMSOLL_${name}_INCLUDE ${header} HINTS ${${name}_pc_INCLUDE_DIRS})
+  find_library(PLIMSOLL_${name}_LIBRARY ${library} HINTS ${${name}_pc_LIBRARY_DIRS})
+  mark_as_advanced(PLIMSOLL_${name}_INCLUDE PLIMSOLL_${name}_LIBRARY)
+  if(PLIMSOLL_${name}_INCLUDE AND PLIMSOLL_${name}_LIBRARY)
+    add_library(plimsoll_${name} INTERFACE)
+    target_include_directories(plimsoll_${name} SYSTEM INTERFACE "${PLIMSOLL_${name}_INCLUDE}")
+    target_link_libraries(plimsoll_${name} INTERFACE "${PLIMSOLL_${name}_LIBRARY}")
+    message(STATUS "${module}: ${PLIMSOLL_${name}_LIBRARY}")
+  endif()
+endfunction()
+
+plimsoll_dependency(yaml yaml-0.1 yaml.h yaml)
+if(NOT TARGET plimsoll_yaml)
+  message(FATAL_ERROR "libyaml is missing. Install it with tools/deps.sh (Debian: libyaml-dev), or point "
+                      "PKG_CONFIG_PATH or CMAKE_PREFIX_PATH at it")
+endif()
+
+if(PLIMSOLL_TESTS)
+  plimsoll_dependency(cmocka cmocka cmocka.h cmocka)
+endif()

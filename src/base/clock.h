@@ -1,0 +1,16 @@
+/* clock.h - the two clocks.
+ *
+ *     double begin = clock_seconds();
+ *     work();
+ *     double took = clock_seconds() - begin;
+ */
+#ifndef PLIM_BASE_CLOCK_H
+#define PLIM_BASE_CLOCK_H
+
+/* Seconds on a clock that never jumps; only differences mean something. */
+double clock_seconds(void);
+
+/* Seconds since 1970-01-01 UTC, for time stamps people read. May jump when the machine's time is set. */
+double clock_wall(void);
+
+#endif

@@ -1,0 +1,51 @@
+/* fault.h - failures on demand, for tests.
+ *
+ * Code that can fail asks at its fault point whether it must fail now. A struct fault says which call fails:
+ * the Nth one, once. It is either passed in by a test or, where NULL is passed, the process's own, read once
+ * from the environment variable PLIMSOLL_FAULT (for example "alloc:17" or "reserve:2,write:3"; unset in
+ * normal life). It lives in base/ because file writes, the lowest fault point, do.
+ *
+ *     struct fault fault = FAULT_INIT;
+ *     fault_set(&fault, FAULT_RESERVE, 2);               // the second reservation is refused
+ */
+#ifndef PLIM_BASE_FAULT_H
+#define PLIM_BASE_FAULT_H
+
+#include "base/status.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum fault_point {
+    FAULT_ALLOC,   /* mem_alloc and friends, arena_commit  */
+    FAULT_RESERVE, /* ledger_reserve                       */
+    FAULT_WRITE,   /* file_pwrite_full and everything on it */
+    FAULT_POINTS
+};
+
+struct fault {
+    _Atomic int64_t left[FAULT_POINTS]; /* calls until the failing one; 0: never */
+};
+
+#define FAULT_INIT                                                                                           \
+    {                                                                                                        \
+        { 0 }                                                                                                \
+    }
+
+/* Let the nth call (from 1) from now on fail; 0: none. */
+void fault_set(struct fault *fault, enum fault_point point, int64_t nth);
+
+/* Read "point:n[,point:n...]"; PLIM_BAD_INPUT names what is wrong. */
+enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_error *err);
+
+/* Must this call fail? Counts the call. NULL: the process's own. Safe from any thread. */
+bool fault_hit(struct fault *fault, enum fault_point point);
+
+/* The process's own, read from PLIMSOLL_FAULT at the first use. An unreadable value arms nothing. */
+struct fault *fault_process(void);
+
+/* The unreadable PLIMSOLL_FAULT, for a program that wants to say so at its start: PLIM_BAD_INPUT or PLIM_OK.
+ */
+enum plim_status fault_process_check(struct plim_error *err);
+
+#endif

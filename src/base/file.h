@@ -1,0 +1,58 @@
+/* file.h - files, with errors that carry the path and the system's words.
+ *
+ *     struct strbuf text = STRBUF_INIT;
+ *     file_read("job.yaml", 16 << 20, &text, &err);
+ *     file_write_atomic("state.json", text.data, text.len, &err);
+ *
+ * An atomic write puts a temporary file beside the target, syncs it, renames it over the target and syncs the
+ * folder: after a crash at any moment the target holds the old content or the new one, never a mixture. Large
+ * files are written piece by piece:
+ *
+ *     struct file_atomic f;
+ *     file_atomic_begin(&f, path, &err);
+ *     file_pwrite_full(f.fd, data, n, offset, f.temp, &err);
+ *     file_atomic_commit(&f, &err);                      // or file_atomic_abandon(&f)
+ *
+ * All errors are PLIM_IO unless said otherwise. Writes pass the fault point FAULT_WRITE (base/fault.h).
+ */
+#ifndef PLIM_BASE_FILE_H
+#define PLIM_BASE_FILE_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Append the whole file to out. PLIM_BAD_INPUT when it is larger than max_bytes or a folder. */
+enum plim_status file_read(const char *path, uint64_t max_bytes, struct strbuf *out, struct plim_error *err);
+
+/* Replace the file by data[0..len), durably; new files get mode 0666 less the umask. */
+enum plim_status file_write_atomic(const char *path, const void *data, size_t len, struct plim_error *err);
+
+struct file_atomic {
+    int fd; /* open for writing; -1 when nothing is open */
+    char *path, *temp;
+};
+
+/* After a failed begin or commit there is nothing left to clean up. abandon after commit does nothing. */
+enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, struct plim_error *err);
+enum plim_status file_atomic_commit(struct file_atomic *f, struct plim_error *err);
+void file_atomic_abandon(struct file_atomic *f);
+
+/* Read or write all n bytes at offset, or fail; a file that ends too early is PLIM_BAD_INPUT. `path` is for
+ * the error. Interrupted and partial calls are continued. */
+enum plim_status file_pread_full(int fd, void *buf, size_t n, uint64_t offset, const char *path,
+                                 struct plim_error *err);
+enum plim_status file_pwrite_full(int fd, const void *buf, size_t n, uint64_t offset, const char *path,
+                                  struct plim_error *err);
+
+/* Create a folder and its parents; an existing folder is fine. */
+enum plim_status file_make_dirs(const char *path, struct plim_error *err);
+
+/* Make the names in the folder that holds `path` durable. */
+enum plim_status file_sync_parent(const char *path, struct plim_error *err);
+
+bool file_exists(const char *path);
+
+#endif

@@ -1,0 +1,58 @@
+/* json.h - strict JSON in, JSON out.
+ *
+ * Reading follows RFC 8259 to the letter: no comments, no trailing commas, no NaN; strings must be valid
+ * UTF-8 and \u surrogates must come in pairs; at most 128 levels; a key may appear once per object. A byte
+ * order mark at the beginning is skipped. Whole numbers that fit become INT, all others FLOAT. Errors
+ * (PLIM_BAD_INPUT) read "name:line: what". Safe on hostile input.
+ *
+ * Writing:
+ *     struct json_writer w;
+ *     json_writer_init(&w, &sb, 2);                      // indent by 2; 0: one line
+ *     json_begin_object(&w, NULL);
+ *     json_int(&w, "step", 12);                          // key first; NULL inside arrays and at the top
+ *     json_begin_array(&w, "losses");
+ *     json_double(&w, NULL, 2.75);
+ *     json_end_array(&w);
+ *     json_end_object(&w);
+ */
+#ifndef PLIM_BASE_JSON_H
+#define PLIM_BASE_JSON_H
+
+#include "base/node.h"
+#include "base/status.h"
+#include "base/strbuf.h"
+
+/* Parse text[0..len). `name` stands in errors. The document is the caller's: doc_free. */
+enum plim_status json_parse(const char *text, size_t len, const char *name, struct doc **out,
+                            struct plim_error *err);
+
+/* Parse a file of at most 512 MiB; PLIM_IO when it cannot be read. */
+enum plim_status json_load(const char *path, struct doc **out, struct plim_error *err);
+
+struct json_writer {
+    struct strbuf *out;
+    int indent;
+    int depth;
+    bool first; /* nothing written yet at this level */
+};
+
+void json_writer_init(struct json_writer *w, struct strbuf *out, int indent);
+
+/* Each writes its key when one is given. Text that is not valid UTF-8 gets U+FFFD for each bad byte. */
+void json_begin_object(struct json_writer *w, const char *key);
+void json_end_object(struct json_writer *w);
+void json_begin_array(struct json_writer *w, const char *key);
+void json_end_array(struct json_writer *w);
+void json_str(struct json_writer *w, const char *key, const char *value); /* NULL value: null */
+void json_strn(struct json_writer *w, const char *key, const char *value, size_t len);
+void json_int(struct json_writer *w, const char *key, int64_t value);
+void json_uint(struct json_writer *w, const char *key, uint64_t value);
+void json_double(struct json_writer *w, const char *key, double value); /* reads back equal; NaN, Inf: null */
+void json_bool(struct json_writer *w, const char *key, bool value);
+void json_null(struct json_writer *w, const char *key);
+void json_node(struct json_writer *w, const char *key, const struct node *node); /* a whole tree */
+
+/* One quoted and escaped string, outside any writer. */
+void json_quote(struct strbuf *out, const char *text, size_t len);
+
+#endif

@@ -1,0 +1,210 @@
+/* schema.c - walking a tree beside the table.
+ *
+ * A key is known when a row has its full dotted path; a map is descended when it is a section, that is when
+ * some row's path begins with it, or when it is unknown, so that the error can name the full key. Each row
+ * may be given once per reading, under whichever of its names.
+ */
+#include "base/schema.h"
+#include "base/nearest.h"
+#include "base/schema_value.h"
+#include <stdio.h>
+#include <string.h>
+
+struct reading {
+    const struct schema *schema;
+    const char *name;
+    void *target;
+    struct bump *store;
+    const struct schema_listener *listener;
+    struct plim_error *err;
+    bool *seen; /* per row */
+    struct strbuf path;
+};
+
+static const struct schema_row *find_row(const struct schema *schema, const char *path) {
+    for (size_t i = 0; i < schema->count; i++)
+        if (strcmp(schema->rows[i].path, path) == 0) return &schema->rows[i];
+    return NULL;
+}
+
+/* Aliases are one step: a row that an alias names is no alias itself. */
+static const struct schema_row *real_row(const struct schema *schema, const struct schema_row *row) {
+    return row && row->alias ? find_row(schema, row->alias) : row;
+}
+
+const struct schema_row *schema_find(const struct schema *schema, const char *path) {
+    return real_row(schema, find_row(schema, path));
+}
+
+static bool is_section(const struct schema *schema, const char *path) {
+    size_t len = strlen(path);
+    for (size_t i = 0; i < schema->count; i++)
+        if (strncmp(schema->rows[i].path, path, len) == 0 && schema->rows[i].path[len] == '.') return true;
+    return false;
+}
+
+static const char *last_part(const char *path) {
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+/* The known key nearest to an unknown one: by its whole path, or else by its last part in another section. */
+static const char *guess_key(const struct schema *schema, const char *path) {
+    struct nearest whole = nearest_begin(path), part = nearest_begin(last_part(path));
+    const char *by_part = NULL;
+    for (size_t i = 0; i < schema->count; i++) {
+        const struct schema_row *row = &schema->rows[i];
+        if (row->kind == SCHEMA_NOTHING && !row->alias) continue;
+        int before = part.distance;
+        nearest_offer(&whole, row->path);
+        nearest_offer(&part, last_part(row->path));
+        if (part.distance < before) by_part = row->path;
+    }
+    return whole.best ? whole.best : by_part;
+}
+
+static enum plim_status unknown_key(const struct schema *schema, const char *where, const char *path,
+                                    struct plim_error *err) {
+    const char *guess = guess_key(schema, path);
+    if (guess)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: unknown key '%.200s'; did you mean '%s'?", where, path,
+                         guess);
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: unknown key '%.200s'", where, path);
+}
+
+static void set_flag(const struct schema_row *row, void *target, bool given) {
+    if (row->flag) *(bool *)((char *)target + row->flag - 1) = given;
+}
+
+static enum plim_status put_default(const struct schema_row *row, void *target, struct bump *store,
+                                    struct plim_error *err) {
+    struct node node;
+    set_flag(row, target, false);
+    if (!row->fallback || row->alias) return PLIM_OK;
+    enum plim_status status = schema_text_node(row, row->fallback, store, &node, err);
+    if (status == PLIM_OK && node.kind != NODE_NULL) status = schema_store(row, &node, target, store, err);
+    return status;
+}
+
+enum plim_status schema_defaults(const struct schema *schema, void *target, struct bump *store,
+                                 struct plim_error *err) {
+    for (size_t i = 0; i < schema->count; i++) {
+        enum plim_status status = put_default(&schema->rows[i], target, store, err);
+        if (status == PLIM_NO_MEMORY) return status;
+        if (status != PLIM_OK) {
+            plim_error_prefix(err, "default of key '%s'", schema->rows[i].path);
+            if (err) err->status = PLIM_BUG;
+            return PLIM_BUG;
+        }
+    }
+    return PLIM_OK;
+}
+
+/* Store one given value; null means "not given": back to the default. */
+static enum plim_status apply(const struct schema *schema, const struct schema_row *named, const char *where,
+                              const struct node *node, void *target, struct bump *store,
+                              const struct schema_listener *listener, struct plim_error *err) {
+    const struct schema_row *row = real_row(schema, named);
+    if (!row) return plim_fail(err, PLIM_BUG, "key '%s' is an alias of nothing", named->path);
+    enum plim_status status = node->kind == NODE_NULL ? put_default(row, target, store, err)
+                                                      : schema_store(row, node, target, store, err);
+    if (status != PLIM_OK) {
+        plim_error_prefix(err, "%s: key '%s'", where, named->path);
+        return status;
+    }
+    if (node->kind != NODE_NULL) set_flag(row, target, true);
+    const char *note = named->note ? named->note : row->note;
+    if (note && listener && listener->say) listener->say(listener->arg, where, named->path, note);
+    return PLIM_OK;
+}
+
+static enum plim_status read_value(struct reading *r, const struct schema_row *named,
+                                   const struct node *node) {
+    char where[512];
+    const struct schema_row *row = real_row(r->schema, named);
+    snprintf(where, sizeof where, "%.400s:%d", r->name, node->line);
+    if (row) {
+        bool *seen = &r->seen[row - r->schema->rows];
+        if (*seen)
+            return plim_fail(r->err, PLIM_BAD_INPUT, "%s: key '%s' is given twice%s%s%s", where, named->path,
+                             named == row ? "" : " ('", named == row ? "" : row->path,
+                             named == row ? "" : "' means the same)");
+        *seen = true;
+    }
+    return apply(r->schema, named, where, node, r->target, r->store, r->listener, r->err);
+}
+
+static enum plim_status read_map(struct reading *r, const struct node *map);
+
+/* The child whose full key is r->path. */
+static enum plim_status read_child(struct reading *r, const struct node *child) {
+    const char *path = strbuf_text(&r->path);
+    const struct schema_row *row = find_row(r->schema, path);
+    if (row) return read_value(r, row, child);
+    bool section = is_section(r->schema, path);
+    if (child->kind == NODE_MAP && (section || node_count(child) > 0)) return read_map(r, child);
+    if (section && child->kind == NODE_NULL) return PLIM_OK;
+    char where[512];
+    snprintf(where, sizeof where, "%.400s:%d", r->name, child->line);
+    if (section)
+        return plim_fail(r->err, PLIM_BAD_INPUT,
+                         "%s: key '%.200s': expected a section with keys of its own, found a %s", where, path,
+                         node_kind_name(child->kind));
+    return unknown_key(r->schema, where, path, r->err);
+}
+
+static enum plim_status read_map(struct reading *r, const struct node *map) {
+    size_t before = r->path.len;
+    for (size_t i = 0; i < node_count(map); i++) {
+        const struct node *child = node_item(map, i);
+        if (before) strbuf_addc(&r->path, '.');
+        strbuf_add(&r->path, child->key);
+        enum plim_status status = strbuf_status(&r->path, r->err);
+        if (status == PLIM_OK) status = read_child(r, child);
+        if (status != PLIM_OK) return status;
+        strbuf_truncate(&r->path, before);
+    }
+    return PLIM_OK;
+}
+
+enum plim_status schema_read(const struct schema *schema, const struct node *root, const char *name,
+                             void *target, struct bump *store, const struct schema_listener *listener,
+                             struct plim_error *err) {
+    if (root->kind == NODE_NULL) return PLIM_OK;
+    if (root->kind != NODE_MAP)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected keys and values, found a %s", name, root->line,
+                         node_kind_name(root->kind));
+    struct reading r = {schema,     name, target, store, listener, err, bump_alloc(store, schema->count),
+                        STRBUF_INIT};
+    if (!r.seen) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
+    enum plim_status status = read_map(&r, root);
+    strbuf_release(&r.path);
+    return status;
+}
+
+enum plim_status schema_set(const struct schema *schema, const char *path, const char *value, void *target,
+                            struct bump *store, const struct schema_listener *listener,
+                            struct plim_error *err) {
+    const struct schema_row *named = find_row(schema, path), *row = real_row(schema, named);
+    struct node node;
+    if (!named) return unknown_key(schema, "--set", path, err);
+    if (!row) return plim_fail(err, PLIM_BUG, "key '%s' is an alias of nothing", path);
+    enum plim_status status = schema_text_node(row, value, store, &node, err);
+    if (status != PLIM_OK) {
+        plim_error_prefix(err, "--set: key '%s'", path);
+        return status;
+    }
+    return apply(schema, named, "--set", &node, target, store, listener, err);
+}
+
+enum plim_status schema_assign(const struct schema *schema, const char *assignment, void *target,
+                               struct bump *store, const struct schema_listener *listener,
+                               struct plim_error *err) {
+    const char *equals = strchr(assignment, '=');
+    if (!equals || equals == assignment)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "--set '%.200s': expected key=value; write e.g. training.batch_size=8", assignment);
+    const char *path = bump_copy(store, assignment, (size_t)(equals - assignment));
+    if (!path) return plim_fail(err, PLIM_NO_MEMORY, "--set: out of memory");
+    return schema_set(schema, path, equals + 1, target, store, listener, err);
+}

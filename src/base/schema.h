@@ -1,0 +1,125 @@
+/* schema.h - configuration keys as a table.
+ *
+ * One row per key gives reading from YAML/JSON, `--set key=value`, defaults, checking and documentation.
+ *
+ *     struct job { int batch; bool batch_given; double rate; int optimizer; const char *out; uint64_t budget;
+ * }; static const char *const optimizers[] = {"adamw", "sgd", NULL}; static const struct schema_row rows[] =
+ * {
+ *         {"training.batch_size", SCHEMA_INT, offsetof(struct job, batch),
+ *          .flag = SCHEMA_FLAG(struct job, batch_given), .min = 1, .max = 65536, .fallback = "8",
+ *          .help = "samples per step"},
+ *         {"training.optimizer", SCHEMA_ENUM, offsetof(struct job, optimizer), .names = optimizers,
+ *          .fallback = "adamw", .help = "the rule that updates weights"},
+ *         {"batch", .alias = "training.batch_size"},
+ *         {"trainer.pin_memory", SCHEMA_NOTHING, .note = "needless: transfers are always pinned"},
+ *     };
+ *     static const struct schema schema = SCHEMA(rows);
+ *
+ *     schema_defaults(&schema, &job, &store, &err);
+ *     schema_read(&schema, &doc->root, doc->name, &job, &store, &listener, &err);
+ *     schema_set(&schema, "training.batch_size", "16", &job, &store, &listener, &err);
+ *
+ * Texts and lists that land in the target live in `store` (a bump the caller frees after the target's last
+ * use); SCHEMA_NODE pointers live in the document. null means "not given". Errors are PLIM_BAD_INPUT and one
+ * line, for example
+ *     job.yaml:7: key 'training.batch_size': expected a whole number, found 'eight'; write e.g. 8
+ *     job.yaml:3: unknown key 'trainig.batch_size'; did you mean 'training.batch_size'?
+ */
+#ifndef PLIM_BASE_SCHEMA_H
+#define PLIM_BASE_SCHEMA_H
+
+#include "base/bump.h"
+#include "base/node.h"
+#include "base/status.h"
+#include "base/strbuf.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum schema_kind {
+    SCHEMA_NOTHING = 0, /* accepted whatever it holds, stored nowhere; its note says why */
+    SCHEMA_BOOL,        /* bool                                                          */
+    SCHEMA_INT,         /* int                                                           */
+    SCHEMA_INT64,       /* int64_t                                                       */
+    SCHEMA_FLOAT,       /* double                                                        */
+    SCHEMA_STRING,      /* const char *                                                  */
+    SCHEMA_ENUM,        /* int (or an enum): index into names                            */
+    SCHEMA_BYTES,       /* uint64_t, written 64MiB                                       */
+    SCHEMA_STRING_LIST, /* struct string_list; one text stands for a list of one         */
+    SCHEMA_INT_LIST,    /* struct schema_ints                                            */
+    SCHEMA_FLOAT_LIST,  /* struct schema_floats                                          */
+    SCHEMA_NODE,        /* const struct node *: a list or map read by somebody else      */
+    SCHEMA_KINDS
+};
+
+struct schema_ints {
+    int64_t *items;
+    size_t count;
+};
+
+struct schema_floats {
+    double *items;
+    size_t count;
+};
+
+struct schema_row {
+    const char *path; /* dotted, e.g. "training.batch_size"                                */
+    enum schema_kind kind;
+    size_t offset;            /* of the field in the target                                        */
+    size_t flag;              /* SCHEMA_FLAG(struct, bool field) set true when given; 0: none      */
+    double min, max;          /* numbers, bytes and list items; both 0: no limit                   */
+    const char *const *names; /* SCHEMA_ENUM: NULL-terminated                                      */
+    const char *fallback;     /* default as one would write it; NULL: the target is left as it was */
+    const char *help;
+    const char *note;  /* said to the listener when the key is given                        */
+    const char *alias; /* this key is another name for the row with that path               */
+};
+
+#define SCHEMA_FLAG(type, field) (offsetof(type, field) + 1)
+
+struct schema {
+    const struct schema_row *rows;
+    size_t count;
+};
+
+#define SCHEMA(table)                                                                                        \
+    { (table), sizeof(table) / sizeof((table)[0]) }
+
+/* Hears of every given key that has a note: where ("job.yaml:7" or "--set"), the key and the note. */
+struct schema_listener {
+    void (*say)(void *arg, const char *where, const char *path, const char *note);
+    void *arg;
+};
+
+/* Write every row's default into the target. An unreadable default is PLIM_BUG. */
+enum plim_status schema_defaults(const struct schema *schema, void *target, struct bump *store,
+                                 struct plim_error *err);
+
+/* Read all keys below `root` (a map, or null: nothing). The first error ends the reading; the target then
+ * holds some new values and must not be used. listener may be NULL. */
+enum plim_status schema_read(const struct schema *schema, const struct node *root, const char *name,
+                             void *target, struct bump *store, const struct schema_listener *listener,
+                             struct plim_error *err);
+
+/* Set one key from a command line. Lists are written a,b,c. An empty value means text "", an empty list, or
+ * the default of any other kind. */
+enum plim_status schema_set(const struct schema *schema, const char *path, const char *value, void *target,
+                            struct bump *store, const struct schema_listener *listener,
+                            struct plim_error *err);
+
+/* The same from one argument "key=value". */
+enum plim_status schema_assign(const struct schema *schema, const char *assignment, void *target,
+                               struct bump *store, const struct schema_listener *listener,
+                               struct plim_error *err);
+
+/* The row with that path, aliases followed; NULL when there is none. */
+const struct schema_row *schema_find(const struct schema *schema, const char *path);
+
+/* The table as Markdown: a section per first path component, a line per key; aliases and needless keys last.
+ */
+void schema_markdown(const struct schema *schema, struct strbuf *out);
+
+/* The given or default value as one would write it ("8", "adamw", "64 MiB", "a,b"), for reports. */
+void schema_value(const struct schema_row *row, const void *target, struct strbuf *out);
+
+#endif

@@ -1,0 +1,24 @@
+/* schema_value.h - one value between a node, its text and a field; the inside of schema.c.
+ *
+ * The texts these functions leave in err say what is wrong with the value; the caller puts the place and the
+ * key before them.
+ */
+#ifndef PLIM_BASE_SCHEMA_VALUE_H
+#define PLIM_BASE_SCHEMA_VALUE_H
+
+#include "base/schema.h"
+
+/* Check the node against the row and store it in the row's field. The node is not null; the row is no alias.
+ */
+enum plim_status schema_store(const struct schema_row *row, const struct node *node, void *target,
+                              struct bump *store, struct plim_error *err);
+
+/* What a person typed for this row as a node: lists are split at commas, texts stay as they are. The node's
+ * parts live in store. */
+enum plim_status schema_text_node(const struct schema_row *row, const char *text, struct bump *store,
+                                  struct node *out, struct plim_error *err);
+
+/* What the row takes, for documentation: "whole number, 1 to 65536". */
+void schema_type(const struct schema_row *row, struct strbuf *out);
+
+#endif

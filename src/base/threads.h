@@ -1,0 +1,29 @@
+/* threads.h - a fixed team of threads that runs one parallel loop at a time.
+ *
+ *     struct threads *team;
+ *     threads_start(0, &team, &err);                     // 0: one per online CPU
+ *     threads_each(team, rows, 16, rows_body, &args);    // rows_body(&args, begin, end, worker)
+ *     threads_free(team);
+ *
+ * threads_each cuts [0,n) into chunks of `grain` consecutive items (the last may be shorter) and hands them
+ * out dynamically; it returns when all are done. Which worker gets which chunk varies from run to run, so a
+ * body's result must not depend on `worker` or on the order of chunks: that is what makes results independent
+ * of the thread count. `worker` (0 .. threads_count-1) selects scratch memory. The caller is worker 0. Bodies
+ * may not call threads_each again. Waiting workers spin briefly, then sleep.
+ */
+#ifndef PLIM_BASE_THREADS_H
+#define PLIM_BASE_THREADS_H
+
+#include "base/status.h"
+#include <stdint.h>
+
+struct threads;
+
+typedef void threads_body(void *arg, int64_t begin, int64_t end, int worker);
+
+enum plim_status threads_start(int count, struct threads **out, struct plim_error *err);
+void threads_free(struct threads *team);
+int threads_count(const struct threads *team);
+void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *body, void *arg);
+
+#endif

@@ -1,0 +1,22 @@
+/* utf8.h - reading, writing and measuring UTF-8, independent of the locale. */
+#ifndef PLIM_BASE_UTF8_H
+#define PLIM_BASE_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Decode one code point from text[0..len). Returns its length in bytes, or 0 when the bytes are not valid
+ * UTF-8 (overlong forms, surrogates and values above U+10FFFF are not). len must be at least 1. */
+size_t utf8_decode(const char *text, size_t len, uint32_t *point);
+
+/* Encode a code point below U+110000; returns the bytes written (1 to 4). */
+size_t utf8_encode(uint32_t point, char out[4]);
+
+/* Length of the longest valid prefix of text[0..len); equal to len when all of it is valid. */
+size_t utf8_valid_prefix(const char *text, size_t len);
+
+/* Columns a terminal uses for text[0..len): combining marks and ANSI colour sequences count 0, East Asian
+ * wide characters and emoji 2. An invalid byte counts 1. */
+size_t utf8_width(const char *text, size_t len);
+
+#endif

@@ -1,0 +1,114 @@
+/* safetensors.h - weights in files: one file, or a folder with shards and an index.
+ *
+ *     struct safetensors set;
+ *     if (safetensors_open("checkpoint/", &set, &err) != PLIM_OK) ...
+ *     const struct safetensor *t = safetensors_find(&set, "model.norm.weight");
+ *     if (t && safetensors_read(&set, t, DT_BF16, put, &place, &err) != PLIM_OK) ...
+ *     safetensors_close(&set);
+ *
+ * Files are strangers: header length, JSON, names, types, shapes and offsets are all checked when the set is
+ * opened, and every lie is PLIM_BAD_INPUT with one line naming file and tensor. Data are read with pread in
+ * pieces through a buffer of at most SAFETENSORS_BUFFER bytes and never mapped: mapped pages would count in
+ * the process's resident memory, which is the thing being budgeted.
+ */
+#ifndef PLIM_DATA_SAFETENSORS_H
+#define PLIM_DATA_SAFETENSORS_H
+
+#include "base/bump.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "tensor/dtype.h"
+#include <stddef.h>
+#include <stdint.h>
+
+#define SAFETENSORS_MAX_DIM    8
+#define SAFETENSORS_BUFFER     (1 << 20)
+#define SAFETENSORS_MAX_HEADER 100000000u
+#define SAFETENSORS_SHARD      UINT64_C(5000000000) /* usual size of a shard, bytes */
+
+struct safetensor {
+    const char *name;
+    const char *type_name; /* as in the file: "BF16" */
+    enum dtype type;       /* DT_COUNT: a type of the format that we cannot read */
+    int ndim;              /* 0: a scalar */
+    int64_t dim[SAFETENSORS_MAX_DIM];
+    int64_t count;   /* elements */
+    uint64_t offset; /* of its first byte in its file */
+    uint64_t bytes;
+    const char *path; /* the file that holds it */
+};
+
+/* Owns everything it points to; tensors are sorted by name. */
+struct safetensors {
+    struct safetensor *tensors;
+    size_t count, cap;
+    struct bump store;
+};
+
+/* `path` is a file, or a folder with model.safetensors or model.safetensors.index.json. On failure there is
+ * nothing to close. */
+enum plim_status safetensors_open(const char *path, struct safetensors *set, struct plim_error *err);
+void safetensors_close(struct safetensors *set);
+
+const struct safetensor *safetensors_find(const struct safetensors *set, const char *name);
+
+/* Gets elements [first, first + n) of the tensor being read, in the type asked for. The pointer is good for
+ * the call only. Anything but PLIM_OK ends the reading and is returned. */
+typedef enum plim_status safetensors_sink(void *arg, int64_t first, const void *elements, int64_t n,
+                                          struct plim_error *err);
+
+/* Pieces arrive in order. A conversion is made only between floating types; asking for any other type than
+ * the file's is PLIM_UNSUPPORTED. */
+enum plim_status safetensors_read(const struct safetensors *set, const struct safetensor *t, enum dtype type,
+                                  safetensors_sink *sink, void *arg, struct plim_error *err);
+
+/* The same into memory for t->count elements. */
+enum plim_status safetensors_read_all(const struct safetensors *set, const struct safetensor *t,
+                                      enum dtype type, void *out, struct plim_error *err);
+
+/* "[2,3]" */
+const char *safetensors_shape_text(int ndim, const int64_t *dim, char *buf, size_t size);
+
+/* --- writing ----------------------------------------------------------------------------------------------
+ *
+ *     struct safetensors_entry entries[] = {{"a", DT_F32, 2, {4, 8}}, ...};
+ *     struct safetensors_writer w;
+ *     safetensors_writer_begin(&w, "out/", entries, n, SAFETENSORS_SHARD, &err);
+ *     safetensors_writer_put(&w, bytes, size, &err);     // all data of all entries, in order, in any pieces
+ *     safetensors_writer_end(&w, &err);                  // or safetensors_writer_abandon(&w)
+ *
+ * The folder gets model.safetensors, or model-00001-of-000NN.safetensors with an index when the data are
+ * larger than one shard may be (a single tensor may exceed it). All files keep temporary names until the end,
+ * so an older set in the folder stays whole until the new one is complete and on disk; its index goes before
+ * the first new shard takes its name, so that a crash in between can leave an unreadable set but never a
+ * mixed one.
+ */
+struct safetensors_entry {
+    const char *name;
+    enum dtype type;
+    int ndim;
+    int64_t dim[SAFETENSORS_MAX_DIM];
+};
+
+struct safetensors_writer {
+    const struct safetensors_entry *entries; /* the caller's, until the end */
+    size_t count;
+    const char *dir; /* the caller's, until the end */
+    size_t *last;    /* by shard: one past its last entry */
+    size_t shards, shard;
+    struct file_atomic *files; /* by shard */
+    uint64_t at, end;          /* offsets in the open file; the shard is complete at end */
+    uint64_t total;            /* data bytes of all entries */
+};
+
+/* The folder must exist. After a failed begin there is nothing to clean up. */
+enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const char *dir,
+                                          const struct safetensors_entry *entries, size_t count,
+                                          uint64_t shard_bytes, struct plim_error *err);
+enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void *bytes, size_t n,
+                                        struct plim_error *err);
+/* Too little or too much data is PLIM_BUG. Releases the writer whatever it returns. */
+enum plim_status safetensors_writer_end(struct safetensors_writer *w, struct plim_error *err);
+void safetensors_writer_abandon(struct safetensors_writer *w);
+
+#endif

@@ -1,0 +1,80 @@
+/* attention_bwd_block.h - what a block of queries and a block of keys give each other in the backward pass.
+ *
+ * A query side holds up to ATTN_BLOCK queries of one head, a key side as many keys of one kv head, both packed
+ * for the products they take part in, and both with fp32 gradients in panels [size][nr] (the transposed form
+ * matrix kernels leave). A side without gradients takes part without collecting any, and is packed for less.
+ *
+ *     side_see(w, &query, b, h, block);  side_pack_query(w, &query);  side_pack_key(w, &key, b, kv, block);
+ *     attn_bwd_meet(w, &query, &key);                // query.dq, key.dk and key.dv grow
+ *     side_put(...)                                  // rounded once, into the tensors
+ *
+ * A meeting adds each product to the gradients once, so their value follows from the order of meetings: keys in
+ * increasing order for a query block; heads, then queries, in increasing order for a key block.
+ */
+#ifndef PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
+#define PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
+
+#include "device/cpu/attention_common.h"
+
+enum { ATTN_BLOCK_PANELS = ATTN_BLOCK / 4 };
+
+/* One attention backward in flight. */
+struct backward {
+    struct attn a;
+    const void *d_o, *q, *k, *v, *o;
+    const float *lse;
+    const int32_t *pos;
+    void *dq, *dk, *dv;
+    float *delta; /* [batch][heads][time]: row sums of dO * O */
+};
+
+struct query_side {
+    int64_t b, h, first, count;
+    int64_t low, high;                               /* its keys lie in [low, high] */
+    void *q, *d_o;                                   /* lines are queries, over size */
+    void *q_turned, *do_turned;                      /* lines are elements of a head, over queries */
+    float *dq;                                       /* panels [size][nr], or NULL */
+    bool wants_turned;                               /* a key side collects gradients */
+    float lse[ATTN_BLOCK], delta[ATTN_BLOCK];        /* lse to base 2 */
+    struct attn_panel panels[ATTN_BLOCK_PANELS];
+};
+
+struct key_side {
+    int64_t b, kv, first, count;
+    void *k, *v;      /* lines are keys, over size */
+    void *k_turned;   /* lines are elements of a head, over keys */
+    float *dk, *dv;   /* panels [size][nr], or NULL */
+    bool wants_turned; /* a query side collects gradients */
+};
+
+/* Room for one meeting: scores and their gradients, as panels and turned. */
+struct meeting {
+    const struct backward *w;
+    float *scores, *dp;
+    void *packed, *p_turned, *ds_turned;
+    float *rows; /* [nr][size rounded up to 4], for side_put */
+};
+
+/* Bytes of a side's packed blocks, of a block's gradient, and of a meeting. */
+size_t query_side_bytes(const struct attn *a);
+size_t key_side_bytes(const struct attn *a);
+size_t block_gradient_bytes(const struct attn *a);
+size_t meeting_bytes(const struct attn *a);
+
+/* Hand out that memory. */
+void query_side_place(const struct attn *a, struct query_side *s, char *at);
+void key_side_place(const struct attn *a, struct key_side *s, char *at);
+struct meeting meeting_place(const struct backward *w, char *at);
+
+/* Which keys block `block` of head h sees; then packing, needed only where it meets somebody. */
+void query_side_see(const struct backward *w, struct query_side *s, int64_t b, int64_t h, int64_t block);
+void query_side_pack(const struct backward *w, struct query_side *s);
+void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block);
+
+void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const struct key_side *ks);
+
+/* Gradients of `count` rows, from panels to rows `stride` elements apart at element `index` of x. */
+void gradient_put(const struct meeting *m, const float *panels, int64_t count, float scale, void *x,
+                  int64_t index, int64_t stride);
+
+#endif

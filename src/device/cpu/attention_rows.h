@@ -1,0 +1,74 @@
+/* attention_rows.h - the arithmetic of attention that is not a matrix product, on panels.
+ *
+ * A panel belongs to `width` queries (the columns nr of the matrix kernel in use): row k of it holds, side by
+ * side, one value of each query for key k. That is what a matrix kernel leaves when K times Q' is written with
+ * leading dimension nr, and, for kg = 1, it is already the packed form of the right operand of V' P' (see
+ * gemm_kernel.h): scores become probabilities in place and are multiplied without being moved. For kg > 1
+ * the probabilities are rounded to bf16 and written to a second, packed panel on the way.
+ *
+ * Rows are cut in groups of four; panels have room for their last group.
+ *
+ *     const struct attn_rows *rows = attn_rows_for(kernel);     NULL: no such kernel; use gemm_plain_f32
+ */
+#ifndef PLIM_DEVICE_CPU_ATTENTION_ROWS_H
+#define PLIM_DEVICE_CPU_ATTENTION_ROWS_H
+
+#include "device/cpu/gemm_kernel.h"
+
+/* A running maximum before the first score: finite, so that differences are never NaN. */
+#define ATTN_TOP_START -1e30f
+
+/* Which keys each query of the panel sees, as rows of the panel, both ends included. */
+struct attn_mask {
+    const int32_t *first, *last; /* [width] */
+};
+
+struct attn_softmax {
+    float *score;          /* [rows][width] in; probabilities relative to `top` out when kg is 1 */
+    uint16_t *packed;      /* probabilities, packed, when kg > 1 */
+    int width;
+    int from, end;         /* rows to work on; `from` a multiple of 4. Probability is 0 in [end, next multiple) */
+    float scale;           /* scores are multiplied with it; the base of the exponential is 2 */
+    struct attn_mask mask; /* first NULL: every query sees all of [from, end) */
+    float *top, *sum;      /* [width] running maximum of raw scores and sum of exponentials, updated */
+    float *fade;           /* [width] out: what earlier sums must be multiplied with */
+};
+
+struct attn_grad {
+    float *score;            /* [rows][width] in, spoilt */
+    float *dp;               /* [rows][width] in; out: dS when kg is 1 */
+    uint16_t *packed;        /* dS, packed, when kg > 1 */
+    int width;
+    int from, end;           /* multiples of width */
+    float scale;             /* as above */
+    struct attn_mask mask;
+    const float *lse, *delta; /* [width]: log2 of the sum of exponentials, row sums of dO * O */
+    /* P and dS of these queries in the packed form whose lines are keys: panels of `width` keys, `panel_step`
+     * elements apart, already advanced to the first query of this panel. fp32 when kg is 1, else bf16. NULL:
+     * not wanted. */
+    void *p_turned, *ds_turned;
+    int64_t panel_step;
+};
+
+struct attn_rows {
+    /* True when some fade is not 1. */
+    bool (*softmax)(const struct attn_softmax *);
+    /* P = 2^(scale * score - lse), dS = P * (dp - delta); both 0 where masked. */
+    void (*grad)(const struct attn_grad *);
+    /* x[rows][width] *= by[width] */
+    void (*fade)(float *x, int64_t rows, int width, const float *by);
+    /* dst[line][i] = src[i][line] * by[line], i < n, line < width; ld >= n rounded up to 4 */
+    void (*turn)(float *dst, int64_t ld, const float *src, int64_t n, int width, const float *by);
+    /* dst[i] = src[i] as fp32 for i < n, zeroes up to the next multiple of 8. */
+    void (*widen)(float *dst, const void *src, enum dtype type, int64_t n);
+    /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d, ld multiples of 8, n of 4 */
+    void (*dots)(float *out, const float *q, const float *k, int64_t ld, int64_t d, int n);
+    /* o[j] = o[j] * fade + sum over i < n of p[i] * v[i*ld + j] */
+    void (*mix)(float *o, float fade, const float *p, const float *v, int64_t ld, int64_t d, int n);
+    /* In place: x[i] = 2^(scale * x[i] - base); the sum. n a multiple of 4. */
+    float (*exponentials)(float *x, float scale, float base, int n);
+};
+
+const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel);
+
+#endif

@@ -1,0 +1,15 @@
+/* attention_rows_tables.h - the tables attn_rows_for chooses from, one per file of its own. */
+#ifndef PLIM_DEVICE_CPU_ATTENTION_ROWS_TABLES_H
+#define PLIM_DEVICE_CPU_ATTENTION_ROWS_TABLES_H
+
+#include "device/cpu/attention_rows.h"
+
+extern const struct attn_rows attn_rows_baseline;
+#if defined(__aarch64__)
+extern const struct attn_rows attn_rows_neon_bf16;
+#endif
+#if defined(__x86_64__)
+extern const struct attn_rows attn_rows_avx2, attn_rows_avx2_bf16;
+#endif
+
+#endif

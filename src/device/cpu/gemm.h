@@ -1,0 +1,48 @@
+/* gemm.h - matrix multiply on the CPU: C[M,N] = A[M,K] . B[K,N] (+ bias[N]) (+ R[M,N])  or  C += A . B.
+ *
+ * Operands are described by element strides, so every transposition is the same call: A(m,k) is at
+ * a[m*a_rs + k*a_cs]; one of the two strides must be 1. C and R are row-major with leading dimensions.
+ * A and B share a dtype (F32, BF16 or F16); C is that dtype or F32; accumulation is always in fp32.
+ *
+ * Invariants
+ *  1. Work is cut over M and N only, never over K, and K is summed in blocks of GEMM_KC in increasing order
+ *     with one rounding into the fp32 running value per block. So the result does not depend on the thread
+ *     count, and for an F32 C, one call over K equals two accumulating calls over a split of K at a multiple
+ *     of GEMM_KC, bit for bit.
+ *  2. When C is narrower than fp32 it is rounded once, after all of K (the running sum lives in workspace).
+ *  3. No allocation: the caller brings gemm_workspace() bytes.
+ */
+#ifndef PLIM_DEVICE_CPU_GEMM_H
+#define PLIM_DEVICE_CPU_GEMM_H
+
+#include "base/threads.h"
+#include "tensor/dtype.h"
+#include <stddef.h>
+#include <stdint.h>
+
+#define GEMM_KC 512
+
+struct gemm {
+    int64_t m, n, k;
+    const void *a;
+    int64_t a_rs, a_cs; /* element strides of A over m and k */
+    const void *b;
+    int64_t b_rs, b_cs; /* element strides of B over k and n */
+    void *c;
+    int64_t c_rs;       /* row stride of C, elements */
+    enum dtype ab_type; /* of A and B */
+    enum dtype c_type;  /* of C: F32 or ab_type */
+    const void *bias;   /* [N] of dtype ab_type, or NULL */
+    const void *add;    /* R [M,N] of dtype c_type, row stride c_rs; may equal c; or NULL. `add == c` is C += */
+};
+
+/* Bytes of scratch for this problem with that many threads (64-byte aligned memory expected). Pure. Bounded:
+ * a few MiB per thread whatever the problem, except the packed panel of B shared by all. */
+size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
+
+void gemm_run(const struct gemm *g, void *workspace, struct threads *team);
+
+/* Name of the micro-kernel in use for a dtype on this machine ("neon bfmmla 8x12", "avx512 ..."). */
+const char *gemm_kernel_name(enum dtype ab_type);
+
+#endif

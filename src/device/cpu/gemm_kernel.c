@@ -1,0 +1,94 @@
+/* gemm_kernel.c - choosing a kernel by level, and packing from types the kernel does not read itself.
+ *
+ * A foreign source type is converted block by block into a buffer on the stack and packed from there, so that
+ * every kernel needs packers for one type only. The buffer keeps the direction of the source: the dimension
+ * that is contiguous there is contiguous here, and the converter runs along it.
+ */
+#include "device/cpu/gemm_kernel.h"
+
+static const struct {
+    const struct gemm_kernel *f32, *bf16;
+} kernels[CPU_LEVELS] = {
+    [CPU_PLAIN] = {&gemm_plain_f32, &gemm_plain_f32},
+#if defined(__aarch64__)
+    [CPU_NEON] = {&gemm_neon_f32, &gemm_neon_f32},
+    [CPU_NEON_BF16] = {&gemm_neon_f32, &gemm_neon_bf16},
+#endif
+#if defined(__x86_64__)
+    [CPU_AVX2] = {&gemm_avx2_f32, &gemm_avx2_f32},
+    [CPU_AVX512] = {&gemm_avx512_f32, &gemm_avx512_f32},
+    [CPU_AVX512_BF16] = {&gemm_avx512_f32, &gemm_avx512_bf16},
+#endif
+};
+
+const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type)
+{
+    return type == DT_BF16 ? kernels[level].bf16 : kernels[level].f32;
+}
+
+int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k)
+{
+    return (k + kernel->kg - 1) / kernel->kg * kernel->kg * width;
+}
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Convert `count` runs of `len` elements, `step` apart and each with element stride `unit`, to rows of `ld`. */
+static void convert_runs(void *dst, enum dtype dst_type, int64_t ld, const char *src, enum dtype src_type,
+                         int64_t step, int64_t unit, int64_t count, int64_t len)
+{
+    size_t to = dtype_size(dst_type), from = dtype_size(src_type);
+    for (int64_t i = 0; i < count; i++) {
+        char *out = (char *)dst + (size_t)(i * ld) * to;
+        const char *in = src + i * step * (int64_t)from;
+        if (unit == 1) {
+            dtype_convert(out, dst_type, in, src_type, len);
+        } else {
+            for (int64_t j = 0; j < len; j++) {
+                dtype_convert(out + (size_t)j * to, dst_type, in + j * unit * (int64_t)from, src_type, 1);
+            }
+        }
+    }
+}
+
+enum { BLOCK_LINES = 96, BLOCK_K = 64 }; /* 96 is a multiple of most panel widths; see pack_converted */
+
+static void pack_converted(const struct gemm_kernel *kernel, gemm_pack *pack, int width, char *dst,
+                           int64_t stride, const char *src, enum dtype src_type, int64_t ls, int64_t ks,
+                           int64_t lines, int64_t k)
+{
+    _Alignas(64) float block[BLOCK_LINES * BLOCK_K];
+    int64_t from = (int64_t)dtype_size(src_type), to = (int64_t)dtype_size(kernel->type);
+    int64_t most = BLOCK_LINES / width * width; /* whole panels, so that a panel is packed by one call per k */
+    for (int64_t l = 0; l < lines; l += most) {
+        int64_t nl = least(most, lines - l);
+        for (int64_t i = 0; i < k; i += BLOCK_K) {
+            int64_t nk = least(BLOCK_K, k - i);
+            const char *in = src + (l * ls + i * ks) * from;
+            char *out = dst + (l / width * stride + i * width) * to;
+            if (ls == 1) {
+                convert_runs(block, kernel->type, BLOCK_LINES, in, src_type, ks, ls, nk, nl);
+                pack(out, stride, block, 1, BLOCK_LINES, nl, nk);
+            } else {
+                convert_runs(block, kernel->type, BLOCK_K, in, src_type, ls, ks, nl, nk);
+                pack(out, stride, block, BLOCK_K, 1, nl, nk);
+            }
+        }
+    }
+}
+
+void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, const void *src,
+                    enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k)
+{
+    int width = side_a ? kernel->mr : kernel->nr;
+    gemm_pack *pack = side_a ? kernel->pack_a : kernel->pack_b;
+    int64_t stride = gemm_panel(kernel, width, k);
+    if (src_type == kernel->type) {
+        pack(dst, stride, src, ls, ks, lines, k);
+    } else {
+        pack_converted(kernel, pack, width, dst, stride, src, src_type, ls, ks, lines, k);
+    }
+}

@@ -1,0 +1,82 @@
+/* gemm_kernel.h - the micro-kernel interface: what an instruction set must bring to multiply matrices.
+ *
+ * A kernel multiplies a packed panel of A (mr rows) by a packed panel of B (nr columns) into an fp32 tile of C.
+ * "Lines" are the rows of A or the columns of B: both sides are packed by one rule. A panel holds `width` lines
+ * (mr or nr) over k, with k rounded up to a multiple of kg; element (line, k) lies at
+ *
+ *     panel[((k / kg) * width + line) * kg + k % kg]
+ *
+ * Missing k are zero. Missing lines hold anything: their products are never stored. kg is 1 for fp32, and for
+ * bf16 what one instruction sums at once. Kernels load ahead: GEMM_SLACK bytes after the last panel must be
+ * readable.
+ *
+ * Invariants
+ *  1. run() starts its sums at zero, adds products in increasing k, and adds the sum to C once: the value of an
+ *     element depends on its two lines and k alone, whatever `rows` and whatever the other lines hold.
+ *  2. Panels are only written by pack functions and only read by run(); both know the layout, nobody else does.
+ */
+#ifndef PLIM_DEVICE_CPU_GEMM_KERNEL_H
+#define PLIM_DEVICE_CPU_GEMM_KERNEL_H
+
+#include "device/cpu/cpu_features.h"
+#include "tensor/dtype.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    GEMM_MAX_MR = 16,
+    GEMM_MAX_NR = 32,
+    GEMM_SLACK = 128,
+};
+
+/* Pack `lines` lines over k elements of k, from src(line,k) = src[line*ls + k*ks], into consecutive panels that
+ * are `stride` elements apart. src is of the kernel's `type`. */
+typedef void gemm_pack(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
+                       int64_t k);
+
+/* C[rows,nr] = A.B or += (rows <= mr; all nr columns are written). */
+typedef void gemm_tile(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                       bool accumulate);
+
+/* C[rows,cols] = tile, rounded to bf16; the tile's rows are nr apart. */
+typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols);
+
+struct gemm_kernel {
+    const char *name;
+    int mr, nr, kg;
+    enum dtype type; /* of packed elements: F32 or BF16 */
+    gemm_pack *pack_a, *pack_b;
+    gemm_tile *run;
+    gemm_round *round;
+};
+
+extern const struct gemm_kernel gemm_plain_f32;
+#if defined(__aarch64__)
+extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
+#endif
+#if defined(__x86_64__)
+extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16;
+#endif
+
+/* The kernel for arithmetic in `type` (F32, BF16, F16) at a level; the machine's own level with cpu_level(). */
+const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type);
+
+/* Elements of a panel of `width` lines over k. */
+int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k);
+
+/* Pack one side (true: A, false: B) from any floating source type, converting where it differs. Panels are
+ * gemm_panel(...) apart. */
+void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, const void *src,
+                    enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k);
+
+/* The rounding rule in portable C: what kernels without a better way use. */
+void gemm_round_plain(uint16_t *c, int64_t ldc, const float *tile, int nr, int rows, int cols);
+
+/* The packing rule in portable C, any strides: what the vector packers fall back to at edges. */
+void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src, int64_t ls, int64_t ks,
+                         int64_t lines, int64_t k);
+void gemm_pack_bf16_plain(uint16_t *dst, int64_t stride, int width, int kg, const uint16_t *src, int64_t ls,
+                          int64_t ks, int64_t lines, int64_t k);
+
+#endif

@@ -1,0 +1,46 @@
+/* kernels.h - every kernel of the CPU backend; cpu_device.c puts them into the table by op kind.
+ *
+ * What each computes is said in tape/op.h. Here is what all of them keep:
+ *  1. Results do not depend on the number of threads: every sum has a fixed order, whoever computes it.
+ *  2. Sums over rows that an op adds to (dw of norm, db of linear, the loss) are the same bits whether the rows
+ *     come in one call or in several that add up, when calls are cut at multiples of KERNEL_ROW_BLOCK rows.
+ *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names. Further allowed: norm_bwd
+ *     writes dx over dy, swiglu_bwd writes dgate and dup over any two of its inputs, elementwise ops over
+ *     either operand. Otherwise operands do not overlap.
+ *  4. Nothing is allocated; call->work holds what the _workspace function of the op says.
+ *  5. Ids, targets and positions are in range (the data layer sees to it), except negative targets.
+ */
+#ifndef PLIM_DEVICE_CPU_KERNELS_H
+#define PLIM_DEVICE_CPU_KERNELS_H
+
+#include "device/device.h"
+
+#define KERNEL_ROW_BLOCK 256
+
+kernel_run cpu_embed, cpu_embed_bwd;
+
+kernel_run cpu_norm, cpu_norm_bwd;
+kernel_workspace cpu_norm_bwd_workspace;
+
+kernel_run cpu_linear, cpu_linear_dx, cpu_linear_dw;
+kernel_workspace cpu_linear_workspace, cpu_linear_dx_workspace, cpu_linear_dw_workspace;
+
+kernel_run cpu_rope_table, cpu_rope;
+
+kernel_run cpu_attn, cpu_attn_bwd;
+kernel_workspace cpu_attn_workspace, cpu_attn_bwd_workspace;
+
+kernel_run cpu_swiglu, cpu_swiglu_bwd, cpu_gelu, cpu_gelu_bwd, cpu_add;
+
+kernel_run cpu_xent;
+kernel_workspace cpu_xent_workspace;
+
+kernel_run cpu_kv_append;
+
+kernel_run cpu_sumsq, cpu_clip, cpu_adamw, cpu_sgd;
+kernel_workspace cpu_sumsq_workspace;
+
+kernel_run cpu_split3, cpu_join3;
+kernel_run cpu_copy; /* fetch and store */
+
+#endif

@@ -1,0 +1,97 @@
+/* rows.h - the arithmetic of the CPU kernels: what happens to one row, or one span of elements.
+ *
+ * The kernels (norm.c, xent.c, ...) know shapes and cut work over threads; these functions know instructions.
+ * There is one table per instruction set, made from the same source (rows_body.h) on the vector layer (vec.h).
+ *
+ *     const struct row_ops *rows = row_ops();
+ *     rows->swiglu(DT_BF16, h, gate, up, n);
+ *
+ * `t` is the type of every `void *` operand: F32, BF16 or F16. Arithmetic is fp32, results are rounded once.
+ * An output may be the very address of an input of the same type (in place); otherwise operands do not overlap.
+ * Functions over spans give every element the same result wherever the span is cut. All are pure and
+ * thread-safe; lengths may be anything from 0 up.
+ */
+#ifndef PLIM_DEVICE_CPU_ROWS_H
+#define PLIM_DEVICE_CPU_ROWS_H
+
+#include "device/cpu/cpu_features.h"
+#include "tensor/dtype.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One row of a norm's backward pass. */
+struct row_norm_bwd {
+    void *dx;              /* may be dy or add */
+    float *dw, *db;        /* += ; db NULL: none */
+    const void *dy, *x, *w;
+    const void *add;       /* NULL: none */
+    float mean, rstd;      /* as the forward pass left them; mean of LayerNorm only */
+};
+
+/* The largest logit of a row, and the sum of exp(logit - top). */
+struct row_softmax {
+    float top;
+    double sum;
+};
+
+/* A span of parameters under an optimizer. Outputs may be the inputs. */
+struct row_update {
+    const void *p_in;
+    void *p;               /* of type t */
+    const void *master_in; /* NULL: none. u16 beside bf16 (master_join), f32 beside f16 */
+    void *master;
+    const float *g;
+    const float *m_in, *v_in; /* SGD: m is the momentum, NULL: none; v unused */
+    float *m, *v;
+    float multiplier;      /* of g */
+    float keep;            /* AdamW: p is multiplied by this first (1 - lr decay) */
+    float decay;           /* SGD: decay p is added to g */
+    float mix1, beta2, mix2; /* m += mix1 (g - m); v = beta2 v + mix2 g^2 */
+    float beta1;           /* SGD: momentum */
+    float step, root, eps; /* AdamW: p -= step m / (sqrt(v) root + eps); SGD: p -= step g */
+    bool nesterov;
+};
+
+struct row_ops {
+    void (*add)(enum dtype t, void *y, const void *a, const void *b, int64_t n);    /* y = a + b */
+    void (*add_to)(enum dtype t, float *sum, const void *x, int64_t n);             /* sum += x */
+    void (*swiglu)(enum dtype t, void *h, const void *gate, const void *up, int64_t n);
+    void (*swiglu_bwd)(enum dtype t, void *dgate, void *dup, const void *dh, const void *gate, const void *up,
+                       int64_t n); /* dgate and dup may be any two of the inputs */
+    void (*gelu)(enum dtype t, void *y, const void *x, int64_t n);
+    void (*gelu_bwd)(enum dtype t, void *dx, const void *dy, const void *x, int64_t n);
+
+    /* `heads` rows of 2 half elements each; table holds half cosines, then half sines. */
+    void (*rope)(enum dtype t, void *y, const void *x, const float *table, int64_t heads, int64_t half,
+                 bool inverse);
+
+    /* One row. stat: rstd, or mean and rstd. b NULL: none. y may not be x. */
+    void (*rms)(enum dtype t, void *y, float *stat, const void *x, const void *w, int64_t n, float eps);
+    void (*layer)(enum dtype t, void *y, float *stat, const void *x, const void *w, const void *b, int64_t n,
+                  float eps);
+    void (*rms_bwd)(enum dtype t, const struct row_norm_bwd *row, int64_t n);
+    void (*layer_bwd)(enum dtype t, const struct row_norm_bwd *row, int64_t n);
+
+    struct row_softmax (*softmax)(enum dtype t, const void *x, int64_t n);
+    void (*exp_scaled)(enum dtype t, void *y, const void *x, int64_t n, float top,
+                       float scale); /* y = exp(x - top) scale */
+
+    double (*sumsq)(const float *x, int64_t n); /* in fp64 */
+    void (*adamw)(enum dtype t, const struct row_update *u, int64_t n);
+    void (*sgd)(enum dtype t, const struct row_update *u, int64_t n);
+};
+
+/* The table for the machine's level, and for a given one (which the machine must have). */
+const struct row_ops *row_ops(void);
+const struct row_ops *row_ops_at(enum cpu_level level);
+
+extern const struct row_ops rows_plain;
+#if defined(__aarch64__)
+extern const struct row_ops rows_neon, rows_neon_bf16;
+#endif
+#if defined(__x86_64__)
+extern const struct row_ops rows_avx2, rows_avx512;
+#endif
+
+#endif

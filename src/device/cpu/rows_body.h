@@ -1,0 +1,32 @@
+/* rows_body.h - the source of every table of row functions. A .c file defines ROWS_TABLE (the table's name) and
+ * an instruction set (see vec.h) and includes this once; the functions themselves are in the three headers. */
+#ifndef PLIM_DEVICE_CPU_ROWS_BODY_H
+#define PLIM_DEVICE_CPU_ROWS_BODY_H
+
+#include "device/cpu/rows.h"
+#include "device/cpu/rows_elements.h"
+#include "device/cpu/rows_reduce.h"
+#include "device/cpu/rows_update.h"
+
+#if defined(ROWS_TABLE)
+const struct row_ops ROWS_TABLE = {
+    .add = row_add,
+    .add_to = row_add_to,
+    .swiglu = row_swiglu,
+    .swiglu_bwd = row_swiglu_bwd,
+    .gelu = row_gelu,
+    .gelu_bwd = row_gelu_bwd,
+    .rope = row_rope,
+    .rms = row_rms,
+    .layer = row_layer,
+    .rms_bwd = row_rms_bwd,
+    .layer_bwd = row_layer_bwd,
+    .softmax = row_softmax,
+    .exp_scaled = row_exp_scaled,
+    .sumsq = row_sumsq,
+    .adamw = row_adamw,
+    .sgd = row_sgd,
+};
+#endif
+
+#endif

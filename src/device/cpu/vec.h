@@ -1,0 +1,155 @@
+/* vec.h - sixteen fp32 lanes, whatever the machine: the arithmetic of the CPU kernels is written once on these.
+ *
+ * A .c file names an instruction set before it includes this header, and puts its code between VEC_BEGIN and
+ * VEC_END; rows_avx2.c and its sisters do so, and cpu_level() says which of them may run.
+ *
+ *     #define VEC_AVX2                                   // or VEC_NEON, VEC_NEON_BF16, VEC_AVX512; none: plain C
+ *     #include "device/cpu/vec.h"
+ *     VEC_BEGIN
+ *     static VEC_FN void silu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
+ *     {
+ *         vf v = v_load(t, x, i, k);                     // lanes i .. i+k-1 of x as fp32, zeroes above
+ *         v_store(t, y, i, k, v_mul(v, v_sigmoid(v)));   // rounded once
+ *     }
+ *     static void silu(enum dtype t, void *y, const void *x, int64_t n)
+ *     {
+ *         VEC_TYPES(t, VEC_EACH(n, silu_at(T, y, x, i, k)))
+ *     }
+ *     VEC_END
+ *
+ * An instruction set's header brings types vf (16 fp32 lanes) and vd (16 fp64 sums), and
+ *
+ *     v_all(x)                 x in every lane
+ *     v_load_f32, _bf16, _f16, v_store_...               no alignment beyond the element's
+ *     v_load_master, v_store_master                      master_join and master_split (dtype.h), exact
+ *     v_add, v_sub, v_mul, v_div, v_sqrt, v_min, v_max   min and max give NaN when the second operand is NaN
+ *     v_fma(a,b,c) = ab + c    v_fnma(a,b,c) = c - ab    one rounding, except in plain C
+ *     v_inverse(x) = 1 / x     2 ulp for 1 <= |x|; 0 for infinity
+ *     v_round(x)               to the nearest whole number, for |x| < 2^22
+ *     v_half_power(n)          2^(n-1) for whole n in [-125, 128], 0 for n = -126
+ *     v_sum, v_top             over the lanes, always folding halves onto each other
+ *     vd_zero, vd_add_square(s, x) = s + x^2, vd_sum
+ *
+ * An element's result does not depend on its lane or on k, so loops may be cut anywhere; a sum over a row depends
+ * on the row alone. Machines with fused multiply-add differ only in v_inverse.
+ */
+#ifndef PLIM_DEVICE_CPU_VEC_H
+#define PLIM_DEVICE_CPU_VEC_H
+
+#include "device/cpu/vec_base.h"
+
+#if defined(VEC_NEON) || defined(VEC_NEON_BF16)
+#include "device/cpu/vec_neon.h"
+#elif defined(VEC_AVX2)
+#include "device/cpu/vec_avx2.h"
+#elif defined(VEC_AVX512)
+#include "device/cpu/vec_avx512.h"
+#else
+#include "device/cpu/vec_plain.h"
+#endif
+
+/* Run `call` for i = 0, 16, ... below n; k is the number of elements from i on, a constant 16 except at the end. */
+#define VEC_EACH(n, call)                                                                                    \
+    {                                                                                                        \
+        int64_t i = 0;                                                                                       \
+        for (; i + VEC_LANES <= (n); i += VEC_LANES) {                                                       \
+            enum { k = VEC_LANES };                                                                          \
+            call;                                                                                            \
+        }                                                                                                    \
+        if (i < (n)) {                                                                                       \
+            const int k = (int)((n)-i);                                                                      \
+            call;                                                                                            \
+        }                                                                                                    \
+    }
+
+/* Run `body` with T as a constant: one copy of the code for each floating type. */
+#define VEC_TYPES(type, body)                                                                                \
+    switch (type) {                                                                                          \
+    case DT_BF16: {                                                                                          \
+        const enum dtype T = DT_BF16;                                                                        \
+        body;                                                                                                \
+    } break;                                                                                                 \
+    case DT_F16: {                                                                                           \
+        const enum dtype T = DT_F16;                                                                         \
+        body;                                                                                                \
+    } break;                                                                                                 \
+    default: {                                                                                               \
+        const enum dtype T = DT_F32;                                                                         \
+        body;                                                                                                \
+    } break;                                                                                                 \
+    }
+
+VEC_BEGIN
+
+VEC_FN size_t vec_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
+
+VEC_FN vf vec_load_whole(enum dtype t, const void *p)
+{
+    if (t == DT_BF16) return v_load_bf16((const uint16_t *)p);
+    if (t == DT_F16) return v_load_f16((const uint16_t *)p);
+    return v_load_f32((const float *)p);
+}
+
+VEC_FN void vec_store_whole(enum dtype t, void *p, vf x)
+{
+    if (t == DT_BF16)
+        v_store_bf16((uint16_t *)p, x);
+    else if (t == DT_F16)
+        v_store_f16((uint16_t *)p, x);
+    else
+        v_store_f32((float *)p, x);
+}
+
+/* Elements i .. i+k-1 of p, zeroes in the lanes above. */
+VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k)
+{
+    const char *at = (const char *)p + i * (int64_t)vec_size(t);
+    if (k == VEC_LANES) return vec_load_whole(t, at);
+    char part[VEC_LANES * 4] = {0};
+    memcpy(part, at, (size_t)k * vec_size(t));
+    return vec_load_whole(t, part);
+}
+
+VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x)
+{
+    char *at = (char *)p + i * (int64_t)vec_size(t);
+    if (k == VEC_LANES) {
+        vec_store_whole(t, at, x);
+        return;
+    }
+    char part[VEC_LANES * 4];
+    vec_store_whole(t, part, x);
+    memcpy(at, part, (size_t)k * vec_size(t));
+}
+
+/* The first k lanes of x, `fill` in the others. */
+VEC_FN vf v_head(vf x, int k, float fill)
+{
+    if (k == VEC_LANES) return x;
+    float lanes[VEC_LANES];
+    v_store_f32(lanes, x);
+    for (int j = k; j < VEC_LANES; j++) lanes[j] = fill;
+    return v_load_f32(lanes);
+}
+
+/* e^x within 1.1 ulp; 0 below -87, infinity above 88.72, NaN for NaN.
+ * x = n ln2 + r with |r| <= ln2 / 2; the polynomial is minimax for (e^r - 1 - r) / r^2 with fp32 coefficients
+ * (relative error 3e-9); ln2 is split so that the first product is exact. The result is 2 p 2^(n-1), because 2^128 is not a float. */
+VEC_FN vf v_exp(vf x)
+{
+    x = v_min(v_all(89.0f), v_max(v_all(-87.6f), x));
+    vf n = v_round(v_mul(x, v_all(0x1.715476p+0f)));
+    vf r = v_fnma(n, v_all(0x1.0bfbe8p-15f), v_fnma(n, v_all(0x1.62ep-1f), x));
+    vf p = v_fma(v_all(0x1.6a4d34p-10f), r, v_all(0x1.12398ep-7f));
+    p = v_fma(p, r, v_all(0x1.5558bp-5f));
+    p = v_fma(p, r, v_all(0x1.555492p-3f));
+    p = v_fma(p, r, v_all(0x1.fffffcp-2f));
+    p = v_add(v_fma(p, v_mul(r, r), r), v_all(1.0f));
+    return v_mul(v_add(p, p), v_half_power(n));
+}
+
+VEC_FN vf v_sigmoid(vf x) { return v_inverse(v_add(v_all(1.0f), v_exp(v_sub(v_all(0.0f), x)))); }
+
+VEC_END
+
+#endif

@@ -1,0 +1,156 @@
+/* vexp.h - one machine register of floats and its exponential.
+ *
+ * `regf` is a vector register of REG_LANES floats, `regi` the same lanes as int32_t; both take the C operators
+ * + - * & | and comparisons lane by lane. Only what the operators lack is a function here.
+ *
+ *     regf x = reg_load(p), y = reg_fma(x, reg_all(2), reg_all(1));      // 2 x + 1, rounded once
+ *     reg_store(p, reg_exp2(y));
+ *
+ * The instruction set is chosen before the first include: VEXP_AVX2 (AVX2, FMA, F16C), VEXP_BF16 (NEON with
+ * bfcvtn), else the architecture's baseline. Functions that call these must carry REG_TARGET, so one file is
+ * written for one instruction set. Without VEXP_AVX2 the multiply-add of x86-64 rounds twice.
+ */
+#ifndef PLIM_DEVICE_CPU_VEXP_H
+#define PLIM_DEVICE_CPU_VEXP_H
+
+#include "tensor/dtype.h"
+#include <stdint.h>
+#include <string.h>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(VEXP_AVX2)
+#include <immintrin.h>
+#endif
+
+#if defined(__aarch64__) && defined(VEXP_BF16) && defined(__clang__)
+#define REG_TARGET __attribute__((target("bf16")))
+#elif defined(__aarch64__) && defined(VEXP_BF16)
+#define REG_TARGET __attribute__((target("arch=armv8.2-a+bf16")))
+#elif defined(VEXP_AVX2)
+#define REG_TARGET __attribute__((target("avx2,fma,f16c")))
+#else
+#define REG_TARGET
+#endif
+#define REG_FN REG_TARGET static inline __attribute__((always_inline))
+
+/* Four lanes: what every instruction set has, and what is moved when blocks are transposed. */
+typedef float quadf __attribute__((vector_size(16)));
+typedef uint32_t quadu __attribute__((vector_size(16)));
+
+#if defined(VEXP_AVX2)
+enum { REG_LANES = 8 };
+typedef float regf __attribute__((vector_size(32)));
+typedef int32_t regi __attribute__((vector_size(32)));
+typedef uint32_t regu __attribute__((vector_size(32)));
+#else
+enum { REG_LANES = 4 };
+typedef quadf regf;
+typedef int32_t regi __attribute__((vector_size(16)));
+typedef quadu regu;
+#endif
+
+REG_FN regf reg_load(const float *p)
+{
+    regf x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+REG_FN void reg_store(float *p, regf x)
+{
+    memcpy(p, &x, sizeof x);
+}
+
+REG_FN regi reg_load_i32(const int32_t *p)
+{
+    regi x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+REG_FN regf reg_all(float x)
+{
+    return (regf){0} + x;
+}
+
+/* a b + c with one rounding. reg_max is b where either operand is NaN, so that max(limit, x) keeps x's NaN. */
+#if defined(__aarch64__)
+REG_FN regf reg_fma(regf a, regf b, regf c)
+{
+    return (regf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+REG_FN regf reg_max(regf a, regf b)
+{
+    return (regf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+}
+#elif defined(VEXP_AVX2)
+REG_FN regf reg_fma(regf a, regf b, regf c)
+{
+    return (regf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+REG_FN regf reg_max(regf a, regf b)
+{
+    return (regf)_mm256_max_ps((__m256)a, (__m256)b);
+}
+#else
+REG_FN regf reg_fma(regf a, regf b, regf c)
+{
+    return a * b + c;
+}
+REG_FN regf reg_max(regf a, regf b)
+{
+    regi first = a > b;
+    return (regf)((first & (regi)a) | (~first & (regi)b));
+}
+#endif
+
+/* 2^x for x < 128, within 1 ulp (2 without a fused multiply-add) down to x = -126. Below, the result falls to
+ * exactly 0 at -127 and stays there; 2^0 is exactly 1; NaN stays NaN.
+ *
+ * x = n + f with |f| <= 1/2: adding 1.5 * 2^23 rounds to the integer n, which then stands in the low bits of
+ * the sum and is shifted into the exponent of a polynomial for 2^f (minimax in relative error, constant 1). */
+REG_FN regf reg_exp2(regf x)
+{
+    const regf magic = reg_all(0x1.8p23f);
+    x = reg_max(reg_all(-127.0f), x);
+    regf sum = x + magic;
+    regf f = x - (sum - magic);
+    regf p = reg_fma(reg_all(0x1.41fbbcp-13f), f, reg_all(0x1.5f3e54p-10f));
+    p = reg_fma(p, f, reg_all(0x1.3b2d4cp-7f));
+    p = reg_fma(p, f, reg_all(0x1.c6aee8p-5f));
+    p = reg_fma(p, f, reg_all(0x1.ebfbdcp-3f));
+    p = reg_fma(p, f, reg_all(0x1.62e430p-1f));
+    p = reg_fma(p, f, reg_all(1.0f));
+    return (regf)((regu)p + ((regu)sum << 23));
+}
+
+/* Sum of the lanes, halves folded onto each other. */
+REG_FN float reg_sum(regf x)
+{
+    float lane[REG_LANES];
+    memcpy(lane, &x, sizeof lane);
+    for (int width = REG_LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+    return lane[0];
+}
+
+/* Four rows of four become four columns. */
+REG_FN void quad_transpose(quadf *a, quadf *b, quadf *c, quadf *d)
+{
+    quadf ab0 = __builtin_shufflevector(*a, *b, 0, 4, 1, 5), ab1 = __builtin_shufflevector(*a, *b, 2, 6, 3, 7);
+    quadf cd0 = __builtin_shufflevector(*c, *d, 0, 4, 1, 5), cd1 = __builtin_shufflevector(*c, *d, 2, 6, 3, 7);
+    *a = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
+    *b = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
+    *c = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
+    *d = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
+}
+
+/* Lanes 4i .. 4i+3. */
+REG_FN quadf reg_quad(regf x, int i)
+{
+    quadf q;
+    memcpy(&q, (const char *)&x + 16 * i, sizeof q);
+    return q;
+}
+
+#endif

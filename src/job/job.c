@@ -1,0 +1,141 @@
+/* job.c - from keys to a checked job. */
+#include "job/job.h"
+#include "base/yaml.h"
+#include "model/hf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void job_init(struct job *job) { *job = (struct job){.name = "defaults"}; }
+
+void job_release(struct job *job)
+{
+    bump_free(&job->store);
+    job_init(job);
+}
+
+enum plim_status job_load(struct job *job, const char *path, const struct schema_listener *notes,
+                          struct plim_error *err)
+{
+    struct doc *doc = NULL;
+    enum plim_status status = yaml_load(path, &doc, err);
+    if (status != PLIM_OK) return status == PLIM_IO ? (err->status = PLIM_BAD_INPUT) : status;
+    job->name = bump_copy(&job->store, path, strlen(path));
+    status = job->name ? schema_defaults(&job_schema, job, &job->store, err)
+                       : plim_fail(err, PLIM_NO_MEMORY, "out of memory while %s was read", path);
+    if (status == PLIM_OK) status = schema_read(&job_schema, &doc->root, path, job, &job->store, notes, err);
+    doc_free(doc);
+    return status;
+}
+
+enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,
+                         struct plim_error *err)
+{
+    return schema_assign(&job_schema, assignment, job, &job->store, notes, err);
+}
+
+/* The model from its own keys. */
+static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
+{
+    const struct job_model *m = &job->model;
+    const struct architecture *arch = model_architecture(m->architecture);
+    if (!arch)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: key 'model.architecture': '%s' is not known; write llama, mistral, qwen2 or gpt2",
+                         job->name, m->architecture);
+    struct model_spec *s = &job->spec;
+    model_defaults(s, arch);
+    if (m->vocab_size) s->vocab_size = m->vocab_size;
+    if (m->hidden_size) s->hidden_size = m->hidden_size;
+    if (m->intermediate_size) s->intermediate_size = m->intermediate_size;
+    if (m->num_layers) s->num_layers = (int)m->num_layers;
+    if (m->num_heads) s->num_heads = (int)m->num_heads;
+    if (m->num_kv_heads) s->num_kv_heads = (int)m->num_kv_heads;
+    if (m->head_dim) s->head_dim = (int)m->head_dim;
+    if (m->sliding_window) s->sliding_window = m->sliding_window;
+    if (m->norm_eps > 0) s->norm_eps = m->norm_eps;
+    if (m->rope_theta > 0) s->rope_theta = m->rope_theta;
+    if (m->initializer_range > 0) s->initializer_range = m->initializer_range;
+    if (m->tie_given) s->tie_embeddings = m->tie;
+    if (m->max_positions)
+        s->max_positions = m->max_positions;
+    else if (s->max_positions < job->max_length)
+        s->max_positions = job->max_length;
+    return model_complete(s, err);
+}
+
+static enum plim_status find_spec(struct job *job, struct plim_error *err)
+{
+    if (job->model.path && job->model.architecture)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: model.path and model.architecture exclude each other; keep one",
+                         job->name);
+    if (job->model.path) return hf_config_load(job->model.path, &job->spec, err);
+    if (job->model.architecture) {
+        enum plim_status status = spec_from_keys(job, err);
+        if (status != PLIM_OK && !strstr(err->text, job->name)) plim_error_prefix(err, "%s", job->name);
+        return status;
+    }
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: no model; write model.path: HF_DIRECTORY or model.architecture: llama",
+                     job->name);
+}
+
+static enum plim_status settle_precision(struct job *job, struct plim_error *err)
+{
+    struct job_training *t = &job->training;
+    if (t->fp16 && t->bf16)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: training.fp16 and training.bf16 exclude each other; keep one",
+                         job->name);
+    if (t->precision >= PRECISION_COUNT) t->precision = PRECISION_F32; /* "no" */
+    if (t->bf16) t->precision = PRECISION_BF16;
+    if (t->fp16) t->precision = PRECISION_F16;
+    if (t->checkpointing_given && !t->recompute_given) {
+        t->recompute = t->checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+        t->recompute_given = true;
+    }
+    return PLIM_OK;
+}
+
+static enum plim_status check_supported(const struct job *job, struct plim_error *err)
+{
+    if (job->training.optimizer >= OPTIMIZER_COUNT)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: key 'training.optimizer': this version has adamw and sgd; write optimizer: adamw",
+                         job->name);
+    if (job->model.num_experts > 0)
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: key 'model.num_experts': mixtures of experts are not supported "
+                                                "by this version; remove the key", job->name);
+    if (job->training.state_tier_given && job->training.state_tier != TIER_DEVICE &&
+        job->training.state_tier != TIER_DISK)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: key 'training.state_tier': on this device write device or disk", job->name);
+    return PLIM_OK;
+}
+
+static enum plim_status check_lengths(const struct job *job, struct plim_error *err)
+{
+    if (job->max_length > job->spec.max_positions && !model_uses_rope(&job->spec))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: data.max_length %lld is beyond the model's %lld learned positions; lower it", job->name,
+                         (long long)job->max_length, (long long)job->spec.max_positions);
+    if (job->spec.vocab_size < 256)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: model.vocab_size %lld is too small for the byte tokenizer; write 256 or more", job->name,
+                         (long long)job->spec.vocab_size);
+    if (job->training.in_backward_given && job->training.in_backward && job->training.clip > 0)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: clipping "
+                         "needs all gradients; drop one",
+                         job->name);
+    return PLIM_OK;
+}
+
+enum plim_status job_finish(struct job *job, struct plim_error *err)
+{
+    enum plim_status status = settle_precision(job, err);
+    if (status == PLIM_OK) status = check_supported(job, err);
+    if (status == PLIM_OK) status = find_spec(job, err);
+    if (status == PLIM_OK) status = check_lengths(job, err);
+    return status;
+}
+
+int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }

@@ -1,0 +1,119 @@
+/* job.h - what the user asked: one struct from a YAML file and overrides, checked, with defaults.
+ *
+ *     struct job job;
+ *     job_init(&job);
+ *     job_load(&job, "small.yaml", &notes, &err);          // reads, checks; model.path reads config.json too
+ *     job_set(&job, "training.steps=20", &notes, &err);    // the same names on the command line
+ *     job_finish(&job, &err);                              // cross-checks after the last override
+ *     job_release(&job);
+ *
+ * The keys are the table in keys.c, which also makes docs/configuration.md.
+ */
+#ifndef PLIM_JOB_JOB_H
+#define PLIM_JOB_JOB_H
+
+#include "base/schema.h"
+#include "model/model.h"
+#include "plan/plan.h"
+#include "tape/pass.h"
+
+enum schedule_kind {
+    SCHEDULE_CONSTANT,
+    SCHEDULE_LINEAR,
+    SCHEDULE_COSINE,
+    SCHEDULE_WSD, /* warm-up, stable, decay */
+    SCHEDULE_GREEDY,
+    SCHEDULE_COUNT
+};
+
+struct job_schedule {
+    int kind; /* enum schedule_kind */
+    double learning_rate, min_lr;
+    int64_t warmup_steps, decay_steps; /* decay_steps: the last steps of wsd */
+    /* GreedyLR; see docs/schedules.md */
+    double factor, threshold, max_lr, eps;
+    int64_t patience, cooldown, warmup, window_size, reset_start;
+    bool smooth, relative;
+    int on; /* 0: every optimizer step with the training loss, 1: every evaluation */
+};
+
+struct job_model { /* as written; becomes the spec */
+    const char *path, *architecture;
+    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
+        max_positions, sliding_window, num_experts;
+    double norm_eps, rope_theta, initializer_range;
+    bool tie, tie_given;
+};
+
+struct job_training {
+    int64_t batch_size, accumulation, micro_batch, steps;
+    bool micro_batch_given;
+    int precision; /* enum precision */
+    int optimizer;
+    bool fp16, bf16, checkpointing, checkpointing_given;
+    double beta1, beta2, eps, weight_decay, clip;
+    int recompute;
+    bool recompute_given;
+    int64_t full_layers;
+    bool full_layers_given;
+    int64_t loss_chunks;
+    bool loss_chunks_given;
+    bool in_backward, in_backward_given;
+    int state_tier;
+    bool state_tier_given;
+    int64_t seed, eval_every, eval_rows, save_every, log_every;
+    double loss_scale;
+    int64_t loss_scale_window;
+    int64_t zero_stage;
+    int64_t threads;
+};
+
+struct job {
+    struct job_model model;
+    struct job_training training;
+    struct job_schedule schedule;
+    struct string_list train, validation;
+    int data_format, tokenizer;
+    int64_t max_length;
+    const char *output_dir;
+    int64_t keep_checkpoints;
+    uint64_t budget;
+    bool budget_given;
+    int profile;
+    double target, warning, critical, emergency; /* 0: the profile's */
+
+    struct model_spec spec; /* after job_finish */
+    const char *name;       /* the file it was read from */
+    struct bump store;      /* texts live here */
+};
+
+void job_init(struct job *job);
+void job_release(struct job *job);
+enum plim_status job_load(struct job *job, const char *path, const struct schema_listener *notes,
+                          struct plim_error *err);
+enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,
+                         struct plim_error *err);
+enum plim_status job_finish(struct job *job, struct plim_error *err);
+
+/* Rows of one optimizer step: batch_size x gradient_accumulation_steps. */
+int64_t job_rows(const struct job *job);
+
+extern const struct schema job_schema;
+
+/* The tape of one set of knobs (plan_request.build with a struct job * as argument). */
+enum plim_status job_build(void *job, const struct knobs *knobs, struct tape *out, struct plim_error *err);
+
+/* Forward-only tape with a loss, for evaluation. */
+enum plim_status job_build_eval(const struct job *job, int64_t rows, struct tape *out, struct plim_error *err);
+
+/* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */
+void job_request(struct job *job, const struct device_facts *facts, int64_t overhead, struct plan_request *out);
+
+/* Shares of memory at which the status changes: the profile's, or what training.memory says. */
+struct profile;
+void job_thresholds(const struct job *job, struct profile *out);
+
+/* The budget: what was given, or the profile's share of `memory`. */
+int64_t job_budget(const struct job *job, int64_t memory);
+
+#endif

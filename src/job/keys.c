@@ -1,0 +1,134 @@
+/* keys.c - every configuration key, once: reading, --set, defaults, checks and docs come from this table. */
+#include "job/job.h"
+
+#define AT(field)    offsetof(struct job, field)
+#define GIVEN(field) SCHEMA_FLAG(struct job, field)
+
+static const char *const precisions[] = {"fp32", "bf16", "fp16", "no", NULL};
+static const char *const optimizers[] = {"adamw", "sgd", "adamw_8bit", "adafactor", NULL};
+static const char *const recomputes[] = {"none", "selective", "full", NULL};
+static const char *const tiers[] = {"device", "pinned", "host", "disk", NULL};
+static const char *const schedules[] = {"constant", "linear", "cosine", "wsd", "greedy", NULL};
+static const char *const greedy_events[] = {"step", "eval", NULL};
+static const char *const formats[] = {"text", NULL};
+static const char *const tokenizers[] = {"bytes", NULL};
+static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
+static const char *const attention_types[] = {"flash", "sliding_window", NULL};
+
+#define FLASH "attention is always flash-style, in O(T) memory"
+#define ONE_RANK "there is one rank, so there is nothing to shard"
+#define IN_PLAN "the plan holds every byte and the planner chooses; give a budget instead"
+
+/* clang-format off */
+static const struct schema_row rows[] = {
+    /* model */
+    {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory: config.json and safetensors"},
+    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "llama, mistral, qwen2 or gpt2, from scratch"},
+    {"model.vocab_size", SCHEMA_INT64, AT(model.vocab_size), .min = 1, .max = 1e9, .help = "vocabulary"},
+    {"model.hidden_size", SCHEMA_INT64, AT(model.hidden_size), .min = 1, .max = 1e7, .help = "width of the residual stream"},
+    {"model.intermediate_size", SCHEMA_INT64, AT(model.intermediate_size), .min = 1, .max = 1e7, .help = "width of the feed-forward part"},
+    {"model.num_layers", SCHEMA_INT64, AT(model.num_layers), .min = 1, .max = 4096, .help = "number of layers"},
+    {"model.num_hidden_layers", .alias = "model.num_layers"},
+    {"model.num_attention_heads", SCHEMA_INT64, AT(model.num_heads), .min = 1, .max = 65536, .help = "query heads"},
+    {"model.num_key_value_heads", SCHEMA_INT64, AT(model.num_kv_heads), .min = 1, .max = 65536, .help = "key/value heads; absent: as many as query heads"},
+    {"model.head_dim", SCHEMA_INT64, AT(model.head_dim), .min = 1, .max = 256, .help = "size of a head; absent: hidden_size / num_attention_heads"},
+    {"model.max_position_embeddings", SCHEMA_INT64, AT(model.max_positions), .min = 1, .max = 1e9, .help = "longest position; absent: at least data.max_length"},
+    {"model.sliding_window", SCHEMA_INT64, AT(model.sliding_window), .min = 0, .max = 1e9, .help = "keys a query sees; 0: all"},
+    {"model.rms_norm_eps", SCHEMA_FLOAT, AT(model.norm_eps), .min = 0, .max = 1, .help = "epsilon of the norms"},
+    {"model.rope_theta", SCHEMA_FLOAT, AT(model.rope_theta), .min = 1, .max = 1e12, .help = "base of the rotary frequencies"},
+    {"model.initializer_range", SCHEMA_FLOAT, AT(model.initializer_range), .min = 0, .max = 10, .help = "deviation of fresh weights"},
+    {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
+    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .help = "experts of a mixture; only 0 is supported yet"},
+    {"model.use_flash_attention", .note = FLASH},
+    {"model.attention_type", SCHEMA_NOTHING, .names = attention_types, .note = FLASH "; a window is model.sliding_window"},
+    {"model.deepspeed_activation_checkpointing", .note = "recomputation is training.recompute, chosen by the planner when absent"},
+    /* data */
+    {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files"},
+    {"data.validation", SCHEMA_STRING_LIST, AT(validation), .help = "evaluation files"},
+    {"data.format", SCHEMA_ENUM, AT(data_format), .names = formats, .fallback = "text", .help = "how files are read"},
+    {"data.tokenizer", SCHEMA_ENUM, AT(tokenizer), .names = tokenizers, .fallback = "bytes", .help = "how text becomes tokens"},
+    {"data.max_length", SCHEMA_INT64, AT(max_length), .min = 2, .max = 1e7, .fallback = "256", .help = "tokens of a row"},
+    {"data.prefetch_factor", .note = "rows are read when they are needed; nothing is queued"},
+    {"data.num_workers", .note = "rows are read when they are needed; no workers are necessary"},
+    {"data.buffer_size", .note = "shuffling needs no buffer: the order is computed"},
+    {"data.persistent_workers", .note = "rows are read when they are needed; no workers are necessary"},
+    {"data.padding", .note = "only the last row of a file is padded"},
+    /* training */
+    {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
+    {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},
+    {"training.micro_batch_size", SCHEMA_INT64, AT(training.micro_batch), .flag = GIVEN(training.micro_batch_given), .min = 1, .max = 1e6, .help = "pins the rows of a micro-batch"},
+    {"training.steps", SCHEMA_INT64, AT(training.steps), .min = 1, .max = 1e12, .fallback = "100", .help = "optimizer steps"},
+    {"training.max_steps", .alias = "training.steps"},
+    {"training.learning_rate", SCHEMA_FLOAT, AT(schedule.learning_rate), .min = 0, .max = 1000, .fallback = "3e-4", .help = "peak learning rate"},
+    {"training.lr_scheduler", SCHEMA_ENUM, AT(schedule.kind), .names = schedules, .fallback = "constant", .help = "how the rate moves"},
+    {"training.warmup_steps", SCHEMA_INT64, AT(schedule.warmup_steps), .min = 0, .max = 1e12, .fallback = "0", .help = "steps of linear warm-up"},
+    {"training.decay_steps", SCHEMA_INT64, AT(schedule.decay_steps), .min = 0, .max = 1e12, .fallback = "0", .help = "wsd: the last steps, in which the rate falls; 0: a fifth of all"},
+    {"training.min_lr", SCHEMA_FLOAT, AT(schedule.min_lr), .min = 0, .max = 1000, .fallback = "0", .help = "where the rate ends (greedy: its lowest)"},
+    {"training.greedy.factor", SCHEMA_FLOAT, AT(schedule.factor), .min = 0, .max = 1, .fallback = "0.99", .help = "greedy: step of the rate"},
+    {"training.greedy.patience", SCHEMA_INT64, AT(schedule.patience), .min = 0, .max = 1e9, .fallback = "10", .help = "greedy: steps before it moves"},
+    {"training.greedy.threshold", SCHEMA_FLOAT, AT(schedule.threshold), .min = 0, .max = 1e9, .fallback = "1e-6", .help = "greedy: smallest improvement that counts"},
+    {"training.greedy.relative", SCHEMA_BOOL, AT(schedule.relative), .fallback = "false", .help = "greedy: the threshold is a share of the best loss"},
+    {"training.greedy.cooldown", SCHEMA_INT64, AT(schedule.cooldown), .min = 0, .max = 1e9, .fallback = "0", .help = "greedy: pause after lowering"},
+    {"training.greedy.warmup", SCHEMA_INT64, AT(schedule.warmup), .min = 0, .max = 1e9, .fallback = "0", .help = "greedy: pause after raising"},
+    {"training.greedy.max_lr", SCHEMA_FLOAT, AT(schedule.max_lr), .min = 0, .max = 1000, .fallback = "1", .help = "greedy: highest rate"},
+    {"training.greedy.eps", SCHEMA_FLOAT, AT(schedule.eps), .min = 0, .max = 1, .fallback = "1e-8", .help = "greedy: changes smaller than this are not made"},
+    {"training.greedy.smooth", SCHEMA_BOOL, AT(schedule.smooth), .fallback = "false", .help = "greedy: use the mean of the last losses"},
+    {"training.greedy.window_size", SCHEMA_INT64, AT(schedule.window_size), .min = 1, .max = 1000, .fallback = "50", .help = "greedy: how many losses the mean takes"},
+    {"training.greedy.reset_start", SCHEMA_INT64, AT(schedule.reset_start), .min = 0, .max = 1e9, .fallback = "500", .help = "greedy: lowerings at the floor before it starts anew"},
+    {"training.greedy.on", SCHEMA_ENUM, AT(schedule.on), .names = greedy_events, .fallback = "step", .help = "greedy: moves per optimizer step or per evaluation"},
+    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .names = precisions, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master"},
+    {"training.fp16", SCHEMA_BOOL, AT(training.fp16), .fallback = "false", .help = "the same as mixed_precision: fp16"},
+    {"training.bf16", SCHEMA_BOOL, AT(training.bf16), .fallback = "false", .help = "the same as mixed_precision: bf16"},
+    {"training.loss_scale", SCHEMA_FLOAT, AT(training.loss_scale), .min = 1, .max = 1e9, .fallback = "65536", .help = "fp16: first loss scale"},
+    {"training.loss_scale_window", SCHEMA_INT64, AT(training.loss_scale_window), .min = 1, .max = 1e9, .fallback = "2000", .help = "fp16: good steps before the scale doubles"},
+    {"training.optimizer", SCHEMA_ENUM, AT(training.optimizer), .names = optimizers, .fallback = "adamw", .help = "adamw or sgd"},
+    {"training.beta1", SCHEMA_FLOAT, AT(training.beta1), .min = 0, .max = 1, .fallback = "0.9", .help = "first moment (sgd: momentum)"},
+    {"training.beta2", SCHEMA_FLOAT, AT(training.beta2), .min = 0, .max = 1, .fallback = "0.999", .help = "second moment"},
+    {"training.eps", SCHEMA_FLOAT, AT(training.eps), .min = 0, .max = 1, .fallback = "1e-8", .help = "AdamW epsilon"},
+    {"training.weight_decay", SCHEMA_FLOAT, AT(training.weight_decay), .min = 0, .max = 100, .fallback = "0", .help = "on parameters of two or more dimensions"},
+    {"training.max_grad_norm", SCHEMA_FLOAT, AT(training.clip), .min = 0, .max = 1e9, .fallback = "0", .help = "global-norm clipping; 0: none"},
+    {"training.gradient_clipping", .alias = "training.max_grad_norm"},
+    {"training.recompute", SCHEMA_ENUM, AT(training.recompute), .flag = GIVEN(training.recompute_given), .names = recomputes, .help = "pins what is recomputed in backward"},
+    {"training.recompute_layers", SCHEMA_INT64, AT(training.full_layers), .flag = GIVEN(training.full_layers_given), .min = 0, .max = 4096, .help = "pins how many first layers are recomputed in full"},
+    {"training.gradient_checkpointing", SCHEMA_BOOL, AT(training.checkpointing), .flag = GIVEN(training.checkpointing_given), .help = "true pins recompute: full, false pins none"},
+    {"output.gradient_checkpointing", .alias = "training.gradient_checkpointing"},
+    {"training.loss_chunks", SCHEMA_INT64, AT(training.loss_chunks), .flag = GIVEN(training.loss_chunks_given), .min = 1, .max = 4096, .help = "pins the slices of the output projection and loss"},
+    {"training.optimizer_in_backward", SCHEMA_BOOL, AT(training.in_backward), .flag = GIVEN(training.in_backward_given), .help = "pins whether parameters are updated during backward (needs accumulation 1, no clipping)"},
+    {"training.state_tier", SCHEMA_ENUM, AT(training.state_tier), .flag = GIVEN(training.state_tier_given), .names = tiers, .help = "pins where optimizer state lives: device or disk"},
+    {"training.eval_every", SCHEMA_INT64, AT(training.eval_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between evaluations; 0: only at the end"},
+    {"training.eval_rows", SCHEMA_INT64, AT(training.eval_rows), .min = 1, .max = 1e9, .fallback = "32", .help = "rows of one evaluation"},
+    {"training.save_every", SCHEMA_INT64, AT(training.save_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between checkpoints; 0: only at the end"},
+    {"training.log_every", SCHEMA_INT64, AT(training.log_every), .min = 1, .max = 1e9, .fallback = "1", .help = "steps between step lines"},
+    {"training.seed", SCHEMA_INT64, AT(training.seed), .min = 0, .max = 9e15, .fallback = "1", .help = "of fresh weights and of the order of rows"},
+    {"training.threads", SCHEMA_INT64, AT(training.threads), .min = 0, .max = 1024, .fallback = "0", .help = "CPU threads; 0: one per core"},
+    {"training.deepspeed.use_deepspeed", .note = IN_PLAN},
+    {"training.deepspeed.zero_stage", .note = ONE_RANK},
+    {"training.deepspeed.cpu_offload", .note = IN_PLAN},
+    {"training.deepspeed.nvme_offload", .note = "pin training.state_tier: disk, or give a budget and let the planner choose"},
+    {"training.deepspeed.activation_checkpointing", .note = IN_PLAN},
+    {"training.memory.target_utilization", SCHEMA_FLOAT, AT(target), .min = 0.01, .max = 1, .help = "share of memory a plan may take when no budget is given"},
+    {"training.memory.warning_threshold", SCHEMA_FLOAT, AT(warning), .min = 0.01, .max = 1, .help = "share at which the status is warning"},
+    {"training.memory.critical_threshold", SCHEMA_FLOAT, AT(critical), .min = 0.01, .max = 1, .help = "share at which the status is critical"},
+    {"training.memory.emergency_threshold", SCHEMA_FLOAT, AT(emergency), .min = 0.01, .max = 1, .help = "share at which the status is emergency"},
+    {"training.memory.silent_mode", .note = "use --quiet"},
+    {"training.memory.pool_size_gb", .note = IN_PLAN},
+    {"training.memory.enable_cpu_offload", .note = IN_PLAN},
+    {"training.memory.clear_cache_frequency", .note = "there is no cache to clear: every byte is planned"},
+    {"training.dynamic_batching.enabled", .note = IN_PLAN},
+    {"training.dynamic_batching.min_batch_size", .note = IN_PLAN},
+    {"training.dynamic_batching.max_batch_size", .note = IN_PLAN},
+    {"training.dynamic_batching.target_memory_utilization", .note = IN_PLAN},
+    {"training.dynamic_batching.adjustment_frequency", .note = IN_PLAN},
+    {"training.dynamic_batching.smooth_transitions", .note = IN_PLAN},
+    {"performance.torch_compile", .note = "needless: kernels are compiled ahead"},
+    {"performance.float32_matmul_precision", .note = "fp32 matmul is exact fp32; choose training.mixed_precision"},
+    /* output and budget */
+    {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
+    {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},
+    {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .min = 1, .max = 1e18, .help = "bytes the job may take; absent: what the machine has, times the profile's target"},
+    {"profile", SCHEMA_ENUM, AT(profile), .names = profiles, .fallback = "balanced", .help = "memory profile"},
+};
+
+/* clang-format on */
+
+const struct schema job_schema = SCHEMA(rows);

@@ -1,0 +1,83 @@
+/* tapes.c - from a job and knobs to tapes: the passes in their order, and what the planner is asked. */
+#include "job/job.h"
+
+static bool needs_global_norm(const struct job *job)
+{
+    return job->training.clip > 0 || job->training.precision == PRECISION_F16;
+}
+
+/* Slices of 4 MiB keep the staging of offloaded state small and the disk busy. */
+#define OFFLOAD_SLICE (4 << 20)
+
+static enum plim_status run_passes(const struct job *job, const struct knobs *knobs, struct tape *tape,
+                                   struct plim_error *err)
+{
+    const struct job_training *t = &job->training;
+    struct model_shape shape = {.batch = knobs->micro_batch, .time = job->max_length, .head = HEAD_LOSS};
+    struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers};
+    struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
+                                    .beta1 = (float)t->beta1,
+                                    .beta2 = (float)t->beta2,
+                                    .eps = (float)t->eps,
+                                    .weight_decay = (float)t->weight_decay,
+                                    .global_norm = needs_global_norm(job),
+                                    .in_backward = knobs->optimizer_in_backward};
+    struct offload_options offload = {(enum tier)knobs->state_tier, OFFLOAD_SLICE};
+    enum plim_status status;
+    if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
+    if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
+    if ((status = pass_loss_chunks(tape, knobs->loss_chunks, err)) != PLIM_OK) return status;
+    if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
+    if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
+    if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
+    return pass_offload(tape, &offload, err);
+}
+
+enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)
+{
+    tape_init(out);
+    enum plim_status status = run_passes(arg, knobs, out, err);
+    if (status != PLIM_OK) tape_release(out);
+    return status;
+}
+
+enum plim_status job_build_eval(const struct job *job, int64_t rows, struct tape *out, struct plim_error *err)
+{
+    struct model_shape shape = {.batch = rows, .time = job->max_length, .head = HEAD_LOSS};
+    tape_init(out);
+    enum plim_status status = model_emit(&job->spec, &shape, out, err);
+    if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
+    if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
+    if (status != PLIM_OK) tape_release(out);
+    return status;
+}
+
+static void set_pins(const struct job *job, struct knobs *pins)
+{
+    const struct job_training *t = &job->training;
+    knobs_open(pins);
+    if (t->micro_batch_given) pins->micro_batch = t->micro_batch;
+    if (t->recompute_given) {
+        pins->recompute = t->recompute;
+        if (!t->full_layers_given) pins->full_layers = 0;
+    }
+    if (t->full_layers_given) pins->full_layers = (int)t->full_layers;
+    if (t->loss_chunks_given) pins->loss_chunks = (int)t->loss_chunks;
+    if (t->in_backward_given) pins->optimizer_in_backward = t->in_backward;
+    if (t->state_tier_given) pins->state_tier = t->state_tier;
+}
+
+void job_request(struct job *job, const struct device_facts *facts, int64_t overhead, struct plan_request *out)
+{
+    *out = (struct plan_request){.facts = facts,
+                                 .overhead = overhead,
+                                 .rows = job_rows(job),
+                                 .time = job->max_length,
+                                 .layers = job->spec.num_layers,
+                                 .needs_global_norm = needs_global_norm(job),
+                                 .far_state_allowed = true,
+                                 .build = job_build,
+                                 .build_arg = job};
+    out->budget = job_budget(job, (int64_t)facts->memory_bytes);
+    set_pins(job, &out->pins);
+}

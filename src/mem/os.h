@@ -1,0 +1,45 @@
+/* os.h - what the operating system says about memory.
+ *
+ *     struct os_process me;
+ *     os_process_memory(&me, &err);                      // me.rss, me.peak in bytes
+ *     struct os_machine box;
+ *     os_machine_memory(&box, &err);                     // box.available: what we may still take
+ *
+ * A container's limit (cgroup v1 or v2, the tightest on the way up) counts as the machine's total, and memory
+ * already used inside it, less file cache the kernel can drop, is subtracted from what is available.
+ */
+#ifndef PLIM_MEM_OS_H
+#define PLIM_MEM_OS_H
+
+#include "base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct os_process {
+    uint64_t rss;  /* resident now: VmRSS                                  */
+    uint64_t peak; /* most ever resident, or since the last reset: VmHWM   */
+};
+
+struct os_machine {
+    uint64_t total;     /* physical memory, or the container's limit when that is less   */
+    uint64_t available; /* what can be taken without swapping or being killed            */
+    bool limited;       /* total is a container's limit                                  */
+};
+
+enum plim_status os_process_memory(struct os_process *out, struct plim_error *err);
+
+/* Let VmHWM start again from the present RSS. PLIM_UNSUPPORTED where the kernel does not allow it. */
+enum plim_status os_reset_peak(struct plim_error *err);
+
+enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err);
+
+/* The same with every path below `root` ("" for the real machine), so that it can be shown other machines. */
+enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, struct plim_error *err);
+
+size_t os_page_size(void);
+
+/* Bytes rounded up to whole pages. */
+uint64_t os_page_round(uint64_t bytes);
+
+#endif

@@ -1,0 +1,223 @@
+/* build.c - the bricks of a forward tape. See build.h.
+ *
+ * Every tensor is made by exactly one op, residual additions ride on the linear that ends the branch, and
+ * nothing is reshaped: a linear writes [B,T,H,D] directly because rows and row length are all it needs.
+ */
+#include "model/build.h"
+
+#include <math.h>
+
+static int declare(struct builder *b, struct tensor t) {
+    t.layer = b->layer;
+    t.view_of = -1, t.owner = -1;
+    return tape_tensor(b->tape, &t);
+}
+
+static struct op start(const struct builder *b, int kind) {
+    struct op op = tape_op(kind, b->layer);
+    op.part = b->part;
+    return op;
+}
+
+static int input_i32(struct builder *b, const char *label) {
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_I32,
+                                      .cls = CLASS_IO,
+                                      .flags = TENSOR_INPUT,
+                                      .ndim = 2,
+                                      .dim = {b->shape->batch, b->shape->time}});
+}
+
+static void build_rope_table(struct builder *b) {
+    int head_dim = b->spec->head_dim;
+    struct op op = start(b, OP_ROPE_TABLE);
+    op.in[0] = b->pos;
+    op.in[1] = declare(b, (struct tensor){.label = "rope.inv_freq",
+                                          .type = DT_F32,
+                                          .cls = CLASS_IO,
+                                          .flags = TENSOR_KEPT | TENSOR_STAT,
+                                          .ndim = 1,
+                                          .dim = {head_dim / 2}});
+    op.out[0] = declare(b, (struct tensor){.label = "rope.table",
+                                           .type = DT_F32,
+                                           .cls = CLASS_ACT,
+                                           .flags = TENSOR_STAT,
+                                           .ndim = 3,
+                                           .dim = {b->shape->batch, b->shape->time, head_dim}});
+    op.attr.head_dim = head_dim;
+    tape_append(b->tape, &op);
+    b->rope_table = op.out[0];
+}
+
+void build_inputs(struct builder *b) {
+    b->ids = input_i32(b, "ids");
+    b->pos = input_i32(b, "pos");
+    b->rope_table = -1;
+    if (b->spec->arch->rope) build_rope_table(b);
+}
+
+int build_param(struct builder *b, int row) {
+    const struct param_row *p = &b->spec->arch->params[row];
+    if (!param_present(b->spec, p)) return -1;
+    struct tensor t = {.label = p->label, .type = DT_F32, .cls = CLASS_PARAM, .flags = TENSOR_KEPT};
+    for (; t.ndim < 2 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
+        t.dim[t.ndim] = param_dim_size(b->spec, p->dim[t.ndim]);
+    return declare(b, t);
+}
+
+int build_act(struct builder *b, const char *label, int64_t last) {
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_F32,
+                                      .cls = CLASS_ACT,
+                                      .ndim = 3,
+                                      .dim = {b->shape->batch, b->shape->time, last}});
+}
+
+int build_heads(struct builder *b, const char *label, int heads) {
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_F32,
+                                      .cls = CLASS_ACT,
+                                      .ndim = 4,
+                                      .dim = {b->shape->batch, b->shape->time, heads, b->spec->head_dim}});
+}
+
+int build_embed(struct builder *b, const char *label, int ids, int weight, int add) {
+    struct op op = start(b, OP_EMBED);
+    op.in[0] = ids, op.in[1] = weight, op.in[2] = add;
+    op.out[0] = build_act(b, label, b->spec->hidden_size);
+    tape_append(b->tape, &op);
+    return op.out[0];
+}
+
+int build_norm(struct builder *b, const struct build_norm *n, int x) {
+    struct op op = start(b, OP_NORM);
+    op.attr.layer_norm = n->bias >= 0;
+    op.attr.eps = (float)b->spec->norm_eps;
+    op.in[0] = x, op.in[1] = n->weight, op.in[2] = n->bias;
+    op.out[0] = build_act(b, n->label, b->spec->hidden_size);
+    op.out[1] = declare(b, (struct tensor){.label = n->stat_label,
+                                           .type = DT_F32,
+                                           .cls = CLASS_ACT,
+                                           .flags = TENSOR_STAT,
+                                           .ndim = 3,
+                                           .dim = {b->shape->batch, b->shape->time, n->bias >= 0 ? 2 : 1}});
+    tape_append(b->tape, &op);
+    return op.out[0];
+}
+
+int build_linear(struct builder *b, int x, const struct build_linear *l, int y) {
+    struct op op = start(b, OP_LINEAR);
+    op.attr.weight_kn = l->weight_kn;
+    op.in[0] = x, op.in[1] = l->weight, op.in[2] = l->bias, op.in[3] = l->add;
+    op.out[0] = y;
+    tape_append(b->tape, &op);
+    return y;
+}
+
+static struct op_attr head_attributes(const struct model_spec *spec) {
+    return (struct op_attr){
+        .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
+}
+
+void build_rope(struct builder *b, struct build_qkv *qkv) {
+    struct op op = start(b, OP_ROPE);
+    op.attr = head_attributes(b->spec);
+    op.in[0] = qkv->q, op.in[1] = qkv->k, op.in[2] = b->rope_table;
+    op.out[0] = build_heads(b, "attn.q_rot[%d]", b->spec->num_heads);
+    op.out[1] = build_heads(b, "attn.k_rot[%d]", b->spec->num_kv_heads);
+    tape_append(b->tape, &op);
+    qkv->q = op.out[0], qkv->k = op.out[1];
+}
+
+static int kv_tensor(struct builder *b, const char *label) {
+    const struct model_spec *spec = b->spec;
+    return declare(b, (struct tensor){
+                          .label = label,
+                          .type = DT_F32,
+                          .cls = CLASS_KV,
+                          .flags = TENSOR_KEPT,
+                          .ndim = 4,
+                          .dim = {b->shape->batch, b->shape->kv_length, spec->num_kv_heads, spec->head_dim}});
+}
+
+/* New keys and values join the layer's cache, and the cache takes their place. */
+static void build_cache(struct builder *b, struct build_qkv *qkv) {
+    struct op op = start(b, OP_KV_APPEND);
+    op.attr = head_attributes(b->spec);
+    op.in[0] = qkv->k, op.in[1] = qkv->v, op.in[2] = b->pos;
+    op.in[3] = op.out[0] = kv_tensor(b, "kv.k");
+    op.in[4] = op.out[1] = kv_tensor(b, "kv.v");
+    tape_append(b->tape, &op);
+    qkv->k = op.out[0], qkv->v = op.out[1];
+}
+
+int build_attention(struct builder *b, struct build_qkv qkv) {
+    const struct model_spec *spec = b->spec;
+    bool cached = b->shape->kv_length > 0;
+    if (cached) build_cache(b, &qkv);
+    struct op op = start(b, OP_ATTN);
+    op.attr = head_attributes(spec);
+    op.attr.cached = cached;
+    op.attr.window = (int)model_layer_window(spec, b->layer);
+    op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
+    op.in[0] = qkv.q, op.in[1] = qkv.k, op.in[2] = qkv.v, op.in[3] = b->pos;
+    op.out[0] = build_heads(b, "attn.out[%d]", spec->num_heads);
+    op.out[1] = declare(b, (struct tensor){.label = "attn.lse[%d]",
+                                           .type = DT_F32,
+                                           .cls = CLASS_ACT,
+                                           .flags = TENSOR_STAT,
+                                           .ndim = 3,
+                                           .dim = {b->shape->batch, spec->num_heads, b->shape->time}});
+    tape_append(b->tape, &op);
+    return op.out[0];
+}
+
+/* The last token of each row as [B,C]; model_emit made sure that those rows are neighbours. */
+static int last_tokens(struct builder *b, int x) {
+    if (x < 0) return -1;
+    struct tensor t = b->tape->tensors[x];
+    int64_t time = b->shape->time;
+    t.label = "head.last";
+    t.ndim = 2, t.dim[0] = b->shape->batch, t.dim[1] = b->spec->hidden_size;
+    t.view_of = x;
+    t.view_offset = (time - 1) * b->spec->hidden_size * (int64_t)dtype_size(t.type);
+    return tape_tensor(b->tape, &t);
+}
+
+static void build_loss(struct builder *b, int logits) {
+    struct op op = start(b, OP_XENT);
+    op.accumulate = ACC_AFTER_FIRST;
+    op.in[0] = logits;
+    op.in[1] = input_i32(b, "targets");
+    op.in[2] = declare(b, (struct tensor){.label = "step.scalars",
+                                          .type = DT_F32,
+                                          .cls = CLASS_IO,
+                                          .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
+                                          .ndim = 1,
+                                          .dim = {SCALAR_COUNT}});
+    op.out[0] = declare(b, (struct tensor){.label = "loss",
+                                           .type = DT_F64,
+                                           .cls = CLASS_IO,
+                                           .flags = TENSOR_OUTPUT | TENSOR_STAT,
+                                           .ndim = 1,
+                                           .dim = {2}});
+    tape_append(b->tape, &op);
+}
+
+void build_head(struct builder *b, int x, int weight) {
+    enum model_head head = b->shape->head;
+    int64_t vocab = b->spec->vocab_size;
+    b->part = PART_HEAD;
+    struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
+    if (head == HEAD_LAST_LOGITS) {
+        x = last_tokens(b, x);
+        logits.ndim = 2, logits.dim[0] = b->shape->batch, logits.dim[1] = vocab;
+    } else {
+        logits.ndim = 3, logits.dim[0] = b->shape->batch, logits.dim[1] = b->shape->time,
+        logits.dim[2] = vocab;
+    }
+    if (head != HEAD_LOSS) logits.flags = TENSOR_OUTPUT;
+    struct build_linear l = {.weight = weight, .bias = -1, .add = -1};
+    int y = build_linear(b, x, &l, declare(b, logits));
+    if (head == HEAD_LOSS) build_loss(b, y);
+}

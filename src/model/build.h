@@ -1,0 +1,59 @@
+/* build.h - the bricks architectures are built of: each appends one op and returns the tensor it makes.
+ *
+ * A builder carries the spec, the shape and the layer being built; tensors and ops take their layer from it.
+ * Failure is the tape's: ids become -1 and tape->failed is set, so emitters read as straight lines.
+ */
+#ifndef PLIM_MODEL_BUILD_H
+#define PLIM_MODEL_BUILD_H
+
+#include "model/arch.h"
+#include "tape/op.h"
+
+struct builder {
+    const struct model_spec *spec;
+    const struct model_shape *shape;
+    struct tape *tape;
+    int layer; /* -1 outside layers */
+    enum op_part part;
+    int ids, pos;   /* i32 [B,T] */
+    int rope_table; /* f32 [B,T,D], -1 without rotary positions */
+};
+
+/* Declares ids, pos and, for rotary architectures, the table of angles. */
+void build_inputs(struct builder *b);
+
+/* The parameter of that row for the current layer, or -1 when this spec does not have it. */
+int build_param(struct builder *b, int row);
+
+/* Activations [B,T,last] and [B,T,heads,D]. */
+int build_act(struct builder *b, const char *label, int64_t last);
+int build_heads(struct builder *b, const char *label, int heads);
+
+int build_embed(struct builder *b, const char *label, int ids, int weight, int add);
+
+/* RMSNorm, or LayerNorm when bias >= 0. */
+struct build_norm {
+    const char *label, *stat_label;
+    int weight, bias;
+};
+int build_norm(struct builder *b, const struct build_norm *n, int x);
+
+/* y = x W' + bias + add into the declared tensor y. Returns y. */
+struct build_linear {
+    int weight, bias, add; /* bias and add may be -1 */
+    bool weight_kn;
+};
+int build_linear(struct builder *b, int x, const struct build_linear *l, int y);
+
+struct build_qkv {
+    int q, k, v;
+};
+/* Replaces q and k by the rotated ones. */
+void build_rope(struct builder *b, struct build_qkv *qkv);
+/* o [B,T,H,D]; goes through the layer's cache when the shape has one. */
+int build_attention(struct builder *b, struct build_qkv qkv);
+
+/* logits of the final hidden x [B,T,C] and, for HEAD_LOSS, their cross-entropy. */
+void build_head(struct builder *b, int x, int weight);
+
+#endif

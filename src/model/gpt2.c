@@ -1,0 +1,160 @@
+/* gpt2.c - GPT-2: LayerNorm, learned positions, tanh GELU, and Conv1D weights stored [in,out].
+ *
+ *     x = wte[ids] + wpe[pos]
+ *     per layer:  x = x + c_proj(attention(split3(c_attn(ln_1(x)))))
+ *                 x = x + c_proj(gelu(c_fc(ln_2(x))))
+ *     logits = ln_f(x) wte'
+ */
+#include "model/build.h"
+
+enum {
+    P_WTE,
+    P_WPE,
+    P_LN1,
+    P_LN1_BIAS,
+    P_QKV,
+    P_QKV_BIAS,
+    P_O,
+    P_O_BIAS,
+    P_LN2,
+    P_LN2_BIAS,
+    P_FC,
+    P_FC_BIAS,
+    P_PROJ,
+    P_PROJ_BIAS,
+    P_LNF,
+    P_LNF_BIAS,
+    P_HEAD,
+    P_COUNT
+};
+
+#define LAYER "transformer.h.%d."
+
+static const struct param_row params[P_COUNT] = {
+    [P_WTE] = {"transformer.wte.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
+    [P_WPE] = {"transformer.wpe.weight", {DIM_P, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
+    [P_LN1] = {LAYER "ln_1.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
+    [P_LN1_BIAS] = {LAYER "ln_1.bias", {DIM_C}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_QKV] = {LAYER "attn.c_attn.weight", {DIM_C, DIM_3C}, RULE_NORMAL, WHEN_ALWAYS},
+    [P_QKV_BIAS] = {LAYER "attn.c_attn.bias", {DIM_3C}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_O] = {LAYER "attn.c_proj.weight", {DIM_C, DIM_C}, RULE_RESIDUAL, WHEN_ALWAYS},
+    [P_O_BIAS] = {LAYER "attn.c_proj.bias", {DIM_C}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_LN2] = {LAYER "ln_2.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
+    [P_LN2_BIAS] = {LAYER "ln_2.bias", {DIM_C}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_FC] = {LAYER "mlp.c_fc.weight", {DIM_C, DIM_F}, RULE_NORMAL, WHEN_ALWAYS},
+    [P_FC_BIAS] = {LAYER "mlp.c_fc.bias", {DIM_F}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_PROJ] = {LAYER "mlp.c_proj.weight", {DIM_F, DIM_C}, RULE_RESIDUAL, WHEN_ALWAYS},
+    [P_PROJ_BIAS] = {LAYER "mlp.c_proj.bias", {DIM_C}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_LNF] = {"transformer.ln_f.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
+    [P_LNF_BIAS] = {"transformer.ln_f.bias", {DIM_C}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_HEAD] = {"lm_head.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED},
+};
+
+static const struct model_keys keys = {
+    .hidden = "n_embd",
+    .intermediate = "n_inner",
+    .layers = "n_layer",
+    .heads = "n_head",
+    .positions = "n_positions",
+    .norm_eps = "layer_norm_epsilon",
+    .activation = "activation_function",
+};
+
+static const struct hf_demand demands[] = {
+    {"scale_attn_weights", true},
+    {"scale_attn_by_inverse_layer_idx", false},
+    {"add_cross_attention", false},
+    {NULL, false},
+};
+
+static void defaults(struct model_spec *spec) {
+    spec->max_positions = 1024;
+    spec->norm_eps = 1e-5;
+    spec->tie_embeddings = true;
+    spec->qkv_bias = spec->o_bias = spec->mlp_bias = true;
+    spec->bos_token_id = 50256;
+    spec->eos_token_ids[0] = 50256, spec->eos_count = 1;
+}
+
+static enum plim_status check(const struct model_spec *spec, struct plim_error *err) {
+    if (spec->num_kv_heads != spec->num_heads)
+        return plim_fail(err, PLIM_BAD_INPUT, "gpt2 has one key head per query head: %d of %d given",
+                         spec->num_kv_heads, spec->num_heads);
+    if ((int64_t)spec->num_heads * spec->head_dim != spec->hidden_size)
+        return plim_fail(err, PLIM_BAD_INPUT, "gpt2: n_head %d times head size %d must be n_embd %lld",
+                         spec->num_heads, spec->head_dim, (long long)spec->hidden_size);
+    if (spec->sliding_window > 0)
+        return plim_fail(err, PLIM_UNSUPPORTED, "gpt2 has no sliding_window; remove the key");
+    return PLIM_OK;
+}
+
+/* The linear of a Conv1D whose bias follows its weight in the table. */
+static int conv(struct builder *b, int x, int row, int add, int y) {
+    struct build_linear l = {
+        .weight = build_param(b, row), .bias = build_param(b, row + 1), .add = add, .weight_kn = true};
+    return build_linear(b, x, &l, y);
+}
+
+static int layer_norm(struct builder *b, int row, const char *label, const char *stat_label, int x) {
+    struct build_norm n = {.label = label,
+                           .stat_label = stat_label,
+                           .weight = build_param(b, row),
+                           .bias = build_param(b, row + 1)};
+    return build_norm(b, &n, x);
+}
+
+static int attention_block(struct builder *b, int x) {
+    int64_t hidden = b->spec->hidden_size;
+    int h = layer_norm(b, P_LN1, "attn.norm[%d]", "attn.norm.stat[%d]", x);
+    struct op op = tape_op(OP_SPLIT3, b->layer);
+    op.part = b->part;
+    op.in[0] = conv(b, h, P_QKV, -1, build_act(b, "attn.qkv[%d]", 3 * hidden));
+    op.out[0] = build_heads(b, "attn.q[%d]", b->spec->num_heads);
+    op.out[1] = build_heads(b, "attn.k[%d]", b->spec->num_heads);
+    op.out[2] = build_heads(b, "attn.v[%d]", b->spec->num_heads);
+    tape_append(b->tape, &op);
+    int o = build_attention(b, (struct build_qkv){op.out[0], op.out[1], op.out[2]});
+    return conv(b, o, P_O, x, build_act(b, "attn.residual[%d]", hidden));
+}
+
+static int mlp_block(struct builder *b, int x) {
+    int64_t inner = b->spec->intermediate_size;
+    int h = layer_norm(b, P_LN2, "mlp.norm[%d]", "mlp.norm.stat[%d]", x);
+    struct op op = tape_op(OP_GELU, b->layer);
+    op.part = b->part;
+    op.in[0] = conv(b, h, P_FC, -1, build_act(b, "mlp.fc[%d]", inner));
+    op.out[0] = build_act(b, "mlp.h[%d]", inner);
+    tape_append(b->tape, &op);
+    return conv(b, op.out[0], P_PROJ, x, build_act(b, "mlp.residual[%d]", b->spec->hidden_size));
+}
+
+static void emit(struct builder *b) {
+    build_inputs(b);
+    int wte = build_param(b, P_WTE), wpe = build_param(b, P_WPE);
+    int x = build_embed(b, "embed.token", b->ids, wte, -1);
+    x = build_embed(b, "embed", b->pos, wpe, x);
+    for (b->layer = 0; b->layer < b->spec->num_layers; b->layer++) {
+        x = attention_block(b, x);
+        x = mlp_block(b, x);
+    }
+    b->layer = -1;
+    x = layer_norm(b, P_LNF, "norm", "norm.stat", x);
+    int head = build_param(b, P_HEAD);
+    build_head(b, x, head >= 0 ? head : wte);
+}
+
+const struct architecture arch_gpt2 = {
+    .name = "gpt2",
+    .hf_type = "gpt2",
+    .hf_class = "GPT2LMHeadModel",
+    .activation = "gelu_new",
+    .prefix = "transformer.",
+    .keys = &keys,
+    .params = params,
+    .nparams = P_COUNT,
+    .inner_multiple = 4,
+    .demands = demands,
+    .defaults = defaults,
+    .check = check,
+    .emit = emit,
+};

@@ -1,0 +1,28 @@
+/* hf.h - Hugging Face config.json, read and written.
+ *
+ *     struct model_spec spec;
+ *     if (hf_config_load("checkpoint/", &spec, &err) != PLIM_OK) ...
+ *
+ * Read: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, GPT2LMHeadModel, in the spelling of
+ * transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). What would be computed differently from
+ * transformers is refused by name with PLIM_UNSUPPORTED: other activations, rotary types, attention layouts,
+ * quantised weights. Keys that do not change the computation are passed over.
+ */
+#ifndef PLIM_MODEL_HF_H
+#define PLIM_MODEL_HF_H
+
+#include "base/node.h"
+#include "base/strbuf.h"
+#include "model/model.h"
+
+/* `root` is the parsed file and `name` stands in errors. The spec is complete and valid on PLIM_OK. */
+enum plim_status hf_config_read(const struct node *root, const char *name, struct model_spec *spec,
+                                struct plim_error *err);
+
+/* `path` is the file or the folder that holds config.json. */
+enum plim_status hf_config_load(const char *path, struct model_spec *spec, struct plim_error *err);
+
+/* A config.json that transformers (4 and 5) loads as this model; `type` is that of the saved weights. */
+void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out);
+
+#endif

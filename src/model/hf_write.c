@@ -1,0 +1,117 @@
+/* hf_write.c - a config.json for an exported model. See hf.h.
+ *
+ * Rotary parameters are written in the spelling of transformers 4, which version 5 reads too; the other way
+ * round would be ignored by older ones.
+ */
+#include "base/json.h"
+#include "model/arch.h"
+#include "model/hf.h"
+
+static const char *torch_name(enum dtype type) {
+    switch (type) {
+    case DT_BF16:
+        return "bfloat16";
+    case DT_F16:
+        return "float16";
+    default:
+        return "float32";
+    }
+}
+
+static void token_or_null(struct json_writer *w, const char *key, int64_t id) {
+    if (id >= 0)
+        json_int(w, key, id);
+    else
+        json_null(w, key);
+}
+
+static void write_tokens(struct json_writer *w, const struct model_spec *spec) {
+    token_or_null(w, "bos_token_id", spec->bos_token_id);
+    if (spec->eos_count <= 1) {
+        token_or_null(w, "eos_token_id", spec->eos_count ? spec->eos_token_ids[0] : -1);
+    } else {
+        json_begin_array(w, "eos_token_id");
+        for (int i = 0; i < spec->eos_count; i++) json_int(w, NULL, spec->eos_token_ids[i]);
+        json_end_array(w);
+    }
+    if (spec->pad_token_id >= 0) json_int(w, "pad_token_id", spec->pad_token_id);
+}
+
+static void write_rope(struct json_writer *w, const struct model_spec *spec) {
+    const struct rope_scaling *r = &spec->rope;
+    json_double(w, "rope_theta", spec->rope_theta);
+    if (r->kind == ROPE_NONE) {
+        json_null(w, "rope_scaling");
+        return;
+    }
+    json_begin_object(w, "rope_scaling");
+    json_str(w, "rope_type", rope_kind_name(r->kind));
+    json_double(w, "factor", r->factor);
+    if (r->kind == ROPE_LLAMA3) {
+        json_double(w, "low_freq_factor", r->low_freq_factor);
+        json_double(w, "high_freq_factor", r->high_freq_factor);
+        json_int(w, "original_max_position_embeddings", r->original_max_positions);
+    }
+    json_end_object(w);
+}
+
+static void write_window(struct json_writer *w, const struct model_spec *spec) {
+    bool slides = spec->sliding_window > 0;
+    if (spec->arch->window == WINDOW_NEVER) return;
+    if (slides)
+        json_int(w, "sliding_window", spec->sliding_window);
+    else
+        json_null(w, "sliding_window");
+    if (spec->arch->window != WINDOW_LATE_LAYERS) return;
+    json_bool(w, "use_sliding_window", slides);
+    json_int(w, "max_window_layers", slides ? spec->window_first_layer : spec->num_layers);
+}
+
+static void write_decoder(struct json_writer *w, const struct model_spec *spec) {
+    json_int(w, spec->arch->keys->kv_heads, spec->num_kv_heads);
+    json_int(w, "head_dim", spec->head_dim);
+    if (spec->arch->bias_keys) {
+        json_bool(w, "attention_bias", spec->qkv_bias);
+        json_bool(w, "mlp_bias", spec->mlp_bias);
+    }
+    json_double(w, "attention_dropout", 0.0);
+    write_rope(w, spec);
+    write_window(w, spec);
+}
+
+static void write_gpt2(struct json_writer *w, const struct model_spec *spec) {
+    json_int(w, "n_ctx", spec->max_positions);
+    json_double(w, "resid_pdrop", 0.0);
+    json_double(w, "embd_pdrop", 0.0);
+    json_double(w, "attn_pdrop", 0.0);
+}
+
+void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out) {
+    const struct model_keys *keys = spec->arch->keys;
+    struct json_writer w;
+    json_writer_init(&w, out, 2);
+    json_begin_object(&w, NULL);
+    json_begin_array(&w, "architectures");
+    json_str(&w, NULL, spec->arch->hf_class);
+    json_end_array(&w);
+    json_str(&w, "model_type", spec->arch->hf_type);
+    json_int(&w, "vocab_size", spec->vocab_size);
+    json_int(&w, keys->hidden, spec->hidden_size);
+    json_int(&w, keys->intermediate, spec->intermediate_size);
+    json_int(&w, keys->layers, spec->num_layers);
+    json_int(&w, keys->heads, spec->num_heads);
+    json_int(&w, keys->positions, spec->max_positions);
+    json_str(&w, keys->activation, spec->arch->activation);
+    json_double(&w, keys->norm_eps, spec->norm_eps);
+    json_double(&w, "initializer_range", spec->initializer_range);
+    json_bool(&w, "tie_word_embeddings", spec->tie_embeddings);
+    if (spec->arch->rope)
+        write_decoder(&w, spec);
+    else
+        write_gpt2(&w, spec);
+    write_tokens(&w, spec);
+    json_str(&w, "torch_dtype", torch_name(type));
+    json_bool(&w, "use_cache", true);
+    json_end_object(&w);
+    strbuf_addc(out, '\n');
+}

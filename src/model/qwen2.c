@@ -1,0 +1,23 @@
+/* qwen2.c - Qwen2 and Qwen2.5: the shared decoder with biases on query, key and value. */
+#include "model/decoder.h"
+
+static void defaults(struct model_spec *spec) {
+    spec->max_positions = 32768;
+    spec->norm_eps = 1e-6;
+    spec->qkv_bias = true;
+}
+
+const struct architecture arch_qwen2 = {
+    .name = "qwen2",
+    .hf_type = "qwen2",
+    .hf_class = "Qwen2ForCausalLM",
+    .activation = "silu",
+    .prefix = "model.",
+    .keys = &decoder_keys,
+    .params = decoder_params,
+    .nparams = DECODER_PARAMS,
+    .rope = true,
+    .window = WINDOW_LATE_LAYERS,
+    .defaults = defaults,
+    .emit = decoder_emit,
+};

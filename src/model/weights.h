@@ -1,0 +1,54 @@
+/* weights.h - a tape's parameters from Hugging Face files and back.
+ *
+ *     struct safetensors set;
+ *     safetensors_open(dir, &set, &err);
+ *     weights_load(&set, &spec, &tape, &(struct weights_sink){put, &arena}, log, &err);
+ *     ...
+ *     weights_save(&tape, &spec, &(struct weights_source){get, &arena}, "out/", &options, &err);
+ *
+ * Parameters are matched by name before a byte is read. Names may lack the prefix "model." or "transformer.";
+ * a tied output projection may be in the file or not. Where a parameter has a master (CLASS_MASTER owned by
+ * it) both are written, so that an fp32 checkpoint starts training with all its bits.
+ */
+#ifndef PLIM_MODEL_WEIGHTS_H
+#define PLIM_MODEL_WEIGHTS_H
+
+#include "base/log.h"
+#include "data/safetensors.h"
+#include "model/model.h"
+
+/* Gets elements [first, first + n) of a tensor, in the tensor's own type. Pieces of one tensor arrive in
+ * order; those of a parameter and of its master alternate. Anything but PLIM_OK ends the loading. */
+struct weights_sink {
+    enum plim_status (*put)(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
+                            struct plim_error *err);
+    void *arg;
+};
+
+/* PLIM_BAD_INPUT names missing tensors or the two shapes that differ. Tensors nobody asked for are reported
+ * to the log as warnings, a file already in the compute type as information. */
+enum plim_status weights_load(const struct safetensors *set, const struct model_spec *spec,
+                              const struct tape *tape, const struct weights_sink *sink, const struct log *log,
+                              struct plim_error *err);
+
+/* Fills elements [first, first + n) of a tensor, in the tensor's own type. */
+struct weights_source {
+    enum plim_status (*get)(void *arg, int tensor, int64_t first, void *elements, int64_t n,
+                            struct plim_error *err);
+    void *arg;
+};
+
+struct weights_save_options {
+    enum dtype type;      /* of the files; DT_F32 takes masters where there are any */
+    uint64_t shard_bytes; /* 0: SAFETENSORS_SHARD */
+};
+
+/* Makes the folder with config.json and model.safetensors, or shards and their index. */
+enum plim_status weights_save(const struct tape *tape, const struct model_spec *spec,
+                              const struct weights_source *source, const char *dir,
+                              const struct weights_save_options *options, struct plim_error *err);
+
+/* The master of a parameter, -1 when it has none. */
+int weights_master(const struct tape *tape, int param);
+
+#endif

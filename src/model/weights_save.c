@@ -1,0 +1,144 @@
+/* weights_save.c - a Hugging Face folder from a tape's parameters. See weights.h.
+ *
+ * The header of a file comes before its data, so the list of tensors is made first; then each parameter is
+ * fetched, converted and written in blocks.
+ */
+#include "base/bump.h"
+#include "base/file.h"
+#include "model/hf.h"
+#include "model/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 16384
+
+struct saving {
+    const struct tape *tape;
+    const struct weights_source *source;
+    enum dtype type; /* of the files */
+    struct safetensors_entry *entries;
+    int *params; /* tensor of each entry */
+    size_t count;
+    struct bump store;
+    uint16_t low[BLOCK];
+    float raw[BLOCK], out[BLOCK]; /* room for any type a parameter has */
+};
+
+static bool is_weight(const struct tensor *t) {
+    return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0;
+}
+
+static size_t count_weights(const struct tape *tape) {
+    size_t n = 0;
+    for (int i = 0; i < tape->ntensors; i++) n += is_weight(&tape->tensors[i]);
+    return n;
+}
+
+static enum plim_status list_entries(struct saving *s, struct plim_error *err) {
+    char name[192];
+    for (int i = 0; i < s->tape->ntensors; i++) {
+        const struct tensor *t = &s->tape->tensors[i];
+        if (!is_weight(t)) continue;
+        struct safetensors_entry *e = &s->entries[s->count];
+        tape_tensor_name(s->tape, i, name, sizeof name);
+        *e = (struct safetensors_entry){
+            .name = bump_copy(&s->store, name, strlen(name)), .type = s->type, .ndim = t->ndim};
+        if (!e->name) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+        memcpy(e->dim, t->dim, sizeof t->dim);
+        s->params[s->count++] = i;
+    }
+    return PLIM_OK;
+}
+
+static enum plim_status get(struct saving *s, int tensor, int64_t first, void *out, int64_t n,
+                            struct plim_error *err) {
+    return s->source->get(s->source->arg, tensor, first, out, n, err);
+}
+
+/* The block's values in the type of the files, in s->out. */
+static enum plim_status fetch_block(struct saving *s, int param, int master, int64_t first, int64_t n,
+                                    struct plim_error *err) {
+    enum dtype type = s->tape->tensors[param].type;
+    bool widen = s->type == DT_F32 && master >= 0;
+    bool joined = widen && s->tape->tensors[master].type == DT_U16;
+    if (widen && !joined) return get(s, master, first, s->out, n, err);
+    enum plim_status status = get(s, param, first, s->raw, n, err);
+    if (status == PLIM_OK && joined) status = get(s, master, first, s->low, n, err);
+    if (status != PLIM_OK) return status;
+    if (!joined) {
+        dtype_convert(s->out, s->type, s->raw, type, n);
+        return PLIM_OK;
+    }
+    const unsigned char *weights = (const unsigned char *)s->raw;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t weight;
+        memcpy(&weight, weights + 2 * i, 2);
+        s->out[i] = master_join(weight, s->low[i]);
+    }
+    return PLIM_OK;
+}
+
+static enum plim_status save_param(struct saving *s, struct safetensors_writer *w, int param,
+                                   struct plim_error *err) {
+    int master = weights_master(s->tape, param);
+    int64_t count = tensor_count(&s->tape->tensors[param]);
+    enum plim_status status = PLIM_OK;
+    for (int64_t first = 0; first < count && status == PLIM_OK; first += BLOCK) {
+        int64_t n = count - first < BLOCK ? count - first : BLOCK;
+        status = fetch_block(s, param, master, first, n, err);
+        if (status == PLIM_OK)
+            status = safetensors_writer_put(w, s->out, (size_t)n * dtype_size(s->type), err);
+    }
+    return status;
+}
+
+static enum plim_status save_tensors(struct saving *s, const char *dir, uint64_t shard_bytes,
+                                     struct plim_error *err) {
+    struct safetensors_writer w;
+    enum plim_status status = safetensors_writer_begin(&w, dir, s->entries, s->count, shard_bytes, err);
+    if (status != PLIM_OK) return status;
+    for (size_t i = 0; i < s->count && status == PLIM_OK; i++) status = save_param(s, &w, s->params[i], err);
+    if (status == PLIM_OK) return safetensors_writer_end(&w, err);
+    safetensors_writer_abandon(&w);
+    return status;
+}
+
+static enum plim_status save_config(const struct model_spec *spec, enum dtype type, const char *dir,
+                                    struct plim_error *err) {
+    struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
+    strbuf_addf(&path, "%s/config.json", dir);
+    hf_config_write(spec, type, &text);
+    enum plim_status status = strbuf_status(&path, err);
+    if (status == PLIM_OK) status = strbuf_status(&text, err);
+    if (status == PLIM_OK) status = file_write_atomic(strbuf_text(&path), text.data, text.len, err);
+    strbuf_release(&path);
+    strbuf_release(&text);
+    return status;
+}
+
+enum plim_status weights_save(const struct tape *tape, const struct model_spec *spec,
+                              const struct weights_source *source, const char *dir,
+                              const struct weights_save_options *options, struct plim_error *err) {
+    enum plim_status status;
+    struct saving *s = calloc(1, sizeof *s);
+    if (!s) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+    s->tape = tape, s->source = source, s->type = options->type;
+    size_t room = count_weights(tape) + 1;
+    s->entries = calloc(room, sizeof *s->entries);
+    s->params = calloc(room, sizeof *s->params);
+    if (!s->entries || !s->params) {
+        status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+        goto out;
+    }
+    status = list_entries(s, err);
+    if (status == PLIM_OK) status = file_make_dirs(dir, err);
+    if (status == PLIM_OK) status = save_tensors(s, dir, options->shard_bytes, err);
+    if (status == PLIM_OK) status = save_config(spec, options->type, dir, err);
+out:
+    bump_free(&s->store);
+    free(s->entries);
+    free(s->params);
+    free(s);
+    return status;
+}

@@ -1,0 +1,263 @@
+/* layout.c - lifetimes, in-place take-over, bottom of the arena, packing. See layout.h for the invariants. */
+#include "plan/layout.h"
+#include "plan/pack.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) / align * align; }
+
+static bool in_arena(const struct tensor *t) { return t->tier == TIER_DEVICE && t->view_of < 0; }
+static bool is_transient(const struct tensor *t) { return in_arena(t) && !(t->flags & TENSOR_KEPT); }
+
+void layout_release(struct layout *l)
+{
+    free(l->offset);
+    free(l->work_offset);
+    free(l->work_bytes);
+    free(l->life);
+    free(l->buffer);
+    *l = (struct layout){0};
+}
+
+static enum plim_status layout_alloc(struct layout *l, const struct tape *tape, struct plim_error *err)
+{
+    size_t n = (size_t)tape->ntensors + 1, m = (size_t)tape->nops + 1;
+    *l = (struct layout){.ntensors = tape->ntensors, .nops = tape->nops};
+    l->offset = malloc(n * sizeof *l->offset);
+    l->life = malloc(n * sizeof *l->life);
+    l->buffer = malloc(n * sizeof *l->buffer);
+    l->work_offset = calloc(m, sizeof *l->work_offset);
+    l->work_bytes = calloc(m, sizeof *l->work_bytes);
+    if (l->offset && l->life && l->buffer && l->work_offset && l->work_bytes) return PLIM_OK;
+    layout_release(l);
+    return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was made");
+}
+
+static void touch(struct layout *l, const struct tape *tape, int id, int op)
+{
+    struct lifetime *life = &l->life[tape_root(tape, id)];
+    if (op < life->first) life->first = op;
+    if (op > life->last) life->last = op;
+}
+
+static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
+{
+    for (int i = 0; i < tape->ntensors; i++) l->life[i] = (struct lifetime){INT_MAX, -1}, l->buffer[i] = i;
+    for (int i = 0; i < tape->nops; i++) {
+        const struct op *op = &tape->ops[i];
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (op->in[k] >= 0) touch(l, tape, op->in[k], i);
+        for (int k = 0; k < OP_MAX_OUT; k++) {
+            if (op->out[k] < 0) continue;
+            touch(l, tape, op->out[k], i);
+            int root = tape_root(tape, op->out[k]);
+            bool adds = tape->tensors[root].cls == CLASS_GRAD || (tape->tensors[root].flags & TENSOR_OUTPUT);
+            if (op->accumulate == ACC_AFTER_FIRST && adds && options->accumulation > 1) {
+                touch(l, tape, root, 0); /* invariant 2: carried from micro-batch to micro-batch */
+                touch(l, tape, root, tape->loop_end - 1);
+            }
+        }
+        if (options->facts->workspace)
+            l->work_bytes[i] = (int64_t)options->facts->workspace(options->facts, tape, op);
+    }
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->view_of >= 0 || l->life[i].last < 0) continue;
+        if (t->flags & TENSOR_INPUT) l->life[i].first = 0;
+        if (t->flags & TENSOR_OUTPUT) l->life[i].last = tape->nops - 1;
+        if (t->flags & TENSOR_KEPT) l->life[i] = (struct lifetime){0, tape->nops - 1};
+    }
+}
+
+/* May output `out` of op `index` take over the bytes of input `in`? */
+static bool can_take_over(const struct layout *l, const struct tape *tape, int index, int out, int in)
+{
+    if (out < 0 || in < 0 || tape->tensors[out].view_of >= 0 || tape->tensors[in].view_of >= 0) return false;
+    const struct tensor *a = &tape->tensors[in], *b = &tape->tensors[out];
+    if (!is_transient(a) || !is_transient(b) || (a->flags | b->flags) & (TENSOR_INPUT | TENSOR_OUTPUT)) return false;
+    if (tensor_bytes(a) != tensor_bytes(b)) return false;
+    if (l->life[l->buffer[in]].last != index || l->life[out].first != index || out == in) return false;
+    int uses = 0; /* the input must not come in through another slot as well */
+    for (int k = 0; k < OP_MAX_IN; k++) {
+        int id = tape->ops[index].in[k];
+        if (id >= 0 && l->buffer[tape_root(tape, id)] == l->buffer[in]) uses++;
+    }
+    return uses == 1;
+}
+
+static void share_in_place(struct layout *l, const struct tape *tape)
+{
+    for (int i = 0; i < tape->nops; i++) {
+        const struct op *op = &tape->ops[i];
+        const struct op_row *row = op_row(op->kind);
+        for (int o = 0; o < OP_MAX_OUT && row->out[o]; o++) {
+            if (!row->shares[o]) continue;
+            int in = op->in[row->shares[o] - 1], out = op->out[o];
+            if (!can_take_over(l, tape, i, out, in)) continue;
+            int buffer = l->buffer[in];
+            l->buffer[out] = buffer;
+            l->life[buffer].last = l->life[out].last;
+        }
+    }
+}
+
+static const enum tensor_class kept_order[] = {CLASS_PARAM, CLASS_MASTER, CLASS_STATE, CLASS_KV, CLASS_IO,
+                                               CLASS_GRAD,  CLASS_ACT,    CLASS_WORK};
+
+static bool inherit_offset(struct layout *l, const struct tape *tape, int id, const struct layout_options *o)
+{
+    if (!o->above) return false;
+    const struct tensor *t = &tape->tensors[id];
+    for (int i = 0; i < o->above_tape->ntensors; i++) {
+        const struct tensor *u = &o->above_tape->tensors[i];
+        bool same = u->view_of < 0 && u->owner < 0 && t->owner < 0 && u->cls == t->cls && u->layer == t->layer &&
+                    (u->flags & TENSOR_KEPT) && u->tier == t->tier && !strcmp(u->label, t->label);
+        if (same) return l->offset[id] = o->above->offset[i], true;
+    }
+    return false;
+}
+
+/* Offsets of kept tensors in the arena and of everything on lower tiers. */
+static void place_kept(struct layout *l, const struct tape *tape, const struct layout_options *options)
+{
+    int64_t align = (int64_t)options->facts->align;
+    l->kept_bytes = options->above ? options->above->kept_bytes : 0;
+    for (size_t c = 0; c < sizeof kept_order / sizeof *kept_order; c++) {
+        for (int i = 0; i < tape->ntensors; i++) {
+            const struct tensor *t = &tape->tensors[i];
+            if (t->cls != kept_order[c] || t->view_of >= 0 || !(t->flags & TENSOR_KEPT)) continue;
+            int64_t bytes = align_up(tensor_bytes(t), align);
+            if (t->tier != TIER_DEVICE) {
+                l->offset[i] = l->far_bytes[t->tier];
+                l->far_bytes[t->tier] += bytes;
+            } else if (!inherit_offset(l, tape, i, options)) {
+                l->offset[i] = l->kept_bytes;
+                l->kept_bytes += bytes;
+            }
+        }
+    }
+}
+
+/* Peak of live bytes by a sweep over op indices. */
+static enum plim_status find_bound(struct layout *l, const struct tape *tape, const struct layout_options *options,
+                                   struct plim_error *err)
+{
+    int64_t align = (int64_t)options->facts->align;
+    int64_t *delta = calloc((size_t)tape->nops + 2, sizeof *delta);
+    if (!delta) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while lifetimes were summed");
+    for (int i = 0; i < tape->ntensors; i++) {
+        if (!is_transient(&tape->tensors[i]) || l->life[i].last < 0 || l->buffer[i] != i) continue;
+        int64_t bytes = align_up(tensor_bytes(&tape->tensors[i]), align);
+        delta[l->life[i].first] += bytes;
+        delta[l->life[i].last + 1] -= bytes;
+    }
+    int64_t live = 0, peak = -1;
+    for (int i = 0; i < tape->nops; i++) {
+        live += delta[i];
+        int64_t here = live + align_up(l->work_bytes[i], align);
+        if (here > peak) peak = here, l->peak_op = i;
+    }
+    free(delta);
+    l->lower_bound = l->kept_bytes + (peak < 0 ? 0 : peak);
+    memset(l->by_class, 0, sizeof l->by_class);
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        bool kept = in_arena(t) && (t->flags & TENSOR_KEPT);
+        bool live_here = is_transient(t) && l->buffer[i] == i && l->life[i].first <= l->peak_op &&
+                         l->life[i].last >= l->peak_op;
+        if (kept || live_here) l->by_class[t->cls] += align_up(tensor_bytes(t), align);
+    }
+    if (tape->nops) l->by_class[CLASS_WORK] += align_up(l->work_bytes[l->peak_op], align);
+    return PLIM_OK;
+}
+
+enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options, struct layout *out,
+                              struct plim_error *err)
+{
+    enum plim_status status = layout_alloc(out, tape, err);
+    if (status != PLIM_OK) return status;
+    find_lifetimes(out, tape, options);
+    share_in_place(out, tape);
+    place_kept(out, tape, options);
+    status = find_bound(out, tape, options, err);
+    if (status != PLIM_OK) layout_release(out);
+    return status;
+}
+
+static void resolve_shared(struct layout *l, const struct tape *tape)
+{
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (is_transient(t) && l->buffer[i] != i) l->offset[i] = l->offset[l->buffer[i]];
+    }
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->view_of >= 0) l->offset[i] = l->offset[t->view_of] + t->view_offset;
+    }
+}
+
+enum plim_status layout_make(const struct tape *tape, const struct layout_options *options, struct layout *out,
+                             struct plim_error *err)
+{
+    enum plim_status status = layout_bound(tape, options, out, err);
+    if (status != PLIM_OK) return status;
+    struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 1, sizeof *items);
+    int *who = malloc(((size_t)tape->ntensors + (size_t)tape->nops + 1) * sizeof *who), n = 0;
+    struct pack_result result = {0};
+    if (!items || !who) {
+        status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was packed");
+        goto out;
+    }
+    for (int i = 0; i < tape->ntensors; i++) {
+        if (!is_transient(&tape->tensors[i]) || out->life[i].last < 0 || out->buffer[i] != i) continue;
+        items[n] = (struct pack_item){out->life[i].first, out->life[i].last + 1, tensor_bytes(&tape->tensors[i]), 0};
+        who[n++] = i;
+    }
+    for (int i = 0; i < tape->nops; i++) {
+        if (!out->work_bytes[i]) continue;
+        items[n] = (struct pack_item){i, i + 1, out->work_bytes[i], 0};
+        who[n++] = -1 - i;
+    }
+    struct pack_limits limits = {.align = (int64_t)options->facts->align, .effort_ms = options->effort_ms};
+    status = pack_items(items, n, &limits, &result, err);
+    if (status != PLIM_OK) goto out;
+    for (int i = 0; i < n; i++) {
+        int64_t offset = out->kept_bytes + items[i].offset;
+        if (who[i] >= 0)
+            out->offset[who[i]] = offset;
+        else
+            out->work_offset[-1 - who[i]] = offset;
+    }
+    resolve_shared(out, tape);
+    out->arena_bytes = out->kept_bytes + result.height;
+out:
+    free(items);
+    free(who);
+    if (status != PLIM_OK) layout_release(out);
+    return status;
+}
+
+enum plim_status layout_verify(const struct tape *tape, const struct layout *l, struct plim_error *err)
+{
+    struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 1, sizeof *items);
+    int n = 0, a, b;
+    if (!items) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was verified");
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (!in_arena(t) || l->buffer[i] != i || l->life[i].last < 0) continue;
+        items[n++] = (struct pack_item){l->life[i].first, l->life[i].last + 1, tensor_bytes(t), l->offset[i]};
+    }
+    for (int i = 0; i < tape->nops; i++)
+        if (l->work_bytes[i]) items[n++] = (struct pack_item){i, i + 1, l->work_bytes[i], l->work_offset[i]};
+    bool collides = pack_conflict(items, n, &a, &b);
+    for (int i = 0; i < n && !collides; i++) {
+        if (items[i].offset < 0 || items[i].offset + items[i].size > l->arena_bytes) collides = true, a = b = i;
+    }
+    if (collides)
+        plim_fail(err, PLIM_BUG, "layout: bytes at offsets %lld and %lld collide", (long long)items[a].offset,
+                  (long long)items[b].offset);
+    free(items);
+    return collides ? PLIM_BUG : PLIM_OK;
+}

@@ -1,0 +1,63 @@
+/* layout.h - where every byte of a tape lives and when: lifetimes, then offsets in one arena per tier.
+ *
+ *     struct layout layout;
+ *     layout_make(&tape, &(struct layout_options){.facts = &facts, .accumulation = 4}, &layout, &err);
+ *     // layout.offset[id], layout.arena_bytes, layout.lower_bound
+ *     layout_release(&layout);
+ *
+ * Invariants
+ *  1. Kept tensors lie at the bottom of the arena in the order param, master, state, kv, io and of their ids, so
+ *     two layouts of the same model that differ only above them agree on their offsets.
+ *  2. A transient lives from its first write to its last use; what is added to across micro-batches lives
+ *     throughout when there is more than one. Outputs live to the end.
+ *  3. An output takes over an input's bytes when the op's row permits it and the input dies there.
+ *  4. Scratch of an op lives for that op alone.
+ *  5. lower_bound is kept bytes plus the peak of live transient bytes; no layout can be smaller.
+ */
+#ifndef PLIM_PLAN_LAYOUT_H
+#define PLIM_PLAN_LAYOUT_H
+
+#include "plan/facts.h"
+
+struct layout;
+
+struct layout_options {
+    const struct device_facts *facts;
+    int accumulation;
+    /* Lay this tape out above the kept tensors of another one that owns the arena (evaluation inside training):
+     * kept tensors of the same name take that layout's offsets, the rest starts at its kept_bytes. */
+    const struct layout *above;
+    const struct tape *above_tape;
+    int64_t effort_ms; /* of the packer's deeper search */
+};
+
+struct lifetime {
+    int first, last; /* op indices, inclusive; first > last: never used */
+};
+
+struct layout {
+    int ntensors, nops;
+    int64_t *offset;       /* by tensor: into the arena, or into its tier's file or region */
+    int64_t *work_offset;  /* by op */
+    int64_t *work_bytes;   /* by op */
+    struct lifetime *life; /* by tensor (roots) */
+    int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
+    int64_t kept_bytes, arena_bytes, lower_bound;
+    int64_t far_bytes[TIER_COUNT];
+    int peak_op;                    /* where live bytes peak */
+    int64_t by_class[CLASS_COUNT];  /* live at that op; sums to lower_bound */
+};
+
+enum plim_status layout_make(const struct tape *tape, const struct layout_options *options, struct layout *out,
+                             struct plim_error *err);
+void layout_release(struct layout *layout);
+
+/* Everything but the packing: lower_bound, by_class, far_bytes. What the search asks thousands of times less
+ * often than it could, and fast. */
+enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options, struct layout *out,
+                              struct plim_error *err);
+
+/* Checks invariants 1-4 of a finished layout; PLIM_BUG names the two tensors that collide. */
+enum plim_status layout_verify(const struct tape *tape, const struct layout *layout, struct plim_error *err);
+
+#endif

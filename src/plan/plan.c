@@ -1,0 +1,93 @@
+/* plan.c - one set of knobs made into a plan. */
+#include "plan/plan.h"
+#include "plan/cost.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void knobs_open(struct knobs *pins)
+{
+    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
+}
+
+const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size)
+{
+    if (knobs->full_layers > 0 && knobs->recompute != RECOMPUTE_FULL)
+        snprintf(buf, size, "%s + %d layers in full", recompute_name((enum recompute)knobs->recompute),
+                 knobs->full_layers);
+    else
+        snprintf(buf, size, "%s", recompute_name((enum recompute)knobs->recompute));
+    return buf;
+}
+
+struct knobs knobs_naive(const struct plan_request *request)
+{
+    return (struct knobs){.micro_batch = request->rows,
+                          .accumulation = 1,
+                          .recompute = RECOMPUTE_NONE,
+                          .full_layers = 0,
+                          .loss_chunks = 1,
+                          .optimizer_in_backward = 0,
+                          .state_tier = TIER_DEVICE};
+}
+
+static void fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena)
+{
+    plan->budget = request->budget, plan->overhead = request->overhead;
+    plan->device = arena + (int64_t)request->facts->overhead_bytes;
+    plan->host = request->overhead + plan->layout.far_bytes[TIER_HOST];
+    plan->disk = plan->layout.far_bytes[TIER_DISK];
+    plan->total = plan->device + plan->host;
+    plan->fits = (request->facts->is_host ? plan->total : plan->device) <= request->budget;
+}
+
+static double step_seconds(const struct tape *tape, const struct plan_request *request, const struct knobs *knobs)
+{
+    struct tape_time time = tape_time_of(tape, request->facts);
+    return (double)knobs->accumulation * time.loop_seconds + time.update_seconds;
+}
+
+static struct layout_options options_of(const struct plan_request *request, const struct knobs *knobs)
+{
+    return (struct layout_options){.facts = request->facts, .accumulation = (int)knobs->accumulation};
+}
+
+enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs, struct plan_bound *out,
+                               struct plim_error *err)
+{
+    struct plan plan = {0};
+    struct layout_options options = options_of(request, knobs);
+    enum plim_status status = request->build(request->build_arg, knobs, &plan.tape, err);
+    if (status == PLIM_OK) status = layout_bound(&plan.tape, &options, &plan.layout, err);
+    if (status == PLIM_OK) {
+        fill_totals(&plan, request, plan.layout.lower_bound);
+        out->total = request->facts->is_host ? plan.total : plan.device;
+        out->step_seconds = step_seconds(&plan.tape, request, knobs);
+    }
+    plan_release(&plan);
+    return status;
+}
+
+enum plim_status plan_make(const struct plan_request *request, const struct knobs *knobs, struct plan *out,
+                           struct plim_error *err)
+{
+    *out = (struct plan){.knobs = *knobs};
+    struct layout_options options = options_of(request, knobs);
+    enum plim_status status = request->build(request->build_arg, knobs, &out->tape, err);
+    if (status == PLIM_OK) status = tape_verify(&out->tape, err);
+    if (status == PLIM_OK) status = layout_make(&out->tape, &options, &out->layout, err);
+    if (status == PLIM_OK) {
+        fill_totals(out, request, out->layout.arena_bytes);
+        out->step_seconds = step_seconds(&out->tape, request, knobs);
+    } else {
+        plan_release(out);
+    }
+    return status;
+}
+
+void plan_release(struct plan *plan)
+{
+    tape_release(&plan->tape);
+    layout_release(&plan->layout);
+    *plan = (struct plan){0};
+}

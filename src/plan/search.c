@@ -1,0 +1,236 @@
+/* search.c - the fastest predicted plan that fits the budget.
+ *
+ * Two facts keep the search small. Memory grows with the micro-batch and shrinks with the other knobs, so for each
+ * way of recomputing and placing state the largest micro-batch that fits is found by bisection. And cutting the
+ * loss is nearly free, so a way is first tried with the finest cut and the coarsest that still fits is taken at
+ * the end. A way that does not fit with the smallest micro-batch is out. Lower tiers are asked only when nothing
+ * fits without them: the order "free first, offload last" is the order of the loops.
+ */
+#include "plan/plan.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+#define MAX_DIVISORS 128
+
+struct way { /* one choice of everything but micro-batch and loss cut */
+    int recompute, full_layers, in_backward, state_tier;
+};
+
+struct search {
+    const struct plan_request *request;
+    int64_t divisors[MAX_DIVISORS]; /* of the effective batch, ascending: the micro-batches there are */
+    int ndivisors;
+    int64_t allowed; /* bytes; below the budget when packing needed more than its bound */
+    int tried;
+    struct plim_error *err;
+    /* best so far */
+    bool found;
+    struct knobs best;
+    double best_seconds;
+    /* smallest seen, for the message when nothing fits */
+    bool has_smallest;
+    struct knobs smallest;
+    int64_t smallest_total;
+};
+
+static int finest_cut(const struct plan_request *r, int64_t micro_batch)
+{
+    int64_t blocks = (micro_batch * r->time + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
+    return blocks > 4096 ? 4096 : (int)blocks;
+}
+
+static struct knobs knobs_for(const struct search *s, const struct way *way, int64_t micro_batch, int chunks)
+{
+    const struct plan_request *r = s->request;
+    struct knobs k = {.micro_batch = micro_batch,
+                      .accumulation = r->rows / micro_batch,
+                      .recompute = way->recompute,
+                      .full_layers = way->full_layers,
+                      .loss_chunks = chunks,
+                      .state_tier = way->state_tier};
+    bool possible = k.accumulation == 1 && !r->needs_global_norm;
+    k.optimizer_in_backward = way->in_backward && possible;
+    if (r->pins.loss_chunks != KNOB_OPEN) k.loss_chunks = r->pins.loss_chunks;
+    return k;
+}
+
+/* Whether these knobs fit; their time and bytes in *bound. */
+static enum plim_status try_knobs(struct search *s, const struct knobs *knobs, struct plan_bound *bound, bool *fits)
+{
+    enum plim_status status = plan_bound_of(s->request, knobs, bound, s->err);
+    if (status != PLIM_OK) return status;
+    s->tried++;
+    *fits = bound->total <= s->allowed;
+    if (!s->has_smallest || bound->total < s->smallest_total)
+        s->has_smallest = true, s->smallest = *knobs, s->smallest_total = bound->total;
+    return PLIM_OK;
+}
+
+static void consider(struct search *s, const struct knobs *knobs, const struct plan_bound *bound)
+{
+    if (s->found && bound->step_seconds >= s->best_seconds * 0.999) return;
+    s->found = true, s->best = *knobs, s->best_seconds = bound->step_seconds;
+}
+
+/* Largest micro-batch of a way that fits, and (since smaller ones can be faster on machines with a cache) every
+ * one below it while time keeps falling. */
+static enum plim_status search_way(struct search *s, const struct way *way)
+{
+    int low = 0, high = s->ndivisors - 1;
+    struct plan_bound bound;
+    bool fits;
+    enum plim_status status;
+    struct knobs k = knobs_for(s, way, s->divisors[0], finest_cut(s->request, s->divisors[0]));
+    /* The optimizer inside backward needs accumulation 1, so its one micro-batch is the whole. */
+    if (way->in_backward) low = high;
+    k = knobs_for(s, way, s->divisors[low], finest_cut(s->request, s->divisors[low]));
+    if ((status = try_knobs(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
+    consider(s, &k, &bound);
+    double previous = bound.step_seconds;
+    while (low < high) {
+        int mid = (low + high + 1) / 2;
+        k = knobs_for(s, way, s->divisors[mid], finest_cut(s->request, s->divisors[mid]));
+        if ((status = try_knobs(s, &k, &bound, &fits)) != PLIM_OK) return status;
+        if (fits) consider(s, &k, &bound);
+        /* Beyond the point where time stops falling there is nothing to gain from a larger one. */
+        if (fits && bound.step_seconds <= previous)
+            low = mid, previous = bound.step_seconds;
+        else
+            high = mid - 1;
+    }
+    return PLIM_OK;
+}
+
+/* The coarsest cut of the loss that still fits. */
+static enum plim_status coarsen_cut(struct search *s)
+{
+    if (s->request->pins.loss_chunks != KNOB_OPEN) return PLIM_OK;
+    for (int chunks = 1; chunks < s->best.loss_chunks; chunks *= 2) {
+        struct knobs k = s->best;
+        struct plan_bound bound;
+        bool fits;
+        k.loss_chunks = chunks;
+        enum plim_status status = try_knobs(s, &k, &bound, &fits);
+        if (status != PLIM_OK) return status;
+        if (!fits) continue;
+        s->best = k, s->best_seconds = bound.step_seconds;
+        break;
+    }
+    return PLIM_OK;
+}
+
+static bool allowed_by_pins(const struct knobs *pins, const struct way *way)
+{
+    return (pins->recompute == KNOB_OPEN || pins->recompute == way->recompute) &&
+           (pins->full_layers == KNOB_OPEN || pins->full_layers == way->full_layers) &&
+           (pins->optimizer_in_backward == KNOB_OPEN || pins->optimizer_in_backward == way->in_backward) &&
+           (pins->state_tier == KNOB_OPEN || pins->state_tier == way->state_tier);
+}
+
+/* Ways of recomputing, from free to costly: in quarters of the layers between selective and full. */
+static int recompute_ways(const struct plan_request *r, struct way *ways)
+{
+    int n = 0;
+    ways[n++] = (struct way){.recompute = RECOMPUTE_NONE};
+    ways[n++] = (struct way){.recompute = RECOMPUTE_SELECTIVE};
+    for (int quarter = 1; quarter < 4; quarter++) {
+        int layers = r->layers * quarter / 4;
+        if (layers > 0 && layers < r->layers)
+            ways[n++] = (struct way){.recompute = RECOMPUTE_SELECTIVE, .full_layers = layers};
+    }
+    ways[n++] = (struct way){.recompute = RECOMPUTE_FULL};
+    const struct knobs *pins = &r->pins;
+    if (pins->full_layers > 0) {
+        int policy = pins->recompute == KNOB_OPEN ? RECOMPUTE_SELECTIVE : pins->recompute;
+        ways[n++] = (struct way){.recompute = policy, .full_layers = pins->full_layers};
+    }
+    return n;
+}
+
+/* All ways with one placement of the state, with the optimizer at the end or inside backward. */
+static enum plim_status search_tier(struct search *s, int tier)
+{
+    struct way ways[8];
+    int n = recompute_ways(s->request, ways);
+    for (int in_backward = 0; in_backward < 2; in_backward++) {
+        if (in_backward && s->request->needs_global_norm) break;
+        for (int i = 0; i < n; i++) {
+            ways[i].state_tier = tier, ways[i].in_backward = in_backward;
+            if (!allowed_by_pins(&s->request->pins, &ways[i])) continue;
+            bool before = s->found;
+            enum plim_status status = search_way(s, &ways[i]);
+            if (status != PLIM_OK) return status;
+            /* Once one way fits, ways that recompute more are slower and can only win through a larger
+             * micro-batch: look at one more, then stop. */
+            if (before && i > 0) break;
+        }
+    }
+    return PLIM_OK;
+}
+
+static enum plim_status list_divisors(struct search *s)
+{
+    const struct plan_request *r = s->request;
+    int64_t pin = r->pins.micro_batch;
+    if (pin != KNOB_OPEN && (pin < 1 || r->rows % pin))
+        return plim_fail(s->err, PLIM_BAD_INPUT,
+                         "training.micro_batch_size %lld does not divide the effective batch of %lld rows; "
+                         "choose a divisor",
+                         (long long)pin, (long long)r->rows);
+    for (int64_t d = 1; d <= r->rows && s->ndivisors < MAX_DIVISORS; d++)
+        if (r->rows % d == 0 && (pin == KNOB_OPEN || pin == d)) s->divisors[s->ndivisors++] = d;
+    return PLIM_OK;
+}
+
+static enum plim_status run_search(struct search *s)
+{
+    const int tiers[] = {TIER_DEVICE, s->request->facts->is_host ? TIER_DISK : TIER_HOST};
+    s->found = false;
+    for (int i = 0; i < 2 && !s->found; i++) {
+        bool pinned_here = s->request->pins.state_tier == tiers[i];
+        if (i == 1 && !s->request->far_state_allowed && !pinned_here) break;
+        enum plim_status status = search_tier(s, tiers[i]);
+        if (status != PLIM_OK) return status;
+    }
+    return s->found ? coarsen_cut(s) : PLIM_OK;
+}
+
+static enum plim_status nothing_fits(struct search *s, struct plan *out, struct plim_error *err)
+{
+    char need[32], have[32], missing[32];
+    if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
+    enum plim_status status = plan_make(s->request, &s->smallest, out, err);
+    if (status != PLIM_OK) return status;
+    int64_t total = s->request->facts->is_host ? out->total : out->device;
+    bytes_format(need, (uint64_t)total);
+    bytes_format(have, (uint64_t)s->request->budget);
+    bytes_format(missing, (uint64_t)(total - s->request->budget));
+    return plim_fail(err, PLIM_NO_FIT, "does not fit: the smallest plan takes %s, the budget is %s: %s (%lld bytes) missing",
+                     need, have, missing, (long long)(total - s->request->budget));
+}
+
+enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)
+{
+    double start = clock_seconds();
+    struct search s = {.request = request, .allowed = request->budget, .err = err};
+    *out = (struct plan){0};
+    enum plim_status status = list_divisors(&s);
+    /* Packing can need a little more than the bound: then search again with that much less. */
+    for (int attempt = 0; attempt < 4 && status == PLIM_OK; attempt++) {
+        status = run_search(&s);
+        if (status != PLIM_OK || !s.found) break;
+        plan_release(out);
+        status = plan_make(request, &s.best, out, err);
+        if (status != PLIM_OK || out->fits) break;
+        s.allowed -= out->layout.arena_bytes - out->layout.lower_bound;
+    }
+    if (status == PLIM_OK && !out->fits) {
+        plan_release(out);
+        status = nothing_fits(&s, out, err);
+    }
+    out->search_seconds = clock_seconds() - start;
+    out->tried = s.tried;
+    return status;
+}

@@ -1,0 +1,115 @@
+/* op_check.c - reads the operand patterns of the op table (op.h) against real operands.
+ *
+ * Sizes are bound in rounds: exact patterns bind every letter at once, '#' patterns bind the one letter that is
+ * still open by division. Two rounds are enough for every row; what stays open is unconstrained.
+ */
+#include "tape/op.h"
+
+#include <ctype.h>
+#include <string.h>
+
+struct binding {
+    int64_t size[128]; /* by letter, 0: open */
+    enum dtype compute, any;
+    bool has_compute, has_any;
+};
+
+static bool bind_type(struct binding *b, char kind, enum dtype type)
+{
+    switch (kind) {
+    case 'f':
+    case 'g': return type == DT_F32;
+    case 'd': return type == DT_F64;
+    case 'i': return type == DT_I32;
+    case 'm': return type == (b->compute == DT_BF16 ? DT_U16 : DT_F32);
+    case 'y':
+        if (!b->has_any) b->any = type, b->has_any = true;
+        return b->any == type;
+    default:
+        if (!b->has_compute) b->compute = type, b->has_compute = true;
+        return b->compute == type && (type == DT_F32 || type == DT_BF16 || type == DT_F16);
+    }
+}
+
+static bool bind_letter(struct binding *b, char letter, int64_t size)
+{
+    if (isdigit((unsigned char)letter)) return size == letter - '0';
+    if (!b->size[(int)letter]) b->size[(int)letter] = size;
+    return b->size[(int)letter] == size;
+}
+
+static bool bind_exact(struct binding *b, const char *dims, int n, const struct tensor *t, bool swap)
+{
+    if (t->ndim != n) return false;
+    for (int i = 0; i < n; i++)
+        if (!bind_letter(b, dims[swap ? n - 1 - i : i], t->dim[i])) return false;
+    return true;
+}
+
+/* True unless the element count contradicts what is bound. */
+static bool bind_count(struct binding *b, const char *dims, int n, const struct tensor *t)
+{
+    int64_t known = 1, count = tensor_count(t);
+    char open = 0;
+    int opens = 0;
+    for (int i = 0; i < n; i++) {
+        if (isdigit((unsigned char)dims[i]))
+            known *= dims[i] - '0';
+        else if (b->size[(int)dims[i]])
+            known *= b->size[(int)dims[i]];
+        else
+            open = dims[i], opens++;
+    }
+    if (opens == 0) return known == count;
+    if (known == 0 || count % known) return false;
+    if (opens == 1) b->size[(int)open] = count / known;
+    return true;
+}
+
+static bool bind_operand(struct binding *b, const char *pattern, const struct tensor *t, const struct op *op,
+                         bool counts)
+{
+    bool count_only = pattern[1] == '#';
+    const char *dims = pattern + (count_only ? 2 : 1);
+    int n = (int)strcspn(dims, "?");
+    bool swap = (pattern[0] == 'w' || pattern[0] == 'g') && op->attr.weight_kn;
+    if (count_only) return !counts || bind_count(b, dims, n, t);
+    return counts || bind_exact(b, dims, n, t, swap);
+}
+
+/* One operand in one of the rounds: 0 types, 1 exact shapes, 2 and 3 counts. */
+static enum plim_status check_operand(struct binding *b, const struct tape *tape, const struct op *op,
+                                      const char *pattern, int id, int round, struct plim_error *err)
+{
+    const char *name = op_row(op->kind)->name;
+    char text[160];
+    if (id < 0) {
+        if (strchr(pattern, '?')) return PLIM_OK;
+        return plim_fail(err, PLIM_BUG, "op %s: operand '%s' is absent", name, pattern);
+    }
+    if (id >= tape->ntensors) return plim_fail(err, PLIM_BUG, "op %s: tensor id %d out of range", name, id);
+    const struct tensor *t = &tape->tensors[id];
+    bool good = round == 0 ? bind_type(b, pattern[0], t->type) : bind_operand(b, pattern, t, op, round > 1);
+    if (good) return PLIM_OK;
+    return plim_fail(err, PLIM_BUG, "op %s: operand %s does not match '%s'", name,
+                     tape_tensor_name(tape, id, text, sizeof text), pattern);
+}
+
+enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err)
+{
+    if (op->kind < 0 || op->kind >= OP_KIND_COUNT)
+        return plim_fail(err, PLIM_BUG, "op kind %d out of range", op->kind);
+    const struct op_row *row = op_row(op->kind);
+    struct binding b = {0};
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < OP_MAX_IN && row->in[i]; i++) {
+            enum plim_status s = check_operand(&b, tape, op, row->in[i], op->in[i], round, err);
+            if (s != PLIM_OK) return s;
+        }
+        for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
+            enum plim_status s = check_operand(&b, tape, op, row->out[i], op->out[i], round, err);
+            if (s != PLIM_OK) return s;
+        }
+    }
+    return PLIM_OK;
+}

@@ -1,0 +1,61 @@
+/* pass.h - tape to tape. Each pass is a pure function of the tape and its options, and each is its own file.
+ *
+ * The order in which a training tape is made:
+ *
+ *     model_emit        forward ops in f32, ending in linear + xent
+ *     pass_precision    which tensors are narrow
+ *     pass_loss_chunks  the head over row slices, so that logits [B,T,V] never exist
+ *     pass_grad         backward ops; each head slice is differentiated where it stands
+ *     pass_recompute    chosen activations are dropped and made again
+ *     pass_update       optimizer ops, at the end or inside the backward part
+ *     pass_offload      which class lives on a lower tier, with fetch and store ops
+ *
+ * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
+ */
+#ifndef PLIM_TAPE_PASS_H
+#define PLIM_TAPE_PASS_H
+
+#include "tape/op.h"
+
+enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_COUNT };
+const char *precision_name(enum precision p); /* "fp32", "bf16", "fp16" */
+
+/* Parameters and activations take the compute type; statistics keep theirs. */
+enum plim_status pass_precision(struct tape *tape, enum precision precision, struct plim_error *err);
+
+/* Cut the head into `chunks` slices of whole GEMM_KC rows (so that the weight gradient is summed in the same
+ * order whatever the number); fewer slices are made when the rows do not allow as many. */
+enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err);
+#define LOSS_CHUNK_ROWS 256
+
+enum plim_status pass_grad(struct tape *tape, struct plim_error *err);
+
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT };
+const char *recompute_name(enum recompute r);
+
+struct recompute_options {
+    enum recompute policy; /* for layers not counted in full_layers */
+    int full_layers;       /* this many first layers are recomputed in full whatever the policy */
+};
+enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
+                                struct plim_error *err);
+
+enum optimizer { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };
+const char *optimizer_name(enum optimizer o);
+
+struct update_options {
+    enum optimizer optimizer;
+    float beta1, beta2, eps, weight_decay; /* decay applies to parameters of two or more dimensions */
+    bool global_norm;                      /* clipping or loss scaling: sum of squares of all gradients first */
+    bool in_backward;                      /* each parameter is updated as soon as its gradient is complete;
+                                              needs accumulation 1 and no global norm */
+};
+enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
+
+struct offload_options {
+    enum tier state_tier; /* TIER_DEVICE: nothing to do; TIER_HOST or TIER_DISK: moments and masters live there */
+    int64_t slice_bytes;  /* a parameter is updated in slices whose staging is at most this large */
+};
+enum plim_status pass_offload(struct tape *tape, const struct offload_options *options, struct plim_error *err);
+
+#endif

@@ -1,0 +1,17 @@
+/* pass_grad.h - what the op table and pass_grad.c share: the gradient rules. */
+#ifndef PLIM_TAPE_PASS_GRAD_H
+#define PLIM_TAPE_PASS_GRAD_H
+
+#include "tape/op.h"
+
+/* Reverse mode in progress. gradient[t] is the tensor holding d loss / d t so far, or -1. */
+struct grad_pass {
+    struct tape *tape;
+    int *gradient; /* by tensor id of the forward tape */
+};
+
+typedef void grad_rule(struct grad_pass *, const struct op *);
+grad_rule grad_none, grad_embed, grad_norm, grad_linear, grad_rope, grad_attn, grad_swiglu, grad_gelu, grad_add,
+    grad_split3;
+
+#endif

@@ -1,0 +1,50 @@
+/* pass_loss_chunks.c - the output projection and its loss over slices of rows.
+ *
+ * Slices are whole multiples of LOSS_CHUNK_ROWS, the block in which matmuls sum over rows, so that the gradient
+ * of the projection is summed in the same order whatever the number of slices: losses stay bit-identical. */
+#include "tape/pass.h"
+
+#include <stdlib.h>
+
+/* Rows [first, first+rows) of `of` seen as [N, width] (width 0: as [N]). */
+static int row_slice(struct tape *tape, int of, int64_t width, int64_t first, int64_t rows)
+{
+    struct tensor t = tape->tensors[of];
+    t.view_offset += first * (width ? width : 1) * (int64_t)dtype_size(t.type);
+    t.view_of = tape_root(tape, of);
+    t.ndim = width ? 2 : 1, t.dim[0] = rows, t.dim[1] = width, t.flags &= ~(unsigned)TENSOR_INPUT;
+    return tape_tensor(tape, &t);
+}
+
+static void emit_slice(struct tape *tape, const struct op *linear, const struct op *xent, int64_t first, int64_t rows,
+                       bool is_first)
+{
+    const struct tensor *logits = &tape->tensors[linear->out[0]], *x = &tape->tensors[linear->in[0]];
+    int64_t vocab = logits->dim[logits->ndim - 1], width = x->dim[x->ndim - 1];
+    struct op project = *linear, loss = *xent;
+    project.in[0] = row_slice(tape, linear->in[0], width, first, rows);
+    struct tensor slice = tape->tensors[linear->out[0]];
+    slice.ndim = 2, slice.dim[0] = rows, slice.dim[1] = vocab;
+    project.out[0] = loss.in[0] = tape_tensor(tape, &slice);
+    loss.in[1] = row_slice(tape, xent->in[1], 0, first, rows);
+    if (!is_first) loss.accumulate = ACC_ADD;
+    tape_append(tape, &project);
+    tape_append(tape, &loss);
+}
+
+enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err)
+{
+    int n = tape->nops;
+    if (n < 2 || tape->ops[n - 1].kind != OP_XENT || tape->ops[n - 2].kind != OP_LINEAR)
+        return plim_fail(err, PLIM_BUG, "the tape does not end in an output projection and its loss");
+    struct op linear = tape->ops[n - 2], xent = tape->ops[n - 1];
+    int64_t rows = tensor_count(&tape->tensors[xent.in[1]]);
+    int64_t blocks = (rows + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
+    if (chunks <= 1 || blocks <= 1) return PLIM_OK;
+    int64_t per = (blocks + chunks - 1) / chunks * LOSS_CHUNK_ROWS;
+    tape->nops -= 2;
+    for (int64_t first = 0; first < rows; first += per)
+        emit_slice(tape, &linear, &xent, first, rows - first < per ? rows - first : per, first == 0);
+    tape->loop_end = tape->nops;
+    return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while the loss was cut") : PLIM_OK;
+}

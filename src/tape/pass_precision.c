@@ -1,0 +1,22 @@
+/* pass_precision.c - parameters, activations and caches take the compute type; what is marked as a statistic
+ * stays as declared. No casts are needed anywhere: kernels load any type and compute in fp32. Masters are made by
+ * pass_update, where they are needed. */
+#include "tape/pass.h"
+
+static const char *const names[PRECISION_COUNT] = {"fp32", "bf16", "fp16"};
+static const enum dtype types[PRECISION_COUNT] = {DT_F32, DT_BF16, DT_F16};
+
+const char *precision_name(enum precision p) { return names[p]; }
+
+enum plim_status pass_precision(struct tape *tape, enum precision precision, struct plim_error *err)
+{
+    if (tape->failed) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the tape was made");
+    for (int i = 0; i < tape->ntensors; i++) {
+        struct tensor *t = &tape->tensors[i];
+        bool narrows = t->cls == CLASS_PARAM || t->cls == CLASS_ACT || t->cls == CLASS_KV;
+        if (!narrows || t->type != DT_F32 || (t->flags & TENSOR_STAT)) continue;
+        if (t->view_of >= 0) t->view_offset = t->view_offset / 4 * (int64_t)dtype_size(types[precision]);
+        t->type = types[precision];
+    }
+    return PLIM_OK;
+}

@@ -1,0 +1,105 @@
+/* pass_recompute.c - drop chosen activations and re-emit the ops that make them where backward needs them.
+ *
+ * Invariants
+ *  1. A dropped activation is made again by the very op that made it, from the same values: results are
+ *     bit-identical by construction.
+ *  2. Work is made on demand: an op is re-emitted only when a backward op reads what it made, just before that.
+ *  3. What crosses from one layer to the next is never dropped, so recomputation reaches at most one layer back.
+ */
+#include "tape/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
+const char *recompute_name(enum recompute r) { return names[r]; }
+
+struct remat {
+    struct tape *tape;
+    const struct op *ops; /* the ops before the pass */
+    int *producer;        /* by tensor: index of its forward op, -1: none */
+    bool *dropped;
+    int *again; /* by tensor: the tensor that holds it in the backward part, -1: not made again yet */
+    int count;
+};
+
+static bool wants_drop(const struct op *op, const struct tensor *t, const struct recompute_options *options)
+{
+    if (t->cls != CLASS_ACT || t->view_of >= 0 || op->layer < 0) return false;
+    bool full = options->policy == RECOMPUTE_FULL || op->layer < options->full_layers;
+    if (full) return true;
+    return options->policy == RECOMPUTE_SELECTIVE && op_row(op->kind)->cheap && !(t->flags & TENSOR_STAT);
+}
+
+static void choose(struct remat *r, int nops, const struct recompute_options *options)
+{
+    for (int i = 0; i < nops; i++) {
+        const struct op *op = &r->ops[i];
+        if (op->part != PART_FORWARD) continue;
+        for (int o = 0; o < OP_MAX_OUT; o++) {
+            if (op->out[o] < 0) continue;
+            r->producer[op->out[o]] = i;
+            r->dropped[op->out[o]] = wants_drop(op, &r->tape->tensors[op->out[o]], options);
+        }
+    }
+    for (int i = 0; i < nops; i++) { /* invariant 3 */
+        const struct op *op = &r->ops[i];
+        if (op->part != PART_FORWARD && op->part != PART_HEAD) continue;
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            int id = op->in[k] < 0 ? -1 : tape_root(r->tape, op->in[k]);
+            if (id >= 0 && r->producer[id] >= 0 && r->ops[r->producer[id]].layer != op->layer) r->dropped[id] = false;
+        }
+    }
+}
+
+/* The tensor to read instead of `id` in the backward part, making it (and what it needs) again when needed. */
+static int make_again(struct remat *r, int id)
+{
+    if (id < 0 || id >= r->count || !r->dropped[id]) return id;
+    if (r->again[id] >= 0) return r->again[id];
+    struct op op = r->ops[r->producer[id]];
+    for (int k = 0; k < OP_MAX_IN; k++) op.in[k] = make_again(r, op.in[k]);
+    for (int o = 0; o < OP_MAX_OUT; o++) {
+        if (op.out[o] < 0) continue;
+        struct tensor t = r->tape->tensors[op.out[o]];
+        int clone = tape_tensor(r->tape, &t);
+        if (r->dropped[op.out[o]]) r->again[op.out[o]] = clone;
+        op.out[o] = clone;
+    }
+    op.part = PART_RECOMPUTE;
+    tape_append(r->tape, &op);
+    return r->again[id];
+}
+
+enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options, struct plim_error *err)
+{
+    if (options->policy == RECOMPUTE_NONE && options->full_layers <= 0) return PLIM_OK;
+    struct op *old = tape->ops;
+    int nops = tape->nops, n = tape->ntensors;
+    struct remat r = {.tape = tape, .ops = old, .count = n};
+    enum plim_status status = PLIM_OK;
+    r.producer = malloc((size_t)n * sizeof *r.producer);
+    r.dropped = calloc((size_t)n, sizeof *r.dropped);
+    r.again = malloc((size_t)n * sizeof *r.again);
+    if (!r.producer || !r.dropped || !r.again) {
+        status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while recomputation was placed");
+        goto out;
+    }
+    memset(r.producer, -1, (size_t)n * sizeof *r.producer);
+    memset(r.again, -1, (size_t)n * sizeof *r.again);
+    choose(&r, nops, options);
+    tape->ops = NULL, tape->nops = tape->op_cap = 0;
+    for (int i = 0; i < nops; i++) {
+        struct op op = old[i];
+        if (op.part == PART_BACKWARD)
+            for (int k = 0; k < OP_MAX_IN; k++) op.in[k] = make_again(&r, op.in[k]);
+        tape_append(tape, &op);
+    }
+    tape->loop_end = tape->nops;
+    free(old);
+out:
+    free(r.producer);
+    free(r.dropped);
+    free(r.again);
+    return status;
+}

@@ -1,0 +1,109 @@
+/* tape.c - growing, naming and finding. See tape.h. */
+#include "tape/tape.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const class_names[CLASS_COUNT] = {"param", "master", "grad", "state",
+                                                     "act",   "work",   "kv",   "io"};
+static const char *const tier_names[TIER_COUNT] = {"device", "pinned", "host", "disk"};
+
+const char *tensor_class_name(enum tensor_class cls) { return class_names[cls]; }
+const char *tier_name(enum tier tier) { return tier_names[tier]; }
+
+int64_t tensor_count(const struct tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
+    return n;
+}
+
+int64_t tensor_bytes(const struct tensor *t) { return tensor_count(t) * (int64_t)dtype_size(t->type); }
+
+void tape_init(struct tape *tape) { *tape = (struct tape){0}; }
+
+void tape_release(struct tape *tape)
+{
+    free(tape->tensors);
+    free(tape->ops);
+    tape_init(tape);
+}
+
+/* Room for one more element; false (and sticky failure) when memory is out. */
+static bool grow(struct tape *tape, void **array, int count, int *cap, size_t size)
+{
+    if (count < *cap) return true;
+    int wanted = *cap ? *cap * 2 : 256;
+    void *bigger = realloc(*array, (size_t)wanted * size);
+    if (!bigger) {
+        tape->failed = true;
+        return false;
+    }
+    *array = bigger, *cap = wanted;
+    return true;
+}
+
+int tape_tensor(struct tape *tape, const struct tensor *t)
+{
+    struct tensor copy = *t; /* t may point into the array that is about to move */
+    if (!grow(tape, (void **)&tape->tensors, tape->ntensors, &tape->tensor_cap, sizeof copy)) return -1;
+    tape->tensors[tape->ntensors] = copy;
+    return tape->ntensors++;
+}
+
+int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows)
+{
+    if (of < 0) return -1;
+    struct tensor t = tape->tensors[of];
+    int64_t row_bytes = tensor_bytes(&t) / t.dim[0];
+    t.view_of = tape_root(tape, of);
+    t.view_offset += first * row_bytes;
+    t.dim[0] = rows;
+    return tape_tensor(tape, &t);
+}
+
+struct op tape_op(int kind, int layer)
+{
+    struct op op = {.kind = kind, .layer = layer};
+    for (int i = 0; i < OP_MAX_IN; i++) op.in[i] = -1;
+    for (int i = 0; i < OP_MAX_OUT; i++) op.out[i] = -1;
+    return op;
+}
+
+void tape_append(struct tape *tape, const struct op *op)
+{
+    struct op copy = *op;
+    if (!grow(tape, (void **)&tape->ops, tape->nops, &tape->op_cap, sizeof copy)) return;
+    tape->ops[tape->nops++] = copy;
+}
+
+int tape_find(const struct tape *tape, const char *label, int layer)
+{
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if ((layer < 0 || t->layer == layer) && t->owner < 0 && !strcmp(t->label, label)) return i;
+    }
+    return -1;
+}
+
+/* The label with its %d replaced; labels are ours, yet never used as a format. */
+static int put_label(char *buf, size_t size, const struct tensor *t)
+{
+    const char *mark = strstr(t->label, "%d");
+    if (!mark) return snprintf(buf, size, "%s", t->label);
+    return snprintf(buf, size, "%.*s%d%s", (int)(mark - t->label), t->label, t->layer, mark + 2);
+}
+
+const char *tape_tensor_name(const struct tape *tape, int id, char *buf, size_t size)
+{
+    const struct tensor *t = &tape->tensors[id];
+    int used = put_label(buf, size, t);
+    if (t->owner >= 0 && used >= 0 && (size_t)used + 2 < size) {
+        buf[used] = '(';
+        tape_tensor_name(tape, t->owner, buf + used + 1, size - (size_t)used - 2);
+        size_t end = strlen(buf);
+        buf[end] = ')', buf[end + 1] = 0;
+    }
+    return buf;
+}

@@ -1,0 +1,166 @@
+/* tape.h - a tape is data: a straight list of ops over tensors. Nothing here computes, places or decides.
+ *
+ *     struct tape tape;
+ *     tape_init(&tape);
+ *     int x = tape_tensor(&tape, &(struct tensor){.label = "x", .type = DT_F32, .cls = CLASS_ACT, .layer = -1,
+ *                                                 .ndim = 2, .dim = {N, C}, .view_of = -1, .owner = -1});
+ *     struct op op = tape_op(OP_GELU, layer);
+ *     op.in[0] = x, op.out[0] = y;
+ *     tape_append(&tape, &op);
+ *     if (tape_verify(&tape, &err) != PLIM_OK) ...
+ *     tape_release(&tape);
+ *
+ * Running out of memory while a tape grows is sticky: ids become -1, `failed` is set, tape_verify reports it.
+ *
+ * A training tape has two parts. Ops [0, loop_end) are one micro-batch and run once per accumulation step;
+ * ops [loop_end, nops) are the update and run once per optimizer step. A forward-only tape has loop_end == nops.
+ */
+#ifndef PLIM_TAPE_TAPE_H
+#define PLIM_TAPE_TAPE_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "tensor/dtype.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a tensor is for: what people read in reports. */
+enum tensor_class {
+    CLASS_PARAM,
+    CLASS_MASTER, /* what the fp32 master has beyond the weight */
+    CLASS_GRAD,   /* gradients of parameters */
+    CLASS_STATE,  /* optimizer moments */
+    CLASS_ACT,    /* activations and their gradients */
+    CLASS_WORK,   /* scratch of one op, staging buffers */
+    CLASS_KV,
+    CLASS_IO, /* token ids, positions, scalars from the host */
+    CLASS_COUNT
+};
+const char *tensor_class_name(enum tensor_class cls);
+
+enum tier { TIER_DEVICE, TIER_PINNED, TIER_HOST, TIER_DISK, TIER_COUNT };
+const char *tier_name(enum tier tier);
+
+enum tensor_flag {
+    TENSOR_KEPT = 1,   /* its content survives from step to step: parameters, states, constants */
+    TENSOR_INPUT = 2,  /* the host writes it before the tape (or each micro-batch) runs */
+    TENSOR_OUTPUT = 4, /* the host reads it when the tape has run */
+    TENSOR_STAT = 8,   /* stays as declared under every precision: statistics, tables, losses */
+};
+
+#define TENSOR_MAX_DIM 4
+
+struct tensor {
+    const char *label; /* static text; one %d in it is the layer. Parameters carry their Hugging Face name */
+    int layer;         /* -1: none */
+    enum dtype type;
+    enum tensor_class cls;
+    enum tier tier;
+    unsigned flags;
+    int ndim;
+    int64_t dim[TENSOR_MAX_DIM];
+    int view_of;         /* tensor whose bytes this one shares, or -1. Views of views are not made */
+    int64_t view_offset; /* bytes into view_of */
+    int owner;           /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
+};
+
+int64_t tensor_count(const struct tensor *t); /* elements */
+int64_t tensor_bytes(const struct tensor *t);
+
+/* How an op treats what is already in its accumulating outputs (gradients of parameters, the loss). */
+enum accumulate {
+    ACC_OVERWRITE,
+    ACC_AFTER_FIRST, /* overwrite in the first micro-batch of a window, add in the others */
+    ACC_ADD,
+};
+
+enum op_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_RECOMPUTE, PART_UPDATE, PART_COUNT };
+
+#define OP_MAX_IN  8
+#define OP_MAX_OUT 4
+
+/* Attributes; which of them an op reads is said in op.h. */
+struct op_attr {
+    int heads, kv_heads, head_dim;
+    int window;       /* sliding window, 0: none */
+    bool cached;      /* attention over a KV cache */
+    bool inverse;     /* rope: rotate back */
+    bool layer_norm;  /* norm: LayerNorm instead of RMSNorm */
+    bool weight_kn;   /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    bool nesterov;
+    float eps, scale; /* norm and optimizer epsilon; attention scale */
+    float beta1, beta2, decay;
+};
+
+struct op {
+    int kind; /* enum op_kind, op.h */
+    int layer;
+    enum op_part part;
+    enum accumulate accumulate;
+    int in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor ids, -1: absent */
+    struct op_attr attr;
+};
+
+struct tape {
+    struct tensor *tensors;
+    int ntensors, tensor_cap;
+    struct op *ops;
+    int nops, op_cap;
+    int loop_end;
+    bool failed;
+};
+
+/* Scalars the host writes into the tensor labelled "step.scalars" (f32) before a tape runs. */
+enum step_scalar {
+    SCALAR_LOSS_GRAD, /* what d(sum of token losses) is multiplied with: loss scale / tokens of the window */
+    SCALAR_LR,
+    SCALAR_BIAS1,   /* 1 - beta1^step */
+    SCALAR_BIAS2,   /* 1 - beta2^step */
+    SCALAR_CLIP,    /* largest global norm, 0: no clipping */
+    SCALAR_UNSCALE, /* 1 / loss scale */
+    SCALAR_COUNT = 16
+};
+
+/* What OP_CLIP leaves for the optimizer ops. */
+enum clip_value {
+    CLIP_MULTIPLIER, /* every gradient is multiplied with this */
+    CLIP_NORM,       /* global norm after unscaling */
+    CLIP_FINITE,     /* 1: update; 0: skip this step */
+    CLIP_COUNT = 4
+};
+
+void tape_init(struct tape *tape);
+void tape_release(struct tape *tape);
+
+int tape_tensor(struct tape *tape, const struct tensor *t);
+/* Rows [first, first+rows) of the outermost dimension of `of` (which may itself be a view). */
+int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows);
+
+/* An op with no inputs and outputs yet. */
+struct op tape_op(int kind, int layer);
+void tape_append(struct tape *tape, const struct op *op);
+
+/* The tensor whose lifetime and bytes `id` shares: itself unless it is a view. */
+static inline int tape_root(const struct tape *tape, int id)
+{
+    return tape->tensors[id].view_of >= 0 ? tape->tensors[id].view_of : id;
+}
+
+/* First tensor with that label and layer (-1: any), or -1. */
+int tape_find(const struct tape *tape, const char *label, int layer);
+
+/* "model.layers.3.mlp.up_proj.weight", "grad(...)", "mlp.gate[3]": returns buf. */
+const char *tape_tensor_name(const struct tape *tape, int id, char *buf, size_t size);
+
+/* Every invariant of a tape:
+ *  1. ids are in range, absent operands are allowed by the op's row, arity and shapes obey the row's rule
+ *  2. what is read was written before (or is kept or an input), views lie inside their root
+ *  3. an op that adds to its output follows one that wrote it
+ *  4. kept tensors are written only in the update part or by cache ops; 0 <= loop_end <= nops */
+enum plim_status tape_verify(const struct tape *tape, struct plim_error *err);
+
+/* One line per op: "  12 bwd  3 linear_dx  grad(mlp.h[3]):bf16[8,256,1024] <- ..." */
+void tape_print(const struct tape *tape, struct strbuf *out);
+
+#endif

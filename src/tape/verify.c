@@ -1,0 +1,72 @@
+/* verify.c - the checker for the invariants numbered in tape.h. */
+#include "tape/op.h"
+
+#include <stdlib.h>
+
+static enum plim_status check_tensor(const struct tape *tape, int id, struct plim_error *err)
+{
+    const struct tensor *t = &tape->tensors[id];
+    char name[160];
+    tape_tensor_name(tape, id, name, sizeof name);
+    if (t->ndim < 1 || t->ndim > TENSOR_MAX_DIM) return plim_fail(err, PLIM_BUG, "%s: %d dimensions", name, t->ndim);
+    for (int i = 0; i < t->ndim; i++)
+        if (t->dim[i] < 1) return plim_fail(err, PLIM_BUG, "%s: dimension %d is %lld", name, i, (long long)t->dim[i]);
+    if (t->owner >= tape->ntensors) return plim_fail(err, PLIM_BUG, "%s: owner out of range", name);
+    if (t->view_of < 0) return PLIM_OK;
+    if (t->view_of >= tape->ntensors || tape->tensors[t->view_of].view_of >= 0)
+        return plim_fail(err, PLIM_BUG, "%s: is a view of something that is no root", name);
+    if (t->view_offset < 0 || t->view_offset + tensor_bytes(t) > tensor_bytes(&tape->tensors[t->view_of]))
+        return plim_fail(err, PLIM_BUG, "%s: view leaves its root", name);
+    return PLIM_OK;
+}
+
+static bool may_write_kept(const struct op *op)
+{
+    return op->part == PART_UPDATE || op->kind == OP_KV_APPEND;
+}
+
+/* Reads before writes, adds after writes, kept tensors left alone. `written` is by root. */
+static enum plim_status check_flow(const struct tape *tape, int index, bool *written, struct plim_error *err)
+{
+    const struct op *op = &tape->ops[index];
+    char name[160];
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (op->in[i] < 0) continue;
+        if (!written[tape_root(tape, op->in[i])])
+            return plim_fail(err, PLIM_BUG, "op %d %s reads %s before it is written", index,
+                             op_row(op->kind)->name, tape_tensor_name(tape, op->in[i], name, sizeof name));
+    }
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        if (op->out[i] < 0) continue;
+        int root = tape_root(tape, op->out[i]);
+        tape_tensor_name(tape, root, name, sizeof name);
+        bool adds = tape->tensors[root].cls == CLASS_GRAD && op->accumulate == ACC_ADD;
+        if (adds && !written[root])
+            return plim_fail(err, PLIM_BUG, "op %d adds to %s before anything wrote it", index, name);
+        if ((tape->tensors[root].flags & TENSOR_KEPT) && !may_write_kept(op))
+            return plim_fail(err, PLIM_BUG, "op %d %s writes the kept tensor %s outside the update", index,
+                             op_row(op->kind)->name, name);
+        written[root] = true;
+    }
+    return PLIM_OK;
+}
+
+enum plim_status tape_verify(const struct tape *tape, struct plim_error *err)
+{
+    if (tape->failed) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the tape was made");
+    if (tape->loop_end < 0 || tape->loop_end > tape->nops)
+        return plim_fail(err, PLIM_BUG, "tape: loop end %d of %d ops", tape->loop_end, tape->nops);
+    bool *written = calloc((size_t)tape->ntensors + 1, sizeof *written);
+    if (!written) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was verified");
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
+        status = check_tensor(tape, i, err);
+        written[i] = tape->tensors[i].flags & (TENSOR_KEPT | TENSOR_INPUT);
+    }
+    for (int i = 0; i < tape->nops && status == PLIM_OK; i++) {
+        status = op_check(tape, &tape->ops[i], err);
+        if (status == PLIM_OK) status = check_flow(tape, i, written, err);
+    }
+    free(written);
+    return status;
+}

@@ -1,0 +1,343 @@
+/* checkpoint.c - see checkpoint.h. */
+#include "train/checkpoint.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "data/safetensors.h"
+#include "model/hf.h"
+#include "train/trainer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PREFIX "checkpoint-"
+#define PIECE  (1 << 20)
+
+struct checkpoint {
+    char path[512];
+    struct doc *doc; /* trainer.json */
+};
+
+const char *checkpoint_path(const struct checkpoint *c) { return c->path; }
+
+void checkpoint_close(struct checkpoint *c)
+{
+    if (!c) return;
+    doc_free(c->doc);
+    free(c);
+}
+
+/* Step of a folder name like checkpoint-00000120, or -1. */
+static int64_t step_of_name(const char *name)
+{
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
+    const char *digits = name + sizeof PREFIX - 1;
+    char *end;
+    long long step = strtoll(digits, &end, 10);
+    return *digits && !*end ? step : -1;
+}
+
+int64_t checkpoint_newest(const char *dir, char *path, size_t size)
+{
+    DIR *d = opendir(dir);
+    int64_t newest = 0;
+    if (!d) return 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        int64_t step = step_of_name(e->d_name);
+        if (step <= newest) continue;
+        newest = step;
+        snprintf(path, size, "%s/%s", dir, e->d_name);
+    }
+    closedir(d);
+    return newest;
+}
+
+/* What must be the same for a checkpoint to go on: everything that shapes the kept tensors. */
+static void write_identity(const struct job *job, struct strbuf *out)
+{
+    const struct model_spec *s = &job->spec;
+    strbuf_addf(out,
+                "\"model\":{\"architecture\":\"%s\",\"vocab_size\":%lld,\"hidden_size\":%lld,"
+                "\"intermediate_size\":%lld,\"num_layers\":%d,\"num_attention_heads\":%d,"
+                "\"num_key_value_heads\":%d,\"head_dim\":%d,\"tie_word_embeddings\":%s},"
+                "\"mixed_precision\":\"%s\",\"optimizer\":\"%s\"",
+                model_architecture_name(s->arch), (long long)s->vocab_size, (long long)s->hidden_size,
+                (long long)s->intermediate_size, s->num_layers, s->num_heads, s->num_kv_heads, s->head_dim,
+                s->tie_embeddings ? "true" : "false", precision_name((enum precision)job->training.precision),
+                optimizer_name((enum optimizer)job->training.optimizer));
+}
+
+/* First leaf below `want` that `have` lacks or has otherwise; its path into key. */
+static bool differs(const struct node *want, const struct node *have, char *key, size_t size)
+{
+    for (size_t i = 0; i < node_count(want); i++) {
+        const struct node *w = node_item(want, i), *h = node_get(have, w->key);
+        bool same = h && h->kind == w->kind;
+        if (same && w->kind == NODE_MAP) {
+            if (differs(w, h, key, size)) return true;
+            continue;
+        }
+        if (same && w->kind == NODE_INT) same = w->as.integer == h->as.integer;
+        if (same && w->kind == NODE_BOOL) same = w->as.boolean == h->as.boolean;
+        if (same && w->kind == NODE_STRING) same = !strcmp(w->as.string.text, h->as.string.text);
+        if (same) continue;
+        snprintf(key, size, "%s", w->key);
+        return true;
+    }
+    return false;
+}
+
+static enum plim_status check_identity(const struct job *job, const struct checkpoint *c, struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct doc *mine = NULL;
+    char key[64];
+    strbuf_addf(&text, "{");
+    write_identity(job, &text);
+    strbuf_addf(&text, "}");
+    enum plim_status status = json_parse(text.data, text.len, "job", &mine, err);
+    if (status == PLIM_OK && differs(&mine->root, &c->doc->root, key, sizeof key))
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "%s: this checkpoint is of another model: '%s' differs from %s; choose another output.dir "
+                           "or mend the config",
+                           c->path, key, job->name);
+    doc_free(mine);
+    strbuf_release(&text);
+    return status;
+}
+
+enum plim_status checkpoint_find(const struct job *job, struct checkpoint **out, struct plim_error *err)
+{
+    *out = NULL;
+    struct checkpoint *c = calloc(1, sizeof *c);
+    if (!c) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while checkpoints were looked for");
+    char file[560];
+    if (!checkpoint_newest(job->output_dir, c->path, sizeof c->path)) {
+        free(c);
+        return PLIM_OK;
+    }
+    snprintf(file, sizeof file, "%s/trainer.json", c->path);
+    enum plim_status status = json_load(file, &c->doc, err);
+    if (status == PLIM_OK) status = check_identity(job, c, err);
+    if (status != PLIM_OK) {
+        checkpoint_close(c);
+        return status;
+    }
+    *out = c;
+    return PLIM_OK;
+}
+
+/* --- restoring --- */
+
+struct restore {
+    struct exec *exec;
+    int tensor;
+};
+
+static enum plim_status restore_piece(void *arg, int64_t first, const void *elements, int64_t n, struct plim_error *err)
+{
+    struct restore *r = arg;
+    int64_t size = (int64_t)dtype_size(r->exec->tape->tensors[r->tensor].type);
+    return exec_write(r->exec, r->tensor, elements, first * size, n * size, err);
+}
+
+static bool is_saved(const struct tensor *t, bool state)
+{
+    if (t->view_of >= 0 || !(t->flags & TENSOR_KEPT)) return false;
+    return state ? t->cls == CLASS_MASTER || t->cls == CLASS_STATE : t->cls == CLASS_PARAM;
+}
+
+static enum plim_status restore_set(const char *dir, bool state, struct trainer *t, struct plim_error *err)
+{
+    struct safetensors set;
+    enum plim_status status = safetensors_open(dir, &set, err);
+    if (status != PLIM_OK) return status;
+    for (int i = 0; i < t->plan.tape.ntensors && status == PLIM_OK; i++) {
+        const struct tensor *want = &t->plan.tape.tensors[i];
+        if (!is_saved(want, state)) continue;
+        char name[200];
+        tape_tensor_name(&t->plan.tape, i, name, sizeof name);
+        const struct safetensor *have = safetensors_find(&set, name);
+        if (!have || have->count != tensor_count(want) || have->type != want->type)
+            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job", dir, name,
+                               have ? "of another shape or type" : "missing");
+        else
+            status = safetensors_read(&set, have, want->type, restore_piece, &(struct restore){&t->exec, i}, err);
+    }
+    safetensors_close(&set);
+    return status;
+}
+
+enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, struct plim_error *err)
+{
+    char dir[560];
+    const struct node *root = &c->doc->root;
+    enum plim_status status = restore_set(c->path, false, t, err);
+    snprintf(dir, sizeof dir, "%s/state", c->path);
+    if (status == PLIM_OK) status = restore_set(dir, true, t, err);
+    if (status != PLIM_OK) return status;
+    t->step = node_int(node_get(root, "step"), 0);
+    t->updates = node_int(node_get(root, "updates"), t->step);
+    t->loader.position = (uint64_t)node_int(node_get(root, "position"), 0);
+    t->loader.seed = (uint64_t)node_int(node_get(root, "seed"), (int64_t)t->loader.seed);
+    t->scaler.scale = node_float(node_path(root, "scaler.scale"), t->scaler.scale);
+    t->scaler.good_steps = node_int(node_path(root, "scaler.good_steps"), 0);
+    schedule_restore(&t->schedule, node_get(root, "schedule"));
+    return PLIM_OK;
+}
+
+/* --- saving --- */
+
+static enum plim_status stream_tensor(struct trainer *t, int id, struct safetensors_writer *w, char *piece,
+                                      struct plim_error *err)
+{
+    int64_t bytes = tensor_bytes(&t->plan.tape.tensors[id]);
+    enum plim_status status = PLIM_OK;
+    for (int64_t at = 0; at < bytes && status == PLIM_OK; at += PIECE) {
+        int64_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        status = exec_read(&t->exec, id, piece, at, n, err);
+        if (status == PLIM_OK) status = safetensors_writer_put(w, piece, (size_t)n, err);
+    }
+    return status;
+}
+
+static enum plim_status list_entries(struct trainer *t, bool state, struct bump *store,
+                                     struct safetensors_entry **entries, int **ids, size_t *count,
+                                     struct plim_error *err)
+{
+    const struct tape *tape = &t->plan.tape;
+    size_t n = 0;
+    for (int i = 0; i < tape->ntensors; i++) n += is_saved(&tape->tensors[i], state);
+    *entries = bump_alloc(store, (n + 1) * sizeof **entries);
+    *ids = bump_alloc(store, (n + 1) * sizeof **ids);
+    *count = 0;
+    for (int i = 0; *entries && *ids && i < tape->ntensors; i++) {
+        const struct tensor *x = &tape->tensors[i];
+        if (!is_saved(x, state)) continue;
+        char name[200];
+        tape_tensor_name(tape, i, name, sizeof name);
+        struct safetensors_entry e = {.name = bump_copy(store, name, strlen(name)), .type = x->type, .ndim = x->ndim};
+        memcpy(e.dim, x->dim, sizeof x->dim);
+        if (!e.name) break;
+        (*ids)[*count] = i, (*entries)[(*count)++] = e;
+    }
+    return *count == n ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
+}
+
+static enum plim_status save_set(struct trainer *t, bool state, const char *dir, struct plim_error *err)
+{
+    struct bump store = {0};
+    struct safetensors_entry *entries;
+    struct safetensors_writer w;
+    int *ids;
+    size_t count;
+    char *piece = malloc(PIECE);
+    enum plim_status status = piece ? list_entries(t, state, &store, &entries, &ids, &count, err)
+                                    : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
+    if (status == PLIM_OK) status = file_make_dirs(dir, err);
+    if (status == PLIM_OK) {
+        status = safetensors_writer_begin(&w, dir, entries, count, UINT64_MAX, err);
+        if (status == PLIM_OK) {
+            for (size_t i = 0; i < count && status == PLIM_OK; i++) status = stream_tensor(t, ids[i], &w, piece, err);
+            if (status == PLIM_OK)
+                status = safetensors_writer_end(&w, err);
+            else
+                safetensors_writer_abandon(&w);
+        }
+    }
+    free(piece);
+    bump_free(&store);
+    return status;
+}
+
+static enum plim_status save_texts(struct trainer *t, const char *dir, struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    char path[640];
+    static const enum dtype types[PRECISION_COUNT] = {DT_F32, DT_BF16, DT_F16};
+    hf_config_write(&t->job->spec, types[t->job->training.precision], &text);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    enum plim_status status = file_write_atomic(path, text.data, text.len, err);
+    strbuf_release(&text);
+    if (status != PLIM_OK) return status;
+    text = (struct strbuf)STRBUF_INIT;
+    strbuf_addf(&text, "{\"step\":%lld,\"updates\":%lld,\"position\":%llu,\"seed\":%llu,", (long long)t->step,
+                (long long)t->updates, (unsigned long long)t->loader.position, (unsigned long long)t->loader.seed);
+    write_identity(t->job, &text);
+    strbuf_addf(&text, ",\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld},\"schedule\":", t->scaler.scale,
+                (long long)t->scaler.good_steps);
+    schedule_save(&t->schedule, &text);
+    strbuf_addf(&text, "}\n");
+    snprintf(path, sizeof path, "%s/trainer.json", dir);
+    status = file_write_atomic(path, text.data, text.len, err);
+    strbuf_release(&text);
+    return status;
+}
+
+/* Remove a folder two levels deep: ours have no more. */
+static void remove_tree(const char *path, int depth)
+{
+    DIR *d = opendir(path);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        char child[1024];
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        snprintf(child, sizeof child, "%s/%s", path, e->d_name);
+        if (unlink(child) && depth > 0) remove_tree(child, depth - 1);
+    }
+    closedir(d);
+    rmdir(path);
+}
+
+/* Keep the newest `keep`; half-written ones of earlier crashes go too. */
+static void prune(const char *dir, int64_t keep, int64_t newest)
+{
+    for (;;) {
+        int64_t oldest = newest, count = 0;
+        char victim[600] = "";
+        DIR *d = opendir(dir);
+        if (!d) return;
+        for (struct dirent *e; (e = readdir(d));) {
+            int64_t step = step_of_name(e->d_name);
+            if (!strncmp(e->d_name, ".tmp-" PREFIX, sizeof ".tmp-" PREFIX - 1)) {
+                char partial[600];
+                snprintf(partial, sizeof partial, "%s/%s", dir, e->d_name);
+                remove_tree(partial, 2);
+            }
+            if (step < 0) continue;
+            count++;
+            if (step < oldest) oldest = step, snprintf(victim, sizeof victim, "%s/%s", dir, e->d_name);
+        }
+        closedir(d);
+        if (count <= keep || !*victim) return;
+        remove_tree(victim, 2);
+    }
+}
+
+enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, struct plim_error *err)
+{
+    const char *dir = t->job->output_dir;
+    char temp[512], state[560];
+    snprintf(path, size, "%s/" PREFIX "%08lld", dir, (long long)t->step);
+    if (file_exists(path)) return PLIM_OK; /* resumed and stopped again at the same step */
+    snprintf(temp, sizeof temp, "%s/.tmp-" PREFIX "%08lld", dir, (long long)t->step);
+    snprintf(state, sizeof state, "%s/state", temp);
+    remove_tree(temp, 2);
+    enum plim_status status = file_make_dirs(temp, err);
+    if (status == PLIM_OK) status = save_set(t, false, temp, err);
+    if (status == PLIM_OK) status = save_set(t, true, state, err);
+    if (status == PLIM_OK) status = save_texts(t, temp, err);
+    if (status == PLIM_OK && rename(temp, path))
+        status = plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path, strerror(errno));
+    if (status == PLIM_OK) status = file_sync_parent(path, err);
+    if (status != PLIM_OK) {
+        remove_tree(temp, 2);
+        plim_error_prefix(err, "checkpoint of step %lld not saved, earlier ones are intact", (long long)t->step);
+        return status;
+    }
+    prune(dir, t->job->keep_checkpoints, t->step);
+    return PLIM_OK;
+}

@@ -1,0 +1,151 @@
+/* replan.c - another budget between two optimizer steps.
+ *
+ * Kept tensors keep their order from the bottom of the arena, so most of them stay where they are; state that
+ * changes its tier is written out or read back, constants are written again, everything above is dead. Pages
+ * above the new plan go back to the system at once.
+ *
+ *     grow: commit first, then move in        shrink: move out, then give pages back
+ */
+#include "base/clock.h"
+#include "train/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE (1 << 20)
+
+struct move {
+    struct trainer *t;
+    struct exec from, to;
+    char *piece;
+    int64_t moved;
+};
+
+static bool holds_something(const struct tensor *x)
+{
+    return x->view_of < 0 && (x->flags & TENSOR_KEPT) && x->cls != CLASS_IO;
+}
+
+/* The same kept tensor in the other tape: same class, layer, label and owner. */
+static int counterpart(const struct tape *in, const struct tape *from, int id, int hint)
+{
+    const struct tensor *x = &from->tensors[id];
+    for (int k = 0; k < in->ntensors; k++) {
+        int i = (hint + k) % in->ntensors;
+        const struct tensor *y = &in->tensors[i];
+        if (!holds_something(y) || y->cls != x->cls || y->layer != x->layer || strcmp(y->label, x->label)) continue;
+        if ((x->owner < 0) != (y->owner < 0)) continue;
+        if (x->owner < 0) return i;
+        const struct tensor *a = &from->tensors[x->owner], *b = &in->tensors[y->owner];
+        if (a->layer == b->layer && !strcmp(a->label, b->label)) return i;
+    }
+    return -1;
+}
+
+static bool stays(const struct move *m, int from, int to)
+{
+    return m->from.tape->tensors[from].tier == m->to.tape->tensors[to].tier &&
+           m->from.layout->offset[from] == m->to.layout->offset[to];
+}
+
+static enum plim_status copy_through(struct move *m, int from, int to, struct plim_error *err)
+{
+    int64_t bytes = tensor_bytes(&m->from.tape->tensors[from]);
+    enum plim_status status = PLIM_OK;
+    for (int64_t at = 0; at < bytes && status == PLIM_OK; at += PIECE) {
+        int64_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        status = exec_read(&m->from, from, m->piece, at, n, err);
+        if (status == PLIM_OK) status = exec_write(&m->to, to, m->piece, at, n, err);
+    }
+    m->moved += bytes;
+    return status;
+}
+
+/* Tensors leave for a lower tier before anything is overwritten, and come back last. In between the arena's own
+ * tensors close ranks: their order is the same in both layouts, so ascending moves down never overwrite what is
+ * still to be moved, nor descending moves up. */
+static enum plim_status move_kept(struct move *m, struct plim_error *err)
+{
+    const struct tape *old = m->from.tape, *new = m->to.tape;
+    enum plim_status status = PLIM_OK;
+    int *to = malloc(((size_t)old->ntensors + 1) * sizeof *to), hint = 0;
+    if (!to) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
+    for (int i = 0; i < old->ntensors; i++) {
+        to[i] = holds_something(&old->tensors[i]) ? counterpart(new, old, i, hint) : -1;
+        if (to[i] >= 0) hint = to[i] + 1;
+        if (to[i] >= 0 && stays(m, i, to[i])) to[i] = -1;
+    }
+    for (int i = 0; i < old->ntensors && status == PLIM_OK; i++) /* out */
+        if (to[i] >= 0 && old->tensors[i].tier == TIER_DEVICE && new->tensors[to[i]].tier != TIER_DEVICE)
+            status = copy_through(m, i, to[i], err);
+    for (int pass = 0; pass < 2; pass++) { /* inside: down in ascending, up in descending order */
+        for (int k = 0; k < old->ntensors && status == PLIM_OK; k++) {
+            int i = pass ? old->ntensors - 1 - k : k;
+            if (to[i] < 0 || old->tensors[i].tier != TIER_DEVICE || new->tensors[to[i]].tier != TIER_DEVICE) continue;
+            int64_t a = m->from.layout->offset[i], b = m->to.layout->offset[to[i]];
+            if ((b < a) != (pass == 0)) continue;
+            int64_t bytes = tensor_bytes(&old->tensors[i]);
+            m->t->device->ops->move(m->t->device, (size_t)b, (size_t)a, (size_t)bytes);
+            m->moved += bytes;
+        }
+    }
+    for (int i = 0; i < old->ntensors && status == PLIM_OK; i++) /* in */
+        if (to[i] >= 0 && old->tensors[i].tier != TIER_DEVICE && new->tensors[to[i]].tier == TIER_DEVICE)
+            status = copy_through(m, i, to[i], err);
+    free(to);
+    return status;
+}
+
+/* Everything after the new plan is known. The far store must be large enough for both plans. */
+static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *moved, struct plim_error *err)
+{
+    struct device *dev = t->device;
+    struct move m = {.t = t, .piece = malloc(PIECE)};
+    enum plim_status status =
+        m.piece ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
+    uint64_t far_bytes = (uint64_t)next->layout.far_bytes[TIER_DISK];
+    if (status == PLIM_OK && far_bytes && !t->far) status = far_open(t->job->output_dir, far_bytes, &t->far, err);
+    if (status == PLIM_OK && next->layout.arena_bytes > t->plan.layout.arena_bytes)
+        status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
+    if (status == PLIM_OK) {
+        m.from = t->exec;
+        status = exec_open(&m.to, dev, &next->tape, &next->layout, t->far, err);
+    }
+    if (status == PLIM_OK) status = move_kept(&m, err);
+    if (status == PLIM_OK && next->layout.arena_bytes < t->plan.layout.arena_bytes)
+        status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
+    *moved = m.moved;
+    free(m.piece);
+    return status;
+}
+
+enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
+{
+    struct plan next;
+    struct plan_request request = t->request;
+    struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
+    double start = clock_seconds();
+    request.budget = budget;
+    enum plim_status status = plan_search(&request, &next, err);
+    event.plan_seconds = clock_seconds() - start;
+    if (status != PLIM_OK) {
+        plan_release(&next);
+        return status;
+    }
+    ledger_set_budget(t->device->ledger, (uint64_t)budget);
+    start = clock_seconds();
+    status = execute(t, &next, &event.moved_bytes, err);
+    event.move_seconds = clock_seconds() - start;
+    if (status != PLIM_OK) {
+        plan_release(&next);
+        return status;
+    }
+    plan_release(&t->plan);
+    t->plan = next;
+    t->request.budget = budget;
+    if (t->plan.total > t->planned_peak) t->planned_peak = t->plan.total;
+    if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
+    status = trainer_bind(t, err);
+    if (status == PLIM_OK) trainer_tell(t, &event);
+    return status;
+}

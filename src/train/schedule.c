@@ -1,0 +1,158 @@
+/* schedule.c - see schedule.h and docs/schedules.md. */
+#include "train/schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double pi = 3.14159265358979323846;
+
+void schedule_init(struct schedule *s, const struct job_schedule *config, int64_t total_steps)
+{
+    memset(s, 0, sizeof *s);
+    s->config = *config;
+    s->total_steps = total_steps;
+    s->lr = config->learning_rate;
+    s->best = INFINITY;
+    s->resets_left = config->reset_start;
+}
+
+/* Share of the way from the end of warm-up to the last step. */
+static double progress(const struct schedule *s, int64_t step)
+{
+    double span = (double)(s->total_steps - s->config.warmup_steps);
+    double p = span > 0 ? (double)(step - s->config.warmup_steps) / span : 1;
+    return p < 0 ? 0 : p > 1 ? 1 : p;
+}
+
+static double rate_constant(const struct schedule *s, int64_t step)
+{
+    (void)step;
+    return s->config.learning_rate;
+}
+
+static double rate_linear(const struct schedule *s, int64_t step)
+{
+    return s->config.learning_rate + (s->config.min_lr - s->config.learning_rate) * progress(s, step);
+}
+
+static double rate_cosine(const struct schedule *s, int64_t step)
+{
+    double share = 0.5 * (1 + cos(pi * progress(s, step)));
+    return s->config.min_lr + (s->config.learning_rate - s->config.min_lr) * share;
+}
+
+static double rate_wsd(const struct schedule *s, int64_t step)
+{
+    int64_t decay = s->config.decay_steps ? s->config.decay_steps : s->total_steps / 5;
+    int64_t into = step - (s->total_steps - decay);
+    if (into <= 0 || decay <= 0) return s->config.learning_rate;
+    return s->config.learning_rate +
+           (s->config.min_lr - s->config.learning_rate) * fmin(1, (double)into / (double)decay);
+}
+
+static double rate_greedy(const struct schedule *s, int64_t step)
+{
+    (void)step;
+    return s->lr;
+}
+
+static double (*const rates[SCHEDULE_COUNT])(const struct schedule *, int64_t) = {
+    rate_constant, rate_linear, rate_cosine, rate_wsd, rate_greedy};
+
+double schedule_rate(const struct schedule *s, int64_t step)
+{
+    double rate = rates[s->config.kind](s, step);
+    if (step < s->config.warmup_steps) rate *= (double)(step + 1) / (double)s->config.warmup_steps;
+    return rate;
+}
+
+static double smoothed(struct schedule *s, double x)
+{
+    int64_t size = s->config.window_size;
+    s->window[s->seen++ % size] = x;
+    if (!s->config.smooth) return x;
+    int64_t n = s->seen < size ? s->seen : size;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += s->window[i];
+    return sum / (double)n;
+}
+
+static void greedy_reset(struct schedule *s)
+{
+    s->lr = s->config.learning_rate;
+    s->best = INFINITY;
+    s->good = s->bad = s->cool = s->warm = s->seen = 0;
+    s->resets_left = s->config.reset_start;
+}
+
+static void greedy_raise(struct schedule *s)
+{
+    double next = fmin(s->lr / s->config.factor, s->config.max_lr);
+    if (next - s->lr > s->config.eps) s->lr = next;
+    s->resets_left = s->config.reset_start;
+    s->warm = s->config.warmup;
+    s->good = 0;
+}
+
+static void greedy_lower(struct schedule *s)
+{
+    double next = fmax(s->lr * s->config.factor, s->config.min_lr);
+    if (s->lr - next > s->config.eps) s->lr = next;
+    if (s->lr <= s->config.min_lr && --s->resets_left <= 0) greedy_reset(s);
+    s->cool = s->config.cooldown;
+    s->bad = 0;
+}
+
+static void greedy_step(struct schedule *s, double loss)
+{
+    double x = smoothed(s, loss);
+    if (s->cool > 0) {
+        s->cool--, s->good = s->bad = 0;
+        return;
+    }
+    if (s->warm > 0) {
+        s->warm--, s->good = s->bad = 0;
+        return;
+    }
+    double line = s->config.relative ? s->best * (1 - s->config.threshold) : s->best - s->config.threshold;
+    if (x < line)
+        s->best = x, s->good++, s->bad = 0;
+    else
+        s->bad++, s->good = 0;
+    if (s->good > s->config.patience)
+        greedy_raise(s);
+    else if (s->bad > s->config.patience)
+        greedy_lower(s);
+}
+
+void schedule_observe(struct schedule *s, enum schedule_event event, double loss)
+{
+    if (s->config.kind == SCHEDULE_GREEDY && s->config.on == (int)event) greedy_step(s, loss);
+}
+
+void schedule_save(const struct schedule *s, struct strbuf *out)
+{
+    strbuf_addf(out, "{\"lr\":%.17g,\"good\":%lld,\"bad\":%lld,\"cool\":%lld,\"warm\":%lld,\"resets_left\":%lld,\"seen\":%lld",
+                s->lr, (long long)s->good, (long long)s->bad, (long long)s->cool, (long long)s->warm,
+                (long long)s->resets_left, (long long)s->seen);
+    if (isfinite(s->best)) strbuf_addf(out, ",\"best\":%.17g", s->best);
+    strbuf_addf(out, ",\"window\":[");
+    int64_t n = s->seen < s->config.window_size ? s->seen : s->config.window_size;
+    for (int64_t i = 0; i < n && s->config.smooth; i++) strbuf_addf(out, i ? ",%.17g" : "%.17g", s->window[i]);
+    strbuf_addf(out, "]}");
+}
+
+void schedule_restore(struct schedule *s, const struct node *saved)
+{
+    s->lr = node_float(node_get(saved, "lr"), s->lr);
+    s->best = node_float(node_get(saved, "best"), INFINITY);
+    s->good = node_int(node_get(saved, "good"), 0);
+    s->bad = node_int(node_get(saved, "bad"), 0);
+    s->cool = node_int(node_get(saved, "cool"), 0);
+    s->warm = node_int(node_get(saved, "warm"), 0);
+    s->resets_left = node_int(node_get(saved, "resets_left"), s->config.reset_start);
+    s->seen = node_int(node_get(saved, "seen"), 0);
+    const struct node *window = node_get(saved, "window");
+    for (size_t i = 0; i < node_count(window) && i < SCHEDULE_WINDOW_MAX; i++)
+        s->window[i] = node_float(node_item(window, i), 0);
+}

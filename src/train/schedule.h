@@ -1,0 +1,39 @@
+/* schedule.h - the learning rate of each step.
+ *
+ *     struct schedule s;
+ *     schedule_init(&s, &job.schedule, total_steps);
+ *     double lr = schedule_rate(&s, step);            // step counts from 0
+ *     schedule_observe(&s, SCHEDULE_ON_STEP, loss);   // greedy listens; the others do not
+ *
+ * The state is plain data: a checkpoint stores it with schedule_save and a resumed run goes on bit for bit.
+ */
+#ifndef PLIM_TRAIN_SCHEDULE_H
+#define PLIM_TRAIN_SCHEDULE_H
+
+#include "base/node.h"
+#include "base/strbuf.h"
+#include "job/job.h"
+
+#define SCHEDULE_WINDOW_MAX 1000
+
+enum schedule_event { SCHEDULE_ON_STEP, SCHEDULE_ON_EVAL };
+
+struct schedule {
+    struct job_schedule config;
+    int64_t total_steps;
+    /* GreedyLR */
+    double lr, best;
+    int64_t good, bad, cool, warm, resets_left;
+    double window[SCHEDULE_WINDOW_MAX]; /* ring of the last losses, for smoothing */
+    int64_t seen;
+};
+
+void schedule_init(struct schedule *s, const struct job_schedule *config, int64_t total_steps);
+double schedule_rate(const struct schedule *s, int64_t step);
+void schedule_observe(struct schedule *s, enum schedule_event event, double loss);
+
+/* The state as a JSON object; doubles round-trip. */
+void schedule_save(const struct schedule *s, struct strbuf *out);
+void schedule_restore(struct schedule *s, const struct node *saved);
+
+#endif

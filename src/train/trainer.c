@@ -1,0 +1,288 @@
+/* trainer.c - opening, stepping, running. See trainer.h. */
+#include "train/trainer.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "mem/os.h"
+#include "train/checkpoint.h"
+#include "train/weights_start.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
+ * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
+#define RUN_ALLOWANCE (1536 << 10)
+
+/* The device ledger's class for what lies outside the arena. */
+#define LEDGER_OVERHEAD CLASS_WORK
+
+static const char *const status_names[] = {"normal", "warning", "critical", "emergency"};
+const char *memory_status_name(enum memory_status status) { return status_names[status]; }
+
+int64_t trainer_overhead(void)
+{
+    struct os_process me = {0};
+    os_process_memory(&me, NULL);
+    return (int64_t)me.rss + RUN_ALLOWANCE;
+}
+
+static enum memory_status judge(const struct trainer *t, int64_t used, int64_t budget)
+{
+    /* A budget stands for the target share; the other thresholds keep their distance to it. A hundredth is
+     * measurement noise. */
+    double share = (double)used / (double)budget * t->thresholds.target / 1.01;
+    if (share >= t->thresholds.emergency) return MEMORY_EMERGENCY;
+    if (share >= t->thresholds.critical) return MEMORY_CRITICAL;
+    return share >= t->thresholds.warning ? MEMORY_WARNING : MEMORY_NORMAL;
+}
+
+void trainer_tell(struct trainer *t, struct train_event *event)
+{
+    struct os_process me = {0};
+    os_process_memory(&me, NULL);
+    event->plan = &t->plan;
+    event->steps = t->job->training.steps;
+    event->budget = t->request.budget;
+    event->used = (int64_t)me.rss;
+    event->rss_peak = (int64_t)me.peak;
+    event->planned_peak = t->planned_peak;
+    event->ledger_peak = (int64_t)ledger_peak(t->device->ledger);
+    event->status = judge(t, event->used, event->budget);
+    if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
+}
+
+static enum plim_status check_budget(const struct trainer *t, struct plim_error *err)
+{
+    char overhead[BYTES_TEXT], budget[BYTES_TEXT];
+    if (!t->request.facts->is_host || t->request.budget > t->request.overhead) return PLIM_OK;
+    bytes_format(overhead, (uint64_t)t->request.overhead);
+    bytes_format(budget, (uint64_t)t->request.budget);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: key 'budget': %s is below what the program itself takes (%s); raise the budget", t->job->name,
+                     budget, overhead);
+}
+
+static enum plim_status open_data(struct trainer *t, struct plim_error *err)
+{
+    struct job *job = t->job;
+    enum plim_status status =
+        dataset_open(job->train.items, (int)job->train.count, job->max_length, &t->data, err);
+    if (status == PLIM_OK && job->validation.count)
+        status = dataset_open(job->validation.items, (int)job->validation.count, job->max_length, &t->validation, err);
+    t->loader = (struct loader){.data = t->data, .seed = (uint64_t)job->training.seed};
+    return status;
+}
+
+enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
+{
+    const struct tape *tape = &t->plan.tape;
+    t->ids = tape_find(tape, "ids", -1);
+    t->pos = tape_find(tape, "pos", -1);
+    t->targets = tape_find(tape, "targets", -1);
+    t->scalars = tape_find(tape, "step.scalars", -1);
+    t->loss = tape_find(tape, "loss", -1);
+    t->clip = tape_find(tape, "clip", -1);
+    enum plim_status status = exec_open(&t->exec, t->device, tape, &t->plan.layout, t->far, err);
+    if (status != PLIM_OK) return status;
+    if (t->options.profile) t->exec.op_seconds = t->op_seconds;
+    return weights_write_constants(&t->exec, &t->job->spec, err);
+}
+
+static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
+{
+    ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
+    enum plim_status status = PLIM_OK;
+    if (t->request.facts->is_host)
+        status = ledger_reserve(t->device->ledger, LEDGER_OVERHEAD, (uint64_t)t->request.overhead, err);
+    if (status != PLIM_OK) return status;
+    t->reserved_overhead = t->request.facts->is_host ? t->request.overhead : 0;
+    if (t->plan.layout.far_bytes[TIER_DISK])
+        status = far_open(t->job->output_dir, (uint64_t)t->plan.layout.far_bytes[TIER_DISK], &t->far, err);
+    if (status == PLIM_OK) status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
+    t->planned_peak = t->plan.total;
+    return status;
+}
+
+enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
+                              struct trainer **out, struct plim_error *err)
+{
+    struct trainer *t = calloc(1, sizeof *t);
+    if (!t) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while training was set up");
+    t->job = job, t->device = device, t->options = *options;
+    job_thresholds(job, &t->thresholds);
+    schedule_init(&t->schedule, &job->schedule, job->training.steps);
+    scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
+                job->training.loss_scale_window);
+    enum plim_status status = open_data(t, err);
+    struct checkpoint *saved = NULL;
+    if (status == PLIM_OK && options->resume) status = checkpoint_find(job, &saved, err);
+    job_request(job, &device->facts, trainer_overhead(), &t->request);
+    if (status == PLIM_OK) status = check_budget(t, err);
+    if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
+    if (status == PLIM_OK) {
+        t->planned_peak = t->plan.total;
+        trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
+        status = commit_plan(t, err);
+    }
+    if (status == PLIM_OK) status = trainer_bind(t, err);
+    if (status == PLIM_OK) status = saved ? checkpoint_restore(saved, t, err) : weights_start(t, err);
+    if (status == PLIM_OK && saved)
+        trainer_tell(t, &(struct train_event){.kind = TRAIN_RESUMED, .step = t->step, .text = checkpoint_path(saved)});
+    checkpoint_close(saved);
+    if (status != PLIM_OK) {
+        trainer_close(t);
+        return status;
+    }
+    *out = t;
+    return PLIM_OK;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (!t) return;
+    far_close(t->far);
+    dataset_close(t->data);
+    dataset_close(t->validation);
+    t->device->ops->commit(t->device, 0, NULL);
+    if (t->reserved_overhead) ledger_release(t->device->ledger, LEDGER_OVERHEAD, (uint64_t)t->reserved_overhead);
+    plan_release(&t->plan);
+    free(t);
+}
+
+static bool stop_asked(const struct trainer *t) { return t->options.stop && *t->options.stop; }
+
+static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double lr, struct plim_error *err)
+{
+    const struct job_training *c = &t->job->training;
+    float scalars[SCALAR_COUNT] = {0};
+    double n = (double)(t->updates + 1);
+    scalars[SCALAR_LOSS_GRAD] = (float)(t->scaler.scale / (double)(tokens ? tokens : 1));
+    scalars[SCALAR_LR] = (float)lr;
+    scalars[SCALAR_BIAS1] = (float)(1 - pow(c->beta1, n));
+    scalars[SCALAR_BIAS2] = (float)(1 - pow(c->beta2, n));
+    scalars[SCALAR_CLIP] = (float)c->clip;
+    scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
+    return exec_write(&t->exec, t->scalars, scalars, 0, sizeof scalars, err);
+}
+
+/* The micro-batches of one window. */
+static enum plim_status run_window(struct trainer *t, bool *finished, struct plim_error *err)
+{
+    uint64_t first_row = t->loader.position;
+    *finished = true;
+    for (int64_t micro = 0; micro < t->plan.knobs.accumulation; micro++) {
+        int64_t tokens;
+        if (stop_asked(t)) { /* invariant 2 */
+            t->loader.position = first_row;
+            *finished = false;
+            return PLIM_OK;
+        }
+        enum plim_status status =
+            loader_fill(&t->loader, t->plan.knobs.micro_batch, exec_host(&t->exec, t->ids),
+                        exec_host(&t->exec, t->targets), exec_host(&t->exec, t->pos), &tokens, err);
+        if (status == PLIM_OK) status = exec_loop(&t->exec, (int)micro, err);
+        if (status != PLIM_OK) return status;
+    }
+    return PLIM_OK;
+}
+
+static enum plim_status finish_step(struct trainer *t, struct train_event *event, struct plim_error *err)
+{
+    double loss[2] = {0};
+    float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
+    enum plim_status status = exec_read(&t->exec, t->loss, loss, 0, sizeof loss, err);
+    if (status == PLIM_OK) status = exec_update(&t->exec, err);
+    if (status == PLIM_OK && t->clip >= 0) status = exec_read(&t->exec, t->clip, clip, 0, sizeof clip, err);
+    if (status != PLIM_OK) return status;
+    bool finite = clip[CLIP_FINITE] != 0;
+    event->loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
+    event->grad_norm = clip[CLIP_NORM];
+    event->skipped = !finite;
+    event->scale = t->scaler.scale;
+    if (!finite && !t->scaler.active)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "step %lld: the gradient is not finite (loss %g); lower training.learning_rate or set "
+                         "training.max_grad_norm",
+                         (long long)t->step + 1, event->loss);
+    t->updates += finite;
+    scaler_update(&t->scaler, finite);
+    return PLIM_OK;
+}
+
+enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool *finished, struct plim_error *err)
+{
+    double start = clock_seconds();
+    int64_t rows = t->request.rows, tokens = loader_tokens_ahead(&t->loader, rows);
+    double lr = schedule_rate(&t->schedule, t->step);
+    enum plim_status status = write_scalars(t, tokens, lr, err);
+    if (status == PLIM_OK) status = run_window(t, finished, err);
+    if (status != PLIM_OK || !*finished) return status;
+    status = finish_step(t, event, err);
+    if (status != PLIM_OK) return status;
+    t->step++;
+    schedule_observe(&t->schedule, SCHEDULE_ON_STEP, event->loss);
+    event->kind = TRAIN_STEP;
+    event->step = t->step, event->lr = lr, event->tokens = tokens;
+    event->seconds = clock_seconds() - start;
+    event->tokens_per_s = (double)tokens / event->seconds;
+    return PLIM_OK;
+}
+
+static bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *err)
+{
+    struct train_event event = {.kind = TRAIN_EVAL, .step = t->step};
+    enum plim_status status = trainer_evaluate(t, &event.loss, &event.tokens, err);
+    if (status != PLIM_OK) return status;
+    schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
+    trainer_tell(t, &event);
+    return PLIM_OK;
+}
+
+static enum plim_status save_and_tell(struct trainer *t, struct plim_error *err)
+{
+    char path[512];
+    enum plim_status status = checkpoint_save(t, path, sizeof path, err);
+    if (status == PLIM_OK) trainer_tell(t, &(struct train_event){.kind = TRAIN_SAVED, .step = t->step, .text = path});
+    return status;
+}
+
+static enum plim_status change_budget(struct trainer *t, struct plim_error *err)
+{
+    while (t->next_change < t->options.nchanges && t->options.changes[t->next_change].step <= t->step + 1) {
+        enum plim_status status = trainer_replan(t, t->options.changes[t->next_change++].bytes, err);
+        if (status == PLIM_NO_FIT) { /* the old plan still stands: keep the work before giving up */
+            struct plim_error unsaved;
+            save_and_tell(t, &unsaved);
+        }
+        if (status != PLIM_OK) return status;
+    }
+    return PLIM_OK;
+}
+
+enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
+{
+    const struct job_training *c = &t->job->training;
+    bool finished = true, saved = false;
+    enum plim_status status = PLIM_OK;
+    while (t->step < c->steps && finished && status == PLIM_OK) {
+        struct train_event event = {0};
+        status = change_budget(t, err);
+        if (status == PLIM_OK) status = trainer_step(t, &event, &finished, err);
+        if (status != PLIM_OK || !finished) break;
+        trainer_tell(t, &event);
+        saved = false;
+        bool last = t->step == c->steps;
+        if (t->validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
+        if (status == PLIM_OK && due(c->save_every, t->step)) status = save_and_tell(t, err), saved = true;
+        if (stop_asked(t)) finished = false;
+    }
+    if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = save_and_tell(t, err);
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_ENDED, .step = t->step});
+    if (status == PLIM_OK && !finished)
+        return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal after step %lld; go on with --resume",
+                         (long long)t->step);
+    return status;
+}

@@ -1,0 +1,131 @@
+/* trainer.h - trains a job exactly as planned.
+ *
+ *     struct trainer *trainer;
+ *     trainer_open(&job, device, &options, &trainer, &err);   // plans, commits, loads or makes the weights
+ *     trainer_run(trainer, &err);                             // until the last step, a signal, or an error
+ *     trainer_close(trainer);
+ *
+ * State of a trainer and the function behind each transition:
+ *
+ *     opened --trainer_run--> stepping --(every micro-batch ran)--> update --> stepping
+ *                                |  budget due: trainer_replan, between two optimizer steps only
+ *                                |  save due:   checkpoint_save
+ *                                '--(last step | stop asked | error)--> ended
+ *
+ * Invariants
+ *  1. Between two optimizer steps only kept tensors hold anything: a re-plan moves those and nothing else.
+ *  2. A step that is not finished leaves no trace: stopping in the middle goes back to its first row.
+ *  3. The ledger's use is the plan's total at every moment after trainer_open.
+ *
+ * What happens is told to a listener; nothing is printed here.
+ */
+#ifndef PLIM_TRAIN_TRAINER_H
+#define PLIM_TRAIN_TRAINER_H
+
+#include "data/dataset.h"
+#include "device/device.h"
+#include "exec/exec.h"
+#include "job/job.h"
+#include "job/preset.h"
+#include "plan/plan.h"
+#include "train/scaler.h"
+#include "train/schedule.h"
+#include <signal.h>
+
+enum train_event_kind {
+    TRAIN_PLANNED, /* the plan stands; nothing has been computed */
+    TRAIN_NOTE,    /* text */
+    TRAIN_RESUMED,
+    TRAIN_STEP,
+    TRAIN_EVAL,
+    TRAIN_REPLANNED,
+    TRAIN_SAVED,
+    TRAIN_ENDED,
+};
+
+enum memory_status { MEMORY_NORMAL, MEMORY_WARNING, MEMORY_CRITICAL, MEMORY_EMERGENCY };
+const char *memory_status_name(enum memory_status status);
+
+struct train_event {
+    enum train_event_kind kind;
+    const struct plan *plan;
+    const char *text; /* note, path of a checkpoint */
+    int64_t step, steps;
+    double loss, lr, grad_norm; /* grad_norm < 0: not computed (optimizer inside backward) */
+    bool skipped;               /* fp16: the step overflowed and was not taken */
+    double scale;
+    int64_t tokens;
+    double seconds, tokens_per_s;
+    int64_t used, budget; /* resident bytes of the process, and the line */
+    enum memory_status status;
+    double plan_seconds, move_seconds; /* TRAIN_REPLANNED */
+    int64_t planned_peak, ledger_peak, rss_peak, moved_bytes;
+};
+
+struct train_listener {
+    void (*hear)(void *arg, const struct train_event *event);
+    void *arg;
+};
+
+struct budget_change {
+    int64_t step; /* before this step (counted from 1) the budget becomes */
+    int64_t bytes;
+};
+
+struct train_options {
+    bool resume;
+    const struct budget_change *changes; /* ascending steps */
+    int nchanges;
+    struct train_listener listener;
+    volatile sig_atomic_t *stop; /* set by a signal handler; NULL: never */
+    bool profile;                /* time every op */
+    bool save_at_end;
+};
+
+struct trainer {
+    struct job *job;
+    struct device *device;
+    struct train_options options;
+    struct plan_request request;
+    struct plan plan;
+    struct exec exec;
+    struct far_store *far;
+    struct dataset *data, *validation;
+    struct loader loader;
+    struct schedule schedule;
+    struct scaler scaler;
+    struct profile thresholds;
+    int64_t step;    /* optimizer steps done */
+    int64_t updates; /* of them, taken (not skipped) */
+    int next_change;
+    int64_t planned_peak, reserved_overhead;
+    double op_seconds[OP_KIND_COUNT];
+    /* tensors the host talks to, by role; found again after each re-plan */
+    int ids, targets, pos, scalars, loss, clip;
+};
+
+enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
+                              struct trainer **out, struct plim_error *err);
+enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
+void trainer_close(struct trainer *trainer);
+
+/* One optimizer step; *finished is false when a stop was asked for in the middle. */
+enum plim_status trainer_step(struct trainer *trainer, struct train_event *event, bool *finished,
+                              struct plim_error *err);
+
+/* Mean loss over the validation files, inside the arena the training plan has. */
+enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens, struct plim_error *err);
+
+/* Another budget between two steps: plan, move what must move, give pages back (replan.c). */
+enum plim_status trainer_replan(struct trainer *trainer, int64_t budget, struct plim_error *err);
+
+/* Tell the listener; fills in plan, budget and what the system says of our memory. */
+void trainer_tell(struct trainer *trainer, struct train_event *event);
+
+/* Find the host's tensors in the present tape and write its constants (after a plan or a re-plan). */
+enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
+
+/* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
+int64_t trainer_overhead(void);
+
+#endif

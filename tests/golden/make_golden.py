@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""Golden numbers from PyTorch and transformers, for the parity tests.
+
+    python tests/golden/make_golden.py            # rewrites every case beside this file
+    python tests/golden/make_golden.py --out DIR  # writes them elsewhere, for a comparison
+
+Each case is a folder with config.json and model.safetensors as transformers would save them, and
+expected.safetensors with what the reference computed from them (see README.md for the names).
+Everything runs in float32 on one CPU thread from fixed seeds, so a second run writes the same bytes.
+"""
+
+import argparse
+import copy
+import json
+import os
+import shutil
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+IGNORE = -100
+STEPS = 10
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+WEIGHT_DECAY = 0.1
+
+LLAMA3_ROPE = dict(
+    rope_type="llama3",
+    rope_theta=10000.0,
+    factor=4.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=32,
+)
+
+CASES = {
+    # Grouped heads, scaled rotary frequencies, output projection tied to the embedding.
+    "llama-tied": dict(
+        make=lambda: LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=128,
+                hidden_size=64,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=128,
+                rms_norm_eps=1e-5,
+                rope_parameters=LLAMA3_ROPE,
+                tie_word_embeddings=True,
+            )
+        ),
+        batch=2,
+        time=32,
+    ),
+    # One key head per query head, own output projection, vocabulary and rows off the vector widths.
+    "llama-untied": dict(
+        make=lambda: LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=157,
+                hidden_size=48,
+                intermediate_size=72,
+                num_hidden_layers=2,
+                num_attention_heads=3,
+                max_position_embeddings=64,
+                rms_norm_eps=1e-6,
+                rope_parameters=dict(rope_type="default", rope_theta=500000.0),
+                tie_word_embeddings=False,
+            )
+        ),
+        batch=2,
+        time=29,
+    ),
+    # Window far smaller than the row; heads * head_dim differs from hidden_size.
+    "mistral": dict(
+        make=lambda: MistralForCausalLM(
+            MistralConfig(
+                vocab_size=128,
+                hidden_size=32,
+                intermediate_size=56,
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                head_dim=16,
+                max_position_embeddings=64,
+                rms_norm_eps=1e-5,
+                rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+                sliding_window=8,
+                tie_word_embeddings=False,
+            )
+        ),
+        batch=2,
+        time=40,
+    ),
+    # Biases on query, key and value; the window is configured and switched off, as in the released models.
+    "qwen2": dict(
+        make=lambda: Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=128,
+                hidden_size=48,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=6,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                rms_norm_eps=1e-6,
+                rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+                use_sliding_window=False,
+                sliding_window=8,
+                max_window_layers=1,
+                tie_word_embeddings=True,
+            )
+        ),
+        batch=2,
+        time=24,
+    ),
+    # LayerNorm, learned positions, Conv1D weights, tanh GELU.
+    "gpt2": dict(
+        make=lambda: GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=128,
+                n_positions=48,
+                n_embd=48,
+                n_layer=2,
+                n_head=3,
+                n_inner=96,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
+        ),
+        batch=2,
+        time=32,
+    ),
+}
+PACKED_LENGTHS = (13, 19)
+
+
+def randomise(model, generator):
+    """Weights large enough that every path matters; the usual 0.02 would leave attention nearly uniform."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if p.dim() >= 2:
+                embedding = "embed" in name or "wte" in name or "wpe" in name
+                p.copy_(noise * (0.5 if embedding else 1.5 / p.shape[-1] ** 0.5))
+            else:
+                p.copy_(noise * 0.1 + (0.0 if name.endswith("bias") else 1.0))
+
+
+def make_batch(vocab, batch, time, generator):
+    """Token ids and the labels already shifted to the row that predicts them; some are ignored."""
+    ids = torch.randint(0, vocab, (batch, time), generator=generator)
+    targets = torch.cat([ids[:, 1:], torch.full((batch, 1), IGNORE)], dim=1)
+    targets[0, 3:6] = IGNORE
+    return ids, targets
+
+
+def total_loss(logits, targets):
+    flat = logits.float().reshape(-1, logits.shape[-1])
+    return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
+
+
+def run(model, samples):
+    """Mean loss over all samples, logits in packing order, gradient of every parameter."""
+    model.zero_grad()
+    count = sum(int((t != IGNORE).sum()) for _, t in samples)
+    logits, total = [], 0.0
+    for ids, targets in samples:
+        out = model(input_ids=ids).logits
+        loss = total_loss(out, targets) / count
+        loss.backward()
+        total += loss.detach()
+        logits.append(out.detach().float())
+    grads = {n: p.grad.detach().clone().float() for n, p in model.named_parameters()}
+    return total, torch.cat(logits, dim=1), grads
+
+
+def adamw_losses(model, samples):
+    """The loss before each of STEPS updates on the same batch."""
+    wide = [p for p in model.parameters() if p.dim() >= 2]
+    narrow = [p for p in model.parameters() if p.dim() < 2]
+    groups = [dict(params=wide, weight_decay=WEIGHT_DECAY), dict(params=narrow, weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(run(model, samples)[0])
+        optimizer.step()
+    return torch.stack(losses)
+
+
+def relative(a, b):
+    return (torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(b).clamp_min(1e-30)).reshape(1)
+
+
+def narrowed(model):
+    """A bfloat16 copy; the rotary frequencies stay float32, as they do in a model loaded in bfloat16."""
+    narrow = copy.deepcopy(model).to(torch.bfloat16)
+    if hasattr(model.base_model, "rotary_emb"):
+        narrow.base_model.rotary_emb = copy.deepcopy(model.base_model.rotary_emb)
+    return narrow
+
+
+def expected(model, samples, pos):
+    """Every number of one case, by the name README.md gives it."""
+    loss, logits, grads = run(model, samples)
+    _, narrow_logits, narrow_grads = run(narrowed(model), samples)
+    out = {
+        "ids": torch.cat([i for i, _ in samples], dim=1).to(torch.int32),
+        "targets": torch.cat([t for _, t in samples], dim=1).to(torch.int32),
+        "pos": pos.to(torch.int32),
+        "loss": loss.reshape(1),
+        "logits": logits,
+        "losses": adamw_losses(copy.deepcopy(model), samples),
+        "bf16err:logits": relative(narrow_logits, logits),
+    }
+    rotary = getattr(model.base_model, "rotary_emb", None)
+    if rotary is not None:
+        out["inv_freq"] = rotary.inv_freq.detach().clone()
+    for name, grad in grads.items():
+        out["grad:" + name] = grad
+        out["bf16err:" + name] = relative(narrow_grads[name], grad)
+    return {name: value.contiguous() for name, value in out.items()}
+
+
+def save_model(model, folder):
+    """config.json and weights in the names and the tying of a real checkpoint."""
+    config = model.config.to_diff_dict()
+    config["architectures"] = [type(model).__name__]
+    config["dtype"] = "float32"
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
+        f.write("\n")
+    weights = {n: p.detach().contiguous() for n, p in model.named_parameters()}
+    save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+
+
+def check_own_loss(model, ids, targets):
+    """transformers shifts labels itself; its loss must be ours."""
+    labels = torch.cat([torch.full((ids.shape[0], 1), IGNORE), targets[:, :-1]], dim=1)
+    theirs = model(input_ids=ids, labels=labels).loss
+    ours = total_loss(model(input_ids=ids).logits, targets) / (targets != IGNORE).sum()
+    assert torch.allclose(theirs, ours, rtol=1e-5), (theirs, ours)
+
+
+def fresh(root, name):
+    folder = os.path.join(root, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    return folder
+
+
+def plain_case(root, name, case, seed):
+    generator = torch.Generator().manual_seed(seed)
+    model = case["make"]().eval()
+    randomise(model, generator)
+    ids, targets = make_batch(model.config.vocab_size, case["batch"], case["time"], generator)
+    check_own_loss(model, ids, targets)
+    pos = torch.arange(case["time"]).expand(case["batch"], -1)
+    folder = fresh(root, name)
+    save_model(model, folder)
+    save_file(expected(model, [(ids, targets)], pos), os.path.join(folder, "expected.safetensors"))
+    return model
+
+
+def packed_case(root, model, seed):
+    """Two samples in one row, positions restarting; the reference runs them one by one."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = [make_batch(model.config.vocab_size, 1, n, generator) for n in PACKED_LENGTHS]
+    pos = torch.cat([torch.arange(n) for n in PACKED_LENGTHS]).reshape(1, -1)
+    folder = fresh(root, "llama-packed")
+    save_file(expected(model, samples, pos), os.path.join(folder, "expected.safetensors"))
+    with open(os.path.join(folder, "MODEL"), "w", encoding="utf-8") as f:
+        f.write("llama-tied\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)))
+    root = parser.parse_args().out
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    models = {}
+    for seed, (name, case) in enumerate(CASES.items()):
+        torch.manual_seed(seed)
+        models[name] = plain_case(root, name, case, 1000 + seed)
+    packed_case(root, models["llama-tied"], 2000)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+/* op_make.h - how the makers of op cases (op_make_*.c) describe operands. Used by nothing else. */
+#ifndef PLIM_TESTS_SUPPORT_OP_MAKE_H
+#define PLIM_TESTS_SUPPORT_OP_MAKE_H
+
+#include "support/op_case.h"
+
+#define F32_UNIT 0x1p-24
+
+typedef void op_maker(struct op_case *c);
+
+op_maker make_embed, make_norm, make_linear, make_rope_table, make_rope, make_attn, make_swiglu, make_gelu,
+    make_add, make_xent, make_kv_append, make_split3; /* op_make_forward.c, op_make_attn.c */
+op_maker make_embed_bwd, make_norm_bwd, make_linear_dx, make_linear_dw, make_attn_bwd, make_swiglu_bwd,
+    make_gelu_bwd, make_join3; /* op_make_backward.c, op_make_attn.c */
+op_maker make_sumsq, make_clip, make_adamw, make_sgd, make_fetch, make_store; /* op_make_update.c */
+
+/* Random numbers of the case. */
+int64_t case_below(struct op_case *c, int64_t n); /* [0,n) */
+bool case_flip(struct op_case *c);
+double case_uniform(struct op_case *c, double low, double high);
+double case_normal(struct op_case *c);
+int64_t case_pick(struct op_case *c, const int64_t *from, int n);
+#define PICK(c, ...)                                                                                         \
+    case_pick(c, (const int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
+
+#define DIMS(...)                                                                                            \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) {                           \
+        __VA_ARGS__                                                                                          \
+    }
+
+/* Declare an operand. Floating inputs are filled with normal numbers of deviation 1, integer ones with zero;
+ * outputs with 0xff, or with normal numbers by case_acc when the op adds to them. */
+void case_in(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim);
+void case_out(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim);
+void case_acc(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim);
+/* An output that is the same tensor as an input. */
+void case_same(struct op_case *c, int out_slot, int in_slot);
+
+/* Leading dimensions of row-wise operands: [rows] or [B,T] with the same product. */
+struct lead {
+    int ndim;
+    int64_t dim[3], rows;
+};
+struct lead case_lead(struct op_case *c, int64_t max_rows);
+void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
+void case_out_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
+
+/* Elements of an input, as a number and rounded to its dtype. */
+double case_get(const struct op_case *c, int slot, int64_t i);
+void case_set(struct op_case *c, int slot, int64_t i, double value);
+void case_set_int(struct op_case *c, int slot, int64_t i, int32_t value);
+int64_t case_count(const struct op_case *c, int slot);
+void case_fill(struct op_case *c, int slot, double mean, double deviation);
+
+/* Fill inputs from the reference: run op `kind` with the case's attributes on inputs `from` and leave its
+ * outputs in inputs `to`. Slot lists end with -1. */
+void case_forward(struct op_case *c, int kind, const int *from, const int *to);
+
+void case_note(struct op_case *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* The largest |x| in units of its row's deviation: what subtracting the mean magnifies roundings by. */
+double case_magnified(const struct op_case *c, int slot, int64_t width, bool layer);
+
+/* Allowed relative error of a sum of n terms in fp32, relative to the size of the result. */
+double sum_error(int64_t n);
+
+#endif

@@ -1,0 +1,155 @@
+/* op_make_attn.c - makers of cases with heads: attention, rotary embedding, the key/value cache, qkv
+ * splitting. */
+#include "support/op_make.h"
+
+#include <math.h>
+
+struct heads {
+    int64_t batch, time, keys, heads, kv_heads, size;
+};
+
+/* Shapes whose reference costs at most `limit` multiplications of query with key. */
+static struct heads any_heads(struct op_case *c, bool cached, double limit) {
+    struct heads s = {.batch = PICK(c, 1, 2, 3), .time = PICK(c, 1, 2, 5, 13, 31, 64, 67, 128, 131, 200)};
+    s.kv_heads = PICK(c, 1, 2, 3);
+    s.heads = s.kv_heads * PICK(c, 1, 1, 2, 3, 4);
+    s.size = PICK(c, 16, 32, 64, 80, 128);
+    if (cached) s.time = PICK(c, 1, 1, 2, 7, 33);
+    s.keys = cached ? s.time + PICK(c, 0, 1, 12, 64, 150) : s.time;
+    while (s.batch > 1 && (double)(s.batch * s.heads * s.time * s.keys * s.size) > limit) s.batch--;
+    while (s.heads > s.kv_heads && (double)(s.heads * s.time * s.keys * s.size) > limit)
+        s.heads -= s.kv_heads;
+    c->op.attr.heads = (int)s.heads, c->op.attr.kv_heads = (int)s.kv_heads, c->op.attr.head_dim = (int)s.size;
+    c->op.attr.cached = cached;
+    c->op.attr.scale = (float)(1 / sqrt((double)s.size));
+    return s;
+}
+
+static void heads_in(struct op_case *c, int slot, const struct heads *s, bool query, bool keys) {
+    case_in(c, slot, c->type,
+            DIMS(s->batch, keys ? s->keys : s->time, query ? s->heads : s->kv_heads, s->size));
+}
+
+static void heads_out(struct op_case *c, int slot, const struct heads *s, bool query, bool keys) {
+    case_out(c, slot, c->type,
+             DIMS(s->batch, keys ? s->keys : s->time, query ? s->heads : s->kv_heads, s->size));
+}
+
+/* With a cache: consecutive, from wherever the row has got to. Without: from 0, restarting where samples are
+ * packed into one row. */
+static void fill_pos(struct op_case *c, int slot, const struct heads *s, bool packed) {
+    for (int64_t b = 0; b < s->batch; b++) {
+        int64_t pos = c->op.attr.cached ? case_below(c, s->keys - s->time + 1) : 0;
+        for (int64_t t = 0; t < s->time; t++, pos++) {
+            if (packed && case_below(c, 9) == 0) pos = 0;
+            case_set_int(c, slot, b * s->time + t, (int32_t)pos);
+        }
+    }
+}
+
+/* Window, packing and heat (how far scores spread), which forward and backward share. */
+static double any_mask(struct op_case *c, const struct heads *s, int q, int pos) {
+    bool packed = !c->op.attr.cached && case_flip(c);
+    int64_t window = case_flip(c) ? 0 : PICK(c, 1, 4, 17, 64, 100, 1000);
+    double heat = (double)PICK(c, 1, 1, 3, 10);
+    c->op.attr.window = (int)window;
+    case_fill(c, q, 0, heat);
+    fill_pos(c, pos, s, packed);
+    case_note(c, "%swindow %d %sheat %.0f", c->op.attr.cached ? "cached " : "", (int)window,
+              packed ? "packed " : "", heat);
+    return heat;
+}
+
+/* Kernels may round probabilities to the compute type before they multiply with them. */
+static double attn_error(const struct op_case *c, const struct heads *s, double heat) {
+    return 2 * dtype_unit(c->type) + sum_error(s->size) * (1 + heat) + sum_error(s->keys);
+}
+
+void make_attn(struct op_case *c) {
+    struct heads s = any_heads(c, case_below(c, 3) == 0, 4e6);
+    heads_in(c, 0, &s, true, false);
+    heads_in(c, 1, &s, false, true);
+    heads_in(c, 2, &s, false, true);
+    case_in(c, 3, DT_I32, DIMS(s.batch, s.time));
+    double heat = any_mask(c, &s, 0, 3);
+    heads_out(c, 0, &s, true, false);
+    case_out(c, 1, DT_F32, DIMS(s.batch, s.heads, s.time));
+    c->inner[0] = attn_error(c, &s, heat);
+    c->inner[1] = sum_error(s.size);
+    c->scale[1] = 1 + 3 * heat;
+}
+
+void make_attn_bwd(struct op_case *c) {
+    struct heads s = any_heads(c, false, 2e6);
+    for (int i = 0; i < 5; i++) heads_in(c, i, &s, i != 2 && i != 3, false);
+    case_in(c, 5, DT_F32, DIMS(s.batch, s.heads, s.time));
+    case_in(c, 6, DT_I32, DIMS(s.batch, s.time));
+    double heat = any_mask(c, &s, 1, 6);
+    case_forward(c, OP_ATTN, (const int[]){1, 2, 3, 6, -1}, (const int[]){4, 5, -1});
+    heads_out(c, 0, &s, true, false);
+    heads_out(c, 1, &s, false, true);
+    heads_out(c, 2, &s, false, true);
+    for (int i = 0; i < 3; i++) c->inner[i] = 2 * attn_error(c, &s, heat);
+    /* Where a row has few visible keys, p (dp - delta) is the difference of two equal numbers. */
+    c->scale[0] = c->op.attr.scale, c->scale[1] = c->op.attr.scale * heat;
+}
+
+void make_rope_table(struct op_case *c) {
+    int64_t batch = PICK(c, 1, 2, 3), time = PICK(c, 1, 7, 64, 131), half = PICK(c, 1, 8, 16, 40, 64);
+    int64_t furthest = PICK(c, 10, 200, 4096, 100000);
+    case_in(c, 0, DT_I32, DIMS(batch, time));
+    for (int64_t i = 0; i < batch * time; i++) case_set_int(c, 0, i, (int32_t)case_below(c, furthest));
+    case_in(c, 1, DT_F32, DIMS(half));
+    for (int64_t j = 0; j < half; j++) case_set(c, 1, j, pow(10000, -(double)j / (double)half));
+    case_out(c, 0, DT_F32, DIMS(batch, time, 2 * half));
+    /* The angle is a product in fp32: its rounding grows with the position. */
+    c->inner[0] = F32_UNIT;
+    c->scale[0] = 4 + (double)furthest;
+    case_note(c, "positions below %d", (int)furthest);
+}
+
+void make_rope(struct op_case *c) {
+    struct heads s = any_heads(c, false, 1e6);
+    c->op.attr.inverse = case_flip(c);
+    heads_in(c, 0, &s, true, false);
+    heads_in(c, 1, &s, false, false);
+    case_in(c, 2, DT_F32, DIMS(s.batch, s.time, s.size));
+    for (int64_t r = 0; r < s.batch * s.time; r++) {
+        for (int64_t j = 0; j < s.size / 2; j++) {
+            double angle = case_uniform(c, 0, 100);
+            case_set(c, 2, r * s.size + j, cos(angle));
+            case_set(c, 2, r * s.size + s.size / 2 + j, sin(angle));
+        }
+    }
+    heads_out(c, 0, &s, true, false);
+    heads_out(c, 1, &s, false, false);
+    c->inner[0] = c->inner[1] = 4 * F32_UNIT;
+    case_note(c, "%s", c->op.attr.inverse ? "inverse" : "");
+}
+
+void make_kv_append(struct op_case *c) {
+    struct heads s = any_heads(c, true, 1e6);
+    for (int i = 0; i < 2; i++) heads_in(c, i, &s, false, false);
+    case_in(c, 2, DT_I32, DIMS(s.batch, s.time));
+    for (int i = 3; i < 5; i++) heads_in(c, i, &s, false, true);
+    fill_pos(c, 2, &s, false);
+    case_same(c, 0, 3);
+    case_same(c, 1, 4);
+    c->exact = true;
+}
+
+void make_split3(struct op_case *c) {
+    struct heads s = any_heads(c, false, 1e6);
+    s.size = PICK(c, 1, 3, 16, 80);
+    case_in(c, 0, c->type, DIMS(s.batch, s.time, 3 * s.heads * s.size));
+    for (int i = 0; i < 3; i++) heads_out(c, i, &s, true, false);
+    c->exact = true;
+}
+
+void make_join3(struct op_case *c) {
+    struct heads s = any_heads(c, false, 1e6);
+    s.size = PICK(c, 1, 3, 16, 80);
+    for (int i = 0; i < 3; i++) heads_in(c, i, &s, true, false);
+    case_out(c, 0, c->type, DIMS(s.batch, s.time, 3 * s.heads * s.size));
+    c->exact = true;
+}

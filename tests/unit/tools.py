@@ -1,0 +1,93 @@
+"""The tools that judge everybody else are judged here: the test runner's verdicts and the layer check."""
+# run-tests: not=asan, not=tsan
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+TOOLS = pathlib.Path(os.environ.get("SRC_DIR", pathlib.Path(__file__).parents[2])) / "tools"
+sys.dont_write_bytecode = True
+cases = 0
+
+
+def load(name):
+    """Import a tool, which has no .py at its end."""
+    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(TOOLS / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
+
+
+def check(name, got, want):
+    global cases
+    cases += 1
+    print(f"{'ok' if got == want else 'not ok'} {cases} - {name}")
+    if got != want: print(f"#  got {got}\n# want {want}")
+    return got == want
+
+
+def test_verdicts():
+    judge = load("run-tests").judge
+    table = [  # name, exit code, output, (passed, failed, skipped)
+        ("silent success is one case", 0, "", (1, 0, 0)),
+        ("silent failure is one case", 3, "", (0, 1, 0)),
+        ("a signal is a failure", -11, "1..2\nok 1 - a\n", (1, 1, 0)),
+        ("time ran out", None, "1..2\nok 1 - a\n", (1, 1, 0)),
+        ("cases are counted one by one", 1, "1..3\nok 1 - a\nnot ok 2 - b\nok 3 - c\n", (2, 1, 0)),
+        ("exit 0 does not hide a failed case", 0, "1..1\nnot ok 1 - a\n", (0, 1, 0)),
+        ("exit 0 does not hide missing cases", 0, "1..3\nok 1 - a\n", (1, 1, 0)),
+        ("a bad end after good cases is a failure", 1, "1..1\nok 1 - leaks\n", (1, 1, 0)),
+        ("cmocka's way to say skipped", 0, "1..2\nnot ok 1 # SKIP a\nok 2 - b\n", (1, 0, 1)),
+        ("TAP's way to say skipped", 0, "1..1\nok 1 - a # SKIP no torch\n", (0, 0, 1)),
+        ("77 is skipped", 77, "no torch\n", (0, 0, 1)),
+        ("77 does not hide a failed case", 77, "1..1\nnot ok 1 - a\n", (0, 1, 0)),
+        ("two groups in one program", 0, "1..1\nok 1 - a\n1..1\nok 1 - b\n", (2, 0, 0)),
+        ("a remark is not a case", 0, "# not ok - group\nok then\n", (1, 0, 0)),
+    ]
+    good = True
+    for name, code, output, want in table:
+        o = judge(code, output, 1)
+        good &= check(name, (o.passed, o.failed, o.skipped), want)
+    return good
+
+
+def layer_faults(files):
+    """How many lines the layer check prints for a tree of files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        done = subprocess.run([sys.executable, str(TOOLS / "check-layers"), folder], capture_output=True, text=True)
+        assert (done.returncode != 0) == bool(done.stdout), done
+        return len(done.stdout.splitlines())
+
+
+def test_layers():
+    base, plan, cpu = {"src/base/a.h": ""}, {"src/plan/p.h": ""}, {"src/device/cpu/k.h": ""}
+    table = [
+        ("downward is fine", 0, {**base, "src/plan/p.c": '#include "base/a.h"\n'}),
+        ("upward is not", 1, {**plan, "src/base/a.c": '#include "plan/p.h"\n'}),
+        ("a missing header", 1, {"src/base/a.c": '#include "base/none.h"\n'}),
+        ("an unknown folder", 1, {"src/stuff/a.c": ""}),
+        ("a child includes its parent", 0, {"src/device/d.h": "", "src/device/cpu/k.c": '#include "device/d.h"\n'}),
+        ("a registry names its children", 0, {**cpu, "src/device/d.c": '#include "device/cpu/k.h"\n'}),
+        ("an interface does not", 1, {**cpu, "src/device/d.h": '#include "device/cpu/k.h"\n'}),
+        ("siblings are strangers", 1, {**cpu, "src/device/cuda/c.c": '#include "device/cpu/k.h"\n'}),
+        ("a ring of headers", 1, {"src/base/a.h": '#include "base/b.h"\n', "src/base/b.h": '#include "base/a.h"\n'}),
+        ("a public header that shows the inside", 1, {**base, "include/plimsoll/p.h": '#include "base/a.h"\n'}),
+        ("a comment is not an include", 0, {"src/base/a.c": '/* #include "plan/p.h" */\n'}),
+    ]
+    good = True
+    for name, want, files in table: good &= check(name, layer_faults(files), want)
+    return good
+
+
+if __name__ == "__main__":
+    results = [test_verdicts(), test_layers()]
+    print(f"1..{cases}")
+    sys.exit(0 if all(results) else 1)
