@@ -151,8 +151,6 @@ void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *
         body(arg, 0, n, 0);
         return;
     }
-    /* Every worker overshoots `next` once at the end; keep that sum far from overflow. */
-    if (grain > INT64_MAX / (2 * THREADS_MAX)) grain = INT64_MAX / (2 * THREADS_MAX);
     team->n = n;
     team->grain = grain;
     team->body = body;

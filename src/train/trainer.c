@@ -52,14 +52,15 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
-static enum plim_status check_budget(const struct trainer *t, struct plim_error *err)
+enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
+                                      struct plim_error *err)
 {
     char overhead[BYTES_TEXT], budget[BYTES_TEXT];
-    if (!t->request.facts->is_host || t->request.budget > t->request.overhead) return PLIM_OK;
-    bytes_format(overhead, (uint64_t)t->request.overhead);
-    bytes_format(budget, (uint64_t)t->request.budget);
+    if (!request->facts->is_host || request->budget > request->overhead) return PLIM_OK;
+    bytes_format(overhead, (uint64_t)request->overhead);
+    bytes_format(budget, (uint64_t)request->budget);
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: key 'budget': %s is below what the program itself takes (%s); raise the budget", t->job->name,
+                     "%s: key 'budget': %s is below what the program itself takes (%s); raise the budget", job->name,
                      budget, overhead);
 }
 
@@ -118,7 +119,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     struct checkpoint *saved = NULL;
     if (status == PLIM_OK && options->resume) status = checkpoint_find(job, &saved, err);
     job_request(job, &device->facts, trainer_overhead(), &t->request);
-    if (status == PLIM_OK) status = check_budget(t, err);
+    if (status == PLIM_OK) status = trainer_check_budget(job, &t->request, err);
     if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
     if (status == PLIM_OK) {
         t->planned_peak = t->plan.total;

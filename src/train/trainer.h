@@ -128,4 +128,8 @@ enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
 /* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
 int64_t trainer_overhead(void);
 
+/* PLIM_BAD_INPUT when the budget is below the overhead. */
+enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
+                                      struct plim_error *err);
+
 #endif

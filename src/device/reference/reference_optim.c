@@ -41,8 +41,14 @@ static struct step step_of(const struct ref_call *call, int scalars_slot) {
                          .skip = coef && coef[CLIP_FINITE] == 0};
 }
 
+/* Attributes are fp32, torch's betas are the doubles people write: 1 - 0.999 differs in the fifth digit.
+ * Seven decimals give back what was written. */
+static double as_written(float beta) {
+    return round((double)beta * 1e7) / 1e7;
+}
+
 static double adamw_one(const struct step *s, double p, double g, double *m, double *v) {
-    double beta1 = (double)s->attr->beta1, beta2 = (double)s->attr->beta2;
+    double beta1 = as_written(s->attr->beta1), beta2 = as_written(s->attr->beta2);
     p *= 1 - s->lr * (double)s->attr->decay;
     *m = beta1 * *m + (1 - beta1) * g;
     *v = beta2 * *v + (1 - beta2) * g * g;

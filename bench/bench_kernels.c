@@ -1,0 +1,209 @@
+/* bench_kernels.c - GB/s of every memory-bound CPU kernel, beside a plain parallel copy.
+ *
+ *     bench_kernels [threads]            default 2
+ *
+ * Bytes are those of all operands, each counted once, as the planner counts them. Sizes: N 4096 rows, C 768,
+ * F 2048, heads 12 x 64, V 32000 over R 512 rows (64 MB of logits). One line per op and type; the rate is
+ * that of the fastest of several runs. */
+#include "base/clock.h"
+#include "device/cpu/kernels.h"
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Operands: a type (x compute type, f f32, d f64, i i32, m master) and one letter per dimension; '=' and a
+ * digit after it: the bytes of that input. */
+struct bench {
+    const char *name;
+    kernel_run *run;
+    kernel_workspace *workspace;
+    const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
+    struct op_attr attr;
+};
+
+static const struct op_attr layer = {.layer_norm = true, .eps = 1e-5f};
+static const struct op_attr adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f};
+
+static const struct bench benches[] = {
+    {"copy", cpu_copy, NULL, {"xNF"}, {"xNF"}, {0}},
+    {"embed", cpu_embed, NULL, {"iN", "xVC"}, {"xNC"}, {0}},
+    {"embed_bwd +=", cpu_embed_bwd, NULL, {"iN", "xNC"}, {"fVC"}, {0}},
+    {"norm rms", cpu_norm, NULL, {"xNC", "xC"}, {"xNC", "fN"}, {.eps = 1e-5f}},
+    {"norm layer", cpu_norm, NULL, {"xNC", "xC", "xC"}, {"xNC", "fN2"}, layer},
+    {"norm_bwd rms",
+     cpu_norm_bwd,
+     cpu_norm_bwd_workspace,
+     {"xNC", "xNC", "xC", "fN", "xNC"},
+     {"xNC=4", "fC"},
+     {0}},
+    {"norm_bwd layer",
+     cpu_norm_bwd,
+     cpu_norm_bwd_workspace,
+     {"xNC", "xNC", "xC", "fN2", "xNC"},
+     {"xNC=4", "fC", "fC"},
+     layer},
+    {"rope", cpu_rope, NULL, {"xBTHD", "xBTHD", "fBTD"}, {"xBTHD=0", "xBTHD=1"}, {0}},
+    {"rope_table", cpu_rope_table, NULL, {"iBT", "fE"}, {"fBTD"}, {0}},
+    {"swiglu", cpu_swiglu, NULL, {"xNF", "xNF"}, {"xNF"}, {0}},
+    {"swiglu_bwd", cpu_swiglu_bwd, NULL, {"xNF", "xNF", "xNF"}, {"xNF=1", "xNF=2"}, {0}},
+    {"gelu", cpu_gelu, NULL, {"xNF"}, {"xNF"}, {0}},
+    {"gelu_bwd", cpu_gelu_bwd, NULL, {"xNF", "xNF"}, {"xNF=0"}, {0}},
+    {"add", cpu_add, NULL, {"xNF", "xNF"}, {"xNF=0"}, {0}},
+    {"xent", cpu_xent, cpu_xent_workspace, {"xRV", "iR", "fS"}, {"d2"}, {0}},
+    {"xent in place", cpu_xent, cpu_xent_workspace, {"xRV", "iR", "fS"}, {"d2", "xRV=0"}, {0}},
+    {"split3", cpu_split3, NULL, {"xN3C"}, {"xNC", "xNC", "xNC"}, {0}},
+    {"sumsq", cpu_sumsq, cpu_sumsq_workspace, {"fNF"}, {"d1"}, {0}},
+    {"adamw",
+     cpu_adamw,
+     NULL,
+     {"xNF", "fNF", "fNF", "fNF", "mNF", "fS"},
+     {"xNF=0", "fNF=2", "fNF=3", "mNF=4"},
+     adam},
+    {"sgd", cpu_sgd, NULL, {"xNF", "fNF", "fNF", "mNF", "fS"}, {"xNF=0", "fNF=2", "mNF=3"}, adam},
+    {"kv_append",
+     cpu_kv_append,
+     NULL,
+     {"xBTHD", "xBTHD", "iBT", "xBTHD", "xBTHD"},
+     {"xBTHD=3", "xBTHD=4"},
+     {0}},
+};
+
+static int64_t size_of(char letter) {
+    static const char letters[] = "NCFVRSBTHDE";
+    static const int64_t sizes[] = {4096, 768, 2048, 32000, 512, SCALAR_COUNT, 8, 512, 12, 64, 32};
+    if (isdigit((unsigned char)letter)) return letter - '0';
+    return sizes[strchr(letters, letter) - letters];
+}
+
+static enum dtype type_of(char letter, enum dtype x) {
+    switch (letter) {
+    case 'x':
+        return x;
+    case 'd':
+        return DT_F64;
+    case 'i':
+        return DT_I32;
+    case 'm':
+        return x == DT_BF16 ? DT_U16 : DT_F32;
+    default:
+        return DT_F32;
+    }
+}
+
+/* "xN3C" is [N, 3C]: a digit multiplies the letter after it, when there is one. */
+static struct tensor parse(const char *pattern, enum dtype x) {
+    struct tensor t = {.type = type_of(pattern[0], x), .layer = -1, .view_of = -1, .owner = -1};
+    for (const char *p = pattern + 1; *p && *p != '='; p++) {
+        int64_t factor = 1;
+        if (isdigit((unsigned char)*p) && isalpha((unsigned char)p[1])) factor = *p++ - '0';
+        t.dim[t.ndim++] = factor * size_of(*p);
+    }
+    return t;
+}
+
+static void *grab(size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
+    if (!p) {
+        fprintf(stderr, "bench_kernels: no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    return p;
+}
+
+/* Small values around zero; ids and positions that are valid for every op above. */
+static void fill(void *p, const struct tensor *t) {
+    int64_t n = tensor_count(t);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t noise = (uint32_t)i * 2654435761u;
+        float value = (float)(noise >> 8) / (float)(1 << 23) - 1.0f;
+        if (t->type == DT_I32)
+            ((int32_t *)p)[i] = t->ndim == 2 ? (int32_t)(i % t->dim[1]) : (int32_t)(noise % 32000);
+        else if (t->type == DT_U16)
+            ((uint16_t *)p)[i] = (uint16_t)noise;
+        else
+            dtype_convert((char *)p + (size_t)i * dtype_size(t->type), t->type, &value, DT_F32, 1);
+    }
+}
+
+struct run {
+    struct tensor tensors[OP_MAX_IN + OP_MAX_OUT];
+    struct op op;
+    struct kernel_call call;
+    double bytes;
+    void *owned[OP_MAX_IN + OP_MAX_OUT + 1];
+};
+
+static bool has_master(const char *pattern, enum dtype x) {
+    return pattern[0] != 'm' || x != DT_F32;
+}
+
+static void operand(struct run *r, const char *pattern, int slot, enum dtype x) {
+    if (!pattern || !has_master(pattern, x)) return;
+    struct tensor *t = &r->tensors[slot];
+    *t = parse(pattern, x);
+    r->call.desc[slot] = t;
+    r->bytes += (double)tensor_bytes(t);
+    const char *same = strchr(pattern, '=');
+    void *p = same ? r->call.in[same[1] - '0'] : (r->owned[slot] = grab((size_t)tensor_bytes(t)));
+    if (!same) fill(p, t);
+    if (slot < OP_MAX_IN)
+        r->call.in[slot] = p;
+    else
+        r->call.out[slot - OP_MAX_IN] = p;
+}
+
+static void set_scalars(struct run *r) {
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        const struct tensor *t = r->call.desc[i];
+        if (!t || t->ndim != 1 || t->dim[0] != SCALAR_COUNT) continue;
+        float *s = r->call.in[i];
+        s[SCALAR_LOSS_GRAD] = 1e-3f, s[SCALAR_LR] = 1e-4f, s[SCALAR_BIAS1] = 0.1f, s[SCALAR_BIAS2] = 0.001f;
+    }
+}
+
+static double fastest(struct run *r, kernel_run *kernel) {
+    double best = 1e9, begin = clock_seconds();
+    for (int i = 0; i < 3 || clock_seconds() - begin < 0.15; i++) {
+        double at = clock_seconds();
+        kernel(&r->call);
+        double took = clock_seconds() - at;
+        if (took < best) best = took;
+    }
+    return best;
+}
+
+static void bench(const struct bench *b, enum dtype x, struct threads *team) {
+    struct run *r = calloc(1, sizeof *r);
+    if (!r) exit(1);
+    r->op.attr = b->attr;
+    r->call.op = &r->op;
+    r->call.team = team;
+    r->call.accumulate = strchr(b->name, '+') != NULL;
+    for (int i = 0; i < OP_MAX_IN; i++) operand(r, b->in[i], i, x);
+    for (int i = 0; i < OP_MAX_OUT; i++) operand(r, b->out[i], OP_MAX_IN + i, x);
+    set_scalars(r);
+    if (b->workspace) r->call.work = grab(b->workspace(r->call.desc, &r->op, threads_count(team)));
+    r->owned[OP_MAX_IN + OP_MAX_OUT] = r->call.work;
+    if (b->run == cpu_embed || b->run == cpu_embed_bwd) /* only the named rows of the table are touched */
+        r->bytes = 2.0 * 4096 * 768 *
+                   (b->run == cpu_embed ? (double)dtype_size(x) : 4.0 + (double)dtype_size(x) / 2);
+    double took = fastest(r, b->run);
+    printf("%-16s %-5s %8.3f ms %8.1f GB/s\n", b->name, dtype_name(x), took * 1e3, r->bytes / took * 1e-9);
+    for (int i = 0; i <= OP_MAX_IN + OP_MAX_OUT; i++) free(r->owned[i]);
+    free(r);
+}
+
+int main(int argc, char **argv) {
+    struct threads *team;
+    struct plim_error err = {0};
+    if (threads_start(argc > 1 ? atoi(argv[1]) : 2, &team, &err) != PLIM_OK) {
+        fprintf(stderr, "bench_kernels: %s\n", err.text);
+        return 1;
+    }
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
+        for (size_t t = 0; t < 3; t++) bench(&benches[i], types[t], team);
+    threads_free(team);
+    return 0;
+}

@@ -1,0 +1,52 @@
+/* cli.h - the front door: one file per subcommand, options as tables. Only cli/ prints and exits. */
+#ifndef PLIM_CLI_CLI_H
+#define PLIM_CLI_CLI_H
+
+#include "base/options.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "job/job.h"
+
+/* A subcommand: its option table and what runs it. argv starts after its name. Returns the exit code. */
+struct subcommand {
+    const struct command *command;
+    int (*run)(int argc, char **argv);
+    bool hidden;
+};
+
+extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
+    subcommand_export, subcommand_pack, subcommand_version, subcommand_docs;
+
+/* All of them, ending with a NULL command. */
+const struct subcommand *const *cli_subcommands(void);
+/* The program for help, man page and completion. */
+const struct program *cli_program(void);
+
+/* "plimsoll: text" on stderr; returns the exit code that belongs to the error. */
+int cli_error(const struct plim_error *err);
+
+/* Parse options; prints help when asked. Returns -1 to go on, else the exit code. */
+int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,
+                struct options_rest *rest);
+
+/* The options every subcommand that reads a job has. */
+struct job_options {
+    const char *config;
+    uint64_t budget;
+    bool budget_given;
+    struct string_list set;
+    bool quiet;
+};
+
+/* Load the config and apply overrides; notes about needless keys go to stderr unless quiet. */
+enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err);
+
+/* The CPU with the job's thread count. */
+enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
+
+/* Write a finished text to stdout; 0 or the exit code of a failed write. */
+int cli_print(struct strbuf *text);
+
+bool cli_colour(int fd); /* a terminal that wants colours (NO_COLOR, TERM) */
+
+#endif

@@ -1,0 +1,124 @@
+/* cmd_plan.c - plimsoll plan: where every byte will live, before anything runs. */
+#include "cli/cli.h"
+#include "base/file.h"
+#include "job/preset.h"
+#include "job/report.h"
+#include "train/trainer.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+struct plan_options {
+    struct job_options job;
+    const char *device, *html;
+    bool json, tape, list_devices;
+};
+
+#define AT(field) offsetof(struct plan_options, field)
+static const struct option_row rows[] = {
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "hold this line instead of the config's, e.g. 64MiB",
+     .given = OPTION_GIVEN(struct plan_options, job.budget_given)},
+    {"device", 'd', OPTION_STRING, AT(device), "NAME", "plan for this card from its preset, e.g. a10g"},
+    {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the presets and stop"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
+    {"html", 0, OPTION_STRING, AT(html), "FILE", "draw the arena (address x time) as one self-contained page"},
+    {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
+    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key; repeatable"},
+    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
+};
+
+static const struct option_example examples[] = {
+    {"plan small.yaml --budget 64MiB", "the fastest plan inside 64 MiB, or what is missing"},
+    {"plan small.yaml --json | jq .peak_bytes", "the peak, for a program"},
+    {"plan llama.yaml --device a10g", "on a card that is not here"},
+    {"plan small.yaml --html plan.html", "a picture of the hold"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "plan",
+    .summary = "show where every byte will live, before anything runs",
+    .usage = "[OPTION...] CONFIG",
+    .description = "Chooses micro-batch, accumulation, recomputation, loss slices, optimizer placement and state tier "
+                   "so that the job fits its budget and is predicted to run fastest, and shows the result. Exits 0 "
+                   "when it fits and 3 when nothing does; then the missing bytes and the cheapest remedies are "
+                   "listed.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+static enum plim_status write_html(const struct plan_report *report, const char *path, struct plim_error *err)
+{
+    struct strbuf page = STRBUF_INIT;
+    report_html(report, &page);
+    enum plim_status status = file_write_atomic(path, page.data, page.len, err);
+    strbuf_release(&page);
+    return status;
+}
+
+/* Everything after the job is loaded: search, then the forms that were asked for. */
+static int show(struct job *job, const struct plan_options *o, const struct device_facts *facts)
+{
+    struct plan_request request;
+    struct plan plan = {0};
+    struct plan_report report;
+    struct plim_error err = {0}, no_fit = {0};
+    struct strbuf out = STRBUF_INIT;
+    job_request(job, facts, trainer_overhead(), &request);
+    enum plim_status status = trainer_check_budget(job, &request, &err);
+    if (status == PLIM_OK) status = plan_search(&request, &plan, &no_fit);
+    bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
+    if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK) shown = false, status = err.status;
+    if (!shown && err.status == PLIM_OK) err = no_fit;
+    if (shown && o->html && write_html(&report, o->html, &err) != PLIM_OK) shown = false, status = err.status;
+    int code = shown ? plim_exit_code(status) : cli_error(&err);
+    if (shown) {
+        if (o->tape) tape_print(&plan.tape, &out);
+        if (o->json)
+            report_json(&report, &out);
+        else if (!o->tape)
+            report_text(&report, cli_colour(STDOUT_FILENO), &out);
+        int failed = cli_print(&out);
+        if (status == PLIM_NO_FIT) fprintf(stderr, "plimsoll: %s\n", no_fit.text);
+        if (failed) code = failed;
+    }
+    plan_release(&plan);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct plan_options o = {0};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    struct job job;
+    struct device *device = NULL;
+    struct preset preset;
+    int code = cli_options(&command, argc, argv, &o, &store, &rest);
+    if (code >= 0) goto out;
+    if (o.list_devices) {
+        struct strbuf text = STRBUF_INIT;
+        preset_list(&text);
+        code = cli_print(&text);
+        goto out;
+    }
+    if (rest.args.count != 1) {
+        plim_fail(&err, PLIM_BAD_INPUT, "plan: give one config file; see plimsoll plan --help");
+        code = cli_error(&err);
+        goto out;
+    }
+    o.job.config = rest.args.items[0];
+    job_init(&job);
+    enum plim_status status = cli_load_job(&job, &o.job, &err);
+    if (status == PLIM_OK && o.device) status = preset_find(o.device, &preset, &err);
+    if (status == PLIM_OK && !o.device) status = cli_open_device(&job, &device, &err);
+    code = status == PLIM_OK ? show(&job, &o, device ? &device->facts : &preset.facts) : cli_error(&err);
+    if (device) device->ops->close(device);
+    job_release(&job);
+out:
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_plan = {&command, run, false};

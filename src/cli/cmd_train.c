@@ -1,0 +1,182 @@
+/* cmd_train.c - plimsoll train: exactly as planned. */
+#include "cli/cli.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "cli/train_log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct train_flags {
+    struct job_options job;
+    int64_t steps;
+    const char *log;
+    bool resume, profile, json, no_save;
+    struct string_list budget_at;
+};
+
+#define AT(field) offsetof(struct train_flags, field)
+static const struct option_row rows[] = {
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "hold this line instead of the config's, e.g. 64MiB",
+     .given = OPTION_GIVEN(struct train_flags, job.budget_given)},
+    {"budget-at", 0, OPTION_STRING_LIST, AT(budget_at), "STEP=BYTES",
+     "before this step the budget becomes BYTES; repeatable"},
+    {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's"},
+    {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "JSON lines on standard output (the default when it is not a terminal)"},
+    {"resume", 'r', OPTION_FLAG, AT(resume), NULL, "go on from the newest checkpoint of output.dir, if there is one"},
+    {"no-checkpoint", 0, OPTION_FLAG, AT(no_save), NULL, "do not save at the end"},
+    {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
+    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key; repeatable"},
+    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
+};
+
+static const struct option_example examples[] = {
+    {"train small.yaml --budget 64MiB", "plan and train inside 64 MiB"},
+    {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
+    {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
+    {"train small.yaml --resume", "go on after a stop or a crash"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "train",
+    .summary = "train a model inside its budget, exactly as planned",
+    .usage = "[OPTION...] CONFIG",
+    .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT and SIGTERM "
+                   "save a checkpoint and exit with 130. A budget that falls below what any plan needs saves a "
+                   "checkpoint and exits with 3.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stop_asked = 1;
+}
+
+static void listen_to_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t x = ((const struct budget_change *)a)->step, y = ((const struct budget_change *)b)->step;
+    return (x > y) - (x < y);
+}
+
+/* "50=40MiB" */
+static enum plim_status read_changes(const struct string_list *texts, struct budget_change *out, struct plim_error *err)
+{
+    for (size_t i = 0; i < texts->count; i++) {
+        char *end;
+        uint64_t bytes;
+        errno = 0;
+        long long step = strtoll(texts->items[i], &end, 10);
+        if (*end != '=' || end == texts->items[i] || step < 1 || errno)
+            return plim_fail(err, PLIM_BAD_INPUT, "--budget-at %s: write STEP=BYTES, e.g. 50=40MiB", texts->items[i]);
+        enum plim_status status = bytes_parse(end + 1, &bytes, err);
+        if (status != PLIM_OK) {
+            plim_error_prefix(err, "--budget-at");
+            return status;
+        }
+        out[i] = (struct budget_change){step, (int64_t)bytes};
+    }
+    qsort(out, texts->count, sizeof *out, by_step);
+    return PLIM_OK;
+}
+
+static enum plim_status open_log(struct train_log *log, const struct train_flags *f, struct job *job,
+                                 struct plim_error *err)
+{
+    *log = (struct train_log){.started = clock_seconds(), .job = job};
+    bool to_stdout = f->json || (f->log && !strcmp(f->log, "-")) || (!f->log && !isatty(STDOUT_FILENO));
+    if (f->log && strcmp(f->log, "-")) {
+        log->json = fopen(f->log, f->resume ? "a" : "w");
+        if (!log->json)
+            return plim_fail(err, PLIM_IO, "%s: cannot write the log: %s; choose another --log", f->log, strerror(errno));
+    } else if (to_stdout) {
+        log->json = stdout;
+    }
+    if (!f->job.quiet && !to_stdout) log->people = stdout;
+    if (!f->job.quiet && to_stdout && isatty(STDERR_FILENO)) log->people = stderr;
+    log->bar = log->people && isatty(fileno(log->people));
+    return PLIM_OK;
+}
+
+static void print_profile(const struct trainer *t)
+{
+    double all = 0;
+    for (int k = 0; k < OP_KIND_COUNT; k++) all += t->op_seconds[k];
+    fprintf(stderr, "%-12s %10s %7s\n", "op", "seconds", "share");
+    for (int k = 0; k < OP_KIND_COUNT; k++)
+        if (t->op_seconds[k] > 0)
+            fprintf(stderr, "%-12s %10.3f %6.1f%%\n", op_row(k)->name, t->op_seconds[k], 100 * t->op_seconds[k] / all);
+}
+
+static int train(struct job *job, const struct train_flags *f)
+{
+    struct plim_error err = {0};
+    struct device *device = NULL;
+    struct trainer *trainer = NULL;
+    struct train_log log = {0};
+    struct budget_change *changes = calloc(f->budget_at.count + 1, sizeof *changes);
+    enum plim_status status = changes ? read_changes(&f->budget_at, changes, &err)
+                                      : plim_fail(&err, PLIM_NO_MEMORY, "out of memory");
+    if (status == PLIM_OK) status = cli_open_device(job, &device, &err);
+    if (status == PLIM_OK) status = open_log(&log, f, job, &err);
+    if (status == PLIM_OK) {
+        struct train_options options = {.resume = f->resume,
+                                        .changes = changes,
+                                        .nchanges = (int)f->budget_at.count,
+                                        .listener = {train_log_hear, &log},
+                                        .stop = &stop_asked,
+                                        .profile = f->profile,
+                                        .save_at_end = !f->no_save};
+        listen_to_signals();
+        status = trainer_open(job, device, &options, &trainer, &err);
+    }
+    if (status == PLIM_OK) status = trainer_run(trainer, &err);
+    if (trainer && f->profile) print_profile(trainer);
+    if (status == PLIM_OK && log.failed)
+        status = plim_fail(&err, PLIM_IO, "%s: the log could not be written in full", f->log ? f->log : "standard output");
+    trainer_close(trainer);
+    if (log.json && log.json != stdout) fclose(log.json);
+    if (device) device->ops->close(device);
+    free(changes);
+    return status == PLIM_OK ? 0 : cli_error(&err);
+}
+
+static int run(int argc, char **argv)
+{
+    struct train_flags f = {0};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    struct job job;
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0 && rest.args.count != 1) {
+        plim_fail(&err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
+        code = cli_error(&err);
+    }
+    if (code < 0) {
+        f.job.config = rest.args.items[0];
+        enum plim_status status = cli_load_job(&job, &f.job, &err);
+        if (f.steps > 0) job.training.steps = f.steps;
+        code = status == PLIM_OK ? train(&job, &f) : cli_error(&err);
+        job_release(&job);
+    }
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_train = {&command, run, false};

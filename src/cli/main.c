@@ -1,0 +1,124 @@
+/* main.c - finds the subcommand and hands over. */
+#include "cli/cli.h"
+#include "base/nearest.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <stdlib.h>
+
+static const struct subcommand *const subcommands[] = {
+    &subcommand_plan, &subcommand_train, &subcommand_generate, &subcommand_eval,
+    &subcommand_export, &subcommand_pack, &subcommand_version, &subcommand_docs, NULL};
+
+static const struct command *commands[sizeof subcommands / sizeof *subcommands];
+
+static const struct man_section sections[] = {
+    {"EXIT STATUS", "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
+                    "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
+                    "after saving."},
+    {"ENVIRONMENT", "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
+                    "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
+    {NULL, NULL}};
+
+static struct program program = {
+    .name = "plimsoll",
+    .version = PLIMSOLL_VERSION,
+    .date = "2026-11-15",
+    .summary = "train transformer models inside a memory budget",
+    .description = "Give a model and a number of bytes. Plimsoll plans every byte before the run, shows the plan, "
+                   "and trains exactly as planned.",
+    .commands = commands,
+    .sections = sections,
+};
+
+const struct subcommand *const *cli_subcommands(void) { return subcommands; }
+
+const struct program *cli_program(void)
+{
+    int n = 0;
+    for (int i = 0; subcommands[i]; i++)
+        if (!subcommands[i]->hidden) commands[n++] = subcommands[i]->command;
+    commands[n] = NULL;
+    return &program;
+}
+
+int cli_error(const struct plim_error *err)
+{
+    fprintf(stderr, "plimsoll: %s\n", err->text);
+    return plim_exit_code(err->status);
+}
+
+int cli_print(struct strbuf *text)
+{
+    size_t written = fwrite(text->data, 1, text->len, stdout);
+    int failed = written != text->len || fflush(stdout);
+    strbuf_release(text);
+    if (failed) fprintf(stderr, "plimsoll: standard output: write failed\n");
+    return failed ? 2 : 0;
+}
+
+bool cli_colour(int fd)
+{
+    const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
+    return isatty(fd) && !(no && *no) && term && strcmp(term, "dumb");
+}
+
+int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,
+                struct options_rest *rest)
+{
+    struct plim_error err = {0};
+    if (options_parse(command, argc, argv, target, store, rest, &err) != PLIM_OK) return cli_error(&err);
+    if (!rest->help) return -1;
+    struct strbuf text = STRBUF_INIT;
+    options_help(command, "plimsoll", &text);
+    return cli_print(&text);
+}
+
+static void print_note(void *arg, const char *where, const char *path, const char *note)
+{
+    (void)arg;
+    fprintf(stderr, "plimsoll: %s: '%s' is accepted: %s\n", where, path, note);
+}
+
+enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err)
+{
+    struct schema_listener notes = {print_note, NULL};
+    const struct schema_listener *listener = options->quiet ? NULL : &notes;
+    job_init(job);
+    enum plim_status status = job_load(job, options->config, listener, err);
+    for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
+        status = job_set(job, options->set.items[i], listener, err);
+    if (options->budget_given) job->budget = options->budget, job->budget_given = true;
+    if (status == PLIM_OK) status = job_finish(job, err);
+    return status;
+}
+
+enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
+{
+    return device_cpu_open((int)job->training.threads, out, err);
+}
+
+static int overview(FILE *to)
+{
+    struct strbuf text = STRBUF_INIT;
+    options_overview(cli_program(), &text);
+    fwrite(text.data, 1, text.len, to);
+    strbuf_release(&text);
+    return to == stdout ? 0 : 2;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) return overview(stderr);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return overview(stdout);
+    if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
+    struct nearest near = nearest_begin(argv[1]);
+    for (int i = 0; subcommands[i]; i++) {
+        if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);
+        if (!subcommands[i]->hidden) nearest_offer(&near, subcommands[i]->command->name);
+    }
+    fprintf(stderr, "plimsoll: unknown command '%s'; %s%s\n", argv[1], near.best ? "did you mean " : "see plimsoll --help",
+            near.best ? near.best : "");
+    return 2;
+}

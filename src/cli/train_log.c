@@ -1,0 +1,171 @@
+/* train_log.c - see train_log.h. */
+#include "cli/train_log.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/table.h"
+#include "job/report.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const names[] = {"plan", "note", "resume", "step", "eval", "replan", "checkpoint", "end"};
+
+static void put_memory(struct json_writer *w, const struct train_event *e)
+{
+    json_begin_object(w, "memory");
+    json_int(w, "used", e->used);
+    json_int(w, "budget", e->budget);
+    json_str(w, "status", memory_status_name(e->status));
+    json_end_object(w);
+}
+
+static void put_plan(struct json_writer *w, struct train_log *log, const struct train_event *e)
+{
+    json_int(w, "budget_bytes", e->budget);
+    json_int(w, "planned_total", e->plan->total);
+    json_int(w, "arena_bytes", e->plan->layout.arena_bytes);
+    json_int(w, "disk_bytes", e->plan->disk);
+    report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
+    json_double(w, "plan_ms", 1e3 * (e->kind == TRAIN_REPLANNED ? e->plan_seconds : e->plan->search_seconds));
+}
+
+static void put_step(struct json_writer *w, const struct train_event *e)
+{
+    json_double(w, "loss", e->loss);
+    json_double(w, "lr", e->lr);
+    if (e->grad_norm >= 0)
+        json_double(w, "grad_norm", e->grad_norm);
+    else
+        json_null(w, "grad_norm");
+    json_int(w, "tokens", e->tokens);
+    json_double(w, "tokens_per_s", e->tokens_per_s);
+    json_double(w, "step_ms", e->seconds * 1e3);
+    if (e->scale != 1) json_double(w, "loss_scale", e->scale);
+    if (e->skipped) json_bool(w, "skipped", true);
+    put_memory(w, e);
+}
+
+static void put_fields(struct json_writer *w, struct train_log *log, const struct train_event *e)
+{
+    switch (e->kind) {
+    case TRAIN_PLANNED: put_plan(w, log, e); break;
+    case TRAIN_STEP: put_step(w, e); break;
+    case TRAIN_NOTE: json_str(w, "text", e->text); break;
+    case TRAIN_RESUMED:
+    case TRAIN_SAVED: json_str(w, "path", e->text); break;
+    case TRAIN_EVAL:
+        json_double(w, "loss", e->loss);
+        json_double(w, "perplexity", exp(e->loss));
+        json_int(w, "tokens", e->tokens);
+        break;
+    case TRAIN_REPLANNED:
+        put_plan(w, log, e);
+        json_double(w, "move_ms", e->move_seconds * 1e3);
+        json_int(w, "moved_bytes", e->moved_bytes);
+        put_memory(w, e);
+        break;
+    case TRAIN_ENDED:
+        json_int(w, "planned_peak", e->planned_peak);
+        json_int(w, "ledger_peak", e->ledger_peak);
+        json_int(w, "rss_peak", e->rss_peak);
+        json_double(w, "seconds", clock_seconds() - log->started);
+        break;
+    }
+}
+
+static void write_json(struct train_log *log, const struct train_event *e)
+{
+    struct strbuf line = STRBUF_INIT;
+    struct json_writer w;
+    json_writer_init(&w, &line, 0);
+    json_begin_object(&w, NULL);
+    json_str(&w, "event", names[e->kind]);
+    if (e->kind != TRAIN_PLANNED && e->kind != TRAIN_NOTE) json_int(&w, "step", e->step);
+    put_fields(&w, log, e);
+    json_end_object(&w);
+    strbuf_addf(&line, "\n");
+    if (fwrite(line.data, 1, line.len, log->json) != line.len || fflush(log->json)) log->failed = true;
+    strbuf_release(&line);
+}
+
+/* Hours and minutes left, at the speed so far. */
+static const char *time_left(const struct train_log *log, const struct train_event *e, char *buf, size_t size)
+{
+    double each = (clock_seconds() - log->started) / (double)(e->step ? e->step : 1);
+    long left = lround(each * (double)(e->steps - e->step));
+    snprintf(buf, size, left >= 3600 ? "%ld:%02ld h" : "%ld:%02ld", left >= 3600 ? left / 3600 : left / 60,
+             left >= 3600 ? left / 60 % 60 : left % 60);
+    return buf;
+}
+
+static void draw_step(struct train_log *log, const struct train_event *e)
+{
+    struct strbuf line = STRBUF_INIT;
+    char used[BYTES_TEXT], budget[BYTES_TEXT], left[32];
+    int room = (int)(sizeof log->losses / sizeof *log->losses);
+    if (log->nlosses == room) memmove(log->losses, log->losses + 1, sizeof log->losses - sizeof *log->losses), log->nlosses--;
+    log->losses[log->nlosses++] = e->loss;
+    if (log->bar) {
+        strbuf_addf(&line, "\r\033[K");
+        table_bar(&line, (double)e->step / (double)e->steps, 20);
+        strbuf_addf(&line, " ");
+    }
+    strbuf_addf(&line, "step %lld/%lld  loss %.4f  ", (long long)e->step, (long long)e->steps, e->loss);
+    int from = log->nlosses > 16 ? log->nlosses - 16 : 0;
+    if (log->bar) table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
+    strbuf_addf(&line, "%.0f tok/s  %s of %s", e->tokens_per_s, bytes_format(used, (uint64_t)e->used),
+                bytes_format(budget, (uint64_t)e->budget));
+    if (e->status != MEMORY_NORMAL) strbuf_addf(&line, " (%s)", memory_status_name(e->status));
+    if (log->bar) strbuf_addf(&line, "  %s left", time_left(log, e, left, sizeof left));
+    if (!log->bar || e->step == e->steps) strbuf_addf(&line, "\n");
+    fwrite(line.data, 1, line.len, log->people);
+    fflush(log->people);
+    strbuf_release(&line);
+}
+
+static void tell_plan(struct train_log *log, const struct train_event *e)
+{
+    char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64];
+    const struct knobs *k = &e->plan->knobs;
+    fprintf(log->people, "%s%s %s of %s: micro-batch %lld x %lld, recompute %s, loss in %d, state on %s%s\n",
+            log->bar && e->kind == TRAIN_REPLANNED ? "\r\033[K" : "",
+            e->kind == TRAIN_REPLANNED ? "re-planned" : "planned", bytes_format(total, (uint64_t)e->plan->total),
+            bytes_format(budget, (uint64_t)e->budget), (long long)k->micro_batch, (long long)k->accumulation,
+            knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks, tier_name((enum tier)k->state_tier),
+            k->optimizer_in_backward ? ", optimizer in backward" : "");
+}
+
+static void tell_end(struct train_log *log, const struct train_event *e)
+{
+    char planned[BYTES_TEXT], ledger[BYTES_TEXT], rss[BYTES_TEXT];
+    fprintf(log->people, "planned %s, ledger %s, process %s at its peak; %lld steps in %.1f s\n",
+            bytes_format(planned, (uint64_t)e->planned_peak), bytes_format(ledger, (uint64_t)e->ledger_peak),
+            bytes_format(rss, (uint64_t)e->rss_peak), (long long)e->step, clock_seconds() - log->started);
+}
+
+static void tell_people(struct train_log *log, const struct train_event *e)
+{
+    const char *clear = log->bar ? "\r\033[K" : "";
+    switch (e->kind) {
+    case TRAIN_PLANNED:
+    case TRAIN_REPLANNED: tell_plan(log, e); break;
+    case TRAIN_STEP: draw_step(log, e); break;
+    case TRAIN_NOTE: fprintf(log->people, "%s\n", e->text); break;
+    case TRAIN_RESUMED: fprintf(log->people, "going on after step %lld from %s\n", (long long)e->step, e->text); break;
+    case TRAIN_SAVED: fprintf(log->people, "%ssaved %s\n", clear, e->text); break;
+    case TRAIN_EVAL:
+        fprintf(log->people, "%sevaluation after step %lld: loss %.4f, perplexity %.2f\n", clear, (long long)e->step,
+                e->loss, exp(e->loss));
+        break;
+    case TRAIN_ENDED: tell_end(log, e); break;
+    }
+}
+
+void train_log_hear(void *arg, const struct train_event *event)
+{
+    struct train_log *log = arg;
+    bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every && event->step != event->steps;
+    if (rare) return;
+    if (log->json) write_json(log, event);
+    if (log->people) tell_people(log, event);
+}

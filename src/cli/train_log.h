@@ -1,0 +1,23 @@
+/* train_log.h - what a run tells: JSON lines for programs, a progress line for people. */
+#ifndef PLIM_CLI_TRAIN_LOG_H
+#define PLIM_CLI_TRAIN_LOG_H
+
+#include "train/trainer.h"
+#include <stdio.h>
+
+struct train_log {
+    FILE *json;       /* NULL: none */
+    FILE *people;     /* NULL: none; a terminal gets a progress bar, anything else a line per event */
+    bool bar, colour;
+    bool failed;      /* a JSON line could not be written */
+    double started;
+    double losses[48]; /* the last ones, for the curve */
+    int nlosses;
+    const char *command_name;
+    struct job *job;
+};
+
+/* A train_listener's function; arg is a struct train_log. */
+void train_log_hear(void *log, const struct train_event *event);
+
+#endif

@@ -1,0 +1,66 @@
+/* model_rig.c - see model_rig.h. */
+#include "support/model_rig.h"
+#include "model/hf.h"
+#include "train/weights_start.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void must(struct model_rig *rig, enum plim_status status) {
+    if (status != PLIM_OK) fail_msg("%s", rig->err.text);
+}
+
+static void build(struct model_rig *rig, const struct rig_options *o) {
+    struct model_shape shape = {.batch = o->batch, .time = o->time, .head = o->head};
+    tape_init(&rig->tape);
+    must(rig, model_emit(&rig->spec, &shape, &rig->tape, &rig->err));
+    must(rig, pass_precision(&rig->tape, o->precision, &rig->err));
+    if (o->head == HEAD_LOSS) must(rig, pass_loss_chunks(&rig->tape, o->loss_chunks, &rig->err));
+    if (!o->grad) return;
+    must(rig, pass_grad(&rig->tape, &rig->err));
+    must(rig, pass_recompute(&rig->tape, &o->recompute, &rig->err));
+    struct update_options update = {.optimizer = OPTIMIZER_ADAMW,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.999f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .in_backward = o->in_backward};
+    if (o->update) must(rig, pass_update(&rig->tape, &update, &rig->err));
+    /* Without an update the test reads the gradients: they must outlive the tape. */
+    for (int i = 0; i < rig->tape.ntensors && !o->update; i++)
+        if (rig->tape.tensors[i].cls == CLASS_GRAD) rig->tape.tensors[i].flags |= TENSOR_OUTPUT;
+}
+
+void rig_open(struct model_rig *rig, const struct rig_options *o) {
+    memset(rig, 0, sizeof *rig);
+    must(rig, hf_config_load(o->model, &rig->spec, &rig->err));
+    build(rig, o);
+    must(rig, tape_verify(&rig->tape, &rig->err));
+    must(rig, device_cpu_open(o->threads ? o->threads : 2, &rig->device, &rig->err));
+    struct layout_options layout = {.facts = &rig->device->facts, .accumulation = 1};
+    must(rig, layout_make(&rig->tape, &layout, &rig->layout, &rig->err));
+    must(rig, layout_verify(&rig->tape, &rig->layout, &rig->err));
+    must(rig, rig->device->ops->commit(rig->device, (size_t)rig->layout.arena_bytes, &rig->err));
+    must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, NULL, &rig->err));
+    must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));
+    must(rig, weights_from_directory(&rig->exec, &rig->spec, o->model, NULL, &rig->err));
+}
+
+void rig_close(struct model_rig *rig) {
+    rig->device->ops->close(rig->device);
+    layout_release(&rig->layout);
+    tape_release(&rig->tape);
+}
+
+void rig_write(struct model_rig *rig, const char *label, const void *data, size_t bytes) {
+    int id = tape_find(&rig->tape, label, -1);
+    if (id < 0) fail_msg("the tape has no tensor %s", label);
+    must(rig, exec_write(&rig->exec, id, data, 0, (int64_t)bytes, &rig->err));
+}
+
+void rig_read(struct model_rig *rig, int tensor, void *data, size_t bytes) {
+    must(rig, exec_read(&rig->exec, tensor, data, 0, (int64_t)bytes, &rig->err));
+}

@@ -1,0 +1,43 @@
+/* model_rig.h - a model made ready to run in a test: tape, layout, device, weights, in one struct.
+ *
+ *     struct model_rig rig;
+ *     rig_open(&rig, &(struct rig_options){.model = dir, .batch = 2, .time = 24, .grad = true});
+ *     rig_write(&rig, "ids", ids, bytes);
+ *     exec_loop(&rig.exec, 0, &rig.err);
+ *     rig_close(&rig);
+ *
+ * Failures end the test through cmocka. */
+#ifndef PLIM_TESTS_MODEL_RIG_H
+#define PLIM_TESTS_MODEL_RIG_H
+
+#include "exec/exec.h"
+#include "model/model.h"
+#include "tape/pass.h"
+
+struct rig_options {
+    const char *model; /* Hugging Face directory */
+    int64_t batch, time;
+    enum model_head head;
+    bool grad, update; /* backward; AdamW as in the golden files */
+    enum precision precision;
+    struct recompute_options recompute;
+    int loss_chunks;
+    bool in_backward;
+    int threads;
+};
+
+struct model_rig {
+    struct model_spec spec;
+    struct tape tape;
+    struct layout layout;
+    struct device *device;
+    struct exec exec;
+    struct plim_error err;
+};
+
+void rig_open(struct model_rig *rig, const struct rig_options *options);
+void rig_close(struct model_rig *rig);
+void rig_write(struct model_rig *rig, const char *label, const void *data, size_t bytes);
+void rig_read(struct model_rig *rig, int tensor, void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,421 @@
+/* Matrix multiply against a double-precision reference, and its promises bit for bit: the result depends neither
+ * on the thread count, nor on where K is split over accumulating calls, nor on the rows and columns around an
+ * element. The program runs itself once more for every lower instruction level of the machine. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include "device/cpu/cpu_features.h"
+#include "device/cpu/gemm.h"
+#include "device/cpu/tile.h"
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_TEAM = 3, PAD = 3, GUARD = 64 };
+static const unsigned char MARK = 0xa5;
+
+static struct threads *teams[MAX_TEAM + 1];
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+/* A value of the test: small integers make every fp32 sum exact, the others exercise rounding. */
+static float value(uint32_t *state, bool exact)
+{
+    uint32_t r = next_random(state);
+    return exact ? (float)((int)(r % 9) - 4) : (float)r * 0x1p-23f - 1.0f;
+}
+
+static void put(void *at, enum dtype type, int64_t i, float f)
+{
+    dtype_convert((char *)at + (size_t)i * dtype_size(type), type, &f, DT_F32, 1);
+}
+
+static double get(const void *at, enum dtype type, int64_t i)
+{
+    double d;
+    dtype_convert(&d, DT_F64, (const char *)at + (size_t)i * dtype_size(type), type, 1);
+    return d;
+}
+
+/* An exactly sized block, so that a sanitizer sees every step outside. */
+static void *fresh(int64_t n, enum dtype type, uint32_t *state, bool exact)
+{
+    void *p = malloc((size_t)(n ? n : 1) * dtype_size(type));
+    assert_non_null(p);
+    for (int64_t i = 0; i < n; i++) put(p, type, i, value(state, exact));
+    return p;
+}
+
+struct trial {
+    int64_t m, n, k;
+    enum dtype type, c_type;
+    bool a_turned, b_turned; /* contiguous over m; contiguous over k */
+    bool bias, add, in_place, exact;
+};
+
+struct data {
+    struct gemm g;
+    void *c_before; /* C as filled, with its padding columns */
+    int64_t c_count;
+};
+
+static struct data make(const struct trial *t, uint32_t seed)
+{
+    struct data d = {{.m = t->m, .n = t->n, .k = t->k, .ab_type = t->type, .c_type = t->c_type}, NULL, 0};
+    struct gemm *g = &d.g;
+    g->a_rs = t->a_turned ? 1 : t->k + PAD;
+    g->a_cs = t->a_turned ? t->m + PAD : 1;
+    g->b_rs = t->b_turned ? 1 : t->n + PAD;
+    g->b_cs = t->b_turned ? t->k + PAD : 1;
+    g->c_rs = t->n + PAD;
+    d.c_count = t->m * g->c_rs;
+    g->a = fresh((t->m - 1) * g->a_rs + (t->k ? t->k - 1 : 0) * g->a_cs + 1, t->type, &seed, t->exact);
+    g->b = fresh((t->k ? t->k - 1 : 0) * g->b_rs + (t->n - 1) * g->b_cs + 1, t->type, &seed, t->exact);
+    g->c = fresh(d.c_count, t->c_type, &seed, t->exact);
+    g->bias = t->bias ? fresh(t->n, t->type, &seed, t->exact) : NULL;
+    if (t->add) g->add = t->in_place ? g->c : fresh(d.c_count, t->c_type, &seed, t->exact);
+    d.c_before = malloc((size_t)d.c_count * dtype_size(t->c_type));
+    assert_non_null(d.c_before);
+    memcpy(d.c_before, g->c, (size_t)d.c_count * dtype_size(t->c_type));
+    return d;
+}
+
+static void drop(struct data *d)
+{
+    free((void *)(uintptr_t)d->g.a);
+    free((void *)(uintptr_t)d->g.b);
+    free((void *)(uintptr_t)d->g.bias);
+    if (d->g.add != d->g.c) free((void *)(uintptr_t)d->g.add);
+    free(d->g.c);
+    free(d->c_before);
+}
+
+static void refill(struct data *d)
+{
+    memcpy(d->g.c, d->c_before, (size_t)d->c_count * dtype_size(d->g.c_type));
+}
+
+/* Run with a workspace of exactly the promised size; fail when anything after it was touched. */
+static void run(const struct gemm *g, int threads)
+{
+    size_t bytes = gemm_workspace(g->m, g->n, g->k, g->ab_type, g->c_type, threads);
+    unsigned char *workspace = aligned_alloc(64, (bytes + GUARD + 63) & ~(size_t)63);
+    assert_non_null(workspace);
+    memset(workspace + bytes, MARK, GUARD);
+    gemm_run(g, workspace, teams[threads]);
+    for (int i = 0; i < GUARD; i++) assert_int_equal(workspace[bytes + (size_t)i], MARK);
+    free(workspace);
+}
+
+static void fail_at(const struct trial *t, int64_t m, int64_t n, double got, double want)
+{
+    fail_msg("%lldx%lldx%lld %s->%s turned %d%d bias %d add %d in place %d: C[%lld,%lld] is %.9g, not %.9g",
+             (long long)t->m, (long long)t->n, (long long)t->k, dtype_name(t->type), dtype_name(t->c_type),
+             t->a_turned, t->b_turned, t->bias, t->add, t->in_place, (long long)m, (long long)n, got, want);
+}
+
+static void check_element(const struct trial *t, const struct data *d, const double *a, const double *b,
+                          int64_t m, int64_t n)
+{
+    const struct gemm *g = &d->g;
+    int64_t at = m * g->c_rs + n;
+    double start = t->bias ? get(g->bias, t->type, n) : 0, sum = 0, size = fabs(start);
+    if (t->add) {
+        double r = get(t->in_place ? d->c_before : g->add, t->c_type, at);
+        start += r, size += fabs(r);
+    }
+    for (int64_t k = 0; k < t->k; k++) sum += a[k] * b[k], size += fabs(a[k] * b[k]);
+    double want = start + sum, got = get(g->c, t->c_type, at);
+    if (t->exact) {
+        float f = (float)want;
+        char rounded[8];
+        dtype_convert(rounded, t->c_type, &f, DT_F32, 1);
+        if (got != get(rounded, t->c_type, 0)) fail_at(t, m, n, got, want);
+        return;
+    }
+    double bound = size * 0x1p-22 * (8 + sqrt((double)t->k)) + 1e-30;
+    if (t->c_type == DT_BF16) bound += fabs(want) * 0x1p-8;
+    if (t->c_type == DT_F16) bound += fabs(want) * 0x1p-11 + 0x1p-24;
+    if (!(fabs(got - want) <= bound)) fail_at(t, m, n, got, want);
+}
+
+/* Every element of C against double sums, and the padding columns against what was there. */
+static void check(const struct trial *t, const struct data *d)
+{
+    const struct gemm *g = &d->g;
+    double *a = malloc((size_t)(t->m * t->k + 1) * sizeof *a), *b = malloc((size_t)(t->n * t->k + 1) * sizeof *b);
+    assert_true(a && b);
+    for (int64_t i = 0; i < t->m * t->k; i++) {
+        a[i] = get(g->a, t->type, i / t->k * g->a_rs + i % t->k * g->a_cs);
+    }
+    for (int64_t i = 0; i < t->n * t->k; i++) {
+        b[i] = get(g->b, t->type, i / t->k * g->b_cs + i % t->k * g->b_rs);
+    }
+    for (int64_t m = 0; m < t->m; m++) {
+        for (int64_t n = 0; n < t->n; n++) check_element(t, d, a + m * t->k, b + n * t->k, m, n);
+        for (int64_t n = t->n; n < g->c_rs; n++) {
+            double was = get(d->c_before, t->c_type, m * g->c_rs + n);
+            if (get(g->c, t->c_type, m * g->c_rs + n) != was) fail_at(t, m, n, get(g->c, t->c_type, n), was);
+        }
+    }
+    free(a);
+    free(b);
+}
+
+static void try_one(const struct trial *t, uint32_t seed)
+{
+    struct data d = make(t, seed);
+    run(&d.g, 1 + (int)(seed % MAX_TEAM));
+    check(t, &d);
+    drop(&d);
+}
+
+static const struct {
+    enum dtype ab, c;
+} type_pairs[] = {
+    {DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F16}, {DT_F16, DT_F32},
+};
+enum { PAIRS = sizeof type_pairs / sizeof *type_pairs };
+
+/* All 32 combinations of strides and extras, for every pair of types and small odd shapes. */
+static void test_small(void **state)
+{
+    (void)state;
+    static const int64_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 31, 40};
+    static const int64_t ns[] = {1, 3, 4, 11, 12, 13, 16, 24, 31, 33, 47, 65};
+    static const int64_t ks[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 66};
+    uint32_t seed = 1;
+    for (int i = 0; i < 32 * PAIRS * 6; i++) {
+        struct trial t = {.type = type_pairs[i % PAIRS].ab, .c_type = type_pairs[i % PAIRS].c};
+        int bits = i / PAIRS;
+        t.a_turned = bits & 1, t.b_turned = bits >> 1 & 1, t.bias = bits >> 2 & 1;
+        t.add = bits >> 3 & 1, t.in_place = bits >> 4 & 1;
+        t.exact = (i / (32 * PAIRS)) & 1;
+        t.m = ms[next_random(&seed) % (sizeof ms / sizeof *ms)];
+        t.n = ns[next_random(&seed) % (sizeof ns / sizeof *ns)];
+        t.k = ks[next_random(&seed) % (sizeof ks / sizeof *ks)];
+        try_one(&t, next_random(&seed));
+    }
+}
+
+/* Several k blocks, both ways of sharing, several tasks. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {
+        {1, 100, 1027}, {3, 50, 2 * GEMM_KC}, {20, 130, GEMM_KC + 1}, {130, 61, 700}, {300, 40, 1030},
+    };
+    uint32_t seed = 7;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int i = 0; i < PAIRS * 4; i++) {
+            struct trial t = {.m = shapes[s][0], .n = shapes[s][1], .k = shapes[s][2]};
+            t.type = type_pairs[i % PAIRS].ab, t.c_type = type_pairs[i % PAIRS].c;
+            t.a_turned = i / PAIRS & 1, t.b_turned = i / PAIRS >> 1 & 1;
+            t.bias = next_random(&seed) & 1, t.add = next_random(&seed) & 1;
+            t.in_place = next_random(&seed) & 1, t.exact = next_random(&seed) & 1;
+            try_one(&t, next_random(&seed));
+        }
+    }
+}
+
+/* So large that the shared panel is packed in several rounds, over columns and over k. */
+static void test_rounds(void **state)
+{
+    (void)state;
+    struct trial f32 = {.m = 70, .n = 1031, .k = 2100, .type = DT_F32, .c_type = DT_F32, .exact = true};
+    f32.add = f32.in_place = f32.a_turned = true;
+    try_one(&f32, 3);
+    struct trial bf16 = {.m = 140, .n = 200, .k = 13000, .type = DT_BF16, .c_type = DT_BF16};
+    bf16.bias = bf16.b_turned = true;
+    try_one(&bf16, 4);
+}
+
+static void same_bits(const struct data *d, const void *want, const char *what)
+{
+    if (memcmp(d->g.c, want, (size_t)d->c_count * dtype_size(d->g.c_type)) != 0) {
+        fail_msg("%s changes the result: %lldx%lldx%lld %s", what, (long long)d->g.m, (long long)d->g.n,
+                 (long long)d->g.k, dtype_name(d->g.ab_type));
+    }
+}
+
+static void *copy_of_c(const struct data *d)
+{
+    size_t bytes = (size_t)d->c_count * dtype_size(d->g.c_type);
+    void *copy = malloc(bytes);
+    assert_non_null(copy);
+    memcpy(copy, d->g.c, bytes);
+    return copy;
+}
+
+static struct trial invariant_trial(int i, int64_t m, int64_t n, int64_t k)
+{
+    struct trial t = {.m = m, .n = n, .k = k, .bias = true, .add = true, .in_place = true};
+    t.type = type_pairs[i].ab, t.c_type = type_pairs[i].c;
+    t.b_turned = i & 1, t.a_turned = i >> 1 & 1;
+    return t;
+}
+
+static void test_thread_count(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * PAIRS; i++) {
+        struct trial t = invariant_trial(i % PAIRS, i < PAIRS ? 77 : 515, 205, 1100);
+        struct data d = make(&t, (uint32_t)i);
+        run(&d.g, 1);
+        void *want = copy_of_c(&d);
+        for (int threads = 2; threads <= MAX_TEAM; threads++) {
+            refill(&d);
+            run(&d.g, threads);
+            same_bits(&d, want, "the thread count");
+        }
+        free(want);
+        drop(&d);
+    }
+}
+
+static void test_split_k(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PAIRS; i++) {
+        if (type_pairs[i].c != DT_F32) continue;
+        struct trial t = invariant_trial(i, 45, 100, 3 * GEMM_KC + 70);
+        struct data d = make(&t, (uint32_t)i + 50);
+        run(&d.g, 1);
+        void *want = copy_of_c(&d);
+        size_t size = dtype_size(t.type);
+        for (int64_t cut = GEMM_KC; cut <= 3 * GEMM_KC; cut += GEMM_KC) {
+            refill(&d);
+            struct gemm first = d.g, rest = d.g;
+            first.k = cut, rest.k = t.k - cut;
+            rest.a = (const char *)d.g.a + (size_t)(cut * d.g.a_cs) * size;
+            rest.b = (const char *)d.g.b + (size_t)(cut * d.g.b_rs) * size;
+            rest.bias = NULL, rest.add = rest.c;
+            run(&first, 2);
+            run(&rest, 2);
+            same_bits(&d, want, "splitting K");
+        }
+        free(want);
+        drop(&d);
+    }
+}
+
+/* One row, or any few rows and columns, computed alone. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static const int64_t heights[] = {1, 2, 3, 5, 8, 11};
+    for (int i = 0; i < PAIRS; i++) {
+        struct trial t = invariant_trial(i, 30, 61, GEMM_KC + 90);
+        struct data d = make(&t, (uint32_t)i + 90);
+        run(&d.g, 2);
+        void *want = copy_of_c(&d);
+        size_t size = dtype_size(t.type), c_size = dtype_size(t.c_type);
+        refill(&d);
+        for (int64_t m = 0, h = 0; m < t.m; m += heights[h++ % 6]) {
+            for (int64_t n = 0; n < t.n; n += 17) {
+                struct gemm part = d.g;
+                part.m = heights[h % 6] < t.m - m ? heights[h % 6] : t.m - m;
+                part.n = t.n - n < 17 ? t.n - n : 17;
+                part.a = (const char *)d.g.a + (size_t)(m * d.g.a_rs) * size;
+                part.b = (const char *)d.g.b + (size_t)(n * d.g.b_cs) * size;
+                part.bias = (const char *)d.g.bias + (size_t)n * size;
+                part.c = (char *)d.g.c + (size_t)(m * d.g.c_rs + n) * c_size;
+                part.add = part.c;
+                run(&part, 1);
+            }
+        }
+        same_bits(&d, want, "cutting M and N");
+        free(want);
+        drop(&d);
+    }
+}
+
+static void test_tile(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1}, {64, 128, 64}, {37, 19, 80}, {128, 128, 256}, {5, 64, 33}};
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    uint32_t seed = 5;
+    for (int i = 0; i < 5 * 3 * 3; i++) {
+        int64_t m = shapes[i % 5][0], n = shapes[i % 5][1], k = shapes[i % 5][2];
+        enum dtype type = types[i / 5 % 3], src = types[i / 15];
+        float *c = fresh(m * n, DT_F32, &seed, true), *was = malloc((size_t)(m * n) * sizeof *was);
+        void *a = fresh(m * k, src, &seed, true), *b = fresh(k * n, src, &seed, true);
+        void *ap = aligned_alloc(64, tile_a_bytes(type, m, k)), *bp = aligned_alloc(64, tile_b_bytes(type, k, n));
+        assert_true(was && ap && bp);
+        memcpy(was, c, (size_t)(m * n) * sizeof *c);
+        bool turned = i & 1, accumulate = i & 2;
+        tile_pack_a(type, ap, a, src, turned ? 1 : k, turned ? m : 1, m, k);
+        tile_pack_b(type, bp, b, src, turned ? 1 : n, turned ? k : 1, k, n);
+        tile_multiply(type, c, n, ap, bp, m, n, k, accumulate);
+        for (int64_t e = 0; e < m * n; e++) {
+            double want = accumulate ? was[e] : 0;
+            for (int64_t p = 0; p < k; p++) {
+                want += get(a, src, turned ? p * m + e / n : e / n * k + p) *
+                        get(b, src, turned ? e % n * k + p : p * n + e % n);
+            }
+            assert_true(c[e] == (float)want);
+        }
+        free(c), free(was), free(a), free(b), free(ap), free(bp);
+    }
+}
+
+static int start_teams(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    for (int i = 1; i <= MAX_TEAM; i++) {
+        if (threads_start(i, &teams[i], &err) != PLIM_OK) return -1;
+    }
+    return 0;
+}
+
+static int stop_teams(void **state)
+{
+    (void)state;
+    for (int i = 1; i <= MAX_TEAM; i++) threads_free(teams[i]);
+    return 0;
+}
+
+/* This program again, at a lower level. */
+static int run_at(const char *self, enum cpu_level level)
+{
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("PLIMSOLL_CPU", cpu_level_name(level), 1);
+        execl(self, self, (char *)NULL);
+        _exit(127);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small),        cmocka_unit_test(test_blocks),  cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_thread_count), cmocka_unit_test(test_split_k), cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_tile),
+    };
+    int failed = 0;
+    if (!getenv("PLIMSOLL_CPU")) {
+        for (int level = 0; level < CPU_LEVELS; level++) {
+            if ((int)cpu_level() != level && cpu_has((enum cpu_level)level)) {
+                failed += run_at(argv[0], (enum cpu_level)level);
+            }
+        }
+    }
+    failed += cmocka_run_group_tests_name(cpu_level_name(cpu_level()), tests, start_teams, stop_teams);
+    return failed;
+}

@@ -1,0 +1,545 @@
+/* test_model.c - specs, their forward tapes, rotary frequencies and config.json. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "data/safetensors.h"
+#include "model/hf.h"
+#include "tape/pass.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const golden[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"};
+enum { GOLDEN = sizeof golden / sizeof golden[0] };
+
+static const char *golden_path(char *buf, size_t size, const char *name, const char *file) {
+    const char *root = getenv("SRC_DIR");
+    snprintf(buf, size, "%s/tests/golden/%s/%s", root ? root : ".", name, file);
+    return buf;
+}
+
+static enum plim_status parse(const char *text, struct model_spec *spec, struct plim_error *err) {
+    struct doc *doc;
+    enum plim_status status = json_parse(text, strlen(text), "config.json", &doc, err);
+    if (status == PLIM_OK) status = hf_config_read(&doc->root, "config.json", spec, err), doc_free(doc);
+    return status;
+}
+
+static void expect_spec(const char *text, struct model_spec *spec) {
+    struct plim_error err = {0};
+    enum plim_status status = parse(text, spec, &err);
+    if (status != PLIM_OK) print_error("%s\n", err.text);
+    assert_int_equal(status, PLIM_OK);
+}
+
+/* --- known models -----------------------------------------------------------------------------------------
+ */
+
+static const char llama_1b[] =
+    "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":128256,"
+    "\"hidden_size\":2048,\"intermediate_size\":8192,\"num_hidden_layers\":16,\"num_attention_heads\":32,"
+    "\"num_key_value_heads\":8,\"head_dim\":64,\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-05,"
+    "\"rope_theta\":500000.0,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\",\"bos_token_id\":128000,"
+    "\"eos_token_id\":[128001,128008,128009],\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
+    "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}}";
+
+static const char llama_70b[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":128256,\"hidden_size\":8192,\"intermediate_size\":28672,"
+    "\"num_hidden_layers\":80,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rope_theta\":500000.0,"
+    "\"tie_word_embeddings\":false,\"max_position_embeddings\":8192}";
+
+static const char mistral_7b[] =
+    "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"vocab_size\":32000,"
+    "\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,\"num_attention_heads\":32,"
+    "\"num_key_value_heads\":8,\"sliding_window\":4096,\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0}";
+
+static const char qwen2_05b[] =
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":151936,"
+    "\"hidden_size\":896,\"intermediate_size\":4864,\"num_hidden_layers\":24,\"num_attention_heads\":14,"
+    "\"num_key_value_heads\":2,\"use_sliding_window\":false,\"sliding_window\":32768,\"max_window_layers\":"
+    "24,"
+    "\"tie_word_embeddings\":true,\"rope_theta\":1000000.0,\"max_position_embeddings\":32768}";
+
+static const char gpt2_small[] =
+    "{\"activation_function\":\"gelu_new\",\"architectures\":[\"GPT2LMHeadModel\"],\"attn_pdrop\":0.1,"
+    "\"bos_token_id\":50256,\"eos_token_id\":50256,\"layer_norm_epsilon\":1e-05,\"model_type\":\"gpt2\","
+    "\"n_ctx\":1024,\"n_embd\":768,\"n_head\":12,\"n_layer\":12,\"n_positions\":1024,\"vocab_size\":50257}";
+
+static void known_parameter_counts(void **state) {
+    static const struct {
+        const char *config;
+        int64_t count;
+    } models[] = {{llama_1b, 1235814400},
+                  {llama_70b, 70553706496},
+                  {mistral_7b, 7241732096},
+                  {qwen2_05b, 494032768},
+                  {gpt2_small, 124439808}};
+    struct model_spec spec;
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        expect_spec(models[i].config, &spec);
+        assert_int_equal(model_param_count(&spec), models[i].count);
+    }
+}
+
+static void fields_are_read(void **state) {
+    struct model_spec spec;
+    (void)state;
+    expect_spec(llama_1b, &spec);
+    assert_string_equal(model_architecture_name(spec.arch), "llama");
+    assert_int_equal(spec.head_dim, 64);
+    assert_int_equal(spec.rope.kind, ROPE_LLAMA3);
+    assert_int_equal(spec.eos_count, 3);
+    assert_int_equal(spec.eos_token_ids[2], 128009);
+    assert_true(spec.norm_eps == 1e-5 && spec.tie_embeddings && !spec.qkv_bias);
+    expect_spec(mistral_7b, &spec);
+    assert_int_equal(model_layer_window(&spec, 0), 4096);
+    assert_false(spec.tie_embeddings);
+    expect_spec(qwen2_05b, &spec);
+    assert_int_equal(model_layer_window(&spec, 23), 0);
+    assert_true(spec.qkv_bias && !spec.o_bias);
+    expect_spec(gpt2_small, &spec);
+    assert_int_equal(spec.intermediate_size, 3072);
+    assert_true(spec.tie_embeddings && !model_uses_rope(&spec));
+}
+
+/* --- config.json: variants and refusals -------------------------------------------------------------------
+ */
+
+#define TINY    "\"vocab_size\":64,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4"
+#define LLAMA   "{\"model_type\":\"llama\"," TINY ",\"num_attention_heads\":4"
+#define QWEN2   "{\"model_type\":\"qwen2\"," TINY ",\"num_attention_heads\":4"
+#define MISTRAL "{\"model_type\":\"mistral\"," TINY ",\"num_attention_heads\":8"
+#define GPT2    "{\"model_type\":\"gpt2\",\"vocab_size\":64,\"n_embd\":64,\"n_layer\":2,\"n_head\":4"
+
+static void variants_are_understood(void **state) {
+    struct model_spec spec;
+    (void)state;
+    expect_spec(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}", &spec);
+    assert_true(spec.rope_theta == 5e5 && spec.rope.kind == ROPE_NONE);
+    expect_spec(LLAMA ",\"rope_theta\":7,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}}",
+                &spec);
+    assert_true(spec.rope_theta == 7 && spec.rope.kind == ROPE_LINEAR && spec.rope.factor == 2);
+    expect_spec(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":8.0},\"rope_parameters\":null}",
+                &spec);
+    assert_true(spec.rope_theta == 10000 && spec.rope.factor == 8);
+    expect_spec(LLAMA
+                ",\"num_key_value_heads\":null,\"head_dim\":32,\"attention_bias\":true,\"mlp_bias\":true}",
+                &spec);
+    assert_true(spec.num_kv_heads == 4 && spec.head_dim == 32 && spec.qkv_bias && spec.o_bias &&
+                spec.mlp_bias);
+    expect_spec(LLAMA ",\"hidden_act\":\"swish\",\"layer_types\":[\"full_attention\",\"full_attention\","
+                      "\"full_attention\",\"full_attention\"],\"eos_token_id\":999}",
+                &spec);
+    assert_true(spec.sliding_window == 0 && spec.eos_count == 0);
+    expect_spec(MISTRAL ",\"sliding_window\":null}", &spec);
+    assert_true(spec.sliding_window == 0 && spec.num_kv_heads == 8);
+    expect_spec(MISTRAL ",\"num_key_value_heads\":2}", &spec);
+    assert_true(spec.sliding_window == 4096 && spec.num_kv_heads == 2);
+    expect_spec(QWEN2 ",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_layers\":3}", &spec);
+    assert_true(model_layer_window(&spec, 2) == 0 && model_layer_window(&spec, 3) == 8);
+    expect_spec(QWEN2 ",\"use_sliding_window\":true,\"sliding_window\":8,\"layer_types\":[\"full_attention\","
+                      "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
+                &spec);
+    assert_true(model_layer_window(&spec, 0) == 0 && model_layer_window(&spec, 1) == 8);
+    expect_spec("{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":64,\"n_embd\":64,\"n_layer\":2,"
+                "\"n_head\":4,\"n_inner\":null,\"n_positions\":32,\"tie_word_embeddings\":false}",
+                &spec);
+    assert_true(spec.intermediate_size == 256 && !spec.tie_embeddings && spec.bos_token_id == -1);
+}
+
+static void refusals_name_the_cause(void **state) {
+    static const struct {
+        const char *text, *part;
+        enum plim_status status;
+    } cases[] = {
+        {"[]", "expected a map", PLIM_BAD_INPUT},
+        {"{}", "'model_type' is missing", PLIM_BAD_INPUT},
+        {"{\"model_type\":\"gemma2\"}", "'gemma2' is not supported; supported: llama", PLIM_UNSUPPORTED},
+        {"{\"architectures\":[\"T5Model\"]}", "'T5Model' is not supported", PLIM_UNSUPPORTED},
+        {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]}",
+         "'LlamaForSequenceClassification'", PLIM_UNSUPPORTED},
+        {"{\"model_type\":\"llama\"}", "key 'vocab_size' is missing", PLIM_BAD_INPUT},
+        {"{\"model_type\":\"llama\"," TINY "}", "key 'num_attention_heads' is missing", PLIM_BAD_INPUT},
+        {LLAMA ",\"vocab_size2\":1,\"head_dim\":\"x\"}", "key 'head_dim': expected a whole number",
+         PLIM_BAD_INPUT},
+        {LLAMA ",\"rms_norm_eps\":\"x\"}", "key 'rms_norm_eps': expected a number", PLIM_BAD_INPUT},
+        {LLAMA ",\"tie_word_embeddings\":1}", "expected true or false", PLIM_BAD_INPUT},
+        {LLAMA ",\"hidden_act\":\"gelu\"}", "activation 'gelu' is not supported", PLIM_UNSUPPORTED},
+        {LLAMA ",\"hidden_act\":3}", "key 'hidden_act': expected a text", PLIM_BAD_INPUT},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}", "rope type 'yarn'",
+         PLIM_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":3}", "key 'rope_scaling': expected a map", PLIM_BAD_INPUT},
+        {LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1}}}", "per layer type",
+         PLIM_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0.5}}", "'factor': 0.5",
+         PLIM_BAD_INPUT},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "high_freq_factor",
+         PLIM_BAD_INPUT},
+        {LLAMA ",\"partial_rotary_factor\":0.5}", "partial_rotary_factor", PLIM_UNSUPPORTED},
+        {LLAMA ",\"num_key_value_heads\":3}", "nearest number that does is 2", PLIM_BAD_INPUT},
+        {LLAMA ",\"num_key_value_heads\":8}", "'num_key_value_heads': 8", PLIM_BAD_INPUT},
+        {LLAMA ",\"head_dim\":15}", "is odd", PLIM_BAD_INPUT},
+        {LLAMA ",\"rms_norm_eps\":0}", "'rms_norm_eps'", PLIM_BAD_INPUT},
+        {LLAMA ",\"max_position_embeddings\":0}", "key 'max_position_embeddings': 0", PLIM_BAD_INPUT},
+        {LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quantised ('gptq')",
+         PLIM_UNSUPPORTED},
+        {LLAMA ",\"eos_token_id\":\"x\"}", "key 'eos_token_id'", PLIM_BAD_INPUT},
+        {LLAMA ",\"layer_types\":[\"full_attention\"]}", "a list of 4 texts", PLIM_BAD_INPUT},
+        {LLAMA
+         ",\"layer_types\":[\"chunked_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}",
+         "'chunked_attention'", PLIM_UNSUPPORTED},
+        {QWEN2
+         ",\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\",\"full_attention\"],"
+         "\"use_sliding_window\":true,\"sliding_window\":8}",
+         "full_attention after sliding_attention (layer 1)", PLIM_UNSUPPORTED},
+        {"{\"model_type\":\"llama\"," TINY ",\"num_attention_heads\":7}", "the nearest number that does is 8",
+         PLIM_BAD_INPUT},
+        {"{\"model_type\":\"llama\"," TINY ",\"num_attention_heads\":0}", "key 'num_attention_heads': 0",
+         PLIM_BAD_INPUT},
+        {"{\"model_type\":\"llama\",\"vocab_size\":1,\"hidden_size\":64,\"intermediate_size\":96,"
+         "\"num_hidden_layers\":4,\"num_attention_heads\":4}",
+         "key 'vocab_size': 1 is out of range", PLIM_BAD_INPUT},
+        {GPT2 ",\"n_inner\":-3}", "key 'n_inner': -3", PLIM_BAD_INPUT},
+        {GPT2 ",\"activation_function\":\"relu\"}", "activation 'relu'", PLIM_UNSUPPORTED},
+        {GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", "scale_attn_by_inverse_layer_idx",
+         PLIM_UNSUPPORTED},
+        {GPT2 ",\"head_dim\":8}", "must be n_embd 64", PLIM_BAD_INPUT},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct model_spec spec;
+        struct plim_error err = {0};
+        enum plim_status status = parse(cases[i].text, &spec, &err);
+        if (status != cases[i].status || !strstr(err.text, cases[i].part))
+            print_error("%s\n  -> %d '%s'\n", cases[i].text, (int)status, err.text);
+        assert_int_equal(status, cases[i].status);
+        assert_non_null(strstr(err.text, cases[i].part));
+        assert_non_null(strstr(err.text, "config.json"));
+    }
+}
+
+/* What is written is read back as the same model. */
+static void configs_round_trip(void **state) {
+    static const char *const texts[] = {
+        llama_1b,
+        llama_70b,
+        mistral_7b,
+        qwen2_05b,
+        gpt2_small,
+        MISTRAL ",\"sliding_window\":null}",
+        QWEN2 ",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_layers\":3}",
+        LLAMA
+        ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":8.0},\"head_dim\":32,\"attention_bias\":true}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct model_spec before, after;
+        struct strbuf text = STRBUF_INIT;
+        expect_spec(texts[i], &before);
+        hf_config_write(&before, DT_BF16, &text);
+        assert_non_null(strstr(strbuf_text(&text), "\"torch_dtype\": \"bfloat16\""));
+        expect_spec(strbuf_text(&text), &after);
+        struct strbuf again = STRBUF_INIT;
+        hf_config_write(&after, DT_BF16, &again);
+        assert_string_equal(strbuf_text(&text), strbuf_text(&again));
+        assert_int_equal(model_param_count(&before), model_param_count(&after));
+        strbuf_release(&text);
+        strbuf_release(&again);
+    }
+}
+
+/* --- rotary frequencies -----------------------------------------------------------------------------------
+ */
+
+static void expect_near(float a, float b) {
+    if (fabsf(a - b) > 3e-7f * fabsf(b)) print_error("%.9g is not %.9g\n", (double)a, (double)b);
+    assert_true(fabsf(a - b) <= 3e-7f * fabsf(b));
+}
+
+/* Values of transformers for the three bands of LLaMA-3.2-1B, and for linear scaling. */
+static void known_frequencies(void **state) {
+    static const struct {
+        int index;
+        float value;
+    } llama3[] = {{0, 1.0f},
+                  {1, 0.663601279f},
+                  {14, 0.00321144611f},
+                  {15, 0.00129054801f},
+                  {16, 0.000429556705f},
+                  {17, 9.70828623e-05f},
+                  {18, 1.94616387e-05f},
+                  {31, 9.41830649e-08f}};
+    static const float linear[8] = {0.25f,          0.079056941f,    0.0250000004f,   0.00790569466f,
+                                    0.00249999994f, 0.000790569466f, 0.000250000012f, 7.90569466e-05f};
+    struct model_spec spec;
+    float out[32];
+    (void)state;
+    expect_spec(llama_1b, &spec);
+    model_rope_frequencies(&spec, out);
+    for (size_t i = 0; i < sizeof llama3 / sizeof llama3[0]; i++)
+        expect_near(out[llama3[i].index], llama3[i].value);
+    expect_spec(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}", &spec);
+    model_rope_frequencies(&spec, out);
+    for (int i = 0; i < 8; i++) expect_near(out[i], linear[i]);
+}
+
+static void golden_frequencies(void **state) {
+    (void)state;
+    for (int i = 0; i < GOLDEN; i++) {
+        struct model_spec spec;
+        struct safetensors set;
+        struct plim_error err = {0};
+        char path[512];
+        float want[64], got[64];
+        assert_int_equal(
+            hf_config_load(golden_path(path, sizeof path, golden[i], "config.json"), &spec, &err), PLIM_OK);
+        if (!model_uses_rope(&spec)) continue;
+        golden_path(path, sizeof path, golden[i], "expected.safetensors");
+        assert_int_equal(safetensors_open(path, &set, &err), PLIM_OK);
+        const struct safetensor *t = safetensors_find(&set, "inv_freq");
+        assert_non_null(t);
+        assert_int_equal(t->count, spec.head_dim / 2);
+        assert_int_equal(safetensors_read_all(&set, t, DT_F32, want, &err), PLIM_OK);
+        model_rope_frequencies(&spec, got);
+        for (int k = 0; k < t->count; k++) expect_near(got[k], want[k]);
+        safetensors_close(&set);
+    }
+}
+
+/* --- tapes ------------------------------------------------------------------------------------------------
+ */
+
+static void load_golden(int i, struct model_spec *spec) {
+    char path[512];
+    struct plim_error err = {0};
+    enum plim_status status =
+        hf_config_load(golden_path(path, sizeof path, golden[i], "config.json"), spec, &err);
+    if (status != PLIM_OK) print_error("%s\n", err.text);
+    assert_int_equal(status, PLIM_OK);
+}
+
+static void emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape) {
+    struct plim_error err = {0};
+    tape_init(tape);
+    enum plim_status status = model_emit(spec, shape, tape, &err);
+    if (status != PLIM_OK) print_error("%s\n", err.text);
+    assert_int_equal(status, PLIM_OK);
+}
+
+static int64_t params_of(const struct tape *tape) {
+    int64_t n = 0;
+    for (int i = 0; i < tape->ntensors; i++)
+        if (tape->tensors[i].cls == CLASS_PARAM) n += tensor_count(&tape->tensors[i]);
+    return n;
+}
+
+static const struct op *op_writing(const struct tape *tape, int id) {
+    for (int i = 0; i < tape->nops; i++)
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (tape->ops[i].out[k] == id) return &tape->ops[i];
+    return NULL;
+}
+
+/* Layers are marked, parts are right, residuals ride on linears, every parameter is counted once and read. */
+static void check_ops(const struct model_spec *spec, const struct tape *tape) {
+    int layer = -1, adds = 0;
+    for (int i = 0; i < tape->nops; i++) {
+        const struct op *op = &tape->ops[i];
+        bool head = op->kind == OP_XENT || (op->kind == OP_LINEAR && op->layer < 0);
+        assert_int_equal(op->part, head ? PART_HEAD : PART_FORWARD);
+        assert_true(op->layer == layer || op->layer == layer + 1 || op->layer == -1);
+        if (op->layer >= 0) layer = op->layer;
+        if (op->kind == OP_LINEAR && op->in[3] >= 0) adds++;
+        assert_int_not_equal(op->kind, OP_ADD);
+    }
+    assert_int_equal(layer, spec->num_layers - 1);
+    assert_int_equal(adds, 2 * spec->num_layers);
+    assert_int_equal(params_of(tape), model_param_count(spec));
+}
+
+static void training_tapes(void **state) {
+    (void)state;
+    for (int i = 0; i < GOLDEN; i++) {
+        struct model_spec spec;
+        struct tape tape;
+        load_golden(i, &spec);
+        emit(&spec, &(struct model_shape){.batch = 2, .time = 24, .head = HEAD_LOSS}, &tape);
+        check_ops(&spec, &tape);
+        int loss = tape_find(&tape, "loss", -1);
+        assert_true(loss >= 0 && (tape.tensors[loss].flags & TENSOR_OUTPUT));
+        assert_int_equal(op_writing(&tape, loss)->accumulate, ACC_AFTER_FIRST);
+        assert_true(tape_find(&tape, "targets", -1) >= 0 && tape_find(&tape, "step.scalars", -1) >= 0);
+        assert_int_equal(tape_find(&tape, "rope.inv_freq", -1) >= 0, model_uses_rope(&spec));
+        assert_int_equal(tape.loop_end, tape.nops);
+        tape_release(&tape);
+    }
+}
+
+/* The passes accept what the builders emit. */
+static void training_passes(void **state) {
+    (void)state;
+    for (int i = 0; i < GOLDEN; i++) {
+        struct model_spec spec;
+        struct tape tape;
+        struct plim_error err = {0};
+        load_golden(i, &spec);
+        emit(&spec, &(struct model_shape){.batch = 2, .time = 24, .head = HEAD_LOSS}, &tape);
+        struct update_options update = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+        enum plim_status status = pass_precision(&tape, PRECISION_BF16, &err);
+        if (status == PLIM_OK) status = pass_loss_chunks(&tape, 2, &err);
+        if (status == PLIM_OK) status = pass_grad(&tape, &err);
+        if (status == PLIM_OK)
+            status = pass_recompute(&tape, &(struct recompute_options){RECOMPUTE_FULL, 0}, &err);
+        if (status == PLIM_OK) status = pass_update(&tape, &update, &err);
+        if (status == PLIM_OK) status = tape_verify(&tape, &err);
+        if (status != PLIM_OK) print_error("%s: %s\n", golden[i], err.text);
+        assert_int_equal(status, PLIM_OK);
+        int64_t grads = 0;
+        for (int k = 0; k < tape.ntensors; k++)
+            if (tape.tensors[k].cls == CLASS_GRAD && tape.tensors[k].view_of < 0)
+                grads += tensor_count(&tape.tensors[k]);
+        assert_int_equal(grads, model_param_count(&spec));
+        tape_release(&tape);
+    }
+}
+
+static void logits_tapes(void **state) {
+    (void)state;
+    for (int i = 0; i < GOLDEN; i++) {
+        struct model_spec spec;
+        struct tape tape;
+        load_golden(i, &spec);
+        emit(&spec, &(struct model_shape){.batch = 2, .time = 7, .head = HEAD_LOGITS}, &tape);
+        check_ops(&spec, &tape);
+        const struct tensor *logits = &tape.tensors[tape_find(&tape, "logits", -1)];
+        assert_true(logits->flags & TENSOR_OUTPUT);
+        assert_int_equal(tensor_count(logits), 2 * 7 * spec.vocab_size);
+        assert_int_equal(tape_find(&tape, "targets", -1), -1);
+        tape_release(&tape);
+    }
+}
+
+static void check_cached(const struct model_spec *spec, const struct model_shape *shape, int64_t rows) {
+    struct tape tape;
+    emit(spec, shape, &tape);
+    check_ops(spec, &tape);
+    assert_int_equal(tensor_count(&tape.tensors[tape_find(&tape, "logits", -1)]), rows * spec->vocab_size);
+    for (int layer = 0; layer < spec->num_layers; layer++) {
+        int k = tape_find(&tape, "kv.k", layer), v = tape_find(&tape, "kv.v", layer);
+        assert_true(k >= 0 && v >= 0 && k != v);
+        assert_int_equal(tape.tensors[k].cls, CLASS_KV);
+        assert_int_equal(tape.tensors[k].dim[1], shape->kv_length);
+    }
+    for (int i = 0; i < tape.nops; i++) {
+        const struct op *op = &tape.ops[i];
+        if (op->kind != OP_ATTN) continue;
+        assert_true(op->attr.cached);
+        assert_int_equal(op->attr.window, model_layer_window(spec, op->layer));
+        assert_int_equal(op->in[1], tape_find(&tape, "kv.k", op->layer));
+    }
+    struct plim_error err = {0};
+    assert_int_equal(pass_precision(&tape, PRECISION_BF16, &err), PLIM_OK);
+    assert_int_equal(tape_verify(&tape, &err), PLIM_OK);
+    tape_release(&tape);
+}
+
+static void cached_tapes(void **state) {
+    (void)state;
+    for (int i = 0; i < GOLDEN; i++) {
+        struct model_spec spec;
+        load_golden(i, &spec);
+        check_cached(&spec, &(struct model_shape){1, 9, 40, HEAD_LAST_LOGITS}, 1);
+        check_cached(&spec, &(struct model_shape){3, 1, 40, HEAD_LAST_LOGITS}, 3);
+        check_cached(&spec, &(struct model_shape){2, 5, 40, HEAD_LOGITS}, 10);
+    }
+}
+
+/* The last token's hidden state is the last row of the norm's output. */
+static void last_row_is_a_view(void **state) {
+    struct model_spec spec;
+    struct tape tape;
+    (void)state;
+    load_golden(0, &spec);
+    emit(&spec, &(struct model_shape){1, 9, 0, HEAD_LAST_LOGITS}, &tape);
+    const struct op *op = op_writing(&tape, tape_find(&tape, "logits", -1));
+    const struct tensor *x = &tape.tensors[op->in[0]];
+    assert_int_equal(x->view_of, tape_find(&tape, "norm", -1));
+    assert_int_equal(x->view_offset, 8 * spec.hidden_size * 4);
+    assert_int_equal(tensor_count(x), spec.hidden_size);
+    tape_release(&tape);
+}
+
+static void shapes_are_checked(void **state) {
+    static const struct {
+        struct model_shape shape;
+        const char *part;
+    } cases[] = {{{0, 8, 0, HEAD_LOSS}, "at least 1"},
+                 {{1, 0, 0, HEAD_LOSS}, "at least 1"},
+                 {{1, 129, 0, HEAD_LOSS}, "'max_position_embeddings' 128"},
+                 {{1, 8, 129, HEAD_LOGITS}, "'max_position_embeddings' 128"},
+                 {{INT64_C(1) << 40, 8, 0, HEAD_LOSS}, "2^31 tokens"},
+                 {{1, 8, 4, HEAD_LOGITS}, "cannot take 8 tokens"},
+                 {{1, 8, 16, HEAD_LOSS}, "no loss"},
+                 {{2, 8, 0, HEAD_LAST_LOGITS}, "batch 1 or time 1"}};
+    struct model_spec spec;
+    (void)state;
+    load_golden(0, &spec);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tape tape;
+        struct plim_error err = {0};
+        tape_init(&tape);
+        assert_int_not_equal(model_emit(&spec, &cases[i].shape, &tape, &err), PLIM_OK);
+        if (!strstr(err.text, cases[i].part)) print_error("%s\n", err.text);
+        assert_non_null(strstr(err.text, cases[i].part));
+        tape_release(&tape);
+    }
+}
+
+static void initial_values(void **state) {
+    struct model_spec spec;
+    (void)state;
+    expect_spec(llama_1b, &spec);
+    assert_int_equal(model_param_init(&spec, "model.norm.weight").kind, INIT_ONES);
+    assert_true(model_param_init(&spec, "model.layers.%d.mlp.down_proj.weight").std == 0.02f);
+    expect_spec(gpt2_small, &spec);
+    assert_int_equal(model_param_init(&spec, "transformer.h.%d.attn.c_attn.bias").kind, INIT_ZEROS);
+    assert_true(model_param_init(&spec, "transformer.h.%d.attn.c_attn.weight").std == 0.02f);
+    struct param_init narrow = model_param_init(&spec, "transformer.h.%d.mlp.c_proj.weight");
+    assert_int_equal(narrow.kind, INIT_NORMAL);
+    assert_true(fabsf(narrow.std - 0.02f / sqrtf(24.0f)) < 1e-8f);
+}
+
+static void architectures_are_listed(void **state) {
+    (void)state;
+    assert_null(model_architecture("bert"));
+    assert_null(model_architecture_at(4));
+    for (int i = 0; model_architecture_at(i); i++)
+        assert_ptr_equal(model_architecture(model_architecture_name(model_architecture_at(i))),
+                         model_architecture_at(i));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_parameter_counts),
+        cmocka_unit_test(fields_are_read),
+        cmocka_unit_test(variants_are_understood),
+        cmocka_unit_test(refusals_name_the_cause),
+        cmocka_unit_test(configs_round_trip),
+        cmocka_unit_test(known_frequencies),
+        cmocka_unit_test(golden_frequencies),
+        cmocka_unit_test(training_tapes),
+        cmocka_unit_test(training_passes),
+        cmocka_unit_test(logits_tapes),
+        cmocka_unit_test(cached_tapes),
+        cmocka_unit_test(last_row_is_a_view),
+        cmocka_unit_test(shapes_are_checked),
+        cmocka_unit_test(initial_values),
+        cmocka_unit_test(architectures_are_listed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
