@@ -17,8 +17,8 @@ enum plim_status {
     PLIM_BAD_INPUT,   /* the user can mend it: config, flags, files that lie      -> exit 2 */
     PLIM_NO_FIT,      /* no plan fits the budget                                  -> exit 3 */
     PLIM_NO_MEMORY,   /* the system or the ledger refused bytes                   -> exit 4 */
-    PLIM_IO,          /* read or write failed; the text carries the system's words -> exit 5 */
-    PLIM_UNSUPPORTED, /* understood, but this build or machine cannot             -> exit 6 */
+    PLIM_IO,          /* read or write failed; the text carries the system's words -> exit 2 */
+    PLIM_UNSUPPORTED, /* understood, but this build or machine cannot             -> exit 2 */
     PLIM_INTERRUPTED, /* asked to stop (SIGINT, SIGTERM); state was saved          -> exit 130 */
     PLIM_BUG,         /* our own invariant broke                                  -> exit 70 */
 };

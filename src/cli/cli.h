@@ -38,8 +38,16 @@ struct job_options {
     bool quiet;
 };
 
-/* Load the config and apply overrides; notes about needless keys go to stderr unless quiet. */
+/* Load the config and apply overrides; notes about needless keys go to stderr unless quiet. The job is to be
+ * released whatever is returned. */
 enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err);
+/* The same without job_finish: for a caller that still changes something. */
+enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
+
+/* Where the weights are (find_model.c): a folder with config.json is taken as it is, a run folder stands for its
+ * newest checkpoint, a configuration file for the newest checkpoint of its output.dir. */
+enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
+#define CLI_PATH 1024
 
 /* The CPU with the job's thread count. */
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);

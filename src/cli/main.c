@@ -81,7 +81,7 @@ static void print_note(void *arg, const char *where, const char *path, const cha
     fprintf(stderr, "plimsoll: %s: '%s' is accepted: %s\n", where, path, note);
 }
 
-enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err)
+enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
     struct schema_listener notes = {print_note, NULL};
     const struct schema_listener *listener = options->quiet ? NULL : &notes;
@@ -90,8 +90,13 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
         status = job_set(job, options->set.items[i], listener, err);
     if (options->budget_given) job->budget = options->budget, job->budget_given = true;
-    if (status == PLIM_OK) status = job_finish(job, err);
     return status;
+}
+
+enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err)
+{
+    enum plim_status status = cli_read_job(job, options, err);
+    return status == PLIM_OK ? job_finish(job, err) : status;
 }
 
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)

@@ -36,6 +36,9 @@ struct kernel {
     kernel_workspace *workspace; /* NULL: needs none */
 };
 
+/* Classes of a device's ledger: the arena, and what the process takes beside it. */
+enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
+
 struct device;
 
 struct device_ops {

@@ -6,8 +6,16 @@ static bool needs_global_norm(const struct job *job)
     return job->training.clip > 0 || job->training.precision == PRECISION_F16;
 }
 
-/* Slices of 4 MiB keep the staging of offloaded state small and the disk busy. */
-#define OFFLOAD_SLICE (4 << 20)
+/* Staging of offloaded state: slices large enough to keep the disk busy and, for large models, few enough to keep
+ * the tape short. */
+#define OFFLOAD_SLICE  (4 << 20)
+#define OFFLOAD_SLICES 512
+
+static int64_t offload_slice(const struct job *job)
+{
+    int64_t share = model_param_count(&job->spec) * 12 / OFFLOAD_SLICES;
+    return share > OFFLOAD_SLICE ? share : OFFLOAD_SLICE;
+}
 
 static enum plim_status run_passes(const struct job *job, const struct knobs *knobs, struct tape *tape,
                                    struct plim_error *err)
@@ -20,9 +28,9 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
                                     .beta2 = (float)t->beta2,
                                     .eps = (float)t->eps,
                                     .weight_decay = (float)t->weight_decay,
-                                    .global_norm = needs_global_norm(job),
+                                    .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward};
-    struct offload_options offload = {(enum tier)knobs->state_tier, OFFLOAD_SLICE};
+    struct offload_options offload = {(enum tier)knobs->state_tier, offload_slice(job)};
     enum plim_status status;
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;

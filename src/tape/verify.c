@@ -6,18 +6,18 @@
 static enum plim_status check_tensor(const struct tape *tape, int id, struct plim_error *err)
 {
     const struct tensor *t = &tape->tensors[id];
-    char name[160];
-    tape_tensor_name(tape, id, name, sizeof name);
-    if (t->ndim < 1 || t->ndim > TENSOR_MAX_DIM) return plim_fail(err, PLIM_BUG, "%s: %d dimensions", name, t->ndim);
-    for (int i = 0; i < t->ndim; i++)
-        if (t->dim[i] < 1) return plim_fail(err, PLIM_BUG, "%s: dimension %d is %lld", name, i, (long long)t->dim[i]);
-    if (t->owner >= tape->ntensors) return plim_fail(err, PLIM_BUG, "%s: owner out of range", name);
-    if (t->view_of < 0) return PLIM_OK;
-    if (t->view_of >= tape->ntensors || tape->tensors[t->view_of].view_of >= 0)
-        return plim_fail(err, PLIM_BUG, "%s: is a view of something that is no root", name);
-    if (t->view_offset < 0 || t->view_offset + tensor_bytes(t) > tensor_bytes(&tape->tensors[t->view_of]))
-        return plim_fail(err, PLIM_BUG, "%s: view leaves its root", name);
-    return PLIM_OK;
+    const char *wrong = NULL;
+    if (t->ndim < 1 || t->ndim > TENSOR_MAX_DIM) wrong = "number of dimensions";
+    for (int i = 0; i < t->ndim && !wrong; i++)
+        if (t->dim[i] < 1) wrong = "empty dimension";
+    if (t->owner >= tape->ntensors) wrong = "owner out of range";
+    if (!wrong && t->view_of >= 0) {
+        if (t->view_of >= tape->ntensors || tape->tensors[t->view_of].view_of >= 0)
+            wrong = "view of something that is no root";
+        else if (t->view_offset < 0 || t->view_offset + tensor_bytes(t) > tensor_bytes(&tape->tensors[t->view_of]))
+            wrong = "view leaves its root";
+    }
+    return wrong ? plim_fail(err, PLIM_BUG, "tensor %d (%s): %s", id, t->label, wrong) : PLIM_OK;
 }
 
 static bool may_write_kept(const struct op *op)
@@ -39,13 +39,13 @@ static enum plim_status check_flow(const struct tape *tape, int index, bool *wri
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (op->out[i] < 0) continue;
         int root = tape_root(tape, op->out[i]);
-        tape_tensor_name(tape, root, name, sizeof name);
         bool adds = tape->tensors[root].cls == CLASS_GRAD && op->accumulate == ACC_ADD;
         if (adds && !written[root])
-            return plim_fail(err, PLIM_BUG, "op %d adds to %s before anything wrote it", index, name);
+            return plim_fail(err, PLIM_BUG, "op %d adds to %s before anything wrote it", index,
+                             tape_tensor_name(tape, root, name, sizeof name));
         if ((tape->tensors[root].flags & TENSOR_KEPT) && !may_write_kept(op))
             return plim_fail(err, PLIM_BUG, "op %d %s writes the kept tensor %s outside the update", index,
-                             op_row(op->kind)->name, name);
+                             op_row(op->kind)->name, tape_tensor_name(tape, root, name, sizeof name));
         written[root] = true;
     }
     return PLIM_OK;

@@ -230,10 +230,10 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct bump 
 static enum plim_status save_set(struct trainer *t, bool state, const char *dir, struct plim_error *err)
 {
     struct bump store = {0};
-    struct safetensors_entry *entries;
+    struct safetensors_entry *entries = NULL;
     struct safetensors_writer w;
-    int *ids;
-    size_t count;
+    int *ids = NULL;
+    size_t count = 0;
     char *piece = malloc(PIECE);
     enum plim_status status = piece ? list_entries(t, state, &store, &entries, &ids, &count, err)
                                     : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
@@ -291,6 +291,8 @@ static void remove_tree(const char *path, int depth)
     closedir(d);
     rmdir(path);
 }
+
+void checkpoint_remove(const char *path) { remove_tree(path, 2); }
 
 /* Keep the newest `keep`; half-written ones of earlier crashes go too. */
 static void prune(const char *dir, int64_t keep, int64_t newest)

@@ -32,4 +32,7 @@ enum plim_status checkpoint_save(struct trainer *trainer, char *path, size_t siz
 /* Newest checkpoint folder below dir into path; 0 when there is none, else its step. */
 int64_t checkpoint_newest(const char *dir, char *path, size_t size);
 
+/* Remove a folder that we made: its files and those of its subfolders, two levels deep. */
+void checkpoint_remove(const char *path);
+
 #endif

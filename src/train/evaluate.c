@@ -1,5 +1,6 @@
 /* evaluate.c - evaluation inside the training arena: a forward-only tape laid out above the kept tensors, with as
  * many rows as fit below the training plan's mark. It can therefore never be the one that runs out. */
+#include "train/evaluate.h"
 #include "train/trainer.h"
 
 /* The largest micro-batch up to `rows` whose layout stays inside the arena. */
@@ -22,13 +23,13 @@ static enum plim_status fit_eval(struct trainer *t, int64_t rows, int64_t *batch
     return plim_fail(err, PLIM_NO_FIT, "evaluation of one row does not fit the training plan; raise the budget");
 }
 
-static enum plim_status run_rows(struct trainer *t, struct exec *exec, int64_t rows, int64_t batch,
-                                 struct plim_error *err)
+enum plim_status evaluate_rows(struct exec *exec, struct dataset *data, int64_t rows, int64_t batch, double sum[2],
+                               struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
     int ids = tape_find(tape, "ids", -1), targets = tape_find(tape, "targets", -1), pos = tape_find(tape, "pos", -1);
-    struct loader loader = {.data = t->validation, .in_order = true};
-    int64_t tokens, time = t->job->max_length;
+    struct loader loader = {.data = data, .in_order = true};
+    int64_t tokens, time = dataset_time(data);
     for (int64_t first = 0; first < rows; first += batch) {
         int64_t n = rows - first < batch ? rows - first : batch;
         int32_t *wanted = exec_host(exec, targets);
@@ -40,7 +41,7 @@ static enum plim_status run_rows(struct trainer *t, struct exec *exec, int64_t r
         status = exec_loop(exec, first > 0, err);
         if (status != PLIM_OK) return status;
     }
-    return PLIM_OK;
+    return exec_read(exec, tape_find(tape, "loss", -1), sum, 0, 2 * sizeof *sum, err);
 }
 
 enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *tokens, struct plim_error *err)
@@ -54,8 +55,7 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
     enum plim_status status = fit_eval(t, rows, &batch, &tape, &layout, err);
     if (status != PLIM_OK) return status;
     status = exec_open(&exec, t->device, &tape, &layout, NULL, err);
-    if (status == PLIM_OK) status = run_rows(t, &exec, rows, batch, err);
-    if (status == PLIM_OK) status = exec_read(&exec, tape_find(&tape, "loss", -1), sum, 0, sizeof sum, err);
+    if (status == PLIM_OK) status = evaluate_rows(&exec, t->validation, rows, batch, sum, err);
     *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     *tokens = (int64_t)sum[1];
     layout_release(&layout);

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "mem/os.h"
+#include "model/load.h"
 #include "train/checkpoint.h"
 #include "train/weights_start.h"
 
@@ -13,9 +14,6 @@
 /* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
  * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
 #define RUN_ALLOWANCE (1536 << 10)
-
-/* The device ledger's class for what lies outside the arena. */
-#define LEDGER_OVERHEAD CLASS_WORK
 
 static const char *const status_names[] = {"normal", "warning", "critical", "emergency"};
 const char *memory_status_name(enum memory_status status) { return status_names[status]; }
@@ -95,7 +93,7 @@ static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
     ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
     enum plim_status status = PLIM_OK;
     if (t->request.facts->is_host)
-        status = ledger_reserve(t->device->ledger, LEDGER_OVERHEAD, (uint64_t)t->request.overhead, err);
+        status = ledger_reserve(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->request.overhead, err);
     if (status != PLIM_OK) return status;
     t->reserved_overhead = t->request.facts->is_host ? t->request.overhead : 0;
     if (t->plan.layout.far_bytes[TIER_DISK])
@@ -146,7 +144,7 @@ void trainer_close(struct trainer *t)
     dataset_close(t->data);
     dataset_close(t->validation);
     t->device->ops->commit(t->device, 0, NULL);
-    if (t->reserved_overhead) ledger_release(t->device->ledger, LEDGER_OVERHEAD, (uint64_t)t->reserved_overhead);
+    if (t->reserved_overhead) ledger_release(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->reserved_overhead);
     plan_release(&t->plan);
     free(t);
 }

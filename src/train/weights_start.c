@@ -1,6 +1,7 @@
 /* weights_start.c - see weights_start.h. */
 #include "train/weights_start.h"
 #include "base/rng.h"
+#include "model/load.h"
 #include "model/weights.h"
 #include "train/trainer.h"
 
@@ -8,34 +9,6 @@
 #include <string.h>
 
 #define PIECE 4096 /* elements made at a time */
-
-enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec, struct plim_error *err)
-{
-    float frequencies[256];
-    int id = tape_find(exec->tape, "rope.inv_freq", -1);
-    if (id < 0) return PLIM_OK;
-    model_rope_frequencies(spec, frequencies);
-    return exec_write(exec, id, frequencies, 0, tensor_bytes(&exec->tape->tensors[id]), err);
-}
-
-static enum plim_status put_elements(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
-                                     struct plim_error *err)
-{
-    struct exec *exec = arg;
-    int64_t size = (int64_t)dtype_size(exec->tape->tensors[tensor].type);
-    return exec_write(exec, tensor, elements, first * size, n * size, err);
-}
-
-enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
-                                        const struct log *log, struct plim_error *err)
-{
-    struct safetensors set;
-    enum plim_status status = safetensors_open(dir, &set, err);
-    if (status != PLIM_OK) return status;
-    status = weights_load(&set, spec, exec->tape, &(struct weights_sink){put_elements, exec}, log, err);
-    safetensors_close(&set);
-    return status;
-}
 
 /* FNV-1a of the name: which stream of random numbers a tensor takes. */
 static uint64_t stream_of(const char *name)
@@ -65,17 +38,17 @@ static enum plim_status fill_piece(struct fill *f, int64_t piece, struct plim_er
         rng_fill_normal(f->seed, f->stream, (uint64_t)first, values, (size_t)n, 0, f->init.std);
     else
         for (int64_t i = 0; i < n; i++) values[i] = f->init.kind == INIT_ONES ? 1.0f : 0.0f;
-    if (type == DT_F32) return put_elements(f->exec, f->param, first, values, n, err);
+    if (type == DT_F32) return weights_put(f->exec, f->param, first, values, n, err);
     enum plim_status status;
     if (type == DT_BF16) {
         for (int64_t i = 0; i < n; i++) master_split(values[i], &high[i], &low[i]);
-        status = put_elements(f->exec, f->param, first, high, n, err);
-        if (status == PLIM_OK && f->master >= 0) status = put_elements(f->exec, f->master, first, low, n, err);
+        status = weights_put(f->exec, f->param, first, high, n, err);
+        if (status == PLIM_OK && f->master >= 0) status = weights_put(f->exec, f->master, first, low, n, err);
         return status;
     }
     dtype_convert(high, type, values, DT_F32, n);
-    status = put_elements(f->exec, f->param, first, high, n, err);
-    if (status == PLIM_OK && f->master >= 0) status = put_elements(f->exec, f->master, first, values, n, err);
+    status = weights_put(f->exec, f->param, first, high, n, err);
+    if (status == PLIM_OK && f->master >= 0) status = weights_put(f->exec, f->master, first, values, n, err);
     return status;
 }
 

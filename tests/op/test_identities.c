@@ -6,7 +6,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "support/ref_rig.h"
+#include "support/ref_probe.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,89 +18,90 @@ static void close_to(double got, double want) {
 /* --- attention --------------------------------------------------------------------------------------------
  */
 
-static struct rig attention(const char *q, const char *kv, const char *pos, const char *lse) {
-    struct rig r = rig_make(OP_ATTN, 1);
+static struct probe attention(const char *q, const char *kv, const char *pos, const char *lse) {
+    struct probe r = probe_make(OP_ATTN, 1);
     r.op.attr.scale = 0.5f;
-    rig_in(&r, 0, DT_F32, q);
-    rig_in(&r, 1, DT_F32, kv);
-    rig_in(&r, 2, DT_F32, kv);
-    rig_in(&r, 3, DT_I32, pos);
+    probe_in(&r, 0, DT_F32, q);
+    probe_in(&r, 1, DT_F32, kv);
+    probe_in(&r, 2, DT_F32, kv);
+    probe_in(&r, 3, DT_I32, pos);
     for (int64_t i = 0; i < r.desc[3].dim[0] * r.desc[3].dim[1]; i++)
         r.call.in[3].i[i] = (int32_t)(i % r.desc[3].dim[1]);
-    rig_out(&r, 0, DT_F32, q);
-    rig_out(&r, 1, DT_F32, lse);
+    probe_out(&r, 0, DT_F32, q);
+    probe_out(&r, 1, DT_F32, lse);
     return r;
 }
 
 /* Probabilities sum to one: values that are all one come out as one. The first query sees one key only. */
 static void attention_is_an_average(void **state) {
     (void)state;
-    struct rig r = attention("2 6 4 3", "2 6 2 3", "2 6", "2 4 6");
+    struct probe r = attention("2 6 4 3", "2 6 2 3", "2 6", "2 4 6");
     for (int64_t i = 0; i < 2 * 6 * 2 * 3; i++) r.call.in[2].f[i] = 1;
-    rig_run(&r);
+    probe_run(&r);
     for (int64_t i = 0; i < 2 * 6 * 4 * 3; i++) close_to(r.call.out[0].f[i], 1);
     const double *q = r.call.in[0].f, *k = r.call.in[1].f;
     close_to(r.call.out[1].f[0], 0.5 * (q[0] * k[0] + q[1] * k[1] + q[2] * k[2]));
-    rig_free(&r);
+    probe_free(&r);
 }
 
 /* Query head h reads kv head h / (H / K): repeating kv heads changes nothing. */
 static void grouped_heads_are_repeated_heads(void **state) {
     (void)state;
-    struct rig few = attention("2 5 6 3", "2 5 2 3", "2 5", "2 6 5");
-    struct rig all = attention("2 5 6 3", "2 5 6 3", "2 5", "2 6 5");
+    struct probe few = attention("2 5 6 3", "2 5 2 3", "2 5", "2 6 5");
+    struct probe all = attention("2 5 6 3", "2 5 6 3", "2 5", "2 6 5");
     memcpy(all.call.in[0].f, few.call.in[0].f, sizeof(double) * 2 * 5 * 6 * 3);
     for (int i = 1; i < 3; i++)
         for (int64_t row = 0; row < 2 * 5; row++)
             for (int64_t h = 0; h < 6; h++)
                 memcpy(all.call.in[i].f + (row * 6 + h) * 3, few.call.in[i].f + (row * 2 + h / 3) * 3,
                        3 * sizeof(double));
-    rig_run(&few), rig_run(&all);
+    probe_run(&few), probe_run(&all);
     for (int64_t i = 0; i < 2 * 5 * 6 * 3; i++) close_to(few.call.out[0].f[i], all.call.out[0].f[i]);
     for (int64_t i = 0; i < 2 * 6 * 5; i++) close_to(few.call.out[1].f[i], all.call.out[1].f[i]);
-    rig_free(&few), rig_free(&all);
+    probe_free(&few), probe_free(&all);
 }
 
 /* Two samples packed into one row (positions restart) attend as if each were alone. */
 static void packed_samples_are_separate(void **state) {
     (void)state;
-    struct rig both = attention("1 7 2 3", "1 7 2 3", "1 7", "1 2 7");
-    struct rig first = attention("1 4 2 3", "1 4 2 3", "1 4", "1 2 4");
-    struct rig second = attention("1 3 2 3", "1 3 2 3", "1 3", "1 2 3");
-    rig_ints(&both, 3, (const int[]){0, 1, 2, 3, 0, 1, 2}, 7);
+    struct probe both = attention("1 7 2 3", "1 7 2 3", "1 7", "1 2 7");
+    struct probe first = attention("1 4 2 3", "1 4 2 3", "1 4", "1 2 4");
+    struct probe second = attention("1 3 2 3", "1 3 2 3", "1 3", "1 2 3");
+    probe_ints(&both, 3, (const int[]){0, 1, 2, 3, 0, 1, 2}, 7);
     for (int i = 0; i < 3; i++) {
         memcpy(first.call.in[i].f, both.call.in[i].f, sizeof(double) * 4 * 6);
         memcpy(second.call.in[i].f, both.call.in[i].f + 4 * 6, sizeof(double) * 3 * 6);
     }
-    rig_run(&both), rig_run(&first), rig_run(&second);
+    probe_run(&both), probe_run(&first), probe_run(&second);
     for (int i = 0; i < 4 * 6; i++) close_to(both.call.out[0].f[i], first.call.out[0].f[i]);
     for (int i = 0; i < 3 * 6; i++) close_to(both.call.out[0].f[4 * 6 + i], second.call.out[0].f[i]);
-    rig_free(&both), rig_free(&first), rig_free(&second);
+    probe_free(&both), probe_free(&first), probe_free(&second);
 }
 
 /* Appending keys one position at a time and attending over the cache equals attending over the whole row. */
 static void cache_of(int window) {
-    struct rig whole = attention("1 5 4 3", "1 5 2 3", "1 5", "1 4 5"), append = rig_make(OP_KV_APPEND, 2);
-    struct rig step = attention("1 1 4 3", "1 8 2 3", "1 1", "1 4 1");
+    struct probe whole = attention("1 5 4 3", "1 5 2 3", "1 5", "1 4 5"),
+                 append = probe_make(OP_KV_APPEND, 2);
+    struct probe step = attention("1 1 4 3", "1 8 2 3", "1 1", "1 4 1");
     whole.op.attr.window = step.op.attr.window = window;
     step.op.attr.cached = true;
-    rig_in(&append, 0, DT_F32, "1 1 2 3"), rig_in(&append, 1, DT_F32, "1 1 2 3"),
-        rig_in(&append, 2, DT_I32, "1 1");
-    rig_in(&append, 3, DT_F32, "1 8 2 3"), rig_in(&append, 4, DT_F32, "1 8 2 3");
-    rig_out(&append, 0, DT_F32, "1 8 2 3"), rig_out(&append, 1, DT_F32, "1 8 2 3");
-    rig_run(&whole);
+    probe_in(&append, 0, DT_F32, "1 1 2 3"), probe_in(&append, 1, DT_F32, "1 1 2 3"),
+        probe_in(&append, 2, DT_I32, "1 1");
+    probe_in(&append, 3, DT_F32, "1 8 2 3"), probe_in(&append, 4, DT_F32, "1 8 2 3");
+    probe_out(&append, 0, DT_F32, "1 8 2 3"), probe_out(&append, 1, DT_F32, "1 8 2 3");
+    probe_run(&whole);
     for (int t = 0; t < 5; t++) {
         append.call.in[2].i[0] = step.call.in[3].i[0] = t;
-        for (int i = 0; i < 2; i++) rig_reals(&append, i, whole.call.in[1 + i].f + t * 6, 6);
-        rig_run(&append);
-        for (int i = 0; i < 2; i++) rig_reals(&append, 3 + i, append.call.out[i].f, 8 * 6);
-        for (int i = 0; i < 2; i++) rig_reals(&step, 1 + i, append.call.out[i].f, 8 * 6);
-        rig_reals(&step, 0, whole.call.in[0].f + t * 12, 12);
-        rig_run(&step);
+        for (int i = 0; i < 2; i++) probe_reals(&append, i, whole.call.in[1 + i].f + t * 6, 6);
+        probe_run(&append);
+        for (int i = 0; i < 2; i++) probe_reals(&append, 3 + i, append.call.out[i].f, 8 * 6);
+        for (int i = 0; i < 2; i++) probe_reals(&step, 1 + i, append.call.out[i].f, 8 * 6);
+        probe_reals(&step, 0, whole.call.in[0].f + t * 12, 12);
+        probe_run(&step);
         for (int i = 0; i < 12; i++) close_to(step.call.out[0].f[i], whole.call.out[0].f[t * 12 + i]);
         for (int h = 0; h < 4; h++) close_to(step.call.out[1].f[h], whole.call.out[1].f[h * 5 + t]);
     }
-    rig_free(&whole), rig_free(&append), rig_free(&step);
+    probe_free(&whole), probe_free(&append), probe_free(&step);
 }
 
 static void cache_is_the_whole_row(void **state) {
@@ -112,26 +113,26 @@ static void cache_is_the_whole_row(void **state) {
 /* A query and a key rotated by their positions meet at an angle that depends on the distance alone. */
 static void rope_sees_distance(void **state) {
     (void)state;
-    struct rig table = rig_make(OP_ROPE_TABLE, 3), rope = rig_make(OP_ROPE, 4);
-    rig_in(&table, 0, DT_I32, "1 4");
-    rig_ints(&table, 0, (const int[]){2, 5, 40, 43}, 4);
-    rig_in(&table, 1, DT_F32, "3");
-    rig_reals(&table, 1, (const double[]){1, 0.1, 0.01}, 3);
-    rig_out(&table, 0, DT_F32, "1 4 6");
-    rig_run(&table);
-    rig_in(&rope, 0, DT_F32, "1 4 1 6"), rig_in(&rope, 1, DT_F32, "1 4 1 6");
-    rig_copy(&rope, 2, table.call.out[0], rig_out_desc(&table, 0));
-    rig_out(&rope, 0, DT_F32, "1 4 1 6"), rig_out(&rope, 1, DT_F32, "1 4 1 6");
+    struct probe table = probe_make(OP_ROPE_TABLE, 3), rope = probe_make(OP_ROPE, 4);
+    probe_in(&table, 0, DT_I32, "1 4");
+    probe_ints(&table, 0, (const int[]){2, 5, 40, 43}, 4);
+    probe_in(&table, 1, DT_F32, "3");
+    probe_reals(&table, 1, (const double[]){1, 0.1, 0.01}, 3);
+    probe_out(&table, 0, DT_F32, "1 4 6");
+    probe_run(&table);
+    probe_in(&rope, 0, DT_F32, "1 4 1 6"), probe_in(&rope, 1, DT_F32, "1 4 1 6");
+    probe_copy(&rope, 2, table.call.out[0], probe_out_desc(&table, 0));
+    probe_out(&rope, 0, DT_F32, "1 4 1 6"), probe_out(&rope, 1, DT_F32, "1 4 1 6");
     for (int t = 1; t < 4; t++)
         for (int i = 0; i < 2; i++) memcpy(rope.call.in[i].f + 6 * t, rope.call.in[i].f, 6 * sizeof(double));
-    rig_run(&rope);
+    probe_run(&rope);
     double near = 0, far = 0;
     for (int d = 0; d < 6; d++) {
         near += rope.call.out[0].f[6 * 1 + d] * rope.call.out[1].f[d];        /* 5 and 2 */
         far += rope.call.out[0].f[6 * 3 + d] * rope.call.out[1].f[6 * 2 + d]; /* 43 and 40 */
     }
     close_to(near, far);
-    rig_free(&table), rig_free(&rope);
+    probe_free(&table), probe_free(&rope);
 }
 
 /* --- norms and loss of known inputs -----------------------------------------------------------------------
@@ -139,54 +140,54 @@ static void rope_sees_distance(void **state) {
 
 static void norms_of_known_rows(void **state) {
     (void)state;
-    struct rig r = rig_make(OP_NORM, 5);
-    rig_in(&r, 0, DT_F32, "1 4"), rig_in(&r, 1, DT_F32, "4"), rig_in(&r, 2, DT_F32, "4");
-    rig_out(&r, 0, DT_F32, "1 4"), rig_out(&r, 1, DT_F32, "1 2");
-    rig_reals(&r, 0, (const double[]){1, 3, 1, 3}, 4);
-    rig_reals(&r, 1, (const double[]){1, 1, 2, 2}, 4);
-    rig_reals(&r, 2, (const double[]){0, 10, 0, 10}, 4);
+    struct probe r = probe_make(OP_NORM, 5);
+    probe_in(&r, 0, DT_F32, "1 4"), probe_in(&r, 1, DT_F32, "4"), probe_in(&r, 2, DT_F32, "4");
+    probe_out(&r, 0, DT_F32, "1 4"), probe_out(&r, 1, DT_F32, "1 2");
+    probe_reals(&r, 0, (const double[]){1, 3, 1, 3}, 4);
+    probe_reals(&r, 1, (const double[]){1, 1, 2, 2}, 4);
+    probe_reals(&r, 2, (const double[]){0, 10, 0, 10}, 4);
     r.op.attr.layer_norm = true;
-    rig_run(&r);
+    probe_run(&r);
     static const double layer[] = {-1, 11, -2, 12};
     for (int i = 0; i < 4; i++) close_to(r.call.out[0].f[i], layer[i]);
     close_to(r.call.out[1].f[0], 2);
     close_to(r.call.out[1].f[1], 1);
-    rig_free(&r);
+    probe_free(&r);
 
-    r = rig_make(OP_NORM, 6);
-    rig_in(&r, 0, DT_F32, "1 2"), rig_in(&r, 1, DT_F32, "2");
-    rig_out(&r, 0, DT_F32, "1 2"), rig_out(&r, 1, DT_F32, "1 1");
-    rig_reals(&r, 0, (const double[]){1, 7}, 2);
-    rig_reals(&r, 1, (const double[]){5, 10}, 2);
-    rig_run(&r); /* root of the mean square of (1,7) is 5 */
+    r = probe_make(OP_NORM, 6);
+    probe_in(&r, 0, DT_F32, "1 2"), probe_in(&r, 1, DT_F32, "2");
+    probe_out(&r, 0, DT_F32, "1 2"), probe_out(&r, 1, DT_F32, "1 1");
+    probe_reals(&r, 0, (const double[]){1, 7}, 2);
+    probe_reals(&r, 1, (const double[]){5, 10}, 2);
+    probe_run(&r); /* root of the mean square of (1,7) is 5 */
     close_to(r.call.out[0].f[0], 1), close_to(r.call.out[0].f[1], 14), close_to(r.call.out[1].f[0], 0.2);
-    rig_free(&r);
+    probe_free(&r);
 }
 
 /* Equal logits: the loss of a row is log V, whatever the logits' level. */
 static void loss_of_equal_logits(void **state) {
     (void)state;
-    struct rig r = rig_make(OP_XENT, 7);
-    rig_in(&r, 0, DT_F32, "3 8"), rig_in(&r, 1, DT_I32, "3"), rig_in(&r, 2, DT_F32, "16");
-    rig_ints(&r, 1, (const int[]){0, -1, 7}, 3);
+    struct probe r = probe_make(OP_XENT, 7);
+    probe_in(&r, 0, DT_F32, "3 8"), probe_in(&r, 1, DT_I32, "3"), probe_in(&r, 2, DT_F32, "16");
+    probe_ints(&r, 1, (const int[]){0, -1, 7}, 3);
     for (int i = 0; i < 24; i++) r.call.in[0].f[i] = 1000.0 * (i / 8);
-    rig_out(&r, 0, DT_F64, "2");
-    rig_run(&r);
+    probe_out(&r, 0, DT_F64, "2");
+    probe_run(&r);
     close_to(r.call.out[0].f[0], 2 * log(8));
     close_to(r.call.out[0].f[1], 2);
-    rig_free(&r);
+    probe_free(&r);
 }
 
 /* --- the update part --------------------------------------------------------------------------------------
  */
 
-static struct rig clip(double sum, double limit, double unscale) {
-    struct rig r = rig_make(OP_CLIP, 8);
-    rig_in(&r, 0, DT_F64, "1"), rig_in(&r, 1, DT_F32, "16"), rig_out(&r, 0, DT_F32, "4");
+static struct probe clip(double sum, double limit, double unscale) {
+    struct probe r = probe_make(OP_CLIP, 8);
+    probe_in(&r, 0, DT_F64, "1"), probe_in(&r, 1, DT_F32, "16"), probe_out(&r, 0, DT_F32, "4");
     r.call.in[0].f[0] = sum;
     r.call.in[1].f[SCALAR_CLIP] = limit;
     r.call.in[1].f[SCALAR_UNSCALE] = unscale;
-    rig_run(&r);
+    probe_run(&r);
     return r;
 }
 
@@ -201,11 +202,11 @@ static void clip_coefficients(void **state) {
         {(double)INFINITY, 1, 1, 0, (double)INFINITY, 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct rig r = clip(rows[i].sum, rows[i].limit, rows[i].unscale);
+        struct probe r = clip(rows[i].sum, rows[i].limit, rows[i].unscale);
         const double *coef = r.call.out[0].f;
         close_to(coef[CLIP_MULTIPLIER], rows[i].multiplier);
         assert_true(coef[CLIP_NORM] == rows[i].norm && coef[CLIP_FINITE] == rows[i].finite);
-        rig_free(&r);
+        probe_free(&r);
     }
 }
 
@@ -214,47 +215,47 @@ static void clip_coefficients(void **state) {
 static void adamw_constant_gradient(void **state) {
     (void)state;
     const double lr = 0.125, g = -0.75;
-    struct rig r = rig_make(OP_ADAMW, 9);
+    struct probe r = probe_make(OP_ADAMW, 9);
     r.op.attr = (struct op_attr){.beta1 = 0.75f, .beta2 = 0.875f, .eps = 0.25f, .decay = 0.5f};
-    for (int i = 0; i < 4; i++) rig_in(&r, i, DT_F32, "1");
-    rig_in(&r, 5, DT_F32, "16");
-    for (int i = 0; i < 3; i++) rig_out(&r, i, DT_F32, "1");
+    for (int i = 0; i < 4; i++) probe_in(&r, i, DT_F32, "1");
+    probe_in(&r, 5, DT_F32, "16");
+    for (int i = 0; i < 3; i++) probe_out(&r, i, DT_F32, "1");
     double p = r.call.in[0].f[0];
     r.call.in[1].f[0] = g, r.call.in[2].f[0] = r.call.in[3].f[0] = 0;
     r.call.in[5].f[SCALAR_LR] = lr;
     for (int step = 1; step < 20; step++) {
         r.call.in[5].f[SCALAR_BIAS1] = 1 - pow(0.75, step);
         r.call.in[5].f[SCALAR_BIAS2] = 1 - pow(0.875, step);
-        rig_run(&r);
+        probe_run(&r);
         p = p * (1 - lr * 0.5) - lr * g / (fabs(g) + 0.25);
         close_to(r.call.out[0].f[0], p);
-        rig_reals(&r, 0, r.call.out[0].f, 1);
-        rig_reals(&r, 2, r.call.out[1].f, 1);
-        rig_reals(&r, 3, r.call.out[2].f, 1);
+        probe_reals(&r, 0, r.call.out[0].f, 1);
+        probe_reals(&r, 2, r.call.out[1].f, 1);
+        probe_reals(&r, 3, r.call.out[2].f, 1);
     }
-    rig_free(&r);
+    probe_free(&r);
 }
 
 /* With a constant gradient momentum is the geometric sum g (1 - b^n) / (1 - b). */
 static void sgd_of(bool nesterov) {
     const double lr = 0.125, g = -0.75, beta = 0.75;
-    struct rig r = rig_make(OP_SGD, 10);
+    struct probe r = probe_make(OP_SGD, 10);
     r.op.attr = (struct op_attr){.beta1 = 0.75f, .nesterov = nesterov};
-    for (int i = 0; i < 3; i++) rig_in(&r, i, DT_F32, "1");
-    rig_in(&r, 4, DT_F32, "16");
-    for (int i = 0; i < 2; i++) rig_out(&r, i, DT_F32, "1");
+    for (int i = 0; i < 3; i++) probe_in(&r, i, DT_F32, "1");
+    probe_in(&r, 4, DT_F32, "16");
+    for (int i = 0; i < 2; i++) probe_out(&r, i, DT_F32, "1");
     double p = r.call.in[0].f[0];
     r.call.in[1].f[0] = g, r.call.in[2].f[0] = 0, r.call.in[4].f[SCALAR_LR] = lr;
     for (int step = 1; step < 20; step++) {
         double momentum = g * (1 - pow(beta, step)) / (1 - beta);
-        rig_run(&r);
+        probe_run(&r);
         p -= lr * (nesterov ? g + beta * momentum : momentum);
         close_to(r.call.out[0].f[0], p);
         close_to(r.call.out[1].f[0], momentum);
-        rig_reals(&r, 0, r.call.out[0].f, 1);
-        rig_reals(&r, 2, r.call.out[1].f, 1);
+        probe_reals(&r, 0, r.call.out[0].f, 1);
+        probe_reals(&r, 2, r.call.out[1].f, 1);
     }
-    rig_free(&r);
+    probe_free(&r);
 }
 
 static void sgd_constant_gradient(void **state) {
@@ -266,20 +267,20 @@ static void sgd_constant_gradient(void **state) {
 /* One plain step with decay and a clip coefficient; then the same step refused. */
 static void sgd_decay_clip_skip(void **state) {
     (void)state;
-    struct rig r = rig_make(OP_SGD, 11);
+    struct probe r = probe_make(OP_SGD, 11);
     r.op.attr.decay = 0.25f;
-    rig_in(&r, 0, DT_F32, "1"), rig_in(&r, 1, DT_F32, "1"), rig_in(&r, 4, DT_F32, "16"),
-        rig_in(&r, 5, DT_F32, "4");
-    rig_out(&r, 0, DT_F32, "1");
+    probe_in(&r, 0, DT_F32, "1"), probe_in(&r, 1, DT_F32, "1"), probe_in(&r, 4, DT_F32, "16"),
+        probe_in(&r, 5, DT_F32, "4");
+    probe_out(&r, 0, DT_F32, "1");
     double p = r.call.in[0].f[0], g = r.call.in[1].f[0];
     r.call.in[4].f[SCALAR_LR] = 0.5;
     r.call.in[5].f[CLIP_MULTIPLIER] = 0.1, r.call.in[5].f[CLIP_FINITE] = 1;
-    rig_run(&r);
+    probe_run(&r);
     close_to(r.call.out[0].f[0], p - 0.5 * (0.1 * g + 0.25 * p));
     r.call.in[5].f[CLIP_FINITE] = 0;
-    rig_run(&r);
+    probe_run(&r);
     assert_true(r.call.out[0].f[0] == p);
-    rig_free(&r);
+    probe_free(&r);
 }
 
 int main(void) {

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CASES = 48, TEAM = 3 };
+enum { DEFAULT_CASES = 120, TEAM = 3 };
 
 struct suite {
     struct device *many, *one; /* the same backend with several threads and with one */

@@ -1,7 +1,7 @@
 /* model_rig.c - see model_rig.h. */
 #include "support/model_rig.h"
 #include "model/hf.h"
-#include "train/weights_start.h"
+#include "model/load.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

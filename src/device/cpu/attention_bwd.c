@@ -13,7 +13,7 @@
 #include "device/cpu/attention_bwd_block.h"
 #include "device/cpu/kernels.h"
 
-enum { MOST_SPAN = 4 };
+enum { MOST_SPAN = 1 };
 
 /* How the work is cut, and what lies where in a worker's scratch. */
 struct cut {

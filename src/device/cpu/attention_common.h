@@ -28,7 +28,7 @@ struct attn {
 
 enum {
     ATTN_MAX_SIZE = 256, /* of a head */
-    ATTN_BLOCK = 96,     /* queries or keys of a block in the backward pass: a multiple of nr */
+    ATTN_BLOCK = 192,    /* queries or keys of a block in the backward pass: a multiple of nr */
 };
 
 /* Shape of an attn or attn_bwd op; `q` is the slot of q, k follows. */

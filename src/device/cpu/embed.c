@@ -1,7 +1,7 @@
 /* embed.c - rows of the embedding table by token, and their gradients.
  *
- * Backward, several rows may add to the same row of the table, so threads share the columns, not the rows: each
- * strip of columns sees all rows in order, whoever does it. */
+ * Backward, several rows may add to the same row of the table, so threads share the columns, not the rows:
+ * each strip of columns sees all rows in order, whoever does it. */
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
@@ -18,8 +18,7 @@ struct embed {
     int64_t columns, vocabulary;
 };
 
-static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void embed_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct embed *e = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
@@ -33,10 +32,9 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-void cpu_embed(const struct kernel_call *call)
-{
+void cpu_embed(const struct kernel_call *call) {
     const struct tensor *table = call_in(call, 1);
-    struct embed e = {row_ops(),  table->type,   call->in[0],   call->in[1],
+    struct embed e = {row_ops(),   table->type,  call->in[0],   call->in[1],
                       call->in[2], call->out[0], table->dim[1], table->dim[0]};
     threads_each(call->team, tensor_count(call_in(call, 0)), row_grain(e.columns), embed_body, &e);
 }
@@ -50,15 +48,13 @@ struct embed_bwd {
     int64_t count, columns, vocabulary;
 };
 
-static void clear_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void clear_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct embed_bwd *e = arg;
     (void)worker;
     memset(e->dw + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof *e->dw);
 }
 
-static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void strip_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct embed_bwd *e = arg;
     (void)worker;
     for (int64_t r = 0; r < e->count; r++) {
@@ -68,8 +64,7 @@ static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-void cpu_embed_bwd(const struct kernel_call *call)
-{
+void cpu_embed_bwd(const struct kernel_call *call) {
     const struct tensor *dw = call_out(call, 0);
     struct embed_bwd e = {
         .rows = row_ops(),

@@ -5,31 +5,29 @@
 #include <string.h>
 
 struct append {
-    const int32_t *pos;         /* [B,T] */
-    const char *from[2];        /* k, v [B,T,K,D] */
-    char *to[2];                /* caches [B,S,K,D] */
-    int64_t time, slots;        /* T, S */
-    size_t bytes;               /* of K*D elements */
+    const int32_t *pos;  /* [B,T] */
+    const char *from[2]; /* k, v [B,T,K,D] */
+    char *to[2];         /* caches [B,S,K,D] */
+    int64_t time, slots; /* T, S */
+    size_t bytes;        /* of K*D elements */
 };
 
-static void append_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void append_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct append *a = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
         assert(a->pos[r] >= 0 && a->pos[r] < a->slots);
         size_t slot = (size_t)(r / a->time * a->slots + a->pos[r]);
-        for (int i = 0; i < 2; i++) memcpy(a->to[i] + slot * a->bytes, a->from[i] + (size_t)r * a->bytes, a->bytes);
+        for (int i = 0; i < 2; i++)
+            memcpy(a->to[i] + slot * a->bytes, a->from[i] + (size_t)r * a->bytes, a->bytes);
     }
 }
 
-static void keep(void *out, const void *in, const struct tensor *cache)
-{
+static void keep(void *out, const void *in, const struct tensor *cache) {
     if (out != in) memcpy(out, in, (size_t)tensor_bytes(cache));
 }
 
-void cpu_kv_append(const struct kernel_call *call)
-{
+void cpu_kv_append(const struct kernel_call *call) {
     const struct tensor *k = call_in(call, 0), *cache = call_in(call, 3);
     int64_t width = k->dim[2] * k->dim[3];
     keep(call->out[0], call->in[3], cache);

@@ -1,10 +1,10 @@
 /* linear.c - weight matmuls as calls of gemm.h, and the gradient of a bias.
  *
- * All leading dimensions together are the rows R. Stored [out,in] or [in,out], a weight is the same matrix read
- * with other strides.
+ * All leading dimensions together are the rows R. Stored [out,in] or [in,out], a weight is the same matrix
+ * read with other strides.
  *
- * The bias gradient sums the rows of dy: tasks are tiles of KERNEL_ROW_BLOCK rows by 512 columns, each leaves a
- * partial sum in the workspace, and the partials are added to db in order. */
+ * The bias gradient sums the rows of dy: tasks are tiles of KERNEL_ROW_BLOCK rows by 512 columns, each leaves
+ * a partial sum in the workspace, and the partials are added to db in order. */
 #include "device/cpu/call.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
@@ -18,54 +18,66 @@ struct shape {
     int64_t out, in, rows;
 };
 
-static struct shape shape_of(const struct tensor *weight, const struct op *op, const struct tensor *x)
-{
+static struct shape shape_of(const struct tensor *weight, const struct op *op, const struct tensor *x) {
     bool kn = op->attr.weight_kn;
     struct shape s = {weight->dim[kn ? 1 : 0], weight->dim[kn ? 0 : 1], 0};
     s.rows = tensor_count(x) / s.in;
     return s;
 }
 
-void cpu_linear(const struct kernel_call *call)
-{
+void cpu_linear(const struct kernel_call *call) {
     const struct tensor *x = call_in(call, 0), *w = call_in(call, 1);
     struct shape s = shape_of(w, call->op, x);
     bool kn = call->op->attr.weight_kn;
     struct gemm g = {
-        .m = s.rows, .n = s.out, .k = s.in,
-        .a = call->in[0], .a_rs = s.in, .a_cs = 1,
-        .b = call->in[1], .b_rs = kn ? s.out : 1, .b_cs = kn ? 1 : s.in,
-        .c = call->out[0], .c_rs = s.out,
-        .ab_type = x->type, .c_type = call_out(call, 0)->type,
-        .bias = call->in[2], .add = call->in[3],
+        .m = s.rows,
+        .n = s.out,
+        .k = s.in,
+        .a = call->in[0],
+        .a_rs = s.in,
+        .a_cs = 1,
+        .b = call->in[1],
+        .b_rs = kn ? s.out : 1,
+        .b_cs = kn ? 1 : s.in,
+        .c = call->out[0],
+        .c_rs = s.out,
+        .ab_type = x->type,
+        .c_type = call_out(call, 0)->type,
+        .bias = call->in[2],
+        .add = call->in[3],
     };
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
+size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
     struct shape s = shape_of(desc[1], op, desc[0]);
     return gemm_workspace(s.rows, s.out, s.in, desc[0]->type, desc[OP_MAX_IN]->type, threads);
 }
 
-void cpu_linear_dx(const struct kernel_call *call)
-{
+void cpu_linear_dx(const struct kernel_call *call) {
     const struct tensor *dy = call_in(call, 0), *w = call_in(call, 1), *dx = call_out(call, 0);
     struct shape s = shape_of(w, call->op, dx);
     bool kn = call->op->attr.weight_kn;
     struct gemm g = {
-        .m = s.rows, .n = s.in, .k = s.out,
-        .a = call->in[0], .a_rs = s.out, .a_cs = 1,
-        .b = call->in[1], .b_rs = kn ? 1 : s.in, .b_cs = kn ? s.out : 1,
-        .c = call->out[0], .c_rs = s.in,
-        .ab_type = dy->type, .c_type = dx->type,
+        .m = s.rows,
+        .n = s.in,
+        .k = s.out,
+        .a = call->in[0],
+        .a_rs = s.out,
+        .a_cs = 1,
+        .b = call->in[1],
+        .b_rs = kn ? 1 : s.in,
+        .b_cs = kn ? s.out : 1,
+        .c = call->out[0],
+        .c_rs = s.in,
+        .ab_type = dy->type,
+        .c_type = dx->type,
         .add = call->in[2],
     };
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
+size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
     struct shape s = shape_of(desc[1], op, desc[OP_MAX_IN]);
     return gemm_workspace(s.rows, s.in, s.out, desc[0]->type, desc[OP_MAX_IN]->type, threads);
 }
@@ -81,8 +93,7 @@ struct bias_grad {
 };
 
 /* begin and end count tiles, strips fastest */
-static void bias_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void bias_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct bias_grad *b = arg;
     (void)worker;
     int64_t strips = blocks_of(b->columns, STRIP);
@@ -97,39 +108,45 @@ static void bias_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns)
-{
-    struct bias_grad b = {row_ops(),  call_in(call, 0)->type, call->in[0], call->out[1],
-                          call->work, count,                  columns,     call->accumulate};
+static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns) {
+    struct bias_grad b = {row_ops(), call_in(call, 0)->type, call->in[0], call->out[1], call->work, count,
+                          columns,   call->accumulate};
     int64_t blocks = blocks_of(count, KERNEL_ROW_BLOCK);
     threads_each(call->team, blocks * blocks_of(columns, STRIP), 1, bias_body, &b);
     if (!call->accumulate) memset(b.db, 0, (size_t)columns * sizeof *b.db);
     for (int64_t i = 0; i < blocks; i++) b.rows->add_to(DT_F32, b.db, b.partial + i * columns, columns);
 }
 
-void cpu_linear_dw(const struct kernel_call *call)
-{
+void cpu_linear_dw(const struct kernel_call *call) {
     const struct tensor *dy = call_in(call, 0), *x = call_in(call, 1);
     struct shape s = shape_of(call_out(call, 0), call->op, x);
     if (call->out[1]) bias_grad(call, s.rows, s.out);
     bool kn = call->op->attr.weight_kn;
     int64_t m = kn ? s.in : s.out, n = kn ? s.out : s.in;
     struct gemm g = {
-        .m = m, .n = n, .k = s.rows,
-        .a = call->in[kn ? 1 : 0], .a_rs = 1, .a_cs = m,
-        .b = call->in[kn ? 0 : 1], .b_rs = n, .b_cs = 1,
-        .c = call->out[0], .c_rs = n,
-        .ab_type = dy->type, .c_type = DT_F32,
+        .m = m,
+        .n = n,
+        .k = s.rows,
+        .a = call->in[kn ? 1 : 0],
+        .a_rs = 1,
+        .a_cs = m,
+        .b = call->in[kn ? 0 : 1],
+        .b_rs = n,
+        .b_cs = 1,
+        .c = call->out[0],
+        .c_rs = n,
+        .ab_type = dy->type,
+        .c_type = DT_F32,
         .add = call->accumulate ? call->out[0] : NULL,
     };
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
+size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
     struct shape s = shape_of(desc[OP_MAX_IN], op, desc[1]);
     bool kn = op->attr.weight_kn;
-    size_t gemm = gemm_workspace(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[0]->type, DT_F32, threads);
+    size_t gemm =
+        gemm_workspace(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[0]->type, DT_F32, threads);
     size_t bias = (size_t)(blocks_of(s.rows, KERNEL_ROW_BLOCK) * s.out) * sizeof(float);
     return desc[OP_MAX_IN + 1] && bias > gemm ? bias : gemm; /* one after the other in the same bytes */
 }

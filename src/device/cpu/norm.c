@@ -1,9 +1,9 @@
 /* norm.c - RMSNorm and LayerNorm.
  *
- * Backward, dx belongs to a row and dw, db to all of them. One pass over the data does both: rows are taken in
- * blocks of 32, each block sums its rows in order into its own partial dw (and db) in the workspace, and a second,
- * small loop adds the partials to dw in order of blocks. So the order of every sum is fixed by the number of the
- * row alone, and 32 divides KERNEL_ROW_BLOCK. */
+ * Backward, dx belongs to a row and dw, db to all of them. One pass over the data does both: rows are taken
+ * in blocks of 32, each block sums its rows in order into its own partial dw (and db) in the workspace, and a
+ * second, small loop adds the partials to dw in order of blocks. So the order of every sum is fixed by the
+ * number of the row alone, and 32 divides KERNEL_ROW_BLOCK. */
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
@@ -21,8 +21,7 @@ struct norm {
     float eps;
 };
 
-static void rms_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void rms_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct norm *n = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++)
@@ -30,8 +29,7 @@ static void rms_body(void *arg, int64_t begin, int64_t end, int worker)
                      element(n->x, n->type, r * n->columns), n->w, n->columns, n->eps);
 }
 
-static void layer_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void layer_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct norm *n = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++)
@@ -39,8 +37,7 @@ static void layer_body(void *arg, int64_t begin, int64_t end, int worker)
                        element(n->x, n->type, r * n->columns), n->w, n->b, n->columns, n->eps);
 }
 
-void cpu_norm(const struct kernel_call *call)
-{
+void cpu_norm(const struct kernel_call *call) {
     const struct tensor *w = call_in(call, 1);
     struct norm n = {
         .rows = row_ops(),
@@ -63,15 +60,14 @@ struct norm_bwd {
     const void *dy, *x, *w, *add;
     const float *stat;
     void *dx;
-    float *dw, *db;      /* [C]; db NULL: none */
-    float *partial;      /* [blocks][dw, db][C] */
+    float *dw, *db; /* [C]; db NULL: none */
+    float *partial; /* [blocks][dw, db][C] */
     int64_t count, columns;
-    int sums;            /* 1: dw, 2: dw and db */
+    int sums; /* 1: dw, 2: dw and db */
     bool layer, accumulate;
 };
 
-static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db)
-{
+static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db) {
     int64_t at = r * n->columns;
     struct row_norm_bwd row = {
         .dx = element(n->dx, n->type, at),
@@ -91,8 +87,7 @@ static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db)
 }
 
 /* begin and end count blocks */
-static void bwd_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void bwd_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct norm_bwd *n = arg;
     (void)worker;
     for (int64_t block = begin; block < end; block++) {
@@ -105,8 +100,7 @@ static void bwd_body(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* begin and end count columns */
-static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void combine_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct norm_bwd *n = arg;
     (void)worker;
     float *sums[2] = {n->dw, n->db};
@@ -118,8 +112,7 @@ static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-void cpu_norm_bwd(const struct kernel_call *call)
-{
+void cpu_norm_bwd(const struct kernel_call *call) {
     const struct tensor *w = call_in(call, 2);
     struct norm_bwd n = {
         .rows = row_ops(),
@@ -143,8 +136,7 @@ void cpu_norm_bwd(const struct kernel_call *call)
     threads_each(call->team, n.columns, 256, combine_body, &n);
 }
 
-size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
+size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
     (void)op, (void)threads;
     int64_t columns = tensor_count(desc[2]), sums = desc[OP_MAX_IN + 2] ? 2 : 1;
     return (size_t)(blocks_of(tensor_count(desc[1]) / columns, NORM_BLOCK) * sums * columns) * sizeof(float);

@@ -1,14 +1,15 @@
 /* rows.h - the arithmetic of the CPU kernels: what happens to one row, or one span of elements.
  *
  * The kernels (norm.c, xent.c, ...) know shapes and cut work over threads; these functions know instructions.
- * There is one table per instruction set, made from the same source (rows_body.h) on the vector layer (vec.h).
+ * There is one table per instruction set, made from the same source (rows_body.h) on the vector layer
+ * (vec.h).
  *
  *     const struct row_ops *rows = row_ops();
  *     rows->swiglu(DT_BF16, h, gate, up, n);
  *
  * `t` is the type of every `void *` operand: F32, BF16 or F16. Arithmetic is fp32, results are rounded once.
- * An output may be the very address of an input of the same type (in place); otherwise operands do not overlap.
- * Functions over spans give every element the same result wherever the span is cut. All are pure and
+ * An output may be the very address of an input of the same type (in place); otherwise operands do not
+ * overlap. Functions over spans give every element the same result wherever the span is cut. All are pure and
  * thread-safe; lengths may be anything from 0 up.
  */
 #ifndef PLIM_DEVICE_CPU_ROWS_H
@@ -22,11 +23,11 @@
 
 /* One row of a norm's backward pass. */
 struct row_norm_bwd {
-    void *dx;              /* may be dy or add */
-    float *dw, *db;        /* += ; db NULL: none */
+    void *dx;       /* may be dy or add */
+    float *dw, *db; /* += ; db NULL: none */
     const void *dy, *x, *w;
-    const void *add;       /* NULL: none */
-    float mean, rstd;      /* as the forward pass left them; mean of LayerNorm only */
+    const void *add;  /* NULL: none */
+    float mean, rstd; /* as the forward pass left them; mean of LayerNorm only */
 };
 
 /* The largest logit of a row, and the sum of exp(logit - top). */
@@ -44,18 +45,18 @@ struct row_update {
     const float *g;
     const float *m_in, *v_in; /* SGD: m is the momentum, NULL: none; v unused */
     float *m, *v;
-    float multiplier;      /* of g */
-    float keep;            /* AdamW: p is multiplied by this first (1 - lr decay) */
-    float decay;           /* SGD: decay p is added to g */
+    float multiplier;        /* of g */
+    float keep;              /* AdamW: p is multiplied by this first (1 - lr decay) */
+    float decay;             /* SGD: decay p is added to g */
     float mix1, beta2, mix2; /* m += mix1 (g - m); v = beta2 v + mix2 g^2 */
-    float beta1;           /* SGD: momentum */
-    float step, root, eps; /* AdamW: p -= step m / (sqrt(v) root + eps); SGD: p -= step g */
+    float beta1;             /* SGD: momentum */
+    float step, root, eps;   /* AdamW: p -= step m / (sqrt(v) root + eps); SGD: p -= step g */
     bool nesterov;
 };
 
 struct row_ops {
-    void (*add)(enum dtype t, void *y, const void *a, const void *b, int64_t n);    /* y = a + b */
-    void (*add_to)(enum dtype t, float *sum, const void *x, int64_t n);             /* sum += x */
+    void (*add)(enum dtype t, void *y, const void *a, const void *b, int64_t n); /* y = a + b */
+    void (*add_to)(enum dtype t, float *sum, const void *x, int64_t n);          /* sum += x */
     void (*swiglu)(enum dtype t, void *h, const void *gate, const void *up, int64_t n);
     void (*swiglu_bwd)(enum dtype t, void *dgate, void *dup, const void *dh, const void *gate, const void *up,
                        int64_t n); /* dgate and dup may be any two of the inputs */

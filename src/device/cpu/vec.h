@@ -1,12 +1,12 @@
-/* vec.h - sixteen fp32 lanes, whatever the machine: the arithmetic of the CPU kernels is written once on these.
+/* vec.h - sixteen fp32 lanes, whatever the machine: the arithmetic of the CPU kernels is written once on
+ * these.
  *
  * A .c file names an instruction set before it includes this header, and puts its code between VEC_BEGIN and
  * VEC_END; rows_avx2.c and its sisters do so, and cpu_level() says which of them may run.
  *
- *     #define VEC_AVX2                                   // or VEC_NEON, VEC_NEON_BF16, VEC_AVX512; none: plain C
- *     #include "device/cpu/vec.h"
- *     VEC_BEGIN
- *     static VEC_FN void silu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
+ *     #define VEC_AVX2                                   // or VEC_NEON, VEC_NEON_BF16, VEC_AVX512; none:
+ * plain C #include "device/cpu/vec.h" VEC_BEGIN static VEC_FN void silu_at(enum dtype t, void *y, const void
+ * *x, int64_t i, int k)
  *     {
  *         vf v = v_load(t, x, i, k);                     // lanes i .. i+k-1 of x as fp32, zeroes above
  *         v_store(t, y, i, k, v_mul(v, v_sigmoid(v)));   // rounded once
@@ -24,14 +24,12 @@
  *     v_load_master, v_store_master                      master_join and master_split (dtype.h), exact
  *     v_add, v_sub, v_mul, v_div, v_sqrt, v_min, v_max   min and max give NaN when the second operand is NaN
  *     v_fma(a,b,c) = ab + c    v_fnma(a,b,c) = c - ab    one rounding, except in plain C
- *     v_inverse(x) = 1 / x     2 ulp for 1 <= |x|; 0 for infinity
- *     v_round(x)               to the nearest whole number, for |x| < 2^22
- *     v_half_power(n)          2^(n-1) for whole n in [-125, 128], 0 for n = -126
+ *     v_exponent(x)            the float whose bits are the lowest 9 of x's, moved up by 23
  *     v_sum, v_top             over the lanes, always folding halves onto each other
  *     vd_zero, vd_add_square(s, x) = s + x^2, vd_sum
  *
- * An element's result does not depend on its lane or on k, so loops may be cut anywhere; a sum over a row depends
- * on the row alone. Machines with fused multiply-add differ only in v_inverse.
+ * An element's result does not depend on its lane or on k, so loops may be cut anywhere; a sum over a row
+ * depends on the row alone. Machines with fused multiply-add agree to the bit.
  */
 #ifndef PLIM_DEVICE_CPU_VEC_H
 #define PLIM_DEVICE_CPU_VEC_H
@@ -48,7 +46,8 @@
 #include "device/cpu/vec_plain.h"
 #endif
 
-/* Run `call` for i = 0, 16, ... below n; k is the number of elements from i on, a constant 16 except at the end. */
+/* Run `call` for i = 0, 16, ... below n; k is the number of elements from i on, a constant 16 except at the
+ * end. */
 #define VEC_EACH(n, call)                                                                                    \
     {                                                                                                        \
         int64_t i = 0;                                                                                       \
@@ -81,17 +80,17 @@
 
 VEC_BEGIN
 
-VEC_FN size_t vec_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
+VEC_FN size_t vec_size(enum dtype t) {
+    return t == DT_F32 ? 4 : 2;
+}
 
-VEC_FN vf vec_load_whole(enum dtype t, const void *p)
-{
+VEC_FN vf vec_load_whole(enum dtype t, const void *p) {
     if (t == DT_BF16) return v_load_bf16((const uint16_t *)p);
     if (t == DT_F16) return v_load_f16((const uint16_t *)p);
     return v_load_f32((const float *)p);
 }
 
-VEC_FN void vec_store_whole(enum dtype t, void *p, vf x)
-{
+VEC_FN void vec_store_whole(enum dtype t, void *p, vf x) {
     if (t == DT_BF16)
         v_store_bf16((uint16_t *)p, x);
     else if (t == DT_F16)
@@ -101,8 +100,7 @@ VEC_FN void vec_store_whole(enum dtype t, void *p, vf x)
 }
 
 /* Elements i .. i+k-1 of p, zeroes in the lanes above. */
-VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k)
-{
+VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k) {
     const char *at = (const char *)p + i * (int64_t)vec_size(t);
     if (k == VEC_LANES) return vec_load_whole(t, at);
     char part[VEC_LANES * 4] = {0};
@@ -110,8 +108,7 @@ VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k)
     return vec_load_whole(t, part);
 }
 
-VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x)
-{
+VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x) {
     char *at = (char *)p + i * (int64_t)vec_size(t);
     if (k == VEC_LANES) {
         vec_store_whole(t, at, x);
@@ -123,8 +120,7 @@ VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x)
 }
 
 /* The first k lanes of x, `fill` in the others. */
-VEC_FN vf v_head(vf x, int k, float fill)
-{
+VEC_FN vf v_head(vf x, int k, float fill) {
     if (k == VEC_LANES) return x;
     float lanes[VEC_LANES];
     v_store_f32(lanes, x);
@@ -132,22 +128,44 @@ VEC_FN vf v_head(vf x, int k, float fill)
     return v_load_f32(lanes);
 }
 
-/* e^(sign x) for sign = 1 or -1, a constant. x = n ln2 + r with |r| <= ln2 / 2.
- *  - Adding 1.5 * 2^23 + 126 rounds to whole numbers and leaves n + 126 in the lowest bits: moved up by 23, these
- *    are the float 2^(n-1), or 0 for n = -126.
+/* e^(sign x) = significand * power, for x where sign x is in [-87.6, 89]; sign is a constant 1 or -1.
+ * Let sign x = n ln2 + r with |r| <= ln2 / 2.
+ *  - Adding 1.5 * 2^23 + 126 rounds to whole numbers and leaves n + 126 in the lowest bits: moved up by 23,
+ * these are the float 2^(n-1), or 0 for n = -126.
  *  - ln2 is split so that n times its upper part is exact.
- *  - 2 e^r = 2 + 2 r + r^2 q(r), q minimax with fp32 coefficients (relative error 3e-9). The factor 2 is there
- *    because 2^128 is not a float but 2^127 is. */
-VEC_FN vf vec_exp(vf x, float sign)
-{
+ *  - The significand is 2 e^r, because 2^127 is a float and 2^128 is not: a polynomial that is minimax with
+ * fp32 coefficients (relative error 3e-9), in s = sign r, whose odd powers carry the sign. */
+VEC_FN void vec_exp(vf x, float sign, vf *significand, vf *power) {
     const float whole = 0x1.8p23f + 126;
     vf z = v_fma(x, v_all(sign * 0x1.715476p+0f), v_all(whole));
-    vf n = v_mul(v_sub(z, v_all(whole)), v_all(sign));
-    vf r = v_fnma(n, v_all(0x1.0bfbe8p-15f), v_fnma(n, v_all(0x1.62ep-1f), x)); /* of sign x: sign r */
-    vf square = v_mul(r, r);
-    vf c56 = v_fma(r, v_all(sign * 0x1.6a4d34p-9f), v_all(0x1.12398ep-6f));
-    (void)square, (void)c56;
-    return n;
+    vf n = v_sub(z, v_all(whole));
+    vf s = sign > 0 ? v_fnma(n, v_all(0x1.62ep-1f), x) : v_fma(n, v_all(0x1.62ep-1f), x);
+    s = sign > 0 ? v_fnma(n, v_all(0x1.0bfbe8p-15f), s) : v_fma(n, v_all(0x1.0bfbe8p-15f), s);
+    vf square = v_mul(s, s);
+    vf p = v_fma(s, v_all(0x1.6a4d34p-9f), v_all(sign * 0x1.12398ep-6f));
+    p = v_fma(p, square, v_fma(s, v_all(0x1.5558bp-4f), v_all(sign * 0x1.555492p-2f)));
+    p = v_fma(p, square, v_fma(s, v_all(0x1.fffffcp-1f), v_all(sign * 2)));
+    *significand = v_fma(p, s, v_all(2));
+    *power = v_exponent(z);
+}
+
+/* e^x for x <= 88, within 1.1 ulp; 0 below -87, NaN for NaN. */
+VEC_FN vf v_exp_low(vf x) {
+    vf significand, power;
+    vec_exp(v_max(v_all(-87.6f), x), 1, &significand, &power);
+    return v_mul(significand, power);
+}
+
+/* 1 + e^-x; infinity below -88.72. */
+VEC_FN vf v_one_plus_exp_minus(vf x) {
+    vf significand, power;
+    vec_exp(v_min(v_all(87.6f), v_max(v_all(-89.0f), x)), -1, &significand, &power);
+    return v_fma(significand, power, v_all(1));
+}
+
+/* 1 / (1 + e^-x) */
+VEC_FN vf v_sigmoid(vf x) {
+    return v_div(v_all(1), v_one_plus_exp_minus(x));
 }
 
 VEC_END

@@ -1,7 +1,8 @@
 /* vec_base.h - what the headers of the vector layer (vec.h) share: lane count, inlining, instruction sets.
  *
- * No file is compiled with machine flags, so code for one instruction set stands between VEC_BEGIN and VEC_END,
- * which the header of that set defines with the pragmas below (or empty, where the baseline is enough).
+ * No file is compiled with machine flags, so code for one instruction set stands between VEC_BEGIN and
+ * VEC_END, which the header of that set defines with the pragmas below (or empty, where the baseline is
+ * enough).
  */
 #ifndef PLIM_DEVICE_CPU_VEC_BASE_H
 #define PLIM_DEVICE_CPU_VEC_BASE_H
@@ -17,8 +18,9 @@ enum { VEC_LANES = 16 };
 
 #define VEC_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
-#define VEC_PUSH(features) VEC_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
-#define VEC_POP            VEC_PRAGMA(clang attribute pop)
+#define VEC_PUSH(features)                                                                                   \
+    VEC_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define VEC_POP VEC_PRAGMA(clang attribute pop)
 #else
 #define VEC_PUSH(features) VEC_PRAGMA(GCC push_options) VEC_PRAGMA(GCC target(features))
 #define VEC_POP            VEC_PRAGMA(GCC pop_options)

@@ -104,24 +104,40 @@ REG_FN regf reg_max(regf a, regf b)
 }
 #endif
 
-/* 2^x for x < 128, within 1 ulp (2 without a fused multiply-add) down to x = -126. Below, the result falls to
- * exactly 0 at -127 and stays there; 2^0 is exactly 1; NaN stays NaN.
+/* 2^x for x < 128. It falls to exactly 0 at x = -127 and stays there; 2^0 is exactly 1; NaN stays NaN.
  *
  * x = n + f with |f| <= 1/2: adding 1.5 * 2^23 rounds to the integer n, which then stands in the low bits of
  * the sum and is shifted into the exponent of a polynomial for 2^f (minimax in relative error, constant 1). */
-REG_FN regf reg_exp2(regf x)
+REG_FN regf reg_split(regf x, regu *exponent)
 {
     const regf magic = reg_all(0x1.8p23f);
     x = reg_max(reg_all(-127.0f), x);
     regf sum = x + magic;
-    regf f = x - (sum - magic);
-    regf p = reg_fma(reg_all(0x1.41fbbcp-13f), f, reg_all(0x1.5f3e54p-10f));
-    p = reg_fma(p, f, reg_all(0x1.3b2d4cp-7f));
-    p = reg_fma(p, f, reg_all(0x1.c6aee8p-5f));
-    p = reg_fma(p, f, reg_all(0x1.ebfbdcp-3f));
-    p = reg_fma(p, f, reg_all(0x1.62e430p-1f));
-    p = reg_fma(p, f, reg_all(1.0f));
-    return (regf)((regu)p + ((regu)sum << 23));
+    *exponent = (regu)sum << 23;
+    return x - (sum - magic);
+}
+
+/* Within 1 ulp (2 without a fused multiply-add) for x >= -126. */
+REG_FN regf reg_exp2(regf x)
+{
+    regu exponent;
+    regf f = reg_split(x, &exponent), f2 = f * f;
+    regf high = reg_fma(reg_all(0x1.5f3e54p-10f), f, reg_all(0x1.3b2d4cp-7f));
+    regf middle = reg_fma(reg_all(0x1.c6aee8p-5f), f, reg_all(0x1.ebfbdcp-3f));
+    regf low = reg_fma(reg_all(0x1.62e430p-1f), f, reg_all(1.0f));
+    high = reg_fma(reg_all(0x1.41fbbcp-13f), f2, high);
+    return (regf)((regu)reg_fma(reg_fma(high, f2, middle), f2, low) + exponent);
+}
+
+/* Within 3e-6 of the value: for results that will be rounded to bf16. */
+REG_FN regf reg_exp2_short(regf x)
+{
+    regu exponent;
+    regf f = reg_split(x, &exponent), f2 = f * f;
+    regf high = reg_fma(reg_all(0x1.c9fc46p-5f), f, reg_all(0x1.ec0378p-3f));
+    regf low = reg_fma(reg_all(0x1.62e12cp-1f), f, reg_all(1.0f));
+    high = reg_fma(reg_all(0x1.3a02ccp-7f), f2, high);
+    return (regf)((regu)reg_fma(high, f2, low) + exponent);
 }
 
 /* Sum of the lanes, halves folded onto each other. */

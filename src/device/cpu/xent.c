@@ -1,8 +1,8 @@
 /* xent.c - softmax cross-entropy and its gradient, the gradient over the logits if need be.
  *
  * A row is one thread's: its top and sum in one pass over memory, the gradient in a second. The losses of the
- * rows are left in the workspace and added by the caller's thread in order of rows, starting from the loss that is
- * there: the same bits whether the rows come in one call or in several. */
+ * rows are left in the workspace and added by the caller's thread in order of rows, starting from the loss
+ * that is there: the same bits whether the rows come in one call or in several. */
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
@@ -21,29 +21,27 @@ struct xent {
     float scale; /* of the gradient */
 };
 
-static float read_element(const void *at, enum dtype type)
-{
+static float read_element(const void *at, enum dtype type) {
     float value;
     dtype_convert(&value, DT_F32, at, type, 1);
     return value;
 }
 
-static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target)
-{
+static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target) {
     assert(target < x->columns);
     double at_target = (double)read_element(element(logits, x->type, target), x->type);
     struct row_softmax all = x->rows->softmax(x->type, logits, x->columns);
     double below = at_target - (double)all.top;
     if (dlogits) {
-        x->rows->exp_scaled(x->type, dlogits, logits, x->columns, all.top, (float)((double)x->scale / all.sum));
+        x->rows->exp_scaled(x->type, dlogits, logits, x->columns, all.top,
+                            (float)((double)x->scale / all.sum));
         float there = (float)((exp(below) / all.sum - 1.0) * (double)x->scale);
         dtype_convert(element(dlogits, x->type, target), x->type, &there, DT_F32, 1);
     }
     return log(all.sum) - below;
 }
 
-static void xent_body(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void xent_body(void *arg, int64_t begin, int64_t end, int worker) {
     const struct xent *x = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
@@ -56,8 +54,7 @@ static void xent_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-void cpu_xent(const struct kernel_call *call)
-{
+void cpu_xent(const struct kernel_call *call) {
     const struct tensor *logits = call_in(call, 0);
     int64_t count = tensor_count(call_in(call, 1));
     if (count == 0) return;
@@ -81,8 +78,7 @@ void cpu_xent(const struct kernel_call *call)
     }
 }
 
-size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
+size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
     (void)op, (void)threads;
     return (size_t)tensor_count(desc[1]) * sizeof(double);
 }

@@ -1,0 +1,69 @@
+/* cmd_docs.c - plimsoll docs: what the tables know, in the forms that are installed. Hidden: the build asks
+ * it. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+static const char *const kinds[] = {"man", "bash", "zsh", "config", NULL};
+
+static const struct command command = {
+    .name = "docs",
+    .summary = "print the man page, completions or the configuration keys",
+    .usage = "man|bash|zsh|config",
+    .description = "Everything comes from the tables that parse options and configuration files.",
+};
+
+static const char config_head[] =
+    "# Configuration\n\n"
+    "A job is one YAML file. Every key can also be given as `--set KEY=VALUE`. An unknown key is an error "
+    "that names\n"
+    "the nearest one. Bytes are written `64MiB`, `1.5GB` or as a number. This page is printed by `plimsoll "
+    "docs config`.\n\n"
+    "    model:    {architecture: llama, vocab_size: 256, hidden_size: 256, intermediate_size: 688, "
+    "num_layers: 6,\n"
+    "               num_attention_heads: 4}\n"
+    "    data:     {train: corpus.txt, max_length: 256}\n"
+    "    training: {batch_size: 8, gradient_accumulation_steps: 4, steps: 100, mixed_precision: bf16}\n"
+    "    output:   {dir: runs/small}\n"
+    "    budget:   64MiB\n\n";
+
+static void put_man(struct strbuf *out) {
+    options_man(cli_program(), out);
+}
+static void put_bash(struct strbuf *out) {
+    options_completion_bash(cli_program(), out);
+}
+static void put_zsh(struct strbuf *out) {
+    options_completion_zsh(cli_program(), out);
+}
+
+static void put_config(struct strbuf *out) {
+    strbuf_add(out, config_head);
+    schema_markdown(&job_schema, out);
+}
+
+static void (*const writers[])(struct strbuf *) = {put_man, put_bash, put_zsh, put_config};
+
+static int run(int argc, char **argv) {
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    char nothing;
+    int code = cli_options(&command, argc, argv, &nothing, &store, &rest);
+    if (code < 0) {
+        int kind = 0;
+        while (rest.args.count == 1 && kinds[kind] && strcmp(kinds[kind], rest.args.items[0])) kind++;
+        if (rest.args.count == 1 && kinds[kind]) {
+            struct strbuf out = STRBUF_INIT;
+            writers[kind](&out);
+            code = cli_print(&out);
+        } else {
+            plim_fail(&err, PLIM_BAD_INPUT, "docs: give one of man, bash, zsh, config");
+            code = cli_error(&err);
+        }
+    }
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_docs = {&command, run, true};

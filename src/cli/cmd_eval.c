@@ -1,0 +1,158 @@
+/* cmd_eval.c - plimsoll eval: how well a model predicts text. */
+#include "cli/cli.h"
+#include "base/bytes.h"
+#include "base/json.h"
+#include "mem/os.h"
+#include "train/checkpoint.h"
+#include "train/evaluate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct eval_flags {
+    struct job_options job;
+    const char *model;
+    int64_t rows;
+    bool json;
+};
+
+#define AT(field) offsetof(struct eval_flags, field)
+static const struct option_row rows[] = {
+    {"model", 'm', OPTION_STRING, AT(model), "DIR",
+     "weights of this model, checkpoint or run instead of the config's"},
+    {"rows", 'n', OPTION_INT64, AT(rows), "N", "only the first N rows; 0: all (0)"},
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
+     "hold this line instead of the config's, e.g. 64MiB",
+     .given = OPTION_GIVEN(struct eval_flags, job.budget_given)},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the result as JSON"},
+    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key; repeatable"},
+    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
+};
+
+static const struct option_example examples[] = {
+    {"eval small.yaml", "the newest checkpoint of the run on data.validation"},
+    {"eval small.yaml --model ./other --rows 64", "another model on the first 64 rows"},
+    {"eval small.yaml --set data.validation=new.txt --json", "on other text, for a program"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "eval",
+    .summary = "measure the loss of a model on text, inside its budget",
+    .usage = "[OPTION...] CONFIG",
+    .description =
+        "Prints the mean loss per token and the perplexity over data.validation, or over data.train when "
+        "there is none. The weights are those of --model; without it, of the newest checkpoint in "
+        "output.dir; without one, of model.path. A forward-only plan is made for the budget; exits with 3 "
+        "when not even one row fits.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+/* Which weights; the job's model becomes that folder. */
+static enum plim_status choose_model(struct job *job, const struct eval_flags *f, char *dir,
+                                     struct plim_error *err) {
+    enum plim_status status = PLIM_OK;
+    if (f->model)
+        status = cli_find_model(f->model, dir, CLI_PATH, err);
+    else if (!checkpoint_newest(job->output_dir, dir, CLI_PATH)) {
+        if (!job->model.path)
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: key 'output.dir': there is no checkpoint in %s; train first, or give --model", job->name,
+                job->output_dir);
+        status = cli_find_model(job->model.path, dir, CLI_PATH, err);
+    }
+    job->model.path = dir, job->model.architecture = NULL;
+    return status;
+}
+
+static const char *first_file(const struct job *job) {
+    return job->validation.count ? job->validation.items[0] : job->train.items[0];
+}
+
+static int tell(const struct job *job, const char *dir, const struct evaluation *e) {
+    struct strbuf out = STRBUF_INIT;
+    size_t files = job->validation.count ? job->validation.count : job->train.count;
+    char total[BYTES_TEXT], budget[BYTES_TEXT];
+    strbuf_addf(&out, "loss %.6f, perplexity %.4f\n", e->loss, exp(e->loss));
+    strbuf_addf(&out, "over %lld tokens in %lld rows of %s%s, %.0f tokens/s, %lld row%s at a time\n",
+                (long long)e->tokens, (long long)e->rows, first_file(job), files > 1 ? " and others" : "",
+                e->seconds > 0 ? (double)e->tokens / e->seconds : 0, (long long)e->batch,
+                e->batch == 1 ? "" : "s");
+    strbuf_addf(&out, "weights of %s in %s, planned %s of %s\n", dir,
+                precision_name((enum precision)job->training.precision),
+                bytes_format(total, (uint64_t)e->total), bytes_format(budget, (uint64_t)e->budget));
+    return cli_print(&out);
+}
+
+static int tell_json(const struct job *job, const char *dir, const struct evaluation *e, uint64_t ledger) {
+    struct strbuf out = STRBUF_INIT;
+    struct json_writer w;
+    struct os_process me = {0};
+    os_process_memory(&me, NULL);
+    json_writer_init(&w, &out, 2);
+    json_begin_object(&w, NULL);
+    json_double(&w, "loss", e->loss);
+    json_double(&w, "perplexity", exp(e->loss));
+    json_int(&w, "tokens", e->tokens);
+    json_int(&w, "rows", e->rows);
+    json_str(&w, "model", dir);
+    json_str(&w, "precision", precision_name((enum precision)job->training.precision));
+    json_double(&w, "tokens_per_s", e->seconds > 0 ? (double)e->tokens / e->seconds : 0);
+    json_int(&w, "batch", e->batch);
+    json_begin_object(&w, "memory");
+    json_int(&w, "budget_bytes", e->budget);
+    json_int(&w, "planned_total", e->total);
+    json_int(&w, "arena_bytes", e->arena);
+    json_int(&w, "ledger_peak", (int64_t)ledger);
+    json_int(&w, "rss_peak", (int64_t)me.peak);
+    json_end_object(&w);
+    json_end_object(&w);
+    strbuf_addc(&out, '\n');
+    return cli_print(&out);
+}
+
+static int evaluate(const struct eval_flags *f) {
+    struct plim_error err = {0};
+    struct job job;
+    struct device *device = NULL;
+    struct evaluation e;
+    char dir[CLI_PATH];
+    int code = 0;
+    enum plim_status status = cli_read_job(&job, &f->job, &err);
+    if (status == PLIM_OK && f->rows < 0)
+        status = plim_fail(&err, PLIM_BAD_INPUT,
+                           "eval: option '--rows': %lld; write 0 for all, or a number of rows",
+                           (long long)f->rows);
+    if (status == PLIM_OK) status = choose_model(&job, f, dir, &err);
+    if (status == PLIM_OK) status = job_finish(&job, &err);
+    if (status == PLIM_OK) status = cli_open_device(&job, &device, &err);
+    if (status == PLIM_OK) status = evaluate_alone(&job, device, dir, f->rows, &e, &err);
+    if (status == PLIM_OK)
+        code = f->json ? tell_json(&job, dir, &e, ledger_peak(device->ledger)) : tell(&job, dir, &e);
+    if (device) device->ops->close(device);
+    job_release(&job);
+    return status == PLIM_OK ? code : cli_error(&err);
+}
+
+static int run(int argc, char **argv) {
+    struct eval_flags f = {0};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0 && rest.args.count != 1) {
+        plim_fail(&err, PLIM_BAD_INPUT, "eval: give one config file; see plimsoll eval --help");
+        code = cli_error(&err);
+    }
+    if (code < 0) {
+        f.job.config = rest.args.items[0];
+        code = evaluate(&f);
+    }
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_eval = {&command, run, false};

@@ -1,0 +1,89 @@
+/* cmd_export.c - plimsoll export: a folder that transformers loads. */
+#include "cli/cli.h"
+#include "base/bytes.h"
+#include "train/export.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct export_flags {
+    const char *out, *dtype;
+    uint64_t shard;
+    bool force, quiet;
+};
+
+static const char *const types[] = {"f32", "bf16", "f16", NULL};
+
+#define AT(field) offsetof(struct export_flags, field)
+static const struct option_row rows[] = {
+    {"output", 'o', OPTION_STRING, AT(out), "DIR", "the folder to make; needed"},
+    {"dtype", 'd', OPTION_STRING, AT(dtype), "TYPE", "f32, bf16 or f16; absent: as the parameters were saved",
+     .choices = types},
+    {"shard-size", 0, OPTION_BYTES, AT(shard), "BYTES", "largest file (5GB)"},
+    {"force", 'f', OPTION_FLAG, AT(force), NULL, "write into a folder that is not empty"},
+    {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "print nothing"},
+};
+
+static const struct option_example examples[] = {
+    {"export runs/small -o small-hf", "the newest checkpoint of a run"},
+    {"export runs/small/checkpoint-00000100 -o small-f32 --dtype f32", "every bit the optimizer had"},
+    {"export ./llama -o llama-bf16 --dtype bf16 --shard-size 2GB", "another type and other shards"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "export",
+    .summary = "make a Hugging Face folder from a checkpoint",
+    .usage = "[OPTION...] RUN|CHECKPOINT|CONFIG -o DIR",
+    .description =
+        "Writes config.json and safetensors that transformers loads. Checkpoints keep parameters in the "
+        "compute type and what an fp32 master has beyond them; --dtype f32 joins the two exactly. Data "
+        "are streamed, so memory does not grow with the model. The folder appears complete or not at all.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+static enum dtype type_of(const char *name) {
+    static const enum dtype values[] = {DT_F32, DT_BF16, DT_F16};
+    for (int i = 0; name && types[i]; i++)
+        if (!strcmp(name, types[i])) return values[i];
+    return DT_COUNT;
+}
+
+static enum plim_status export(const struct export_flags *f, const char *what, struct plim_error *err) {
+    char dir[CLI_PATH], bytes[BYTES_TEXT]; struct exported done;
+    struct export_options options = {type_of(f->dtype), f->shard, f->force};
+    enum plim_status status = cli_find_model(what, dir, sizeof dir, err);
+    if (status == PLIM_OK) status = export_model(dir, f->out, &options, &done, err);
+    if (status != PLIM_OK || f->quiet) return status;
+    fprintf(stderr, "%s: %zu tensors, %.1f M numbers, %s in %s%s, from %s\n", f->out, done.tensors,
+            (double)done.parameters / 1e6, bytes_format(bytes, done.bytes), dtype_name(done.type),
+            done.from_masters ? " joined with their masters" : "", dir);
+    return PLIM_OK;
+}
+
+static int run(int argc, char **argv) {
+    struct export_flags f = {.shard = 5000000000u};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0) {
+        enum plim_status status;
+        if (rest.args.count != 1)
+            status = plim_fail(&err, PLIM_BAD_INPUT,
+                               "export: give one run or checkpoint; see plimsoll export --help");
+        else if (!f.out || !*f.out)
+            status = plim_fail(&err, PLIM_BAD_INPUT, "export: option '--output' is needed; write -o DIR");
+        else if (!f.shard)
+            status = plim_fail(&err, PLIM_BAD_INPUT,
+                               "export: option '--shard-size': 0 bytes hold nothing; write e.g. 5GB");
+        else
+            status = export(&f, rest.args.items[0], &err);
+        code = status == PLIM_OK ? 0 : cli_error(&err);
+    }
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_export = {&command, run, false};

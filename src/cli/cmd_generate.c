@@ -1,0 +1,260 @@
+/* cmd_generate.c - plimsoll generate: text from a model, as it comes. */
+#include "cli/cli.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/text_stream.h"
+#include "mem/os.h"
+#include "serve/generate.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct generate_flags {
+    const char *prompt;
+    int64_t tokens, top_k, seed;
+    double temperature, top_p;
+    uint64_t budget;
+    bool budget_given, json, echo, quiet;
+    int threads;
+};
+
+#define AT(field) offsetof(struct generate_flags, field)
+static const struct option_row rows[] = {
+    {"prompt", 'p', OPTION_STRING, AT(prompt), "TEXT", "what the text begins with; needed"},
+    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
+    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
+    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
+    {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P", "draw among the fewest that make up the share P (1)"},
+    {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 64MiB; absent: none",
+     .given = OPTION_GIVEN(struct generate_flags, budget_given)},
+    {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"echo", 0, OPTION_FLAG, AT(echo), NULL, "print the prompt before the text"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "print text, tokens, speed and memory as JSON at the end"},
+    {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "only the text: no notes, no summary"},
+};
+
+static const struct option_example examples[] = {
+    {"generate runs/demo --prompt \"The ship \"", "from the newest checkpoint of a run"},
+    {"generate small.yaml -p \"Dear \" -n 400 --top-k 40", "from the run of a configuration"},
+    {"generate ./llama-dir -p \"Once\" -t 0 --json", "the likeliest text, for a program"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "generate",
+    .summary = "write text with a trained model, inside a budget",
+    .usage = "[OPTION...] MODEL|CONFIG",
+    .description =
+        "MODEL is a Hugging Face folder, a checkpoint, or a run folder, of which the newest checkpoint is "
+        "taken; CONFIG stands for the newest checkpoint of its output.dir. Text is read and written as "
+        "bytes. Parameters, a cache of exactly the positions needed and one pass are planned and "
+        "committed before anything is computed; what does not fit the budget exits with 3.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int number) {
+    (void)number;
+    stop_asked = 1;
+}
+
+static void listen_to_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* One run of the command. */
+struct generation {
+    const struct generate_flags *flags;
+    char dir[CLI_PATH];
+    int32_t *prompt;
+    int64_t count;
+    struct text_stream text;
+    struct strbuf copy;
+    int32_t *tokens; /* for JSON */
+    struct generate_result result;
+    struct generate_plan plan;
+    uint64_t ledger_peak;
+};
+
+static bool hear(void *arg, int32_t token) {
+    struct generation *g = arg;
+    if (g->tokens) g->tokens[g->result.tokens] = token;
+    text_stream_token(&g->text, token);
+    return !g->text.failed;
+}
+
+static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err) {
+    struct sampling s = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed};
+    if (!f->prompt || !*f->prompt)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--prompt': give at least one character, e.g. -p \"The \"");
+    if (f->tokens < 1 || f->tokens > 100000000)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--max-tokens': %lld makes no sense; write e.g. 200",
+                         (long long)f->tokens);
+    if (f->threads < 0 || f->threads > 1024)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--threads': %d; write 0 for one per core, or up to 1024",
+                         f->threads);
+    enum plim_status status = sampling_check(&s, err);
+    if (status != PLIM_OK) plim_error_prefix(err, "generate");
+    return status;
+}
+
+static enum plim_status read_prompt(struct generation *g, struct plim_error *err) {
+    const char *text = g->flags->prompt;
+    g->count = (int64_t)strlen(text);
+    g->prompt = malloc((size_t)g->count * sizeof *g->prompt);
+    if (g->flags->json) g->tokens = malloc((size_t)g->flags->tokens * sizeof *g->tokens);
+    if (!g->prompt || (g->flags->json && !g->tokens))
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory for prompt and answer");
+    for (int64_t i = 0; i < g->count; i++) g->prompt[i] = (unsigned char)text[i];
+    return PLIM_OK;
+}
+
+/* A model with a vocabulary of its own does not speak bytes; better said than wondered about. */
+static enum plim_status check_vocabulary(const struct generation *g, const struct model_spec *spec,
+                                         struct plim_error *err) {
+    char path[CLI_PATH + 32];
+    if (spec->vocab_size < 256)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: a vocabulary of %lld is too small for the byte tokenizer; use a model with 256 or more",
+            g->dir, (long long)spec->vocab_size);
+    snprintf(path, sizeof path, "%s/tokenizer.json", g->dir);
+    if (file_exists(path) && !g->flags->quiet)
+        fprintf(stderr, "plimsoll: %s is not read by this version: text goes in and out as bytes\n", path);
+    return PLIM_OK;
+}
+
+static enum plim_status generate(struct generation *g, struct device *device, struct plim_error *err) {
+    const struct generate_flags *f = g->flags;
+    struct generator *generator = NULL;
+    struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
+    struct generate_room room = {g->count, f->tokens, f->budget_given ? (int64_t)f->budget : 0,
+                                 f->quiet ? NULL : &log};
+    if (f->budget_given && !f->budget)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
+    enum plim_status status = generator_open(g->dir, device, &room, &generator, err);
+    if (status != PLIM_OK) return status;
+    g->plan = *generator_plan(generator);
+    status = check_vocabulary(g, generator_spec(generator), err);
+    if (status == PLIM_OK && f->echo && g->text.out) fputs(f->prompt, g->text.out);
+    struct generate_request request = {.prompt = g->prompt,
+                                       .count = g->count,
+                                       .tokens = f->tokens,
+                                       .sampling = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed},
+                                       .hear = hear,
+                                       .arg = g,
+                                       .stop = &stop_asked};
+    if (status == PLIM_OK) status = generator_run(generator, &request, &g->result, err);
+    text_stream_end(&g->text);
+    if (g->text.out && g->text.last && g->text.last != '\n') fputc('\n', g->text.out);
+    if (status == PLIM_OK && (g->text.failed || (g->text.out && fflush(g->text.out))))
+        status = plim_fail(err, PLIM_IO, "standard output: write failed");
+    g->ledger_peak = ledger_peak(device->ledger);
+    generator_close(generator);
+    return status;
+}
+
+static void tell(const struct generation *g) {
+    struct os_process me = {0};
+    char total[BYTES_TEXT], params[BYTES_TEXT], cache[BYTES_TEXT], peak[BYTES_TEXT];
+    os_process_memory(&me, NULL);
+    fprintf(stderr, "%lld tokens, %.1f tokens/s, after a prompt of %lld read in %.0f ms (%s)\n",
+            (long long)g->result.tokens, g->result.tokens_per_s, (long long)g->count,
+            g->result.prompt_seconds * 1e3, generate_stop_name(g->result.stop));
+    fprintf(stderr, "planned %s: parameters %s in %s, cache %s for %lld positions; process %s at its peak\n",
+            bytes_format(total, (uint64_t)g->plan.total), bytes_format(params, (uint64_t)g->plan.params),
+            precision_name(g->plan.precision), bytes_format(cache, (uint64_t)g->plan.cache),
+            (long long)g->plan.positions, bytes_format(peak, me.peak));
+}
+
+static int tell_json(const struct generation *g) {
+    struct strbuf out = STRBUF_INIT;
+    struct json_writer w;
+    struct os_process me = {0};
+    os_process_memory(&me, NULL);
+    json_writer_init(&w, &out, 2);
+    json_begin_object(&w, NULL);
+    json_str(&w, "model", g->dir);
+    json_str(&w, "prompt", g->flags->prompt);
+    json_strn(&w, "text", strbuf_text(&g->copy), g->copy.len);
+    json_int(&w, "prompt_tokens", g->count);
+    json_int(&w, "generated_tokens", g->result.tokens);
+    json_begin_array(&w, "tokens");
+    for (int64_t i = 0; i < g->result.tokens; i++) json_int(&w, NULL, g->tokens[i]);
+    json_end_array(&w);
+    json_str(&w, "stop", generate_stop_name(g->result.stop));
+    json_double(&w, "prompt_ms", g->result.prompt_seconds * 1e3);
+    json_double(&w, "tokens_per_s", g->result.tokens_per_s);
+    json_str(&w, "precision", precision_name(g->plan.precision));
+    json_begin_object(&w, "memory");
+    if (g->plan.budget)
+        json_int(&w, "budget_bytes", g->plan.budget);
+    else
+        json_null(&w, "budget_bytes");
+    json_int(&w, "planned_total", g->plan.total);
+    json_int(&w, "arena_bytes", g->plan.arena);
+    json_int(&w, "parameter_bytes", g->plan.params);
+    json_int(&w, "cache_bytes", g->plan.cache);
+    json_int(&w, "positions", g->plan.positions);
+    json_int(&w, "ledger_peak", (int64_t)g->ledger_peak);
+    json_int(&w, "rss_peak", (int64_t)me.peak);
+    json_end_object(&w);
+    json_end_object(&w);
+    strbuf_addc(&out, '\n');
+    return cli_print(&out);
+}
+
+static int generate_and_tell(const struct generate_flags *f, const char *what) {
+    struct generation g = {.flags = f, .copy = STRBUF_INIT};
+    struct plim_error err = {0};
+    struct device *device = NULL;
+    int code = 0;
+    g.text = (struct text_stream){.out = f->json ? NULL : stdout, .copy = f->json ? &g.copy : NULL};
+    enum plim_status status = check_flags(f, &err);
+    if (status == PLIM_OK) status = cli_find_model(what, g.dir, sizeof g.dir, &err);
+    if (status == PLIM_OK) status = read_prompt(&g, &err);
+    if (status == PLIM_OK) status = device_cpu_open(f->threads, &device, &err);
+    if (status == PLIM_OK) {
+        listen_to_signals();
+        status = generate(&g, device, &err);
+    }
+    if (status == PLIM_OK && f->json) code = tell_json(&g);
+    if (status == PLIM_OK && !f->json && !f->quiet) tell(&g);
+    if (status == PLIM_OK && g.result.stop == GENERATE_ASKED) code = plim_exit_code(PLIM_INTERRUPTED);
+    if (device) device->ops->close(device);
+    strbuf_release(&g.copy);
+    free(g.prompt);
+    free(g.tokens);
+    return status == PLIM_OK ? code : cli_error(&err);
+}
+
+static int run(int argc, char **argv) {
+    struct generate_flags f = {.tokens = 200, .temperature = 0.8, .top_p = 1, .seed = 1};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0 && rest.args.count != 1) {
+        plim_fail(&err, PLIM_BAD_INPUT,
+                  "generate: give one model folder or config file; see plimsoll generate --help");
+        code = cli_error(&err);
+    }
+    if (code < 0) code = generate_and_tell(&f, rest.args.items[0]);
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_generate = {&command, run, false};

@@ -1,0 +1,44 @@
+/* find_model.c - from what people point at to the folder that holds config.json and weights. */
+#include "cli/cli.h"
+#include "base/file.h"
+#include "train/checkpoint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool holds(const char *dir, const char *file) {
+    char path[CLI_PATH + 32];
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    return file_exists(path);
+}
+
+static enum plim_status from_config(const char *config, char *path, size_t size, struct plim_error *err) {
+    struct job job;
+    job_init(&job);
+    enum plim_status status = job_load(&job, config, NULL, err);
+    if (status == PLIM_OK && !checkpoint_newest(job.output_dir, path, size))
+        status = plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'output.dir': there is no checkpoint in %s; train first, or point at a model folder",
+            config, job.output_dir);
+    job_release(&job);
+    return status;
+}
+
+enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err) {
+    struct stat st;
+    if (stat(what, &st))
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: %s; point at a model folder", what, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return from_config(what, path, size, err);
+    if ((size_t)snprintf(path, size, "%s", what) >= size)
+        return plim_fail(err, PLIM_BAD_INPUT, "%.100s...: the path is too long", what);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
+    if (holds(path, "config.json") || checkpoint_newest(what, path, size)) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a checkpoint "
+        "or a run folder",
+        what);
+}

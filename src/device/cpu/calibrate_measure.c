@@ -1,0 +1,239 @@
+/* calibrate_measure.c - the measurements of calibrate.h.
+ *
+ * Each runs the kernels that a plan will run, on growing problems, until one takes long enough to be timed
+ * well: a fast machine is measured on large problems and a slow one does not take longer than it must. */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/strbuf.h"
+#include "device/cpu/calibrate.h"
+#include "device/cpu/gemm.h"
+#include "device/cpu/kernels.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+    COPY_BYTES = 16 << 20,        /* beyond most caches */
+    CACHE_COPY_BYTES = 256 << 10, /* within all last-level ones */
+    DISK_BYTES = 8 << 20,
+    MATMUL_MAX = 512, /* rows, against a weight of 768 x 768 */
+    WIDTH = 768,
+    ATTN_MAX = 256, /* tokens, with 8 heads of 64 */
+    HEADS = 8,
+    HEAD_DIM = 64,
+};
+
+#define LONG_ENOUGH     0.3e-3 /* one run */
+#define MEASURE_SECONDS 3e-3   /* all runs of one measurement */
+
+static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+
+struct bench {
+    struct threads *team;
+    char *scratch;
+    size_t bytes;
+    /* the job being timed */
+    struct gemm gemm;
+    struct kernel_call call;
+    void *work;
+};
+
+typedef void job(struct bench *b);
+
+static double once(struct bench *b, job *run) {
+    double begin = clock_seconds();
+    run(b);
+    double took = clock_seconds() - begin;
+    return took > 1e-9 ? took : 1e-9;
+}
+
+/* The fastest of several short runs: other programs on the machine disturb most of them, but not all. */
+static double seconds(struct bench *b, job *run) {
+    double best = once(b, run), begin = clock_seconds(), used = 0;
+    for (int i = 0; used < MEASURE_SECONDS || (i < 3 && used < 3 * MEASURE_SECONDS); i++) {
+        double took = once(b, run);
+        if (took < best) best = took;
+        used = clock_seconds() - begin;
+    }
+    return best;
+}
+
+static void run_gemm(struct bench *b) {
+    gemm_run(&b->gemm, b->work, b->team);
+}
+
+static size_t gemm_bytes(enum dtype type) {
+    return (size_t)WIDTH * (WIDTH + 2 * MATMUL_MAX) * dtype_size(type);
+}
+
+static double matmul_rate(struct bench *b, enum dtype type) {
+    size_t weight = (size_t)WIDTH * WIDTH * dtype_size(type),
+           rows = (size_t)WIDTH * MATMUL_MAX * dtype_size(type);
+    b->work = b->scratch + weight + 2 * rows;
+    for (int64_t m = 64;; m *= 2) {
+        b->gemm = (struct gemm){
+            .m = m,
+            .n = WIDTH,
+            .k = WIDTH,
+            .a = b->scratch + weight,
+            .a_rs = WIDTH,
+            .a_cs = 1,
+            .b = b->scratch,
+            .b_rs = 1,
+            .b_cs = WIDTH,
+            .c = b->scratch + weight + rows,
+            .c_rs = WIDTH,
+            .ab_type = type,
+            .c_type = type,
+        };
+        if (once(b, run_gemm) < LONG_ENOUGH && m < MATMUL_MAX) continue;
+        return 2.0 * (double)m * WIDTH * WIDTH / seconds(b, run_gemm);
+    }
+}
+
+static void run_attn(struct bench *b) {
+    cpu_attn(&b->call);
+}
+
+struct attn_shapes {
+    struct tensor x, pos, lse;
+    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT];
+};
+
+static void attn_shapes(struct attn_shapes *s, enum dtype type, int64_t time) {
+    s->x = (struct tensor){.type = type, .ndim = 4, .dim = {1, time, HEADS, HEAD_DIM}};
+    s->pos = (struct tensor){.type = DT_I32, .ndim = 2, .dim = {1, time}};
+    s->lse = (struct tensor){.type = DT_F32, .ndim = 3, .dim = {1, HEADS, time}};
+    memset(s->desc, 0, sizeof s->desc);
+    s->desc[0] = s->desc[1] = s->desc[2] = s->desc[OP_MAX_IN] = &s->x;
+    s->desc[3] = &s->pos;
+    s->desc[OP_MAX_IN + 1] = &s->lse;
+}
+
+static const struct op attn_op = {
+    .kind = OP_ATTN,
+    .attr = {.heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM, .scale = 0.125f},
+};
+
+/* q, k, v, o, pos and lse, one after the other. */
+enum { ATTN_SLOT = ATTN_MAX * HEADS * HEAD_DIM * 4 };
+
+static double attn_rate(struct bench *b, enum dtype type) {
+    int32_t *pos = (int32_t *)(void *)(b->scratch + 4 * ATTN_SLOT);
+    for (int i = 0; i < ATTN_MAX; i++) pos[i] = i;
+    for (int64_t time = 64;; time *= 2) {
+        struct attn_shapes shapes;
+        attn_shapes(&shapes, type, time);
+        b->call = (struct kernel_call){.op = &attn_op, .team = b->team, .work = b->scratch + 6 * ATTN_SLOT};
+        memcpy(b->call.desc, shapes.desc, sizeof shapes.desc);
+        for (int i = 0; i < 3; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
+        b->call.in[3] = pos;
+        b->call.out[0] = b->scratch + 3 * ATTN_SLOT;
+        b->call.out[1] = b->scratch + 5 * ATTN_SLOT;
+        if (once(b, run_attn) < LONG_ENOUGH && time < ATTN_MAX) continue;
+        return 4.0 * HEADS * HEAD_DIM * (double)(time * (time + 1) / 2) / seconds(b, run_attn);
+    }
+}
+
+static void run_copy(struct bench *b) {
+    cpu_copy(&b->call);
+}
+
+static double copy_rate(struct bench *b, int64_t bytes) {
+    struct tensor t = {.type = DT_U8, .ndim = 1, .dim = {bytes}};
+    b->call = (struct kernel_call){.team = b->team, .in = {b->scratch}, .out = {b->scratch + bytes}};
+    b->call.desc[0] = b->call.desc[OP_MAX_IN] = &t;
+    return 2.0 * (double)bytes / seconds(b, run_copy);
+}
+
+static void nothing(void *arg, int64_t begin, int64_t end, int worker) {
+    (void)arg, (void)begin, (void)end, (void)worker;
+}
+
+static void run_nothing(struct bench *b) {
+    threads_each(b->team, 4 * threads_count(b->team), 1, nothing, NULL);
+}
+
+/* And what an op does before its loop. */
+static double start_seconds(struct bench *b) {
+    return seconds(b, run_nothing) + 1e-6;
+}
+
+static size_t most(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t scratch_bytes(int threads) {
+    size_t bytes = 2 * COPY_BYTES;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct attn_shapes shapes;
+        attn_shapes(&shapes, types[i], ATTN_MAX);
+        bytes = most(bytes, gemm_bytes(types[i]) +
+                                gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, types[i], types[i], threads));
+        bytes = most(bytes, 6 * ATTN_SLOT + cpu_attn_workspace(shapes.desc, &attn_op, threads));
+    }
+    return (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1);
+}
+
+enum plim_status calibrate_measure(struct threads *team, struct calibration *out, struct plim_error *err) {
+    struct bench b = {.team = team, .bytes = scratch_bytes(threads_count(team))};
+    b.scratch = mmap(NULL, b.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b.scratch == MAP_FAILED)
+        return plim_fail(err, PLIM_NO_MEMORY, "no room to measure this CPU: %zu bytes refused: %s", b.bytes,
+                         strerror(errno));
+    madvise(b.scratch, b.bytes, MADV_HUGEPAGE);
+    memset(b.scratch, 0x3c, b.bytes); /* 0.0115 in f32 and bf16, 1.06 in f16 */
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        out->flops[types[i]] = matmul_rate(&b, types[i]);
+        memset(b.scratch, 0x3c, 7 * ATTN_SLOT);
+        out->attn_flops[types[i]] = attn_rate(&b, types[i]);
+    }
+    out->bandwidth = copy_rate(&b, COPY_BYTES);
+    out->cache_bandwidth = copy_rate(&b, CACHE_COPY_BYTES);
+    if (out->cache_bandwidth < out->bandwidth) out->cache_bandwidth = out->bandwidth;
+    out->op_seconds = start_seconds(&b);
+    munmap(b.scratch, b.bytes);
+    return PLIM_OK;
+}
+
+/* Written through to the disk and read back past the page cache. */
+static enum plim_status disk_round(int fd, char *block, const char *name, struct plim_error *err) {
+    enum plim_status status = file_pwrite_full(fd, block, DISK_BYTES, 0, name, err);
+    if (status != PLIM_OK) return status;
+    if (fdatasync(fd) != 0) return plim_fail(err, PLIM_IO, "%s: %s", name, strerror(errno));
+    posix_fadvise(fd, 0, DISK_BYTES, POSIX_FADV_DONTNEED);
+    return file_pread_full(fd, block, DISK_BYTES, 0, name, err);
+}
+
+enum plim_status calibrate_disk(const char *folder, double *bytes_per_second, struct plim_error *err) {
+    struct strbuf name = STRBUF_INIT;
+    strbuf_addf(&name, "%s/.plimsoll-speed-XXXXXX", folder);
+    char *path = strbuf_detach(&name, NULL), *block = malloc(DISK_BYTES);
+    enum plim_status status = PLIM_OK;
+    int fd = -1;
+    if (!path || !block) {
+        status = plim_fail(err, PLIM_NO_MEMORY, "no room to measure the disk of %s", folder);
+        goto out;
+    }
+    fd = mkstemp(path);
+    if (fd < 0) {
+        status = plim_fail(err, PLIM_IO, "%s: cannot write a file to measure the disk: %s", folder,
+                           strerror(errno));
+        goto out;
+    }
+    unlink(path);
+    memset(block, 0x3c, DISK_BYTES);
+    double begin = clock_seconds();
+    status = disk_round(fd, block, path, err);
+    *bytes_per_second = 2.0 * DISK_BYTES / (clock_seconds() - begin + 1e-9);
+out:
+    if (fd >= 0) close(fd);
+    free(path);
+    free(block);
+    return status;
+}

@@ -1,0 +1,167 @@
+/* cpu_device.c - the CPU as a device: an arena, a ledger, a team of threads and the table of kernels.
+ *
+ * Device memory is host memory, so read, write and move are copies, and nothing is ever in flight: every
+ * function has finished its work when it returns. */
+#include "device/cpu/calibrate.h"
+#include "device/cpu/cpu_model.h"
+#include "device/cpu/kernels.h"
+#include "device/device.h"
+#include "mem/arena.h"
+#include "mem/os.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+static const struct kernel kernels[OP_KIND_COUNT] = {
+    [OP_EMBED] = {cpu_embed, NULL},
+    [OP_NORM] = {cpu_norm, NULL},
+    [OP_LINEAR] = {cpu_linear, cpu_linear_workspace},
+    [OP_ROPE_TABLE] = {cpu_rope_table, NULL},
+    [OP_ROPE] = {cpu_rope, NULL},
+    [OP_ATTN] = {cpu_attn, cpu_attn_workspace},
+    [OP_SWIGLU] = {cpu_swiglu, NULL},
+    [OP_GELU] = {cpu_gelu, NULL},
+    [OP_ADD] = {cpu_add, NULL},
+    [OP_XENT] = {cpu_xent, cpu_xent_workspace},
+    [OP_KV_APPEND] = {cpu_kv_append, NULL},
+    [OP_SPLIT3] = {cpu_split3, NULL},
+    [OP_EMBED_BWD] = {cpu_embed_bwd, NULL},
+    [OP_NORM_BWD] = {cpu_norm_bwd, cpu_norm_bwd_workspace},
+    [OP_LINEAR_DX] = {cpu_linear_dx, cpu_linear_dx_workspace},
+    [OP_LINEAR_DW] = {cpu_linear_dw, cpu_linear_dw_workspace},
+    [OP_ATTN_BWD] = {cpu_attn_bwd, cpu_attn_bwd_workspace},
+    [OP_SWIGLU_BWD] = {cpu_swiglu_bwd, NULL},
+    [OP_GELU_BWD] = {cpu_gelu_bwd, NULL},
+    [OP_JOIN3] = {cpu_join3, NULL},
+    [OP_SUMSQ] = {cpu_sumsq, cpu_sumsq_workspace},
+    [OP_CLIP] = {cpu_clip, NULL},
+    [OP_ADAMW] = {cpu_adamw, NULL},
+    [OP_SGD] = {cpu_sgd, NULL},
+    [OP_FETCH] = {cpu_copy, NULL},
+    [OP_STORE] = {cpu_copy, NULL},
+};
+
+/* The arena is one reservation; what is inside it, by tensor class, is the plan's business. */
+static const char *const ledger_classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
+
+struct cpu {
+    struct device device; /* first: a struct device * is a struct cpu * */
+    struct ledger ledger;
+    struct arena arena;
+};
+
+static struct cpu *cpu_of(struct device *dev) {
+    return (struct cpu *)dev;
+}
+
+static enum plim_status cpu_commit(struct device *dev, size_t bytes, struct plim_error *err) {
+    return arena_commit(&cpu_of(dev)->arena, bytes, dev->team, err);
+}
+
+static void *cpu_base(struct device *dev) {
+    return arena_base(&cpu_of(dev)->arena);
+}
+
+static void cpu_read(struct device *dev, size_t offset, void *host, size_t bytes) {
+    memcpy(host, arena_base(&cpu_of(dev)->arena) + offset, bytes);
+}
+
+static void cpu_write(struct device *dev, size_t offset, const void *host, size_t bytes) {
+    memcpy(arena_base(&cpu_of(dev)->arena) + offset, host, bytes);
+}
+
+static void cpu_move(struct device *dev, size_t to, size_t from, size_t bytes) {
+    char *base = arena_base(&cpu_of(dev)->arena);
+    memmove(base + to, base + from, bytes);
+}
+
+static void cpu_run(struct device *dev, struct kernel_call *call) {
+    call->team = dev->team;
+    kernels[call->op->kind].run(call);
+}
+
+static void cpu_sync(struct device *dev) {
+    (void)dev;
+}
+
+static void cpu_close(struct device *dev) {
+    if (!dev) return;
+    struct cpu *cpu = cpu_of(dev);
+    arena_release(&cpu->arena);
+    if (dev->ledger) ledger_destroy(dev->ledger);
+    threads_free(dev->team);
+    free(cpu);
+}
+
+static const struct device_ops ops = {
+    .name = "cpu",
+    .commit = cpu_commit,
+    .base = cpu_base,
+    .read = cpu_read,
+    .write = cpu_write,
+    .move = cpu_move,
+    .run = cpu_run,
+    .sync = cpu_sync,
+    .close = cpu_close,
+};
+
+static bool supports(const struct device_facts *facts, const struct tape *tape, const struct op *op) {
+    (void)facts, (void)tape;
+    return op->kind >= 0 && op->kind < OP_KIND_COUNT && kernels[op->kind].run;
+}
+
+static size_t workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op) {
+    return device_workspace(facts->backend, tape, op);
+}
+
+/* Everything the planner asks. The process as it stands now is what the arena has beside it. */
+static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err) {
+    struct device_facts *facts = &cpu->device.facts;
+    struct os_machine machine;
+    struct os_process process;
+    enum plim_status status = os_machine_memory(&machine, err);
+    if (status != PLIM_OK) return status;
+    struct calibration speed;
+    status = calibrate_cpu(cpu->device.team, NULL, &speed, err);
+    if (status != PLIM_OK) return status;
+    status = os_process_memory(&process, err);
+    if (status != PLIM_OK) return status;
+    cpu_model_name(facts->name, sizeof facts->name);
+    facts->is_host = true;
+    facts->threads = threads_count(cpu->device.team);
+    facts->memory_bytes = machine.total;
+    facts->align = ALIGN;
+    memcpy(facts->flops, speed.flops, sizeof facts->flops);
+    memcpy(facts->attn_flops, speed.attn_flops, sizeof facts->attn_flops);
+    facts->bandwidth = speed.bandwidth;
+    facts->cache_bytes = cpu_cache_bytes();
+    facts->cache_bandwidth = speed.cache_bandwidth;
+    facts->far_bandwidth = speed.far_bandwidth;
+    facts->op_seconds = speed.op_seconds;
+    facts->overhead_bytes = process.rss;
+    facts->supports = supports;
+    facts->workspace = workspace;
+    facts->backend = &cpu->device;
+    return PLIM_OK;
+}
+
+enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err) {
+    *out = NULL;
+    struct cpu *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the CPU device");
+    struct device *dev = &cpu->device;
+    dev->ops = &ops;
+    dev->kernels = kernels;
+    enum plim_status status = threads_start(threads, &dev->team, err);
+    if (status == PLIM_OK) status = find_facts(cpu, err);
+    if (status != PLIM_OK) goto out;
+    ledger_init(&cpu->ledger, tier_name(TIER_DEVICE), LEDGER_UNLIMITED, ledger_classes,
+                DEVICE_LEDGER_CLASSES);
+    dev->ledger = &cpu->ledger;
+    status = arena_reserve(&cpu->arena, dev->facts.memory_bytes, dev->ledger, DEVICE_LEDGER_ARENA, err);
+    if (status == PLIM_OK) *out = dev;
+out:
+    if (status != PLIM_OK) cpu_close(dev);
+    return status;
+}

@@ -1,0 +1,29 @@
+/* load.h - weights and constants into a tape that is about to run.
+ *
+ *     exec_open(&exec, device, &tape, &layout, NULL, &err);
+ *     weights_write_constants(&exec, &spec, &err);
+ *     weights_from_directory(&exec, &spec, "checkpoint/", log, &err);
+ *
+ * Data go straight from the files to their final type and place, in pieces; nothing is held twice.
+ */
+#ifndef PLIM_MODEL_LOAD_H
+#define PLIM_MODEL_LOAD_H
+
+#include "base/log.h"
+#include "exec/exec.h"
+#include "model/model.h"
+
+/* Constants of a tape: the rotary frequencies. */
+enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
+                                         struct plim_error *err);
+
+/* Parameters (and their masters, where the tape has them) from a Hugging Face directory or one file. The
+ * errors are those of safetensors_open and weights_load. log may be NULL. */
+enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
+                                        const struct log *log, struct plim_error *err);
+
+/* A weights_sink's function; arg is the struct exec. */
+enum plim_status weights_put(void *exec, int tensor, int64_t first, const void *elements, int64_t n,
+                             struct plim_error *err);
+
+#endif

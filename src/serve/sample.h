@@ -1,0 +1,45 @@
+/* sample.h - one token from a row of logits.
+ *
+ *     struct sampler sampler;
+ *     sampler_init(&sampler, vocab, &(struct sampling){.temperature = 0.8, .top_k = 40, .top_p = 0.95, .seed
+ * = 1}, &err); int32_t token = sampler_draw(&sampler, logits, step); sampler_release(&sampler);
+ *
+ * The order is the usual one: divide by the temperature, keep the top_k likeliest, of those the fewest whose
+ * share reaches top_p, draw one by its share. Temperature 0 takes the likeliest. Equal logits go to the
+ * smaller id. Random numbers are named by (seed, step), so a token depends on nothing but the seed, its place
+ * and the logits. Nothing is allocated after sampler_init.
+ */
+#ifndef PLIM_SERVE_SAMPLE_H
+#define PLIM_SERVE_SAMPLE_H
+
+#include "base/status.h"
+#include <stdint.h>
+
+struct sampling {
+    double temperature; /* 0: the likeliest token, always */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* 0 or 1: all */
+    uint64_t seed;
+};
+
+/* PLIM_BAD_INPUT names the number that makes no sense. */
+enum plim_status sampling_check(const struct sampling *sampling, struct plim_error *err);
+
+struct sampler {
+    struct sampling sampling;
+    int32_t vocab;
+    int32_t *heap; /* candidates, likeliest first out */
+    float *weight; /* by token: exp((logit - largest) / temperature) */
+};
+
+enum plim_status sampler_init(struct sampler *sampler, int64_t vocab, const struct sampling *sampling,
+                              struct plim_error *err);
+void sampler_release(struct sampler *sampler);
+
+/* Bytes a sampler of that vocabulary takes. */
+int64_t sampler_bytes(int64_t vocab);
+
+/* The token at place `step`; logits[vocab]. */
+int32_t sampler_draw(struct sampler *sampler, const float *logits, uint64_t step);
+
+#endif

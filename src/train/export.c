@@ -1,0 +1,256 @@
+/* export.c - see export.h.
+ *
+ * The list of what will be written is made from the source's headers; then each tensor is read in blocks,
+ * joined with its master where that adds bits, converted and written. Reading both streams by position keeps
+ * them in step without holding either.
+ */
+#include "train/export.h"
+#include "base/file.h"
+#include "data/safetensors.h"
+#include "model/hf.h"
+#include "train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BLOCK 65536 /* elements at a time */
+
+/* One file open at a time for each stream. */
+struct stream {
+    int fd;
+    const char *path;
+};
+
+struct exporter {
+    struct safetensors params, state;
+    bool has_state;
+    enum dtype type;
+    struct safetensors_entry *entries; /* [params.count], the same order */
+    struct stream from, masters;
+    struct exported *result;
+    double raw[BLOCK]; /* room for any type */
+    uint16_t low[BLOCK];
+    float wide[BLOCK];
+    double out[BLOCK];
+};
+
+static bool is_floating(enum dtype type) {
+    return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
+}
+
+static void stream_close(struct stream *s) {
+    if (s->fd >= 0) close(s->fd);
+    *s = (struct stream){-1, NULL};
+}
+
+static enum plim_status stream_read(struct stream *s, const struct safetensor *t, int64_t first, void *out,
+                                    int64_t n, struct plim_error *err) {
+    size_t size = dtype_size(t->type);
+    if (!s->path || strcmp(s->path, t->path)) {
+        stream_close(s);
+        s->fd = open(t->path, O_RDONLY | O_CLOEXEC);
+        if (s->fd < 0) return plim_fail(err, PLIM_IO, "%s: cannot be opened: %s", t->path, strerror(errno));
+        s->path = t->path;
+    }
+    return file_pread_full(s->fd, out, (size_t)n * size, t->offset + (uint64_t)first * size, t->path, err);
+}
+
+/* The master that knows more bits of this parameter, or NULL. */
+static const struct safetensor *find_master(const struct exporter *e, const struct safetensor *t,
+                                            struct plim_error *err) {
+    char name[256];
+    if (!e->has_state || (t->type != DT_BF16 && t->type != DT_F16)) return NULL;
+    snprintf(name, sizeof name, "master(%s)", t->name);
+    const struct safetensor *m = safetensors_find(&e->state, name);
+    if (!m) return NULL;
+    if (m->count != t->count || m->type != (t->type == DT_BF16 ? DT_U16 : DT_F32)) {
+        plim_fail(err, PLIM_BAD_INPUT,
+                  "%s: tensor '%s' does not belong to the parameter; fetch the checkpoint again", m->path,
+                  name);
+        return NULL;
+    }
+    return m;
+}
+
+/* Elements [first, first + n) of a tensor in the type to be written; returns where they are. */
+static const void *convert(struct exporter *e, const struct safetensor *t, const struct safetensor *m,
+                           enum dtype type, int64_t n) {
+    if (!m) {
+        if (t->type == type) return e->raw;
+        dtype_convert(e->out, type, e->raw, t->type, n);
+        return e->out;
+    }
+    const unsigned char *narrow = (const unsigned char *)e->raw;
+    for (int64_t i = 0; m->type == DT_U16 && i < n; i++) {
+        uint16_t weight;
+        memcpy(&weight, narrow + 2 * i, sizeof weight);
+        e->wide[i] = master_join(weight, e->low[i]);
+    }
+    if (type == DT_F32) return e->wide;
+    dtype_convert(e->out, type, e->wide, DT_F32, n);
+    return e->out;
+}
+
+static enum plim_status export_tensor(struct exporter *e, size_t index, struct safetensors_writer *w,
+                                      struct plim_error *err) {
+    const struct safetensor *t = &e->params.tensors[index];
+    enum dtype type = e->entries[index].type;
+    struct plim_error mismatch = {0};
+    const struct safetensor *m = t->type == type ? NULL : find_master(e, t, &mismatch);
+    if (mismatch.status != PLIM_OK) return *err = mismatch, err->status;
+    enum plim_status status = PLIM_OK;
+    for (int64_t first = 0; first < t->count && status == PLIM_OK; first += BLOCK) {
+        int64_t n = t->count - first < BLOCK ? t->count - first : BLOCK;
+        status = stream_read(&e->from, t, first, e->raw, n, err);
+        if (status == PLIM_OK && m)
+            status = stream_read(&e->masters, m, first, m->type == DT_U16 ? (void *)e->low : e->wide, n, err);
+        if (status == PLIM_OK)
+            status = safetensors_writer_put(w, convert(e, t, m, type, n), (size_t)n * dtype_size(type), err);
+    }
+    e->result->from_masters |= m != NULL;
+    return status;
+}
+
+/* What will be written: the same names and shapes, floating types changed. */
+static enum plim_status list_entries(struct exporter *e, struct plim_error *err) {
+    uint64_t most = 0;
+    e->entries = calloc(e->params.count + 1, sizeof *e->entries);
+    if (!e->entries) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an export was listed");
+    for (size_t i = 0; i < e->params.count; i++) {
+        const struct safetensor *t = &e->params.tensors[i];
+        if (t->type == DT_COUNT)
+            return plim_fail(err, PLIM_UNSUPPORTED,
+                             "%s: tensor '%.200s': type %s is not read by this version", t->path, t->name,
+                             t->type_name);
+        enum dtype type = is_floating(t->type) && e->type != DT_COUNT ? e->type : t->type;
+        e->entries[i] = (struct safetensors_entry){.name = t->name, .type = type, .ndim = t->ndim};
+        memcpy(e->entries[i].dim, t->dim, sizeof t->dim);
+        e->result->parameters += t->count;
+        e->result->bytes += (uint64_t)t->count * dtype_size(type);
+        if (t->bytes > most) most = t->bytes, e->result->type = type;
+    }
+    e->result->tensors = e->params.count;
+    return PLIM_OK;
+}
+
+static enum plim_status write_config(const struct model_spec *spec, enum dtype type, const char *dir,
+                                     struct plim_error *err) {
+    struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
+    strbuf_addf(&path, "%s/config.json", dir);
+    hf_config_write(spec, type, &text);
+    enum plim_status status = strbuf_status(&path, err);
+    if (status == PLIM_OK) status = strbuf_status(&text, err);
+    if (status == PLIM_OK) status = file_write_atomic(strbuf_text(&path), text.data, text.len, err);
+    strbuf_release(&path);
+    strbuf_release(&text);
+    return status;
+}
+
+static enum plim_status write_all(struct exporter *e, const struct model_spec *spec, const char *dir,
+                                  uint64_t shard_bytes, struct plim_error *err) {
+    struct safetensors_writer w;
+    enum plim_status status =
+        safetensors_writer_begin(&w, dir, e->entries, e->params.count, shard_bytes, err);
+    if (status != PLIM_OK) return status;
+    for (size_t i = 0; i < e->params.count && status == PLIM_OK; i++) status = export_tensor(e, i, &w, err);
+    if (status == PLIM_OK)
+        status = safetensors_writer_end(&w, err);
+    else
+        safetensors_writer_abandon(&w);
+    if (status == PLIM_OK) status = write_config(spec, e->result->type, dir, err);
+    return status;
+}
+
+/* --- the folder -------------------------------------------------------------------------------------------
+ */
+
+static bool is_empty(const char *dir) {
+    DIR *d = opendir(dir);
+    bool empty = true;
+    if (!d) return false;
+    for (struct dirent *x; empty && (x = readdir(d));)
+        empty = !strcmp(x->d_name, ".") || !strcmp(x->d_name, "..");
+    closedir(d);
+    return empty;
+}
+
+static enum plim_status check_target(const char *from, const char *to, bool force, struct plim_error *err) {
+    struct stat a, b;
+    if (stat(to, &b)) return PLIM_OK;
+    if (!S_ISDIR(b.st_mode))
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: is not a folder; choose another target", to);
+    if (!stat(from, &a) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: source and target are the same; choose another target",
+                         to);
+    if (force || is_empty(to)) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: exists and is not empty; choose another target or add --force",
+                     to);
+}
+
+/* Into a folder beside the target, which then takes its name. */
+static enum plim_status write_new(struct exporter *e, const struct model_spec *spec, const char *to,
+                                  uint64_t shard_bytes, struct plim_error *err) {
+    struct strbuf temp = STRBUF_INIT;
+    size_t n = strlen(to);
+    while (n > 1 && to[n - 1] == '/') n--;
+    strbuf_addf(&temp, "%.*s.tmp-%ld", (int)n, to, (long)getpid());
+    enum plim_status status = strbuf_status(&temp, err);
+    if (status == PLIM_OK) status = file_make_dirs(temp.data, err);
+    if (status == PLIM_OK) {
+        status = write_all(e, spec, temp.data, shard_bytes, err);
+        if (status == PLIM_OK && rename(temp.data, to))
+            status = plim_fail(err, PLIM_IO, "%s: cannot take its name: %s", to, strerror(errno));
+        if (status == PLIM_OK)
+            status = file_sync_parent(to, err);
+        else
+            checkpoint_remove(temp.data);
+    }
+    strbuf_release(&temp);
+    return status;
+}
+
+static enum plim_status open_source(struct exporter *e, const char *from, struct plim_error *err) {
+    struct strbuf state = STRBUF_INIT;
+    enum plim_status status = safetensors_open(from, &e->params, err);
+    if (status != PLIM_OK) return status;
+    strbuf_addf(&state, "%s/state", from);
+    status = strbuf_status(&state, err);
+    if (status == PLIM_OK && file_exists(state.data)) {
+        status = safetensors_open(state.data, &e->state, err);
+        e->has_state = status == PLIM_OK;
+    }
+    strbuf_release(&state);
+    return status;
+}
+
+enum plim_status export_model(const char *from, const char *to, const struct export_options *options,
+                              struct exported *out, struct plim_error *err) {
+    struct model_spec spec;
+    *out = (struct exported){.type = DT_F32};
+    struct exporter *e = calloc(1, sizeof *e);
+    if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an export was set up");
+    e->type = options->type, e->result = out;
+    e->from = e->masters = (struct stream){-1, NULL};
+    enum plim_status status = check_target(from, to, options->force, err);
+    if (status == PLIM_OK) status = hf_config_load(from, &spec, err);
+    if (status == PLIM_OK) status = open_source(e, from, err);
+    if (status == PLIM_OK) status = list_entries(e, err);
+    if (status == PLIM_OK && file_exists(to) && !is_empty(to))
+        status = write_all(e, &spec, to, options->shard_bytes, err);
+    else if (status == PLIM_OK)
+        status = write_new(e, &spec, to, options->shard_bytes, err);
+    stream_close(&e->from);
+    stream_close(&e->masters);
+    free(e->entries);
+    safetensors_close(&e->params);
+    if (e->has_state) safetensors_close(&e->state);
+    free(e);
+    return status;
+}

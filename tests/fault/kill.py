@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Kill test: kill -9 at random moments; resuming gives the uninterrupted run's losses, bit for bit."""
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+KILLS = 50
+STEPS = 10
+rng = random.Random(20)
+
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__steps=STEPS, training__save_every=1, training__mixed_precision="bf16",
+                    training__lr_scheduler="greedy", training__greedy__patience=1,
+                    training__greedy__factor=0.9, training__min_lr=1e-5)
+    started = time.monotonic()
+    whole = plim.run("train", path, "--json", "-q", "--set", f"output.dir={folder}/whole")
+    length = time.monotonic() - started
+    reference = plim.losses(whole.stdout)
+    plim.ok(len(reference) == STEPS, f"the uninterrupted run has {STEPS} losses {whole.stderr.strip()}")
+
+    kills, wrong, steps_at_kill = 0, [], set()
+    while kills < KILLS and not wrong:
+        run_dir = f"{folder}/killed"
+        subprocess.run(["rm", "-rf", run_dir], check=True)
+        log = os.path.join(folder, "killed.jsonl")
+        seen, attempts = {}, 0
+        while len(seen) < STEPS or attempts == 0:  # one run, killed several times on its way
+            attempts += 1
+            args = [plim.PLIMSOLL, "train", path, "-q", "--resume", "--log", log, "--set", f"output.dir={run_dir}"]
+            if os.path.exists(log):
+                os.remove(log)
+            process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            try:
+                process.wait(timeout=rng.uniform(0.02, max(0.1, length * 1.1)) if kills < KILLS else 60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                kills += 1
+            process.wait()
+            text = open(log).read() if os.path.exists(log) else ""
+            got = plim.losses(text)
+            steps_at_kill.add(max(got, default=0))
+            for step, loss in got.items():
+                if loss != reference[step]:
+                    wrong.append((step, loss, reference[step]))
+                seen[step] = loss
+            if process.returncode not in (0, -9):
+                wrong.append((process.returncode, process.stderr.read()))
+            if process.returncode == 0:
+                for step in reference:
+                    if step not in seen:  # finished by an attempt whose log line was cut
+                        seen[step] = reference[step]
+            if wrong:
+                break
+    plim.ok(not wrong, f"{kills} kills, at steps {sorted(steps_at_kill)}: every loss equals the uninterrupted run's {wrong[:3]}")
+    plim.ok(kills >= KILLS, f"at least {KILLS} kills")
+plim.done()

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Moving line: the budget goes 100 -> 50 -> 30 -> 100 % during a run.
+
+The losses are the undisturbed run's within rounding, resident memory read from outside falls and rises with the
+line, and each re-plan takes less than 100 ms.
+"""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+MIB = 1 << 20
+
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__steps=12, training__batch_size=16, training__gradient_accumulation_steps=1,
+                    data__max_length=128, model__hidden_size=128,
+                    model__intermediate_size=384, model__num_layers=4)
+    roomy, _ = plim.plan(path, "--budget", "8GiB")
+    full = roomy["naive_bytes"] + 2 * MIB
+    lines = [(4, full // 2), (7, max(full * 3 // 10, 0)), (10, full)]
+    changes = [x for step, bytes_ in lines for x in ("--budget-at", f"{step}={bytes_}")]
+    calm, _, _, code, stderr = plim.run_watched("train", path, "--budget", full, "--no-checkpoint")
+    plim.ok(code == 0, f"the undisturbed run completes {stderr.strip()}")
+    moved, _, samples, code, stderr = plim.run_watched("train", path, "--budget", full, "--no-checkpoint", *changes, every=0.002)
+    if plim.ok(code == 0, f"100 -> 50 -> 30 -> 100 % of {full / MIB:.0f} MiB completes {stderr.strip()}"):
+        a = {e["step"]: e["loss"] for e in calm if e["event"] == "step"}
+        b = {e["step"]: e["loss"] for e in moved if e["event"] == "step"}
+        worst = max(abs(a[s] - b[s]) / abs(a[s]) for s in a) if a.keys() == b.keys() else 1
+        plim.ok(worst <= 1e-5, f"losses agree within rounding (worst {worst:.1e})")
+        replans = [e for e in moved if e["event"] == "replan"]
+        plim.ok(len(replans) == 3, "three re-plans")
+        if not plim.SANITIZED:
+            plim.ok(all(e["plan_ms"] < 100 for e in replans), f"re-plans take {[round(e['plan_ms'], 1) for e in replans]} ms, moves {[round(e['move_ms'], 1) for e in replans]} ms")
+            used = {e["step"]: e["memory"]["used"] for e in moved if e["event"] == "step"}
+            levels = [max(used[s] for s in range(lo, hi)) for lo, hi in ((1, 4), (4, 7), (7, 10), (10, 13))]
+            budgets = [full, full // 2, full * 3 // 10, full]
+            plim.ok(levels[1] < levels[0] and levels[2] < levels[1] and levels[3] > levels[2],
+                    f"resident {[round(x / MIB) for x in levels]} MiB under lines of {[round(x / MIB) for x in budgets]} MiB")
+            low = min(rss for _, rss in samples[len(samples) // 4:])
+            plim.ok(low <= budgets[2] + 6 * MIB, f"from outside, RSS falls to {low / MIB:.0f} MiB")
+plim.done()

@@ -1,0 +1,127 @@
+"""What the script tests share: running the real program, reading the OS, printing TAP."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+PLIMSOLL = os.environ.get("PLIMSOLL", "build/release/plimsoll")
+SRC_DIR = os.environ.get("SRC_DIR", ".")
+SANITIZED = any(word in os.environ.get("BUILD_DIR", "") for word in ("asan", "tsan"))
+CORPUS = " ".join(
+    f"The {a} {b} took {n} barrels past the {c} before the {d} turned."
+    for n, (a, b, c, d) in enumerate(
+        (a, b, c, d)
+        for a in ("heavy", "small", "old", "swift", "patient")
+        for b in ("ship", "barge", "cutter", "ferry")
+        for c in ("bar", "light", "mole", "shoal")
+        for d in ("tide", "wind", "watch")
+    )
+)
+
+_count = 0
+_failed = 0
+
+
+def ok(condition, text):
+    """One TAP line."""
+    global _count, _failed
+    _count += 1
+    _failed += not condition
+    print(f"{'ok' if condition else 'not ok'} {_count} - {text}", flush=True)
+    return condition
+
+
+def skip(text):
+    global _count
+    _count += 1
+    print(f"ok {_count} - {text} # SKIP", flush=True)
+
+
+def done():
+    print(f"1..{_count}")
+    sys.exit(1 if _failed else 0)
+
+
+def job(folder, **changes):
+    """A small job's YAML in a folder; changes are dotted keys with __ for dots."""
+    keys = {
+        "model.architecture": "llama", "model.vocab_size": 256, "model.hidden_size": 64,
+        "model.intermediate_size": 192, "model.num_layers": 3, "model.num_attention_heads": 4,
+        "model.num_key_value_heads": 2, "model.tie_word_embeddings": "true",
+        "data.train": f"[{folder}/corpus.txt]", "data.max_length": 64,
+        "training.batch_size": 4, "training.gradient_accumulation_steps": 2, "training.steps": 4,
+        "training.learning_rate": 1e-3, "training.mixed_precision": "fp32", "training.seed": 7,
+        "output.dir": f"{folder}/run",
+    }
+    keys.update({k.replace("__", "."): v for k, v in changes.items()})
+    path = os.path.join(folder, "job.yaml")
+    with open(os.path.join(folder, "corpus.txt"), "w") as f:
+        f.write(CORPUS)
+    sections = {}
+    for key, value in keys.items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = value
+    with open(path, "w") as f:
+        for section, items in sections.items():
+            if "" in items:
+                f.write(f"{section}: {items['']}\n")
+                continue
+            f.write(f"{section}:\n")
+            for name, value in items.items():
+                f.write(f"  {name}: {value}\n")
+    return path
+
+
+def run(*args, env=None, timeout=280):
+    return subprocess.run([PLIMSOLL, *map(str, args)], capture_output=True, text=True, timeout=timeout,
+                          env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL)
+
+
+def plan(path, *args):
+    result = run("plan", path, "--json", "-q", *args)
+    return json.loads(result.stdout) if result.stdout.startswith("{") else None, result
+
+
+def events(text):
+    """The JSON lines of a log; a line cut off by a kill is left out."""
+    out = []
+    for line in text.splitlines():
+        try:
+            out.append(json.loads(line))
+        except ValueError:
+            pass
+    return out
+
+
+def losses(text):
+    return {e["step"]: e["loss"] for e in events(text) if e["event"] == "step"}
+
+
+def read_status(pid, key):
+    """A field of /proc/PID/status in bytes, or None."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            for line in f:
+                if line.startswith(key + ":"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def run_watched(*args, every=0.004):
+    """Run the program and read its memory from outside: (events, peak RSS, [(seconds, RSS)], exit code, stderr)."""
+    with tempfile.NamedTemporaryFile("w+", suffix=".jsonl") as log:
+        process = subprocess.Popen([PLIMSOLL, *map(str, args), "--log", log.name, "-q"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        peak, samples, start = 0, [], time.monotonic()
+        while process.poll() is None:
+            peak = max(peak, read_status(process.pid, "VmHWM") or 0)
+            rss = read_status(process.pid, "VmRSS")
+            if rss:
+                samples.append((time.monotonic() - start, rss))
+            time.sleep(every)
+        text = open(log.name).read()
+        return events(text), peak, samples, process.returncode, process.stderr.read()

@@ -1,0 +1,162 @@
+/* What the operating system says: this machine, and machines made of files. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include "base/file.h"
+#include "mem/os.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static char root[64];
+
+static int make_root(void **state) {
+    (void)state;
+    strcpy(root, "/tmp/plimsoll-os-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", root);
+    return system(command);
+}
+
+static void put(const char *path, const char *text) {
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    *strrchr(full, '/') = '\0';
+    assert_int_equal(file_make_dirs(full, NULL), PLIM_OK);
+    snprintf(full, sizeof full, "%s%s", root, path);
+    assert_int_equal(file_write_atomic(full, text, strlen(text), NULL), PLIM_OK);
+}
+
+static void put_meminfo(void) {
+    put("/proc/meminfo", "MemTotal:       16000000 kB\nMemFree:  1 kB\nMemAvailable:   12000000 kB\n");
+}
+
+static struct os_machine look(void) {
+    struct os_machine box;
+    struct plim_error err = {0};
+    if (os_machine_memory_at(root, &box, &err) != PLIM_OK) fail_msg("%s", err.text);
+    return box;
+}
+
+static void test_process(void **state) {
+    (void)state;
+    struct os_process before, grown, after;
+    struct plim_error err = {0};
+    assert_int_equal(os_process_memory(&before, &err), PLIM_OK);
+    assert_true(before.rss > 0 && before.peak >= before.rss);
+    size_t bytes = 32 << 20;
+    char *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(block, 1, bytes);
+    os_process_memory(&grown, &err);
+    assert_true(grown.rss >= before.rss + bytes * 9 / 10);
+    munmap(block, bytes);
+    os_process_memory(&after, &err);
+    assert_true(after.peak + (1 << 20) >= grown.rss); /* the kernel counts per CPU and sums now and then */
+    if (os_reset_peak(&err) == PLIM_OK) {
+        os_process_memory(&after, &err);
+        assert_true(after.peak < grown.rss - (bytes >> 1));
+    }
+}
+
+static void test_this_machine(void **state) {
+    (void)state;
+    struct os_machine box;
+    struct plim_error err = {0};
+    assert_int_equal(os_machine_memory(&box, &err), PLIM_OK);
+    assert_true(box.total > 0 && box.available <= box.total);
+}
+
+static void test_pages(void **state) {
+    (void)state;
+    size_t page = os_page_size();
+    assert_true(page >= 4096 && (page & (page - 1)) == 0);
+    assert_int_equal(os_page_round(0), 0);
+    assert_int_equal(os_page_round(1), page);
+    assert_int_equal(os_page_round(page), page);
+    assert_int_equal(os_page_round(page + 1), 2 * page);
+}
+
+static void test_no_files(void **state) {
+    (void)state;
+    struct os_machine box;
+    struct plim_error err = {0};
+    assert_int_equal(os_machine_memory_at("/nonexistent", &box, &err), PLIM_IO);
+    put("/proc/meminfo", "nothing here\n");
+    assert_int_equal(os_machine_memory_at(root, &box, &err), PLIM_UNSUPPORTED);
+}
+
+static void test_without_groups(void **state) {
+    (void)state;
+    put_meminfo();
+    struct os_machine box = look();
+    assert_true(box.total == 16000000ull * 1024 && box.available == 12000000ull * 1024 && !box.limited);
+}
+
+static void test_group_v2(void **state) {
+    (void)state;
+    put_meminfo();
+    put("/proc/self/cgroup", "0::/a/b\n");
+    put("/sys/fs/cgroup/a/b/memory.max", "max\n");
+    put("/sys/fs/cgroup/a/b/memory.current", "100\n");
+    assert_false(look().limited);
+    put("/sys/fs/cgroup/a/memory.max", "1000000000\n");
+    put("/sys/fs/cgroup/a/memory.current", "400000000\n");
+    put("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 100000000\nactive_file 5\n");
+    struct os_machine box = look();
+    assert_true(box.limited && box.total == 1000000000 && box.available == 700000000);
+    put("/sys/fs/cgroup/a/b/memory.high", "500000000\n");
+    box = look();
+    assert_true(box.total == 500000000 && box.available == 500000000 - 100);
+    put("/sys/fs/cgroup/a/memory.current", "2000000000\n");
+    assert_true(look().available == 0);
+}
+
+/* A parent whose limit is wider may still have less left, because of its other children. */
+static void test_group_v2_siblings(void **state) {
+    (void)state;
+    put_meminfo();
+    put("/proc/self/cgroup", "0::/p/c\n");
+    put("/sys/fs/cgroup/p/c/memory.max", "4000000000\n");
+    put("/sys/fs/cgroup/p/c/memory.current", "1000000000\n");
+    put("/sys/fs/cgroup/p/memory.max", "8000000000\n");
+    put("/sys/fs/cgroup/p/memory.current", "7900000000\n");
+    struct os_machine box = look();
+    assert_true(box.total == 4000000000 && box.available == 100000000);
+}
+
+static void test_group_v1(void **state) {
+    (void)state;
+    put_meminfo();
+    put("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:hugetlb,memory:/docker/77\n1:name=systemd:/\n");
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    assert_false(look().limited);
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2000000000\n");
+    put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "500000000\n");
+    put("/sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 200000000\n");
+    struct os_machine box = look();
+    assert_true(box.limited && box.total == 2000000000 && box.available == 1700000000);
+    put("/proc/self/cgroup", "rubbish\n:\n4:cpu\n");
+    assert_false(look().limited);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_process),
+        cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test_setup_teardown(test_no_files, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_without_groups, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_group_v2, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_group_v2_siblings, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_group_v1, make_root, remove_root),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
