@@ -1,5 +1,59 @@
 #!/bin/sh
-# make demo: see Plimsoll work.
+# make demo: a small LLaMA is planned, trained and asked for text, all inside 64 MiB. About a minute on two cores.
 set -eu
 cd "$(dirname "$0")/.."
-exec build/release/plimsoll version
+plimsoll=${PLIMSOLL:-build/release/plimsoll}
+out=runs/demo
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); else bold='' plain=''; fi
+title() { printf '\n%s== %s%s\n\n' "$bold" "$1" "$plain"; }
+show() { printf '%s$ plimsoll %s%s\n' "$bold" "$*" "$plain"; "$plimsoll" "$@"; }
+
+# A number from the last line of the log that has it.
+field() { sed -n "s/.*\"$1\":\([0-9.]*\).*/\1/p" "$out/log.jsonl" | tail -n 1; }
+
+# The losses of the log as one curve of 64 columns.
+curve() {
+    sed -n 's/.*"event":"step".*"loss":\([0-9.]*\).*/\1/p' "$out/log.jsonl" | awk '
+        { loss[NR] = $1; if (NR == 1 || $1 < low) low = $1; if ($1 > high) high = $1 }
+        END {
+            split("▁ ▂ ▃ ▄ ▅ ▆ ▇ █", step, " "); width = NR < 64 ? NR : 64
+            for (i = 0; i < width; i++) {
+                value = loss[1 + int(i * (NR - 1) / (width > 1 ? width - 1 : 1))]
+                line = line step[1 + int(7.999 * (value - low) / (high > low ? high - low : 1))]
+            }
+            printf "  loss %.2f  %s  %.2f\n", loss[1], line, loss[NR]
+        }'
+}
+
+rm -rf "$out"
+mkdir -p "$out"
+
+title "1. The plan: where every byte will live, before anything runs"
+show plan demo/small.yaml --html "$out/plan.html"
+printf '\n  A picture of the arena, address by time, is in %s: open it in a browser.\n' "$out/plan.html"
+
+title "2. Training exactly as planned"
+if [ -t 1 ]; then
+    show train demo/small.yaml --log "$out/log.jsonl"
+else
+    show train demo/small.yaml --log "$out/log.jsonl" --set training.log_every=8
+fi
+printf '\n'
+curve
+
+title "3. Was the plan true?"
+awk -v plan="$(field planned_peak)" -v ledger="$(field ledger_peak)" -v rss="$(field rss_peak)" -v budget="$(field budget_bytes)" '
+    function line(name, bytes) { printf "  %-44s %12d bytes  %6.2f MiB\n", name, bytes, bytes / 1048576 }
+    BEGIN {
+        line("budget", budget); line("planned peak", plan); line("peak in the ledger", ledger)
+        line("peak of the process, as the system saw it", rss)
+        printf "\n  planned %s ledger; the process stayed %.2f %% %s the plan\n",
+            plan == ledger ? "=" : "is not", 100 * (plan > rss ? plan - rss : rss - plan) / plan, plan >= rss ? "below" : "above"
+    }'
+
+title "4. What it has learned"
+show generate "$out" --prompt "The barque Grey Heron " --max-tokens 360 --temperature 0.7 --echo --budget 32MiB
+
+printf '\n%sNext:%s plimsoll plan demo/small.yaml --budget 40MiB; plimsoll train demo/small.yaml --budget-at 40=48MiB;\n' "$bold" "$plain"
+printf '      plimsoll export %s -o demo-hf (a folder that transformers loads).\n' "$out"

@@ -4,10 +4,13 @@
  *
  *     struct plan_options { const char *config; bool json; uint64_t budget; struct string_list set; };
  *     static const struct option_row rows[] = {
- *         {"config", 'c', OPTION_STRING, offsetof(struct plan_options, config), "FILE", .help = "read this file"},
- *         {"budget", 'b', OPTION_BYTES, offsetof(struct plan_options, budget), "BYTES", .help = "hold this line"},
+ *         {"config", 'c', OPTION_STRING, offsetof(struct plan_options, config), "FILE", .help = "read this
+ * file"},
+ *         {"budget", 'b', OPTION_BYTES, offsetof(struct plan_options, budget), "BYTES", .help = "hold this
+ * line"},
  *         {"json", 0, OPTION_FLAG, offsetof(struct plan_options, json), .help = "print JSON"},
- *         {"set", 0, OPTION_STRING_LIST, offsetof(struct plan_options, set), "KEY=VALUE", .help = "set a key"},
+ *         {"set", 0, OPTION_STRING_LIST, offsetof(struct plan_options, set), "KEY=VALUE", .help = "set a
+ * key"},
  *     };
  *     const struct command plan_command = {
  *         .name = "plan", .summary = "show where every byte will live", .usage = "[OPTION...] [FILE]",

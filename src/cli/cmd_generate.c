@@ -185,7 +185,7 @@ static int tell_json(const struct generation *g) {
     struct json_writer w;
     struct os_process me = {0};
     os_process_memory(&me, NULL);
-    json_writer_init(&w, &out, 2);
+    json_writer_init(&w, &out, 0);
     json_begin_object(&w, NULL);
     json_str(&w, "model", g->dir);
     json_str(&w, "prompt", g->flags->prompt);

@@ -1,53 +1,110 @@
 /* pack_internal.h - what the files of the packer share; nobody else includes it.
  *
- * pack.c turns items into a job: zero sizes are gone, sizes are counted in units (the greatest common divisor of
- * the rounded sizes), and time is compressed into columns. A column is one maximal set of rectangles alive
- * together, so two rectangles conflict in time exactly when their column ranges [a,b) overlap, and the highest
- * load of a column is the lower bound. Passes write offsets into job->offset and offer them; the best offer is
- * kept in job->best.
+ * pack_problem.c turns items into rectangles: zero sizes are gone, sizes are counted in units (the greatest
+ * common divisor of the rounded sizes), and time is compressed into columns. A column is one maximal set of
+ * rectangles alive together, so two rectangles conflict in time exactly when their column ranges overlap, and
+ * the highest load of a column is the lower bound. Where no rectangle crosses from one column to the next the
+ * problem falls apart; each part is a job of its own.
  *
- * Invariants: 0 <= a < b <= columns, size > 0, lower_bound <= target, height == INT64_MAX until the first offer.
- * A pass gives up (returns PACK_GAVE_UP) as soon as it can no longer get below job->height; this also keeps
- * every sum of an offset and a size within int64_t.
+ *     struct pack_problem problem;
+ *     pack_problem_build(&problem, items, n, align, capacity, err);
+ *     for each job: pack_greedy(job), pack_search(job, ...)     // both only ever improve job->best
+ *     pack_problem_release(&problem);
+ *
+ * Invariants of a job: 0 <= a < b <= columns, size > 0, load[c] is the sum of the sizes that cover column c,
+ * every load <= target, height == PACK_NONE until the first offer. A pass writes offset[], offers it with its
+ * height, and gives up (height PACK_NONE) as soon as it can no longer get below job->height; that is also what
+ * keeps every sum of an offset and a size within int64_t.
  */
 #ifndef PLIM_PLAN_PACK_INTERNAL_H
 #define PLIM_PLAN_PACK_INTERNAL_H
 
+#include "base/bump.h"
+#include "base/status.h"
+#include "plan/pack.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define PACK_GAVE_UP INT64_MAX
+#define PACK_NONE INT64_MAX
 
 struct pack_rect {
-    int a, b; /* columns [a,b) */
+    int a, b; /* columns [a,b) of the job */
     int64_t size;
 };
 
 struct pack_job {
     int n, columns;
     struct pack_rect *rect; /* [n] */
+    int *item;              /* [n] which item a rectangle is */
     int64_t *load;          /* [columns] */
-    int64_t lower_bound, target;
-    int64_t *offset; /* [n] what the pass under way writes */
-    int64_t *best;   /* [n] */
-    int64_t height;  /* of best */
-    const char *method;
-    void *scratch; /* pack_scratch_size(n) bytes, for whichever pass is running */
+    int64_t target;         /* good enough: stop at height <= target */
+    int64_t *offset;        /* [n] what the pass under way writes */
+    int64_t *best;          /* [n] the lowest packing so far */
+    int64_t height;         /* its height */
+    const char *method;     /* the pass that found it */
+    struct bump *store;     /* memory that lives as long as the problem */
 };
 
-/* Keep job->offset when its height is lower than the best so far. True when the target is reached. */
+struct pack_problem {
+    int64_t unit, lower_bound; /* bytes per unit; bound in units */
+    int jobs;
+    struct pack_job *job;
+    struct bump store;
+};
+
+/* PLIM_BAD_INPUT for items that are no intervals or too large to add up, PLIM_NO_MEMORY. */
+enum plim_status pack_problem_build(struct pack_problem *problem, const struct pack_item *items, int n,
+                                    int64_t align, int64_t capacity, struct plim_error *err);
+void pack_problem_release(struct pack_problem *problem);
+
+/* Take over job->offset when `height` is lower than the best so far. True when the target is reached. */
 bool pack_job_offer(struct pack_job *job, int64_t height, const char *method);
 
-/* order[] becomes 0..n-1 sorted by key, ascending, equal keys in index order. Clobbers key; tmp and key hold n. */
+/* The greedy passes, cheapest first, until the target is reached or all were tried. False: no memory. */
+bool pack_greedy(struct pack_job *job);
+
+/* Look for a lower packing until `deadline` (clock_seconds) or the target. Memory shortage only ends it. */
+void pack_search(struct pack_job *job, double deadline);
+
+/* --- sorting (pack_sort.c) ---------------------------------------------------------------------------- */
+
 struct pack_key {
     uint64_t key;
     int index;
 };
-void pack_sort_keys(struct pack_key *keys, struct pack_key *tmp, int n);
 
-/* The greedy families; each returns true when the target is reached. */
-bool pack_sweep_passes(struct pack_job *job);   /* pack_sweep.c: online allocation outwards from the peak */
-bool pack_greedy_passes(struct pack_job *job);  /* pack_greedy.c: first fit in an order fixed beforehand */
+/* Ascending by key, equal keys keep their order. tmp has room for n. */
+void pack_sort(struct pack_key *keys, struct pack_key *tmp, int n);
+
+/* A positive double as a key that sorts like it. */
+uint64_t pack_key_of(double positive);
+
+/* --- greedy families ---------------------------------------------------------------------------------- */
+
+/* pack_sweep.c: allocation as at run time, walking away from the peak. Rules are numbered from 0. */
+struct pack_sweep;
+struct pack_sweep *pack_sweep_new(struct pack_job *job);
+int pack_sweep_rules(void);
+int64_t pack_sweep_run(struct pack_sweep *sweep, int rule, const char **method);
+
+/* pack_skyline.c: fill the lowest valley with the first rectangle of order[] that fits into it. */
+struct pack_skyline;
+struct pack_skyline *pack_skyline_new(struct pack_job *job);
+int64_t pack_skyline_run(struct pack_skyline *skyline, const int *order);
+
+/* pack_tree.c: backtracking search for a packing of at most `goal`. */
+struct pack_taste {
+    double size_power; /* which rectangle first: lifetime x size^power; negative: size alone */
+    double noise;      /* how far chance may shift that, 0: not at all */
+    double near;       /* branch close to the last branching, 0: anywhere */
+    double tight;      /* prefer columns without slack, 0: do not care */
+    bool grudge;       /* prefer columns that caused failures before */
+};
+struct pack_tree;
+struct pack_tree *pack_tree_new(struct pack_job *job);
+void pack_tree_release(struct pack_tree *tree);
+bool pack_tree_dive(struct pack_tree *tree, int64_t goal, const struct pack_taste *taste, uint64_t seed,
+                    long nodes, double deadline);
 
 #endif

@@ -24,9 +24,6 @@
  * buffer of the weights, libc's own buffers. */
 #define RUN_ALLOWANCE (1536 << 10)
 
-/* The device ledger's class for what lies outside the arena. */
-#define LEDGER_OVERHEAD CLASS_WORK
-
 /* One tape with its place in the arena. */
 struct pass {
     int64_t time; /* 0: there is no such pass */
@@ -189,7 +186,7 @@ static enum plim_status commit(struct generator *g, struct plim_error *err) {
     enum plim_status status = PLIM_OK;
     ledger_set_budget(ledger, g->plan.budget ? (uint64_t)g->plan.budget : LEDGER_UNLIMITED);
     if (g->device->facts.is_host) {
-        status = ledger_reserve(ledger, LEDGER_OVERHEAD, (uint64_t)g->plan.overhead, err);
+        status = ledger_reserve(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)g->plan.overhead, err);
         if (status == PLIM_OK) g->reserved = g->plan.overhead;
     }
     if (status == PLIM_OK) status = g->device->ops->commit(g->device, (size_t)g->plan.arena, err);
@@ -230,7 +227,7 @@ enum plim_status generator_open(const char *dir, struct device *device, const st
 void generator_close(struct generator *g) {
     if (!g) return;
     g->device->ops->commit(g->device, 0, NULL);
-    if (g->reserved) ledger_release(g->device->ledger, LEDGER_OVERHEAD, (uint64_t)g->reserved);
+    if (g->reserved) ledger_release(g->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)g->reserved);
     pass_release(&g->chunk);
     pass_release(&g->one);
     free(g->logits);

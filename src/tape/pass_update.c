@@ -99,19 +99,31 @@ static void last_touches(const struct tape *tape, const int *grad_of, int *last)
     }
 }
 
-static enum plim_status update_in_backward(struct update_pass *u, struct plim_error *err)
+/* The update of each gradient, in the order of their ids whatever the placement, so that moments and masters have
+ * the same order in every plan of a job and a re-plan need not move them. */
+static struct op *make_updates(struct update_pass *u, int end)
+{
+    struct op *updates = malloc(((size_t)end + 1) * sizeof *updates);
+    for (int i = 0; i < end && updates; i++)
+        if (u->tape->tensors[i].cls == CLASS_GRAD) updates[i] = update_op(u, i);
+    return updates;
+}
+
+static enum plim_status update_in_backward(struct update_pass *u, const struct op *updates, int end,
+                                           struct plim_error *err)
 {
     struct tape *tape = u->tape;
-    int n = tape->ntensors, nops = tape->nops;
-    int *grad_of = malloc(((size_t)n + 1) * sizeof *grad_of), *last = malloc(((size_t)n + 1) * sizeof *last);
+    int nops = tape->nops;
+    int *grad_of = malloc(((size_t)tape->ntensors + 1) * sizeof *grad_of), *last = malloc(((size_t)end + 1) * sizeof *last);
     struct op *old = tape->ops;
     enum plim_status status = PLIM_OK;
     if (!grad_of || !last) {
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
         goto out;
     }
-    for (int i = 0; i < n; i++) grad_of[i] = last[i] = -1;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < tape->ntensors; i++) grad_of[i] = -1;
+    for (int i = 0; i < end; i++) last[i] = -1;
+    for (int i = 0; i < end; i++)
         if (tape->tensors[i].cls == CLASS_GRAD) grad_of[tape->tensors[i].owner] = i;
     last_touches(tape, grad_of, last);
     tape->ops = NULL, tape->nops = tape->op_cap = 0;
@@ -126,8 +138,7 @@ static enum plim_status update_in_backward(struct update_pass *u, struct plim_er
         for (int k = 0; k < count; k++) {
             if (last[due[k]] != i) continue;
             last[due[k]] = -1;
-            struct op op = update_op(u, due[k]);
-            tape_append(tape, &op);
+            tape_append(tape, &updates[due[k]]);
         }
     }
     tape->loop_end = tape->nops;
@@ -143,18 +154,21 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
     struct update_pass u = {.tape = tape, .options = options, .coef = -1};
     u.scalars = tape_find(tape, "step.scalars", -1);
     if (u.scalars < 0) return plim_fail(err, PLIM_BUG, "the tape has no step.scalars");
-    tape->loop_end = tape->nops;
-    if (options->in_backward) {
-        if (options->global_norm)
-            return plim_fail(err, PLIM_BUG, "the optimizer cannot run inside backward: clipping needs all gradients");
-        return update_in_backward(&u, err);
-    }
+    if (options->in_backward && options->global_norm)
+        return plim_fail(err, PLIM_BUG, "the optimizer cannot run inside backward: clipping needs all gradients");
     int end = tape->ntensors;
+    tape->loop_end = tape->nops;
     if (options->global_norm) emit_global_norm(&u, 0, end);
-    for (int i = 0; i < end; i++) {
-        if (tape->tensors[i].cls != CLASS_GRAD) continue;
-        struct op op = update_op(&u, i);
-        tape_append(tape, &op);
-    }
-    return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed") : PLIM_OK;
+    struct op *updates = make_updates(&u, end);
+    if (!updates) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
+    enum plim_status status = PLIM_OK;
+    if (options->in_backward)
+        status = update_in_backward(&u, updates, end, err);
+    else
+        for (int i = 0; i < end; i++)
+            if (tape->tensors[i].cls == CLASS_GRAD) tape_append(tape, &updates[i]);
+    free(updates);
+    if (status == PLIM_OK && tape->failed)
+        status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
+    return status;
 }

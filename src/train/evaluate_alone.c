@@ -8,9 +8,6 @@
 /* More tokens than this at once make no matrix multiply faster. */
 #define ENOUGH_TOKENS 4096
 
-/* The device ledger's class for what lies outside the arena. */
-#define LEDGER_OVERHEAD CLASS_WORK
-
 static enum plim_status refuse(const struct evaluation *e, const char *dir, struct plim_error *err) {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)e->total);
@@ -82,10 +79,10 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
     if (status == PLIM_OK) status = fit(job, device, dir, out, &tape, &layout, err);
     if (status == PLIM_OK) {
         ledger_set_budget(device->ledger, (uint64_t)out->budget);
-        status = ledger_reserve(device->ledger, LEDGER_OVERHEAD, (uint64_t)out->overhead, err);
+        status = ledger_reserve(device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)out->overhead, err);
         if (status == PLIM_OK) {
             status = run(job, device, dir, data, &tape, &layout, out, err);
-            ledger_release(device->ledger, LEDGER_OVERHEAD, (uint64_t)out->overhead);
+            ledger_release(device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)out->overhead);
         }
         layout_release(&layout);
         tape_release(&tape);

@@ -19,6 +19,7 @@ void schedule_init(struct schedule *s, const struct job_schedule *config, int64_
 /* Share of the way from the end of warm-up to the last step. */
 static double progress(const struct schedule *s, int64_t step)
 {
+    if (step < s->config.warmup_steps) return 0; /* also when the warm-up is longer than the run */
     double span = (double)(s->total_steps - s->config.warmup_steps);
     double p = span > 0 ? (double)(step - s->config.warmup_steps) / span : 1;
     return p < 0 ? 0 : p > 1 ? 1 : p;

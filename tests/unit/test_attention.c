@@ -435,7 +435,7 @@ static void workspace_is_linear(void **state)
     }
 }
 
-/* The tables of panel arithmetic have to agree: probabilities against exp2(), for scores of any size. */
+/* Exponentials of the table in use against exp2(): 2^x as the weight of a score x below a top of 0. */
 static void exponentials(void **state)
 {
     (void)state;
@@ -443,18 +443,18 @@ static void exponentials(void **state)
     for (int i = 0; i < 2; i++) {
         const struct attn_rows *rows = attn_rows_for(gemm_kernel_at(cpu_level(), types[i]));
         assert_non_null(rows);
-        float x[4], y[4];
-        for (double v = -130; v < 100; v += 0.03) {
-            for (int j = 0; j < 4; j++) x[j] = y[j] = (float)v + 0.007f * (float)j;
-            rows->exponentials(x, 1, 0, 4);
+        for (double v = -130; v < 0; v += 0.03) {
+            float x[4], y[4], top = 0, sum = 0;
+            for (int j = 0; j < 4; j++) x[j] = y[j] = (float)v - 0.007f * (float)j;
+            assert_true(rows->weigh(x, 1, 4, &top, &sum) == 1);
             for (int j = 0; j < 4; j++) {
                 double want = exp2((double)y[j]), off = fabs((double)x[j] - want);
                 assert_true(y[j] < -126 ? (double)x[j] < 0x1p-125 : off <= 2 * want * 0x1p-23);
             }
         }
-        float edge[4] = {-INFINITY, 0, -127, NAN};
-        rows->exponentials(edge, 1, 0, 4);
-        assert_true(edge[0] == 0 && edge[1] == 1 && edge[2] == 0 && isnan(edge[3]));
+        float edge[4] = {-INFINITY, 0, -127, -3e38f}, top = 0, sum = 0;
+        rows->weigh(edge, 1, 4, &top, &sum);
+        assert_true(edge[0] == 0 && edge[1] == 1 && edge[2] == 0 && edge[3] == 0 && sum == 1);
     }
 }
 

@@ -15,12 +15,31 @@
 
 static const char *const classes[] = {"arena"};
 
-#define MIB ((uint64_t)1 << 20)
+#define MIB   ((uint64_t)1 << 20)
+#define SLACK (3 * MIB) /* the kernel counts per CPU and sums now and then */
+
+/* The thread sanitizer shadows every byte written and narrows the address space: sizes mean nothing there. */
+#if defined(__SANITIZE_THREAD__)
+#define SHADOWED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SHADOWED 1
+#endif
+#endif
+#ifndef SHADOWED
+#define SHADOWED 0
+#endif
 
 static uint64_t rss(void) {
     struct os_process me;
     assert_int_equal(os_process_memory(&me, NULL), PLIM_OK);
     return me.rss;
+}
+
+/* Is the process within SLACK of `want` bytes? */
+static bool rss_is(uint64_t want) {
+    uint64_t now = rss();
+    return SHADOWED || (now + SLACK >= want && now <= want + SLACK);
 }
 
 /* Does writing there kill a process? Asked in a child. */
@@ -50,18 +69,17 @@ static void test_commit_is_prefaulted(void **state) {
     struct plim_error err = {0};
     uint64_t before = rss();
     assert_int_equal(arena_reserve(&arena, 4096 * MIB, NULL, 0, &err), PLIM_OK);
-    assert_true(rss() < before + MIB);
+    assert_true(rss_is(before));
     if (arena_commit(&arena, 33 * MIB, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
-    uint64_t now = rss();
-    assert_true(now >= before + 33 * MIB && now < before + 35 * MIB);
+    assert_true(rss_is(before + 33 * MIB));
     char *base = arena_base(&arena);
     assert_int_equal((uintptr_t)base % (2 * MIB), 0);
     assert_true(all_zero(base, 33 * MIB));
     assert_int_equal(arena_committed(&arena), 33 * MIB);
     memset(base, 7, 33 * MIB);
-    assert_true(rss() < now + MIB);
+    assert_true(rss_is(before + 33 * MIB));
     arena_release(&arena);
-    assert_true(rss() < before + MIB);
+    assert_true(rss_is(before));
     arena_release(&arena);
 }
 
@@ -77,15 +95,15 @@ static void test_grow_keeps_and_shrink_gives_back(void **state) {
     assert_int_equal(arena_commit(&arena, 48 * MIB, NULL, &err), PLIM_OK);
     assert_ptr_equal(arena_base(&arena), base);
     assert_true(base[0] == 5 && base[16 * MIB - 1] == 5 && all_zero(base + 16 * MIB, 32 * MIB));
-    assert_true(rss() >= small + 32 * MIB - 64 * 1024);
+    assert_true(rss_is(small + 32 * MIB));
     memset(base + 16 * MIB, 6, 32 * MIB);
     assert_int_equal(arena_commit(&arena, 16 * MIB, NULL, &err), PLIM_OK);
-    assert_true(rss() < small + MIB);
+    assert_true(rss_is(small));
     assert_int_equal(base[16 * MIB - 1], 5);
     assert_int_equal(arena_commit(&arena, 17 * MIB, NULL, &err), PLIM_OK);
     assert_true(all_zero(base + 16 * MIB, MIB));
     assert_int_equal(arena_commit(&arena, 0, NULL, &err), PLIM_OK);
-    assert_true(rss() < small - 15 * MIB);
+    assert_true(rss_is(small - 16 * MIB));
     arena_release(&arena);
 }
 
@@ -176,6 +194,7 @@ static void test_more_than_the_machine_has(void **state) {
     struct arena arena;
     struct os_machine box;
     struct plim_error err = {0};
+    if (SHADOWED) skip();
     assert_int_equal(os_machine_memory(&box, NULL), PLIM_OK);
     assert_int_equal(arena_reserve(&arena, 2 * box.total, NULL, 0, &err), PLIM_OK);
     assert_int_equal(arena_commit(&arena, 2 * box.total, NULL, &err), PLIM_NO_MEMORY);
@@ -195,7 +214,7 @@ static void test_threads_bring_pages_in(void **state) {
     arena_reserve(&arena, 128 * MIB, NULL, 0, NULL);
     uint64_t before = rss();
     assert_int_equal(arena_commit(&arena, 50 * MIB + 5, team, NULL), PLIM_OK);
-    assert_true(rss() >= before + 50 * MIB);
+    assert_true(rss_is(before + 50 * MIB));
     assert_true(all_zero(arena_base(&arena), 50 * MIB + 5));
     arena_release(&arena);
     threads_free(team);

@@ -23,7 +23,7 @@ enum {
     KEYS = 256,       /* of a key block */
     PIECE = 2 * KEYS, /* keys of a piece, when there are pieces */
     FEW_ROWS = 64,    /* rows up to which a long cache is cut into pieces */
-    SINGLE_ROWS = 4,  /* rows up to which packing costs more than it saves */
+    SINGLE_ROWS = 0,  /* rows up to which packing costs more than it saves */
     MOST_SUMS = 65536 /* floats of sums a block may have, so that it stays in the second-level cache */
 };
 

@@ -113,7 +113,7 @@ void query_side_see(const struct backward *w, struct query_side *s, int64_t b, i
 }
 
 /* Lines that do not exist get P = 0 from an infinite lse. */
-void query_side_pack(const struct backward *w, struct query_side *s)
+void query_side_pack(const struct backward *w, struct query_side *s, bool for_keys)
 {
     const struct attn *a = &w->a;
     const struct gemm_kernel *kernel = a->kernel;
@@ -122,7 +122,7 @@ void query_side_pack(const struct backward *w, struct query_side *s)
     const void *q = attn_at(a, w->q, at), *d_o = attn_at(a, w->d_o, at);
     gemm_pack_side(kernel, false, s->q, q, a->type, stride, 1, s->count, a->size);
     gemm_pack_side(kernel, false, s->d_o, d_o, a->type, stride, 1, s->count, a->size);
-    if (s->wants_turned) {
+    if (for_keys) {
         gemm_pack_side(kernel, true, s->q_turned, q, a->type, 1, stride, a->size, s->count);
         gemm_pack_side(kernel, true, s->do_turned, d_o, a->type, 1, stride, a->size, s->count);
     }
@@ -144,8 +144,7 @@ void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int6
     const void *k = attn_at(a, w->k, at), *v = attn_at(a, w->v, at);
     gemm_pack_side(a->kernel, true, s->k, k, a->type, stride, 1, s->count, a->size);
     gemm_pack_side(a->kernel, true, s->v, v, a->type, stride, 1, s->count, a->size);
-    if (s->wants_turned)
-        gemm_pack_side(a->kernel, true, s->k_turned, k, a->type, 1, stride, a->size, s->count);
+    gemm_pack_side(a->kernel, true, s->k_turned, k, a->type, 1, stride, a->size, s->count);
 }
 
 /* ---- a meeting ------------------------------------------------------------------------------------------- */
@@ -237,7 +236,6 @@ void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const s
 {
     int nr = m->w->a.kernel->nr, npanels = (int)((qs->count + nr - 1) / nr);
     struct attn_cut cuts[ATTN_BLOCK_PANELS];
-    if (qs->high < ks->first || qs->low >= ks->first + ks->count) return;
     for (int p = 0; p < npanels; p++) cuts[p] = meet_panel(m, qs, ks, p);
     if (!ks->dk) return;
     for (int panel = 0; panel * nr < ks->count; panel++) collect_keys(m, qs, ks, panel, cuts, npanels);

@@ -2,11 +2,12 @@
  *
  * A query side holds up to ATTN_BLOCK queries of one head, a key side as many keys of one kv head, both packed
  * for the products they take part in, and both with fp32 gradients in panels [size][nr] (the transposed form
- * matrix kernels leave). A side without gradients takes part without collecting any, and is packed for less.
+ * matrix kernels leave). A side without gradients takes part and collects none.
  *
- *     side_see(w, &query, b, h, block);  side_pack_query(w, &query);  side_pack_key(w, &key, b, kv, block);
- *     attn_bwd_meet(w, &query, &key);                // query.dq, key.dk and key.dv grow
- *     side_put(...)                                  // rounded once, into the tensors
+ *     query_side_see(w, &query, b, h, i);
+ *     query_side_pack(w, &query, true);  key_side_pack(w, &key, b, kv, j);
+ *     attn_bwd_meet(&meeting, &query, &key);              // query.dq, key.dk and key.dv grow
+ *     gradient_put(&meeting, query.dq, ...);              // rounded once, into the tensor
  *
  * A meeting adds each product to the gradients once, so their value follows from the order of meetings: keys in
  * increasing order for a query block; heads, then queries, in increasing order for a key block.
@@ -34,7 +35,6 @@ struct query_side {
     void *q, *d_o;                                   /* lines are queries, over size */
     void *q_turned, *do_turned;                      /* lines are elements of a head, over queries */
     float *dq;                                       /* panels [size][nr], or NULL */
-    bool wants_turned;                               /* a key side collects gradients */
     float lse[ATTN_BLOCK], delta[ATTN_BLOCK];        /* lse to base 2 */
     struct attn_panel panels[ATTN_BLOCK_PANELS];
 };
@@ -44,7 +44,6 @@ struct key_side {
     void *k, *v;      /* lines are keys, over size */
     void *k_turned;   /* lines are elements of a head, over keys */
     float *dk, *dv;   /* panels [size][nr], or NULL */
-    bool wants_turned; /* a query side collects gradients */
 };
 
 /* Room for one meeting: scores and their gradients, as panels and turned. */
@@ -66,10 +65,17 @@ void query_side_place(const struct attn *a, struct query_side *s, char *at);
 void key_side_place(const struct attn *a, struct key_side *s, char *at);
 struct meeting meeting_place(const struct backward *w, char *at);
 
-/* Which keys block `block` of head h sees; then packing, needed only where it meets somebody. */
+/* Which keys block `block` of head h sees; then packing, needed only where it meets somebody. `for_keys`: key
+ * sides will collect gradients from it. */
 void query_side_see(const struct backward *w, struct query_side *s, int64_t b, int64_t h, int64_t block);
-void query_side_pack(const struct backward *w, struct query_side *s);
+void query_side_pack(const struct backward *w, struct query_side *s, bool for_keys);
 void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block);
+
+/* Whether some query may see some key. */
+static inline bool sides_meet(const struct query_side *qs, const struct key_side *ks)
+{
+    return qs->high >= ks->first && qs->low < ks->first + ks->count;
+}
 
 void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const struct key_side *ks);
 

@@ -59,14 +59,15 @@ struct attn_rows {
     void (*fade)(float *x, int64_t rows, int width, const float *by);
     /* dst[line][i] = src[i][line] * by[line], i < n, line < width; ld >= n rounded up to 4 */
     void (*turn)(float *dst, int64_t ld, const float *src, int64_t n, int width, const float *by);
-    /* dst[i] = src[i] as fp32 for i < n, zeroes up to the next multiple of 8. */
-    void (*widen)(float *dst, const void *src, enum dtype type, int64_t n);
-    /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d, ld multiples of 8, n of 4 */
-    void (*dots)(float *out, const float *q, const float *k, int64_t ld, int64_t d, int n);
-    /* o[j] = o[j] * fade + sum over i < n of p[i] * v[i*ld + j] */
-    void (*mix)(float *o, float fade, const float *p, const float *v, int64_t ld, int64_t d, int n);
-    /* In place: x[i] = 2^(scale * x[i] - base); the sum. n a multiple of 4. */
-    float (*exponentials)(float *x, float scale, float base, int n);
+    /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to the next multiple of 8; rows ld and stride apart. */
+    void (*widen)(float *dst, int64_t ld, const void *src, int64_t stride, enum dtype type, int64_t n, int rows);
+    /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d a multiple of 8, n of 4. */
+    void (*dots)(float *out, const float *q, const void *k, enum dtype type, int64_t ld, int64_t d, int n);
+    /* Softmax of one query: scores x[n] become probabilities relative to *top, n a multiple of 4. *top and *sum
+     * move on; returns what earlier sums must be multiplied with. */
+    float (*weigh)(float *x, float scale, int n, float *top, float *sum);
+    /* o[j] = o[j] * fade + sum over i < n of p[i] * v[i*ld + j], j < d; d a multiple of 8. */
+    void (*mix)(float *o, float fade, const float *p, const void *v, enum dtype type, int64_t ld, int64_t d, int n);
 };
 
 const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel);

@@ -1,8 +1,7 @@
 /* attention_single.c - attention forward for a handful of queries: decoding.
  *
  * Nothing is packed: every key and value is read once, and each of the few rows meets it while it is in the
- * first-level cache. Keys and values that are not fp32 rows of whole registers are widened block by block. The
- * time goes into reading the cache, which is as it should be.
+ * first-level cache. The time goes into reading the cache of keys and values, which is as it should be.
  */
 #include "device/cpu/attention_forward.h"
 
@@ -25,49 +24,53 @@ size_t forward_single_bytes(const struct attn *a)
     return (size_t)attn_up((2 * rows * ld + KEYS * ld + rows * KEYS) * 4, 64);
 }
 
-/* Keys [key, key + count) of x as fp32 rows, their distance in *ld; counts are rounded up to 4 with zeroes. */
-static const float *rows_of(const struct single *s, const void *x, int64_t key, int count, int64_t *ld)
+/* Rows of keys or values to be multiplied. */
+struct rows {
+    const void *x;
+    enum dtype type;
+    int64_t ld;
+};
+
+/* Keys [key, key + count) of x. Whole registers are multiplied where they lie, unless several rows would widen
+ * them again and again; else they are copied as fp32, with rows of zeroes to a multiple of four. */
+static struct rows rows_of(const struct single *s, const void *x, int64_t key, int count)
 {
     const struct attn *a = &s->f->a;
     int64_t stride = a->kv_heads * a->size;
     const void *src = attn_at(a, x, attn_key(a, s->item->b, key, s->item->kv));
-    *ld = stride;
-    if (a->type == DT_F32 && a->size % 8 == 0 && count % 4 == 0) return src;
-    *ld = s->ld;
-    for (int i = 0; i < count; i++) a->rows->widen(s->block + i * s->ld, attn_at(a, src, i * stride), a->type, a->size);
+    bool cheap = a->type == DT_F32 || s->f->rows == 1;
+    if (cheap && a->size % 8 == 0 && count % 4 == 0) return (struct rows){src, a->type, stride};
+    a->rows->widen(s->block, s->ld, src, stride, a->type, a->size, count);
     memset(s->block + count * s->ld, 0, (size_t)((4 - count % 4) % 4 * s->ld) * 4);
-    return s->block;
+    return (struct rows){s->block, DT_F32, s->ld};
 }
 
 /* Scores of row r, turned into weights; the row's maximum and sum move on. */
 static void weigh(struct single *s, int64_t r, int64_t key, int count)
 {
     const struct attn *a = &s->f->a;
-    float *w = s->weights + r * KEYS, top = s->top[r];
-    int64_t first = s->panel.first[r] - key, last = s->panel.last[r] - key;
+    float *w = s->weights + r * KEYS;
+    int64_t first = s->panel.first[r] - key, end = attn_least(s->panel.last[r] + 1 - key, count);
     int padded = (int)attn_up(count, 4);
-    for (int i = 0; i < padded; i++) {
-        if (i < first || i > last || i >= count) w[i] = -INFINITY;
-        top = w[i] > top ? w[i] : top;
-    }
-    s->fade[r] = exp2f((s->top[r] - top) * a->scale2);
-    s->sum[r] = s->sum[r] * s->fade[r] + a->rows->exponentials(w, a->scale2, top * a->scale2, padded);
-    s->top[r] = top;
+    for (int64_t i = 0; i < attn_least(first, padded); i++) w[i] = -INFINITY;
+    for (int64_t i = attn_most(end, 0); i < padded; i++) w[i] = -INFINITY;
+    s->fade[r] = a->rows->weigh(w, a->scale2, padded, &s->top[r], &s->sum[r]);
 }
 
 static void meet(struct single *s, int64_t key, int count)
 {
     const struct attn *a = &s->f->a;
-    int64_t ld;
-    const float *keys = rows_of(s, s->f->k, key, count, &ld);
+    struct rows keys = rows_of(s, s->f->k, key, count);
     for (int64_t r = 0; r < s->f->rows; r++) {
-        float *w = s->weights + r * KEYS;
-        a->rows->dots(w, s->queries + r * s->ld, keys, ld, s->ld, (int)attn_up(count, 4));
+        const float *q = s->queries + r * s->ld;
+        a->rows->dots(s->weights + r * KEYS, q, keys.x, keys.type, keys.ld, s->ld, (int)attn_up(count, 4));
         weigh(s, r, key, count);
     }
-    const float *values = rows_of(s, s->f->v, key, count, &ld);
-    for (int64_t r = 0; r < s->f->rows; r++)
-        a->rows->mix(s->sums + r * s->ld, s->fade[r], s->weights + r * KEYS, values, ld, s->ld, count);
+    struct rows values = rows_of(s, s->f->v, key, count);
+    for (int64_t r = 0; r < s->f->rows; r++) {
+        const float *w = s->weights + r * KEYS;
+        a->rows->mix(s->sums + r * s->ld, s->fade[r], w, values.x, values.type, values.ld, s->ld, count);
+    }
 }
 
 void forward_single(const struct forward *f, const struct forward_item *item, char *scratch)
@@ -83,7 +86,7 @@ void forward_single(const struct forward *f, const struct forward_item *item, ch
     for (int64_t r = 0; r < f->rows; r++) {
         int64_t h = item->kv * a->group + r % a->group;
         const void *src = attn_at(a, f->q, attn_query(a, item->b, r / a->group, h));
-        a->rows->widen(s.queries + r * s.ld, src, a->type, a->size);
+        a->rows->widen(s.queries + r * s.ld, s.ld, src, 0, a->type, a->size, 1);
         s.top[r] = ATTN_TOP_START;
     }
     int64_t key = attn_most(item->key, s.panel.low), end = attn_least(item->end, s.panel.high + 1);

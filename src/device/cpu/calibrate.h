@@ -24,9 +24,8 @@ struct calibration {
     double op_seconds;           /* starting one op on all threads */
 };
 
-/* With a folder, the disk it lies on is measured too (a file of 8 MiB, removed again) unless the cache knows
- * it. PLIM_NO_MEMORY when there is no room for the measurements, PLIM_IO when the folder cannot be written.
- */
+/* With a folder, the disk it lies on is measured too (a file of 8 MiB, removed again) unless the cache has
+ * it. PLIM_NO_MEMORY when there is no room to measure, PLIM_IO when the folder cannot be written. */
 enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct calibration *out,
                                struct plim_error *err);
 

@@ -30,8 +30,7 @@ static inline int64_t lesser(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Elements of one piece of work over a span: large enough to hide handing it out, small enough to share well.
- */
+/* Elements of one piece of work over a span: enough to hide handing it out, few enough to share well. */
 enum { SPAN_GRAIN = 16384 };
 
 /* Rows that together hold about SPAN_GRAIN elements. */

@@ -119,13 +119,10 @@ static size_t workspace(const struct device_facts *facts, const struct tape *tap
 static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err) {
     struct device_facts *facts = &cpu->device.facts;
     struct os_machine machine;
-    struct os_process process;
     enum plim_status status = os_machine_memory(&machine, err);
     if (status != PLIM_OK) return status;
     struct calibration speed;
     status = calibrate_cpu(cpu->device.team, NULL, &speed, err);
-    if (status != PLIM_OK) return status;
-    status = os_process_memory(&process, err);
     if (status != PLIM_OK) return status;
     cpu_model_name(facts->name, sizeof facts->name);
     facts->is_host = true;
@@ -139,7 +136,6 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err) {
     facts->cache_bandwidth = speed.cache_bandwidth;
     facts->far_bandwidth = speed.far_bandwidth;
     facts->op_seconds = speed.op_seconds;
-    facts->overhead_bytes = process.rss;
     facts->supports = supports;
     facts->workspace = workspace;
     facts->backend = &cpu->device;

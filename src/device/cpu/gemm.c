@@ -256,8 +256,20 @@ struct block {
     const struct job *job;
     const char *a, *b; /* packed panels */
     float *sums;       /* running sums of the block, tile after tile, or NULL */
+    bool in_place;     /* b is not packed: lines of B as they are */
     int64_t m, n, rows, cols, k, depth;
 };
+
+static void multiply_tile(const struct block *blk, const char *a, const char *b, float *c, int64_t ldc, int rows,
+                          bool accumulate)
+{
+    const struct gemm_kernel *kernel = blk->job->cut.kernel;
+    if (blk->in_place) {
+        kernel->few(a, b, blk->job->g->b_cs, blk->depth, c, ldc, rows, accumulate);
+    } else {
+        kernel->run(a, b, blk->depth, c, ldc, rows, accumulate);
+    }
+}
 
 static void tile_in_c(const struct block *blk, const char *a, const char *b, int64_t m, int64_t n, int rows)
 {

@@ -42,6 +42,14 @@ typedef void gemm_tile(const void *a, const void *b, int64_t k, float *c, int64_
 /* C[rows,cols] = tile, rounded to bf16; the tile's rows are nr apart. */
 typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols);
 
+/* C[mr,nr] = sums + A.B, rounded to bf16; sums may be NULL, its rows are nr apart. Whole tiles only. */
+typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, uint16_t *c,
+                             int64_t ldc);
+
+/* As gemm_tile, for few rows and an unpacked B: nr lines of the kernel's type, contiguous over k, ls apart. */
+typedef void gemm_few(const void *a, const void *b, int64_t ls, int64_t k, float *c, int64_t ldc, int rows,
+                      bool accumulate);
+
 struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
@@ -49,6 +57,9 @@ struct gemm_kernel {
     gemm_pack *pack_a, *pack_b;
     gemm_tile *run;
     gemm_round *round;
+    gemm_tile_round *run_round; /* optional: run and round in one, without the detour through memory */
+    gemm_few *few;              /* optional: worth it up to few_rows rows */
+    int few_rows;
 };
 
 extern const struct gemm_kernel gemm_plain_f32;

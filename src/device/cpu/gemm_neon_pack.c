@@ -1,9 +1,10 @@
 /* gemm_neon_pack.c - packing for the AArch64 kernels.
  *
- * Two directions for each type. Where k is contiguous a few lines are read along k and transposed in registers.
- * Where lines are contiguous the source is read a few k at a time across all panels: rows of the source are then
- * read whole, once, which matters when they are a power of two apart and would evict each other from the cache
- * before the next panel came back for them. Every store sequence fills the panel front to back.
+ * Two directions for each type. Where k is contiguous a few lines are read along k and transposed in
+ * registers. Where lines are contiguous the source is read a few k at a time across all panels: rows of the
+ * source are then read whole, once, which matters when they are a power of two apart and would evict each
+ * other from the cache before the next panel came back for them. Every store sequence fills the panel front
+ * to back.
  *
  * Lines missing in the last panel: copies of the last line where lines are strided (their products are never
  * stored), zero where they are contiguous.
@@ -14,19 +15,19 @@
 
 enum { AHEAD = 8 }; /* k steps to prefetch ahead where every k is another row of the source */
 
-static inline int64_t least(int64_t a, int64_t b)
-{
+static inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
 /* ---- fp32: panel[k][line] ---- */
 
-static inline void transpose_4x4(float *dst, int width, const float *const row[4], int64_t i)
-{
+static inline void transpose_4x4(float *dst, int width, const float *const row[4], int64_t i) {
     float32x4_t r0 = vld1q_f32(row[0] + i), r1 = vld1q_f32(row[1] + i);
     float32x4_t r2 = vld1q_f32(row[2] + i), r3 = vld1q_f32(row[3] + i);
-    float64x2_t t0 = vreinterpretq_f64_f32(vtrn1q_f32(r0, r1)), t1 = vreinterpretq_f64_f32(vtrn2q_f32(r0, r1));
-    float64x2_t t2 = vreinterpretq_f64_f32(vtrn1q_f32(r2, r3)), t3 = vreinterpretq_f64_f32(vtrn2q_f32(r2, r3));
+    float64x2_t t0 = vreinterpretq_f64_f32(vtrn1q_f32(r0, r1)),
+                t1 = vreinterpretq_f64_f32(vtrn2q_f32(r0, r1));
+    float64x2_t t2 = vreinterpretq_f64_f32(vtrn1q_f32(r2, r3)),
+                t3 = vreinterpretq_f64_f32(vtrn2q_f32(r2, r3));
     vst1q_f32(dst, vreinterpretq_f32_f64(vzip1q_f64(t0, t2)));
     vst1q_f32(dst + width, vreinterpretq_f32_f64(vzip1q_f64(t1, t3)));
     vst1q_f32(dst + 2 * width, vreinterpretq_f32_f64(vzip2q_f64(t0, t2)));
@@ -35,11 +36,16 @@ static inline void transpose_4x4(float *dst, int width, const float *const row[4
 
 /* One panel of lines that are contiguous over k. */
 static inline __attribute__((always_inline)) void f32_panel_along_k(float *dst, int width, const float *src,
-                                                                    int64_t ls, int64_t lines, int64_t k)
-{
+                                                                    int64_t ls, int64_t lines, int64_t k) {
     const float *row[GEMM_NEON_NR];
     for (int l = 0; l < width; l++) row[l] = src + least(l, lines - 1) * ls;
     int64_t i = 0;
+    for (; i + 16 <= k; i += 16) {
+        for (int l = 0; l < width; l++) __builtin_prefetch(row[l] + width * ls + i, 0, 3);
+        for (int64_t j = i; j < i + 16; j += 4, dst += 4 * width) {
+            for (int l = 0; l < width; l += 4) transpose_4x4(dst + l, width, row + l, j);
+        }
+    }
     for (; i + 4 <= k; i += 4, dst += 4 * width) {
         for (int l = 0; l < width; l += 4) transpose_4x4(dst + l, width, row + l, i);
     }
@@ -49,9 +55,8 @@ static inline __attribute__((always_inline)) void f32_panel_along_k(float *dst, 
 }
 
 /* Up to four k of a panel of contiguous lines; ks apart in the source. */
-static inline __attribute__((always_inline)) void f32_block_along_lines(float *dst, int width, const float *src,
-                                                                        int64_t ks, int64_t k)
-{
+static inline __attribute__((always_inline)) void
+f32_block_along_lines(float *dst, int width, const float *src, int64_t ks, int64_t k) {
     for (int64_t i = 0; i < k; i++, src += ks, dst += width) {
         for (int l = 0; l < width; l += 4) vst1q_f32(dst + l, vld1q_f32(src + l));
     }
@@ -59,8 +64,7 @@ static inline __attribute__((always_inline)) void f32_block_along_lines(float *d
 
 static inline __attribute__((always_inline)) void f32_along_lines(float *dst, int64_t stride, int width,
                                                                   const float *src, int64_t ks, int64_t lines,
-                                                                  int64_t k)
-{
+                                                                  int64_t k) {
     int64_t whole = lines / width * width;
     for (int64_t i = 0; i < k; i += 4) {
         int64_t here = least(4, k - i);
@@ -74,14 +78,14 @@ static inline __attribute__((always_inline)) void f32_along_lines(float *dst, in
         }
     }
     if (whole < lines) {
-        gemm_pack_f32_plain(dst + whole / width * stride, stride, width, src + whole, 1, ks, lines - whole, k);
+        gemm_pack_f32_plain(dst + whole / width * stride, stride, width, src + whole, 1, ks, lines - whole,
+                            k);
     }
 }
 
 static inline __attribute__((always_inline)) void f32_pack(float *dst, int64_t stride, int width,
                                                            const float *src, int64_t ls, int64_t ks,
-                                                           int64_t lines, int64_t k)
-{
+                                                           int64_t lines, int64_t k) {
     if (ls == 1) {
         f32_along_lines(dst, stride, width, src, ks, lines, k);
     } else if (ks == 1) {
@@ -94,34 +98,35 @@ static inline __attribute__((always_inline)) void f32_pack(float *dst, int64_t s
 }
 
 void gemm_neon_f32_pack_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                          int64_t k)
-{
+                          int64_t k) {
     f32_pack(dst, stride, GEMM_NEON_MR, src, ls, ks, lines, k);
 }
 
 void gemm_neon_f32_pack_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                          int64_t k)
-{
+                          int64_t k) {
     f32_pack(dst, stride, GEMM_NEON_NR, src, ls, ks, lines, k);
 }
 
 /* ---- bf16: panel[k / 4][line][k % 4] ---- */
 
 /* Two lines, eight k: two steps of four. */
-static inline void pair_of_lines(uint16_t *dst, int width, const uint16_t *x, const uint16_t *y)
-{
+static inline void pair_of_lines(uint16_t *dst, int width, const uint16_t *x, const uint16_t *y) {
     uint64x2_t a = vreinterpretq_u64_u16(vld1q_u16(x)), b = vreinterpretq_u64_u16(vld1q_u16(y));
     vst1q_u16(dst, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
     vst1q_u16(dst + 4 * width, vreinterpretq_u16_u64(vzip2q_u64(a, b)));
 }
 
-static inline __attribute__((always_inline)) void bf16_panel_along_k(uint16_t *dst, int width,
-                                                                     const uint16_t *src, int64_t ls,
-                                                                     int64_t lines, int64_t k)
-{
+static inline __attribute__((always_inline)) void
+bf16_panel_along_k(uint16_t *dst, int width, const uint16_t *src, int64_t ls, int64_t lines, int64_t k) {
     const uint16_t *row[GEMM_NEON_NR];
     for (int l = 0; l < width; l++) row[l] = src + least(l, lines - 1) * ls;
     int64_t i = 0;
+    for (; i + 32 <= k; i += 32) {
+        for (int l = 0; l < width; l++) __builtin_prefetch(row[l] + width * ls + i, 0, 3);
+        for (int64_t j = i; j < i + 32; j += 8, dst += 8 * width) {
+            for (int l = 0; l < width; l += 2) pair_of_lines(dst + 4 * l, width, row[l] + j, row[l + 1] + j);
+        }
+    }
     for (; i + 8 <= k; i += 8, dst += 8 * width) {
         for (int l = 0; l < width; l += 2) pair_of_lines(dst + 4 * l, width, row[l] + i, row[l + 1] + i);
     }
@@ -133,8 +138,7 @@ static inline __attribute__((always_inline)) void bf16_panel_along_k(uint16_t *d
 }
 
 /* Four k of eight contiguous lines. */
-static inline void transpose_4x8(uint16_t *dst, const uint16_t *src, int64_t ks)
-{
+static inline void transpose_4x8(uint16_t *dst, const uint16_t *src, int64_t ks) {
     uint16x8_t r0 = vld1q_u16(src), r1 = vld1q_u16(src + ks);
     uint16x8_t r2 = vld1q_u16(src + 2 * ks), r3 = vld1q_u16(src + 3 * ks);
     uint32x4_t low01 = vreinterpretq_u32_u16(vzip1q_u16(r0, r1));
@@ -148,8 +152,7 @@ static inline void transpose_4x8(uint16_t *dst, const uint16_t *src, int64_t ks)
 }
 
 /* Four k of four contiguous lines. */
-static inline void transpose_4x4h(uint16_t *dst, const uint16_t *src, int64_t ks)
-{
+static inline void transpose_4x4h(uint16_t *dst, const uint16_t *src, int64_t ks) {
     uint16x4_t r0 = vld1_u16(src), r1 = vld1_u16(src + ks), r2 = vld1_u16(src + 2 * ks);
     uint16x4_t r3 = vld1_u16(src + 3 * ks);
     uint32x4_t r01 = vreinterpretq_u32_u16(vzip1q_u16(vcombine_u16(r0, r0), vcombine_u16(r1, r1)));
@@ -160,8 +163,7 @@ static inline void transpose_4x4h(uint16_t *dst, const uint16_t *src, int64_t ks
 
 static inline __attribute__((always_inline)) void bf16_along_lines(uint16_t *dst, int64_t stride, int width,
                                                                    const uint16_t *src, int64_t ks,
-                                                                   int64_t lines, int64_t k)
-{
+                                                                   int64_t lines, int64_t k) {
     int64_t whole = lines / width * width, even = k / 4 * 4;
     for (int64_t i = 0; i < even; i += 4) {
         const uint16_t *from = src + i * ks;
@@ -178,14 +180,14 @@ static inline __attribute__((always_inline)) void bf16_along_lines(uint16_t *dst
         gemm_pack_bf16_plain(dst + even * width, stride, width, 4, src + even * ks, 1, ks, whole, k - even);
     }
     if (whole < lines) {
-        gemm_pack_bf16_plain(dst + whole / width * stride, stride, width, 4, src + whole, 1, ks, lines - whole, k);
+        gemm_pack_bf16_plain(dst + whole / width * stride, stride, width, 4, src + whole, 1, ks,
+                             lines - whole, k);
     }
 }
 
 static inline __attribute__((always_inline)) void bf16_pack(uint16_t *dst, int64_t stride, int width,
                                                             const uint16_t *src, int64_t ls, int64_t ks,
-                                                            int64_t lines, int64_t k)
-{
+                                                            int64_t lines, int64_t k) {
     if (ls == 1) {
         bf16_along_lines(dst, stride, width, src, ks, lines, k);
     } else if (ks == 1) {
@@ -198,14 +200,12 @@ static inline __attribute__((always_inline)) void bf16_pack(uint16_t *dst, int64
 }
 
 void gemm_neon_bf16_pack_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                           int64_t k)
-{
+                           int64_t k) {
     bf16_pack(dst, stride, GEMM_NEON_MR, src, ls, ks, lines, k);
 }
 
 void gemm_neon_bf16_pack_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                           int64_t k)
-{
+                           int64_t k) {
     bf16_pack(dst, stride, GEMM_NEON_NR, src, ls, ks, lines, k);
 }
 

@@ -2,11 +2,12 @@
  *
  * What each computes is said in tape/op.h. Here is what all of them keep:
  *  1. Results do not depend on the number of threads: every sum has a fixed order, whoever computes it.
- *  2. Sums over rows that an op adds to (dw of norm, db of linear, the loss) are the same bits whether the
- * rows come in one call or in several that add up, when calls are cut at multiples of KERNEL_ROW_BLOCK rows.
- *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names. Further allowed:
- * norm_bwd writes dx over dy, swiglu_bwd writes dgate and dup over any two of its inputs, elementwise ops
- * over either operand. Otherwise operands do not overlap.
+ *  2. Sums over rows that an op adds to (dw of norm, db of linear, the loss) are the same bits whether
+ *     the rows come in one call or in several that add up, when calls are cut at multiples of
+ *     KERNEL_ROW_BLOCK rows (of GEMM_KC rows for dW of linear, see gemm.h).
+ *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names. Also allowed:
+ *     norm_bwd writes dx over dy, swiglu_bwd writes dgate and dup over any two of its inputs, elementwise
+ *     ops over either operand. Otherwise operands do not overlap.
  *  4. Nothing is allocated; call->work holds what the _workspace function of the op says.
  *  5. Ids, targets and positions are in range (the data layer sees to it), except negative targets.
  */

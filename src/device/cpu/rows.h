@@ -1,8 +1,7 @@
 /* rows.h - the arithmetic of the CPU kernels: what happens to one row, or one span of elements.
  *
  * The kernels (norm.c, xent.c, ...) know shapes and cut work over threads; these functions know instructions.
- * There is one table per instruction set, made from the same source (rows_body.h) on the vector layer
- * (vec.h).
+ * There is one table per instruction set, made from the same source (rows_body.h) on the layer of vec.h.
  *
  *     const struct row_ops *rows = row_ops();
  *     rows->swiglu(DT_BF16, h, gate, up, n);

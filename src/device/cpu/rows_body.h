@@ -1,6 +1,5 @@
 /* rows_body.h - the source of every table of row functions. A .c file defines ROWS_TABLE (the table's name)
- * and an instruction set (see vec.h) and includes this once; the functions themselves are in the three
- * headers. */
+ * and an instruction set (see vec.h) and includes this once. The functions are in the three headers. */
 #ifndef PLIM_DEVICE_CPU_ROWS_BODY_H
 #define PLIM_DEVICE_CPU_ROWS_BODY_H
 

@@ -15,8 +15,7 @@
 
 VEC_BEGIN
 
-/* --- forward -----------------------------------------------------------------------------------------------
- */
+/* --- forward ------------------------------------------------------------------------------------- */
 
 VEC_FN void sum_at(enum dtype t, vf *sum, const void *x, int64_t i, int k) {
     *sum = v_add(*sum, v_load(t, x, i, k));
@@ -62,8 +61,7 @@ VEC_FN void layer_row(enum dtype t, void *y, float *stat, const void *x, const v
 ROW_FN void row_layer(enum dtype t, void *y, float *stat, const void *x, const void *w, const void *b,
                       int64_t n, float eps){VEC_TYPES(t, layer_row(T, y, stat, x, w, b, n, eps))}
 
-/* --- backward ----------------------------------------------------------------------------------------------
- */
+/* --- backward ------------------------------------------------------------------------------------ */
 
 /* hat = (x - mean) rstd, g = dy w: sum of g hat, and dw += dy hat. */
 VEC_FN void rms_sums_at(enum dtype t, vf *dot, const struct row_norm_bwd *r, int64_t i, int k) {
@@ -126,8 +124,7 @@ ROW_FN void row_layer_bwd(enum dtype t, const struct row_norm_bwd *row, int64_t 
     VEC_TYPES(t, layer_bwd_row(T, &r, n))
 }
 
-/* --- softmax -----------------------------------------------------------------------------------------------
- */
+/* --- softmax ------------------------------------------------------------------------------------- */
 
 VEC_FN void top_at(enum dtype t, vf *top, const void *x, int64_t i, int k) {
     *top = v_max(*top, v_head(v_load(t, x, i, k), k, -INFINITY));

@@ -1,12 +1,12 @@
-/* vec.h - sixteen fp32 lanes, whatever the machine: the arithmetic of the CPU kernels is written once on
- * these.
+/* vec.h - sixteen fp32 lanes, whatever the machine: the arithmetic of the CPU kernels, written once.
  *
  * A .c file names an instruction set before it includes this header, and puts its code between VEC_BEGIN and
  * VEC_END; rows_avx2.c and its sisters do so, and cpu_level() says which of them may run.
  *
- *     #define VEC_AVX2                                   // or VEC_NEON, VEC_NEON_BF16, VEC_AVX512; none:
- * plain C #include "device/cpu/vec.h" VEC_BEGIN static VEC_FN void silu_at(enum dtype t, void *y, const void
- * *x, int64_t i, int k)
+ *     #define VEC_AVX2            // or VEC_NEON, VEC_NEON_BF16, VEC_AVX512; none of them: plain C
+ *     #include "device/cpu/vec.h"
+ *     VEC_BEGIN
+ *     VEC_FN void silu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
  *     {
  *         vf v = v_load(t, x, i, k);                     // lanes i .. i+k-1 of x as fp32, zeroes above
  *         v_store(t, y, i, k, v_mul(v, v_sigmoid(v)));   // rounded once
@@ -130,11 +130,11 @@ VEC_FN vf v_head(vf x, int k, float fill) {
 
 /* e^(sign x) = significand * power, for x where sign x is in [-87.6, 89]; sign is a constant 1 or -1.
  * Let sign x = n ln2 + r with |r| <= ln2 / 2.
- *  - Adding 1.5 * 2^23 + 126 rounds to whole numbers and leaves n + 126 in the lowest bits: moved up by 23,
- * these are the float 2^(n-1), or 0 for n = -126.
+ *  - Adding 1.5 * 2^23 + 126 rounds to whole numbers and leaves n + 126 in the lowest bits: moved up by
+ *    23, these are the float 2^(n-1), or 0 for n = -126.
  *  - ln2 is split so that n times its upper part is exact.
- *  - The significand is 2 e^r, because 2^127 is a float and 2^128 is not: a polynomial that is minimax with
- * fp32 coefficients (relative error 3e-9), in s = sign r, whose odd powers carry the sign. */
+ *  - The significand is 2 e^r, because 2^127 is a float and 2^128 is not: a polynomial that is minimax
+ *    with fp32 coefficients (relative error 3e-9), in s = sign r, whose odd powers carry the sign. */
 VEC_FN void vec_exp(vf x, float sign, vf *significand, vf *power) {
     const float whole = 0x1.8p23f + 126;
     vf z = v_fma(x, v_all(sign * 0x1.715476p+0f), v_all(whole));

@@ -1,8 +1,7 @@
 /* vec_base.h - what the headers of the vector layer (vec.h) share: lane count, inlining, instruction sets.
  *
  * No file is compiled with machine flags, so code for one instruction set stands between VEC_BEGIN and
- * VEC_END, which the header of that set defines with the pragmas below (or empty, where the baseline is
- * enough).
+ * VEC_END, which the header of that set defines with the pragmas below (or empty, if the baseline will do).
  */
 #ifndef PLIM_DEVICE_CPU_VEC_BASE_H
 #define PLIM_DEVICE_CPU_VEC_BASE_H

@@ -1,0 +1,59 @@
+/* test_cpu_device.c - the CPU as a device: its arena and ledger, and what it remembers of its speed. */
+#include "device/cpu/calibrate.h"
+#include "device/device.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static void device_keeps_its_arena(void **state) {
+    (void)state;
+    struct device *dev;
+    struct plim_error err = {0};
+    assert_int_equal(device_cpu_open(2, &dev, &err), PLIM_OK);
+    assert_true(dev->facts.is_host && dev->facts.threads == 2 && dev->facts.flops[DT_BF16] > 0);
+    assert_int_equal(dev->ops->commit(dev, 1 << 20, &err), PLIM_OK);
+    assert_int_equal(ledger_current(dev->ledger), 1 << 20);
+    char text[16] = "water line", back[16] = "";
+    dev->ops->write(dev, 4096, text, sizeof text);
+    dev->ops->move(dev, 4100, 4096, sizeof text);
+    assert_int_equal(dev->ops->commit(dev, 1 << 16, &err), PLIM_OK);
+    dev->ops->read(dev, 4100, back, sizeof back);
+    assert_string_equal(back, text);
+    ledger_set_budget(dev->ledger, 1 << 18);
+    assert_int_equal(dev->ops->commit(dev, 1 << 19, &err), PLIM_NO_MEMORY);
+    assert_int_equal(dev->ops->commit(dev, 1 << 18, &err), PLIM_OK);
+    dev->ops->close(dev);
+}
+
+static void calibration_is_remembered(void **state) {
+    (void)state;
+    struct threads *team;
+    struct calibration first, second;
+    struct plim_error err = {0};
+    char folder[] = "/tmp/plimsoll-test-XXXXXX", command[64];
+    assert_int_equal(threads_start(1, &team, &err), PLIM_OK);
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    assert_int_equal(calibrate_cpu(team, folder, &first, &err), PLIM_OK);
+    assert_int_equal(calibrate_cpu(team, folder, &second, &err), PLIM_OK);
+    assert_memory_equal(&first, &second, sizeof first);
+    setenv("XDG_CACHE_HOME", "/proc/no-such-place", 1);
+    assert_int_equal(calibrate_cpu(team, NULL, &second, &err), PLIM_OK);
+    assert_true(second.bandwidth > 0 && second.op_seconds > 0);
+    assert_int_equal(calibrate_cpu(team, "/proc/no-such-place", &second, &err), PLIM_IO);
+    unsetenv("XDG_CACHE_HOME");
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    assert_int_equal(system(command), 0);
+    threads_free(team);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(device_keeps_its_arena),
+        cmocka_unit_test(calibration_is_remembered),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
