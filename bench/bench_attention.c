@@ -1,5 +1,6 @@
-/* bench_attention [threads] [seconds per line] - attention on the CPU: GFLOP/s of forward and backward by shape
- * and dtype, causal pairs counted once (4 flops per pair and element forward, 10 backward), and GB/s of decoding.
+/* bench_attention [threads] [seconds per line] - attention on the CPU: GFLOP/s of forward and backward by
+ * shape and dtype, causal pairs counted once (4 flops per pair and element forward, 10 backward), and GB/s of
+ * decoding.
  */
 #include "base/clock.h"
 #include "base/threads.h"
@@ -16,9 +17,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 512, 512, 12, 12, 64, 0},    {1, 1024, 1024, 12, 12, 64, 0}, {1, 2048, 2048, 12, 12, 64, 0},
-    {1, 2048, 2048, 12, 4, 64, 0},   {1, 1024, 1024, 8, 2, 128, 0},  {1, 2048, 2048, 12, 12, 64, 256},
-    {1, 1024, 1024, 12, 12, 80, 0},  {1, 1, 8192, 12, 12, 64, 0},    {1, 1, 8192, 32, 8, 128, 0},
+    {1, 512, 512, 12, 12, 64, 0},   {1, 1024, 1024, 12, 12, 64, 0}, {1, 2048, 2048, 12, 12, 64, 0},
+    {1, 2048, 2048, 12, 4, 64, 0},  {1, 1024, 1024, 8, 2, 128, 0},  {1, 2048, 2048, 12, 12, 64, 256},
+    {1, 1024, 1024, 12, 12, 80, 0}, {1, 1, 8192, 12, 12, 64, 0},    {1, 1, 8192, 32, 8, 128, 0},
     {8, 1, 2048, 16, 2, 64, 0},
 };
 
@@ -31,8 +32,7 @@ struct problem {
     struct op fwd, bwd;
 };
 
-static void *room(size_t bytes)
-{
+static void *room(size_t bytes) {
     void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!p) {
         fprintf(stderr, "bench_attention: no memory\n");
@@ -41,8 +41,7 @@ static void *room(size_t bytes)
     return p;
 }
 
-static void fill(void *x, enum dtype type, int64_t n)
-{
+static void fill(void *x, enum dtype type, int64_t n) {
     uint32_t seed = 1;
     for (int64_t i = 0; i < n; i++) {
         seed = seed * 1664525u + 1013904223u;
@@ -51,8 +50,7 @@ static void fill(void *x, enum dtype type, int64_t n)
     }
 }
 
-static struct problem make(const struct shape *s, enum dtype type)
-{
+static struct problem make(const struct shape *s, enum dtype type) {
     struct problem p = {.shape = *s};
     for (int x = 0; x < TENSORS; x++) {
         bool key = x == K || x == V || x == DK || x == DV;
@@ -77,12 +75,12 @@ static struct problem make(const struct shape *s, enum dtype type)
     return p;
 }
 
-static struct kernel_call call_of(struct problem *p, bool backward)
-{
+static struct kernel_call call_of(struct problem *p, bool backward) {
     static const int in[] = {DO, Q, K, V, O};
     struct kernel_call c = {.op = backward ? &p->bwd : &p->fwd};
     int first = backward ? 0 : 1, stats = 5 - first;
-    for (int i = first; i < (backward ? 5 : 4); i++) c.desc[i - first] = &p->desc[in[i]], c.in[i - first] = p->x[in[i]];
+    for (int i = first; i < (backward ? 5 : 4); i++)
+        c.desc[i - first] = &p->desc[in[i]], c.in[i - first] = p->x[in[i]];
     if (backward) {
         c.in[stats] = p->lse, c.in[stats + 1] = p->pos;
         for (int i = 0; i < 3; i++) c.out[i] = p->x[DQ + i];
@@ -93,8 +91,7 @@ static struct kernel_call call_of(struct problem *p, bool backward)
 }
 
 /* Best seconds of one call. */
-static double best(struct problem *p, bool backward, struct threads *team, double seconds)
-{
+static double best(struct problem *p, bool backward, struct threads *team, double seconds) {
     struct kernel_call call = call_of(p, backward);
     kernel_workspace *workspace = backward ? cpu_attn_bwd_workspace : cpu_attn_workspace;
     kernel_run *run = backward ? cpu_attn_bwd : cpu_attn;
@@ -112,8 +109,7 @@ static double best(struct problem *p, bool backward, struct threads *team, doubl
     return least;
 }
 
-static double pairs(const struct shape *s)
-{
+static double pairs(const struct shape *s) {
     double sum = 0;
     for (int64_t t = 0; t < s->t; t++) {
         double seen = (double)(t + 1 + s->s - s->t);
@@ -122,12 +118,12 @@ static double pairs(const struct shape *s)
     return sum * (double)(s->b * s->h);
 }
 
-static void one(const struct shape *s, enum dtype type, struct threads *team, double seconds)
-{
+static void one(const struct shape *s, enum dtype type, struct threads *team, double seconds) {
     struct problem p = make(s, type);
     double work = pairs(s) * (double)s->d, fwd = best(&p, false, team, seconds);
-    printf("%-4s B%-2d T%-5d S%-5d H%-3d K%-3d D%-4d W%-4d fwd %8.3f ms %7.1f GFLOP/s", dtype_name(type), (int)s->b,
-           (int)s->t, (int)s->s, (int)s->h, (int)s->k, (int)s->d, s->window, fwd * 1e3, 4e-9 * work / fwd);
+    printf("%-4s B%-2d T%-5d S%-5d H%-3d K%-3d D%-4d W%-4d fwd %8.3f ms %7.1f GFLOP/s", dtype_name(type),
+           (int)s->b, (int)s->t, (int)s->s, (int)s->h, (int)s->k, (int)s->d, s->window, fwd * 1e3,
+           4e-9 * work / fwd);
     if (s->t == s->s) {
         double bwd = best(&p, true, team, seconds);
         printf("   bwd %8.3f ms %7.1f GFLOP/s\n", bwd * 1e3, 10e-9 * work / bwd);
@@ -139,8 +135,7 @@ static void one(const struct shape *s, enum dtype type, struct threads *team, do
     free(p.lse), free(p.pos);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct threads *team;
     struct plim_error err;
     double seconds = argc > 2 ? atof(argv[2]) : 0.5;
@@ -151,7 +146,8 @@ int main(int argc, char **argv)
     printf("%d threads, %s, %s\n", threads_count(team), gemm_kernel_at(cpu_level(), DT_F32)->name,
            gemm_kernel_at(cpu_level(), DT_BF16)->name);
     for (int type = DT_F32; type <= DT_BF16; type++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) one(&shapes[i], (enum dtype)type, team, seconds);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            one(&shapes[i], (enum dtype)type, team, seconds);
     threads_free(team);
     return 0;
 }

@@ -20,9 +20,9 @@ curve() {
             split("▁ ▂ ▃ ▄ ▅ ▆ ▇ █", step, " "); width = NR < 64 ? NR : 64
             for (i = 0; i < width; i++) {
                 value = loss[1 + int(i * (NR - 1) / (width > 1 ? width - 1 : 1))]
-                line = line step[1 + int(7.999 * (value - low) / (high > low ? high - low : 1))]
+                row = row step[1 + int(7.999 * (value - low) / (high > low ? high - low : 1))]
             }
-            printf "  loss %.2f  %s  %.2f\n", loss[1], line, loss[NR]
+            printf "  loss %.2f  %s  %.2f\n", loss[1], row, loss[NR]
         }'
 }
 
@@ -44,12 +44,13 @@ curve
 
 title "3. Was the plan true?"
 awk -v plan="$(field planned_peak)" -v ledger="$(field ledger_peak)" -v rss="$(field rss_peak)" -v budget="$(field budget_bytes)" '
-    function line(name, bytes) { printf "  %-44s %12d bytes  %6.2f MiB\n", name, bytes, bytes / 1048576 }
+    function put(name, bytes) { printf "  %-44s %12d bytes  %6.2f MiB\n", name, bytes, bytes / 1048576 }
     BEGIN {
-        line("budget", budget); line("planned peak", plan); line("peak in the ledger", ledger)
-        line("peak of the process, as the system saw it", rss)
+        put("budget", budget); put("planned peak", plan); put("peak in the ledger", ledger)
+        put("peak of the process, as the system saw it", rss)
         printf "\n  planned %s ledger; the process stayed %.2f %% %s the plan\n",
-            plan == ledger ? "=" : "is not", 100 * (plan > rss ? plan - rss : rss - plan) / plan, plan >= rss ? "below" : "above"
+            (plan == ledger ? "=" : "is not"), 100 * (plan > rss ? plan - rss : rss - plan) / plan,
+            (plan >= rss ? "below" : "above")
     }'
 
 title "4. What it has learned"

@@ -2,15 +2,12 @@
  *
  * One table per command gives parsing, --help, the man page and shell completion.
  *
- *     struct plan_options { const char *config; bool json; uint64_t budget; struct string_list set; };
+ *     struct plan { const char *config; bool json; uint64_t budget; struct string_list set; };
  *     static const struct option_row rows[] = {
- *         {"config", 'c', OPTION_STRING, offsetof(struct plan_options, config), "FILE", .help = "read this
- * file"},
- *         {"budget", 'b', OPTION_BYTES, offsetof(struct plan_options, budget), "BYTES", .help = "hold this
- * line"},
- *         {"json", 0, OPTION_FLAG, offsetof(struct plan_options, json), .help = "print JSON"},
- *         {"set", 0, OPTION_STRING_LIST, offsetof(struct plan_options, set), "KEY=VALUE", .help = "set a
- * key"},
+ *         {"config", 'c', OPTION_STRING, offsetof(struct plan, config), "FILE", "read this job file"},
+ *         {"budget", 'b', OPTION_BYTES, offsetof(struct plan, budget), "BYTES", "hold this line"},
+ *         {"json", 0, OPTION_FLAG, offsetof(struct plan, json), .help = "print JSON"},
+ *         {"set", 0, OPTION_STRING_LIST, offsetof(struct plan, set), "KEY=VALUE", "override a key"},
  *     };
  *     const struct command plan_command = {
  *         .name = "plan", .summary = "show where every byte will live", .usage = "[OPTION...] [FILE]",

@@ -32,7 +32,7 @@ static void bash_value(struct strbuf *out, const struct command *command, const 
         add_choices(out, row);
         strbuf_add(out, "' ;;\n");
     } else {
-        strbuf_addf(out, "kind=%s ;;\n", is_file(row) ? "file" : is_dir(row) ? "directory" : "none");
+        strbuf_addf(out, "kind='%s' ;;\n", is_file(row) ? "file" : is_dir(row) ? "directory" : "none");
     }
 }
 
@@ -44,7 +44,7 @@ static void bash_words(struct strbuf *out, const struct command *command) {
         strbuf_addf(out, " --%s", row->name);
         if (row->kind == OPTION_FLAG) strbuf_addf(out, " --no-%s", row->name);
     }
-    strbuf_addf(out, "'; [[ $cur == -* ]] || kind=%s ;;\n", command->takes_files ? "file" : "none");
+    strbuf_addf(out, "'; [[ $cur == -* ]] || kind='%s' ;;\n", command->takes_files ? "file" : "none");
 }
 
 void options_completion_bash(const struct program *program, struct strbuf *out) {

@@ -90,7 +90,9 @@ static size_t help_column(const struct command *command) {
 
 void options_help(const struct command *command, const char *program, struct strbuf *out) {
     size_t column = help_column(command);
-    strbuf_addf(out, "Usage: %s %s %s\n\n", program, command->name, command->usage ? command->usage : "");
+    strbuf_addf(out, "Usage: %s %s", program, command->name);
+    if (command->usage) strbuf_addf(out, " %s", command->usage);
+    strbuf_add(out, "\n\n");
     paragraphs(out, command->summary);
     if (command->description) paragraphs(out, command->description);
     strbuf_add(out, "Options:\n");

@@ -1,26 +1,20 @@
-/* pack_skyline.c - fill the lowest valley.
+/* pack_skyline.c - fill the valleys.
  *
- * The skyline is the height used so far in every column. Its lowest stretch, the valley, takes the first rectangle
- * of the given order that lies wholly inside it. When none does, the valley is filled up to its lower wall:
- * that space is lost, and nothing else could have used it in this order of things.
+ * The skyline is the height used so far in every column. A valley is a stretch of equal height between
+ * higher ones. It takes the first rectangle of the given order that lies wholly inside it; when none does, it
+ * is filled up to its lower wall: that space is lost, for nothing that is left could have used it. Valleys do not
+ * know of each other, so it does not matter which one comes next; the pass simply walks downhill to one.
  *
- * The skyline is a list of stretches of equal height, known by their first column; neighbours always
- * differ in height. A heap finds the lowest one (the leftmost of equals); its entries go stale when a stretch
- * changes and are then skipped. Which rectangle comes first among those inside [a,b) is answered by a binary tree
- * over the rectangles sorted by their first column: a node knows the best rank and the least end below it, so
- * a search skips every subtree that is too late in the order or ends too far right.
+ * The skyline is a list of stretches, known by their first columns; neighbours always differ in height.
+ * Which rectangle comes first among those inside [a,b) is answered by a binary tree over the rectangles sorted
+ * by their first column: a node knows the best rank and the least end below it, so a search skips every
+ * subtree that is too late in the order or ends too far right.
  */
 #include "plan/pack_internal.h"
 
 struct stretch {
     int end, left; /* one past its last column; first column of its left neighbour, -1: none */
-    bool live;
     int64_t height;
-};
-
-struct entry {
-    int64_t height;
-    int first;
 };
 
 struct node {
@@ -29,39 +23,12 @@ struct node {
 
 struct pack_skyline {
     struct pack_job *job;
-    struct stretch *stretch; /* [columns], those that are not live mean nothing */
-    struct entry *heap;
-    int entries;
+    struct stretch *stretch; /* [columns], only first columns of stretches mean anything */
     struct node *node; /* [2 * leaves] */
     int leaves;
     int *leaf_of, *rect_of_rank; /* [n] */
     int *first_leaf;             /* [columns + 1] the first leaf whose rectangle begins at that column or later */
 };
-
-/* --- the heap ---------------------------------------------------------------------------------------------- */
-
-static bool lower(const struct entry *x, const struct entry *y) {
-    return x->height < y->height || (x->height == y->height && x->first < y->first);
-}
-
-static void heap_push(struct pack_skyline *s, int first) {
-    struct entry e = {s->stretch[first].height, first};
-    int at = s->entries++;
-    for (int up; at > 0 && lower(&e, &s->heap[up = (at - 1) / 2]); at = up) s->heap[at] = s->heap[up];
-    s->heap[at] = e;
-}
-
-static struct entry heap_pop(struct pack_skyline *s) {
-    struct entry top = s->heap[0], e = s->heap[--s->entries];
-    int at = 0;
-    for (int child; (child = 2 * at + 1) < s->entries; at = child) {
-        if (child + 1 < s->entries && lower(&s->heap[child + 1], &s->heap[child])) child++;
-        if (!lower(&s->heap[child], &e)) break;
-        s->heap[at] = s->heap[child];
-    }
-    s->heap[at] = e;
-    return top;
-}
 
 /* --- which rectangle ------------------------------------------------------------------------------------------ */
 
@@ -74,7 +41,11 @@ static void node_update(struct pack_skyline *s, int at) {
 static void forget(struct pack_skyline *s, int r) {
     int at = s->leaves + s->leaf_of[r];
     s->node[at] = (struct node){INT32_MAX, INT32_MAX};
-    for (at /= 2; at; at /= 2) node_update(s, at);
+    for (at /= 2; at; at /= 2) {
+        struct node was = s->node[at];
+        node_update(s, at);
+        if (was.rank == s->node[at].rank && was.end == s->node[at].end) return;
+    }
 }
 
 /* The best rank below `at` that beats `best` and ends by `end`; leaves of the subtree are all allowed. */
@@ -101,53 +72,58 @@ static int first_inside(const struct pack_skyline *s, int a, int b) {
 static void join_right(struct pack_skyline *s, int first) {
     struct stretch *x = &s->stretch[first];
     if (x->end == s->job->columns || s->stretch[x->end].height != x->height) return;
-    struct stretch *right = &s->stretch[x->end];
-    right->live = false;
-    x->end = right->end;
+    x->end = s->stretch[x->end].end;
     if (x->end < s->job->columns) s->stretch[x->end].left = first;
 }
 
-static void settle(struct pack_skyline *s, int first) {
-    join_right(s, first);
+/* After a change of height: one stretch again with neighbours of the same height. Returns its first column. */
+static int settle(struct pack_skyline *s, int first) {
     int left = s->stretch[first].left;
-    if (left >= 0 && s->stretch[left].height == s->stretch[first].height) {
-        join_right(s, left);
-        first = left;
-    }
-    heap_push(s, first);
+    join_right(s, first);
+    if (left < 0 || s->stretch[left].height != s->stretch[first].height) return first;
+    join_right(s, left);
+    return left;
 }
 
-/* Columns [a,b) of the stretch that holds them become a stretch of their own. */
+/* Columns [a,b) of a stretch become a stretch of their own. */
 static void cut(struct pack_skyline *s, int first, int a, int b) {
     struct stretch whole = s->stretch[first];
-    if (b < whole.end) {
-        s->stretch[b] = (struct stretch){whole.end, a, true, whole.height};
-        if (whole.end < s->job->columns) s->stretch[whole.end].left = b;
-    }
-    s->stretch[a] = (struct stretch){b, a > first ? first : whole.left, true, whole.height};
-    if (b == whole.end && b < s->job->columns) s->stretch[b].left = a;
-    if (a > first) s->stretch[first].end = a, heap_push(s, first);
-    if (b < whole.end) heap_push(s, b);
+    int last = a; /* the last piece of the whole */
+    s->stretch[a] = (struct stretch){b, a > first ? first : whole.left, whole.height};
+    if (a > first) s->stretch[first].end = a;
+    if (b < whole.end) s->stretch[last = b] = (struct stretch){whole.end, a, whole.height};
+    if (whole.end < s->job->columns) s->stretch[whole.end].left = last;
 }
 
-static void place(struct pack_skyline *s, int first, int r) {
+/* Returns a stretch nearby from which the walk goes on. */
+static int place(struct pack_skyline *s, int first, int r) {
     const struct pack_rect *rect = &s->job->rect[r];
     s->job->offset[r] = s->stretch[first].height;
     cut(s, first, rect->a, rect->b);
     s->stretch[rect->a].height += rect->size;
-    settle(s, rect->a);
     forget(s, r);
+    return settle(s, rect->a);
 }
 
-static bool fill_up(struct pack_skyline *s, int first) {
-    struct stretch *x = &s->stretch[first];
-    int64_t wall = INT64_MAX;
-    if (x->left >= 0) wall = s->stretch[x->left].height;
-    if (x->end < s->job->columns && s->stretch[x->end].height < wall) wall = s->stretch[x->end].height;
-    if (wall == INT64_MAX) return false; /* the whole width, and nothing left to place */
-    x->height = wall;
-    settle(s, first);
-    return true;
+static int64_t wall(const struct pack_skyline *s, int first, bool right) {
+    const struct stretch *x = &s->stretch[first];
+    int neighbour = right ? x->end : x->left;
+    return neighbour < 0 || neighbour == s->job->columns ? INT64_MAX : s->stretch[neighbour].height;
+}
+
+static int valley_from(const struct pack_skyline *s, int first) {
+    for (;;) {
+        int64_t height = s->stretch[first].height;
+        if (wall(s, first, false) < height) first = s->stretch[first].left;
+        else if (wall(s, first, true) < height) first = s->stretch[first].end;
+        else return first;
+    }
+}
+
+static int fill_up(struct pack_skyline *s, int first) {
+    int64_t left = wall(s, first, false), right = wall(s, first, true);
+    s->stretch[first].height = left < right ? left : right;
+    return settle(s, first);
 }
 
 /* --- a pass ------------------------------------------------------------------------------------------------------ */
@@ -160,27 +136,25 @@ static void reset(struct pack_skyline *s, const int *order) {
     }
     for (int i = s->job->n; i < s->leaves; i++) s->node[s->leaves + i] = (struct node){INT32_MAX, INT32_MAX};
     for (int at = s->leaves - 1; at; at--) node_update(s, at);
-    for (int c = 0; c < s->job->columns; c++) s->stretch[c].live = false;
-    s->stretch[0] = (struct stretch){s->job->columns, -1, true, 0};
-    s->entries = 0;
-    heap_push(s, 0);
+    s->stretch[0] = (struct stretch){s->job->columns, -1, 0};
 }
 
 int64_t pack_skyline_run(struct pack_skyline *s, const int *order) {
     reset(s, order);
     int64_t top = 0;
+    int at = 0;
     for (int left = s->job->n; left > 0;) {
-        struct entry lowest = heap_pop(s);
-        const struct stretch *x = &s->stretch[lowest.first];
-        if (!x->live || x->height != lowest.height) continue;
-        int r = first_inside(s, lowest.first, x->end);
+        at = valley_from(s, at);
+        const struct stretch *valley = &s->stretch[at];
+        int r = first_inside(s, at, valley->end);
         if (r < 0) {
-            if (!fill_up(s, lowest.first)) return PACK_NONE;
+            at = fill_up(s, at);
             continue;
         }
-        if (lowest.height >= s->job->height - s->job->rect[r].size) return PACK_NONE;
-        if (lowest.height + s->job->rect[r].size > top) top = lowest.height + s->job->rect[r].size;
-        place(s, lowest.first, r);
+        int64_t size = s->job->rect[r].size, height = valley->height;
+        if (height >= s->job->height - size) return PACK_NONE;
+        if (height + size > top) top = height + size;
+        at = place(s, at, r);
         left--;
     }
     return top;
@@ -202,12 +176,11 @@ struct pack_skyline *pack_skyline_new(struct pack_job *job) {
     s->job = job;
     for (s->leaves = 1; s->leaves < job->n;) s->leaves *= 2;
     s->stretch = bump_alloc(job->store, columns * sizeof *s->stretch);
-    s->heap = bump_alloc(job->store, (4 * n + 2 * columns + 4) * sizeof *s->heap);
     s->node = bump_alloc(job->store, 2 * (size_t)s->leaves * sizeof *s->node);
     s->leaf_of = bump_alloc(job->store, n * sizeof *s->leaf_of);
     s->rect_of_rank = bump_alloc(job->store, n * sizeof *s->rect_of_rank);
     s->first_leaf = bump_alloc(job->store, (columns + 2) * sizeof *s->first_leaf);
-    if (!s->stretch || !s->heap || !s->node || !s->leaf_of || !s->rect_of_rank || !s->first_leaf) return NULL;
+    if (!s->stretch || !s->node || !s->leaf_of || !s->rect_of_rank || !s->first_leaf) return NULL;
     sort_leaves(s);
     return s;
 }

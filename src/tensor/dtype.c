@@ -1,12 +1,13 @@
 /* dtype.c - the table of element types and the conversions between the floating ones.
  *
- * Every conversion goes through fp32 in blocks: a reader per source type, a writer per target type. That is one
- * rounding whenever the source fits in fp32, and fp64 is the only one that does not: when the target is narrower
- * than fp32 its reader rounds to odd (the last bit remembers that something was cut off), after which rounding
- * to a type at least two bits shorter gives what rounding once would have given. fp64 to fp64 is a copy.
+ * Every conversion goes through fp32 in blocks: a reader per source type, a writer per target type. That is
+ * one rounding whenever the source fits in fp32, and fp64 is the only one that does not: when the target is
+ * narrower than fp32 its reader rounds to odd (the last bit remembers that something was cut off), after
+ * which rounding to a type at least two bits shorter gives what rounding once would have given. fp64 to fp64
+ * is a copy.
  *
- * The loops are plain so that compilers vectorise them; half precision uses the machine's own conversion where
- * there is one (always on AArch64, F16C on x86-64).
+ * The loops are plain so that compilers vectorise them; half precision uses the machine's own conversion
+ * where there is one (always on AArch64, F16C on x86-64).
  */
 #include "tensor/dtype.h"
 #include <stdbool.h>
@@ -19,24 +20,21 @@
 typedef void to_f32(float *dst, const void *src, int64_t n);
 typedef void from_f32(void *dst, const float *src, int64_t n);
 
-static uint32_t bits_of(float f)
-{
+static uint32_t bits_of(float f) {
     uint32_t bits;
     memcpy(&bits, &f, 4);
     return bits;
 }
 
-static float float_of(uint32_t bits)
-{
+static float float_of(uint32_t bits) {
     float f;
     memcpy(&f, &bits, 4);
     return f;
 }
 
-/* A half's exponent and fraction moved into place are the value times 2^-112: one exact multiplication puts it
- * right, subnormals included; infinity and NaN get their exponent back. */
-static inline float half_widen(uint16_t h)
-{
+/* A half's exponent and fraction moved into place are the value times 2^-112: one exact multiplication puts
+ * it right, subnormals included; infinity and NaN get their exponent back. */
+static inline float half_widen(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t rest = (uint32_t)(h & 0x7fffu) << 13;
     float f = float_of(rest) * 0x1p112f;
@@ -47,8 +45,7 @@ static inline float half_widen(uint16_t h)
 
 /* Normal results: rebias and round in integers. Subnormal results: adding 0.5 lets fp32 addition do the
  * rounding at the half's last place. */
-static inline uint16_t half_narrow(float f)
-{
+static inline uint16_t half_narrow(float f) {
     uint32_t bits = bits_of(f), rest = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
     uint32_t normal = (rest + 0xc8000fffu + (rest >> 13 & 1u)) >> 13;
     uint32_t small = bits_of(float_of(rest) + 0.5f) - 0x3f000000u;
@@ -58,37 +55,31 @@ static inline uint16_t half_narrow(float f)
     return (uint16_t)(sign | half);
 }
 
-float f16_to_f32(uint16_t h)
-{
+float f16_to_f32(uint16_t h) {
     return half_widen(h);
 }
 
-uint16_t f32_to_f16(float f)
-{
+uint16_t f32_to_f16(float f) {
     return half_narrow(f);
 }
 
 /* ---- readers ---- */
 
-static void read_f32(float *dst, const void *src, int64_t n)
-{
+static void read_f32(float *dst, const void *src, int64_t n) {
     memcpy(dst, src, (size_t)n * 4);
 }
 
-static void read_bf16(float *dst, const void *src, int64_t n)
-{
+static void read_bf16(float *dst, const void *src, int64_t n) {
     const uint16_t *from = src;
     for (int64_t i = 0; i < n; i++) dst[i] = bf16_to_f32(from[i]);
 }
 
-static void read_f64(float *dst, const void *src, int64_t n)
-{
+static void read_f64(float *dst, const void *src, int64_t n) {
     const double *from = src;
     for (int64_t i = 0; i < n; i++) dst[i] = (float)from[i];
 }
 
-static void read_f64_odd(float *dst, const void *src, int64_t n)
-{
+static void read_f64_odd(float *dst, const void *src, int64_t n) {
     const double *from = src;
     for (int64_t i = 0; i < n; i++) {
         double d = from[i], size = d < 0 ? -d : d;
@@ -102,14 +93,12 @@ static void read_f64_odd(float *dst, const void *src, int64_t n)
 }
 
 #if defined(__aarch64__)
-static void read_f16(float *dst, const void *src, int64_t n)
-{
+static void read_f16(float *dst, const void *src, int64_t n) {
     const __fp16 *from = src;
     for (int64_t i = 0; i < n; i++) dst[i] = (float)from[i];
 }
 
-static void write_f16(void *dst, const float *src, int64_t n)
-{
+static void write_f16(void *dst, const float *src, int64_t n) {
     __fp16 *to = dst;
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) vst1_f16(to + i, vcvt_f16_f32(vld1q_f32(src + i)));
@@ -117,8 +106,7 @@ static void write_f16(void *dst, const float *src, int64_t n)
 }
 #else
 #if defined(__x86_64__)
-__attribute__((target("avx,f16c"))) static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n)
-{
+__attribute__((target("avx,f16c"))) static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(src + i))));
@@ -126,8 +114,7 @@ __attribute__((target("avx,f16c"))) static int64_t read_f16c(float *dst, const u
     return i;
 }
 
-__attribute__((target("avx,f16c"))) static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n)
-{
+__attribute__((target("avx,f16c"))) static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT);
@@ -137,37 +124,31 @@ __attribute__((target("avx,f16c"))) static int64_t write_f16c(uint16_t *dst, con
 }
 
 /* Every processor with AVX2 has F16C; compilers cannot all be asked for F16C by name. */
-static bool has_f16c(void)
-{
+static bool has_f16c(void) {
     return __builtin_cpu_supports("avx2");
 }
 #else
-static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n)
-{
+static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n) {
     (void)dst, (void)src, (void)n;
     return 0;
 }
 
-static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n)
-{
+static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n) {
     (void)dst, (void)src, (void)n;
     return 0;
 }
 
-static bool has_f16c(void)
-{
+static bool has_f16c(void) {
     return false;
 }
 #endif
 
-static void read_f16(float *dst, const void *src, int64_t n)
-{
+static void read_f16(float *dst, const void *src, int64_t n) {
     const uint16_t *from = src;
     for (int64_t i = has_f16c() ? read_f16c(dst, from, n) : 0; i < n; i++) dst[i] = half_widen(from[i]);
 }
 
-static void write_f16(void *dst, const float *src, int64_t n)
-{
+static void write_f16(void *dst, const float *src, int64_t n) {
     uint16_t *to = dst;
     for (int64_t i = has_f16c() ? write_f16c(to, src, n) : 0; i < n; i++) to[i] = half_narrow(src[i]);
 }
@@ -175,19 +156,16 @@ static void write_f16(void *dst, const float *src, int64_t n)
 
 /* ---- writers ---- */
 
-static void write_f32(void *dst, const float *src, int64_t n)
-{
+static void write_f32(void *dst, const float *src, int64_t n) {
     memcpy(dst, src, (size_t)n * 4);
 }
 
-static void write_bf16(void *dst, const float *src, int64_t n)
-{
+static void write_bf16(void *dst, const float *src, int64_t n) {
     uint16_t *to = dst;
     for (int64_t i = 0; i < n; i++) to[i] = f32_to_bf16(src[i]);
 }
 
-static void write_f64(void *dst, const float *src, int64_t n)
-{
+static void write_f64(void *dst, const float *src, int64_t n) {
     double *to = dst;
     for (int64_t i = 0; i < n; i++) to[i] = (double)src[i];
 }
@@ -209,30 +187,25 @@ static const struct {
     [DT_U8] = {"u8", "U8", 1, NULL, NULL},
 };
 
-size_t dtype_size(enum dtype type)
-{
+size_t dtype_size(enum dtype type) {
     return types[type].size;
 }
 
-const char *dtype_name(enum dtype type)
-{
+const char *dtype_name(enum dtype type) {
     return types[type].name;
 }
 
-const char *dtype_safetensors(enum dtype type)
-{
+const char *dtype_safetensors(enum dtype type) {
     return types[type].safetensors;
 }
 
-enum dtype dtype_from_safetensors(const char *name)
-{
+enum dtype dtype_from_safetensors(const char *name) {
     int i = 0;
     while (i < DT_COUNT && strcmp(name, types[i].safetensors)) i++;
     return (enum dtype)i;
 }
 
-void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n)
-{
+void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n) {
     if (dst_type == src_type) {
         memmove(dst, src, (size_t)n * types[src_type].size);
         return;

@@ -93,6 +93,7 @@ void make_swiglu_bwd(struct op_case *c) {
     case_fill(c, 1, 0, case_flip(c) ? 1 : 20);
     for (int i = 0; i < 2; i++) case_out_rows(c, i, c->type, lead, width);
     c->inner[0] = 16 * F32_UNIT, c->inner[1] = 8 * F32_UNIT;
+    c->scale[0] = c->scale[1] = 0.1; /* where the gate is shut, results are nothing beside their inputs */
 }
 
 void make_gelu_bwd(struct op_case *c) {
@@ -103,4 +104,5 @@ void make_gelu_bwd(struct op_case *c) {
     case_out_rows(c, 0, c->type, lead, width);
     /* x (1 - tanh^2) x^2: what tanh loses near one is multiplied by x^3 until it saturates, at x = 5. */
     c->inner[0] = 48 * F32_UNIT;
+    c->scale[0] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
 }

@@ -11,8 +11,8 @@
  * All of it stays in the first-level cache, and size is on the side of the matrix kernel whose tile height
  * divides it. At the end sums are turned into rows and divided.
  *
- * A row's result does not depend on the rows beside it (attention_common.h), so the size of a block may follow
- * the number of threads.
+ * A row's result does not depend on the rows beside it (attention_common.h), so the size of a block may
+ * follow the number of threads.
  */
 #include "device/cpu/attention_forward.h"
 #include "device/cpu/kernels.h"
@@ -23,18 +23,20 @@ enum {
     KEYS = 256,       /* of a key block */
     PIECE = 2 * KEYS, /* keys of a piece, when there are pieces */
     FEW_ROWS = 64,    /* rows up to which a long cache is cut into pieces */
-    SINGLE_ROWS = 0,  /* rows up to which packing costs more than it saves */
-    MOST_SUMS = 65536 /* floats of sums a block may have, so that it stays in the second-level cache */
 };
 
-/* ---- how the work is cut --------------------------------------------------------------------------------- */
+/* ---- how the work is cut --------------------------------------------------------------------- */
+
+/* Rows up to which packing keys costs more than it saves, as measured. */
+static int64_t single_rows(const struct attn *a) {
+    return a->kernel->kg > 1 ? 1 : 5;
+}
 
 /* Large blocks pack keys less often; small ones keep many threads busy. */
-static int64_t choose_rows(const struct forward *f, int threads)
-{
+static int64_t choose_rows(const struct forward *f, int threads) {
     int64_t nr = f->a.kernel->nr, heads = f->a.batch * f->a.kv_heads;
-    int64_t most = attn_least(512, MOST_SUMS / f->a.size), rows = attn_up(attn_least(most, f->rows), nr);
-    while (rows > 8 * nr && heads * ((f->rows + rows - 1) / rows) < 4 * threads) rows = attn_up(rows / 2, nr);
+    int64_t rows = attn_up(attn_least(f->rows, ATTN_BLOCK), nr);
+    while (rows > 4 * nr && heads * ((f->rows + rows - 1) / rows) < 4 * threads) rows = attn_up(rows / 2, nr);
     return rows;
 }
 
@@ -44,8 +46,7 @@ struct forward_room {
     size_t bytes;
 };
 
-static struct forward_room forward_room(const struct forward *f)
-{
+static struct forward_room forward_room(const struct forward *f) {
     const struct attn *a = &f->a;
     int64_t nr = a->kernel->nr, mr = a->kernel->mr, panels = f->block_rows / nr;
     size_t scores = (size_t)((attn_up(KEYS, mr) + mr) * nr) * 4;
@@ -63,11 +64,10 @@ static struct forward_room forward_room(const struct forward *f)
     return r;
 }
 
-void forward_cut(struct forward *f, int threads)
-{
+static void forward_cut(struct forward *f, int threads) {
     const struct attn *a = &f->a;
     f->rows = a->time * a->group;
-    f->single = f->rows <= SINGLE_ROWS;
+    f->single = f->rows <= single_rows(a);
     f->block_rows = f->single ? f->rows : choose_rows(f, threads);
     f->blocks = (f->rows + f->block_rows - 1) / f->block_rows;
     bool cut = a->cached && f->rows <= FEW_ROWS && a->keys > PIECE;
@@ -79,8 +79,7 @@ void forward_cut(struct forward *f, int threads)
 }
 
 /* Later blocks of a causal row are dearer: they go first. */
-static struct forward_item item_at(const struct forward *f, int64_t index)
-{
+static struct forward_item item_at(const struct forward *f, int64_t index) {
     struct forward_item item = {.piece = index % f->pieces};
     int64_t rest = index / f->pieces;
     item.row = (f->blocks - 1 - rest % f->blocks) * f->block_rows;
@@ -92,7 +91,7 @@ static struct forward_item item_at(const struct forward *f, int64_t index)
     return item;
 }
 
-/* ---- one block of rows ----------------------------------------------------------------------------------- */
+/* ---- one block of rows ----------------------------------------------------------------------- */
 
 struct block {
     const struct forward *f;
@@ -103,8 +102,7 @@ struct block {
     float *sums, *tops, *totals, *scores, *turned;
 };
 
-static struct block block_of(const struct forward *f, const struct forward_item *item, char *scratch)
-{
+static struct block block_of(const struct forward *f, const struct forward_item *item, char *scratch) {
     struct forward_room r = forward_room(f);
     return (struct block){.f = f,
                           .item = *item,
@@ -121,9 +119,8 @@ static struct block block_of(const struct forward *f, const struct forward_item 
                           .turned = (float *)(void *)(scratch + r.turned)};
 }
 
-/* Packed queries. With several heads to a kv head, rows are first put under each other, in the room of sums. */
-static void pack_queries(const struct block *k)
-{
+/* With several query heads to a kv head, rows are first put under each other, in the room of sums. */
+static void pack_queries(const struct block *k) {
     const struct attn *a = &k->f->a;
     const struct forward_item *it = &k->item;
     const void *src = attn_at(a, k->f->q, attn_query(a, it->b, it->row, it->kv));
@@ -141,8 +138,7 @@ static void pack_queries(const struct block *k)
     gemm_pack_side(a->kernel, false, k->queries, src, a->type, stride, 1, it->lines, a->size);
 }
 
-static void start(const struct block *k)
-{
+static void start(const struct block *k) {
     const struct attn *a = &k->f->a;
     int64_t nr = a->kernel->nr;
     pack_queries(k);
@@ -155,21 +151,12 @@ static void start(const struct block *k)
     }
 }
 
-/* A key block that the panel p sees [from, end) of. */
-static void meet(const struct block *k, int64_t p, int64_t key, int64_t count)
-{
+/* Scores of panel p become probabilities; what it has summed so far follows its new maximum. */
+static void soften(const struct block *k, int64_t p, int64_t key, struct attn_cut cut) {
     const struct attn *a = &k->f->a;
-    const struct gemm_kernel *kernel = a->kernel;
-    int nr = kernel->nr, mr = kernel->mr, kg = kernel->kg, step = mr * (mr % 4 ? mr % 2 ? 4 : 2 : 1);
-    struct attn_cut cut = attn_cut(&k->panels[p], key, count, step);
-    if (cut.from >= cut.end) return;
-    const void *query = attn_packed_at(a, k->queries, p * gemm_panel(kernel, nr, a->size));
-    for (int m = cut.from; m < cut.end; m += mr) {
-        const void *lines = attn_packed_at(a, k->keys, m / mr * gemm_panel(kernel, mr, a->size));
-        kernel->run(lines, query, a->size, k->scores + m * nr, nr, mr, false);
-    }
+    int nr = a->kernel->nr;
     int32_t room[2 * GEMM_MAX_NR];
-    float fade[GEMM_MAX_NR], *sums = k->sums + p * nr * a->size;
+    float fade[GEMM_MAX_NR];
     struct attn_softmax soft = {.score = k->scores,
                                 .packed = k->packed,
                                 .width = nr,
@@ -180,17 +167,25 @@ static void meet(const struct block *k, int64_t p, int64_t key, int64_t count)
                                 .sum = k->totals + p * nr,
                                 .fade = fade};
     if (cut.masked) soft.mask = attn_mask(a, &k->panels[p], key, room);
-    if (a->rows->softmax(&soft)) a->rows->fade(sums, a->size, nr, fade);
-    const void *weights = attn_packed_at(a, kg > 1 ? k->packed : k->scores, cut.from * nr);
-    int64_t panel = gemm_panel(kernel, mr, count), n = attn_up(cut.end, kg) - cut.from;
-    for (int64_t m = 0; m < a->size; m += mr) {
-        const void *lines = attn_packed_at(a, k->values, m / mr * panel + cut.from * mr);
-        kernel->run(lines, weights, n, sums + m * nr, nr, (int)attn_least(mr, a->size - m), true);
-    }
+    if (a->rows->softmax(&soft)) a->rows->fade(k->sums + p * nr * a->size, a->size, nr, fade);
 }
 
-static void walk_keys(const struct block *k)
-{
+/* Panel p meets the key block that is packed. */
+static void meet(const struct block *k, int64_t p, int64_t key, int64_t count) {
+    const struct attn *a = &k->f->a;
+    int nr = a->kernel->nr, mr = a->kernel->mr, kg = a->kernel->kg;
+    int step = mr % 4 == 0 ? mr : mr % 2 == 0 ? 2 * mr : 4 * mr; /* rows in fours, keys in tiles of mr */
+    struct attn_cut cut = attn_cut(&k->panels[p], key, count, step);
+    if (cut.from >= cut.end) return;
+    int64_t query = p * gemm_panel(a->kernel, nr, a->size);
+    attn_products(a, k->scores, k->keys, attn_packed_at(a, k->queries, query), cut.from, cut.end);
+    soften(k, p, key, cut);
+    const void *weights = attn_packed_at(a, kg > 1 ? k->packed : k->scores, cut.from * nr);
+    attn_collect(a, k->sums + p * nr * a->size, k->values, count, cut.from, weights,
+                 attn_up(cut.end, kg) - cut.from);
+}
+
+static void walk_keys(const struct block *k) {
     const struct attn *a = &k->f->a;
     const struct forward_item *it = &k->item;
     int64_t low = a->keys, high = -1, stride = a->kv_heads * a->size;
@@ -202,22 +197,21 @@ static void walk_keys(const struct block *k)
     for (int64_t key = attn_most(it->key, low / KEYS * KEYS); key < end; key += KEYS) {
         int64_t count = attn_least(KEYS, end - key), at = attn_key(a, it->b, key, it->kv);
         gemm_pack_side(a->kernel, true, k->keys, attn_at(a, k->f->k, at), a->type, stride, 1, count, a->size);
-        gemm_pack_side(a->kernel, true, k->values, attn_at(a, k->f->v, at), a->type, 1, stride, a->size, count);
+        gemm_pack_side(a->kernel, true, k->values, attn_at(a, k->f->v, at), a->type, 1, stride, a->size,
+                       count);
         for (int64_t p = 0; p < k->npanels; p++) meet(k, p, key, count);
     }
 }
 
-/* ---- results --------------------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
-static float *part_at(const struct forward *f, int64_t b, int64_t kv, int64_t piece, int64_t row)
-{
+static float *part_at(const struct forward *f, int64_t b, int64_t kv, int64_t piece, int64_t row) {
     int64_t index = ((b * f->a.kv_heads + kv) * f->pieces + piece) * f->rows + row;
     return f->parts + index * (f->a.size + 2);
 }
 
 static void put_row(const struct forward *f, int64_t b, int64_t kv, int64_t row, float *sums, float top,
-                    float sum)
-{
+                    float sum) {
     const struct attn *a = &f->a;
     int64_t t = row / a->group, h = kv * a->group + row % a->group;
     float by = 1.0f / sum;
@@ -226,24 +220,19 @@ static void put_row(const struct forward *f, int64_t b, int64_t kv, int64_t row,
     f->lse[(b * a->heads + h) * a->time + t] = top * a->scale + logf(sum);
 }
 
-void forward_finish(const struct forward *f, const struct forward_item *item, int64_t row, const float *sums,
-                    float top, float sum)
-{
-    float copy[ATTN_MAX_SIZE];
-    size_t bytes = (size_t)f->a.size * 4;
-    if (f->parts_bytes) {
-        float *part = part_at(f, item->b, item->kv, item->piece, row);
-        memcpy(part, sums, bytes);
-        part[f->a.size] = top;
-        part[f->a.size + 1] = sum;
-    } else {
-        memcpy(copy, sums, bytes);
-        put_row(f, item->b, item->kv, row, copy, top, sum);
+void forward_finish(const struct forward *f, const struct forward_item *item, int64_t row, float *sums,
+                    float top, float sum) {
+    if (!f->parts_bytes) {
+        put_row(f, item->b, item->kv, row, sums, top, sum);
+        return;
     }
+    float *part = part_at(f, item->b, item->kv, item->piece, row);
+    memcpy(part, sums, (size_t)f->a.size * 4);
+    part[f->a.size] = top;
+    part[f->a.size + 1] = sum;
 }
 
-static void finish(const struct block *k)
-{
+static void finish(const struct block *k) {
     const struct attn *a = &k->f->a;
     int64_t nr = a->kernel->nr, ld = attn_up(a->size, 4);
     float one[GEMM_MAX_NR];
@@ -255,8 +244,7 @@ static void finish(const struct block *k)
 }
 
 /* The pieces of one row, in order of their keys; a piece whose keys are all out of sight has no sum. */
-static void join_row(const struct forward *f, int64_t b, int64_t kv, int64_t row)
-{
+static void join_row(const struct forward *f, int64_t b, int64_t kv, int64_t row) {
     int64_t size = f->a.size;
     float sums[ATTN_MAX_SIZE] = {0}, top = ATTN_TOP_START, sum = 0;
     for (int64_t i = 0; i < f->pieces; i++) {
@@ -273,8 +261,7 @@ static void join_row(const struct forward *f, int64_t b, int64_t kv, int64_t row
     put_row(f, b, kv, row, sums, top, sum);
 }
 
-static void join_rows(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void join_rows(void *arg, int64_t begin, int64_t end, int worker) {
     const struct forward *f = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
@@ -283,8 +270,7 @@ static void join_rows(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void run_items(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void run_items(void *arg, int64_t begin, int64_t end, int worker) {
     const struct forward *f = arg;
     char *scratch = f->work + (size_t)worker * f->worker_bytes;
     for (int64_t i = begin; i < end; i++) {
@@ -300,15 +286,13 @@ static void run_items(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
+size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
     struct forward f = {.a = attn_of(desc, op, 0)};
     forward_cut(&f, threads);
     return f.parts_bytes + (size_t)threads * f.worker_bytes;
 }
 
-void cpu_attn(const struct kernel_call *call)
-{
+void cpu_attn(const struct kernel_call *call) {
     struct forward f = {.a = attn_of(call->desc, call->op, 0),
                         .q = call->in[0],
                         .k = call->in[1],

@@ -3,8 +3,8 @@
  * For a panel of nr queries against a key block, all arrays being [keys][nr]:
  *
  *     scores = K Q'    dp = V dO'                       products over size, mr keys at a time
- *     P = 2^(scale * scores - lse)   dS = P (dp - delta)  in place; also turned into panels whose lines are keys
- *     dQ' += K' dS'                                     [size][nr]
+ *     P = 2^(scale * scores - lse)   dS = P (dp - delta)  in place; also turned into panels whose lines are
+ * keys dQ' += K' dS'                                     [size][nr]
  *
  * and when all panels have met the block, for every panel of nr keys, over the queries that see it:
  *
@@ -14,56 +14,46 @@
  */
 #include "device/cpu/attention_bwd_block.h"
 
-/* ---- memory ---------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-static size_t lines_bytes(const struct attn *a, int width)
-{
+static size_t lines_bytes(const struct attn *a, int width) {
     return attn_packed(a, width, ATTN_BLOCK, a->size);
 }
 
-static size_t turned_bytes(const struct attn *a)
-{
+static size_t turned_bytes(const struct attn *a) {
     return attn_packed(a, a->kernel->mr, a->size, ATTN_BLOCK);
 }
 
-size_t query_side_bytes(const struct attn *a)
-{
+size_t query_side_bytes(const struct attn *a) {
     return 2 * lines_bytes(a, a->kernel->nr) + 2 * turned_bytes(a);
 }
 
-size_t key_side_bytes(const struct attn *a)
-{
+size_t key_side_bytes(const struct attn *a) {
     return 2 * lines_bytes(a, a->kernel->mr) + turned_bytes(a);
 }
 
-size_t block_gradient_bytes(const struct attn *a)
-{
+size_t block_gradient_bytes(const struct attn *a) {
     return (size_t)(ATTN_BLOCK * a->size) * 4;
 }
 
 /* Scores of a block, with room for the last tile. */
-static size_t scores_bytes(const struct attn *a)
-{
+static size_t scores_bytes(const struct attn *a) {
     return (size_t)attn_up((ATTN_BLOCK + a->kernel->mr) * a->kernel->nr * 4 + GEMM_SLACK, 64);
 }
 
-static size_t pairs_bytes(const struct attn *a)
-{
+static size_t pairs_bytes(const struct attn *a) {
     return ATTN_BLOCK * ATTN_BLOCK * dtype_size(a->kernel->type) + GEMM_SLACK;
 }
 
-static size_t rows_bytes(const struct attn *a)
-{
+static size_t rows_bytes(const struct attn *a) {
     return (size_t)attn_up(a->kernel->nr * attn_up(a->size, 4) * 4, 64);
 }
 
-size_t meeting_bytes(const struct attn *a)
-{
+size_t meeting_bytes(const struct attn *a) {
     return (a->kernel->kg > 1 ? 3 : 2) * scores_bytes(a) + 2 * pairs_bytes(a) + rows_bytes(a);
 }
 
-void query_side_place(const struct attn *a, struct query_side *s, char *at)
-{
+void query_side_place(const struct attn *a, struct query_side *s, char *at) {
     size_t lines = lines_bytes(a, a->kernel->nr), turned = turned_bytes(a);
     s->q = at;
     s->d_o = at + lines;
@@ -71,16 +61,14 @@ void query_side_place(const struct attn *a, struct query_side *s, char *at)
     s->do_turned = at + 2 * lines + turned;
 }
 
-void key_side_place(const struct attn *a, struct key_side *s, char *at)
-{
+void key_side_place(const struct attn *a, struct key_side *s, char *at) {
     size_t lines = lines_bytes(a, a->kernel->mr);
     s->k = at;
     s->v = at + lines;
     s->k_turned = at + 2 * lines;
 }
 
-struct meeting meeting_place(const struct backward *w, char *at)
-{
+struct meeting meeting_place(const struct backward *w, char *at) {
     const struct attn *a = &w->a;
     struct meeting m = {.w = w};
     m.scores = (float *)(void *)at, at += scores_bytes(a);
@@ -92,10 +80,9 @@ struct meeting meeting_place(const struct backward *w, char *at)
     return m;
 }
 
-/* ---- sides ----------------------------------------------------------------------------------------------- */
+/* ---- sides ----------------------------------------------------------------------------------- */
 
-void query_side_see(const struct backward *w, struct query_side *s, int64_t b, int64_t h, int64_t block)
-{
+void query_side_see(const struct backward *w, struct query_side *s, int64_t b, int64_t h, int64_t block) {
     const struct attn *a = &w->a;
     int64_t nr = a->kernel->nr;
     s->b = b;
@@ -113,8 +100,7 @@ void query_side_see(const struct backward *w, struct query_side *s, int64_t b, i
 }
 
 /* Lines that do not exist get P = 0 from an infinite lse. */
-void query_side_pack(const struct backward *w, struct query_side *s, bool for_keys)
-{
+void query_side_pack(const struct backward *w, struct query_side *s, bool for_keys) {
     const struct attn *a = &w->a;
     const struct gemm_kernel *kernel = a->kernel;
     int64_t stride = a->heads * a->size, at = attn_query(a, s->b, s->first, s->h);
@@ -133,8 +119,7 @@ void query_side_pack(const struct backward *w, struct query_side *s, bool for_ke
     }
 }
 
-void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block)
-{
+void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block) {
     const struct attn *a = &w->a;
     s->b = b;
     s->kv = kv;
@@ -147,40 +132,18 @@ void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int6
     gemm_pack_side(a->kernel, true, s->k_turned, k, a->type, 1, stride, a->size, s->count);
 }
 
-/* ---- a meeting ------------------------------------------------------------------------------------------- */
-
-/* [keys][nr] = lines of A over size times one panel of queries, rows from `from` on. */
-static void products(const struct attn *a, float *out, const void *keys, const void *queries, int from, int end)
-{
-    int mr = a->kernel->mr, nr = a->kernel->nr;
-    int64_t panel = gemm_panel(a->kernel, mr, a->size);
-    for (int m = from / mr * mr; m < end; m += mr)
-        a->kernel->run(attn_packed_at(a, keys, m / mr * panel), queries, a->size, out + m * nr, nr, mr, false);
-}
-
-/* out[size][nr] += X' W: X packed with elements of a head as lines over `count`, of which [from, from + n) meet
- * the panel `weights`. */
-static void collect(const struct attn *a, float *out, const void *x, int64_t count, int64_t from,
-                    const void *weights, int64_t n)
-{
-    int64_t mr = a->kernel->mr, nr = a->kernel->nr, panel = gemm_panel(a->kernel, (int)mr, count);
-    for (int64_t m = 0; m < a->size; m += mr) {
-        const void *lines = attn_packed_at(a, x, m / mr * panel + from * mr);
-        a->kernel->run(lines, weights, n, out + m * nr, nr, (int)attn_least(mr, a->size - m), true);
-    }
-}
+/* ---- a meeting ------------------------------------------------------------------------------- */
 
 /* One panel of queries; returns the rows worked on, in whole panels of keys. */
-static struct attn_cut meet_panel(const struct meeting *m, const struct query_side *qs, const struct key_side *ks,
-                                  int p)
-{
+static struct attn_cut meet_panel(const struct meeting *m, const struct query_side *qs,
+                                  const struct key_side *ks, int p) {
     const struct attn *a = &m->w->a;
     int nr = a->kernel->nr, kg = a->kernel->kg;
     struct attn_cut cut = attn_cut(&qs->panels[p], ks->first, ks->count, nr);
     if (cut.from >= cut.end) return cut;
     int64_t line = p * gemm_panel(a->kernel, nr, a->size);
-    products(a, m->scores, ks->k, attn_packed_at(a, qs->q, line), cut.from, cut.end);
-    products(a, m->dp, ks->v, attn_packed_at(a, qs->d_o, line), cut.from, cut.end);
+    attn_products(a, m->scores, ks->k, attn_packed_at(a, qs->q, line), cut.from, cut.end);
+    attn_products(a, m->dp, ks->v, attn_packed_at(a, qs->d_o, line), cut.from, cut.end);
     bool whole = cut.end % nr == 0;
     cut.end = (int)attn_up(cut.end, nr);
     int32_t room[2 * GEMM_MAX_NR];
@@ -203,15 +166,14 @@ static struct attn_cut meet_panel(const struct meeting *m, const struct query_si
     if (qs->dq) {
         int64_t n = attn_least(cut.end, attn_up(ks->count, kg)) - cut.from;
         const void *ds = attn_packed_at(a, kg > 1 ? m->packed : (void *)m->dp, cut.from * nr);
-        collect(a, qs->dq + p * nr * a->size, ks->k_turned, ks->count, cut.from, ds, n);
+        attn_collect(a, qs->dq + p * nr * a->size, ks->k_turned, ks->count, cut.from, ds, n);
     }
     return cut;
 }
 
 /* One panel of keys against the query panels that worked on it. */
 static void collect_keys(const struct meeting *m, const struct query_side *qs, const struct key_side *ks,
-                         int panel, const struct attn_cut *cuts, int ncuts)
-{
+                         int panel, const struct attn_cut *cuts, int ncuts) {
     const struct attn *a = &m->w->a;
     int nr = a->kernel->nr, from = ncuts, end = 0;
     for (int p = 0; p < ncuts; p++) {
@@ -228,12 +190,11 @@ static void collect_keys(const struct meeting *m, const struct query_side *qs, c
     }
     int64_t first = from * nr, n = attn_least(end * nr, attn_up(qs->count, a->kernel->kg)) - first;
     int64_t out = (int64_t)panel * nr * a->size, at = base + first * nr;
-    collect(a, ks->dv + out, qs->do_turned, qs->count, first, attn_packed_at(a, m->p_turned, at), n);
-    collect(a, ks->dk + out, qs->q_turned, qs->count, first, attn_packed_at(a, m->ds_turned, at), n);
+    attn_collect(a, ks->dv + out, qs->do_turned, qs->count, first, attn_packed_at(a, m->p_turned, at), n);
+    attn_collect(a, ks->dk + out, qs->q_turned, qs->count, first, attn_packed_at(a, m->ds_turned, at), n);
 }
 
-void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const struct key_side *ks)
-{
+void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const struct key_side *ks) {
     int nr = m->w->a.kernel->nr, npanels = (int)((qs->count + nr - 1) / nr);
     struct attn_cut cuts[ATTN_BLOCK_PANELS];
     for (int p = 0; p < npanels; p++) cuts[p] = meet_panel(m, qs, ks, p);
@@ -242,8 +203,7 @@ void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const s
 }
 
 void gradient_put(const struct meeting *m, const float *panels, int64_t count, float scale, void *x,
-                  int64_t index, int64_t stride)
-{
+                  int64_t index, int64_t stride) {
     const struct attn *a = &m->w->a;
     int64_t nr = a->kernel->nr, ld = attn_up(a->size, 4);
     float by[GEMM_MAX_NR];

@@ -1,16 +1,16 @@
 /* attention_bwd_block.h - what a block of queries and a block of keys give each other in the backward pass.
  *
- * A query side holds up to ATTN_BLOCK queries of one head, a key side as many keys of one kv head, both packed
- * for the products they take part in, and both with fp32 gradients in panels [size][nr] (the transposed form
- * matrix kernels leave). A side without gradients takes part and collects none.
+ * A query side holds up to ATTN_BLOCK queries of one head, a key side as many keys of one kv head, both
+ * packed for the products they take part in, and both with fp32 gradients in panels [size][nr] (the
+ * transposed form matrix kernels leave). A side without gradients takes part and collects none.
  *
  *     query_side_see(w, &query, b, h, i);
  *     query_side_pack(w, &query, true);  key_side_pack(w, &key, b, kv, j);
  *     attn_bwd_meet(&meeting, &query, &key);              // query.dq, key.dk and key.dv grow
  *     gradient_put(&meeting, query.dq, ...);              // rounded once, into the tensor
  *
- * A meeting adds each product to the gradients once, so their value follows from the order of meetings: keys in
- * increasing order for a query block; heads, then queries, in increasing order for a key block.
+ * A meeting adds each product to the gradients once, so their value follows from the order of meetings: keys
+ * in increasing order for a query block; heads, then queries, in increasing order for a key block.
  */
 #ifndef PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
 #define PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
@@ -31,19 +31,19 @@ struct backward {
 
 struct query_side {
     int64_t b, h, first, count;
-    int64_t low, high;                               /* its keys lie in [low, high] */
-    void *q, *d_o;                                   /* lines are queries, over size */
-    void *q_turned, *do_turned;                      /* lines are elements of a head, over queries */
-    float *dq;                                       /* panels [size][nr], or NULL */
-    float lse[ATTN_BLOCK], delta[ATTN_BLOCK];        /* lse to base 2 */
+    int64_t low, high;                        /* its keys lie in [low, high] */
+    void *q, *d_o;                            /* lines are queries, over size */
+    void *q_turned, *do_turned;               /* lines are elements of a head, over queries */
+    float *dq;                                /* panels [size][nr], or NULL */
+    float lse[ATTN_BLOCK], delta[ATTN_BLOCK]; /* lse to base 2 */
     struct attn_panel panels[ATTN_BLOCK_PANELS];
 };
 
 struct key_side {
     int64_t b, kv, first, count;
-    void *k, *v;      /* lines are keys, over size */
-    void *k_turned;   /* lines are elements of a head, over keys */
-    float *dk, *dv;   /* panels [size][nr], or NULL */
+    void *k, *v;    /* lines are keys, over size */
+    void *k_turned; /* lines are elements of a head, over keys */
+    float *dk, *dv; /* panels [size][nr], or NULL */
 };
 
 /* Room for one meeting: scores and their gradients, as panels and turned. */
@@ -72,8 +72,7 @@ void query_side_pack(const struct backward *w, struct query_side *s, bool for_ke
 void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block);
 
 /* Whether some query may see some key. */
-static inline bool sides_meet(const struct query_side *qs, const struct key_side *ks)
-{
+static inline bool sides_meet(const struct query_side *qs, const struct key_side *ks) {
     return qs->high >= ks->first && qs->low < ks->first + ks->count;
 }
 

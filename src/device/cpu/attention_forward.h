@@ -3,8 +3,9 @@
  * The rows of a kv head are its (time, query head) pairs, time first: row r is position r / group, query head
  * kv * group + r % group. So the query heads that read the same keys share every packed block of them.
  *
- * An item is a block of rows of one kv head of one batch row and, when a few queries look at a long cache, one
- * of several pieces of its keys. Pieces leave unnormalised parts behind, which are joined in order of the keys.
+ * An item is a block of rows of one kv head of one batch row and, when a few queries look at a long cache,
+ * one of several pieces of its keys. Pieces leave unnormalised parts behind, which are joined in order of the
+ * keys.
  */
 #ifndef PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
 #define PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
@@ -18,30 +19,27 @@ struct forward {
     void *o;
     float *lse;
 
-    int64_t rows;        /* of a kv head: time * group */
-    int64_t block_rows;  /* of an item */
-    int64_t blocks;      /* of a kv head */
-    int64_t piece_keys;  /* keys of a piece, a multiple of the key block */
+    int64_t rows;       /* of a kv head: time * group */
+    int64_t block_rows; /* of an item */
+    int64_t blocks;     /* of a kv head */
+    int64_t piece_keys; /* keys of a piece, a multiple of the key block */
     int64_t pieces;
-    bool single;         /* few rows: attention_single.c */
+    bool single; /* few rows: attention_single.c */
 
-    float *parts;        /* [batch][kv_heads][pieces][rows][size + 2]: sums, top, sum */
-    char *work;          /* of worker 0 */
+    float *parts; /* [batch][kv_heads][pieces][rows][size + 2]: sums, top, sum */
+    char *work;   /* of worker 0 */
     size_t parts_bytes, worker_bytes;
 };
 
 struct forward_item {
-    int64_t b, kv;       /* batch row, kv head */
-    int64_t row, lines;  /* its rows */
+    int64_t b, kv;      /* batch row, kv head */
+    int64_t row, lines; /* its rows */
     int64_t piece;
-    int64_t key, end;    /* its keys lie in [key, end) */
+    int64_t key, end; /* its keys lie in [key, end) */
 };
 
-/* Fill in how a forward is cut for that many threads; pointers are left alone. */
-void forward_cut(struct forward *f, int threads);
-
-/* One row's result: sums [size] over its keys relative to `top`, and the sum of exponentials. */
-void forward_finish(const struct forward *f, const struct forward_item *item, int64_t row, const float *sums,
+/* One row's result: sums [size] over its keys relative to `top` (spoilt), and the sum of exponentials. */
+void forward_finish(const struct forward *f, const struct forward_item *item, int64_t row, float *sums,
                     float top, float sum);
 
 /* An item of a forward with few rows, and the scratch it needs. */

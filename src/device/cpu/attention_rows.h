@@ -1,10 +1,10 @@
 /* attention_rows.h - the arithmetic of attention that is not a matrix product, on panels.
  *
  * A panel belongs to `width` queries (the columns nr of the matrix kernel in use): row k of it holds, side by
- * side, one value of each query for key k. That is what a matrix kernel leaves when K times Q' is written with
- * leading dimension nr, and, for kg = 1, it is already the packed form of the right operand of V' P' (see
- * gemm_kernel.h): scores become probabilities in place and are multiplied without being moved. For kg > 1
- * the probabilities are rounded to bf16 and written to a second, packed panel on the way.
+ * side, one value of each query for key k. That is what a matrix kernel leaves when K times Q' is written
+ * with leading dimension nr, and, for kg = 1, it is already the packed form of the right operand of V' P'
+ * (see gemm_kernel.h): scores become probabilities in place and are multiplied without being moved. For kg >
+ * 1 the probabilities are rounded to bf16 and written to a second, packed panel on the way.
  *
  * Rows are cut in groups of four; panels have room for their last group.
  *
@@ -24,23 +24,23 @@ struct attn_mask {
 };
 
 struct attn_softmax {
-    float *score;          /* [rows][width] in; probabilities relative to `top` out when kg is 1 */
-    uint16_t *packed;      /* probabilities, packed, when kg > 1 */
+    float *score;     /* [rows][width] in; probabilities relative to `top` out when kg is 1 */
+    uint16_t *packed; /* probabilities, packed, when kg > 1 */
     int width;
-    int from, end;         /* rows to work on; `from` a multiple of 4. Probability is 0 in [end, next multiple) */
-    float scale;           /* scores are multiplied with it; the base of the exponential is 2 */
+    int from, end; /* rows to work on; `from` a multiple of 4. Probability is 0 in [end, next multiple) */
+    float scale;   /* scores are multiplied with it; the base of the exponential is 2 */
     struct attn_mask mask; /* first NULL: every query sees all of [from, end) */
     float *top, *sum;      /* [width] running maximum of raw scores and sum of exponentials, updated */
     float *fade;           /* [width] out: what earlier sums must be multiplied with */
 };
 
 struct attn_grad {
-    float *score;            /* [rows][width] in, spoilt */
-    float *dp;               /* [rows][width] in; out: dS when kg is 1 */
-    uint16_t *packed;        /* dS, packed, when kg > 1 */
+    float *score;     /* [rows][width] in, spoilt */
+    float *dp;        /* [rows][width] in; out: dS when kg is 1 */
+    uint16_t *packed; /* dS, packed, when kg > 1 */
     int width;
-    int from, end;           /* multiples of width */
-    float scale;             /* as above */
+    int from, end; /* multiples of width */
+    float scale;   /* as above */
     struct attn_mask mask;
     const float *lse, *delta; /* [width]: log2 of the sum of exponentials, row sums of dO * O */
     /* P and dS of these queries in the packed form whose lines are keys: panels of `width` keys, `panel_step`
@@ -59,15 +59,18 @@ struct attn_rows {
     void (*fade)(float *x, int64_t rows, int width, const float *by);
     /* dst[line][i] = src[i][line] * by[line], i < n, line < width; ld >= n rounded up to 4 */
     void (*turn)(float *dst, int64_t ld, const float *src, int64_t n, int width, const float *by);
-    /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to the next multiple of 8; rows ld and stride apart. */
-    void (*widen)(float *dst, int64_t ld, const void *src, int64_t stride, enum dtype type, int64_t n, int rows);
+    /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to the next multiple of 8; rows ld and stride apart.
+     */
+    void (*widen)(float *dst, int64_t ld, const void *src, int64_t stride, enum dtype type, int64_t n,
+                  int rows);
     /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d a multiple of 8, n of 4. */
     void (*dots)(float *out, const float *q, const void *k, enum dtype type, int64_t ld, int64_t d, int n);
-    /* Softmax of one query: scores x[n] become probabilities relative to *top, n a multiple of 4. *top and *sum
-     * move on; returns what earlier sums must be multiplied with. */
+    /* Softmax of one query: scores x[n] become probabilities relative to *top, n a multiple of 4. *top and
+     * *sum move on; returns what earlier sums must be multiplied with. */
     float (*weigh)(float *x, float scale, int n, float *top, float *sum);
     /* o[j] = o[j] * fade + sum over i < n of p[i] * v[i*ld + j], j < d; d a multiple of 8. */
-    void (*mix)(float *o, float fade, const float *p, const void *v, enum dtype type, int64_t ld, int64_t d, int n);
+    void (*mix)(float *o, float fade, const float *p, const void *v, enum dtype type, int64_t ld, int64_t d,
+                int n);
 };
 
 const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel);

@@ -7,42 +7,39 @@
  *         all workers: for each task, a block of C                              -- threads_each
  *             for each k block of GEMM_KC
  *                 pack the other operand's block into own scratch
- *                 for each column panel, for each row panel: kernel->run into a tile of C
+ *                 gemm_block_multiply: each column panel by each row panel, into a tile of C
  *
  * Normally B is shared and a worker's A block stays in its second-level cache. When the whole of A is small
- * (few rows: generation) A is shared instead and every element of B is read exactly once, packed into the
- * worker's own cache and used up there.
- *
- * A tile of C lives in one of three places between k blocks: in C itself (F32 C); in the worker's block of
- * running sums (narrow C and more than one k block); or nowhere (narrow C, one k block: a tile on the stack).
+ * (few rows: generation) A is shared instead and every element of B is read exactly once: packed into the
+ * worker's own cache and used up there, or, for very few rows, not packed at all.
  *
  * Invariants (with those of gemm.h)
- *  1. cut_problem depends on shapes, types and the thread count alone; gemm_workspace and gemm_run both use it.
- *  2. However a problem is cut, an element of C is start + sum of block 0 + sum of block 1 + ..., each sum made
- *     by the kernel from zero: the cut cannot be seen in the result.
+ *  1. cut_problem depends on shapes, types and the thread count alone; gemm_workspace and gemm_run both use
+ * it.
+ *  2. However a problem is cut, an element of C is start + sum of block 0 + sum of block 1 + ..., each sum
+ * made by the kernel from zero: the cut cannot be seen in the result.
  *  3. A narrow C is never cut over rounds of k.
  */
 #include "device/cpu/gemm.h"
-#include "device/cpu/gemm_kernel.h"
-#include <stdbool.h>
+#include "device/cpu/gemm_block.h"
 
 enum {
-    SHARED_BYTES = 4 << 20,  /* the shared panel of B aims at this */
+    SHARED_BYTES = 4 << 20,     /* the shared panel of B aims at this */
     SHARED_A_BYTES = 512 << 10, /* A is shared when all of it is at most this */
-    OWN_BYTES = 128 << 10,   /* a worker's packed block aims at this */
-    SUM_BYTES = 512 << 10,   /* a worker's running sums, at most */
-    PACK_PANELS = 8,         /* panels of the shared operand packed by one task */
-    TASKS_PER_WORKER = 4,    /* so that a worker that was held up does not hold up the rest */
-    SERIAL_BYTES = 32 << 10, /* a shared operand this small is packed by the caller alone */
+    OWN_BYTES = 128 << 10,      /* a worker's packed block aims at this */
+    SUM_BYTES = 512 << 10,      /* a worker's running sums, at most */
+    PACK_PANELS = 8,            /* panels of the shared operand packed by one task */
+    TASKS_PER_WORKER = 4,       /* so that a worker that was held up does not hold up the rest */
+    SERIAL_BYTES = 32 << 10,    /* a shared operand this small is packed by the caller alone */
 };
 
 struct cut {
     const struct gemm_kernel *kernel;
     bool share_a;
-    int64_t mc, nc;   /* rows and columns of C that one task makes */
-    int64_t n_round;  /* columns of B packed in one round */
-    int64_t k_round;  /* range of k packed in one round: a multiple of GEMM_KC, or all of k */
-    bool sums;        /* workers keep running sums */
+    int64_t mc, nc;  /* rows and columns of C that one task makes */
+    int64_t n_round; /* columns of B packed in one round */
+    int64_t k_round; /* range of k packed in one round: a multiple of GEMM_KC, or all of k */
+    bool sums;       /* workers keep running sums */
     size_t shared_bytes, own_bytes, sum_bytes;
 };
 
@@ -54,44 +51,37 @@ struct job {
     int64_t n0, n1, k0, k1; /* the round */
 };
 
-static inline int64_t least(int64_t a, int64_t b)
-{
+static inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static inline int64_t most(int64_t a, int64_t b)
-{
+static inline int64_t most(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static inline int64_t divide_up(int64_t a, int64_t b)
-{
+static inline int64_t divide_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-static inline int64_t round_up(int64_t a, int64_t b)
-{
+static inline int64_t round_up(int64_t a, int64_t b) {
     return divide_up(a, b) * b;
 }
 
 /* ---- cutting ---- */
 
-/* Pieces of a range of `count` lines, as equal as whole panels allow, none longer than `longest`. The number of
- * pieces is a multiple of `teams` when there are more lines than that. */
-static int64_t even_piece(int64_t count, int64_t longest, int64_t width, int64_t teams)
-{
+/* Pieces of a range of `count` lines, as equal as whole panels allow, none longer than `longest`. The number
+ * of pieces is a multiple of `teams` when there are more lines than that. */
+static int64_t even_piece(int64_t count, int64_t longest, int64_t width, int64_t teams) {
     int64_t pieces = round_up(divide_up(count, most(longest / width * width, width)), teams);
     return most(round_up(divide_up(count, pieces), width), width);
 }
 
-static size_t packed_bytes(const struct gemm_kernel *kernel, int width, int64_t lines, int64_t k)
-{
+static size_t packed_bytes(const struct gemm_kernel *kernel, int width, int64_t lines, int64_t k) {
     int64_t elements = round_up(most(lines, 1), width) * round_up(most(k, 1), kernel->kg);
     return (size_t)round_up(elements * (int64_t)dtype_size(kernel->type) + GEMM_SLACK, 128);
 }
 
-static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
-{
+static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads) {
     const struct gemm_kernel *kernel = cut->kernel;
     int64_t line = least(k, GEMM_KC) * (int64_t)dtype_size(kernel->type);
     int64_t longest = least(PACK_PANELS * kernel->nr, OWN_BYTES / line);
@@ -103,8 +93,7 @@ static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, i
     cut->own_bytes = packed_bytes(kernel, kernel->nr, cut->nc, least(k, GEMM_KC));
 }
 
-static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
-{
+static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads) {
     const struct gemm_kernel *kernel = cut->kernel;
     int64_t size = (int64_t)dtype_size(kernel->type), line = least(k, GEMM_KC) * size;
     cut->mc = even_piece(m, OWN_BYTES / line, kernel->mr, m > threads * kernel->mr ? threads : 1);
@@ -124,8 +113,7 @@ static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, i
 }
 
 static struct cut cut_problem(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
-                              int threads)
-{
+                              int threads) {
     struct cut cut = {.kernel = gemm_kernel_at(cpu_level(), ab_type)};
     k = most(k, 1);
     cut.sums = c_type != DT_F32 && k > GEMM_KC;
@@ -139,43 +127,37 @@ static struct cut cut_problem(int64_t m, int64_t n, int64_t k, enum dtype ab_typ
     return cut;
 }
 
-size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads)
-{
+size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads) {
     if (m <= 0 || n <= 0) return 0;
     struct cut cut = cut_problem(m, n, k, ab_type, c_type, threads);
     return cut.shared_bytes + (size_t)threads * (cut.own_bytes + cut.sum_bytes);
 }
 
-const char *gemm_kernel_name(enum dtype ab_type)
-{
+const char *gemm_kernel_name(enum dtype ab_type) {
     return gemm_kernel_at(cpu_level(), ab_type)->name;
 }
 
 /* ---- packing ---- */
 
-static void pack_a(const struct job *job, void *dst, int64_t m, int64_t rows, int64_t k, int64_t depth)
-{
+static void pack_a(const struct job *job, void *dst, int64_t m, int64_t rows, int64_t k, int64_t depth) {
     const struct gemm *g = job->g;
     const char *src = (const char *)g->a + (m * g->a_rs + k * g->a_cs) * (int64_t)dtype_size(g->ab_type);
     gemm_pack_side(job->cut.kernel, true, dst, src, g->ab_type, g->a_rs, g->a_cs, rows, depth);
 }
 
-static void pack_b(const struct job *job, void *dst, int64_t n, int64_t cols, int64_t k, int64_t depth)
-{
+static void pack_b(const struct job *job, void *dst, int64_t n, int64_t cols, int64_t k, int64_t depth) {
     const struct gemm *g = job->g;
     const char *src = (const char *)g->b + (n * g->b_cs + k * g->b_rs) * (int64_t)dtype_size(g->ab_type);
     gemm_pack_side(job->cut.kernel, false, dst, src, g->ab_type, g->b_cs, g->b_rs, cols, depth);
 }
 
 /* Lines of the shared operand in this round. */
-static int64_t shared_lines(const struct job *job)
-{
+static int64_t shared_lines(const struct job *job) {
     return job->cut.share_a ? job->g->m : job->n1 - job->n0;
 }
 
 /* Where the shared panels of k block k begin, at a line (a multiple of the panel width) of this round. */
-static char *shared_at(const struct job *job, int64_t k, int64_t depth, int64_t line)
-{
+static char *shared_at(const struct job *job, int64_t k, int64_t depth, int64_t line) {
     const struct gemm_kernel *kernel = job->cut.kernel;
     int width = job->cut.share_a ? kernel->mr : kernel->nr;
     int64_t block = (k - job->k0) * round_up(shared_lines(job), width);
@@ -183,14 +165,12 @@ static char *shared_at(const struct job *job, int64_t k, int64_t depth, int64_t 
     return job->shared + (block + panel) * (int64_t)dtype_size(kernel->type);
 }
 
-static int64_t pack_lines(const struct job *job)
-{
+static int64_t pack_lines(const struct job *job) {
     return PACK_PANELS * (job->cut.share_a ? job->cut.kernel->mr : job->cut.kernel->nr);
 }
 
 /* One item: one k block of PACK_PANELS panels of the shared operand. */
-static void pack_shared(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void pack_shared(void *arg, int64_t begin, int64_t end, int worker) {
     const struct job *job = arg;
     (void)worker;
     int64_t lines = shared_lines(job), step = pack_lines(job), groups = divide_up(lines, step);
@@ -206,166 +186,56 @@ static void pack_shared(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* ---- tiles of C ---- */
+/* ---- multiplying ---- */
 
-static void widen(float *dst, const void *src, enum dtype type, int64_t at, int n)
-{
-    const uint16_t *half = (const uint16_t *)src + at;
-    if (type == DT_BF16) {
-        for (int i = 0; i < n; i++) dst[i] = bf16_to_f32(half[i]);
-    } else {
-        dtype_convert(dst, DT_F32, (const char *)src + at * (int64_t)dtype_size(type), type, n);
-    }
+/* Few rows by a B that is contiguous over k: read it where it is. */
+static bool use_in_place(const struct gemm *g, const struct cut *cut) {
+    const struct gemm_kernel *kernel = cut->kernel;
+    return cut->share_a && kernel->few && g->m <= kernel->few_rows && g->b_rs == 1 &&
+           g->ab_type == kernel->type;
 }
 
-/* tile[rows,cols] = add + bias; what is absent counts as nothing. */
-static void start_tile(const struct gemm *g, float *tile, int64_t ld, int64_t m, int64_t n, int rows, int cols)
-{
-    float bias[GEMM_MAX_NR];
-    if (g->bias) widen(bias, g->bias, g->ab_type, n, cols);
-    for (int r = 0; r < rows; r++, tile += ld) {
-        if (g->add) {
-            widen(tile, g->add, g->c_type, (m + r) * g->c_rs + n, cols);
-            for (int j = 0; g->bias && j < cols; j++) tile[j] += bias[j];
-        } else {
-            memcpy(tile, bias, (size_t)cols * sizeof *bias);
-        }
-    }
-}
-
-static void copy_tile(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int rows, int cols)
-{
-    for (int r = 0; r < rows; r++, dst += dst_ld, src += src_ld) memcpy(dst, src, (size_t)cols * sizeof *dst);
-}
-
-static void round_tile(const struct job *job, const float *tile, int64_t m, int64_t n, int rows, int cols)
-{
-    const struct gemm *g = job->g;
-    uint16_t *c = (uint16_t *)g->c + m * g->c_rs + n;
-    if (g->c_type == DT_BF16) {
-        job->cut.kernel->round(c, g->c_rs, tile, rows, cols);
+/* Make the panels of one k block ready. */
+static void fill_block(const struct job *job, struct gemm_block *block, char *own) {
+    if (!job->cut.share_a) {
+        block->b = shared_at(job, block->k, block->depth, block->n - job->n0);
+        pack_a(job, own, block->m, block->rows, block->k, block->depth);
         return;
     }
-    for (int r = 0; r < rows; r++, c += g->c_rs, tile += job->cut.kernel->nr) {
-        dtype_convert(c, g->c_type, tile, DT_F32, cols);
-    }
-}
-
-/* A block of C times one k block: what is the same for all its tiles. */
-struct block {
-    const struct job *job;
-    const char *a, *b; /* packed panels */
-    float *sums;       /* running sums of the block, tile after tile, or NULL */
-    bool in_place;     /* b is not packed: lines of B as they are */
-    int64_t m, n, rows, cols, k, depth;
-};
-
-static void multiply_tile(const struct block *blk, const char *a, const char *b, float *c, int64_t ldc, int rows,
-                          bool accumulate)
-{
-    const struct gemm_kernel *kernel = blk->job->cut.kernel;
-    if (blk->in_place) {
-        kernel->few(a, b, blk->job->g->b_cs, blk->depth, c, ldc, rows, accumulate);
+    block->a = shared_at(job, block->k, block->depth, block->m);
+    if (block->in_place) {
+        int64_t at = block->n * job->g->b_cs + block->k * job->g->b_rs;
+        block->b = (const char *)job->g->b + at * (int64_t)dtype_size(job->g->ab_type);
     } else {
-        kernel->run(a, b, blk->depth, c, ldc, rows, accumulate);
-    }
-}
-
-static void tile_in_c(const struct block *blk, const char *a, const char *b, int64_t m, int64_t n, int rows)
-{
-    const struct gemm *g = blk->job->g;
-    float *c = (float *)g->c + m * g->c_rs + n;
-    const struct gemm_kernel *kernel = blk->job->cut.kernel;
-    bool accumulate = blk->k > 0 || g->add || g->bias;
-    if (blk->k == 0 && (g->bias || (g->add && g->add != g->c))) {
-        start_tile(g, c, g->c_rs, m, n, rows, kernel->nr);
-    }
-    kernel->run(a, b, blk->depth, c, g->c_rs, rows, accumulate);
-}
-
-static void tile_beside_c(const struct block *blk, const char *a, const char *b, float *sum, int64_t m,
-                          int64_t n, int rows, int cols)
-{
-    const struct gemm *g = blk->job->g;
-    const struct gemm_kernel *kernel = blk->job->cut.kernel;
-    _Alignas(64) float stack[GEMM_MAX_MR * GEMM_MAX_NR];
-    float *tile = sum ? sum : stack, *c = g->c_type == DT_F32 ? (float *)g->c + m * g->c_rs + n : NULL;
-    bool accumulate = blk->k > 0 || g->add || g->bias;
-    if (accumulate && cols < kernel->nr && (blk->k == 0 || !sum)) {
-        memset(tile, 0, (size_t)(rows * kernel->nr) * sizeof *tile);
-    }
-    if (blk->k == 0 && accumulate) {
-        start_tile(g, tile, kernel->nr, m, n, rows, cols);
-    } else if (accumulate && c) {
-        copy_tile(tile, kernel->nr, c, g->c_rs, rows, cols);
-    }
-    kernel->run(a, b, blk->depth, tile, kernel->nr, rows, accumulate);
-    if (c) {
-        copy_tile(c, g->c_rs, tile, kernel->nr, rows, cols);
-    } else if (blk->k + blk->depth >= g->k) {
-        round_tile(blk->job, tile, m, n, rows, cols);
-    }
-}
-
-static void multiply_block(const struct block *blk)
-{
-    const struct gemm_kernel *kernel = blk->job->cut.kernel;
-    int mr = kernel->mr, nr = kernel->nr;
-    int64_t size = (int64_t)dtype_size(kernel->type);
-    int64_t a_step = gemm_panel(kernel, mr, blk->depth) * size, b_step = gemm_panel(kernel, nr, blk->depth) * size;
-    bool f32 = blk->job->g->c_type == DT_F32;
-    const char *b = blk->b;
-    float *sum = blk->sums;
-    for (int64_t j = 0; j < blk->cols; j += nr, b += b_step) {
-        const char *a = blk->a;
-        int cols = (int)least(nr, blk->cols - j);
-        for (int64_t i = 0; i < blk->rows; i += mr, a += a_step) {
-            int rows = (int)least(mr, blk->rows - i);
-            if (f32 && cols == nr) {
-                tile_in_c(blk, a, b, blk->m + i, blk->n + j, rows);
-            } else {
-                tile_beside_c(blk, a, b, sum, blk->m + i, blk->n + j, rows, cols);
-                if (sum) sum += mr * nr;
-            }
-        }
+        pack_b(job, own, block->n, block->cols, block->k, block->depth);
     }
 }
 
 /* One item: one block of C, over the round's range of k. */
-static void run_task(void *arg, int64_t begin, int64_t end, int worker)
-{
+static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
     const struct job *job = arg;
     const struct cut *cut = &job->cut;
     int64_t across = divide_up(job->n1 - job->n0, cut->nc);
     char *own = job->own + (size_t)worker * (cut->own_bytes + cut->sum_bytes);
+    struct gemm_block block = {.g = job->g, .kernel = cut->kernel, .a = own, .b = own, .spare = own};
+    block.in_place = use_in_place(job->g, cut);
+    if (cut->sums) block.sums = (float *)(void *)(own + cut->own_bytes);
     for (int64_t item = begin; item < end; item++) {
-        int64_t m = item / across * cut->mc, n = job->n0 + item % across * cut->nc;
-        struct block blk = {
-            .job = job,
-            .sums = cut->sums ? (float *)(void *)(own + cut->own_bytes) : NULL,
-            .m = m,
-            .n = n,
-            .rows = least(cut->mc, job->g->m - m),
-            .cols = least(cut->nc, job->n1 - n),
-        };
-        blk.a = blk.b = own;
-        for (int64_t k = job->k0; k < job->k1 || k == 0; k += GEMM_KC) {
-            blk.k = k;
-            blk.depth = least(GEMM_KC, job->k1 - k);
-            if (cut->share_a) {
-                blk.a = shared_at(job, k, blk.depth, m);
-                pack_b(job, own, n, blk.cols, k, blk.depth);
-            } else {
-                blk.b = shared_at(job, k, blk.depth, n - job->n0);
-                pack_a(job, own, m, blk.rows, k, blk.depth);
-            }
-            multiply_block(&blk);
-        }
+        block.m = item / across * cut->mc;
+        block.n = job->n0 + item % across * cut->nc;
+        block.rows = least(cut->mc, job->g->m - block.m);
+        block.cols = least(cut->nc, job->n1 - block.n);
+        block.k = job->k0;
+        do {
+            block.depth = least(GEMM_KC, job->k1 - block.k);
+            fill_block(job, &block, own);
+            gemm_block_multiply(&block);
+            block.k += GEMM_KC;
+        } while (block.k < job->k1);
     }
 }
 
-static void run_round(struct job *job, struct threads *team)
-{
+static void run_round(struct job *job, struct threads *team) {
     const struct gemm *g = job->g;
     int64_t items = divide_up(shared_lines(job), pack_lines(job)) * divide_up(job->k1 - job->k0, GEMM_KC);
     if (job->cut.shared_bytes <= SERIAL_BYTES) {
@@ -374,11 +244,10 @@ static void run_round(struct job *job, struct threads *team)
         threads_each(team, items, 1, pack_shared, job);
     }
     int64_t tasks = divide_up(g->m, job->cut.mc) * divide_up(job->n1 - job->n0, job->cut.nc);
-    threads_each(team, tasks, 1, run_task, job);
+    threads_each(team, tasks, 1, run_tasks, job);
 }
 
-void gemm_run(const struct gemm *g, void *workspace, struct threads *team)
-{
+void gemm_run(const struct gemm *g, void *workspace, struct threads *team) {
     if (g->m <= 0 || g->n <= 0) return;
     struct job job = {
         .g = g,

@@ -1,8 +1,8 @@
 /* gemm_kernel.h - the micro-kernel interface: what an instruction set must bring to multiply matrices.
  *
- * A kernel multiplies a packed panel of A (mr rows) by a packed panel of B (nr columns) into an fp32 tile of C.
- * "Lines" are the rows of A or the columns of B: both sides are packed by one rule. A panel holds `width` lines
- * (mr or nr) over k, with k rounded up to a multiple of kg; element (line, k) lies at
+ * A kernel multiplies a packed panel of A (mr rows) by a packed panel of B (nr columns) into an fp32 tile of
+ * C. "Lines" are the rows of A or the columns of B: both sides are packed by one rule. A panel holds `width`
+ * lines (mr or nr) over k, with k rounded up to a multiple of kg; element (line, k) lies at
  *
  *     panel[((k / kg) * width + line) * kg + k % kg]
  *
@@ -11,9 +11,10 @@
  * readable.
  *
  * Invariants
- *  1. run() starts its sums at zero, adds products in increasing k, and adds the sum to C once: the value of an
- *     element depends on its two lines and k alone, whatever `rows` and whatever the other lines hold.
- *  2. Panels are only written by pack functions and only read by run(); both know the layout, nobody else does.
+ *  1. run() starts its sums at zero, adds products in increasing k, and adds the sum to C once: the value of
+ * an element depends on its two lines and k alone, whatever `rows` and whatever the other lines hold.
+ *  2. Panels are only written by pack functions and only read by run(); both know the layout, nobody else
+ * does.
  */
 #ifndef PLIM_DEVICE_CPU_GEMM_KERNEL_H
 #define PLIM_DEVICE_CPU_GEMM_KERNEL_H
@@ -30,8 +31,8 @@ enum {
     GEMM_SLACK = 128,
 };
 
-/* Pack `lines` lines over k elements of k, from src(line,k) = src[line*ls + k*ks], into consecutive panels that
- * are `stride` elements apart. src is of the kernel's `type`. */
+/* Pack `lines` lines over k elements of k, from src(line,k) = src[line*ls + k*ks], into consecutive panels
+ * that are `stride` elements apart. src is of the kernel's `type`. */
 typedef void gemm_pack(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
                        int64_t k);
 
@@ -46,7 +47,8 @@ typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, i
 typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, uint16_t *c,
                              int64_t ldc);
 
-/* As gemm_tile, for few rows and an unpacked B: nr lines of the kernel's type, contiguous over k, ls apart. */
+/* As gemm_tile, for few rows and an unpacked B: nr lines of the kernel's type, contiguous over k, ls apart.
+ */
 typedef void gemm_few(const void *a, const void *b, int64_t ls, int64_t k, float *c, int64_t ldc, int rows,
                       bool accumulate);
 
@@ -70,7 +72,8 @@ extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
 extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16;
 #endif
 
-/* The kernel for arithmetic in `type` (F32, BF16, F16) at a level; the machine's own level with cpu_level(). */
+/* The kernel for arithmetic in `type` (F32, BF16, F16) at a level; the machine's own level with cpu_level().
+ */
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type);
 
 /* Elements of a panel of `width` lines over k. */

@@ -39,10 +39,10 @@ ROW_FN void row_swiglu(enum dtype t, void *h, const void *gate, const void *up,
 /* silu = g s, silu' = s + g s (1 - s) */
 VEC_FN void swiglu_bwd_at(enum dtype t, void *dgate, void *dup, const void *dh, const void *gate,
                           const void *up, int64_t i, int k) {
-    vf d = v_load(t, dh, i, k), g = v_load(t, gate, i, k), u = v_load(t, up, i, k);
-    vf s = v_sigmoid(g), silu = v_mul(g, s);
-    vf slope = v_add(s, v_fnma(silu, s, silu));
-    v_store(t, dgate, i, k, v_mul(v_mul(d, u), slope));
+    vf d = v_load(t, dh, i, k), g = v_load(t, gate, i, k), u = v_load(t, up, i, k), s, c;
+    v_sigmoid(g, &s, &c);
+    vf silu = v_mul(g, s);
+    v_store(t, dgate, i, k, v_mul(v_mul(d, u), v_fma(silu, c, s)));
     v_store(t, dup, i, k, v_mul(d, silu));
 }
 
@@ -68,10 +68,10 @@ ROW_FN void row_gelu(enum dtype t, void *y, const void *x,
 
 /* d(x s) = s + x s (1 - s) (a + 3 b x^2) */
 VEC_FN void gelu_bwd_at(enum dtype t, void *dx, const void *dy, const void *x, int64_t i, int k) {
-    vf d = v_load(t, dy, i, k), v = v_load(t, x, i, k), square = v_mul(v, v);
-    vf s = v_sigmoid(gelu_inner(v, square)), rate = v_fma(square, v_all(3 * GELU_B), v_all(GELU_A));
-    vf slope = v_fma(v_mul(v, rate), v_fnma(s, s, s), s);
-    v_store(t, dx, i, k, v_mul(d, slope));
+    vf d = v_load(t, dy, i, k), v = v_load(t, x, i, k), square = v_mul(v, v), s, c;
+    v_sigmoid(gelu_inner(v, square), &s, &c);
+    vf rate = v_mul(v, v_fma(square, v_all(3 * GELU_B), v_all(GELU_A)));
+    v_store(t, dx, i, k, v_mul(d, v_fma(v_mul(rate, s), c, s)));
 }
 
 ROW_FN void row_gelu_bwd(enum dtype t, void *dx, const void *dy, const void *x,

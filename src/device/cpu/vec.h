@@ -8,8 +8,8 @@
  *     VEC_BEGIN
  *     VEC_FN void silu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
  *     {
- *         vf v = v_load(t, x, i, k);                     // lanes i .. i+k-1 of x as fp32, zeroes above
- *         v_store(t, y, i, k, v_mul(v, v_sigmoid(v)));   // rounded once
+ *         vf v = v_load(t, x, i, k);                                 // x[i .. i+k-1] as fp32, zeroes above
+ *         v_store(t, y, i, k, v_div(v, v_one_plus_exp_minus(v)));    // rounded once
  *     }
  *     static void silu(enum dtype t, void *y, const void *x, int64_t n)
  *     {
@@ -163,9 +163,14 @@ VEC_FN vf v_one_plus_exp_minus(vf x) {
     return v_fma(significand, power, v_all(1));
 }
 
-/* 1 / (1 + e^-x) */
-VEC_FN vf v_sigmoid(vf x) {
-    return v_div(v_all(1), v_one_plus_exp_minus(x));
+/* s = 1 / (1 + e^-x) and c = 1 - s, each with all its bits where the other is near 1. Neither gets below
+ * e^-87. */
+VEC_FN void v_sigmoid(vf x, vf *s, vf *c) {
+    vf significand, power;
+    vec_exp(v_min(v_all(87.0f), v_max(v_all(-87.0f), x)), -1, &significand, &power);
+    vf e = v_mul(significand, power);
+    *s = v_div(v_all(1), v_add(v_all(1), e));
+    *c = v_mul(e, *s);
 }
 
 VEC_END

@@ -29,14 +29,16 @@ void ref_swiglu_bwd(const struct ref_call *call) {
     }
 }
 
-static const double gelu_c = 0.79788456080286535588; /* sqrt(2 / pi) */
+/* The tanh form, 0.5 x (1 + tanh z), written as x sigmoid(2 z): the same number, without 1 - 1 for negative
+ * x. */
+static const double gelu_c = 1.59576912160573071176; /* 2 sqrt(2 / pi) */
 static const double gelu_a = 0.044715;
 
 void ref_gelu(const struct ref_call *call) {
     int64_t n = tensor_count(ref_out(call, 0));
     for (int64_t i = 0; i < n; i++) {
         double x = call->in[0].f[i];
-        call->out[0].f[i] = 0.5 * x * (1 + tanh(gelu_c * (x + gelu_a * x * x * x)));
+        call->out[0].f[i] = x * sigmoid(gelu_c * (x + gelu_a * x * x * x));
     }
 }
 
@@ -44,8 +46,7 @@ void ref_gelu_bwd(const struct ref_call *call) {
     int64_t n = tensor_count(ref_out(call, 0));
     for (int64_t i = 0; i < n; i++) {
         double dy = call->in[0].f[i], x = call->in[1].f[i];
-        double t = tanh(gelu_c * (x + gelu_a * x * x * x));
-        double inner = gelu_c * (1 + 3 * gelu_a * x * x);
-        call->out[0].f[i] = dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner);
+        double z = gelu_c * (x + gelu_a * x * x * x), inner = gelu_c * (1 + 3 * gelu_a * x * x);
+        call->out[0].f[i] = dy * (sigmoid(z) + x * sigmoid(z) * sigmoid(-z) * inner);
     }
 }

@@ -1,0 +1,13 @@
+/* job_rig.h - a finished job from a few key=value texts, for planner tests. */
+#ifndef PLIM_TESTS_JOB_RIG_H
+#define PLIM_TESTS_JOB_RIG_H
+
+#include "job/job.h"
+#include "job/preset.h"
+
+/* Starts from defaults; keys end with NULL. Fails the test when a key is refused. */
+void rig_job(struct job *job, const char *const *keys);
+
+extern const char *const rig_small[], *const rig_gpt2[], *const rig_llama_1b[], *const rig_llama_70b[];
+
+#endif

@@ -1,0 +1,188 @@
+/* test_plan.c - layouts are sound and tight, the search obeys budget and pins, planning is fast. */
+#include "support/job_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+#define OVERHEAD (8 << 20)
+
+static struct plim_error err;
+
+static void request_for(struct job *job, const char *device, struct preset *preset, struct plan_request *request)
+{
+    assert_int_equal(preset_find(device, preset, &err), PLIM_OK);
+    job_request(job, &preset->facts, OVERHEAD, request);
+}
+
+static const char *const *const models[] = {rig_small, rig_gpt2, rig_llama_1b};
+
+/* Every combination of knobs gives a layout that verifies and is at most 2 % above its lower bound. */
+static void test_layouts_are_sound_and_tight(void **state)
+{
+    (void)state;
+    double worst = 1;
+    int count = 0;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        struct job job;
+        struct preset preset;
+        struct plan_request request;
+        rig_job(&job, models[m]);
+        request_for(&job, "cpu-4gb", &preset, &request);
+        for (int i = 0; i < 48; i++) {
+            static const struct recompute_options ways[] = {
+                {RECOMPUTE_NONE, 0}, {RECOMPUTE_SELECTIVE, 0}, {RECOMPUTE_SELECTIVE, 3}, {RECOMPUTE_FULL, 0}};
+            int64_t micro = i & 1 ? 1 : request.rows;
+            struct knobs k = {.micro_batch = micro,
+                              .accumulation = request.rows / micro,
+                              .recompute = (int)ways[i / 2 % 4].policy,
+                              .full_layers = ways[i / 2 % 4].full_layers,
+                              .loss_chunks = i / 8 % 2 ? 8 : 1,
+                              .optimizer_in_backward = i / 16 == 1 && micro == request.rows,
+                              .state_tier = i / 16 == 2 ? TIER_DISK : TIER_DEVICE};
+            struct plan plan;
+            if (plan_make(&request, &k, &plan, &err) != PLIM_OK) fail_msg("%s", err.text);
+            if (layout_verify(&plan.tape, &plan.layout, &err) != PLIM_OK) fail_msg("model %zu, knobs %d: %s", m, i, err.text);
+            double ratio = (double)plan.layout.arena_bytes / (double)plan.layout.lower_bound;
+            if (ratio > worst) worst = ratio;
+            if (ratio > 1.02) fail_msg("model %zu, knobs %d: %.4f x the lower bound", m, i, ratio);
+            int64_t sum = 0;
+            for (int c = 0; c < CLASS_COUNT; c++) sum += plan.layout.by_class[c];
+            assert_int_equal(sum, plan.layout.lower_bound);
+            plan_release(&plan);
+            count++;
+        }
+        job_release(&job);
+    }
+    print_message("# %d tapes, worst arena / lower bound %.4f\n", count, worst);
+}
+
+static void test_search_obeys_the_budget(void **state)
+{
+    (void)state;
+    struct job job;
+    struct preset preset;
+    struct plan_request request;
+    double slower = 0;
+    int fitted = 0, refused = 0;
+    rig_job(&job, rig_small);
+    request_for(&job, "cpu-4gb", &preset, &request);
+    for (int64_t budget = (int64_t)256 << 20; budget > OVERHEAD; budget = budget * 9 / 10) {
+        struct plan plan;
+        request.budget = budget;
+        enum plim_status status = plan_search(&request, &plan, &err);
+        if (status == PLIM_OK) {
+            assert_true(plan.fits && plan.total <= budget);
+            assert_int_equal(plan.knobs.micro_batch * plan.knobs.accumulation, request.rows);
+            assert_int_equal(refused, 0); /* once it does not fit, less does not fit either */
+            if (plan.step_seconds < slower * 0.98) fail_msg("a smaller budget is predicted faster");
+            slower = plan.step_seconds;
+            fitted++;
+        } else {
+            assert_int_equal(status, PLIM_NO_FIT);
+            assert_non_null(strstr(err.text, "missing"));
+            assert_true(plan.total > budget);
+            refused++;
+        }
+        plan_release(&plan);
+    }
+    assert_true(fitted > 5 && refused > 0);
+    job_release(&job);
+}
+
+static void test_pins_are_honoured(void **state)
+{
+    (void)state;
+    static const char *const pins[] = {"training.micro_batch_size=2", "training.recompute=full", "training.loss_chunks=3",
+                                       "training.state_tier=disk", NULL};
+    struct job job;
+    struct preset preset;
+    struct plan_request request;
+    struct plan plan;
+    rig_job(&job, rig_small);
+    for (int i = 0; pins[i]; i++) assert_int_equal(job_set(&job, pins[i], NULL, &err), PLIM_OK);
+    assert_int_equal(job_finish(&job, &err), PLIM_OK);
+    request_for(&job, "cpu-4gb", &preset, &request);
+    request.budget = (int64_t)1 << 30;
+    assert_int_equal(plan_search(&request, &plan, &err), PLIM_OK);
+    assert_int_equal(plan.knobs.micro_batch, 2);
+    assert_int_equal(plan.knobs.recompute, RECOMPUTE_FULL);
+    assert_int_equal(plan.knobs.loss_chunks, 3);
+    assert_int_equal(plan.knobs.state_tier, TIER_DISK);
+    plan_release(&plan);
+    request.pins.micro_batch = 3; /* does not divide 16 */
+    assert_int_equal(plan_search(&request, &plan, &err), PLIM_BAD_INPUT);
+    plan_release(&plan);
+    job_release(&job);
+}
+
+static double cpu_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* Median of five searches, in CPU time: what the machine does besides is not ours. */
+static double planning_ms(const char *const *model, int64_t budget)
+{
+    struct job job;
+    struct preset preset;
+    struct plan_request request;
+    double times[5];
+    rig_job(&job, model);
+    request_for(&job, "h200", &preset, &request);
+    request.budget = budget;
+    for (int i = 0; i < 5; i++) {
+        struct plan plan;
+        double start = cpu_ms();
+        enum plim_status status = plan_search(&request, &plan, &err);
+        times[i] = cpu_ms() - start;
+        assert_true(status == PLIM_OK || status == PLIM_NO_FIT);
+        plan_release(&plan);
+    }
+    for (int i = 0; i < 5; i++)
+        for (int j = i + 1; j < 5; j++)
+            if (times[j] < times[i]) {
+                double swap = times[i];
+                times[i] = times[j], times[j] = swap;
+            }
+    job_release(&job);
+    return times[2];
+}
+
+static void test_planning_is_fast(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+    skip();
+#endif
+    double worst = 0;
+    for (int64_t gib = 4096; gib >= 64; gib /= 4) {
+        double ms = planning_ms(rig_llama_70b, gib << 30);
+        print_message("# LLaMA-70B in %lld GiB: planned in %.1f ms\n", (long long)gib, ms);
+        if (ms > worst) worst = ms;
+    }
+    assert_true(worst < 100);
+    for (int64_t gib = 128; gib >= 8; gib /= 4) {
+        double ms = planning_ms(rig_llama_1b, gib << 30);
+        print_message("# LLaMA-1.2B, T=2048 in %lld GiB: planned in %.1f ms\n", (long long)gib, ms);
+        assert_true(ms < 50);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts_are_sound_and_tight),
+        cmocka_unit_test(test_search_obeys_the_budget),
+        cmocka_unit_test(test_pins_are_honoured),
+        cmocka_unit_test(test_planning_is_fast),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
