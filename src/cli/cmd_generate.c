@@ -3,8 +3,8 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "cli/text_stream.h"
 #include "mem/os.h"
+#include "serve/byte_text.h"
 #include "serve/generate.h"
 
 #include <signal.h>
@@ -77,19 +77,31 @@ struct generation {
     char dir[CLI_PATH];
     int32_t *prompt;
     int64_t count;
-    struct text_stream text;
-    struct strbuf copy;
-    int32_t *tokens; /* for JSON */
+    struct byte_text text;
+    struct strbuf copy; /* for JSON */
+    char last;          /* byte written to stdout */
+    bool failed;        /* stdout does not take it */
+    int32_t *tokens;    /* for JSON */
     struct generate_result result;
     struct generate_plan plan;
     uint64_t ledger_peak;
 };
 
+static void put_text(struct generation *g, const char *bytes, size_t n) {
+    if (!n) return;
+    if (g->flags->json)
+        strbuf_addn(&g->copy, bytes, n);
+    else if (fwrite(bytes, 1, n, stdout) != n || fflush(stdout))
+        g->failed = true;
+    g->last = bytes[n - 1];
+}
+
 static bool hear(void *arg, int32_t token) {
     struct generation *g = arg;
+    char bytes[BYTE_TEXT_MAX];
     if (g->tokens) g->tokens[g->result.tokens] = token;
-    text_stream_token(&g->text, token);
-    return !g->text.failed;
+    put_text(g, bytes, byte_text_add(&g->text, token, bytes));
+    return !g->failed;
 }
 
 static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err) {
@@ -149,7 +161,7 @@ static enum plim_status generate(struct generation *g, struct device *device, st
     if (status != PLIM_OK) return status;
     g->plan = *generator_plan(generator);
     status = check_vocabulary(g, generator_spec(generator), err);
-    if (status == PLIM_OK && f->echo && g->text.out) fputs(f->prompt, g->text.out);
+    if (status == PLIM_OK && f->echo && !f->json) put_text(g, f->prompt, strlen(f->prompt));
     struct generate_request request = {.prompt = g->prompt,
                                        .count = g->count,
                                        .tokens = f->tokens,
@@ -158,10 +170,10 @@ static enum plim_status generate(struct generation *g, struct device *device, st
                                        .arg = g,
                                        .stop = &stop_asked};
     if (status == PLIM_OK) status = generator_run(generator, &request, &g->result, err);
-    text_stream_end(&g->text);
-    if (g->text.out && g->text.last && g->text.last != '\n') fputc('\n', g->text.out);
-    if (status == PLIM_OK && (g->text.failed || (g->text.out && fflush(g->text.out))))
-        status = plim_fail(err, PLIM_IO, "standard output: write failed");
+    char rest[BYTE_TEXT_MAX];
+    put_text(g, rest, byte_text_end(&g->text, rest));
+    if (!f->json && g->last && g->last != '\n') put_text(g, "\n", 1);
+    if (status == PLIM_OK && g->failed) status = plim_fail(err, PLIM_IO, "standard output: write failed");
     g->ledger_peak = ledger_peak(device->ledger);
     generator_close(generator);
     return status;
@@ -222,7 +234,6 @@ static int generate_and_tell(const struct generate_flags *f, const char *what) {
     struct plim_error err = {0};
     struct device *device = NULL;
     int code = 0;
-    g.text = (struct text_stream){.out = f->json ? NULL : stdout, .copy = f->json ? &g.copy : NULL};
     enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = cli_find_model(what, g.dir, sizeof g.dir, &err);
     if (status == PLIM_OK) status = read_prompt(&g, &err);

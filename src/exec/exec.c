@@ -68,7 +68,7 @@ static enum plim_status move(struct exec *exec, const struct op *op, struct plim
     return PLIM_OK;
 }
 
-static void compute(struct exec *exec, int index, int micro)
+static void compute(struct exec *exec, int index, int64_t micro)
 {
     const struct op *op = &exec->tape->ops[index];
     struct kernel_call call = {.op = op, .team = exec->device->team};
@@ -87,7 +87,7 @@ static void compute(struct exec *exec, int index, int micro)
     exec->device->ops->run(exec->device, &call);
 }
 
-enum plim_status exec_run(struct exec *exec, int begin, int end, int micro, struct plim_error *err)
+enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
 {
     for (int i = begin; i < end; i++) {
         const struct op *op = &exec->tape->ops[i];
@@ -107,7 +107,7 @@ enum plim_status exec_run(struct exec *exec, int begin, int end, int micro, stru
     return PLIM_OK;
 }
 
-enum plim_status exec_loop(struct exec *exec, int micro, struct plim_error *err)
+enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err)
 {
     return exec_run(exec, 0, exec->tape->loop_end, micro, err);
 }

@@ -37,8 +37,8 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
                            const struct layout *layout, struct far_store *far, struct plim_error *err);
 
 /* Ops [begin, end); micro is the index of the micro-batch in its window. */
-enum plim_status exec_run(struct exec *exec, int begin, int end, int micro, struct plim_error *err);
-enum plim_status exec_loop(struct exec *exec, int micro, struct plim_error *err);
+enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err);
+enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err);
 enum plim_status exec_update(struct exec *exec, struct plim_error *err);
 
 /* The address of a device tensor the host may write directly; NULL on a device with its own memory. */

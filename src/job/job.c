@@ -64,13 +64,17 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     return model_complete(s, err);
 }
 
+/* An override may empty a key: --set model.architecture= */
+static bool is_text(const char *text) { return text && *text; }
+
 static enum plim_status find_spec(struct job *job, struct plim_error *err)
 {
-    if (job->model.path && job->model.architecture)
+    if (is_text(job->model.path) && is_text(job->model.architecture))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: model.path and model.architecture exclude each other; keep one",
                          job->name);
+    if (!is_text(job->model.path)) job->model.path = NULL;
     if (job->model.path) return hf_config_load(job->model.path, &job->spec, err);
-    if (job->model.architecture) {
+    if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);
         if (status != PLIM_OK && !strstr(err->text, job->name)) plim_error_prefix(err, "%s", job->name);
         return status;
@@ -121,6 +125,12 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: model.vocab_size %lld is too small for the byte tokenizer; write 256 or more", job->name,
                          (long long)job->spec.vocab_size);
+    if (strlen(job->output_dir) > 400)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'output.dir': the path is too long; write at most 400 bytes",
+                         job->name);
+    if (job->training.beta1 >= 1 || job->training.beta2 >= 1)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'training.%s': must be below 1; usual are 0.9 and 0.999",
+                         job->name, job->training.beta1 >= 1 ? "beta1" : "beta2");
     if (job->training.in_backward_given && job->training.in_backward && job->training.clip > 0)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: clipping "

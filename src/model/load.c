@@ -2,6 +2,8 @@
 #include "model/load.h"
 #include "model/weights.h"
 
+#include <string.h>
+
 #define MAX_FREQUENCIES 256
 
 enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
@@ -31,5 +33,6 @@ enum plim_status weights_from_directory(struct exec *exec, const struct model_sp
     if (status != PLIM_OK) return status;
     status = weights_load(&set, spec, exec->tape, &(struct weights_sink){weights_put, exec}, log, err);
     safetensors_close(&set);
+    if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;
 }

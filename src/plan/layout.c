@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* More than any machine has, and far enough from INT64_MAX to be added to. */
+#define HUGE_BYTES 1e18
+
 static int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) / align * align; }
 
 static bool in_arena(const struct tensor *t) { return t->tier == TIER_DEVICE && t->view_of < 0; }
@@ -145,22 +148,23 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape, co
                                    struct plim_error *err)
 {
     int64_t align = (int64_t)options->facts->align;
-    int64_t *delta = calloc((size_t)tape->nops + 2, sizeof *delta);
+    double *delta = calloc((size_t)tape->nops + 2, sizeof *delta); /* exact to 2^53, and beyond that no overflow */
     if (!delta) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while lifetimes were summed");
     for (int i = 0; i < tape->ntensors; i++) {
         if (!is_transient(&tape->tensors[i]) || l->life[i].last < 0 || l->buffer[i] != i) continue;
-        int64_t bytes = align_up(tensor_bytes(&tape->tensors[i]), align);
+        double bytes = (double)align_up(tensor_bytes(&tape->tensors[i]), align);
         delta[l->life[i].first] += bytes;
         delta[l->life[i].last + 1] -= bytes;
     }
-    int64_t live = 0, peak = -1;
+    double live = 0, peak = -1;
     for (int i = 0; i < tape->nops; i++) {
         live += delta[i];
-        int64_t here = live + align_up(l->work_bytes[i], align);
+        double here = live + (double)align_up(l->work_bytes[i], align);
         if (here > peak) peak = here, l->peak_op = i;
     }
     free(delta);
-    l->lower_bound = l->kept_bytes + (peak < 0 ? 0 : peak);
+    if (peak > HUGE_BYTES) peak = HUGE_BYTES;
+    l->lower_bound = l->kept_bytes + (peak < 0 ? 0 : (int64_t)peak);
     memset(l->by_class, 0, sizeof l->by_class);
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];

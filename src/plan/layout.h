@@ -23,7 +23,7 @@ struct layout;
 
 struct layout_options {
     const struct device_facts *facts;
-    int accumulation;
+    int64_t accumulation;
     /* Lay this tape out above the kept tensors of another one that owns the arena (evaluation inside training):
      * kept tensors of the same name take that layout's offsets, the rest starts at its kept_bytes. */
     const struct layout *above;

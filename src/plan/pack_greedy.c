@@ -7,16 +7,14 @@
 #include "plan/pack_internal.h"
 #include <string.h>
 
-enum { FIRST_FIT_MOST = 1000 }; /* first fit is quadratic */
-
 struct greedy {
     struct pack_job *job;
     struct pack_sweep *sweep;
     struct pack_skyline *skyline;
     struct pack_key *keys; /* [2n] */
-    int *order, *placed;   /* [n] */
-    int64_t *tallest;      /* binary tree of the largest loads */
-    int leaves;
+    struct pack_fit *fit;
+    int *order;            /* [n] */
+    int64_t *through;      /* [n] the load of the fullest column it goes through */
 };
 
 /* --- orders ---------------------------------------------------------------------------------------------- */
@@ -33,18 +31,36 @@ static uint64_t by_size(const struct greedy *g, int r) {
 
 static uint64_t by_area(const struct greedy *g, int r) {
     const struct pack_rect *x = &g->job->rect[r];
-    return ~pack_key_of((double)x->size * (double)(x->b - x->a));
+    return ~pack_key_of((double)x->size * (double)(x->b - x->a)) >> 32; /* half of it sorts well enough */
 }
 
-/* The load of the fullest column of the rectangle. */
 static uint64_t by_load(const struct greedy *g, int r) {
+    return (uint64_t)(INT64_MAX - g->through[r]);
+}
+
+/* The load of the fullest column of a rectangle, from a binary tree of the larger loads. */
+static int64_t fullest(const struct greedy *g, const int64_t *larger, int leaves, int r) {
     int64_t most = 0;
-    int a = g->leaves + g->job->rect[r].a, b = g->leaves + g->job->rect[r].b;
+    int a = leaves + g->job->rect[r].a, b = leaves + g->job->rect[r].b;
     for (; a < b; a /= 2, b /= 2) {
-        if (a & 1 && g->tallest[a++] > most) most = g->tallest[a - 1];
-        if (b & 1 && g->tallest[--b] > most) most = g->tallest[b];
+        if (a & 1) most = larger[a] > most ? larger[a] : most, a++;
+        if (b & 1) b--, most = larger[b] > most ? larger[b] : most;
     }
-    return (uint64_t)(INT64_MAX - most);
+    return most;
+}
+
+static bool find_loads(struct greedy *g) {
+    const struct pack_job *job = g->job;
+    int leaves = 1;
+    while (leaves < job->columns) leaves *= 2;
+    int64_t *larger = bump_alloc(job->store, 2 * (size_t)leaves * sizeof *larger);
+    g->through = bump_alloc(job->store, (size_t)job->n * sizeof *g->through);
+    if (!larger || !g->through) return false;
+    memcpy(larger + leaves, job->load, (size_t)job->columns * sizeof *job->load);
+    for (int at = leaves - 1; at > 0; at--)
+        larger[at] = larger[2 * at] > larger[2 * at + 1] ? larger[2 * at] : larger[2 * at + 1];
+    for (int r = 0; r < job->n; r++) g->through[r] = fullest(g, larger, leaves, r);
+    return true;
 }
 
 static void sort_order(struct greedy *g, order_fn first, order_fn then) {
@@ -58,87 +74,94 @@ static void sort_order(struct greedy *g, order_fn first, order_fn then) {
     for (int i = 0; i < n; i++) g->order[i] = g->keys[i].index;
 }
 
-/* --- first fit --------------------------------------------------------------------------------------------- */
-
-static int64_t lowest_fit(const struct greedy *g, int count, int r) {
-    const struct pack_job *job = g->job;
-    const struct pack_rect *x = &job->rect[r];
-    int64_t floor = 0;
-    for (int i = 0; i < count; i++) {
-        int other = g->placed[i];
-        const struct pack_rect *y = &job->rect[other];
-        if (y->a >= x->b || y->b <= x->a) continue;
-        if (job->offset[other] - floor >= x->size) break;
-        if (job->offset[other] + y->size > floor) floor = job->offset[other] + y->size;
-    }
-    return floor;
-}
-
-/* `placed` is in the order of offsets. */
 static int64_t first_fit(struct greedy *g) {
     struct pack_job *job = g->job;
     int64_t top = 0;
+    pack_fit_clear(g->fit);
     for (int i = 0; i < job->n; i++) {
-        int r = g->order[i], at = i;
-        int64_t floor = lowest_fit(g, i, r);
-        if (floor >= job->height - job->rect[r].size) return PACK_NONE;
-        job->offset[r] = floor;
-        if (floor + job->rect[r].size > top) top = floor + job->rect[r].size;
-        for (; at > 0 && job->offset[g->placed[at - 1]] > floor; at--) g->placed[at] = g->placed[at - 1];
-        g->placed[at] = r;
+        int r = g->order[i];
+        int64_t lo = pack_fit_lowest(g->fit, r), size = job->rect[r].size;
+        if (lo >= job->height - size) return PACK_NONE;
+        job->offset[r] = lo;
+        if (lo + size > top) top = lo + size;
+        pack_fit_add(g->fit, r);
     }
     return top;
 }
 
 /* --- all of it ---------------------------------------------------------------------------------------------- */
 
-enum kind { SKYLINE, FIRST_FIT };
+enum kind { SWEEP, SKYLINE, FIRST_FIT };
 
+/* In the order of what they find for what they cost, as measured on tapes of transformers. */
 static const struct pass {
     const char *name;
     enum kind kind;
+    enum pack_sweep_rule rule;
     order_fn first, then;
 } passes[] = {
-    {"skyline: load, lifetime", SKYLINE, by_load, by_life},  {"skyline: load, area", SKYLINE, by_load, by_area},
-    {"skyline: area", SKYLINE, NULL, by_area},               {"skyline: load, size", SKYLINE, by_load, by_size},
-    {"skyline: lifetime", SKYLINE, NULL, by_life},           {"skyline: size", SKYLINE, NULL, by_size},
-    {"first fit: load, size", FIRST_FIT, by_load, by_size},  {"first fit: size", FIRST_FIT, NULL, by_size},
-    {"first fit: load, lifetime", FIRST_FIT, by_load, by_life}, {"first fit: area", FIRST_FIT, NULL, by_area},
+    {"sweep: longest low, near in death", SWEEP, .rule = SWEEP_LONGEST_NEAR},
+    {"sweep: earliest low, best fit", SWEEP, .rule = SWEEP_EARLIEST_BEST},
+    {"skyline: load, lifetime", SKYLINE, .first = by_load, .then = by_life},
+    {"first fit: load, size", FIRST_FIT, .first = by_load, .then = by_size},
+    {"skyline: area", SKYLINE, .then = by_area},
+    {"sweep: latest low, two-ended", SWEEP, .rule = SWEEP_LATEST_ENDS},
+    {"skyline: load, area", SKYLINE, .first = by_load, .then = by_area},
+    {"skyline: load, size", SKYLINE, .first = by_load, .then = by_size},
+    {"skyline: lifetime", SKYLINE, .then = by_life},
+    {"sweep: longest low, best fit", SWEEP, .rule = SWEEP_LONGEST_BEST},
+    {"sweep: leaning, near in death", SWEEP, .rule = SWEEP_LEANING_NEAR},
+    {"sweep: earliest low, first fit", SWEEP, .rule = SWEEP_EARLIEST_FIRST},
+    {"skyline: size", SKYLINE, .then = by_size},
+    {"first fit: size", FIRST_FIT, .then = by_size},
+    {"first fit: load, lifetime", FIRST_FIT, .first = by_load, .then = by_life},
+    {"first fit: area", FIRST_FIT, .then = by_area},
 };
 
-static bool greedy_init(struct greedy *g, struct pack_job *job) {
+/* Nanoseconds per rectangle, roughly: only the proportions matter, and that they are the same on every machine. */
+static int64_t cost_of(const struct pass *p, int64_t n) {
+    switch (p->kind) {
+    case SWEEP: return 80 * n;
+    case SKYLINE: return 300 * n;
+    case FIRST_FIT: return n / 2 * n;
+    }
+    return INT64_MAX;
+}
+
+/* A few milliseconds for a tape of thousands. A packing that is poor gets three times as much. */
+static int64_t allowance(const struct pack_job *job) {
+    int64_t n = job->n, enough = 4000000 + (n > 5000 ? (n - 5000) * 2500 : 0);
+    bool poor = job->height - job->target > job->target / 64;
+    return poor ? 3 * enough : enough;
+}
+
+static int64_t run_pass(struct greedy *g, const struct pass *p) {
+    if (p->kind == SWEEP) return pack_sweep_run(g->sweep, p->rule);
+    sort_order(g, p->first, p->then);
+    return p->kind == SKYLINE ? pack_skyline_run(g->skyline, g->order) : first_fit(g);
+}
+
+/* What the passes after the first need; most tapes are done before. */
+static bool prepare_orders(struct greedy *g) {
+    struct pack_job *job = g->job;
     size_t n = (size_t)job->n;
-    g->job = job;
-    g->sweep = pack_sweep_new(job);
     g->skyline = pack_skyline_new(job);
     g->keys = bump_alloc(job->store, 2 * n * sizeof *g->keys);
     g->order = bump_alloc(job->store, n * sizeof *g->order);
-    g->placed = bump_alloc(job->store, n * sizeof *g->placed);
-    for (g->leaves = 1; g->leaves < job->columns;) g->leaves *= 2;
-    g->tallest = bump_alloc(job->store, 2 * (size_t)g->leaves * sizeof *g->tallest);
-    if (!g->sweep || !g->skyline || !g->keys || !g->order || !g->placed || !g->tallest) return false;
-    memcpy(g->tallest + g->leaves, job->load, (size_t)job->columns * sizeof *job->load);
-    for (int at = g->leaves - 1; at > 0; at--) {
-        int64_t l = g->tallest[2 * at], r = g->tallest[2 * at + 1];
-        g->tallest[at] = l > r ? l : r;
-    }
-    return true;
+    g->fit = pack_fit_new(job);
+    return g->skyline && g->keys && g->order && g->fit && find_loads(g);
 }
 
 bool pack_greedy(struct pack_job *job) {
-    struct greedy g = {0};
-    if (!greedy_init(&g, job)) return false;
-    for (int i = 0; i < pack_sweep_rules(); i++) {
-        const char *method;
-        int64_t height = pack_sweep_run(g.sweep, i, &method);
-        if (pack_job_offer(job, height, method)) return true;
-    }
+    struct greedy g = {.job = job, .sweep = pack_sweep_new(job)};
+    if (!g.sweep) return false;
+    int64_t spent = 0;
     for (size_t i = 0; i < sizeof passes / sizeof passes[0]; i++) {
-        const struct pass *p = &passes[i];
-        if (p->kind == FIRST_FIT && job->n > FIRST_FIT_MOST) continue;
-        sort_order(&g, p->first, p->then);
-        int64_t height = p->kind == SKYLINE ? pack_skyline_run(g.skyline, g.order) : first_fit(&g);
-        if (pack_job_offer(job, height, p->name)) return true;
+        int64_t cost = cost_of(&passes[i], job->n);
+        if (spent + cost > allowance(job)) continue;
+        spent += cost;
+        if (passes[i].kind != SWEEP && !g.order && !prepare_orders(&g)) return false;
+        if (pack_job_offer(job, run_pass(&g, &passes[i]), passes[i].name)) break;
     }
     return true;
 }

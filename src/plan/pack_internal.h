@@ -82,16 +82,50 @@ uint64_t pack_key_of(double positive);
 
 /* --- greedy families ---------------------------------------------------------------------------------- */
 
-/* pack_sweep.c: allocation as at run time, walking away from the peak. Rules are numbered from 0. */
+/* pack_sweep.c: allocation as at run time, walking away from the peak. */
+enum pack_sweep_rule { /* what lies low at the peak, which gap is taken on the way */
+    SWEEP_LONGEST_NEAR,
+    SWEEP_EARLIEST_BEST,
+    SWEEP_LATEST_ENDS,
+    SWEEP_LONGEST_BEST,
+    SWEEP_LEANING_NEAR,
+    SWEEP_EARLIEST_FIRST,
+};
 struct pack_sweep;
 struct pack_sweep *pack_sweep_new(struct pack_job *job);
-int pack_sweep_rules(void);
-int64_t pack_sweep_run(struct pack_sweep *sweep, int rule, const char **method);
+int64_t pack_sweep_run(struct pack_sweep *sweep, enum pack_sweep_rule rule);
 
 /* pack_skyline.c: fill the lowest valley with the first rectangle of order[] that fits into it. */
 struct pack_skyline;
 struct pack_skyline *pack_skyline_new(struct pack_job *job);
 int64_t pack_skyline_run(struct pack_skyline *skyline, const int *order);
+
+/* pack_fit.c: first fit into what is placed already. */
+struct pack_fit;
+struct pack_fit *pack_fit_new(struct pack_job *job);
+void pack_fit_clear(struct pack_fit *fit);
+void pack_fit_add(struct pack_fit *fit, int r);             /* at job->offset[r] */
+int64_t pack_fit_lowest(const struct pack_fit *fit, int r); /* where r would go */
+
+/* --- search ---------------------------------------------------------------------------------------------- */
+
+/* pack_core.c: the part of a job that goes through the fullest columns. Solved alone it is far smaller than the
+ * job, and the rest usually fits around it. */
+struct pack_core {
+    struct pack_job *whole;
+    struct pack_job job; /* the core as a job of its own, in its own memory */
+    int *rect;           /* [job.n] which rectangle of the whole */
+    bool *hot;           /* [whole->columns] which columns are in */
+    struct pack_tree *tree;
+    struct pack_fit *fit;
+    int *order; /* [whole->n] */
+    struct pack_key *keys;
+    struct bump store;
+};
+bool pack_core_init(struct pack_core *core, struct pack_job *whole);
+bool pack_core_build(struct pack_core *core);                         /* after a change of hot[] */
+int64_t pack_core_complete(struct pack_core *core, bool *grown); /* core.job.offset -> whole.offset, the rest by fit */
+void pack_core_release(struct pack_core *core);
 
 /* pack_tree.c: backtracking search for a packing of at most `goal`. */
 struct pack_taste {

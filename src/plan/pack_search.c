@@ -2,54 +2,82 @@
  *
  * How long a backtracking search takes is a matter of luck: most problems are solved within a few hundred nodes
  * with one taste and not within hours with another. So dives are cut off early, and every dive has a taste of its
- * own, drawn from the values that solve the most. The allowance grows slowly, in case none was lucky.
+ * own, drawn from values that have proved themselves. The allowance grows slowly, in case none was lucky.
  *
- * The goal is the target first. When a round of dives misses it, goals halfway between the target and the best
- * packing so far are tried, closer and closer to the latter; whatever is reached is kept, and the next round
- * starts at the target again.
+ * The goal of a dive is the target. After the first dives most have a goal between the target and the best packing
+ * so far, a step below the latter, so that something is gained even where the target is out of reach. The step
+ * doubles when it was reached and shrinks a little when it was not.
+ *
+ * Dives search the core of the job (pack_core.c); the core grows when a packing of it could not be completed.
  */
 #include "plan/pack_internal.h"
 #include "base/clock.h"
 #include "base/rng.h"
 
-enum { DIVES_PER_GOAL = 12, CALM_DIVES = 48 };
+enum { TARGET_DIVES = 24, CALM_DIVES = 48 };
 
 static const double powers[] = {0, 0.25, 0.5, 1, 2, -1};
 static const double nears[] = {0, 0.001, 0.01, 0.03, 0.1, 1};
 static const double tights[] = {0, 0.02, 0.1, 1};
 
-#define PICK(table, i) table[rng_below(1, (i), (uint64_t)dive, sizeof(table) / sizeof(table)[0])]
+static double pick(const double *table, size_t count, uint64_t kind, int dive) {
+    return table[rng_below(1, kind, (uint64_t)dive, count)];
+}
 
 static struct pack_taste taste_of(int dive) {
     return (struct pack_taste){
-        .size_power = PICK(powers, 0),
-        .near = PICK(nears, 1),
-        .tight = PICK(tights, 2),
+        .size_power = pick(powers, sizeof powers / sizeof powers[0], 0, dive),
+        .near = pick(nears, sizeof nears / sizeof nears[0], 1, dive),
+        .tight = pick(tights, sizeof tights / sizeof tights[0], 2, dive),
         .grudge = rng_below(1, 3, (uint64_t)dive, 4) == 0,
         .noise = dive < CALM_DIVES ? 0 : 0.3 * rng_uniform(1, 4, (uint64_t)dive),
     };
 }
 
-static int64_t height_of(const struct pack_job *job) {
-    int64_t top = 0;
-    for (int r = 0; r < job->n; r++)
-        if (job->offset[r] + job->rect[r].size > top) top = job->offset[r] + job->rect[r].size;
-    return top;
+struct search {
+    struct pack_job *job;
+    struct pack_core core;
+    double allowance; /* nodes of a dive */
+    int64_t step;
+};
+
+static bool aims_at_target(int dive) {
+    return dive < TARGET_DIVES || dive % 4 == 0;
+}
+
+static int64_t goal_of(const struct search *s, int dive) {
+    int64_t above = s->job->height - s->job->target;
+    if (aims_at_target(dive) || s->step >= above) return s->job->target;
+    return s->job->height - (s->step > 1 ? s->step : 1);
+}
+
+static bool rebuild(struct search *s) {
+    if (!pack_core_build(&s->core)) return false;
+    double least = 2 * s->core.job.n + 100;
+    if (s->allowance < least) s->allowance = least;
+    return true;
+}
+
+static void search_until(struct search *s, double deadline) {
+    bool able = rebuild(s);
+    for (int dive = 0; able && clock_seconds() < deadline; dive++) {
+        struct pack_taste taste = taste_of(dive);
+        bool grown = false;
+        s->allowance *= 1.02;
+        int64_t goal = goal_of(s, dive);
+        if (!pack_tree_dive(s->core.tree, goal, &taste, (uint64_t)dive, (long)s->allowance, deadline)) {
+            if (!aims_at_target(dive)) s->step -= s->step / 8;
+            continue;
+        }
+        if (pack_job_offer(s->job, pack_core_complete(&s->core, &grown), "search")) return;
+        s->step *= 2;
+        able = !grown || rebuild(s);
+    }
 }
 
 void pack_search(struct pack_job *job, double deadline) {
-    struct pack_tree *tree = job->target < INT64_MAX / 4 ? pack_tree_new(job) : NULL;
-    double allowance = 2 * job->n + 100;
-    int halvings = 0;
-    for (int dive = 0; tree && clock_seconds() < deadline; dive++) {
-        if (dive && dive % DIVES_PER_GOAL == 0) halvings++;
-        int64_t goal = job->height - 1 - ((job->height - 1 - job->target) >> halvings);
-        if (halvings && goal >= job->height - 1) halvings = 0, goal = job->target;
-        struct pack_taste taste = taste_of(dive);
-        allowance *= 1.02;
-        if (!pack_tree_dive(tree, goal, &taste, (uint64_t)dive, (long)allowance, deadline)) continue;
-        if (pack_job_offer(job, height_of(job), "search")) break;
-        halvings = 0;
-    }
-    pack_tree_release(tree);
+    if (job->target > INT64_MAX / 4) return; /* sums of the search would not fit */
+    struct search s = {.job = job, .step = (job->height - job->target) / 4 + 1};
+    if (pack_core_init(&s.core, job)) search_until(&s, deadline);
+    pack_core_release(&s.core);
 }

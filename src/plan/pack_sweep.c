@@ -30,7 +30,7 @@ struct pack_sweep {
     struct pack_job *job;
     struct pack_rect *view;
     struct pack_key *keys; /* [2n] */
-    int *base;             /* everything, by the rule's tie order */
+    int *base;             /* everything, long lives first: they choose first among those that begin together */
     int *stack;            /* what is alive at the peak, from the ground up */
     int *bucket, *starts, *ends, *next, *prev;
     struct gap *gap;
@@ -47,9 +47,7 @@ typedef struct place (*choose_fn)(const struct pack_sweep *s, int r);
 typedef uint64_t (*key_fn)(const struct pack_job *job, int r, int peak); /* smaller comes first */
 
 struct rule {
-    const char *name;
-    key_fn stack; /* from the ground up */
-    key_fn tie;   /* among those that begin together */
+    key_fn stack; /* the order of what is alive at the peak, from the ground up */
     choose_fn choose;
 };
 
@@ -260,25 +258,16 @@ static bool walk(struct pack_sweep *s, choose_fn choose, int from) {
 }
 
 static const struct rule rules[] = {
-    {"sweep: longest lives low, best fit", longest, longest, choose_best},
-    {"sweep: longest lives low, near in death", longest, longest, choose_near},
-    {"sweep: earliest low, best fit", earliest, longest, choose_best},
-    {"sweep: earliest low, near in death", earliest, longest, choose_near},
-    {"sweep: latest low, two-ended", latest, longest, choose_ends},
-    {"sweep: leaning, near in death", leaning, longest, choose_near},
-    {"sweep: longest lives low, first fit", longest, longest, choose_first},
+    [SWEEP_LONGEST_NEAR] = {longest, choose_near},   [SWEEP_EARLIEST_BEST] = {earliest, choose_best},
+    [SWEEP_LATEST_ENDS] = {latest, choose_ends},     [SWEEP_LONGEST_BEST] = {longest, choose_best},
+    [SWEEP_LEANING_NEAR] = {leaning, choose_near},   [SWEEP_EARLIEST_FIRST] = {earliest, choose_first},
 };
 
-int pack_sweep_rules(void) {
-    return (int)(sizeof rules / sizeof rules[0]);
-}
-
-int64_t pack_sweep_run(struct pack_sweep *s, int rule, const char **method) {
+int64_t pack_sweep_run(struct pack_sweep *s, enum pack_sweep_rule rule) {
     const struct rule *how = &rules[rule];
-    *method = how->name;
     s->top = 0;
     s->work = (int64_t)s->job->n * WORK_PER_RECT;
-    sort_by(s, s->base, how->tie, false);
+    sort_by(s, s->base, longest, false);
     s->stacked = sort_by(s, s->stack, how->stack, true);
     look(s, false);
     if (!walk(s, how->choose, s->peak)) return PACK_NONE;

@@ -66,7 +66,6 @@ struct pack_tree {
     struct part *part;
     size_t trail_len, trail_cap, pool_len, pool_cap, part_len, part_cap;
     uint64_t *hopeless, salt;
-    int64_t hopeless_goal;
     long nodes, nodes_most;
     double deadline;
     bool stop;
@@ -420,8 +419,7 @@ static void rank_rects(struct pack_tree *t, uint64_t seed) {
 bool pack_tree_dive(struct pack_tree *t, int64_t goal, const struct pack_taste *taste, uint64_t seed, long nodes,
                     double deadline) {
     struct pack_job *job = t->job;
-    if (goal != t->hopeless_goal) t->salt = mix((uint64_t)goal); /* what was hopeless may be so no longer */
-    t->hopeless_goal = t->goal = goal;
+    t->goal = goal, t->salt = mix((uint64_t)goal); /* what is hopeless for one goal may not be so for another */
     t->taste = taste, t->nodes = 0, t->nodes_most = nodes, t->deadline = deadline, t->stop = false;
     t->trail_len = t->pool_len = t->part_len = 0;
     t->last = job->columns / 2;

@@ -49,7 +49,7 @@ static double step_seconds(const struct tape *tape, const struct plan_request *r
 
 static struct layout_options options_of(const struct plan_request *request, const struct knobs *knobs)
 {
-    return (struct layout_options){.facts = request->facts, .accumulation = (int)knobs->accumulation};
+    return (struct layout_options){.facts = request->facts, .accumulation = knobs->accumulation};
 }
 
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs, struct plan_bound *out,

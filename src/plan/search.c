@@ -12,7 +12,8 @@
 
 #include <stdlib.h>
 
-#define MAX_DIVISORS 128
+#define MAX_DIVISORS 6720 /* no number up to 10^12 has more */
+#define MAX_TOKENS   INT32_MAX
 
 struct way { /* one choice of everything but micro-batch and loss cut */
     int recompute, full_layers, in_backward, state_tier;
@@ -82,10 +83,10 @@ static enum plim_status search_way(struct search *s, const struct way *way)
     struct plan_bound bound;
     bool fits;
     enum plim_status status;
-    struct knobs k = knobs_for(s, way, s->divisors[0], finest_cut(s->request, s->divisors[0]));
     /* The optimizer inside backward needs accumulation 1, so its one micro-batch is the whole. */
     if (way->in_backward) low = high;
-    k = knobs_for(s, way, s->divisors[low], finest_cut(s->request, s->divisors[low]));
+    if (way->in_backward && s->divisors[high] != s->request->rows) return PLIM_OK;
+    struct knobs k = knobs_for(s, way, s->divisors[low], finest_cut(s->request, s->divisors[low]));
     if ((status = try_knobs(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
     consider(s, &k, &bound);
     double previous = bound.step_seconds;
@@ -179,18 +180,28 @@ static enum plim_status list_divisors(struct search *s)
                          "training.micro_batch_size %lld does not divide the effective batch of %lld rows; "
                          "choose a divisor",
                          (long long)pin, (long long)r->rows);
-    for (int64_t d = 1; d <= r->rows && s->ndivisors < MAX_DIVISORS; d++)
-        if (r->rows % d == 0 && (pin == KNOB_OPEN || pin == d)) s->divisors[s->ndivisors++] = d;
+    int n = 0;
+    if (pin != KNOB_OPEN) {
+        s->divisors[n++] = pin;
+    } else {
+        for (int64_t d = 1; d * d <= r->rows && n < MAX_DIVISORS / 2; d++)
+            if (r->rows % d == 0 && (d == 1 || d * r->time <= MAX_TOKENS)) s->divisors[n++] = d;
+        for (int i = n - 1; i >= 0; i--) { /* the other half mirrors the first */
+            int64_t other = r->rows / s->divisors[i];
+            if (other != s->divisors[i] && other * r->time <= MAX_TOKENS) s->divisors[n++] = other;
+        }
+    }
+    s->ndivisors = n;
     return PLIM_OK;
 }
 
 static enum plim_status run_search(struct search *s)
 {
-    const int tiers[] = {TIER_DEVICE, s->request->facts->is_host ? TIER_DISK : TIER_HOST};
+    int lower = s->request->facts->is_host ? TIER_DISK : TIER_HOST, pin = s->request->pins.state_tier;
+    const int tiers[] = {TIER_DEVICE, pin > TIER_DEVICE ? pin : lower};
     s->found = false;
     for (int i = 0; i < 2 && !s->found; i++) {
-        bool pinned_here = s->request->pins.state_tier == tiers[i];
-        if (i == 1 && !s->request->far_state_allowed && !pinned_here) break;
+        if (i == 1 && !s->request->far_state_allowed && pin != tiers[i]) break;
         enum plim_status status = search_tier(s, tiers[i]);
         if (status != PLIM_OK) return status;
     }
@@ -202,7 +213,7 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out, struct 
     char need[32], have[32], missing[32];
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
     enum plim_status status = plan_make(s->request, &s->smallest, out, err);
-    if (status != PLIM_OK) return status;
+    if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     int64_t total = s->request->facts->is_host ? out->total : out->device;
     bytes_format(need, (uint64_t)total);
     bytes_format(have, (uint64_t)s->request->budget);

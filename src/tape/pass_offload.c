@@ -26,7 +26,7 @@ static struct slice make_slice(struct tape *tape, const struct op *op, enum tier
     for (int k = 0; k < OP_MAX_IN; k++) {
         s.near[k] = s.far[k] = -1;
         if (op->in[k] < 0) continue;
-        bool per_element = tensor_count(&tape->tensors[op->in[k]]) == tensor_count(&tape->tensors[op->in[0]]);
+        bool per_element = tape->tensors[op->in[k]].cls != CLASS_IO; /* not the scalars, whatever their number */
         if (is_far(tape, op->in[k], tier)) {
             s.far[k] = rows == all ? op->in[k] : tape_view_rows(tape, op->in[k], first, rows);
             struct tensor t = tape->tensors[op->in[k]];

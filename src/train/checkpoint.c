@@ -1,4 +1,8 @@
-/* checkpoint.c - see checkpoint.h. */
+/* checkpoint.c - see checkpoint.h.
+ *
+ * Names tell what a folder is: PREFIX and a step is a checkpoint, and complete when trainer.json is in it, which is
+ * written last; TEMP PREFIX is one that is being written or removed and may go at any time. */
+#define _GNU_SOURCE /* renameat2 */
 #include "train/checkpoint.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -8,12 +12,14 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define PREFIX "checkpoint-"
+#define TEMP   ".tmp-"
 #define PIECE  (1 << 20)
 
 struct checkpoint {
@@ -47,7 +53,9 @@ int64_t checkpoint_newest(const char *dir, char *path, size_t size)
     if (!d) return 0;
     for (struct dirent *e; (e = readdir(d));) {
         int64_t step = step_of_name(e->d_name);
-        if (step <= newest) continue;
+        char last[800];
+        snprintf(last, sizeof last, "%s/%s/trainer.json", dir, e->d_name);
+        if (step <= newest || !file_exists(last)) continue;
         newest = step;
         snprintf(path, size, "%s/%s", dir, e->d_name);
     }
@@ -181,6 +189,7 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, str
     if (status != PLIM_OK) return status;
     t->step = node_int(node_get(root, "step"), 0);
     t->updates = node_int(node_get(root, "updates"), t->step);
+    t->saved_step = t->step;
     t->loader.position = (uint64_t)node_int(node_get(root, "position"), 0);
     t->loader.seed = (uint64_t)node_int(node_get(root, "seed"), (int64_t)t->loader.seed);
     t->scaler.scale = node_float(node_path(root, "scaler.scale"), t->scaler.scale);
@@ -260,7 +269,8 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct pl
     static const enum dtype types[PRECISION_COUNT] = {DT_F32, DT_BF16, DT_F16};
     hf_config_write(&t->job->spec, types[t->job->training.precision], &text);
     snprintf(path, sizeof path, "%s/config.json", dir);
-    enum plim_status status = file_write_atomic(path, text.data, text.len, err);
+    enum plim_status status = strbuf_status(&text, err);
+    if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
     strbuf_release(&text);
     if (status != PLIM_OK) return status;
     text = (struct strbuf)STRBUF_INIT;
@@ -272,21 +282,23 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct pl
     schedule_save(&t->schedule, &text);
     strbuf_addf(&text, "}\n");
     snprintf(path, sizeof path, "%s/trainer.json", dir);
-    status = file_write_atomic(path, text.data, text.len, err);
+    status = strbuf_status(&text, err);
+    if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
     strbuf_release(&text);
     return status;
 }
 
-/* Remove a folder two levels deep: ours have no more. */
+/* Remove a file, a link or a folder two levels deep: ours have no more. */
 static void remove_tree(const char *path, int depth)
 {
+    if (!unlink(path) || depth < 0) return;
     DIR *d = opendir(path);
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));) {
         char child[1024];
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
         snprintf(child, sizeof child, "%s/%s", path, e->d_name);
-        if (unlink(child) && depth > 0) remove_tree(child, depth - 1);
+        remove_tree(child, depth - 1);
     }
     closedir(d);
     rmdir(path);
@@ -294,29 +306,48 @@ static void remove_tree(const char *path, int depth)
 
 void checkpoint_remove(const char *path) { remove_tree(path, 2); }
 
-/* Keep the newest `keep`; half-written ones of earlier crashes go too. */
+/* The oldest checkpoint before `newest` into victim ("" when there is none); how many there are up to it. What
+ * earlier crashes left half-written or half-removed goes. */
+static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t size)
+{
+    int64_t oldest = newest, count = 0;
+    DIR *d = opendir(dir);
+    *victim = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int64_t step = step_of_name(e->d_name);
+        char partial[800];
+        snprintf(partial, sizeof partial, "%s/%s", dir, e->d_name);
+        if (!strncmp(e->d_name, TEMP PREFIX, sizeof TEMP PREFIX - 1)) remove_tree(partial, 2);
+        count += step >= 0 && step <= newest;
+        if (step >= 0 && step < oldest) oldest = step, snprintf(victim, size, "%s", partial);
+    }
+    if (d) closedir(d);
+    return count;
+}
+
+/* Keep the newest `keep`. A victim loses its name first: half removed, it must not pass for a checkpoint. */
 static void prune(const char *dir, int64_t keep, int64_t newest)
 {
-    for (;;) {
-        int64_t oldest = newest, count = 0;
-        char victim[600] = "";
-        DIR *d = opendir(dir);
-        if (!d) return;
-        for (struct dirent *e; (e = readdir(d));) {
-            int64_t step = step_of_name(e->d_name);
-            if (!strncmp(e->d_name, ".tmp-" PREFIX, sizeof ".tmp-" PREFIX - 1)) {
-                char partial[600];
-                snprintf(partial, sizeof partial, "%s/%s", dir, e->d_name);
-                remove_tree(partial, 2);
-            }
-            if (step < 0) continue;
-            count++;
-            if (step < oldest) oldest = step, snprintf(victim, sizeof victim, "%s/%s", dir, e->d_name);
-        }
-        closedir(d);
-        if (count <= keep || !*victim) return;
-        remove_tree(victim, 2);
+    char victim[800], away[600];
+    snprintf(away, sizeof away, "%s/" TEMP PREFIX "old", dir);
+    while (find_oldest(dir, newest, victim, sizeof victim) > keep && *victim) {
+        if (rename(victim, away)) return; /* not ours to remove */
+        remove_tree(away, 2);
     }
+}
+
+/* The complete folder temp takes the name `path`; one that an earlier run left there is exchanged for it. */
+static enum plim_status take_name(const char *temp, const char *path, struct plim_error *err)
+{
+    if (!rename(temp, path)) return file_sync_parent(path, err);
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path, strerror(errno));
+    if (renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_EXCHANGE))
+        return plim_fail(err, PLIM_IO, "%s: is in the way: %s; remove it or choose another output.dir", path,
+                         strerror(errno));
+    enum plim_status status = file_sync_parent(path, err);
+    remove_tree(temp, 2);
+    return status;
 }
 
 enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, struct plim_error *err)
@@ -324,22 +355,21 @@ enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, str
     const char *dir = t->job->output_dir;
     char temp[512], state[560];
     snprintf(path, size, "%s/" PREFIX "%08lld", dir, (long long)t->step);
-    if (file_exists(path)) return PLIM_OK; /* resumed and stopped again at the same step */
-    snprintf(temp, sizeof temp, "%s/.tmp-" PREFIX "%08lld", dir, (long long)t->step);
+    if (t->step > 0 && t->saved_step == t->step) return PLIM_OK; /* resumed and stopped again at the same step */
+    snprintf(temp, sizeof temp, "%s/" TEMP PREFIX "%08lld", dir, (long long)t->step);
     snprintf(state, sizeof state, "%s/state", temp);
     remove_tree(temp, 2);
     enum plim_status status = file_make_dirs(temp, err);
     if (status == PLIM_OK) status = save_set(t, false, temp, err);
     if (status == PLIM_OK) status = save_set(t, true, state, err);
     if (status == PLIM_OK) status = save_texts(t, temp, err);
-    if (status == PLIM_OK && rename(temp, path))
-        status = plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path, strerror(errno));
-    if (status == PLIM_OK) status = file_sync_parent(path, err);
+    if (status == PLIM_OK) status = take_name(temp, path, err);
     if (status != PLIM_OK) {
         remove_tree(temp, 2);
         plim_error_prefix(err, "checkpoint of step %lld not saved, earlier ones are intact", (long long)t->step);
         return status;
     }
+    t->saved_step = t->step;
     prune(dir, t->job->keep_checkpoints, t->step);
     return PLIM_OK;
 }

@@ -29,10 +29,10 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *traine
 /* Saves and then removes what is older than the newest output.keep_checkpoints. path gets its folder. */
 enum plim_status checkpoint_save(struct trainer *trainer, char *path, size_t size, struct plim_error *err);
 
-/* Newest checkpoint folder below dir into path; 0 when there is none, else its step. */
+/* Newest complete checkpoint folder below dir into path; 0 when there is none, else its step. */
 int64_t checkpoint_newest(const char *dir, char *path, size_t size);
 
-/* Remove a folder that we made: its files and those of its subfolders, two levels deep. */
+/* Remove a folder that we made: its files and those of its subfolders, two levels deep. Links are not followed. */
 void checkpoint_remove(const char *path);
 
 #endif

@@ -69,7 +69,8 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
     struct tape tape;
     struct layout layout;
     *out = (struct evaluation){0};
-    enum plim_status status = dataset_open(files->items, (int)files->count, job->max_length, &data, err);
+    const char *key = job->validation.count ? "data.validation" : "data.train";
+    enum plim_status status = trainer_open_files(job, key, files, &data, err);
     if (status != PLIM_OK) return status;
     job_request(job, &device->facts, trainer_overhead(), &request);
     out->rows = rows > 0 && rows < dataset_rows(data) ? rows : dataset_rows(data);

@@ -1,8 +1,8 @@
 /* replan.c - another budget between two optimizer steps.
  *
- * Kept tensors keep their order from the bottom of the arena, so most of them stay where they are; state that
- * changes its tier is written out or read back, constants are written again, everything above is dead. Pages
- * above the new plan go back to the system at once.
+ * Parameters lie at the bottom of the arena in every plan of a job and stay where they are; state that changes its
+ * tier is written out or read back, constants are written again, everything above is dead. Pages above the new plan
+ * go back to the system at once. Whatever fails, the old plan still stands.
  *
  *     grow: commit first, then move in        shrink: move out, then give pages back
  */
@@ -61,37 +61,34 @@ static enum plim_status copy_through(struct move *m, int from, int to, struct pl
     return status;
 }
 
-/* Tensors leave for a lower tier before anything is overwritten, and come back last. In between the arena's own
- * tensors close ranks: their order is the same in both layouts, so ascending moves down never overwrite what is
- * still to be moved, nor descending moves up. */
-static enum plim_status move_kept(struct move *m, struct plim_error *err)
+/* Where each kept tensor goes: -1 when it stays. Both tapes are of the same job, so parameters lie at the same
+ * offsets and state has the same order on whatever tier: tensors change their tier or do not move at all. */
+static enum plim_status find_moves(const struct move *m, int *to, struct plim_error *err)
 {
     const struct tape *old = m->from.tape, *new = m->to.tape;
-    enum plim_status status = PLIM_OK;
-    int *to = malloc(((size_t)old->ntensors + 1) * sizeof *to), hint = 0;
+    char name[160];
+    for (int i = 0, hint = 0; i < old->ntensors; i++) {
+        to[i] = -1;
+        if (!holds_something(&old->tensors[i])) continue;
+        int other = counterpart(new, old, i, hint);
+        if (other < 0 || (old->tensors[i].tier == new->tensors[other].tier && !stays(m, i, other)))
+            return plim_fail(err, PLIM_BUG, "re-plan: %s has no place in the new plan",
+                             tape_tensor_name(old, i, name, sizeof name));
+        hint = other + 1;
+        if (!stays(m, i, other)) to[i] = other;
+    }
+    return PLIM_OK;
+}
+
+/* Nothing that holds something is overwritten: what leaves is copied, what comes in lands where only transients and
+ * constants were. So an error half-way leaves the old plan whole. */
+static enum plim_status move_kept(struct move *m, struct plim_error *err)
+{
+    int n = m->from.tape->ntensors, *to = malloc(((size_t)n + 1) * sizeof *to);
     if (!to) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
-    for (int i = 0; i < old->ntensors; i++) {
-        to[i] = holds_something(&old->tensors[i]) ? counterpart(new, old, i, hint) : -1;
-        if (to[i] >= 0) hint = to[i] + 1;
-        if (to[i] >= 0 && stays(m, i, to[i])) to[i] = -1;
-    }
-    for (int i = 0; i < old->ntensors && status == PLIM_OK; i++) /* out */
-        if (to[i] >= 0 && old->tensors[i].tier == TIER_DEVICE && new->tensors[to[i]].tier != TIER_DEVICE)
-            status = copy_through(m, i, to[i], err);
-    for (int pass = 0; pass < 2; pass++) { /* inside: down in ascending, up in descending order */
-        for (int k = 0; k < old->ntensors && status == PLIM_OK; k++) {
-            int i = pass ? old->ntensors - 1 - k : k;
-            if (to[i] < 0 || old->tensors[i].tier != TIER_DEVICE || new->tensors[to[i]].tier != TIER_DEVICE) continue;
-            int64_t a = m->from.layout->offset[i], b = m->to.layout->offset[to[i]];
-            if ((b < a) != (pass == 0)) continue;
-            int64_t bytes = tensor_bytes(&old->tensors[i]);
-            m->t->device->ops->move(m->t->device, (size_t)b, (size_t)a, (size_t)bytes);
-            m->moved += bytes;
-        }
-    }
-    for (int i = 0; i < old->ntensors && status == PLIM_OK; i++) /* in */
-        if (to[i] >= 0 && old->tensors[i].tier != TIER_DEVICE && new->tensors[to[i]].tier == TIER_DEVICE)
-            status = copy_through(m, i, to[i], err);
+    enum plim_status status = find_moves(m, to, err);
+    for (int i = 0; i < n && status == PLIM_OK; i++)
+        if (to[i] >= 0) status = copy_through(m, i, to[i], err);
     free(to);
     return status;
 }
@@ -119,6 +116,15 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     return status;
 }
 
+/* The old plan again after a re-plan that failed: arena, disk tier, constants. */
+static enum plim_status stand_by(struct trainer *t, int64_t budget, struct plim_error *err)
+{
+    enum plim_status status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
+    ledger_set_budget(t->device->ledger, (uint64_t)budget);
+    if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
+    return status == PLIM_OK ? trainer_bind(t, err) : status;
+}
+
 enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
 {
     struct plan next;
@@ -137,7 +143,9 @@ enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_e
     status = execute(t, &next, &event.moved_bytes, err);
     event.move_seconds = clock_seconds() - start;
     if (status != PLIM_OK) {
+        struct plim_error second = {0};
         plan_release(&next);
+        if (stand_by(t, t->request.budget, &second) != PLIM_OK) t->torn = true;
         return status;
     }
     plan_release(&t->plan);

@@ -70,8 +70,8 @@ double schedule_rate(const struct schedule *s, int64_t step)
 static double smoothed(struct schedule *s, double x)
 {
     int64_t size = s->config.window_size;
-    s->window[s->seen++ % size] = x;
     if (!s->config.smooth) return x;
+    s->window[s->seen++ % size] = x;
     int64_t n = s->seen < size ? s->seen : size;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += s->window[i];
@@ -128,6 +128,7 @@ static void greedy_step(struct schedule *s, double loss)
 
 void schedule_observe(struct schedule *s, enum schedule_event event, double loss)
 {
+    if (!isfinite(loss)) return; /* it would stay in the mean for a whole window */
     if (s->config.kind == SCHEDULE_GREEDY && s->config.on == (int)event) greedy_step(s, loss);
 }
 
@@ -139,7 +140,7 @@ void schedule_save(const struct schedule *s, struct strbuf *out)
     if (isfinite(s->best)) strbuf_addf(out, ",\"best\":%.17g", s->best);
     strbuf_addf(out, ",\"window\":[");
     int64_t n = s->seen < s->config.window_size ? s->seen : s->config.window_size;
-    for (int64_t i = 0; i < n && s->config.smooth; i++) strbuf_addf(out, i ? ",%.17g" : "%.17g", s->window[i]);
+    for (int64_t i = 0; i < n; i++) strbuf_addf(out, i ? ",%.17g" : "%.17g", s->window[i]);
     strbuf_addf(out, "]}");
 }
 
@@ -156,4 +157,6 @@ void schedule_restore(struct schedule *s, const struct node *saved)
     const struct node *window = node_get(saved, "window");
     for (size_t i = 0; i < node_count(window) && i < SCHEDULE_WINDOW_MAX; i++)
         s->window[i] = node_float(node_item(window, i), 0);
+    int64_t held = s->seen < s->config.window_size ? s->seen : s->config.window_size;
+    if ((int64_t)node_count(window) != held) s->seen = 0; /* the window has another size now: it fills anew */
 }

@@ -30,6 +30,7 @@ struct schedule {
 
 void schedule_init(struct schedule *s, const struct job_schedule *config, int64_t total_steps);
 double schedule_rate(const struct schedule *s, int64_t step);
+/* A loss that is not finite is not heard. */
 void schedule_observe(struct schedule *s, enum schedule_event event, double loss);
 
 /* The state as a JSON object; doubles round-trip. */

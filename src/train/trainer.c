@@ -62,13 +62,24 @@ enum plim_status trainer_check_budget(const struct job *job, const struct plan_r
                      budget, overhead);
 }
 
+enum plim_status trainer_open_files(const struct job *job, const char *key, const struct string_list *files,
+                                    struct dataset **out, struct plim_error *err)
+{
+    enum plim_status status = dataset_open(files->items, (int)files->count, job->max_length, out, err);
+    if (status == PLIM_OK || !err) return status;
+    if (strstr(err->text, key))
+        plim_error_prefix(err, "%s", job->name);
+    else
+        plim_error_prefix(err, "%s: key '%s'", job->name, key);
+    return status;
+}
+
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     struct job *job = t->job;
-    enum plim_status status =
-        dataset_open(job->train.items, (int)job->train.count, job->max_length, &t->data, err);
+    enum plim_status status = trainer_open_files(job, "data.train", &job->train, &t->data, err);
     if (status == PLIM_OK && job->validation.count)
-        status = dataset_open(job->validation.items, (int)job->validation.count, job->max_length, &t->validation, err);
+        status = trainer_open_files(job, "data.validation", &job->validation, &t->validation, err);
     t->loader = (struct loader){.data = t->data, .seed = (uint64_t)job->training.seed};
     return status;
 }
@@ -180,10 +191,20 @@ static enum plim_status run_window(struct trainer *t, bool *finished, struct pli
         enum plim_status status =
             loader_fill(&t->loader, t->plan.knobs.micro_batch, exec_host(&t->exec, t->ids),
                         exec_host(&t->exec, t->targets), exec_host(&t->exec, t->pos), &tokens, err);
-        if (status == PLIM_OK) status = exec_loop(&t->exec, (int)micro, err);
+        if (status == PLIM_OK) status = exec_loop(&t->exec, micro, err);
         if (status != PLIM_OK) return status;
     }
     return PLIM_OK;
+}
+
+/* A loss that is not a number is the end, unless the scaler knows what to do about it: nothing is saved over the
+ * checkpoints there are. */
+static enum plim_status not_finite(const struct trainer *t, const char *what, double loss, struct plim_error *err)
+{
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "step %lld: the %s is not finite (loss %g); lower training.learning_rate or set "
+                     "training.max_grad_norm",
+                     (long long)t->step + 1, what, loss);
 }
 
 static enum plim_status finish_step(struct trainer *t, struct train_event *event, struct plim_error *err)
@@ -191,19 +212,16 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     double loss[2] = {0};
     float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
     enum plim_status status = exec_read(&t->exec, t->loss, loss, 0, sizeof loss, err);
+    event->loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
+    if (status == PLIM_OK && !t->scaler.active && !isfinite(event->loss)) return not_finite(t, "loss", event->loss, err);
     if (status == PLIM_OK) status = exec_update(&t->exec, err);
     if (status == PLIM_OK && t->clip >= 0) status = exec_read(&t->exec, t->clip, clip, 0, sizeof clip, err);
     if (status != PLIM_OK) return status;
     bool finite = clip[CLIP_FINITE] != 0;
-    event->loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
     event->grad_norm = clip[CLIP_NORM];
     event->skipped = !finite;
     event->scale = t->scaler.scale;
-    if (!finite && !t->scaler.active)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "step %lld: the gradient is not finite (loss %g); lower training.learning_rate or set "
-                         "training.max_grad_norm",
-                         (long long)t->step + 1, event->loss);
+    if (!finite && !t->scaler.active) return not_finite(t, "gradient", event->loss, err);
     t->updates += finite;
     scaler_update(&t->scaler, finite);
     return PLIM_OK;
@@ -220,7 +238,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     status = finish_step(t, event, err);
     if (status != PLIM_OK) return status;
     t->step++;
-    schedule_observe(&t->schedule, SCHEDULE_ON_STEP, event->loss);
+    if (!event->skipped) schedule_observe(&t->schedule, SCHEDULE_ON_STEP, event->loss);
     event->kind = TRAIN_STEP;
     event->step = t->step, event->lr = lr, event->tokens = tokens;
     event->seconds = clock_seconds() - start;
@@ -252,7 +270,7 @@ static enum plim_status change_budget(struct trainer *t, struct plim_error *err)
 {
     while (t->next_change < t->options.nchanges && t->options.changes[t->next_change].step <= t->step + 1) {
         enum plim_status status = trainer_replan(t, t->options.changes[t->next_change++].bytes, err);
-        if (status == PLIM_NO_FIT) { /* the old plan still stands: keep the work before giving up */
+        if (status != PLIM_OK && !t->torn) { /* the old plan still stands: keep the work before giving up */
             struct plim_error unsaved;
             save_and_tell(t, &unsaved);
         }

@@ -97,6 +97,8 @@ struct trainer {
     struct profile thresholds;
     int64_t step;    /* optimizer steps done */
     int64_t updates; /* of them, taken (not skipped) */
+    bool torn;       /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
+    int64_t saved_step; /* of the checkpoint that holds the present state, when it is `step`; 0: none */
     int next_change;
     int64_t planned_peak, reserved_overhead;
     double op_seconds[OP_KIND_COUNT];
@@ -127,6 +129,10 @@ enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
 
 /* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
 int64_t trainer_overhead(void);
+
+/* The files of a key ("data.train"); errors name the configuration file and the key. */
+enum plim_status trainer_open_files(const struct job *job, const char *key, const struct string_list *files,
+                                    struct dataset **out, struct plim_error *err);
 
 /* PLIM_BAD_INPUT when the budget is below the overhead. */
 enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,

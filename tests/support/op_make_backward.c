@@ -15,6 +15,7 @@ void make_embed_bwd(struct op_case *c) {
     case_in_rows(c, 1, c->type, lead, width);
     case_acc(c, 0, DT_F32, DIMS(vocab, width));
     c->inner[0] = sum_error(1 + lead.rows / vocab);
+    c->scale[0] = sqrt(1 + (double)lead.rows / (double)vocab);
 }
 
 static double largest_rstd(const struct op_case *c, int64_t rows, bool layer) {
@@ -48,7 +49,7 @@ void make_norm_bwd(struct op_case *c) {
     c->scale[0] = largest_rstd(c, lead.rows, layer) * (1 + magnified);
     c->inner[1] = c->inner[2] = sum_error(lead.rows);
     c->scale[1] = magnified;
-    c->scale[2] = 1;
+    c->scale[2] = sqrt((double)lead.rows);
     case_note(c, "%s deviation %.1f", layer ? "layer" : "rms", size);
 }
 
@@ -74,6 +75,7 @@ void make_linear_dx(struct op_case *c) {
     if (case_flip(c)) case_in_rows(c, 2, c->type, s.lead, s.k);
     case_out_rows(c, 0, c->type, s.lead, s.k);
     c->inner[0] = sum_error(s.m);
+    c->scale[0] = sqrt((double)s.m);
 }
 
 void make_linear_dw(struct op_case *c) {
@@ -84,6 +86,7 @@ void make_linear_dw(struct op_case *c) {
     case_acc(c, 0, DT_F32, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
     if (case_flip(c)) case_acc(c, 1, DT_F32, DIMS(s.m));
     c->inner[0] = c->inner[1] = sum_error(s.lead.rows);
+    c->scale[0] = c->scale[1] = sqrt((double)s.lead.rows);
 }
 
 void make_swiglu_bwd(struct op_case *c) {

@@ -54,6 +54,7 @@ void make_linear(struct op_case *c) {
     if (add) case_in_rows(c, 3, c->type, lead, m);
     case_out_rows(c, 0, c->type, lead, m);
     c->inner[0] = sum_error(k);
+    c->scale[0] = sqrt((double)k);
     case_note(c, "weight %s", kn ? "[in,out]" : "[out,in]");
 }
 
@@ -101,6 +102,7 @@ void make_xent(struct op_case *c) {
     case_acc(c, 0, DT_F64, DIMS(2));
     if (grad) case_out_rows(c, 1, c->type, lead, vocab);
     c->inner[0] = 4 * F32_UNIT * sqrt((double)lead.rows);
+    c->scale[0] = 1;
     c->inner[1] = 8 * F32_UNIT * (1 + heat);
     c->scale[1] = 2 * case_get(c, 2, SCALAR_LOSS_GRAD) / sqrt((double)vocab); /* p - 1 where p is nearly 1 */
     case_note(c, "heat %.0f ignored %.1f", heat, ignored);

@@ -84,6 +84,7 @@ void make_adamw(struct op_case *c) {
     for (int i = 1; i < 3; i++) case_out(c, i, DT_F32, size.ndim, size.dim);
     if (master) case_out(c, 3, op_case_in(c, 4)->type, size.ndim, size.dim);
     for (int i = 0; i < 4; i++) c->inner[i] = 8 * F32_UNIT;
+    c->scale[0] = c->scale[3] = 1, c->scale[1] = 0.1;
 }
 
 void make_sgd(struct op_case *c) {
@@ -98,7 +99,7 @@ void make_sgd(struct op_case *c) {
     case_out(c, 0, c->type, size.ndim, size.dim);
     if (momentum) case_out(c, 1, DT_F32, size.ndim, size.dim);
     if (master) case_out(c, 2, op_case_in(c, 3)->type, size.ndim, size.dim);
-    for (int i = 0; i < 3; i++) c->inner[i] = 8 * F32_UNIT;
+    for (int i = 0; i < 3; i++) c->inner[i] = 8 * F32_UNIT, c->scale[i] = 1;
 }
 
 static void make_copy(struct op_case *c) {

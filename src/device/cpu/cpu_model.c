@@ -51,7 +51,8 @@ size_t cpu_cache_bytes(void) {
         if (!file) break;
         if (fgets(text, sizeof text, file)) {
             char *unit;
-            size_t bytes = strtoul(text, &unit, 10) << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
+            size_t bytes = strtoul(text, &unit, 10);
+            bytes <<= *unit == 'K' ? 10 : *unit == 'M' ? 20 : 0;
             if (bytes > most) most = bytes;
         }
         fclose(file);

@@ -211,7 +211,19 @@ static void fill_block(const struct job *job, struct gemm_block *block, char *ow
     }
 }
 
-/* One item: one block of C, over the round's range of k. */
+/* The block's part of C over the round's range of k. */
+static void run_block(const struct job *job, struct gemm_block *block, char *own) {
+    block->k = job->k0;
+    do {
+        block->depth = least(GEMM_KC, job->k1 - block->k);
+        fill_block(job, block, own);
+        gemm_block_multiply(block);
+        block->k += GEMM_KC;
+    } while (block->k < job->k1);
+}
+
+/* One item: one block of C. Where B is read in place, one panel at a time: its lines are read from end to
+ * end. */
 static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
     const struct job *job = arg;
     const struct cut *cut = &job->cut;
@@ -220,18 +232,15 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
     struct gemm_block block = {.g = job->g, .kernel = cut->kernel, .a = own, .b = own, .spare = own};
     block.in_place = use_in_place(job->g, cut);
     if (cut->sums) block.sums = (float *)(void *)(own + cut->own_bytes);
+    int64_t step = block.in_place ? cut->kernel->nr : cut->nc;
     for (int64_t item = begin; item < end; item++) {
         block.m = item / across * cut->mc;
-        block.n = job->n0 + item % across * cut->nc;
         block.rows = least(cut->mc, job->g->m - block.m);
-        block.cols = least(cut->nc, job->n1 - block.n);
-        block.k = job->k0;
-        do {
-            block.depth = least(GEMM_KC, job->k1 - block.k);
-            fill_block(job, &block, own);
-            gemm_block_multiply(&block);
-            block.k += GEMM_KC;
-        } while (block.k < job->k1);
+        int64_t n = job->n0 + item % across * cut->nc, stop = least(job->n1, n + cut->nc);
+        for (block.n = n; block.n < stop; block.n += step) {
+            block.cols = least(step, stop - block.n);
+            run_block(job, &block, own);
+        }
     }
 }
 

@@ -59,42 +59,15 @@ static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_
     }
 }
 
-/* Fewer rows: R vectors of rows (or row pairs) against the twelve columns, into a 8x12 tile beside C. */
-#define F32_FEW(R)                                                                                           \
-    static void f32_##R##x12(const float *a, const float *b, int64_t k, float *tile) {                       \
-        float32x4_t s[R][3] = {{{0}}};                                                                       \
-        for (int64_t i = 0; i < k; i++, a += GEMM_NEON_MR, b += GEMM_NEON_NR) {                              \
-            float32x4_t b0 = vld1q_f32(b), b1 = vld1q_f32(b + 4), b2 = vld1q_f32(b + 8);                     \
-            for (int r = 0; r < R; r++) {                                                                    \
-                s[r][0] = vfmaq_n_f32(s[r][0], b0, a[r]);                                                    \
-                s[r][1] = vfmaq_n_f32(s[r][1], b1, a[r]);                                                    \
-                s[r][2] = vfmaq_n_f32(s[r][2], b2, a[r]);                                                    \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int r = 0; r < R; r++)                                                                          \
-            tile = gemm_put_row(tile, GEMM_NEON_NR, s[r][0], s[r][1], s[r][2], false);                       \
-    }
-F32_FEW(1)
-F32_FEW(2)
-F32_FEW(4)
-
 static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                     bool accumulate) {
     float tile[GEMM_NEON_MR * GEMM_NEON_NR];
     if (rows == GEMM_NEON_MR) {
         f32_8x12(a, b, k, c, ldc, accumulate);
-        return;
-    }
-    if (rows == 1) {
-        f32_1x12(a, b, k, tile);
-    } else if (rows == 2) {
-        f32_2x12(a, b, k, tile);
-    } else if (rows <= 4) {
-        f32_4x12(a, b, k, tile);
     } else {
         f32_8x12(a, b, k, tile, GEMM_NEON_NR, false);
+        gemm_put_tile(tile, c, ldc, rows, accumulate);
     }
-    gemm_put_tile(tile, c, ldc, rows, accumulate);
 }
 
 static void round_plain(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols) {

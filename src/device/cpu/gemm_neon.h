@@ -85,11 +85,6 @@ static inline __attribute__((always_inline)) float *gemm_put_pair(float *c, int6
                         GEMM_JOIN(vzip2q_f64, x4, x5), accumulate);
 }
 
-GEMM_BF16_CODE static inline float32x4_t gemm_bfmmla(float32x4_t sum, uint16x8_t a, uint16x8_t b) {
-    __asm__("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
-    return sum;
-}
-
 /* A tile beside C is near; C itself may be far away. */
 static inline void gemm_prefetch_tile(const float *c, int64_t ldc) {
     if (ldc == GEMM_NEON_NR) return;

@@ -119,39 +119,15 @@ GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_
     }
 }
 
-#define BF16_FEW(R)                                                                                          \
-    GEMM_BF16_CODE static void bf16_##R##_pairs(const uint16_t *a, const uint16_t *b, int64_t k,             \
-                                                float *tile) {                                               \
-        float32x4_t s[R][6] = {{{0}}};                                                                       \
-        for (int64_t i = 0; i < k; i += 4, a += 4 * GEMM_NEON_MR, b += 4 * GEMM_NEON_NR) {                   \
-            for (int j = 0; j < 6; j++) {                                                                    \
-                uint16x8_t bj = vld1q_u16(b + 8 * j);                                                        \
-                for (int r = 0; r < R; r++) s[r][j] = gemm_bfmmla(s[r][j], vld1q_u16(a + 8 * r), bj);        \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int r = 0; r < R; r++) {                                                                        \
-            tile = gemm_put_pair(tile, GEMM_NEON_NR, s[r][0], s[r][1], s[r][2], s[r][3], s[r][4], s[r][5],   \
-                                 false);                                                                     \
-        }                                                                                                    \
-    }
-BF16_FEW(1)
-BF16_FEW(2)
-
 static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                      bool accumulate) {
     float tile[GEMM_NEON_MR * GEMM_NEON_NR];
     if (rows == GEMM_NEON_MR) {
         bf16_8x12(a, b, k, c, ldc, accumulate);
-        return;
-    }
-    if (rows <= 2) {
-        bf16_1_pairs(a, b, k, tile);
-    } else if (rows <= 4) {
-        bf16_2_pairs(a, b, k, tile);
     } else {
         bf16_8x12(a, b, k, tile, GEMM_NEON_NR, false);
+        gemm_put_tile(tile, c, ldc, rows, accumulate);
     }
-    gemm_put_tile(tile, c, ldc, rows, accumulate);
 }
 
 GEMM_BF16_CODE static void round_bfcvt(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols) {

@@ -40,12 +40,6 @@ static inline __attribute__((always_inline)) void f32_panel_along_k(float *dst, 
     const float *row[GEMM_NEON_NR];
     for (int l = 0; l < width; l++) row[l] = src + least(l, lines - 1) * ls;
     int64_t i = 0;
-    for (; i + 16 <= k; i += 16) {
-        for (int l = 0; l < width; l++) __builtin_prefetch(row[l] + width * ls + i, 0, 3);
-        for (int64_t j = i; j < i + 16; j += 4, dst += 4 * width) {
-            for (int l = 0; l < width; l += 4) transpose_4x4(dst + l, width, row + l, j);
-        }
-    }
     for (; i + 4 <= k; i += 4, dst += 4 * width) {
         for (int l = 0; l < width; l += 4) transpose_4x4(dst + l, width, row + l, i);
     }
@@ -121,12 +115,6 @@ bf16_panel_along_k(uint16_t *dst, int width, const uint16_t *src, int64_t ls, in
     const uint16_t *row[GEMM_NEON_NR];
     for (int l = 0; l < width; l++) row[l] = src + least(l, lines - 1) * ls;
     int64_t i = 0;
-    for (; i + 32 <= k; i += 32) {
-        for (int l = 0; l < width; l++) __builtin_prefetch(row[l] + width * ls + i, 0, 3);
-        for (int64_t j = i; j < i + 32; j += 8, dst += 8 * width) {
-            for (int l = 0; l < width; l += 2) pair_of_lines(dst + 4 * l, width, row[l] + j, row[l + 1] + j);
-        }
-    }
     for (; i + 8 <= k; i += 8, dst += 8 * width) {
         for (int l = 0; l < width; l += 2) pair_of_lines(dst + 4 * l, width, row[l] + i, row[l + 1] + i);
     }

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Every bad input: exit 2, exactly one line on stderr that names what, where and what to do, and nothing written."""
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+
+def listing(folder):
+    """Every file with size and time, to see that nothing was touched."""
+    return sorted((os.path.join(root, name), os.stat(os.path.join(root, name)).st_mtime_ns)
+                  for root, folders, files in os.walk(folder) for name in files + folders)
+
+
+def refused(name, args, words, folder, code=2):
+    """Run and judge; words must all be in the one line."""
+    before = listing(folder)
+    result = plim.run(*args)
+    line = result.stderr
+    missing = [w for w in words if w not in line]
+    same = listing(folder) == before
+    quiet = not [e for e in plim.events(result.stdout) if e.get("event") != "plan"]
+    plim.ok(result.returncode == code and line.count("\n") == 1 and line.startswith("plimsoll: ") and not missing and same and quiet,
+            f"{name}: {line.strip()}" + (f" LACKS {missing}" if missing else "") + ("" if same else " WROTE SOMETHING")
+            + (f" EXIT {result.returncode}" if result.returncode != code else "") + ("" if quiet else " SAID " + result.stdout))
+
+
+def header_of(path):
+    with open(path, "rb") as f:
+        size = struct.unpack("<Q", f.read(8))[0]
+        return json.loads(f.read(size)), f.read()
+
+
+def write(path, header, data, size=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text) if size is None else size) + text + data)
+
+
+def config_cases(folder, path):
+    text = open(path).read()
+
+    def with_line(old, new):
+        changed = os.path.join(folder, "bad.yaml")
+        assert old in text, old
+        open(changed, "w").write(text.replace(old, new))
+        return changed
+
+    table = [
+        ("an unknown key", "  batch_size: 4", "  batchsize: 4", ["batchsize", "did you mean", "training.batch_size"]),
+        ("an unknown section", "training:", "trainin:", ["trainin", "did you mean"]),
+        ("a wrong type", "  batch_size: 4", "  batch_size: four", ["training.batch_size", "whole number", "four"]),
+        ("a list where a number belongs", "  steps: 4", "  steps: [4]", ["training.steps"]),
+        ("a number out of range", "  max_length: 64", "  max_length: 1", ["data.max_length"]),
+        ("a word that is not a choice", "  mixed_precision: fp32", "  mixed_precision: fp8", ["training.mixed_precision", "bf16"]),
+        ("heads that do not divide the width", "  num_attention_heads: 4", "  num_attention_heads: 5", ["num_attention_heads", "hidden_size"]),
+        ("kv heads that do not divide the heads", "  num_key_value_heads: 2", "  num_key_value_heads: 3", ["num_key_value_heads"]),
+        ("an architecture nobody knows", "architecture: llama", "architecture: lama", ["model.architecture", "llama"]),
+        ("a vocabulary too small for bytes", "  vocab_size: 256", "  vocab_size: 100", ["model.vocab_size", "256"]),
+        ("no model at all", "  architecture: llama", "  rope_theta: 10000", ["model.path"]),
+        ("an optimizer that is not there yet", "  seed: 7", "  optimizer: adafactor", ["training.optimizer", "adamw"]),
+        ("experts that are not there yet", "  hidden_size: 64", "  hidden_size: 64\n  num_experts: 4", ["model.num_experts"]),
+        ("a duplicate key", "  steps: 4", "  steps: 4\n  steps: 5", ["steps"]),
+        ("text that is not YAML", "training:", "training: {", []),
+        ("a data file that is missing", "corpus.txt", "nowhere.txt", ["data.train", "nowhere.txt"]),
+    ]
+    for name, old, new, words in table:
+        bad = with_line(old, new)
+        refused(name, ["train", bad], ["bad.yaml", *words], folder)
+    refused("the same from plan", ["plan", with_line("  batch_size: 4", "  batchsize: 4")], ["bad.yaml", "batchsize"], folder)
+    refused("the same from eval", ["eval", with_line("  batch_size: 4", "  batchsize: 4")], ["bad.yaml", "batchsize"], folder)
+    open(f"{folder}/empty.txt", "w").close()
+    refused("an empty data file", ["train", with_line("corpus.txt", "empty.txt")], ["bad.yaml", "data.train", "empty.txt", "empty"], folder)
+    refused("a config that is missing", ["train", f"{folder}/none.yaml"], ["none.yaml"], folder)
+    refused("a config that is a folder", ["train", folder], [folder], folder)
+    refused("--set with an unknown key", ["train", path, "--set", "training.stepps=3"], ["--set", "training.steps"], folder)
+    refused("--set without a value", ["train", path, "--set", "training.steps"], ["training.steps"], folder)
+
+
+def budget_cases(folder, path):
+    refused("a budget of 12Gb", ["train", path, "--budget", "12Gb"], ["--budget", "12Gb", "GB"], folder)
+    refused("a budget of 12Gb in the config", ["train", path, "--set", "budget=12Gb"], ["budget", "12Gb", "GB"], folder)
+    refused("a budget of words", ["plan", path, "--budget", "lots"], ["--budget", "lots"], folder)
+    refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "raise"], folder)
+    refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "raise"], folder)
+    refused("a budget-at without a step", ["train", path, "--budget-at", "40MiB"], ["--budget-at", "STEP=BYTES"], folder)
+
+
+def file_cases(folder, path):
+    good = f"{folder}/good"
+    plim.run("train", path, "-q", "--steps", 1, "--set", f"output.dir={folder}/seed")
+    made = plim.run("export", f"{folder}/seed", "-o", good, "--dtype", "f32")
+    if not plim.ok(made.returncode == 0, f"a good model to spoil {made.stderr.strip()}"): return
+    header, data = header_of(f"{good}/model.safetensors")
+    norm = "model.norm.weight"
+
+    def spoiled(name, change_header=None, change_file=None, words=()):
+        bad = f"{folder}/bad"
+        shutil.rmtree(bad, ignore_errors=True)
+        shutil.copytree(good, bad)
+        file = f"{bad}/model.safetensors"
+        if change_header:
+            copy = json.loads(json.dumps(header))
+            change_header(copy)
+            write(file, copy, data)
+        if change_file: change_file(file, bad)
+        for command in (["train", path, "--set", "model.architecture=", "--set", f"model.path={bad}"],):
+            refused(name, command, ["bad", *words], folder)
+
+    def edit(name, **fields):
+        return lambda h: h[name].update(fields)
+
+    def beyond(h):
+        begin, end = h[norm]["data_offsets"]
+        h[norm].update(shape=[10**6], data_offsets=[begin, begin + 4 * 10**6])
+
+    def overlap(h):
+        begin, end = h[norm]["data_offsets"]
+        h[norm].update(data_offsets=[begin - 64, end - 64])
+
+    def config(key, value):
+        def change(file, bad):
+            c = json.load(open(f"{bad}/config.json"))
+            c[key] = value
+            if value is None: del c[key]
+            json.dump(c, open(f"{bad}/config.json", "w"))
+        return change
+
+    spoiled("an offset beyond the file", beyond, words=[norm])
+    spoiled("tensors that overlap", overlap, words=["model.safetensors"])
+    spoiled("a negative offset", edit(norm, data_offsets=[-4, 252]), words=[norm])
+    spoiled("an offset that is text", edit(norm, data_offsets=["0", "4"]), words=[norm])
+    spoiled("a shape that does not match its bytes", edit(norm, shape=[65]), words=[norm])
+    spoiled("a shape that overflows", edit(norm, shape=[2**62, 2**62]), words=[norm])
+    spoiled("a dtype nobody knows", edit(norm, dtype="F33"), words=[norm, "F33"])
+    spoiled("a dtype that cannot be a weight", edit(norm, dtype="I32"), words=[norm, "I32"])
+    spoiled("a missing tensor", lambda h: h.update({"model.norm.other": h.pop(norm)}), words=[norm])
+    spoiled("a truncated file", change_file=lambda f, _: os.truncate(f, os.path.getsize(f) - 100), words=["model.safetensors"])
+    spoiled("a file cut in its header", change_file=lambda f, _: os.truncate(f, 100), words=["model.safetensors"])
+    spoiled("an empty file", change_file=lambda f, _: os.truncate(f, 0), words=["model.safetensors"])
+    spoiled("a header of 2^60 bytes", change_file=lambda f, _: write(f, header, data, 2**60), words=["model.safetensors"])
+    spoiled("a header of 90 MB that is not there", change_file=lambda f, _: write(f, header, data, 90 * 10**6), words=["model.safetensors"])
+    spoiled("a header that is not JSON", change_file=lambda f, _: write(f, b"{" * 500, data), words=["model.safetensors"])
+    spoiled("a file that is not there", change_file=lambda f, _: os.remove(f), words=["safetensors"])
+    spoiled("another width in config.json", change_file=config("hidden_size", 128), words=["config.json"])
+    spoiled("heads that do not divide in config.json", change_file=config("num_attention_heads", 7), words=["config.json", "num_attention_heads"])
+    spoiled("an activation we do not have", change_file=config("hidden_act", "relu"), words=["config.json", "hidden_act"])
+    spoiled("no vocabulary in config.json", change_file=config("vocab_size", None), words=["config.json", "vocab_size"])
+    spoiled("config.json that is no JSON", change_file=lambda _, b: open(f"{b}/config.json", "w").write("{,}"), words=["config.json"])
+    spoiled("no config.json", change_file=lambda _, b: os.remove(f"{b}/config.json"), words=["config.json"])
+
+
+with tempfile.TemporaryDirectory() as folder_:
+    path_ = plim.job(folder_)
+    config_cases(folder_, path_)
+    budget_cases(folder_, path_)
+    file_cases(folder_, path_)
+plim.done()

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""plimsoll plan: the shape of its JSON, its sums, its exit codes, its picture."""
+import os
+import re
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+SHAPE = {
+    "fits": bool, "budget_bytes": int, "missing_bytes": int, "arena_bytes": int, "lower_bound_bytes": int,
+    "naive_bytes": int, "device": str, "parameters": int, "effective_batch": int, "max_length": int,
+    "peak_bytes": {"total": int, "device": int, "host": int, "disk": int},
+    "knobs": {"micro_batch": int, "accumulation": int, "recompute": str, "loss_chunks": int, "precision": str,
+              "optimizer": str, "state_tier": str, "optimizer_in_backward": bool},
+    "predicted": {"step_ms": (int, float), "tokens_per_s": (int, float)},
+}
+CLASSES = {"param", "master", "grad", "state", "act", "work", "kv", "io", "slack", "overhead"}
+
+
+def misfit(value, shape, where=""):
+    """The first place where a value is not of the shape, or an empty text."""
+    if not isinstance(shape, dict):
+        return "" if isinstance(value, shape) else f"{where}: {value!r}"
+    for key, inner in shape.items():
+        found = misfit(value[key], inner, f"{where}.{key}") if key in value else f"{where}.{key} is missing"
+        if found: return found
+    return ""
+
+
+def check_shape(p, name):
+    plim.ok(not misfit(p, SHAPE), f"{name}: every field is there {misfit(p, SHAPE)}")
+    plim.ok(set(p["by_class"]) == CLASSES, f"{name}: by_class has every class")
+    plim.ok(sum(p["by_class"].values()) == p["peak_bytes"]["total"], f"{name}: by_class sums to the total")
+    plim.ok(p["lower_bound_bytes"] <= p["arena_bytes"] <= p["peak_bytes"]["total"], f"{name}: bound <= arena <= total")
+    plim.ok(p["savings"] and all(not misfit(s, {"name": str, "on": bool, "bytes": int, "time_cost": (int, float)})
+                                 for s in p["savings"]), f"{name}: savings")
+    knobs = p["knobs"]
+    plim.ok(knobs["micro_batch"] * knobs["accumulation"] == p["effective_batch"], f"{name}: the effective batch is kept")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__mixed_precision="bf16")
+    plan, result = plim.plan(path, "--budget", "64MiB")
+    plim.ok(result.returncode == 0 and plan["fits"] is True and not result.stderr, "fits: exit 0, nothing on stderr")
+    check_shape(plan, "fits")
+    plim.ok(plan["budget_bytes"] == 64 << 20 and plan["missing_bytes"] == 0, "the budget is the one given")
+
+    program = plan["by_class"]["overhead"]
+    tight, result = plim.plan(path, "--budget", program + 200000)
+    plim.ok(result.returncode == 3 and tight["fits"] is False, "does not fit: exit 3")
+    check_shape(tight, "does not fit")
+    plim.ok(tight["missing_bytes"] == tight["peak_bytes"]["total"] - tight["budget_bytes"] > 0, "the missing bytes are told")
+    plim.ok(result.stderr.count("\n") == 1 and str(tight["missing_bytes"]) in result.stderr,
+            f"one line on stderr with them: {result.stderr.strip()}")
+    remedies = tight.get("remedies") or []
+    plim.ok(remedies and all(not misfit(r, {"change": str, "cost": str, "total_bytes": int}) for r in remedies), "remedies")
+    plim.ok(remedies and re.fullmatch(r"budget: \d+MiB", remedies[-1]["change"]), "the last remedy raises the budget")
+    if remedies:
+        again, result = plim.plan(path, "--budget", remedies[-1]["change"].split()[1])
+        plim.ok(result.returncode == 0, f"and with it the job fits ({remedies[-1]['change']})")
+
+    text = plim.run("plan", path, "--budget", "64MiB", "-q")
+    plim.ok(text.returncode == 0 and "fits" in text.stdout and "\033" not in text.stdout, "the table, without colours in a pipe")
+    page = os.path.join(folder, "plan.html")
+    plim.run("plan", path, "--budget", "64MiB", "-q", "--html", page)
+    html = open(page).read()
+    plim.ok(html.startswith("<!doctype html>") and "<canvas" in html, "--html writes a page")
+    plim.ok(not re.search(r"https?://|\bsrc=|<link|@import|url\(", html), "which needs nothing but itself")
+    tape = plim.run("plan", path, "--budget", "64MiB", "-q", "--tape")
+    plim.ok(tape.stdout.count("\n") > 50 and "adamw" in tape.stdout, "--tape lists ops")
+
+    devices = plim.run("plan", "--list-devices").stdout.split("\n")
+    name = devices[0].split()[0]
+    elsewhere, result = plim.plan(path, "--device", name)
+    plim.ok(result.returncode in (0, 3) and elsewhere["device"] == name, f"--device {name}")
+    wrong = plim.run("plan", path, "-q", "--device", name + "x")
+    plim.ok(wrong.returncode == 2 and name in wrong.stderr, f"an unknown device names the nearest: {wrong.stderr.strip()}")
+    changed, _ = plim.plan(path, "--set", "data.max_length=32", "--set", "training.batch_size=2")
+    plim.ok(changed["max_length"] == 32 and changed["effective_batch"] == 4, "--set changes keys")
+plim.done()
