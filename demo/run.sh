@@ -1,5 +1,5 @@
 #!/bin/sh
-# make demo: a small LLaMA is planned, trained and asked for text, all inside 64 MiB. About a minute on two cores.
+# make demo: a small LLaMA is planned, trained and asked for text, all inside 48 MiB. About a minute on two cores.
 set -eu
 cd "$(dirname "$0")/.."
 plimsoll=${PLIMSOLL:-build/release/plimsoll}
@@ -56,5 +56,5 @@ awk -v plan="$(field planned_peak)" -v ledger="$(field ledger_peak)" -v rss="$(f
 title "4. What it has learned"
 show generate "$out" --prompt "The barque Grey Heron " --max-tokens 360 --temperature 0.7 --echo --budget 32MiB
 
-printf '\n%sNext:%s plimsoll plan demo/small.yaml --budget 40MiB; plimsoll train demo/small.yaml --budget-at 40=48MiB;\n' "$bold" "$plain"
+printf '\n%sNext:%s plimsoll plan demo/small.yaml --budget 36MiB; plimsoll train demo/small.yaml --budget-at 50=40MiB;\n' "$bold" "$plain"
 printf '      plimsoll export %s -o demo-hf (a folder that transformers loads).\n' "$out"

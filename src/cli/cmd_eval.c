@@ -26,7 +26,7 @@ static const struct option_row rows[] = {
      "hold this line instead of the config's, e.g. 64MiB",
      .given = OPTION_GIVEN(struct eval_flags, job.budget_given)},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the result as JSON"},
-    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key; repeatable"},
+    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
 };
 

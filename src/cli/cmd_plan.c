@@ -23,7 +23,7 @@ static const struct option_row rows[] = {
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
     {"html", 0, OPTION_STRING, AT(html), "FILE", "draw the arena (address x time) as one self-contained page"},
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
-    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key; repeatable"},
+    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
 };
 

@@ -13,7 +13,7 @@ struct train_flags {
     struct job_options job;
     int64_t steps;
     const char *log;
-    bool resume, profile, json, no_save;
+    bool resume, profile, json, save;
     struct string_list budget_at;
 };
 
@@ -22,14 +22,14 @@ static const struct option_row rows[] = {
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "hold this line instead of the config's, e.g. 64MiB",
      .given = OPTION_GIVEN(struct train_flags, job.budget_given)},
     {"budget-at", 0, OPTION_STRING_LIST, AT(budget_at), "STEP=BYTES",
-     "before this step the budget becomes BYTES; repeatable"},
+     "before this step the budget becomes BYTES"},
     {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's"},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "JSON lines on standard output (the default when it is not a terminal)"},
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL, "go on from the newest checkpoint of output.dir, if there is one"},
-    {"no-checkpoint", 0, OPTION_FLAG, AT(no_save), NULL, "do not save at the end"},
+    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end (the default)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
-    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key; repeatable"},
+    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
 };
 
@@ -141,7 +141,7 @@ static int train(struct job *job, const struct train_flags *f)
                                         .listener = {train_log_hear, &log},
                                         .stop = &stop_asked,
                                         .profile = f->profile,
-                                        .save_at_end = !f->no_save};
+                                        .save_at_end = f->save};
         listen_to_signals();
         status = trainer_open(job, device, &options, &trainer, &err);
     }
@@ -158,7 +158,7 @@ static int train(struct job *job, const struct train_flags *f)
 
 static int run(int argc, char **argv)
 {
-    struct train_flags f = {0};
+    struct train_flags f = {.save = true};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

@@ -115,6 +115,16 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
     return PLIM_OK;
 }
 
+/* Checkpoints append names of their own. */
+#define OUTPUT_DIR_MAX 400
+
+static enum plim_status check_output(const struct job *job, struct plim_error *err)
+{
+    if (is_text(job->output_dir) && strlen(job->output_dir) <= OUTPUT_DIR_MAX) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'output.dir': %s; write at most %d bytes, e.g. runs/job", job->name,
+                     is_text(job->output_dir) ? "the path is too long" : "is empty", OUTPUT_DIR_MAX);
+}
+
 static enum plim_status check_lengths(const struct job *job, struct plim_error *err)
 {
     if (job->max_length > job->spec.max_positions && !model_uses_rope(&job->spec))
@@ -125,9 +135,6 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: model.vocab_size %lld is too small for the byte tokenizer; write 256 or more", job->name,
                          (long long)job->spec.vocab_size);
-    if (strlen(job->output_dir) > 400)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'output.dir': the path is too long; write at most 400 bytes",
-                         job->name);
     if (job->training.beta1 >= 1 || job->training.beta2 >= 1)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'training.%s': must be below 1; usual are 0.9 and 0.999",
                          job->name, job->training.beta1 >= 1 ? "beta1" : "beta2");
@@ -145,6 +152,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     if (status == PLIM_OK) status = check_supported(job, err);
     if (status == PLIM_OK) status = find_spec(job, err);
     if (status == PLIM_OK) status = check_lengths(job, err);
+    if (status == PLIM_OK) status = check_output(job, err);
     return status;
 }
 

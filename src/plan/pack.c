@@ -1,8 +1,8 @@
 /* pack.c - the packer's front: jobs are packed one by one, the highest decides.
  *
- * A job that is an independent stretch of time needs no packing better than the lower bound of the whole, which
- * is why all jobs share one target. Greedy passes come first; the search gets what is above the target, each
- * job its share of the time that is left.
+ * A job that is an independent stretch of time needs no packing better than the lower bound of the whole,
+ * which is why all jobs share one target. Greedy passes come first; the search gets what is above the target,
+ * each job its share of the time that is left.
  */
 #include "plan/pack.h"
 #include "base/clock.h"
@@ -12,9 +12,11 @@
 static enum plim_status check_limits(int n, const struct pack_limits *limits, struct plim_error *err) {
     if (n < 0) return plim_fail(err, PLIM_BAD_INPUT, "%d items cannot be packed", n);
     if (limits->align < 0)
-        return plim_fail(err, PLIM_BAD_INPUT, "an alignment of %" PRId64 " bytes makes no sense", limits->align);
+        return plim_fail(err, PLIM_BAD_INPUT, "an alignment of %" PRId64 " bytes makes no sense",
+                         limits->align);
     if (limits->capacity < 0)
-        return plim_fail(err, PLIM_BAD_INPUT, "a capacity of %" PRId64 " bytes makes no sense", limits->capacity);
+        return plim_fail(err, PLIM_BAD_INPUT, "a capacity of %" PRId64 " bytes makes no sense",
+                         limits->capacity);
     return PLIM_OK;
 }
 
@@ -36,8 +38,8 @@ static void search_jobs(struct pack_problem *p, int64_t effort_ms) {
 }
 
 /* A packing that exists always fits into int64_t unless sizes come near its end. */
-static enum plim_status collect(const struct pack_problem *p, struct pack_item *items, struct pack_result *result,
-                                struct plim_error *err) {
+static enum plim_status collect(const struct pack_problem *p, struct pack_item *items,
+                                struct pack_result *result, struct plim_error *err) {
     for (int j = 0; j < p->jobs; j++) {
         const struct pack_job *job = &p->job[j];
         if (job->height > INT64_MAX / p->unit)
@@ -73,7 +75,8 @@ enum plim_status pack_items(struct pack_item *items, int n, const struct pack_li
     status = collect(&problem, items, result, err);
     if (status == PLIM_OK && limits->capacity && result->height > limits->capacity)
         status = plim_fail(err, PLIM_NO_FIT,
-                           "the best packing needs %" PRId64 " bytes, %" PRId64 " more than there are; none can need "
+                           "the best packing needs %" PRId64 " bytes, %" PRId64
+                           " more than there are; none can need "
                            "less than %" PRId64,
                            result->height, result->height - limits->capacity, result->lower_bound);
 out:

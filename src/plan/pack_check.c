@@ -1,9 +1,10 @@
-/* pack_check.c - what can be said about items without packing them: the lower bound, and whether offsets clash.
+/* pack_check.c - what can be said about items without packing them: the lower bound, and whether offsets
+ * clash.
  *
- * The checker walks through time with the set of live items ordered by address. As long as nothing clashes, the
- * live items are disjoint, so a new one can only clash with its neighbours in that order. The set is a bitmap
- * over the ranks of the offsets with summary bitmaps above it: a neighbour is found in a step per level, and a
- * level has a 64th of the bits of the one below.
+ * The checker walks through time with the set of live items ordered by address. As long as nothing clashes,
+ * the live items are disjoint, so a new one can only clash with its neighbours in that order. The set is a
+ * bitmap over the ranks of the offsets with summary bitmaps above it: a neighbour is found in a step per
+ * level, and a level has a 64th of the bits of the one below.
  *
  * Neither function may fail, so both have a slow form without memory of their own.
  */
@@ -154,7 +155,7 @@ int pack_conflict(const struct pack_item *items, int n, int *a, int *b) {
     return found;
 }
 
-/* --- lower bound ----------------------------------------------------------------------------------------- */
+/* --- lower bound ------------------------------------------------------------------------------------ */
 
 static int64_t add_up(int64_t sum, int64_t size, int64_t align) {
     int64_t rest = size % align;

@@ -1,25 +1,44 @@
 /* pack_core.c - the part of a job that matters.
  *
- * A tape of thousands of tensors is hard to pack only where it is nearly full, and that is in few columns. The
- * core is the job without the rectangles that touch none of these hot columns. A packing of the core is completed
- * by first fit. Where that ends above the target a column was missing: the fullest column of every rectangle
- * that came out too high becomes hot, and the core is built anew.
+ * A tape of thousands of tensors is hard to pack only where it is nearly full, and that is in few columns.
+ * The core is the job without the rectangles that touch none of these hot columns. A packing of the core is
+ * completed by first fit. Where that ends above the target a column was missing: the fullest column of every
+ * rectangle that came out too high becomes hot, and the core is built anew.
  */
 #include "plan/pack_internal.h"
 
-enum { WHOLE_BELOW = 600 }; /* jobs this small are their own core */
-static const double hot_from = 0.9;
+enum { GOOD_SIZE = 600 };
+static const double hot_from[] = {0, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999}; /* parts of the target */
+
+/* How many rectangles go through a hot column. */
+static int count_hot(struct pack_core *core) {
+    const struct pack_job *whole = core->whole;
+    int count = 0;
+    core->hot_before[0] = 0;
+    for (int c = 0; c < whole->columns; c++) core->hot_before[c + 1] = core->hot_before[c] + core->hot[c];
+    for (int r = 0; r < whole->n; r++)
+        count += core->hot_before[whole->rect[r].a] < core->hot_before[whole->rect[r].b];
+    return count;
+}
+
+static int mark_hot(struct pack_core *core, double share) {
+    const struct pack_job *whole = core->whole;
+    for (int c = 0; c < whole->columns; c++)
+        core->hot[c] = (double)whole->load[c] >= share * (double)whole->target;
+    return count_hot(core);
+}
 
 bool pack_core_init(struct pack_core *core, struct pack_job *whole) {
     *core = (struct pack_core){.whole = whole, .store = BUMP_INIT};
     size_t n = (size_t)whole->n, columns = (size_t)whole->columns;
     core->hot = bump_alloc(whole->store, columns * sizeof *core->hot);
+    core->hot_before = bump_alloc(whole->store, (columns + 1) * sizeof *core->hot_before);
     core->order = bump_alloc(whole->store, n * sizeof *core->order);
     core->keys = bump_alloc(whole->store, 2 * n * sizeof *core->keys);
     core->fit = pack_fit_new(whole);
-    if (!core->hot || !core->order || !core->keys || !core->fit) return false;
-    for (int c = 0; c < whole->columns; c++)
-        core->hot[c] = whole->n <= WHOLE_BELOW || (double)whole->load[c] > hot_from * (double)whole->target;
+    if (!core->hot || !core->hot_before || !core->order || !core->keys || !core->fit) return false;
+    for (size_t i = 0; i < sizeof hot_from / sizeof hot_from[0]; i++)
+        if (mark_hot(core, hot_from[i]) <= GOOD_SIZE) break;
     return true;
 }
 
@@ -29,14 +48,11 @@ void pack_core_release(struct pack_core *core) {
     core->tree = NULL;
 }
 
-/* hot_before[c]: how many hot columns lie before column c. */
-static void take_rects(struct pack_core *core, int *hot_before) {
+static void take_rects(struct pack_core *core) {
     struct pack_job *job = &core->job;
-    hot_before[0] = 0;
-    for (int c = 0; c < core->whole->columns; c++) hot_before[c + 1] = hot_before[c] + core->hot[c];
     for (int r = 0; r < core->whole->n; r++) {
         const struct pack_rect *x = &core->whole->rect[r];
-        if (hot_before[x->a] == hot_before[x->b]) continue;
+        if (core->hot_before[x->a] == core->hot_before[x->b]) continue;
         core->rect[job->n] = r;
         job->rect[job->n++] = *x;
     }
@@ -61,10 +77,10 @@ static void take_columns(struct pack_core *core, int *starts, int *ends) {
 }
 
 bool pack_core_build(struct pack_core *core) {
+    if (count_hot(core) > PACK_CORE_MOST) return core->tree != NULL;
     pack_core_release(core);
     const struct pack_job *whole = core->whole;
     size_t n = (size_t)whole->n, columns = (size_t)whole->columns + 1;
-    int *hot_before = bump_alloc(&core->store, columns * sizeof *hot_before);
     int *starts = bump_alloc(&core->store, columns * sizeof *starts);
     int *ends = bump_alloc(&core->store, columns * sizeof *ends);
     core->rect = bump_alloc(&core->store, n * sizeof *core->rect);
@@ -73,8 +89,8 @@ bool pack_core_build(struct pack_core *core) {
     job->rect = bump_alloc(&core->store, n * sizeof *job->rect);
     job->load = bump_alloc(&core->store, columns * sizeof *job->load);
     job->offset = bump_alloc(&core->store, n * sizeof *job->offset);
-    if (!hot_before || !starts || !ends || !core->rect || !job->rect || !job->load || !job->offset) return false;
-    take_rects(core, hot_before);
+    if (!starts || !ends || !core->rect || !job->rect || !job->load || !job->offset) return false;
+    take_rects(core);
     take_columns(core, starts, ends);
     core->tree = pack_tree_new(job);
     return core->tree != NULL;
@@ -90,7 +106,8 @@ static int outside(struct pack_core *core, int *order) {
             continue;
         }
         int64_t most = 0;
-        for (int c = whole->rect[r].a; c < whole->rect[r].b; c++) most = whole->load[c] > most ? whole->load[c] : most;
+        for (int c = whole->rect[r].a; c < whole->rect[r].b; c++)
+            most = whole->load[c] > most ? whole->load[c] : most;
         core->keys[count++] = (struct pack_key){(uint64_t)(INT64_MAX - most), r};
     }
     pack_sort(core->keys, core->keys + whole->n, count);

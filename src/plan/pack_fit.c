@@ -1,7 +1,7 @@
 /* pack_fit.c - first fit: the lowest place that is free for the whole lifetime.
  *
- * What is placed lies in one array ordered by offset. Going through it from the bottom, everything that overlaps
- * in time raises the floor, until the next thing starts high enough above the floor.
+ * What is placed lies in one array ordered by offset. Going through it from the bottom, everything that
+ * overlaps in time raises the floor, until the next thing starts high enough above the floor.
  */
 #include "plan/pack_internal.h"
 #include <string.h>
@@ -34,8 +34,10 @@ static int rank_of(const struct pack_fit *f, int64_t lo) {
     int first = 0, last = f->count;
     while (first < last) {
         int mid = (first + last) / 2;
-        if (f->spot[mid].lo > lo) last = mid;
-        else first = mid + 1;
+        if (f->spot[mid].lo > lo)
+            last = mid;
+        else
+            first = mid + 1;
     }
     return first;
 }

@@ -1,8 +1,9 @@
 /* pack_greedy.c - which greedy passes run, in which order, and first fit in an order fixed beforehand.
  *
- * An order is a list of rectangles, the most difficult first. Two kinds of difficulty count: how full the fullest
- * column is that a rectangle must go through (the load), and how much of the plane it takes (lifetime, size,
- * area). The skyline passes draw from such an order what fits into a valley; first fit goes through it one by one.
+ * An order is a list of rectangles, the most difficult first. Two kinds of difficulty count: how full the
+ * fullest column is that a rectangle must go through (the load), and how much of the plane it takes
+ * (lifetime, size, area). The skyline passes draw from such an order what fits into a valley; first fit goes
+ * through it one by one.
  */
 #include "plan/pack_internal.h"
 #include <string.h>
@@ -13,11 +14,11 @@ struct greedy {
     struct pack_skyline *skyline;
     struct pack_key *keys; /* [2n] */
     struct pack_fit *fit;
-    int *order;            /* [n] */
-    int64_t *through;      /* [n] the load of the fullest column it goes through */
+    int *order;       /* [n] */
+    int64_t *through; /* [n] the load of the fullest column it goes through */
 };
 
-/* --- orders ---------------------------------------------------------------------------------------------- */
+/* --- orders ----------------------------------------------------------------------------------------- */
 
 typedef uint64_t (*order_fn)(const struct greedy *g, int r); /* smaller comes first */
 
@@ -89,7 +90,7 @@ static int64_t first_fit(struct greedy *g) {
     return top;
 }
 
-/* --- all of it ---------------------------------------------------------------------------------------------- */
+/* --- all of it -------------------------------------------------------------------------------------- */
 
 enum kind { SWEEP, SKYLINE, FIRST_FIT };
 
@@ -118,12 +119,16 @@ static const struct pass {
     {"first fit: area", FIRST_FIT, .then = by_area},
 };
 
-/* Nanoseconds per rectangle, roughly: only the proportions matter, and that they are the same on every machine. */
+/* Nanoseconds per rectangle, roughly: only the proportions matter, and that they are the same on every
+ * machine. */
 static int64_t cost_of(const struct pass *p, int64_t n) {
     switch (p->kind) {
-    case SWEEP: return 80 * n;
-    case SKYLINE: return 300 * n;
-    case FIRST_FIT: return n / 2 * n;
+    case SWEEP:
+        return 80 * n;
+    case SKYLINE:
+        return 300 * n;
+    case FIRST_FIT:
+        return n / 2 * n;
     }
     return INT64_MAX;
 }

@@ -13,8 +13,8 @@
  *
  * Invariants of a job: 0 <= a < b <= columns, size > 0, load[c] is the sum of the sizes that cover column c,
  * every load <= target, height == PACK_NONE until the first offer. A pass writes offset[], offers it with its
- * height, and gives up (height PACK_NONE) as soon as it can no longer get below job->height; that is also what
- * keeps every sum of an offset and a size within int64_t.
+ * height, and gives up (height PACK_NONE) as soon as it can no longer get below job->height; that is also
+ * what keeps every sum of an offset and a size within int64_t.
  */
 #ifndef PLIM_PLAN_PACK_INTERNAL_H
 #define PLIM_PLAN_PACK_INTERNAL_H
@@ -67,7 +67,7 @@ bool pack_greedy(struct pack_job *job);
 /* Look for a lower packing until `deadline` (clock_seconds) or the target. Memory shortage only ends it. */
 void pack_search(struct pack_job *job, double deadline);
 
-/* --- sorting (pack_sort.c) ---------------------------------------------------------------------------- */
+/* --- sorting (pack_sort.c) -------------------------------------------------------------------------- */
 
 struct pack_key {
     uint64_t key;
@@ -80,16 +80,16 @@ void pack_sort(struct pack_key *keys, struct pack_key *tmp, int n);
 /* A positive double as a key that sorts like it. */
 uint64_t pack_key_of(double positive);
 
-/* --- greedy families ---------------------------------------------------------------------------------- */
+/* --- greedy families -------------------------------------------------------------------------------- */
 
 /* pack_sweep.c: allocation as at run time, walking away from the peak. */
 enum pack_sweep_rule { /* what lies low at the peak, which gap is taken on the way */
-    SWEEP_LONGEST_NEAR,
-    SWEEP_EARLIEST_BEST,
-    SWEEP_LATEST_ENDS,
-    SWEEP_LONGEST_BEST,
-    SWEEP_LEANING_NEAR,
-    SWEEP_EARLIEST_FIRST,
+                       SWEEP_LONGEST_NEAR,
+                       SWEEP_EARLIEST_BEST,
+                       SWEEP_LATEST_ENDS,
+                       SWEEP_LONGEST_BEST,
+                       SWEEP_LEANING_NEAR,
+                       SWEEP_EARLIEST_FIRST,
 };
 struct pack_sweep;
 struct pack_sweep *pack_sweep_new(struct pack_job *job);
@@ -107,24 +107,30 @@ void pack_fit_clear(struct pack_fit *fit);
 void pack_fit_add(struct pack_fit *fit, int r);             /* at job->offset[r] */
 int64_t pack_fit_lowest(const struct pack_fit *fit, int r); /* where r would go */
 
-/* --- search ---------------------------------------------------------------------------------------------- */
+/* --- search ----------------------------------------------------------------------------------------- */
 
-/* pack_core.c: the part of a job that goes through the fullest columns. Solved alone it is far smaller than the
- * job, and the rest usually fits around it. */
+/* pack_core.c: the part of a job that goes through the fullest columns. It is far smaller than the job, and
+ * once it is packed the rest usually fits around it. */
+enum { PACK_CORE_MOST = 3000 }; /* rectangles of a core */
 struct pack_core {
     struct pack_job *whole;
     struct pack_job job; /* the core as a job of its own, in its own memory */
     int *rect;           /* [job.n] which rectangle of the whole */
-    bool *hot;           /* [whole->columns] which columns are in */
+    bool *hot;           /* [whole->columns] which columns must be gone through */
+    int *hot_before;     /* [whole->columns + 1] how many of them lie before a column */
     struct pack_tree *tree;
     struct pack_fit *fit;
     int *order; /* [whole->n] */
     struct pack_key *keys;
     struct bump store;
 };
-bool pack_core_init(struct pack_core *core, struct pack_job *whole);
-bool pack_core_build(struct pack_core *core);                         /* after a change of hot[] */
-int64_t pack_core_complete(struct pack_core *core, bool *grown); /* core.job.offset -> whole.offset, the rest by fit */
+bool pack_core_init(struct pack_core *core, struct pack_job *whole); /* false: no memory */
+/* After a change of hot[]. A core that would be too large to search is not built; then the one before it
+ * stays. False: there is none, or no memory. */
+bool pack_core_build(struct pack_core *core);
+/* Complete a packing of the core, in core.job.offset, to one of the whole and return its height; `grown` says
+ * whether columns became hot because something did not fit below the target. */
+int64_t pack_core_complete(struct pack_core *core, bool *grown);
 void pack_core_release(struct pack_core *core);
 
 /* pack_tree.c: backtracking search for a packing of at most `goal`. */
@@ -137,8 +143,13 @@ struct pack_taste {
 };
 struct pack_tree;
 struct pack_tree *pack_tree_new(struct pack_job *job);
-void pack_tree_release(struct pack_tree *tree);
-bool pack_tree_dive(struct pack_tree *tree, int64_t goal, const struct pack_taste *taste, uint64_t seed,
-                    long nodes, double deadline);
+void pack_tree_release(struct pack_tree *tree); /* its stacks; the rest belongs to job->store */
+enum pack_dive {
+    PACK_DIVE_FOUND,      /* job->offset holds a packing of at most `goal` */
+    PACK_DIVE_IMPOSSIBLE, /* there is none */
+    PACK_DIVE_CUT,        /* nodes, time or memory were spent before it was known */
+};
+enum pack_dive pack_tree_dive(struct pack_tree *tree, int64_t goal, const struct pack_taste *taste,
+                              uint64_t seed, long nodes, double deadline);
 
 #endif

@@ -1,8 +1,8 @@
 /* pack_problem.c - from items to rectangles over columns, cut into independent jobs.
  *
  * The events (every lower, every upper) are walked in time; at equal times ends come before starts, because
- * lifetimes are half-open. A start that follows an end opens a new column. All rectangles of the walk are kept
- * in one array ordered by job, so that a job is a slice of it.
+ * lifetimes are half-open. A start that follows an end opens a new column. All rectangles of the walk are
+ * kept in one array ordered by job, so that a job is a slice of it.
  */
 #include "plan/pack_internal.h"
 #include <inttypes.h>
@@ -34,12 +34,15 @@ static int64_t common_divisor(int64_t a, int64_t b) {
 static enum plim_status check_item(const struct pack_item *it, int i, int64_t align, struct plim_error *err) {
     if (it->lower >= it->upper)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "item %d: its lifetime [%" PRId64 ",%" PRId64 ") is empty; lower must be below upper", i,
-                         it->lower, it->upper);
-    if (it->size < 0) return plim_fail(err, PLIM_BAD_INPUT, "item %d: its size %" PRId64 " is negative", i, it->size);
+                         "item %d: its lifetime [%" PRId64 ",%" PRId64
+                         ") is empty; lower must be below upper",
+                         i, it->lower, it->upper);
+    if (it->size < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "item %d: its size %" PRId64 " is negative", i, it->size);
     if (it->size > INT64_MAX - align + 1)
-        return plim_fail(err, PLIM_BAD_INPUT, "item %d: its size %" PRId64 " is too large to be aligned to %" PRId64,
-                         i, it->size, align);
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "item %d: its size %" PRId64 " is too large to be aligned to %" PRId64, i, it->size,
+                         align);
     return PLIM_OK;
 }
 
@@ -90,7 +93,8 @@ static enum plim_status find_columns(struct builder *b, struct pack_problem *p, 
             ended = false;
             r->a = b->columns - 1;
             if (r->size > INT64_MAX / p->unit - live)
-                return plim_fail(err, PLIM_BAD_INPUT, "the items alive at one time add up to more than 2^63-1 bytes");
+                return plim_fail(err, PLIM_BAD_INPUT,
+                                 "the items alive at one time add up to more than 2^63-1 bytes");
             live += r->size;
             b->load[b->columns - 1] = live;
             if (live > p->lower_bound) p->lower_bound = live;
@@ -120,7 +124,8 @@ static bool cut_jobs(struct builder *b, struct pack_problem *p, int64_t target) 
     size_t n = (size_t)b->n;
     struct pack_rect *rect = bump_alloc(&p->store, n * sizeof *rect);
     int *item = bump_alloc(&p->store, n * sizeof *item);
-    int64_t *offset = bump_alloc(&p->store, n * sizeof *offset), *best = bump_alloc(&p->store, n * sizeof *best);
+    int64_t *offset = bump_alloc(&p->store, n * sizeof *offset),
+            *best = bump_alloc(&p->store, n * sizeof *best);
     p->job = bump_alloc(&p->store, (size_t)p->jobs * sizeof *p->job);
     if (!rect || !item || !offset || !best || !p->job) return false;
     for (int i = 0; i < b->n; i++) p->job[b->job_of[b->rect[i].a]].n++;
@@ -129,7 +134,8 @@ static bool cut_jobs(struct builder *b, struct pack_problem *p, int64_t target) 
     for (int j = 0; j < p->jobs; j++) {
         struct pack_job *job = &p->job[j];
         int count = job->n, columns = job->columns;
-        *job = (struct pack_job){.columns = columns, .rect = rect + at, .item = item + at, .load = b->load + column};
+        *job = (struct pack_job){
+            .columns = columns, .rect = rect + at, .item = item + at, .load = b->load + column};
         job->offset = offset + at, job->best = best + at, job->store = &p->store;
         job->target = target, job->height = PACK_NONE, job->method = "none";
         at += count, column += columns;
@@ -143,8 +149,8 @@ static bool cut_jobs(struct builder *b, struct pack_problem *p, int64_t target) 
     return true;
 }
 
-enum plim_status pack_problem_build(struct pack_problem *p, const struct pack_item *items, int n, int64_t align,
-                                    int64_t capacity, struct plim_error *err) {
+enum plim_status pack_problem_build(struct pack_problem *p, const struct pack_item *items, int n,
+                                    int64_t align, int64_t capacity, struct plim_error *err) {
     struct builder b = {.items = items};
     *p = (struct pack_problem){.store = BUMP_INIT};
     if (!builder_alloc(&b, &p->store, n)) goto no_memory;

@@ -2,13 +2,13 @@
  *
  * The skyline is the height used so far in every column. A valley is a stretch of equal height between
  * higher ones. It takes the first rectangle of the given order that lies wholly inside it; when none does, it
- * is filled up to its lower wall: that space is lost, for nothing that is left could have used it. Valleys do not
- * know of each other, so it does not matter which one comes next; the pass simply walks downhill to one.
+ * is filled up to its lower wall: that space is lost, for nothing that is left could have used it. Valleys do
+ * not know of each other, so it does not matter which one comes next; the pass simply walks downhill to one.
  *
  * The skyline is a list of stretches, known by their first columns; neighbours always differ in height.
- * Which rectangle comes first among those inside [a,b) is answered by a binary tree over the rectangles sorted
- * by their first column: a node knows the best rank and the least end below it, so a search skips every
- * subtree that is too late in the order or ends too far right.
+ * Which rectangle comes first among those inside [a,b) is answered by a binary tree over the rectangles
+ * sorted by their first column: a node knows the best rank and the least end below it, so a search skips
+ * every subtree that is too late in the order or ends too far right.
  */
 #include "plan/pack_internal.h"
 
@@ -24,13 +24,13 @@ struct node {
 struct pack_skyline {
     struct pack_job *job;
     struct stretch *stretch; /* [columns], only first columns of stretches mean anything */
-    struct node *node; /* [2 * leaves] */
+    struct node *node;       /* [2 * leaves] */
     int leaves;
     int *leaf_of, *rect_of_rank; /* [n] */
-    int *first_leaf;             /* [columns + 1] the first leaf whose rectangle begins at that column or later */
+    int *first_leaf; /* [columns + 1] the first leaf whose rectangle begins at that column or later */
 };
 
-/* --- which rectangle ------------------------------------------------------------------------------------------ */
+/* --- which rectangle -------------------------------------------------------------------------------- */
 
 static void node_update(struct pack_skyline *s, int at) {
     const struct node *l = &s->node[2 * at], *r = &s->node[2 * at + 1];
@@ -67,7 +67,7 @@ static int first_inside(const struct pack_skyline *s, int a, int b) {
     return best == INT32_MAX ? -1 : s->rect_of_rank[best];
 }
 
-/* --- the skyline ------------------------------------------------------------------------------------------------ */
+/* --- the skyline ------------------------------------------------------------------------------------ */
 
 static void join_right(struct pack_skyline *s, int first) {
     struct stretch *x = &s->stretch[first];
@@ -76,7 +76,8 @@ static void join_right(struct pack_skyline *s, int first) {
     if (x->end < s->job->columns) s->stretch[x->end].left = first;
 }
 
-/* After a change of height: one stretch again with neighbours of the same height. Returns its first column. */
+/* After a change of height: one stretch again with neighbours of the same height. Returns its first column.
+ */
 static int settle(struct pack_skyline *s, int first) {
     int left = s->stretch[first].left;
     join_right(s, first);
@@ -114,9 +115,12 @@ static int64_t wall(const struct pack_skyline *s, int first, bool right) {
 static int valley_from(const struct pack_skyline *s, int first) {
     for (;;) {
         int64_t height = s->stretch[first].height;
-        if (wall(s, first, false) < height) first = s->stretch[first].left;
-        else if (wall(s, first, true) < height) first = s->stretch[first].end;
-        else return first;
+        if (wall(s, first, false) < height)
+            first = s->stretch[first].left;
+        else if (wall(s, first, true) < height)
+            first = s->stretch[first].end;
+        else
+            return first;
     }
 }
 
@@ -126,7 +130,7 @@ static int fill_up(struct pack_skyline *s, int first) {
     return settle(s, first);
 }
 
-/* --- a pass ------------------------------------------------------------------------------------------------------ */
+/* --- a pass ----------------------------------------------------------------------------------------- */
 
 static void reset(struct pack_skyline *s, const int *order) {
     for (int rank = 0; rank < s->job->n; rank++) {

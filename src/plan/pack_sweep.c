@@ -1,14 +1,15 @@
 /* pack_sweep.c - allocation as at run time, walking away from the fullest moment.
  *
- * Where the load peaks nothing may be wasted; elsewhere there is room to spare. So the rectangles alive at the
- * peak are stacked first, without gaps, and time is then walked away from the peak in both directions, freeing
- * and allocating as a run-time allocator would, only that it knows how long everything will live. On tapes of
- * transformers (activations freed in the reverse order of their making) the load falls as the walk goes on and
- * the free space stays in one piece, which is why these passes often end at the lower bound.
+ * Where the load peaks nothing may be wasted; elsewhere there is room to spare. So the rectangles alive at
+ * the peak are stacked first, without gaps, and time is then walked away from the peak in both directions,
+ * freeing and allocating as a run-time allocator would, only that it knows how long everything will live. On
+ * tapes of transformers (activations freed in the reverse order of their making) the load falls as the walk
+ * goes on and the free space stays in one piece, which is why these passes often end at the lower bound.
  *
- * Walking left is walking right on the mirror image of time: `view` holds the rectangles as the walk sees them.
- * The live rectangles form a ring in address order (prev, next; index n is the ground). The free space is an
- * array of gaps in address order, each remembering the rectangle below it; the last gap has no upper end.
+ * Walking left is walking right on the mirror image of time: `view` holds the rectangles as the walk sees
+ * them. The live rectangles form a ring in address order (prev, next; index n is the ground). The free space
+ * is an array of gaps in address order, each remembering the rectangle below it; the last gap has no upper
+ * end.
  *
  * Invariants: gaps are not empty and do not touch each other; a gap lies between gap.below and
  * next[gap.below]; offsets of the rectangles stacked at the start are never changed by a walk.
@@ -30,8 +31,8 @@ struct pack_sweep {
     struct pack_job *job;
     struct pack_rect *view;
     struct pack_key *keys; /* [2n] */
-    int *base;             /* everything, long lives first: they choose first among those that begin together */
-    int *stack;            /* what is alive at the peak, from the ground up */
+    int *base;  /* everything, long lives first: they choose first among those that begin together */
+    int *stack; /* what is alive at the peak, from the ground up */
     int *bucket, *starts, *ends, *next, *prev;
     struct gap *gap;
     int gaps, peak, stacked;
@@ -51,7 +52,7 @@ struct rule {
     choose_fn choose;
 };
 
-/* --- orders ---------------------------------------------------------------------------------------------- */
+/* --- orders ----------------------------------------------------------------------------------------- */
 
 static uint64_t longest(const struct pack_job *job, int r, int peak) {
     (void)peak;
@@ -86,7 +87,7 @@ static int sort_by(struct pack_sweep *s, int *into, key_fn key, bool only_peak) 
     return n;
 }
 
-/* --- choosing a gap ----------------------------------------------------------------------------------------- */
+/* --- choosing a gap --------------------------------------------------------------------------------- */
 
 static int64_t gap_end(const struct pack_sweep *s, int g) {
     int64_t hi = s->gap[g].hi, target = s->job->target;
@@ -141,7 +142,7 @@ static struct place choose_near(const struct pack_sweep *s, int r) {
     return best;
 }
 
-/* --- allocating and freeing ---------------------------------------------------------------------------------- */
+/* --- allocating and freeing ------------------------------------------------------------------------- */
 
 static void ring_insert(struct pack_sweep *s, int r, int below) {
     int above = s->next[below];
@@ -151,7 +152,7 @@ static void ring_insert(struct pack_sweep *s, int r, int below) {
 
 static void gap_shrink(struct pack_sweep *s, int at, int64_t lo, int64_t hi, int r) {
     struct gap *g = &s->gap[at];
-    bool above = hi < g->hi, under = lo > g->lo;
+    bool above = hi<g->hi, under = lo> g->lo;
     if (above && under) {
         memmove(g + 1, g, (size_t)(s->gaps++ - at) * sizeof *g);
         g[0].hi = lo;
@@ -185,8 +186,10 @@ static void release(struct pack_sweep *s, int r) {
     s->next[below] = above, s->prev[above] = below;
     while (first < last) { /* the first gap above lo */
         int mid = (first + last) / 2;
-        if (s->gap[mid].lo > lo) last = mid;
-        else first = mid + 1;
+        if (s->gap[mid].lo > lo)
+            last = mid;
+        else
+            first = mid + 1;
     }
     struct gap *up = &s->gap[first], *down = up - 1;
     bool joins_up = up->lo == hi, joins_down = first > 0 && down->hi == lo;
@@ -203,7 +206,7 @@ static void release(struct pack_sweep *s, int r) {
     }
 }
 
-/* --- walking ---------------------------------------------------------------------------------------------- */
+/* --- walking ---------------------------------------------------------------------------------------- */
 
 /* base[] sorted by the column in which rectangles begin (or end) for this walk; ties keep their order. */
 static void sort_by_column(struct pack_sweep *s, int *into, bool end) {
@@ -258,9 +261,9 @@ static bool walk(struct pack_sweep *s, choose_fn choose, int from) {
 }
 
 static const struct rule rules[] = {
-    [SWEEP_LONGEST_NEAR] = {longest, choose_near},   [SWEEP_EARLIEST_BEST] = {earliest, choose_best},
-    [SWEEP_LATEST_ENDS] = {latest, choose_ends},     [SWEEP_LONGEST_BEST] = {longest, choose_best},
-    [SWEEP_LEANING_NEAR] = {leaning, choose_near},   [SWEEP_EARLIEST_FIRST] = {earliest, choose_first},
+    [SWEEP_LONGEST_NEAR] = {longest, choose_near}, [SWEEP_EARLIEST_BEST] = {earliest, choose_best},
+    [SWEEP_LATEST_ENDS] = {latest, choose_ends},   [SWEEP_LONGEST_BEST] = {longest, choose_best},
+    [SWEEP_LEANING_NEAR] = {leaning, choose_near}, [SWEEP_EARLIEST_FIRST] = {earliest, choose_first},
 };
 
 int64_t pack_sweep_run(struct pack_sweep *s, enum pack_sweep_rule rule) {

@@ -26,7 +26,7 @@ enum plim_status pass_precision(struct tape *tape, enum precision precision, str
 /* Cut the head into `chunks` slices of whole GEMM_KC rows (so that the weight gradient is summed in the same
  * order whatever the number); fewer slices are made when the rows do not allow as many. */
 enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err);
-#define LOSS_CHUNK_ROWS 256
+#define LOSS_CHUNK_ROWS 512
 
 enum plim_status pass_grad(struct tape *tape, struct plim_error *err);
 

@@ -130,6 +130,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     job_request(job, &device->facts, trainer_overhead(), &t->request);
     if (status == PLIM_OK) status = trainer_check_budget(job, &t->request, err);
     if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
+    if (status == PLIM_NO_FIT && err)
+        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text, job->name);
     if (status == PLIM_OK) {
         t->planned_peak = t->plan.total;
         trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
@@ -221,7 +223,8 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     event->grad_norm = clip[CLIP_NORM];
     event->skipped = !finite;
     event->scale = t->scaler.scale;
-    if (!finite && !t->scaler.active) return not_finite(t, "gradient", event->loss, err);
+    bool scaled_out = !t->scaler.active || t->scaler.scale <= 1; /* no smaller scale could help */
+    if (!finite && scaled_out) return not_finite(t, "gradient", event->loss, err);
     t->updates += finite;
     scaler_update(&t->scaler, finite);
     return PLIM_OK;

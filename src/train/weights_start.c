@@ -24,7 +24,7 @@ struct fill {
     struct param_init init;
     uint64_t seed, stream;
     int64_t count;
-    struct plim_error errors[64]; /* by worker */
+    struct plim_error errors[]; /* by worker */
 };
 
 /* One piece of a parameter: fp32 values, then its own type and, where there is one, the master's. */
@@ -62,7 +62,8 @@ static void fill_body(void *arg, int64_t begin, int64_t end, int worker)
 static enum plim_status fresh_weights(struct trainer *t, struct plim_error *err)
 {
     const struct tape *tape = &t->plan.tape;
-    struct fill *f = calloc(1, sizeof *f);
+    int workers = threads_count(t->device->team);
+    struct fill *f = calloc(1, sizeof *f + (size_t)workers * sizeof f->errors[0]);
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while weights were made");
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
@@ -74,7 +75,7 @@ static enum plim_status fresh_weights(struct trainer *t, struct plim_error *err)
         f->stream = stream_of(tape_tensor_name(tape, i, name, sizeof name));
         f->count = tensor_count(&tape->tensors[i]);
         threads_each(t->device->team, (f->count + PIECE - 1) / PIECE, 1, fill_body, f);
-        for (int w = 0; w < 64 && status == PLIM_OK; w++)
+        for (int w = 0; w < workers && status == PLIM_OK; w++)
             if (f->errors[w].status != PLIM_OK) status = f->errors[w].status, *err = f->errors[w];
     }
     free(f);

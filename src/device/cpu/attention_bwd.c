@@ -35,14 +35,11 @@ struct worker {
     float *dq, *dk, *dv;
 };
 
-static int64_t blocks_of(int64_t n) {
-    return (n + ATTN_BLOCK - 1) / ATTN_BLOCK;
-}
-
 /* Together, some threads may have nothing to do in the last round; apart costs 7/5 of the work. */
 static struct cut cut_of(const struct attn *a, int threads) {
     int64_t items = a->batch * a->kv_heads, rounds = (items + threads - 1) / threads;
-    struct cut c = {.query_blocks = blocks_of(a->time), .key_blocks = blocks_of(a->keys)};
+    struct cut c = {.query_blocks = (a->time + a->block - 1) / a->block,
+                    .key_blocks = (a->keys + a->block - 1) / a->block};
     c.together = 7 * items >= 5 * rounds * threads;
     c.dq_room = c.together ? c.query_blocks : 1;
     c.dkv_room = c.together && a->group > 1 ? c.key_blocks : 1;
@@ -69,8 +66,8 @@ static struct worker worker_at(const struct pass *pass, int worker) {
 /* Pack a block of keys; its gradients are the worker's `room`-th, cleared when fresh. */
 static void take_keys(struct worker *s, int64_t b, int64_t kv, int64_t block, int64_t room, bool fresh) {
     const struct attn *a = &s->meeting.w->a;
-    s->key.dk = s->dk + room * ATTN_BLOCK * a->size;
-    s->key.dv = s->dv + room * ATTN_BLOCK * a->size;
+    s->key.dk = s->dk + room * a->block * a->size;
+    s->key.dv = s->dv + room * a->block * a->size;
     if (fresh) memset(s->key.dk, 0, block_gradient_bytes(a)), memset(s->key.dv, 0, block_gradient_bytes(a));
     key_side_pack(s->meeting.w, &s->key, b, kv, block);
 }
@@ -85,7 +82,7 @@ static void put_keys(const struct worker *s) {
 
 static void put_queries(const struct worker *s, int64_t b, int64_t h, int64_t block, const float *dq) {
     const struct backward *w = s->meeting.w;
-    int64_t first = block * ATTN_BLOCK, count = attn_least(ATTN_BLOCK, w->a.time - first);
+    int64_t first = block * w->a.block, count = attn_least(w->a.block, w->a.time - first);
     int64_t at = attn_query(&w->a, b, first, h);
     gradient_put(&s->meeting, dq, count, w->a.scale, w->dq, at, w->a.heads * w->a.size);
 }
@@ -96,7 +93,7 @@ static void pass_by(struct worker *s, int64_t b, int64_t h, float *dq, int64_t q
     for (int64_t i = 0; i < query_blocks; i++) {
         query_side_see(w, &s->query, b, h, i);
         if (!sides_meet(&s->query, &s->key)) continue;
-        s->query.dq = dq ? dq + i * ATTN_BLOCK * w->a.size : NULL;
+        s->query.dq = dq ? dq + i * w->a.block * w->a.size : NULL;
         query_side_pack(w, &s->query, true);
         attn_bwd_meet(&s->meeting, &s->query, &s->key);
     }
@@ -114,7 +111,7 @@ static void one_head(const struct pass *pass, struct worker *s, int64_t b, int64
         pass_by(s, b, h, s->dq, c->query_blocks);
         if (g == a->group - 1) put_keys(s);
     }
-    for (int64_t i = 0; i < c->query_blocks; i++) put_queries(s, b, h, i, s->dq + i * ATTN_BLOCK * a->size);
+    for (int64_t i = 0; i < c->query_blocks; i++) put_queries(s, b, h, i, s->dq + i * a->block * a->size);
 }
 
 static void run_together(void *arg, int64_t begin, int64_t end, int worker) {
@@ -153,7 +150,7 @@ static void run_queries(void *arg, int64_t begin, int64_t end, int worker) {
         memset(s.dq, 0, block_gradient_bytes(a));
         query_side_see(&pass->w, &s.query, b, h, block);
         query_side_pack(&pass->w, &s.query, false);
-        for (int64_t j = s.query.low / ATTN_BLOCK; j <= s.query.high / ATTN_BLOCK; j++) {
+        for (int64_t j = s.query.low / a->block; j <= s.query.high / a->block; j++) {
             key_side_pack(&pass->w, &s.key, b, h / a->group, j);
             attn_bwd_meet(&s.meeting, &s.query, &s.key);
         }

@@ -17,11 +17,11 @@
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static size_t lines_bytes(const struct attn *a, int width) {
-    return attn_packed(a, width, ATTN_BLOCK, a->size);
+    return attn_packed(a, width, a->block, a->size);
 }
 
 static size_t turned_bytes(const struct attn *a) {
-    return attn_packed(a, a->kernel->mr, a->size, ATTN_BLOCK);
+    return attn_packed(a, a->kernel->mr, a->size, a->block);
 }
 
 size_t query_side_bytes(const struct attn *a) {
@@ -33,16 +33,16 @@ size_t key_side_bytes(const struct attn *a) {
 }
 
 size_t block_gradient_bytes(const struct attn *a) {
-    return (size_t)(ATTN_BLOCK * a->size) * 4;
+    return (size_t)attn_up(a->block * a->size * 4, 64);
 }
 
 /* Scores of a block, with room for the last tile. */
 static size_t scores_bytes(const struct attn *a) {
-    return (size_t)attn_up((ATTN_BLOCK + a->kernel->mr) * a->kernel->nr * 4 + GEMM_SLACK, 64);
+    return (size_t)attn_up((a->block + a->kernel->mr) * a->kernel->nr * 4 + GEMM_SLACK, 64);
 }
 
 static size_t pairs_bytes(const struct attn *a) {
-    return ATTN_BLOCK * ATTN_BLOCK * dtype_size(a->kernel->type) + GEMM_SLACK;
+    return (size_t)attn_up(a->block * a->block * (int64_t)dtype_size(a->kernel->type) + GEMM_SLACK, 64);
 }
 
 static size_t rows_bytes(const struct attn *a) {
@@ -87,8 +87,8 @@ void query_side_see(const struct backward *w, struct query_side *s, int64_t b, i
     int64_t nr = a->kernel->nr;
     s->b = b;
     s->h = h;
-    s->first = block * ATTN_BLOCK;
-    s->count = attn_least(ATTN_BLOCK, a->time - s->first);
+    s->first = block * a->block;
+    s->count = attn_least(a->block, a->time - s->first);
     s->low = a->keys;
     s->high = -1;
     for (int64_t i = 0; i < s->count; i += nr) {
@@ -112,7 +112,7 @@ void query_side_pack(const struct backward *w, struct query_side *s, bool for_ke
         gemm_pack_side(kernel, true, s->q_turned, q, a->type, 1, stride, a->size, s->count);
         gemm_pack_side(kernel, true, s->do_turned, d_o, a->type, 1, stride, a->size, s->count);
     }
-    for (int64_t i = 0; i < ATTN_BLOCK; i++) {
+    for (int64_t i = 0; i < a->block; i++) {
         bool there = i < s->count;
         s->lse[i] = there ? w->lse[stat + i] * 1.44269504f : __builtin_inff();
         s->delta[i] = there ? w->delta[stat + i] : 0;
@@ -123,8 +123,8 @@ void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int6
     const struct attn *a = &w->a;
     s->b = b;
     s->kv = kv;
-    s->first = block * ATTN_BLOCK;
-    s->count = attn_least(ATTN_BLOCK, a->keys - s->first);
+    s->first = block * a->block;
+    s->count = attn_least(a->block, a->keys - s->first);
     int64_t stride = a->kv_heads * a->size, at = attn_key(a, b, s->first, kv);
     const void *k = attn_at(a, w->k, at), *v = attn_at(a, w->v, at);
     gemm_pack_side(a->kernel, true, s->k, k, a->type, stride, 1, s->count, a->size);
@@ -156,7 +156,7 @@ static struct attn_cut meet_panel(const struct meeting *m, const struct query_si
                              .scale = a->scale2,
                              .lse = qs->lse + p * nr,
                              .delta = qs->delta + p * nr,
-                             .panel_step = ATTN_BLOCK * nr};
+                             .panel_step = a->block * nr};
     if (cut.masked || !whole) grad.mask = attn_mask(a, &qs->panels[p], ks->first, room);
     if (ks->dk) {
         grad.p_turned = attn_packed_at(a, m->p_turned, p * nr * nr);
@@ -182,8 +182,8 @@ static void collect_keys(const struct meeting *m, const struct query_side *qs, c
         end = p + 1;
     }
     if (from >= end) return;
-    int64_t base = (int64_t)panel * ATTN_BLOCK * nr, size = (int64_t)dtype_size(a->kernel->type);
-    for (int p = from; p < end; p++) { /* no hole is known in practice; a hole counts for nothing */
+    int64_t base = (int64_t)panel * a->block * nr, size = (int64_t)dtype_size(a->kernel->type);
+    for (int p = from; p < end; p++) { /* holes come from positions out of order */
         if (panel * nr >= cuts[p].from && panel * nr < cuts[p].end) continue;
         memset(attn_packed_at(a, m->p_turned, base + p * nr * nr), 0, (size_t)(nr * nr * size));
         memset(attn_packed_at(a, m->ds_turned, base + p * nr * nr), 0, (size_t)(nr * nr * size));

@@ -1,6 +1,6 @@
 /* attention_bwd_block.h - what a block of queries and a block of keys give each other in the backward pass.
  *
- * A query side holds up to ATTN_BLOCK queries of one head, a key side as many keys of one kv head, both
+ * A query side holds up to a.block queries of one head, a key side as many keys of one kv head, both
  * packed for the products they take part in, and both with fp32 gradients in panels [size][nr] (the
  * transposed form matrix kernels leave). A side without gradients takes part and collects none.
  *
@@ -51,7 +51,7 @@ struct meeting {
     const struct backward *w;
     float *scores, *dp;
     void *packed, *p_turned, *ds_turned;
-    float *rows; /* [nr][size rounded up to 4], for side_put */
+    float *rows; /* [nr][size rounded up to 4], for gradient_put */
 };
 
 /* Bytes of a side's packed blocks, of a block's gradient, and of a meeting. */

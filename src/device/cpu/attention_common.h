@@ -14,6 +14,7 @@
 
 #include "device/cpu/attention_rows.h"
 #include "device/device.h"
+#include <assert.h>
 
 struct attn {
     int64_t batch, time, heads, size, keys, kv_heads;
@@ -22,18 +23,32 @@ struct attn {
     bool cached;
     int64_t window;      /* 0: none */
     float scale, scale2; /* of scores; the same for exponentials to base 2 */
+    int64_t block;       /* queries or keys of a block in the backward pass, a multiple of nr */
     const struct gemm_kernel *kernel;
     const struct attn_rows *rows;
 };
 
 enum {
     ATTN_MAX_SIZE = 256, /* of a head */
-    ATTN_BLOCK = 192,    /* queries, and in the backward pass keys, of a block: a multiple of nr */
+    ATTN_BLOCK = 192,    /* rows of a block at most: a multiple of every nr */
 };
+
+static inline int64_t attn_least(int64_t x, int64_t y) {
+    return x < y ? x : y;
+}
+
+static inline int64_t attn_most(int64_t x, int64_t y) {
+    return x > y ? x : y;
+}
+
+static inline int64_t attn_up(int64_t n, int64_t step) {
+    return (n + step - 1) / step * step;
+}
 
 /* Shape of an attn or attn_bwd op; `q` is the slot of q, k follows. */
 static inline struct attn attn_of(const struct tensor *const *desc, const struct op *op, int q) {
     const struct tensor *qd = desc[q], *kd = desc[q + 1];
+    assert(qd->dim[3] <= ATTN_MAX_SIZE && qd->dim[2] % kd->dim[2] == 0);
     struct attn a = {.batch = qd->dim[0],
                      .time = qd->dim[1],
                      .heads = qd->dim[2],
@@ -52,19 +67,8 @@ static inline struct attn attn_of(const struct tensor *const *desc, const struct
         a.kernel = &gemm_plain_f32;
         a.rows = attn_rows_for(a.kernel);
     }
+    a.block = attn_least(ATTN_BLOCK, attn_up(attn_most(a.time, a.keys), a.kernel->nr));
     return a;
-}
-
-static inline int64_t attn_least(int64_t x, int64_t y) {
-    return x < y ? x : y;
-}
-
-static inline int64_t attn_most(int64_t x, int64_t y) {
-    return x > y ? x : y;
-}
-
-static inline int64_t attn_up(int64_t n, int64_t step) {
-    return (n + step - 1) / step * step;
 }
 
 /* Element `index` of x, which is of the op's type. */

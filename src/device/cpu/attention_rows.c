@@ -1,6 +1,5 @@
 /* attention_rows.c - the panel arithmetic of attention for the architecture's baseline, and the choice of the
  * table that goes with a matrix kernel. */
-#include "device/cpu/attention_rows.h"
 #include "device/cpu/attention_rows_tables.h"
 #include "device/cpu/vexp.h"
 

@@ -3,8 +3,8 @@
  * A panel belongs to `width` queries (the columns nr of the matrix kernel in use): row k of it holds, side by
  * side, one value of each query for key k. That is what a matrix kernel leaves when K times Q' is written
  * with leading dimension nr, and, for kg = 1, it is already the packed form of the right operand of V' P'
- * (see gemm_kernel.h): scores become probabilities in place and are multiplied without being moved. For kg >
- * 1 the probabilities are rounded to bf16 and written to a second, packed panel on the way.
+ * (see gemm_kernel.h): scores become probabilities in place and are multiplied without being moved.
+ * With a larger kg the probabilities are rounded to bf16 and written to a second, packed panel on the way.
  *
  * Rows are cut in groups of four; panels have room for their last group.
  *
@@ -35,9 +35,9 @@ struct attn_softmax {
 };
 
 struct attn_grad {
-    float *score;     /* [rows][width] in, spoilt */
-    float *dp;        /* [rows][width] in; out: dS when kg is 1 */
-    uint16_t *packed; /* dS, packed, when kg > 1 */
+    const float *score; /* [rows][width] */
+    float *dp;          /* [rows][width] in; out: dS when kg is 1 */
+    uint16_t *packed;   /* dS, packed, when kg > 1 */
     int width;
     int from, end; /* multiples of width */
     float scale;   /* as above */
@@ -59,8 +59,7 @@ struct attn_rows {
     void (*fade)(float *x, int64_t rows, int width, const float *by);
     /* dst[line][i] = src[i][line] * by[line], i < n, line < width; ld >= n rounded up to 4 */
     void (*turn)(float *dst, int64_t ld, const float *src, int64_t n, int width, const float *by);
-    /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to the next multiple of 8; rows ld and stride apart.
-     */
+    /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to a multiple of 8; rows ld and stride apart. */
     void (*widen)(float *dst, int64_t ld, const void *src, int64_t stride, enum dtype type, int64_t n,
                   int rows);
     /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d a multiple of 8, n of 4. */

@@ -1,11 +1,11 @@
 /* gemm_block.c - tiles of C.
  *
  * Between blocks of k a tile lives in C itself (F32 C), in the worker's running sums (narrow C, several
- * blocks of k), or nowhere (narrow C, one block). Wherever it lives, its value goes through the same steps:
+ * blocks of k), or nowhere (narrow C, one block). Its value goes through these steps, the same ones however
+ * the problem is cut; every sum is made from zero by the kernel:
  *
- *     start = add + bias          before the first block (nothing, when there is neither)
- *     value = value + sum         after each block; the sum was made from zero by the kernel
- *     C = round(value)            after the last block, when C is narrow
+ *     F32 C       C = add + bias; C = C + sum after each block of k
+ *     narrow C    value = value + sum after each block; after the last one C = round(value + (add + bias))
  *
  * A kernel writes whole rows of a tile; where C ends inside a tile it writes beside C and the columns that
  * exist are copied.
@@ -16,71 +16,58 @@ static inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* ---- the start ---- */
-
-static void widen(float *dst, const void *src, enum dtype type, int64_t at, int n) {
-    dtype_convert(dst, DT_F32, (const char *)src + at * (int64_t)dtype_size(type), type, n);
-}
-
-static void start_bf16(float *restrict tile, int64_t ld, const uint16_t *restrict add, int64_t add_ld,
-                       const float *restrict bias, int rows, int cols) {
-    for (int r = 0; r < rows; r++, tile += ld, add += add_ld) {
-        for (int j = 0; j < cols; j++) tile[j] = bf16_to_f32(add[j]) + bias[j];
-    }
-}
-
-static void start_f32(float *tile, int64_t ld, const float *add, int64_t add_ld, const float *restrict bias,
-                      int rows, int cols) {
-    for (int r = 0; r < rows; r++, tile += ld, add += add_ld) {
-        for (int j = 0; j < cols; j++) tile[j] = add[j] + bias[j];
-    }
-}
-
-/* tile[rows,cols] = add + bias. */
-static void start_tile(const struct gemm *g, float *tile, int64_t ld, int64_t m, int64_t n, int rows,
-                       int cols) {
-    float bias[GEMM_MAX_NR] = {0}, wide[GEMM_MAX_NR];
-    int64_t at = m * g->c_rs + n;
-    if (g->bias) widen(bias, g->bias, g->ab_type, n, cols);
-    if (!g->add) {
-        for (int r = 0; r < rows; r++, tile += ld) memcpy(tile, bias, (size_t)cols * sizeof *bias);
-    } else if (g->c_type == DT_BF16) {
-        start_bf16(tile, ld, (const uint16_t *)g->add + at, g->c_rs, bias, rows, cols);
-    } else if (g->c_type == DT_F32) {
-        start_f32(tile, ld, (const float *)g->add + at, g->c_rs, bias, rows, cols);
-    } else {
-        for (int r = 0; r < rows; r++, tile += ld, at += g->c_rs) {
-            widen(wide, g->add, g->c_type, at, cols);
-            start_f32(tile, ld, wide, 0, bias, 1, cols);
-        }
-    }
-}
-
-/* ---- the end ---- */
-
-static void copy_tile(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int rows, int cols) {
-    for (int r = 0; r < rows; r++, dst += dst_ld, src += src_ld) memcpy(dst, src, (size_t)cols * sizeof *dst);
-}
-
-static void round_tile(const struct gemm_block *block, const float *tile, uint16_t *c, int rows, int cols) {
-    const struct gemm *g = block->g;
-    if (g->c_type == DT_BF16) {
-        block->kernel->round(c, g->c_rs, tile, rows, cols);
-        return;
-    }
-    for (int r = 0; r < rows; r++, c += g->c_rs, tile += block->kernel->nr) {
-        dtype_convert(c, g->c_type, tile, DT_F32, cols);
-    }
-}
-
-/* ---- one tile ---- */
-
+/* A tile under way. */
 struct tile {
     const char *a, *b; /* panels */
     bool packed;       /* b is */
     int64_t m, n;
     int rows, cols;
+    float bias[GEMM_MAX_NR]; /* of these columns; zero where there is none */
 };
+
+/* ---- add and bias ---- */
+
+static void widen(float *dst, const void *src, enum dtype type, int64_t at, int n) {
+    dtype_convert(dst, DT_F32, (const char *)src + at * (int64_t)dtype_size(type), type, n);
+}
+
+/* extra[cols] = add + bias for one row of a tile; at least one of the two is there. */
+static void find_extra(const struct gemm *g, const struct tile *t, int row, float *extra) {
+    if (!g->add) {
+        memcpy(extra, t->bias, (size_t)t->cols * sizeof *extra);
+        return;
+    }
+    widen(extra, g->add, g->c_type, (t->m + row) * g->c_rs + t->n, t->cols);
+    for (int j = 0; j < t->cols; j++) extra[j] += t->bias[j];
+}
+
+static void start_tile(const struct gemm *g, const struct tile *t, float *value, int64_t ld) {
+    for (int r = 0; r < t->rows; r++) find_extra(g, t, r, value + r * ld);
+}
+
+/* C = round(value + (add + bias)), value's rows nr apart. */
+static void finish_tile(const struct gemm_block *block, const struct tile *t, float *value) {
+    const struct gemm *g = block->g;
+    uint16_t *c = (uint16_t *)g->c + t->m * g->c_rs + t->n;
+    int nr = block->kernel->nr;
+    for (int r = 0; (g->add || g->bias) && r < t->rows; r++) {
+        float extra[GEMM_MAX_NR];
+        find_extra(g, t, r, extra);
+        for (int j = 0; j < t->cols; j++) value[r * nr + j] += extra[j];
+    }
+    if (g->c_type == DT_BF16) {
+        block->kernel->round(c, g->c_rs, value, t->rows, t->cols);
+        return;
+    }
+    for (int r = 0; r < t->rows; r++, c += g->c_rs)
+        dtype_convert(c, g->c_type, value + r * nr, DT_F32, t->cols);
+}
+
+static void copy_tile(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int rows, int cols) {
+    for (int r = 0; r < rows; r++, dst += dst_ld, src += src_ld) memcpy(dst, src, (size_t)cols * sizeof *dst);
+}
+
+/* ---- one tile ---- */
 
 static void run(const struct gemm_block *block, const struct tile *t, float *c, int64_t ldc,
                 bool accumulate) {
@@ -95,7 +82,7 @@ static void tile_in_c(const struct gemm_block *block, const struct tile *t) {
     const struct gemm *g = block->g;
     float *c = (float *)g->c + t->m * g->c_rs + t->n;
     if (block->k == 0 && (g->bias || (g->add && g->add != g->c))) {
-        start_tile(g, c, g->c_rs, t->m, t->n, t->rows, t->cols);
+        start_tile(g, t, c, g->c_rs);
     }
     run(block, t, c, g->c_rs, block->k > 0 || g->add || g->bias);
 }
@@ -109,7 +96,7 @@ static void tile_at_edge(const struct gemm_block *block, const struct tile *t) {
     if (block->k > 0) {
         copy_tile(tile, nr, c, g->c_rs, t->rows, t->cols);
     } else if (g->add || g->bias) {
-        start_tile(g, tile, nr, t->m, t->n, t->rows, t->cols);
+        start_tile(g, t, tile, nr);
     }
     run(block, t, tile, nr, block->k > 0 || g->add || g->bias);
     copy_tile(c, g->c_rs, tile, nr, t->rows, t->cols);
@@ -119,22 +106,19 @@ static void tile_at_edge(const struct gemm_block *block, const struct tile *t) {
 static void tile_narrow(const struct gemm_block *block, const struct tile *t, float *sums) {
     const struct gemm *g = block->g;
     const struct gemm_kernel *kernel = block->kernel;
-    _Alignas(64) float stack[GEMM_MAX_MR * GEMM_MAX_NR];
-    float *tile = sums ? sums : stack;
-    uint16_t *c = (uint16_t *)g->c + t->m * g->c_rs + t->n;
-    bool accumulate = block->k > 0 || g->add || g->bias, whole = t->cols == kernel->nr;
-    if (block->k == 0 && accumulate) {
-        if (!whole) memset(tile, 0, (size_t)(t->rows * kernel->nr) * sizeof *tile);
-        start_tile(g, tile, kernel->nr, t->m, t->n, t->rows, t->cols);
-    }
-    bool last = block->k + block->depth >= g->k,
-         fused = kernel->run_round && g->c_type == DT_BF16 && t->packed;
-    if (last && fused && whole && t->rows == kernel->mr) {
-        kernel->run_round(t->a, t->b, block->depth, accumulate ? tile : NULL, c, g->c_rs);
+    bool first = block->k == 0, last = block->k + block->depth >= g->k;
+    bool whole = t->cols == kernel->nr && t->rows == kernel->mr;
+    if (last && whole && kernel->run_round && g->c_type == DT_BF16 && t->packed) {
+        int64_t at = t->m * g->c_rs + t->n;
+        kernel->run_round(t->a, t->b, block->depth, first ? NULL : sums,
+                          g->add ? (const uint16_t *)g->add + at : NULL, g->bias ? t->bias : NULL,
+                          (uint16_t *)g->c + at, g->c_rs);
         return;
     }
-    run(block, t, tile, kernel->nr, accumulate);
-    if (last) round_tile(block, tile, c, t->rows, t->cols);
+    _Alignas(64) float stack[GEMM_MAX_MR * GEMM_MAX_NR];
+    float *value = sums ? sums : stack;
+    run(block, t, value, kernel->nr, !first);
+    if (last) finish_tile(block, t, value);
 }
 
 /* ---- the block ---- */
@@ -147,6 +131,7 @@ static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t
     t->cols = (int)least(kernel->nr, block->cols - line);
     t->n = block->n + line;
     t->packed = !block->in_place;
+    if (g->bias) widen(t->bias, g->bias, g->ab_type, t->n, t->cols);
     t->b = block->b +
            (block->in_place ? line * g->b_cs : j * gemm_panel(kernel, kernel->nr, block->depth)) * size;
     if (block->in_place && t->cols < kernel->nr) {
@@ -157,18 +142,28 @@ static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t
     }
 }
 
+/* `bytes` of the panel of B after this one, which nobody has touched since it was packed. */
+static inline void prefetch_next(const char *at, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+
 void gemm_block_multiply(const struct gemm_block *block) {
     const struct gemm_kernel *kernel = block->kernel;
-    int64_t a_step = gemm_panel(kernel, kernel->mr, block->depth) * (int64_t)dtype_size(kernel->type);
+    int64_t size = (int64_t)dtype_size(kernel->type);
+    int64_t a_step = gemm_panel(kernel, kernel->mr, block->depth) * size;
+    int64_t b_step = gemm_panel(kernel, kernel->nr, block->depth) * size;
+    int64_t share = b_step * kernel->mr / (block->rows + kernel->mr) + 64; /* to prefetch with each tile */
     bool f32 = block->g->c_type == DT_F32;
     float *sums = block->sums;
     struct tile t = {0};
     for (int64_t j = 0; j * kernel->nr < block->cols; j++) {
         find_panel(block, j, &t);
+        const char *next = t.b + b_step;
         t.a = block->a;
-        for (int64_t i = 0; i < block->rows; i += kernel->mr, t.a += a_step) {
+        for (int64_t i = 0; i < block->rows; i += kernel->mr, t.a += a_step, next += share) {
             t.m = block->m + i;
             t.rows = (int)least(kernel->mr, block->rows - i);
+            if (t.packed) prefetch_next(next, share);
             if (!f32) {
                 tile_narrow(block, &t, sums);
                 if (sums) sums += kernel->mr * kernel->nr;

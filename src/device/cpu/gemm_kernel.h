@@ -43,9 +43,10 @@ typedef void gemm_tile(const void *a, const void *b, int64_t k, float *c, int64_
 /* C[rows,cols] = tile, rounded to bf16; the tile's rows are nr apart. */
 typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols);
 
-/* C[mr,nr] = sums + A.B, rounded to bf16; sums may be NULL, its rows are nr apart. Whole tiles only. */
-typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, uint16_t *c,
-                             int64_t ldc);
+/* C[mr,nr] = (sums + A.B) + (add + bias), rounded to bf16. Each of the three may be NULL: fp32 sums with rows
+ * nr apart, bf16 add with rows ldc apart (it may be c), fp32 bias[nr]. Whole tiles only. */
+typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, const uint16_t *add,
+                             const float *bias, uint16_t *c, int64_t ldc);
 
 /* As gemm_tile, for few rows and an unpacked B: nr lines of the kernel's type, contiguous over k, ls apart.
  */

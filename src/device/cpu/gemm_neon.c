@@ -85,7 +85,7 @@ const struct gemm_kernel gemm_neon_f32 = {
     .run = f32_run,
     .round = round_plain,
     .few = gemm_neon_f32_few,
-    .few_rows = GEMM_NEON_MR,
+    .few_rows = 4,
 };
 
 #endif

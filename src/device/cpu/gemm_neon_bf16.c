@@ -8,6 +8,7 @@
 
 #if defined(__aarch64__)
 
+#define INLINE      static inline __attribute__((always_inline))
 #define MM(c, a, b) "bfmmla v" #c ".4s, v" #a ".8h, v" #b ".8h\n"
 
 /* v0..v3: row pairs of A; v4..v7: column pairs of B in turn, six per step of four k. The block of row pair r
@@ -66,57 +67,86 @@ GEMM_BF16_CODE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64
     }
 }
 
-GEMM_BF16_CODE static inline uint16x4_t bfcvtn(float32x4_t x) {
+GEMM_BF16_CODE INLINE uint16x4_t bfcvtn(float32x4_t x) {
     uint16x4_t y;
     __asm__("bfcvtn %0.4h, %1.4s" : "=w"(y) : "w"(x));
     return y;
 }
 
-GEMM_BF16_CODE static inline uint16x8_t bfcvtn2(float32x4_t x, float32x4_t y) {
+GEMM_BF16_CODE INLINE uint16x8_t bfcvtn2(float32x4_t x, float32x4_t y) {
     uint16x8_t z = vcombine_u16(bfcvtn(x), vdup_n_u16(0));
     __asm__("bfcvtn2 %0.8h, %1.4s" : "+w"(z) : "w"(y));
     return z;
 }
 
-GEMM_BF16_CODE static inline uint16_t *round_row(uint16_t *c, int64_t ldc, float32x4_t x, float32x4_t y,
-                                                 float32x4_t z) {
+GEMM_BF16_CODE INLINE uint16_t *round_row(uint16_t *c, int64_t ldc, float32x4_t x, float32x4_t y,
+                                          float32x4_t z) {
     vst1q_u16(c, bfcvtn2(x, y));
     vst1_u16(c + 8, bfcvtn(z));
     return c + ldc;
 }
 
-/* Two rows of twelve from six 2x2 blocks, rounded. */
-GEMM_BF16_CODE static inline uint16_t *round_pair(uint16_t *c, int64_t ldc, float32x4_t x0, float32x4_t x1,
-                                                  float32x4_t x2, float32x4_t x3, float32x4_t x4,
-                                                  float32x4_t x5, const float *sums) {
-    float32x4_t r0 = GEMM_JOIN(vzip1q_f64, x0, x1), r1 = GEMM_JOIN(vzip1q_f64, x2, x3),
-                r2 = GEMM_JOIN(vzip1q_f64, x4, x5);
-    float32x4_t r3 = GEMM_JOIN(vzip2q_f64, x0, x1), r4 = GEMM_JOIN(vzip2q_f64, x2, x3),
-                r5 = GEMM_JOIN(vzip2q_f64, x4, x5);
-    if (sums) {
-        r0 = vaddq_f32(vld1q_f32(sums), r0), r1 = vaddq_f32(vld1q_f32(sums + 4), r1);
-        r2 = vaddq_f32(vld1q_f32(sums + 8), r2), r3 = vaddq_f32(vld1q_f32(sums + 12), r3);
-        r4 = vaddq_f32(vld1q_f32(sums + 16), r4), r5 = vaddq_f32(vld1q_f32(sums + 20), r5);
+/* What a tile gets on its way out: the sums of earlier blocks of k, then add + bias. */
+struct extras {
+    const float *sums;
+    const uint16_t *add;
+    bool late; /* there is an add or a bias */
+    float32x4_t bias[3];
+};
+
+/* One row of twelve: complete it, round it, store it. */
+GEMM_BF16_CODE INLINE uint16_t *finish_row(uint16_t *c, int64_t ldc, float32x4_t x, float32x4_t y,
+                                           float32x4_t z, struct extras *e) {
+    if (e->sums) {
+        x = vaddq_f32(vld1q_f32(e->sums), x);
+        y = vaddq_f32(vld1q_f32(e->sums + 4), y);
+        z = vaddq_f32(vld1q_f32(e->sums + 8), z);
+        e->sums += GEMM_NEON_NR;
     }
-    return round_row(round_row(c, ldc, r0, r1, r2), ldc, r3, r4, r5);
+    if (e->late) {
+        float32x4_t p = e->bias[0], q = e->bias[1], r = e->bias[2];
+        if (e->add) {
+            uint16x8_t low = vld1q_u16(e->add);
+            p = vaddq_f32(vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(low), 16)), p);
+            q = vaddq_f32(vreinterpretq_f32_u32(vshll_high_n_u16(low, 16)), q);
+            r = vaddq_f32(vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(e->add + 8), 16)), r);
+            e->add += ldc;
+        }
+        x = vaddq_f32(x, p), y = vaddq_f32(y, q), z = vaddq_f32(z, r);
+    }
+    return round_row(c, ldc, x, y, z);
 }
 
+/* Two rows from six 2x2 blocks. */
+GEMM_BF16_CODE INLINE uint16_t *finish_pair(uint16_t *c, int64_t ldc, float32x4_t x0, float32x4_t x1,
+                                            float32x4_t x2, float32x4_t x3, float32x4_t x4, float32x4_t x5,
+                                            struct extras *e) {
+    c = finish_row(c, ldc, GEMM_JOIN(vzip1q_f64, x0, x1), GEMM_JOIN(vzip1q_f64, x2, x3),
+                   GEMM_JOIN(vzip1q_f64, x4, x5), e);
+    return finish_row(c, ldc, GEMM_JOIN(vzip2q_f64, x0, x1), GEMM_JOIN(vzip2q_f64, x2, x3),
+                      GEMM_JOIN(vzip2q_f64, x4, x5), e);
+}
+
+#define FINISH_PAIRS(e)                                                                                      \
+    c = finish_pair(c, ldc, c0, c1, c2, c3, c4, c5, e);                                                      \
+    c = finish_pair(c, ldc, c6, c7, c8, c9, c10, c11, e);                                                    \
+    c = finish_pair(c, ldc, c12, c13, c14, c15, c16, c17, e);                                                \
+    finish_pair(c, ldc, c18, c19, c20, c21, c22, c23, e)
+
 GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_t k, const float *sums,
-                                          uint16_t *c, int64_t ldc) {
+                                          const uint16_t *add, const float *bias, uint16_t *c, int64_t ldc) {
     const uint16_t *a = ap, *b = bp;
     int64_t n = (k + 3) / 4;
     ACCUMULATORS;
     BF16_LOOP;
-#define ROUND_PAIRS(s0, s1, s2, s3)                                                                          \
-    c = round_pair(c, ldc, c0, c1, c2, c3, c4, c5, s0);                                                      \
-    c = round_pair(c, ldc, c6, c7, c8, c9, c10, c11, s1);                                                    \
-    c = round_pair(c, ldc, c12, c13, c14, c15, c16, c17, s2);                                                \
-    round_pair(c, ldc, c18, c19, c20, c21, c22, c23, s3)
-    if (sums) {
-        ROUND_PAIRS(sums, sums + 24, sums + 48, sums + 72);
-    } else {
-        ROUND_PAIRS(NULL, NULL, NULL, NULL);
+    struct extras e = {sums, add, add || bias, {{0}}};
+    if (!sums && !e.late) {
+        struct extras none = {0};
+        FINISH_PAIRS(&none);
+        return;
     }
+    for (int j = 0; bias && j < 3; j++) e.bias[j] = vld1q_f32(bias + 4 * j);
+    FINISH_PAIRS(&e);
 }
 
 static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,

@@ -1,0 +1,86 @@
+/* model_run.c - see model_run.h. */
+#include "support/model_run.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+const char *golden_model(const char *name, char *buf, size_t size) {
+    const char *src = getenv("SRC_DIR");
+    snprintf(buf, size, "%s/tests/golden/%s", src ? src : ".", name);
+    return buf;
+}
+
+static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t first_row) {
+    static int32_t ids[MODEL_RUN_ROWS * MODEL_RUN_TIME], targets[MODEL_RUN_ROWS * MODEL_RUN_TIME],
+        pos[MODEL_RUN_ROWS * MODEL_RUN_TIME];
+    size_t bytes = (size_t)(rows * MODEL_RUN_TIME) * sizeof *ids;
+    for (int64_t i = 0; i < rows * MODEL_RUN_TIME; i++) {
+        int64_t at = first_row * MODEL_RUN_TIME + i + step * 7;
+        ids[i] = (int32_t)(at * at % 127), targets[i] = (int32_t)((at * 3 + 1) % 127);
+        pos[i] = (int32_t)(i % MODEL_RUN_TIME);
+    }
+    rig_write(rig, "ids", ids, bytes);
+    rig_write(rig, "targets", targets, bytes);
+    rig_write(rig, "pos", pos, bytes);
+}
+
+static void write_scalars(struct model_rig *rig, int step) {
+    float scalars[SCALAR_COUNT] = {0};
+    scalars[SCALAR_LOSS_GRAD] = 1.0f / (MODEL_RUN_ROWS * MODEL_RUN_TIME);
+    scalars[SCALAR_LR] = 1e-2f;
+    scalars[SCALAR_BIAS1] = (float)(1 - pow(0.9, step + 1));
+    scalars[SCALAR_BIAS2] = (float)(1 - pow(0.999, step + 1));
+    scalars[SCALAR_CLIP] = 1, scalars[SCALAR_UNSCALE] = 1;
+    rig_write(rig, "step.scalars", scalars, sizeof scalars);
+}
+
+static uint64_t hash_weights(struct model_rig *rig) {
+    uint64_t hash = 1469598103934665603ull;
+    for (int i = 0; i < rig->tape.ntensors; i++) {
+        const struct tensor *t = &rig->tape.tensors[i];
+        if (t->cls != CLASS_PARAM || t->view_of >= 0) continue;
+        size_t bytes = (size_t)tensor_bytes(t);
+        unsigned char *data = malloc(bytes);
+        assert_non_null(data);
+        rig_read(rig, i, data, bytes);
+        for (size_t k = 0; k < bytes; k++) hash = (hash ^ data[k]) * 1099511628211ull;
+        free(data);
+    }
+    return hash;
+}
+
+void model_run(struct model_run *run, const char *golden, const struct rig_options *options, int steps) {
+    struct model_rig rig;
+    struct rig_options o = *options;
+    char path[512];
+    int64_t micros = o.accumulation ? o.accumulation : 1;
+    memset(run, 0, sizeof *run);
+    o.model = golden_model(golden, path, sizeof path);
+    o.batch = MODEL_RUN_ROWS / micros, o.time = MODEL_RUN_TIME, o.head = HEAD_LOSS, o.grad = o.update = true;
+    rig_open(&rig, &o);
+    assert_true(steps <= MODEL_RUN_STEPS);
+    for (run->steps = 0; run->steps < steps; run->steps++) {
+        double loss[2];
+        write_scalars(&rig, run->steps);
+        for (int64_t m = 0; m < micros; m++) {
+            write_micro(&rig, o.batch, run->steps, m * o.batch);
+            if (exec_loop(&rig.exec, m, &rig.err) != PLIM_OK) fail_msg("%s", rig.err.text);
+        }
+        rig_read(&rig, tape_find(&rig.tape, "loss", -1), loss, sizeof loss);
+        if (exec_update(&rig.exec, &rig.err) != PLIM_OK) fail_msg("%s", rig.err.text);
+        assert_true(loss[1] == MODEL_RUN_ROWS * MODEL_RUN_TIME);
+        run->loss[run->steps] = loss[0] / loss[1];
+    }
+    run->weights = hash_weights(&rig);
+    rig_close(&rig);
+}
+
+bool model_run_same(const struct model_run *a, const struct model_run *b) {
+    return a->weights == b->weights && a->steps == b->steps && !memcmp(a->loss, b->loss, sizeof a->loss);
+}

@@ -1,0 +1,124 @@
+/* test_exec.c - the disk tier, and that state on it gives the same bits as state in the arena. */
+#include "support/model_run.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static struct plim_error err;
+
+#define PIECES 200
+#define PIECE  4096
+
+static void fill(unsigned char *to, int piece) {
+    for (int i = 0; i < PIECE; i++) to[i] = (unsigned char)(piece * 31 + i);
+}
+
+static struct far_store *open_filled(void) {
+    struct far_store *far;
+    unsigned char data[PIECE];
+    if (far_open("/tmp", (uint64_t)PIECES * PIECE, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < PIECES; i++) {
+        fill(data, i);
+        assert_int_equal(far_write(far, data, PIECE, (uint64_t)i * PIECE, &err), PLIM_OK);
+    }
+    return far;
+}
+
+/* More requests than the ring holds: asking waits for room instead of losing any. */
+static void test_read_ahead(void **state) {
+    (void)state;
+    struct far_store *far = open_filled();
+    unsigned char *got = calloc(PIECES, PIECE), want[PIECE];
+    uint64_t tickets[PIECES];
+    assert_non_null(got);
+    for (int i = 0; i < PIECES; i++) {
+        int piece = PIECES - 1 - i;
+        tickets[piece] = far_read_ahead(far, got + (size_t)piece * PIECE, PIECE, (uint64_t)piece * PIECE);
+    }
+    for (int i = 0; i < PIECES; i++) { /* waiting in another order than asking */
+        assert_int_equal(far_wait(far, tickets[i], &err), PLIM_OK);
+        fill(want, i);
+        assert_memory_equal(got + (size_t)i * PIECE, want, PIECE);
+    }
+    assert_int_equal(far_read(far, got, PIECE, 5 * PIECE, &err), PLIM_OK);
+    fill(want, 5);
+    assert_memory_equal(got, want, PIECE);
+    far_close(far);
+    free(got);
+}
+
+/* Closing with requests under way: they finish, nothing hangs. */
+static void test_close_in_flight(void **state) {
+    (void)state;
+    unsigned char *got = calloc(PIECES, PIECE), want[PIECE];
+    assert_non_null(got);
+    for (int round = 0; round < 5; round++) {
+        struct far_store *far = open_filled();
+        for (int i = 0; i < 30; i++) far_read_ahead(far, got + (size_t)i * PIECE, PIECE, (uint64_t)i * PIECE);
+        far_close(far);
+        fill(want, 29);
+        assert_memory_equal(got + 29 * PIECE, want, PIECE);
+    }
+    free(got);
+}
+
+/* A read that fails is told to whoever waits, and stays told. */
+static void test_errors_are_kept(void **state) {
+    (void)state;
+    struct far_store *far = open_filled();
+    unsigned char got[PIECE];
+    uint64_t good = far_read_ahead(far, got, PIECE, 0);
+    assert_int_equal(far_wait(far, good, &err), PLIM_OK);
+    uint64_t bad = far_read_ahead(far, got, PIECE, (uint64_t)(PIECES + 1) * PIECE);
+    assert_int_not_equal(far_wait(far, bad, &err), PLIM_OK);
+    assert_true(err.text[0] != 0);
+    assert_int_not_equal(far_read(far, got, PIECE, 0, &err), PLIM_OK);
+    far_close(far);
+}
+
+static void test_no_folder(void **state) {
+    (void)state;
+    struct far_store *far = NULL;
+    assert_int_not_equal(far_open("/proc/none", 4096, &far, &err), PLIM_OK);
+    assert_null(far);
+    assert_int_not_equal(far_open("/tmp", UINT64_C(1) << 62, &far, &err),
+                         PLIM_OK); /* no disk has that much */
+    assert_null(far);
+    far_close(NULL);
+}
+
+/* Slices of 64 bytes, of several rows, of whole parameters: the same bits as without. */
+static void test_state_on_disk(void **state) {
+    (void)state;
+    static const char *const models[] = {"llama-tied", "gpt2", "qwen2"};
+    static const int64_t slices[] = {640, 5000, 4 << 20};
+    for (size_t m = 0; m < 3; m++)
+        for (int precision = 0; precision < PRECISION_COUNT; precision++) {
+            struct model_run device, disk;
+            struct rig_options o = {
+                .loss_chunks = 1, .precision = (enum precision)precision, .global_norm = true};
+            model_run(&device, models[m], &o, 3);
+            o.offload = (struct offload_options){TIER_DISK, slices[(m + (size_t)precision) % 3]};
+            model_run(&disk, models[m], &o, 3);
+            if (!model_run_same(&device, &disk)) fail_msg("%s, %s", models[m], precision_name(o.precision));
+            o.global_norm = false, o.in_backward = true;
+            struct model_run inside;
+            model_run(&inside, models[m], &o, 3);
+            o.offload = (struct offload_options){0};
+            model_run(&device, models[m], &o, 3);
+            if (!model_run_same(&device, &inside)) fail_msg("%s in backward", models[m]);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_read_ahead),      cmocka_unit_test(test_close_in_flight),
+        cmocka_unit_test(test_errors_are_kept), cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_state_on_disk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

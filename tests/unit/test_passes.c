@@ -1,0 +1,228 @@
+/* test_passes.c - what each pass promises about the tape, and that none of them changes a single bit of a
+ * result. */
+#include "device/cpu/gemm.h"
+#include "model/hf.h"
+#include "support/model_run.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const char *const models[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"};
+#define NMODELS (sizeof models / sizeof *models)
+
+static const struct recompute_options ways[] = {{RECOMPUTE_NONE, 0},
+                                                {RECOMPUTE_SELECTIVE, 0},
+                                                {RECOMPUTE_FULL, 0},
+                                                {RECOMPUTE_SELECTIVE, 1},
+                                                {RECOMPUTE_NONE, 1}};
+#define NWAYS (sizeof ways / sizeof *ways)
+
+_Static_assert(LOSS_CHUNK_ROWS % GEMM_KC == 0, "slices of the loss are whole blocks of the matmul");
+
+/* --- results --- */
+
+static void compare_all(const char *model, enum precision precision, int64_t accumulation) {
+    struct model_run plain, run;
+    struct rig_options o = {.precision = precision, .loss_chunks = 1, .accumulation = accumulation};
+    model_run(&plain, model, &o, 2);
+    assert_true(isfinite(plain.loss[0]) && plain.loss[0] != plain.loss[1]);
+    for (size_t w = 0; w < NWAYS; w++)
+        for (int chunks = 1; chunks <= 3; chunks += 2)
+            for (int in_backward = 0; in_backward < (accumulation > 1 ? 1 : 2); in_backward++) {
+                o.recompute = ways[w], o.loss_chunks = chunks, o.in_backward = in_backward;
+                model_run(&run, model, &o, 2);
+                if (!model_run_same(&plain, &run))
+                    fail_msg("%s: recompute %zu, %d slices, in backward %d: loss %.17g, not %.17g", model, w,
+                             chunks, in_backward, run.loss[1], plain.loss[1]);
+            }
+}
+
+static void test_results_are_bit_identical(void **state) {
+    (void)state;
+    for (size_t m = 0; m < NMODELS; m++) compare_all(models[m], PRECISION_F32, 1);
+}
+
+static void test_results_are_bit_identical_bf16(void **state) {
+    (void)state;
+    compare_all("llama-tied", PRECISION_BF16, 1);
+    compare_all("gpt2", PRECISION_BF16, 1);
+}
+
+/* What is carried from micro-batch to micro-batch is not overwritten, whatever else lives in the arena. */
+static void test_accumulation(void **state) {
+    (void)state;
+    for (size_t m = 0; m < NMODELS; m++) {
+        struct model_run whole, parts;
+        struct rig_options o = {.loss_chunks = 1};
+        model_run(&whole, models[m], &o, 2);
+        o.accumulation = 4;
+        model_run(&parts, models[m], &o, 2);
+        for (int i = 0; i < 2; i++) assert_true(fabs(whole.loss[i] - parts.loss[i]) < 1e-5 * whole.loss[i]);
+    }
+    compare_all("llama-tied", PRECISION_F32, 2);
+    compare_all("gpt2", PRECISION_BF16, 2);
+}
+
+/* --- tapes --- */
+
+static struct plim_error err;
+
+static void make_tape(struct tape *tape, const char *model, const struct recompute_options *recompute,
+                      const struct update_options *update, const struct offload_options *offload) {
+    char path[512];
+    struct model_spec spec;
+    struct model_shape shape = {.batch = 32, .time = 40, .head = HEAD_LOSS};
+    tape_init(tape);
+    bool good = hf_config_load(golden_model(model, path, sizeof path), &spec, &err) == PLIM_OK &&
+                model_emit(&spec, &shape, tape, &err) == PLIM_OK &&
+                pass_precision(tape, PRECISION_BF16, &err) == PLIM_OK &&
+                pass_loss_chunks(tape, 3, &err) == PLIM_OK && pass_grad(tape, &err) == PLIM_OK &&
+                pass_recompute(tape, recompute, &err) == PLIM_OK;
+    if (good && update) good = pass_update(tape, update, &err) == PLIM_OK;
+    if (good && offload) good = pass_offload(tape, offload, &err) == PLIM_OK;
+    if (good) good = tape_verify(tape, &err) == PLIM_OK;
+    if (!good) fail_msg("%s", err.text);
+}
+
+static const struct update_options adamw = {
+    .optimizer = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+
+static bool same_work(const struct tape *t, const struct op *a, const struct op *b) {
+    return a->kind == b->kind && a->layer == b->layer &&
+           t->tensors[a->out[0]].label == t->tensors[b->out[0]].label;
+}
+
+/* Every op is made again at most once, after the forward part and before what reads it (tape_verify). */
+static void test_nothing_is_made_twice(void **state) {
+    (void)state;
+    for (size_t m = 0; m < NMODELS; m++)
+        for (size_t w = 0; w < NWAYS; w++) {
+            struct tape tape;
+            int again = 0;
+            make_tape(&tape, models[m], &ways[w], NULL, NULL);
+            for (int i = 0; i < tape.nops; i++) {
+                if (tape.ops[i].part != PART_RECOMPUTE) continue;
+                int forward = 0, recomputed = 0;
+                for (int k = 0; k < tape.nops; k++) {
+                    if (!same_work(&tape, &tape.ops[i], &tape.ops[k])) continue;
+                    forward += tape.ops[k].part == PART_FORWARD;
+                    recomputed += tape.ops[k].part == PART_RECOMPUTE;
+                }
+                assert_true(forward >= 1 && recomputed <= forward);
+                again++;
+            }
+            assert_true((again > 0) == (w > 0));
+            tape_release(&tape);
+        }
+}
+
+/* Whether a forward op of another layer reads the tensor. */
+static bool crosses(const struct tape *tape, int id, int layer) {
+    for (int i = 0; i < tape->nops; i++) {
+        const struct op *op = &tape->ops[i];
+        if (op->part != PART_FORWARD && op->part != PART_HEAD) continue;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (op->in[k] >= 0 && tape_root(tape, op->in[k]) == id && op->layer != layer) return true;
+    }
+    return false;
+}
+
+/* In full, backward of a layer reads nothing of that layer's forward but what crosses into it. */
+static void test_full_drops_everything(void **state) {
+    (void)state;
+    for (size_t m = 0; m < NMODELS; m++) {
+        struct tape tape;
+        make_tape(&tape, models[m], &ways[2], NULL, NULL);
+        int *producer = calloc((size_t)tape.ntensors, sizeof *producer);
+        assert_non_null(producer);
+        for (int i = 0; i < tape.nops; i++)
+            for (int o = 0; o < OP_MAX_OUT; o++)
+                if (tape.ops[i].out[o] >= 0 && tape.ops[i].part == PART_FORWARD)
+                    producer[tape.ops[i].out[o]] = i + 1;
+        for (int i = 0; i < tape.nops; i++) {
+            if (tape.ops[i].part != PART_BACKWARD) continue;
+            for (int k = 0; k < OP_MAX_IN; k++) {
+                int id = tape.ops[i].in[k];
+                if (id < 0 || !producer[id] || tape.tensors[id].cls != CLASS_ACT) continue;
+                int layer = tape.ops[producer[id] - 1].layer;
+                if (layer >= 0 && !crosses(&tape, id, layer))
+                    fail_msg("%s: op %d keeps tensor %d", models[m], i, id);
+            }
+        }
+        free(producer);
+        tape_release(&tape);
+    }
+}
+
+/* One update per parameter; inside backward it is the last op that touches parameter or gradient. */
+static void test_updates(void **state) {
+    (void)state;
+    for (size_t m = 0; m < NMODELS; m++)
+        for (int in_backward = 0; in_backward < 2; in_backward++) {
+            struct tape tape;
+            struct update_options update = adamw;
+            update.in_backward = in_backward, update.global_norm = !in_backward;
+            make_tape(&tape, models[m], &ways[2], &update, NULL);
+            int grads = 0, updates = 0;
+            for (int i = 0; i < tape.ntensors; i++) grads += tape.tensors[i].cls == CLASS_GRAD;
+            for (int i = 0; i < tape.nops; i++) {
+                if (tape.ops[i].kind != OP_ADAMW) continue;
+                updates++;
+                assert_true(i < tape.loop_end ? in_backward : !in_backward);
+                for (int k = i + 1; k < tape.nops; k++)
+                    for (int o = 0; o < OP_MAX_IN; o++)
+                        if (tape.ops[k].in[o] >= 0)
+                            assert_true(tape.ops[k].in[o] != tape.ops[i].in[0] &&
+                                        tape.ops[k].in[o] != tape.ops[i].in[1]);
+            }
+            assert_true(grads > 0 && grads == updates);
+            tape_release(&tape);
+        }
+}
+
+/* Every byte of far state is fetched once and stored once; staging stays within a slice or one row. */
+static void test_offload_moves_every_byte_once(void **state) {
+    (void)state;
+    static const int64_t slices[] = {64, 1000, 1 << 20};
+    for (size_t m = 0; m < NMODELS * 3; m++) {
+        struct tape tape;
+        struct offload_options offload = {TIER_DISK, slices[m / NMODELS]};
+        make_tape(&tape, models[m % NMODELS], &ways[0], &adamw, &offload);
+        int64_t *moved = calloc((size_t)tape.ntensors * 2, sizeof *moved);
+        assert_non_null(moved);
+        for (int i = 0; i < tape.nops; i++) {
+            const struct op *op = &tape.ops[i];
+            if (op->kind != OP_FETCH && op->kind != OP_STORE) continue;
+            int far = op->kind == OP_FETCH ? op->in[0] : op->out[0],
+                near = op->kind == OP_FETCH ? op->out[0] : op->in[0];
+            moved[2 * tape_root(&tape, far) + (op->kind == OP_STORE)] += tensor_bytes(&tape.tensors[far]);
+            assert_true(tape.tensors[near].dim[0] == 1 ||
+                        tensor_bytes(&tape.tensors[near]) <= offload.slice_bytes);
+        }
+        for (int i = 0; i < tape.ntensors; i++) {
+            const struct tensor *t = &tape.tensors[i];
+            if (t->tier != TIER_DISK || t->view_of >= 0) continue;
+            assert_true(moved[2 * i] == tensor_bytes(t) && moved[2 * i + 1] == tensor_bytes(t));
+        }
+        free(moved);
+        tape_release(&tape);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_made_twice),
+        cmocka_unit_test(test_full_drops_everything),
+        cmocka_unit_test(test_updates),
+        cmocka_unit_test(test_offload_moves_every_byte_once),
+        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_results_are_bit_identical),
+        cmocka_unit_test(test_results_are_bit_identical_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,267 @@
+/* test_schedule.c - GreedyLR against a plain transcription of its definition, and the ends of the others. */
+#include "base/json.h"
+#include "train/schedule.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+/* The definition, line by line, with a plain list as its window. */
+struct greedy {
+    const struct job_schedule *c;
+    double lr, best, list[20000];
+    int64_t good, bad, cool, warm, rs, n;
+};
+
+static void plain_init(struct greedy *g, const struct job_schedule *c) {
+    memset(g, 0, sizeof *g);
+    g->c = c, g->lr = c->learning_rate, g->best = INFINITY, g->rs = c->reset_start;
+}
+
+static void plain_step(struct greedy *g, double x) {
+    const struct job_schedule *c = g->c;
+    if (c->smooth) {
+        g->list[g->n++] = x;
+        int64_t first = g->n > c->window_size ? g->n - c->window_size : 0;
+        x = 0;
+        for (int64_t i = first; i < g->n; i++) x += g->list[i];
+        x /= (double)(g->n - first);
+    }
+    if (g->cool > 0) {
+        g->cool--, g->good = 0, g->bad = 0;
+    } else if (g->warm > 0) {
+        g->warm--, g->good = 0, g->bad = 0;
+    } else {
+        bool better = c->relative ? x < g->best * (1 - c->threshold) : x < g->best - c->threshold;
+        if (better)
+            g->best = x, g->good++, g->bad = 0;
+        else
+            g->bad++, g->good = 0;
+        if (g->good > c->patience) {
+            double n = fmin(g->lr / c->factor, c->max_lr);
+            if (n - g->lr > c->eps) g->lr = n;
+            g->rs = c->reset_start, g->warm = c->warmup, g->good = 0;
+        } else if (g->bad > c->patience) {
+            double n = fmax(g->lr * c->factor, c->min_lr);
+            if (g->lr - n > c->eps) g->lr = n;
+            if (g->lr <= c->min_lr) {
+                g->rs--;
+                if (g->rs <= 0) {
+                    g->lr = c->learning_rate, g->best = INFINITY, g->n = 0, g->rs = c->reset_start;
+                    g->good = g->bad = g->cool = g->warm = 0;
+                }
+            }
+            g->cool = c->cooldown, g->bad = 0;
+        }
+    }
+}
+
+/* Losses that fall, stall, jump and rise again; multiples of 1/1024, so that means are exact in any order. */
+static double loss_at(int64_t i, int64_t pattern) {
+    uint64_t noise = ((uint64_t)i * 2654435761u + (uint64_t)pattern * 97) % 64;
+    int64_t phase = i / 150 % 4, base = phase == 0   ? 6000 - i % 150 * 20
+                                        : phase == 1 ? 3000
+                                        : phase == 2 ? 7000
+                                                     : 2000;
+    return (double)(base + (pattern % 2 ? (int64_t)noise : 0)) / 1024;
+}
+
+static const struct job_schedule configs[] = {
+    {.factor = 0.95,
+     .patience = 10,
+     .threshold = 1e-6,
+     .min_lr = 1e-3,
+     .max_lr = 1,
+     .eps = 1e-8,
+     .window_size = 50,
+     .reset_start = 500,
+     .learning_rate = 3e-4}, /* the floor lies above the rate: it can never fall */
+    {.factor = 0.9,
+     .patience = 2,
+     .threshold = 1e-6,
+     .min_lr = 1e-7,
+     .max_lr = 1,
+     .eps = 1e-8,
+     .window_size = 50,
+     .reset_start = 3,
+     .learning_rate = 1e-5},
+    {.factor = 0.5,
+     .patience = 0,
+     .threshold = 1e-6,
+     .min_lr = 1e-5,
+     .max_lr = 1e-2,
+     .eps = 1e-8,
+     .window_size = 50,
+     .reset_start = 4,
+     .learning_rate = 1e-3,
+     .cooldown = 3,
+     .warmup = 2},
+    {.factor = 0.5,
+     .patience = 3,
+     .threshold = 0.01,
+     .min_lr = 1e-5,
+     .max_lr = 1e-2,
+     .eps = 1e-8,
+     .window_size = 8,
+     .reset_start = 0,
+     .learning_rate = 1e-3,
+     .smooth = true,
+     .relative = true},
+    {.factor = 0.7,
+     .patience = 1,
+     .threshold = 1e-6,
+     .min_lr = 1e-4,
+     .max_lr = 2e-3,
+     .eps = 1e-4,
+     .window_size = 16,
+     .reset_start = 2,
+     .learning_rate = 1e-3,
+     .smooth = true,
+     .cooldown = 5},
+};
+#define NCONFIGS (sizeof configs / sizeof *configs)
+
+static void restore_copy(struct schedule *to, const struct schedule *from) {
+    struct strbuf text = STRBUF_INIT;
+    struct doc *doc = NULL;
+    struct plim_error err = {0};
+    schedule_save(from, &text);
+    if (json_parse(text.data, text.len, "saved", &doc, &err) != PLIM_OK)
+        fail_msg("%s: %s", err.text, text.data);
+    schedule_init(to, &from->config, from->total_steps);
+    schedule_restore(to, &doc->root);
+    doc_free(doc);
+    strbuf_release(&text);
+}
+
+static void test_greedy_step_by_step(void **state) {
+    (void)state;
+    static struct greedy plain;
+    static struct schedule s, other;
+    for (size_t c = 0; c < NCONFIGS; c++)
+        for (int64_t pattern = 0; pattern < 4; pattern++) {
+            struct job_schedule config = configs[c];
+            config.kind = SCHEDULE_GREEDY;
+            plain_init(&plain, &config);
+            schedule_init(&s, &config, 1000);
+            double low = s.lr, high = s.lr;
+            for (int64_t i = 0; i < 3000; i++) {
+                plain_step(&plain, loss_at(i, pattern));
+                schedule_observe(&s, SCHEDULE_ON_STEP, loss_at(i, pattern));
+                if (schedule_rate(&s, i) != plain.lr || s.best != plain.best || s.good != plain.good ||
+                    s.bad != plain.bad || s.cool != plain.cool || s.warm != plain.warm ||
+                    s.resets_left != plain.rs)
+                    fail_msg("config %zu, pattern %d, step %d: rate %.17g, not %.17g", c, (int)pattern,
+                             (int)i, s.lr, plain.lr);
+                low = fmin(low, s.lr), high = fmax(high, s.lr);
+                if (i % 97 == 0) { /* a checkpoint in between is not noticed */
+                    restore_copy(&other, &s);
+                    s = other;
+                }
+            }
+            assert_true(c == 0 ? low == configs[0].learning_rate : low < configs[c].learning_rate);
+            assert_true(high <= config.max_lr);
+        }
+}
+
+static void test_greedy_hears_only_its_event(void **state) {
+    (void)state;
+    static struct schedule s;
+    struct job_schedule config = configs[1];
+    config.kind = SCHEDULE_GREEDY, config.on = SCHEDULE_ON_EVAL;
+    schedule_init(&s, &config, 100);
+    for (int i = 0; i < 50; i++) schedule_observe(&s, SCHEDULE_ON_STEP, 1);
+    assert_true(s.lr == config.learning_rate && isinf(s.best));
+    for (int i = 0; i < 50; i++) schedule_observe(&s, SCHEDULE_ON_EVAL, 1);
+    assert_true(s.lr < config.learning_rate && s.best == 1);
+}
+
+/* A loss that is not a number is not heard, so that the state can always be saved as JSON. */
+static void test_not_finite(void **state) {
+    (void)state;
+    static struct schedule s, other;
+    struct job_schedule config = configs[3];
+    config.kind = SCHEDULE_GREEDY;
+    schedule_init(&s, &config, 100);
+    schedule_observe(&s, SCHEDULE_ON_STEP, 2);
+    schedule_observe(&s, SCHEDULE_ON_STEP, NAN);
+    schedule_observe(&s, SCHEDULE_ON_STEP, INFINITY);
+    restore_copy(&other, &s);
+    assert_true(other.seen == 1 && other.best == 2 && other.window[0] == 2);
+}
+
+/* Another window in the resumed run's config: it fills anew instead of averaging zeros. */
+static void test_window_of_another_size(void **state) {
+    (void)state;
+    static struct schedule s, other;
+    struct job_schedule config = configs[3];
+    config.kind = SCHEDULE_GREEDY;
+    schedule_init(&s, &config, 100);
+    for (int i = 0; i < 20; i++) schedule_observe(&s, SCHEDULE_ON_STEP, 4);
+    struct strbuf text = STRBUF_INIT;
+    struct doc *doc = NULL;
+    struct plim_error err = {0};
+    schedule_save(&s, &text);
+    assert_int_equal(json_parse(text.data, text.len, "saved", &doc, &err), PLIM_OK);
+    config.window_size = 12;
+    schedule_init(&other, &config, 100);
+    schedule_restore(&other, &doc->root);
+    schedule_observe(&other, SCHEDULE_ON_STEP, 4);
+    assert_true(other.best == 4 && other.seen == 1);
+    doc_free(doc);
+    strbuf_release(&text);
+}
+
+static double rate(int kind, int64_t step, int64_t total, int64_t warmup, int64_t decay) {
+    static struct schedule s;
+    struct job_schedule config = {.kind = kind,
+                                  .learning_rate = 1e-3,
+                                  .min_lr = 1e-4,
+                                  .warmup_steps = warmup,
+                                  .decay_steps = decay,
+                                  .factor = 0.9,
+                                  .window_size = 1};
+    schedule_init(&s, &config, total);
+    return schedule_rate(&s, step);
+}
+
+static void near(double a, double b) {
+    if (!(fabs(a - b) < 1e-12)) fail_msg("%.17g, not %.17g", a, b);
+}
+
+static void test_ends(void **state) {
+    (void)state;
+    for (int kind = 0; kind < SCHEDULE_COUNT; kind++) {
+        near(rate(kind, 0, 100, 0, 0), 1e-3);
+        near(rate(kind, 0, 100, 10, 0), 1e-4); /* the first step of ten is a tenth, not nothing */
+        near(rate(kind, 9, 100, 10, 0), 1e-3);
+        near(rate(kind, 10, 100, 10, 0), 1e-3);
+        near(rate(kind, 4, 5, 10, 0), 5e-4); /* warm-up longer than the run */
+        for (int64_t step = 0; step < 200;
+             step++) { /* also beyond the end, as after a resume with fewer steps */
+            double r = rate(kind, step, 100, 10, 0);
+            assert_true(r >= 0.99e-4 && r <= 1.01e-3);
+        }
+    }
+    near(rate(SCHEDULE_CONSTANT, 99, 100, 10, 0), 1e-3);
+    near(rate(SCHEDULE_LINEAR, 55, 100, 10, 0), 5.5e-4);
+    near(rate(SCHEDULE_COSINE, 55, 100, 10, 0), 5.5e-4);
+    for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) near(rate(kind, 100, 100, 10, 0), 1e-4);
+    near(rate(SCHEDULE_WSD, 80, 100, 10, 0), 1e-3); /* a fifth decays when nothing is said */
+    near(rate(SCHEDULE_WSD, 90, 100, 10, 0), 5.5e-4);
+    near(rate(SCHEDULE_WSD, 95, 100, 10, 10), 5.5e-4);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_greedy_step_by_step),
+        cmocka_unit_test(test_greedy_hears_only_its_event),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_window_of_another_size),
+        cmocka_unit_test(test_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
