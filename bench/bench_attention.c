@@ -32,7 +32,8 @@ struct problem {
     struct op fwd, bwd;
 };
 
-static void *room(size_t bytes) {
+static void *room(size_t bytes)
+{
     void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!p) {
         fprintf(stderr, "bench_attention: no memory\n");
@@ -41,7 +42,8 @@ static void *room(size_t bytes) {
     return p;
 }
 
-static void fill(void *x, enum dtype type, int64_t n) {
+static void fill(void *x, enum dtype type, int64_t n)
+{
     uint32_t seed = 1;
     for (int64_t i = 0; i < n; i++) {
         seed = seed * 1664525u + 1013904223u;
@@ -50,7 +52,8 @@ static void fill(void *x, enum dtype type, int64_t n) {
     }
 }
 
-static struct problem make(const struct shape *s, enum dtype type) {
+static struct problem make(const struct shape *s, enum dtype type)
+{
     struct problem p = {.shape = *s};
     for (int x = 0; x < TENSORS; x++) {
         bool key = x == K || x == V || x == DK || x == DV;
@@ -75,7 +78,8 @@ static struct problem make(const struct shape *s, enum dtype type) {
     return p;
 }
 
-static struct kernel_call call_of(struct problem *p, bool backward) {
+static struct kernel_call call_of(struct problem *p, bool backward)
+{
     static const int in[] = {DO, Q, K, V, O};
     struct kernel_call c = {.op = backward ? &p->bwd : &p->fwd};
     int first = backward ? 0 : 1, stats = 5 - first;
@@ -91,7 +95,8 @@ static struct kernel_call call_of(struct problem *p, bool backward) {
 }
 
 /* Best seconds of one call. */
-static double best(struct problem *p, bool backward, struct threads *team, double seconds) {
+static double best(struct problem *p, bool backward, struct threads *team, double seconds)
+{
     struct kernel_call call = call_of(p, backward);
     kernel_workspace *workspace = backward ? cpu_attn_bwd_workspace : cpu_attn_workspace;
     kernel_run *run = backward ? cpu_attn_bwd : cpu_attn;
@@ -109,7 +114,8 @@ static double best(struct problem *p, bool backward, struct threads *team, doubl
     return least;
 }
 
-static double pairs(const struct shape *s) {
+static double pairs(const struct shape *s)
+{
     double sum = 0;
     for (int64_t t = 0; t < s->t; t++) {
         double seen = (double)(t + 1 + s->s - s->t);
@@ -118,7 +124,8 @@ static double pairs(const struct shape *s) {
     return sum * (double)(s->b * s->h);
 }
 
-static void one(const struct shape *s, enum dtype type, struct threads *team, double seconds) {
+static void one(const struct shape *s, enum dtype type, struct threads *team, double seconds)
+{
     struct problem p = make(s, type);
     double work = pairs(s) * (double)s->d, fwd = best(&p, false, team, seconds);
     printf("%-4s B%-2d T%-5d S%-5d H%-3d K%-3d D%-4d W%-4d fwd %8.3f ms %7.1f GFLOP/s", dtype_name(type),
@@ -135,7 +142,8 @@ static void one(const struct shape *s, enum dtype type, struct threads *team, do
     free(p.lse), free(p.pos);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct threads *team;
     struct plim_error err;
     double seconds = argc > 2 ? atof(argv[2]) : 0.5;

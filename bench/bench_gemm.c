@@ -28,8 +28,8 @@ static double now(void)
 /* ---- the peak: independent chains of one instruction ---- */
 
 #define TIMES_12(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
-#define TIMES_24(op)                                                                                           \
-    TIMES_12(op)                                                                                               \
+#define TIMES_24(op)                                                                                         \
+    TIMES_12(op)                                                                                             \
     op(12) op(13) op(14) op(15) op(16) op(17) op(18) op(19) op(20) op(21) op(22) op(23)
 
 #if defined(__aarch64__)
@@ -38,13 +38,13 @@ static double now(void)
 #else
 #define BF16_CODE __attribute__((target("+bf16")))
 #endif
-#define CLOBBERS                                                                                               \
-    "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15",      \
+#define CLOBBERS                                                                                             \
+    "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15",    \
         "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v30", "v31", "cc"
-#define PEAK_LOOP(op)                                                                                          \
-    __asm__ volatile("movi v30.4s, #0\nmovi v31.4s, #0\n1:\n" TIMES_24(op) "subs %0, %0, #1\nb.ne 1b\n"        \
-                     : "+r"(turns)                                                                             \
-                     :                                                                                         \
+#define PEAK_LOOP(op)                                                                                        \
+    __asm__ volatile("movi v30.4s, #0\nmovi v31.4s, #0\n1:\n" TIMES_24(op) "subs %0, %0, #1\nb.ne 1b\n"      \
+                     : "+r"(turns)                                                                           \
+                     :                                                                                       \
                      : CLOBBERS)
 #define FMLA(i)   "fmla v" #i ".4s, v30.4s, v31.s[1]\n"
 #define BFMMLA(i) "bfmmla v" #i ".4s, v30.8h, v31.8h\n"
@@ -64,10 +64,10 @@ BF16_CODE static double peak_bf16(int64_t turns)
     return flops;
 }
 #elif defined(__x86_64__)
-#define CLOBBERS                                                                                               \
-    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", \
-        "xmm15", "cc"
-#define PEAK_LOOP(op, reg)                                                                                     \
+#define CLOBBERS                                                                                             \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",        \
+        "xmm14", "xmm15", "cc"
+#define PEAK_LOOP(op, reg)                                                                                   \
     __asm__ volatile("1:\n" TIMES_12(op) "sub $1, %0\njne 1b\n" : "+r"(turns) : : CLOBBERS)
 #define FMA256(i) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #i "\n"
 #define FMA512(i) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" #i "\n"
@@ -94,15 +94,9 @@ static double peak_bf16(int64_t turns)
     return flops;
 }
 #else
-static double peak_f32(int64_t turns)
-{
-    return (double)turns * 0;
-}
+static double peak_f32(int64_t turns) { return (double)turns * 0; }
 
-static double peak_bf16(int64_t turns)
-{
-    return peak_f32(turns);
-}
+static double peak_bf16(int64_t turns) { return peak_f32(turns); }
 #endif
 
 struct peak {
@@ -139,10 +133,10 @@ static double measure_peak(enum dtype type, struct threads *team)
 static const struct {
     int64_t m, k, n;
 } shapes[] = {
-    {1, 768, 768},     {1, 768, 32000},   {4, 768, 2048},    {8, 768, 768},     {32, 768, 768},
-    {128, 768, 768},   {512, 384, 1024},  {512, 512, 512},   {512, 768, 768},   {512, 768, 2048},
-    {512, 2048, 768},  {2048, 384, 1024}, {2048, 512, 512},  {2048, 512, 1408}, {2048, 768, 768},
-    {2048, 768, 2048}, {2048, 2048, 768}, {8192, 384, 1024}, {8192, 768, 768},  {8192, 768, 2048},
+    {1, 768, 768},     {1, 768, 32000},    {4, 768, 2048},    {8, 768, 768},     {32, 768, 768},
+    {128, 768, 768},   {512, 384, 1024},   {512, 512, 512},   {512, 768, 768},   {512, 768, 2048},
+    {512, 2048, 768},  {2048, 384, 1024},  {2048, 512, 512},  {2048, 512, 1408}, {2048, 768, 768},
+    {2048, 768, 2048}, {2048, 2048, 768},  {8192, 384, 1024}, {8192, 768, 768},  {8192, 768, 2048},
     {8192, 2048, 768}, {2048, 768, 32000},
 };
 
@@ -165,8 +159,8 @@ static void *filled(int64_t n, enum dtype type)
 }
 
 /* The problem of a form; x [M,K], w [N,K], y [M,N] and an fp32 dw [N,K] serve all three. */
-static struct gemm problem(enum form form, int64_t m, int64_t k, int64_t n, void *x, void *w, void *y, float *dw,
-                           enum dtype type)
+static struct gemm problem(enum form form, int64_t m, int64_t k, int64_t n, void *x, void *w, void *y,
+                           float *dw, enum dtype type)
 {
     struct gemm g = {.m = m, .n = n, .k = k, .a = x, .a_rs = k, .a_cs = 1, .b = w, .b_rs = 1, .b_cs = k};
     g.c = y, g.c_rs = n, g.ab_type = type, g.c_type = type;
@@ -231,8 +225,8 @@ int main(int argc, char **argv)
     printf("level %s, %d threads\n", cpu_level_name(cpu_level()), threads_count(team));
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         double peak = measure_peak(types[t], team);
-        printf("\n%s: kernel %s, measured peak %.1f GFLOP/s\n", dtype_name(types[t]), gemm_kernel_name(types[t]),
-               peak * 1e-9);
+        printf("\n%s: kernel %s, measured peak %.1f GFLOP/s\n", dtype_name(types[t]),
+               gemm_kernel_name(types[t]), peak * 1e-9);
         printf("%6s %6s %6s  %-5s", "M", "K", "N", "type");
         for (int form = 0; form < FORMS; form++) printf("  %15s", form_names[form]);
         printf("\n");

@@ -69,14 +69,16 @@ static const struct bench benches[] = {
      {0}},
 };
 
-static int64_t size_of(char letter) {
+static int64_t size_of(char letter)
+{
     static const char letters[] = "NCFVRSBTHDE";
     static const int64_t sizes[] = {4096, 768, 2048, 32000, 512, SCALAR_COUNT, 8, 512, 12, 64, 32};
     if (isdigit((unsigned char)letter)) return letter - '0';
     return sizes[strchr(letters, letter) - letters];
 }
 
-static enum dtype type_of(char letter, enum dtype x) {
+static enum dtype type_of(char letter, enum dtype x)
+{
     switch (letter) {
     case 'x':
         return x;
@@ -92,7 +94,8 @@ static enum dtype type_of(char letter, enum dtype x) {
 }
 
 /* "xN3C" is [N, 3C]: a digit multiplies the letter after it, when there is one. */
-static struct tensor parse(const char *pattern, enum dtype x) {
+static struct tensor parse(const char *pattern, enum dtype x)
+{
     struct tensor t = {.type = type_of(pattern[0], x), .layer = -1, .view_of = -1, .owner = -1};
     for (const char *p = pattern + 1; *p && *p != '='; p++) {
         int64_t factor = 1;
@@ -102,7 +105,8 @@ static struct tensor parse(const char *pattern, enum dtype x) {
     return t;
 }
 
-static void *grab(size_t bytes) {
+static void *grab(size_t bytes)
+{
     void *p = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
     if (!p) {
         fprintf(stderr, "bench_kernels: no memory for %zu bytes\n", bytes);
@@ -112,7 +116,8 @@ static void *grab(size_t bytes) {
 }
 
 /* Small values around zero; ids and positions that are valid for every op above. */
-static void fill(void *p, const struct tensor *t) {
+static void fill(void *p, const struct tensor *t)
+{
     int64_t n = tensor_count(t);
     for (int64_t i = 0; i < n; i++) {
         uint32_t noise = (uint32_t)i * 2654435761u;
@@ -134,11 +139,10 @@ struct run {
     void *owned[OP_MAX_IN + OP_MAX_OUT + 1];
 };
 
-static bool has_master(const char *pattern, enum dtype x) {
-    return pattern[0] != 'm' || x != DT_F32;
-}
+static bool has_master(const char *pattern, enum dtype x) { return pattern[0] != 'm' || x != DT_F32; }
 
-static void operand(struct run *r, const char *pattern, int slot, enum dtype x) {
+static void operand(struct run *r, const char *pattern, int slot, enum dtype x)
+{
     if (!pattern || !has_master(pattern, x)) return;
     struct tensor *t = &r->tensors[slot];
     *t = parse(pattern, x);
@@ -153,7 +157,8 @@ static void operand(struct run *r, const char *pattern, int slot, enum dtype x) 
         r->call.out[slot - OP_MAX_IN] = p;
 }
 
-static void set_scalars(struct run *r) {
+static void set_scalars(struct run *r)
+{
     for (int i = 0; i < OP_MAX_IN; i++) {
         const struct tensor *t = r->call.desc[i];
         if (!t || t->ndim != 1 || t->dim[0] != SCALAR_COUNT) continue;
@@ -162,7 +167,8 @@ static void set_scalars(struct run *r) {
     }
 }
 
-static double fastest(struct run *r, kernel_run *kernel) {
+static double fastest(struct run *r, kernel_run *kernel)
+{
     double best = 1e9, begin = clock_seconds();
     for (int i = 0; i < 3 || clock_seconds() - begin < 0.15; i++) {
         double at = clock_seconds();
@@ -173,7 +179,8 @@ static double fastest(struct run *r, kernel_run *kernel) {
     return best;
 }
 
-static void bench(const struct bench *b, enum dtype x, struct threads *team) {
+static void bench(const struct bench *b, enum dtype x, struct threads *team)
+{
     struct run *r = calloc(1, sizeof *r);
     if (!r) exit(1);
     r->op.attr = b->attr;
@@ -194,7 +201,8 @@ static void bench(const struct bench *b, enum dtype x, struct threads *team) {
     free(r);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct threads *team;
     struct plim_error err = {0};
     if (threads_start(argc > 1 ? atoi(argv[1]) : 2, &team, &err) != PLIM_OK) {

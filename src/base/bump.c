@@ -15,7 +15,8 @@ struct bump_block {
 };
 
 /* A new block at least as large as all before it together (up to the limit), and as the request. */
-static bool more(struct bump *bump, size_t bytes) {
+static bool more(struct bump *bump, size_t bytes)
+{
     size_t usual = bump->total ? bump->total : FIRST_BLOCK;
     if (usual > LARGEST_BLOCK) usual = LARGEST_BLOCK;
     size_t room = bytes > usual ? bytes : usual;
@@ -29,7 +30,8 @@ static bool more(struct bump *bump, size_t bytes) {
     return true;
 }
 
-void *bump_alloc(struct bump *bump, size_t bytes) {
+void *bump_alloc(struct bump *bump, size_t bytes)
+{
     if (bytes > SIZE_MAX / 2) return NULL;
     bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     if (bytes == 0) bytes = ALIGN;
@@ -40,7 +42,8 @@ void *bump_alloc(struct bump *bump, size_t bytes) {
     return got;
 }
 
-char *bump_copy(struct bump *bump, const char *text, size_t len) {
+char *bump_copy(struct bump *bump, const char *text, size_t len)
+{
     char *copy = len < SIZE_MAX ? bump_alloc(bump, len + 1) : NULL;
     if (!copy) return NULL;
     if (len) memcpy(copy, text, len);
@@ -48,7 +51,8 @@ char *bump_copy(struct bump *bump, const char *text, size_t len) {
     return copy;
 }
 
-void bump_free(struct bump *bump) {
+void bump_free(struct bump *bump)
+{
     for (struct bump_block *block = bump->blocks; block;) {
         struct bump_block *older = block->older;
         free(block);
@@ -57,7 +61,8 @@ void bump_free(struct bump *bump) {
     *bump = (struct bump)BUMP_INIT;
 }
 
-bool string_list_add(struct bump *bump, struct string_list *list, const char *text) {
+bool string_list_add(struct bump *bump, struct string_list *list, const char *text)
+{
     if (list->count == list->cap) {
         size_t cap = list->cap ? list->cap * 2 : 8;
         const char **items = bump_alloc(bump, cap * sizeof *items);

@@ -23,7 +23,9 @@ struct bump {
 };
 
 #define BUMP_INIT                                                                                            \
-    { 0 }
+    {                                                                                                        \
+        0                                                                                                    \
+    }
 
 /* Zeroed memory aligned for any type, or NULL. */
 void *bump_alloc(struct bump *bump, size_t bytes);

@@ -13,7 +13,8 @@ struct unit {
     uint64_t bytes;
 };
 
-static const struct unit *unit_find(const char *name, size_t len) {
+static const struct unit *unit_find(const char *name, size_t len)
+{
     static const struct unit units[] = {
         {"", 1},
         {"B", 1},
@@ -37,7 +38,8 @@ static const struct unit *unit_find(const char *name, size_t len) {
 }
 
 /* number * unit, rounded to the nearest byte; false when the number is junk or the product is too large. */
-static bool multiply(const char *number, size_t len, uint64_t unit, uint64_t *out) {
+static bool multiply(const char *number, size_t len, uint64_t unit, uint64_t *out)
+{
     bool whole = true;
     uint64_t value = 0;
     for (size_t i = 0; i < len; i++) {
@@ -59,7 +61,8 @@ static bool multiply(const char *number, size_t len, uint64_t unit, uint64_t *ou
 
 /* Say which right forms a misspelt unit such as "Gb" or "gib" may stand for. */
 static enum plim_status bad_unit(const char *text, const char *number, int digits, const char *unit,
-                                 struct plim_error *err) {
+                                 struct plim_error *err)
+{
     static const char letters[] = "kmgt";
     const char *at = strchr(letters, tolower((unsigned char)unit[0]));
     size_t len = strlen(unit);
@@ -76,7 +79,8 @@ static enum plim_status bad_unit(const char *text, const char *number, int digit
                      digits, number, upper, exact, digits, number, upper);
 }
 
-enum plim_status bytes_parse(const char *text, uint64_t *out, struct plim_error *err) {
+enum plim_status bytes_parse(const char *text, uint64_t *out, struct plim_error *err)
+{
     const char *number = text + strspn(text, " \t");
     size_t digits = strspn(number, "0123456789.");
     const char *unit = number + digits + strspn(number + digits, " \t");
@@ -100,7 +104,8 @@ enum plim_status bytes_parse(const char *text, uint64_t *out, struct plim_error 
     return PLIM_OK;
 }
 
-char *bytes_format(char buf[BYTES_TEXT], uint64_t n) {
+char *bytes_format(char buf[BYTES_TEXT], uint64_t n)
+{
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     if (n < 1024) {
         snprintf(buf, BYTES_TEXT, "%u B", (unsigned)n);
@@ -125,7 +130,8 @@ char *bytes_format(char buf[BYTES_TEXT], uint64_t n) {
     return buf;
 }
 
-char *bytes_format_exact(char buf[BYTES_TEXT], uint64_t n) {
+char *bytes_format_exact(char buf[BYTES_TEXT], uint64_t n)
+{
     char reversed[BYTES_TEXT];
     size_t len = 0, count = 0;
     do {

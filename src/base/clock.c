@@ -2,16 +2,13 @@
 #include "base/clock.h"
 #include <time.h>
 
-static double seconds(clockid_t id) {
+static double seconds(clockid_t id)
+{
     struct timespec ts;
     clock_gettime(id, &ts); /* cannot fail for these two clocks */
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
-double clock_seconds(void) {
-    return seconds(CLOCK_MONOTONIC);
-}
+double clock_seconds(void) { return seconds(CLOCK_MONOTONIC); }
 
-double clock_wall(void) {
-    return seconds(CLOCK_REALTIME);
-}
+double clock_wall(void) { return seconds(CLOCK_REALTIME); }

@@ -3,7 +3,8 @@
 #include "base/embedded.h"
 #include <string.h>
 
-const struct plim_data *embedded_find(const char *name) {
+const struct plim_data *embedded_find(const char *name)
+{
     for (const struct plim_data *d = plim_data_table; d->name; d++) {
         if (strcmp(d->name, name) == 0) return d;
     }

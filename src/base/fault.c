@@ -7,12 +7,14 @@
 
 static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve", "write"};
 
-void fault_set(struct fault *fault, enum fault_point point, int64_t nth) {
+void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
+{
     atomic_store(&fault->left[point], nth);
 }
 
 /* One "point:n" of the list. */
-static enum plim_status parse_one(struct fault *fault, const char *text, size_t len, struct plim_error *err) {
+static enum plim_status parse_one(struct fault *fault, const char *text, size_t len, struct plim_error *err)
+{
     const char *colon = memchr(text, ':', len);
     size_t name_len = colon ? (size_t)(colon - text) : len;
     int64_t nth;
@@ -28,7 +30,8 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
                      (int)len, text);
 }
 
-enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_error *err) {
+enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_error *err)
+{
     for (;;) {
         size_t len = strcspn(text, ",");
         enum plim_status status = parse_one(fault, text, len, err);
@@ -37,7 +40,8 @@ enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_
     }
 }
 
-bool fault_hit(struct fault *fault, enum fault_point point) {
+bool fault_hit(struct fault *fault, enum fault_point point)
+{
     if (!fault) fault = fault_process();
     if (atomic_load_explicit(&fault->left[point], memory_order_relaxed) <= 0) return false;
     return atomic_fetch_sub(&fault->left[point], 1) == 1;
@@ -47,7 +51,8 @@ bool fault_hit(struct fault *fault, enum fault_point point) {
 static struct fault process_fault = FAULT_INIT;
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 
-static void process_read(void) {
+static void process_read(void)
+{
     const char *text = getenv("PLIMSOLL_FAULT");
     struct fault read = FAULT_INIT;
     if (!text || !*text || fault_parse(&read, text, NULL) != PLIM_OK) return;
@@ -55,12 +60,14 @@ static void process_read(void) {
         fault_set(&process_fault, (enum fault_point)i, atomic_load(&read.left[i]));
 }
 
-struct fault *fault_process(void) {
+struct fault *fault_process(void)
+{
     pthread_once(&process_once, process_read);
     return &process_fault;
 }
 
-enum plim_status fault_process_check(struct plim_error *err) {
+enum plim_status fault_process_check(struct plim_error *err)
+{
     const char *text = getenv("PLIMSOLL_FAULT");
     struct fault read = FAULT_INIT;
     if (!text || !*text) return PLIM_OK;

@@ -29,7 +29,9 @@ struct fault {
 
 #define FAULT_INIT                                                                                           \
     {                                                                                                        \
-        { 0 }                                                                                                \
+        {                                                                                                    \
+            0                                                                                                \
+        }                                                                                                    \
     }
 
 /* Let the nth call (from 1) from now on fail; 0: none. */

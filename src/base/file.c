@@ -14,20 +14,21 @@
 /* The kernel moves at most this much per call anyway. */
 #define CALL_MAX ((size_t)0x7ffff000)
 
-static enum plim_status fail(struct plim_error *err, const char *path, const char *doing) {
+static enum plim_status fail(struct plim_error *err, const char *path, const char *doing)
+{
     int code = errno; /* before anything else can change it */
     return plim_fail(err, PLIM_IO, "%s: cannot %s: %s", path, doing, strerror(code));
 }
 
-static enum plim_status fail_memory(struct plim_error *err, const char *path) {
+static enum plim_status fail_memory(struct plim_error *err, const char *path)
+{
     return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
 }
 
-bool file_exists(const char *path) {
-    return access(path, F_OK) == 0;
-}
+bool file_exists(const char *path) { return access(path, F_OK) == 0; }
 
-static enum plim_status fail_large(struct plim_error *err, const char *path, uint64_t max_bytes) {
+static enum plim_status fail_large(struct plim_error *err, const char *path, uint64_t max_bytes)
+{
     char most[BYTES_TEXT];
     return plim_fail(err, PLIM_BAD_INPUT, "%s: larger than %s, the most that is read here", path,
                      bytes_format(most, max_bytes));
@@ -35,7 +36,8 @@ static enum plim_status fail_large(struct plim_error *err, const char *path, uin
 
 /* Read to the end of the file, which may be a pipe or grow meanwhile: the size is only a hint. */
 static enum plim_status read_all(int fd, const char *path, uint64_t max_bytes, uint64_t hint,
-                                 struct strbuf *out, struct plim_error *err) {
+                                 struct strbuf *out, struct plim_error *err)
+{
     size_t before = out->len;
     strbuf_reserve(out, (size_t)(hint < max_bytes ? hint : max_bytes) + 1);
     for (;;) {
@@ -51,7 +53,8 @@ static enum plim_status read_all(int fd, const char *path, uint64_t max_bytes, u
     }
 }
 
-enum plim_status file_read(const char *path, uint64_t max_bytes, struct strbuf *out, struct plim_error *err) {
+enum plim_status file_read(const char *path, uint64_t max_bytes, struct strbuf *out, struct plim_error *err)
+{
     enum plim_status status;
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -69,7 +72,8 @@ enum plim_status file_read(const char *path, uint64_t max_bytes, struct strbuf *
 }
 
 enum plim_status file_pread_full(int fd, void *buf, size_t n, uint64_t offset, const char *path,
-                                 struct plim_error *err) {
+                                 struct plim_error *err)
+{
     char *at = buf;
     while (n > 0) {
         ssize_t got = pread(fd, at, n < CALL_MAX ? n : CALL_MAX, (off_t)offset);
@@ -86,7 +90,8 @@ enum plim_status file_pread_full(int fd, void *buf, size_t n, uint64_t offset, c
 }
 
 enum plim_status file_pwrite_full(int fd, const void *buf, size_t n, uint64_t offset, const char *path,
-                                  struct plim_error *err) {
+                                  struct plim_error *err)
+{
     if (fault_hit(NULL, FAULT_WRITE)) {
         errno = ENOSPC;
         return fail(err, path, "write");
@@ -103,7 +108,8 @@ enum plim_status file_pwrite_full(int fd, const void *buf, size_t n, uint64_t of
     return PLIM_OK;
 }
 
-enum plim_status file_sync_parent(const char *path, struct plim_error *err) {
+enum plim_status file_sync_parent(const char *path, struct plim_error *err)
+{
     const char *slash = strrchr(path, '/');
     char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     if (!folder) return fail_memory(err, path);
@@ -117,14 +123,16 @@ enum plim_status file_sync_parent(const char *path, struct plim_error *err) {
     return status;
 }
 
-static void forget(struct file_atomic *f) {
+static void forget(struct file_atomic *f)
+{
     if (f->fd >= 0) close(f->fd);
     free(f->path);
     free(f->temp);
     *f = (struct file_atomic){.fd = -1};
 }
 
-enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, struct plim_error *err) {
+enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, struct plim_error *err)
+{
     *f = (struct file_atomic){.fd = -1, .path = strdup(path)};
     size_t len = strlen(path) + 32;
     f->temp = malloc(len);
@@ -144,7 +152,8 @@ enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, stru
     return status;
 }
 
-enum plim_status file_atomic_commit(struct file_atomic *f, struct plim_error *err) {
+enum plim_status file_atomic_commit(struct file_atomic *f, struct plim_error *err)
+{
     enum plim_status status = PLIM_OK;
     if (fsync(f->fd) < 0) {
         status = fail(err, f->temp, "sync");
@@ -166,12 +175,14 @@ out:
     return status;
 }
 
-void file_atomic_abandon(struct file_atomic *f) {
+void file_atomic_abandon(struct file_atomic *f)
+{
     if (f->temp) unlink(f->temp);
     forget(f);
 }
 
-enum plim_status file_write_atomic(const char *path, const void *data, size_t len, struct plim_error *err) {
+enum plim_status file_write_atomic(const char *path, const void *data, size_t len, struct plim_error *err)
+{
     struct file_atomic f;
     enum plim_status status = file_atomic_begin(&f, path, err);
     if (status == PLIM_OK) status = file_pwrite_full(f.fd, data, len, 0, path, err);
@@ -180,7 +191,8 @@ enum plim_status file_write_atomic(const char *path, const void *data, size_t le
     return status;
 }
 
-static enum plim_status make_dir(const char *path, struct plim_error *err) {
+static enum plim_status make_dir(const char *path, struct plim_error *err)
+{
     struct stat st;
     if (mkdir(path, 0777) == 0) return PLIM_OK;
     int code = errno;
@@ -189,7 +201,8 @@ static enum plim_status make_dir(const char *path, struct plim_error *err) {
     return fail(err, path, "create the folder");
 }
 
-enum plim_status file_make_dirs(const char *path, struct plim_error *err) {
+enum plim_status file_make_dirs(const char *path, struct plim_error *err)
+{
     char *copy = strdup(path);
     if (!copy) return fail_memory(err, path);
     enum plim_status status = PLIM_OK;

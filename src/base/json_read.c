@@ -24,15 +24,18 @@ struct parser {
 
 static enum plim_status parse_value(struct parser *p, struct node *node);
 
-static enum plim_status fail(const struct parser *p, const char *what) {
+static enum plim_status fail(const struct parser *p, const char *what)
+{
     return plim_fail(p->err, PLIM_BAD_INPUT, "%s:%d: %s", p->name, p->line, what);
 }
 
-static enum plim_status fail_memory(const struct parser *p) {
+static enum plim_status fail_memory(const struct parser *p)
+{
     return plim_fail(p->err, PLIM_NO_MEMORY, "%s:%d: out of memory", p->name, p->line);
 }
 
-static enum plim_status fail_char(const struct parser *p, const char *expected) {
+static enum plim_status fail_char(const struct parser *p, const char *expected)
+{
     if (p->at == p->end)
         return plim_fail(p->err, PLIM_BAD_INPUT, "%s:%d: expected %s, found the end of the file", p->name,
                          p->line, expected);
@@ -44,7 +47,8 @@ static enum plim_status fail_char(const struct parser *p, const char *expected) 
                      expected, c);
 }
 
-static void skip_blanks(struct parser *p) {
+static void skip_blanks(struct parser *p)
+{
     for (; p->at < p->end; p->at++) {
         if (*p->at == '\n')
             p->line++;
@@ -53,18 +57,18 @@ static void skip_blanks(struct parser *p) {
     }
 }
 
-static bool next_is(const struct parser *p, char c) {
-    return p->at < p->end && *p->at == c;
-}
+static bool next_is(const struct parser *p, char c) { return p->at < p->end && *p->at == c; }
 
-static bool take(struct parser *p, char c) {
+static bool take(struct parser *p, char c)
+{
     bool found = next_is(p, c);
     if (found) p->at++;
     return found;
 }
 
 /* Four hexadecimal digits at p->at. */
-static bool take_hex(struct parser *p, uint32_t *out) {
+static bool take_hex(struct parser *p, uint32_t *out)
+{
     if (p->end - p->at < 4) return false;
     uint32_t value = 0;
     for (int i = 0; i < 4; i++) {
@@ -79,7 +83,8 @@ static bool take_hex(struct parser *p, uint32_t *out) {
 }
 
 /* What follows "\u": one code point, or a pair of surrogates that makes one. */
-static enum plim_status take_unicode(struct parser *p) {
+static enum plim_status take_unicode(struct parser *p)
+{
     uint32_t point, low;
     if (!take_hex(p, &point)) return fail(p, "\\u needs four hexadecimal digits");
     if (point >= 0xdc00 && point <= 0xdfff) return fail(p, "a low surrogate without its high one");
@@ -93,7 +98,8 @@ static enum plim_status take_unicode(struct parser *p) {
     return PLIM_OK;
 }
 
-static enum plim_status take_escape(struct parser *p) {
+static enum plim_status take_escape(struct parser *p)
+{
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (p->at == p->end) return fail(p, "the file ends inside a string");
     char c = *p->at++;
@@ -105,7 +111,8 @@ static enum plim_status take_escape(struct parser *p) {
 }
 
 /* The rest of a string after its opening quote, into scratch. */
-static enum plim_status take_string(struct parser *p) {
+static enum plim_status take_string(struct parser *p)
+{
     strbuf_clear(&p->scratch);
     for (;;) {
         const char *begin = p->at;
@@ -122,13 +129,15 @@ static enum plim_status take_string(struct parser *p) {
     }
 }
 
-static enum plim_status keep_string(struct parser *p, const char **text, size_t *len) {
+static enum plim_status keep_string(struct parser *p, const char **text, size_t *len)
+{
     *len = p->scratch.len;
     *text = bump_copy(&p->build.doc->store, strbuf_text(&p->scratch), p->scratch.len);
     return *text ? PLIM_OK : fail_memory(p);
 }
 
-static enum plim_status parse_string(struct parser *p, struct node *node) {
+static enum plim_status parse_string(struct parser *p, struct node *node)
+{
     p->at++;
     enum plim_status status = take_string(p);
     if (status != PLIM_OK) return status;
@@ -136,14 +145,16 @@ static enum plim_status parse_string(struct parser *p, struct node *node) {
     return keep_string(p, &node->as.string.text, &node->as.string.len);
 }
 
-static size_t digits(const struct parser *p, const char *at) {
+static size_t digits(const struct parser *p, const char *at)
+{
     const char *begin = at;
     while (at < p->end && *at >= '0' && *at <= '9') at++;
     return (size_t)(at - begin);
 }
 
 /* The end of the number at p->at by JSON's grammar, or NULL; *whole tells whether it is an integer. */
-static const char *number_end(const struct parser *p, bool *whole) {
+static const char *number_end(const struct parser *p, bool *whole)
+{
     const char *at = p->at;
     *whole = true;
     if (at < p->end && *at == '-') at++;
@@ -167,7 +178,8 @@ static const char *number_end(const struct parser *p, bool *whole) {
     return at;
 }
 
-static enum plim_status parse_number(struct parser *p, struct node *node) {
+static enum plim_status parse_number(struct parser *p, struct node *node)
+{
     bool whole;
     const char *end = number_end(p, &whole);
     if (!end) return fail(p, "malformed number");
@@ -182,7 +194,8 @@ static enum plim_status parse_number(struct parser *p, struct node *node) {
     return PLIM_OK;
 }
 
-static enum plim_status parse_word(struct parser *p, struct node *node) {
+static enum plim_status parse_word(struct parser *p, struct node *node)
+{
     static const struct {
         const char *text;
         enum node_kind kind;
@@ -200,7 +213,8 @@ static enum plim_status parse_word(struct parser *p, struct node *node) {
 }
 
 /* "key" : of an object's entry. */
-static enum plim_status parse_key(struct parser *p, struct node *child) {
+static enum plim_status parse_key(struct parser *p, struct node *child)
+{
     if (!next_is(p, '"')) return fail_char(p, "a key in double quotes");
     p->at++;
     child->line = p->line;
@@ -213,7 +227,8 @@ static enum plim_status parse_key(struct parser *p, struct node *child) {
 
 /* The entries of a list or map after its opening bracket. */
 static enum plim_status parse_entries(struct parser *p, enum node_kind kind, char close, size_t mark,
-                                      struct node *node) {
+                                      struct node *node)
+{
     skip_blanks(p);
     bool done = take(p, close);
     while (!done) {
@@ -231,7 +246,8 @@ static enum plim_status parse_entries(struct parser *p, enum node_kind kind, cha
     return node_build_close(&p->build, mark, kind, node, p->err);
 }
 
-static enum plim_status parse_container(struct parser *p, struct node *node) {
+static enum plim_status parse_container(struct parser *p, struct node *node)
+{
     bool map = *p->at++ == '{';
     if (p->depth == NODE_DEPTH_MAX) return fail(p, "nested more than 128 levels deep");
     p->depth++;
@@ -241,7 +257,8 @@ static enum plim_status parse_container(struct parser *p, struct node *node) {
     return status;
 }
 
-static enum plim_status parse_value(struct parser *p, struct node *node) {
+static enum plim_status parse_value(struct parser *p, struct node *node)
+{
     skip_blanks(p);
     node->line = p->line;
     if (p->at == p->end) return fail_char(p, "a value");
@@ -253,7 +270,8 @@ static enum plim_status parse_value(struct parser *p, struct node *node) {
 }
 
 enum plim_status json_parse(const char *text, size_t len, const char *name, struct doc **out,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     *out = NULL;
     struct parser p = {.at = text, .end = text + len, .name = name, .line = 1, .err = err};
     enum plim_status status = node_build_begin(&p.build, name, err);
@@ -271,7 +289,8 @@ enum plim_status json_parse(const char *text, size_t len, const char *name, stru
     return status;
 }
 
-enum plim_status json_load(const char *path, struct doc **out, struct plim_error *err) {
+enum plim_status json_load(const char *path, struct doc **out, struct plim_error *err)
+{
     *out = NULL;
     struct strbuf text = STRBUF_INIT;
     enum plim_status status = file_read(path, JSON_FILE_MAX, &text, err);

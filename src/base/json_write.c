@@ -6,11 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-void json_writer_init(struct json_writer *w, struct strbuf *out, int indent) {
+void json_writer_init(struct json_writer *w, struct strbuf *out, int indent)
+{
     *w = (struct json_writer){.out = out, .indent = indent, .depth = 0, .first = true};
 }
 
-static void escape(struct strbuf *out, unsigned char c) {
+static void escape(struct strbuf *out, unsigned char c)
+{
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const char *known = memchr(from, c, sizeof from - 1);
     if (known)
@@ -19,7 +21,8 @@ static void escape(struct strbuf *out, unsigned char c) {
         strbuf_addf(out, "\\u%04x", c);
 }
 
-void json_quote(struct strbuf *out, const char *text, size_t len) {
+void json_quote(struct strbuf *out, const char *text, size_t len)
+{
     strbuf_addc(out, '"');
     for (size_t at = 0; at < len;) {
         unsigned char c = (unsigned char)text[at];
@@ -36,14 +39,16 @@ void json_quote(struct strbuf *out, const char *text, size_t len) {
     strbuf_addc(out, '"');
 }
 
-static void new_line(struct json_writer *w) {
+static void new_line(struct json_writer *w)
+{
     if (!w->indent) return;
     strbuf_addc(w->out, '\n');
     strbuf_pad(w->out, ' ', (size_t)(w->indent * w->depth));
 }
 
 /* The comma and line break before an entry, and its key. */
-static void entry_n(struct json_writer *w, const char *key, size_t len) {
+static void entry_n(struct json_writer *w, const char *key, size_t len)
+{
     if (w->depth > 0) {
         if (!w->first) strbuf_addc(w->out, ',');
         new_line(w);
@@ -54,65 +59,68 @@ static void entry_n(struct json_writer *w, const char *key, size_t len) {
     strbuf_add(w->out, w->indent ? ": " : ":");
 }
 
-static void entry(struct json_writer *w, const char *key) {
-    entry_n(w, key, key ? strlen(key) : 0);
-}
+static void entry(struct json_writer *w, const char *key) { entry_n(w, key, key ? strlen(key) : 0); }
 
-static void begin(struct json_writer *w, char bracket) {
+static void begin(struct json_writer *w, char bracket)
+{
     strbuf_addc(w->out, bracket);
     w->depth++;
     w->first = true;
 }
 
-static void end(struct json_writer *w, char bracket) {
+static void end(struct json_writer *w, char bracket)
+{
     w->depth--;
     if (!w->first) new_line(w);
     strbuf_addc(w->out, bracket);
     w->first = false;
 }
 
-void json_begin_object(struct json_writer *w, const char *key) {
+void json_begin_object(struct json_writer *w, const char *key)
+{
     entry(w, key);
     begin(w, '{');
 }
 
-void json_end_object(struct json_writer *w) {
-    end(w, '}');
-}
+void json_end_object(struct json_writer *w) { end(w, '}'); }
 
-void json_begin_array(struct json_writer *w, const char *key) {
+void json_begin_array(struct json_writer *w, const char *key)
+{
     entry(w, key);
     begin(w, '[');
 }
 
-void json_end_array(struct json_writer *w) {
-    end(w, ']');
-}
+void json_end_array(struct json_writer *w) { end(w, ']'); }
 
-void json_strn(struct json_writer *w, const char *key, const char *value, size_t len) {
+void json_strn(struct json_writer *w, const char *key, const char *value, size_t len)
+{
     entry(w, key);
     json_quote(w->out, value, len);
 }
 
-void json_str(struct json_writer *w, const char *key, const char *value) {
+void json_str(struct json_writer *w, const char *key, const char *value)
+{
     if (value)
         json_strn(w, key, value, strlen(value));
     else
         json_null(w, key);
 }
 
-void json_int(struct json_writer *w, const char *key, int64_t value) {
+void json_int(struct json_writer *w, const char *key, int64_t value)
+{
     entry(w, key);
     strbuf_addf(w->out, "%" PRId64, value);
 }
 
-void json_uint(struct json_writer *w, const char *key, uint64_t value) {
+void json_uint(struct json_writer *w, const char *key, uint64_t value)
+{
     entry(w, key);
     strbuf_addf(w->out, "%" PRIu64, value);
 }
 
 /* A whole value keeps its ".0", so that it reads back as FLOAT and minus zero keeps its sign. */
-static void add_double(struct strbuf *out, double value) {
+static void add_double(struct strbuf *out, double value)
+{
     char text[NUMBER_TEXT];
     if (!isfinite(value)) {
         strbuf_add(out, "null");
@@ -122,23 +130,27 @@ static void add_double(struct strbuf *out, double value) {
     if (!strpbrk(text, ".e")) strbuf_add(out, ".0");
 }
 
-void json_double(struct json_writer *w, const char *key, double value) {
+void json_double(struct json_writer *w, const char *key, double value)
+{
     entry(w, key);
     add_double(w->out, value);
 }
 
-void json_bool(struct json_writer *w, const char *key, bool value) {
+void json_bool(struct json_writer *w, const char *key, bool value)
+{
     entry(w, key);
     strbuf_add(w->out, value ? "true" : "false");
 }
 
-void json_null(struct json_writer *w, const char *key) {
+void json_null(struct json_writer *w, const char *key)
+{
     entry(w, key);
     strbuf_add(w->out, "null");
 }
 
 /* A value without the comma and key before it. */
-static void write_value(struct json_writer *w, const struct node *node) {
+static void write_value(struct json_writer *w, const struct node *node)
+{
     switch (node ? node->kind : NODE_NULL) {
     case NODE_NULL:
         strbuf_add(w->out, "null");
@@ -168,7 +180,8 @@ static void write_value(struct json_writer *w, const struct node *node) {
     }
 }
 
-void json_node(struct json_writer *w, const char *key, const struct node *node) {
+void json_node(struct json_writer *w, const char *key, const struct node *node)
+{
     entry(w, key);
     write_value(w, node);
 }

@@ -5,16 +5,13 @@
 
 enum { LONGEST = 127 };
 
-static int least(int a, int b) {
-    return a < b ? a : b;
-}
+static int least(int a, int b) { return a < b ? a : b; }
 
-static int lower(char c) {
-    return tolower((unsigned char)c);
-}
+static int lower(char c) { return tolower((unsigned char)c); }
 
 /* Both at most LONGEST letters. */
-static int distance(const char *a, const char *b) {
+static int distance(const char *a, const char *b)
+{
     int rows[3][LONGEST + 1], la = (int)strlen(a), lb = (int)strlen(b);
     int *two = rows[0], *one = rows[1], *now = rows[2]; /* two rows ago, one row ago, this row */
     for (int j = 0; j <= lb; j++) one[j] = two[j] = j;
@@ -35,13 +32,15 @@ static int distance(const char *a, const char *b) {
     return one[lb];
 }
 
-struct nearest nearest_begin(const char *word) {
+struct nearest nearest_begin(const char *word)
+{
     int cut = (int)(strlen(word) / 3);
     cut = cut < 1 ? 1 : cut > 4 ? 4 : cut;
     return (struct nearest){.word = word, .best = NULL, .distance = cut + 1};
 }
 
-void nearest_offer(struct nearest *near, const char *candidate) {
+void nearest_offer(struct nearest *near, const char *candidate)
+{
     size_t a = strlen(near->word), b = strlen(candidate);
     size_t apart = a > b ? a - b : b - a; /* the distance is at least this */
     if (a > LONGEST || b > LONGEST || apart >= (size_t)near->distance) return;
@@ -51,7 +50,8 @@ void nearest_offer(struct nearest *near, const char *candidate) {
     near->best = candidate;
 }
 
-const char *nearest_word(const char *word, const char *const *table, size_t n) {
+const char *nearest_word(const char *word, const char *const *table, size_t n)
+{
     struct nearest near = nearest_begin(word);
     for (size_t i = 0; i < n; i++) nearest_offer(&near, table[i]);
     return near.best;

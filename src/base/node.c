@@ -13,18 +13,21 @@
 
 enum { INDEX_FROM = 8 };
 
-static size_t index_slots(size_t count) {
+static size_t index_slots(size_t count)
+{
     size_t slots = 1;
     if (count <= INDEX_FROM) return 0;
     while (slots < 2 * count) slots *= 2;
     return slots;
 }
 
-static uint32_t *index_of(const struct node *items, size_t count) {
+static uint32_t *index_of(const struct node *items, size_t count)
+{
     return (uint32_t *)(void *)(uintptr_t)(items + count);
 }
 
-static uint64_t hash(uint64_t h, const char *key, size_t len) {
+static uint64_t hash(uint64_t h, const char *key, size_t len)
+{
     for (; len; key += 8) {
         uint64_t word = 0;
         size_t n = len < 8 ? len : 8;
@@ -36,12 +39,14 @@ static uint64_t hash(uint64_t h, const char *key, size_t len) {
     return h ^ h >> 32;
 }
 
-static bool same_key(const struct node *node, const char *key, size_t len) {
+static bool same_key(const struct node *node, const char *key, size_t len)
+{
     return node->key_len == len && memcmp(node->key, key, len) == 0;
 }
 
 /* The slot that holds the key, or the free slot where it would go. */
-static uint32_t *index_find(const struct node *items, size_t count, const char *key, size_t len) {
+static uint32_t *index_find(const struct node *items, size_t count, const char *key, size_t len)
+{
     uint32_t *slots = index_of(items, count);
     size_t mask = index_slots(count) - 1;
     size_t at = (size_t)hash((uint64_t)(uintptr_t)items >> 4, key, len) & mask;
@@ -49,7 +54,8 @@ static uint32_t *index_find(const struct node *items, size_t count, const char *
     return &slots[at];
 }
 
-const struct node *node_get_n(const struct node *map, const char *key, size_t len) {
+const struct node *node_get_n(const struct node *map, const char *key, size_t len)
+{
     if (!map || map->kind != NODE_MAP) return NULL;
     const struct node *items = map->as.list.items;
     size_t count = map->as.list.count;
@@ -62,11 +68,13 @@ const struct node *node_get_n(const struct node *map, const char *key, size_t le
     return NULL;
 }
 
-const struct node *node_get(const struct node *map, const char *key) {
+const struct node *node_get(const struct node *map, const char *key)
+{
     return node_get_n(map, key, strlen(key));
 }
 
-const struct node *node_path(const struct node *root, const char *path) {
+const struct node *node_path(const struct node *root, const char *path)
+{
     for (;;) {
         size_t len = strcspn(path, ".");
         root = node_get_n(root, path, len);
@@ -75,19 +83,23 @@ const struct node *node_path(const struct node *root, const char *path) {
     }
 }
 
-size_t node_count(const struct node *node) {
+size_t node_count(const struct node *node)
+{
     return node && (node->kind == NODE_LIST || node->kind == NODE_MAP) ? node->as.list.count : 0;
 }
 
-const struct node *node_item(const struct node *node, size_t index) {
+const struct node *node_item(const struct node *node, size_t index)
+{
     return index < node_count(node) ? &node->as.list.items[index] : NULL;
 }
 
-bool node_bool(const struct node *node, bool fallback) {
+bool node_bool(const struct node *node, bool fallback)
+{
     return node && node->kind == NODE_BOOL ? node->as.boolean : fallback;
 }
 
-bool node_is_whole(const struct node *node, int64_t *out) {
+bool node_is_whole(const struct node *node, int64_t *out)
+{
     if (!node) return false;
     if (node->kind == NODE_INT) {
         *out = node->as.integer;
@@ -100,22 +112,26 @@ bool node_is_whole(const struct node *node, int64_t *out) {
     return true;
 }
 
-int64_t node_int(const struct node *node, int64_t fallback) {
+int64_t node_int(const struct node *node, int64_t fallback)
+{
     int64_t value;
     return node_is_whole(node, &value) ? value : fallback;
 }
 
-double node_float(const struct node *node, double fallback) {
+double node_float(const struct node *node, double fallback)
+{
     if (!node) return fallback;
     if (node->kind == NODE_INT) return (double)node->as.integer;
     return node->kind == NODE_FLOAT ? node->as.real : fallback;
 }
 
-const char *node_string(const struct node *node, const char *fallback) {
+const char *node_string(const struct node *node, const char *fallback)
+{
     return node && node->kind == NODE_STRING ? node->as.string.text : fallback;
 }
 
-const char *node_kind_name(enum node_kind kind) {
+const char *node_kind_name(enum node_kind kind)
+{
     static const char *const names[] = {
         [NODE_NULL] = "null",    [NODE_BOOL] = "true or false", [NODE_INT] = "whole number",
         [NODE_FLOAT] = "number", [NODE_STRING] = "text",        [NODE_LIST] = "list",
@@ -124,7 +140,8 @@ const char *node_kind_name(enum node_kind kind) {
     return names[kind];
 }
 
-void doc_free(struct doc *doc) {
+void doc_free(struct doc *doc)
+{
     if (!doc) return;
     struct bump store = doc->store; /* the document lives in its own store */
     bump_free(&store);
@@ -132,7 +149,8 @@ void doc_free(struct doc *doc) {
 
 /* ---- building ---- */
 
-enum plim_status node_build_begin(struct node_build *build, const char *name, struct plim_error *err) {
+enum plim_status node_build_begin(struct node_build *build, const char *name, struct plim_error *err)
+{
     *build = (struct node_build){0};
     struct bump store = BUMP_INIT;
     struct doc *doc = bump_alloc(&store, sizeof *doc);
@@ -147,7 +165,8 @@ enum plim_status node_build_begin(struct node_build *build, const char *name, st
     return PLIM_OK;
 }
 
-enum plim_status node_build_push(struct node_build *build, const struct node *child, struct plim_error *err) {
+enum plim_status node_build_push(struct node_build *build, const struct node *child, struct plim_error *err)
+{
     if (build->count == build->cap) {
         size_t cap = build->cap ? build->cap * 2 : 32;
         struct node *stack = realloc(build->stack, cap * sizeof *stack);
@@ -160,14 +179,16 @@ enum plim_status node_build_push(struct node_build *build, const struct node *ch
 }
 
 static enum plim_status duplicate(const struct doc *doc, const struct node *again, int first_line,
-                                  struct plim_error *err) {
+                                  struct plim_error *err)
+{
     return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: key '%.100s' appears twice (first in line %d)", doc->name,
                      again->line, again->key, first_line);
 }
 
 /* Refuse duplicate keys; fill the index of a large map on the way. */
 static enum plim_status index_fill(const struct doc *doc, const struct node *items, size_t count,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     bool indexed = index_slots(count) > 0;
     for (size_t i = 0; i < count; i++) {
         if (indexed) {
@@ -184,7 +205,8 @@ static enum plim_status index_fill(const struct doc *doc, const struct node *ite
 }
 
 enum plim_status node_build_close(struct node_build *build, size_t mark, enum node_kind kind,
-                                  struct node *node, struct plim_error *err) {
+                                  struct node *node, struct plim_error *err)
+{
     size_t count = build->count - mark;
     size_t slots = kind == NODE_MAP ? index_slots(count) : 0;
     struct node *items = NULL;
@@ -202,7 +224,8 @@ enum plim_status node_build_close(struct node_build *build, size_t mark, enum no
     return kind == NODE_MAP ? index_fill(build->doc, items, count, err) : PLIM_OK;
 }
 
-struct doc *node_build_end(struct node_build *build, enum plim_status status) {
+struct doc *node_build_end(struct node_build *build, enum plim_status status)
+{
     struct doc *doc = build->doc;
     free(build->stack);
     *build = (struct node_build){0};

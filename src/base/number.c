@@ -11,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t digits(const char *text, size_t len, size_t at) {
+static size_t digits(const char *text, size_t len, size_t at)
+{
     while (at < len && text[at] >= '0' && text[at] <= '9') at++;
     return at;
 }
 
-bool number_parse_int64(const char *text, size_t len, int64_t *out) {
+bool number_parse_int64(const char *text, size_t len, int64_t *out)
+{
     size_t at = len > 0 && (text[0] == '-' || text[0] == '+');
     bool negative = at && text[0] == '-';
     if (at == len || digits(text, len, at) != len) return false;
@@ -31,7 +33,8 @@ bool number_parse_int64(const char *text, size_t len, int64_t *out) {
 }
 
 /* [sign] (digits [. [digits]] | . digits) [e [sign] digits] */
-static bool looks_decimal(const char *text, size_t len) {
+static bool looks_decimal(const char *text, size_t len)
+{
     size_t at = len > 0 && (text[0] == '-' || text[0] == '+');
     size_t whole = digits(text, len, at), count = whole - at;
     at = whole;
@@ -51,7 +54,8 @@ static bool looks_decimal(const char *text, size_t len) {
 }
 
 /* Run strtod on a terminated text in the "C" locale. */
-static double to_double(const char *text) {
+static double to_double(const char *text)
+{
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     locale_t old = c ? uselocale(c) : (locale_t)0;
     double value = strtod(text, NULL);
@@ -62,7 +66,8 @@ static double to_double(const char *text) {
     return value;
 }
 
-bool number_parse_double(const char *text, size_t len, double *out) {
+bool number_parse_double(const char *text, size_t len, double *out)
+{
     if (!looks_decimal(text, len)) return false;
     char small[64], *copy = len < sizeof small ? small : malloc(len + 1);
     if (!copy) return false;
@@ -75,14 +80,16 @@ bool number_parse_double(const char *text, size_t len, double *out) {
     return true;
 }
 
-static void print(char buf[NUMBER_TEXT], double value) {
+static void print(char buf[NUMBER_TEXT], double value)
+{
     for (int precision = 15; precision <= 17; precision++) {
         snprintf(buf, NUMBER_TEXT, "%.*g", precision, value);
         if (strtod(buf, NULL) == value) return;
     }
 }
 
-char *number_format_double(char buf[NUMBER_TEXT], double value) {
+char *number_format_double(char buf[NUMBER_TEXT], double value)
+{
     if (!isfinite(value)) {
         strcpy(buf, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
         return buf;

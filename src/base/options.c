@@ -17,20 +17,23 @@ struct parsing {
     struct plim_error *err;
 };
 
-static const struct option_row *find_name(const struct command *command, const char *name, size_t len) {
+static const struct option_row *find_name(const struct command *command, const char *name, size_t len)
+{
     for (size_t i = 0; i < command->row_count; i++)
         if (strlen(command->rows[i].name) == len && memcmp(command->rows[i].name, name, len) == 0)
             return &command->rows[i];
     return NULL;
 }
 
-static const struct option_row *find_letter(const struct command *command, char letter) {
+static const struct option_row *find_letter(const struct command *command, char letter)
+{
     for (size_t i = 0; i < command->row_count; i++)
         if (command->rows[i].letter && command->rows[i].letter == letter) return &command->rows[i];
     return NULL;
 }
 
-static enum plim_status unknown_name(struct parsing *p, const char *name, size_t len) {
+static enum plim_status unknown_name(struct parsing *p, const char *name, size_t len)
+{
     char word[128];
     snprintf(word, sizeof word, "%.*s", (int)(len < 100 ? len : 100), name);
     struct nearest near = nearest_begin(word);
@@ -44,12 +47,14 @@ static enum plim_status unknown_name(struct parsing *p, const char *name, size_t
 }
 
 static enum plim_status bad_value(struct parsing *p, const struct option_row *row, const char *value,
-                                  const char *expected) {
+                                  const char *expected)
+{
     return plim_fail(p->err, PLIM_BAD_INPUT, "%s: option '--%s': expected %s, found '%.200s'",
                      p->command->name, row->name, expected, value);
 }
 
-static enum plim_status check_choice(struct parsing *p, const struct option_row *row, const char *value) {
+static enum plim_status check_choice(struct parsing *p, const struct option_row *row, const char *value)
+{
     char list[400] = "one of";
     struct nearest near = nearest_begin(value);
     for (const char *const *choice = row->choices; *choice; choice++) {
@@ -65,7 +70,8 @@ static enum plim_status check_choice(struct parsing *p, const struct option_row 
 }
 
 static enum plim_status put_int(struct parsing *p, const struct option_row *row, const char *value,
-                                void *field) {
+                                void *field)
+{
     int64_t number;
     if (!number_parse_int64(value, strlen(value), &number)) return bad_value(p, row, value, "a whole number");
     if (row->kind == OPTION_INT64) {
@@ -78,14 +84,16 @@ static enum plim_status put_int(struct parsing *p, const struct option_row *row,
 }
 
 static enum plim_status put_bytes(struct parsing *p, const struct option_row *row, const char *value,
-                                  void *field) {
+                                  void *field)
+{
     enum plim_status status = bytes_parse(value, field, p->err);
     if (status != PLIM_OK) plim_error_prefix(p->err, "%s: option '--%s'", p->command->name, row->name);
     return status;
 }
 
 /* Store the value of an option that takes one. */
-static enum plim_status put_value(struct parsing *p, const struct option_row *row, const char *value) {
+static enum plim_status put_value(struct parsing *p, const struct option_row *row, const char *value)
+{
     void *field = (char *)p->target + row->offset;
     if (row->given) *(bool *)((char *)p->target + row->given - 1) = true;
     switch (row->kind) {
@@ -109,13 +117,15 @@ static enum plim_status put_value(struct parsing *p, const struct option_row *ro
     return plim_fail(p->err, PLIM_BUG, "%s: option '--%s' has no kind", p->command->name, row->name);
 }
 
-static void put_flag(struct parsing *p, const struct option_row *row, bool value) {
+static void put_flag(struct parsing *p, const struct option_row *row, bool value)
+{
     *(bool *)((char *)p->target + row->offset) = value;
     if (row->given) *(bool *)((char *)p->target + row->given - 1) = true;
 }
 
 /* The value is the next argument; a long option there means that it was forgotten. */
-static enum plim_status put_next(struct parsing *p, const struct option_row *row) {
+static enum plim_status put_next(struct parsing *p, const struct option_row *row)
+{
     const char *next = p->at < p->argc ? p->argv[p->at] : NULL;
     if (!next || (next[0] == '-' && next[1] == '-' && next[2]))
         return plim_fail(p->err, PLIM_BAD_INPUT, "%s: option '--%s' needs a value; write --%s=%s",
@@ -124,13 +134,15 @@ static enum plim_status put_next(struct parsing *p, const struct option_row *row
     return put_value(p, row, next);
 }
 
-static enum plim_status no_value(struct parsing *p, const char *name, size_t len) {
+static enum plim_status no_value(struct parsing *p, const char *name, size_t len)
+{
     return plim_fail(p->err, PLIM_BAD_INPUT, "%s: option '--%.*s' takes no value", p->command->name, (int)len,
                      name);
 }
 
 /* "--name", "--name=value" or "--no-name"; name points behind the dashes. */
-static enum plim_status parse_long(struct parsing *p, const char *name) {
+static enum plim_status parse_long(struct parsing *p, const char *name)
+{
     size_t len = strcspn(name, "=");
     const char *value = name[len] ? name + len + 1 : NULL;
     const struct option_row *row = find_name(p->command, name, len);
@@ -150,7 +162,8 @@ static enum plim_status parse_long(struct parsing *p, const char *name) {
 }
 
 /* "-x", "-xyz" or "-xvalue"; letters points behind the dash. */
-static enum plim_status parse_short(struct parsing *p, const char *letters) {
+static enum plim_status parse_short(struct parsing *p, const char *letters)
+{
     for (; *letters; letters++) {
         const struct option_row *row = find_letter(p->command, *letters);
         if (!row && *letters == 'h') {
@@ -166,13 +179,15 @@ static enum plim_status parse_short(struct parsing *p, const char *letters) {
     return PLIM_OK;
 }
 
-static enum plim_status keep_argument(struct parsing *p, const char *text) {
+static enum plim_status keep_argument(struct parsing *p, const char *text)
+{
     if (string_list_add(p->store, &p->rest->args, text)) return PLIM_OK;
     return plim_fail(p->err, PLIM_NO_MEMORY, "%s: out of memory", p->command->name);
 }
 
 enum plim_status options_parse(const struct command *command, int argc, char *const *argv, void *target,
-                               struct bump *store, struct options_rest *rest, struct plim_error *err) {
+                               struct bump *store, struct options_rest *rest, struct plim_error *err)
+{
     struct parsing p = {command, argv, argc, 0, target, store, rest, err};
     *rest = (struct options_rest){0};
     bool only_arguments = false;
@@ -192,7 +207,8 @@ enum plim_status options_parse(const struct command *command, int argc, char *co
     return PLIM_OK;
 }
 
-const struct command *program_command(const struct program *program, const char *name) {
+const struct command *program_command(const struct program *program, const char *name)
+{
     for (const struct command *const *command = program->commands; *command; command++)
         if (strcmp((*command)->name, name) == 0) return *command;
     return NULL;

@@ -2,27 +2,29 @@
 #include "base/options.h"
 #include <string.h>
 
-static bool is_file(const struct option_row *row) {
+static bool is_file(const struct option_row *row)
+{
     return row->metavar && strcmp(row->metavar, "FILE") == 0;
 }
 
-static bool is_dir(const struct option_row *row) {
-    return row->metavar && strcmp(row->metavar, "DIR") == 0;
-}
+static bool is_dir(const struct option_row *row) { return row->metavar && strcmp(row->metavar, "DIR") == 0; }
 
 /* Letters, digits and _ for a function name. */
-static void add_identifier(struct strbuf *out, const char *text) {
+static void add_identifier(struct strbuf *out, const char *text)
+{
     for (; *text; text++) strbuf_addc(out, strchr("-.+ ", *text) ? '_' : *text);
 }
 
-static void add_choices(struct strbuf *out, const struct option_row *row) {
+static void add_choices(struct strbuf *out, const struct option_row *row)
+{
     for (size_t i = 0; row->choices[i]; i++) strbuf_addf(out, "%s%s", i ? " " : "", row->choices[i]);
 }
 
 /* ---- bash ---- */
 
 /* "plan:--config|plan:-c) ... ;;" for options whose value can be completed. */
-static void bash_value(struct strbuf *out, const struct command *command, const struct option_row *row) {
+static void bash_value(struct strbuf *out, const struct command *command, const struct option_row *row)
+{
     if (row->kind == OPTION_FLAG) return;
     strbuf_addf(out, "    %s:--%s", command->name, row->name);
     if (row->letter) strbuf_addf(out, "|%s:-%c", command->name, row->letter);
@@ -37,7 +39,8 @@ static void bash_value(struct strbuf *out, const struct command *command, const 
 }
 
 /* "plan) words='--config ...' ;;" */
-static void bash_words(struct strbuf *out, const struct command *command) {
+static void bash_words(struct strbuf *out, const struct command *command)
+{
     strbuf_addf(out, "        %s) words='--help", command->name);
     for (size_t i = 0; i < command->row_count; i++) {
         const struct option_row *row = &command->rows[i];
@@ -47,7 +50,8 @@ static void bash_words(struct strbuf *out, const struct command *command) {
     strbuf_addf(out, "'; [[ $cur == -* ]] || kind='%s' ;;\n", command->takes_files ? "file" : "none");
 }
 
-void options_completion_bash(const struct program *program, struct strbuf *out) {
+void options_completion_bash(const struct program *program, struct strbuf *out)
+{
     strbuf_addf(out, "# bash completion for %s\n_", program->name);
     add_identifier(out, program->name);
     strbuf_add(out, "() {\n"
@@ -79,7 +83,8 @@ void options_completion_bash(const struct program *program, struct strbuf *out) 
 /* ---- zsh ---- */
 
 /* Help inside '...' and [...]: quotes, brackets, colons and backslashes are escaped. */
-static void zsh_text(struct strbuf *out, const char *text) {
+static void zsh_text(struct strbuf *out, const char *text)
+{
     for (; text && *text; text++) {
         if (*text == '\'')
             strbuf_add(out, "'\\''");
@@ -90,7 +95,8 @@ static void zsh_text(struct strbuf *out, const char *text) {
     }
 }
 
-static void zsh_value(struct strbuf *out, const struct option_row *row) {
+static void zsh_value(struct strbuf *out, const struct option_row *row)
+{
     strbuf_addc(out, ':');
     zsh_text(out, row->metavar ? row->metavar : "VALUE");
     strbuf_addc(out, ':');
@@ -107,7 +113,8 @@ static void zsh_value(struct strbuf *out, const struct option_row *row) {
 
 /* One spec of _arguments; form is "--name=", "-x+" or "--flag". */
 static void zsh_spec(struct strbuf *out, const struct option_row *row, const char *dashes, const char *name,
-                     const char *suffix) {
+                     const char *suffix)
+{
     strbuf_addf(out, " \\\n            '%s%s%s%s[", row->kind == OPTION_STRING_LIST ? "*" : "", dashes, name,
                 suffix);
     zsh_text(out, row->help);
@@ -116,7 +123,8 @@ static void zsh_spec(struct strbuf *out, const struct option_row *row, const cha
     strbuf_addc(out, '\'');
 }
 
-static void zsh_command(struct strbuf *out, const struct command *command) {
+static void zsh_command(struct strbuf *out, const struct command *command)
+{
     strbuf_addf(out,
                 "        %s)\n            _arguments \\\n            '(-h --help)'{-h,--help}'[show help]'",
                 command->name);
@@ -132,7 +140,8 @@ static void zsh_command(struct strbuf *out, const struct command *command) {
     strbuf_add(out, " ;;\n");
 }
 
-void options_completion_zsh(const struct program *program, struct strbuf *out) {
+void options_completion_zsh(const struct program *program, struct strbuf *out)
+{
     strbuf_addf(out, "#compdef %s\n_", program->name);
     add_identifier(out, program->name);
     strbuf_add(out, "() {\n    local context state line\n    local -a commands\n    commands=(\n");

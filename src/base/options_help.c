@@ -6,7 +6,8 @@
 enum { WIDTH = 80, HELP_COLUMN_MAX = 30 };
 
 /* Words of text wrapped between columns `indent` and WIDTH; the cursor is at column `at`. Ends the line. */
-static void wrap(struct strbuf *out, const char *text, size_t at, size_t indent) {
+static void wrap(struct strbuf *out, const char *text, size_t at, size_t indent)
+{
     size_t column = at;
     for (;;) {
         text += strspn(text, " \n");
@@ -27,7 +28,8 @@ static void wrap(struct strbuf *out, const char *text, size_t at, size_t indent)
 }
 
 /* Paragraphs are separated by an empty line; one whose first line is indented is kept as it is. */
-static void paragraphs(struct strbuf *out, const char *text) {
+static void paragraphs(struct strbuf *out, const char *text)
+{
     while (*text) {
         const char *end = strstr(text, "\n\n");
         size_t len = end ? (size_t)(end - text) : strlen(text);
@@ -46,7 +48,8 @@ static void paragraphs(struct strbuf *out, const char *text) {
 }
 
 /* "-c, --config=FILE" */
-static void option_text(const struct option_row *row, struct strbuf *out) {
+static void option_text(const struct option_row *row, struct strbuf *out)
+{
     if (row->letter)
         strbuf_addf(out, "  -%c, ", row->letter);
     else
@@ -57,7 +60,8 @@ static void option_text(const struct option_row *row, struct strbuf *out) {
         strbuf_addf(out, "--%s=%s", row->name, row->metavar ? row->metavar : "VALUE");
 }
 
-static void option_help(const struct option_row *row, size_t column, struct strbuf *out) {
+static void option_help(const struct option_row *row, size_t column, struct strbuf *out)
+{
     struct strbuf left = STRBUF_INIT, help = STRBUF_INIT;
     option_text(row, &left);
     strbuf_add(&help, row->help ? row->help : "");
@@ -76,7 +80,8 @@ static void option_help(const struct option_row *row, size_t column, struct strb
 }
 
 /* Where help texts begin: behind the longest option, within reason. */
-static size_t help_column(const struct command *command) {
+static size_t help_column(const struct command *command)
+{
     size_t column = 16;
     for (size_t i = 0; i < command->row_count; i++) {
         struct strbuf left = STRBUF_INIT;
@@ -88,7 +93,8 @@ static size_t help_column(const struct command *command) {
     return column;
 }
 
-void options_help(const struct command *command, const char *program, struct strbuf *out) {
+void options_help(const struct command *command, const char *program, struct strbuf *out)
+{
     size_t column = help_column(command);
     strbuf_addf(out, "Usage: %s %s", program, command->name);
     if (command->usage) strbuf_addf(out, " %s", command->usage);
@@ -107,7 +113,8 @@ void options_help(const struct command *command, const char *program, struct str
     }
 }
 
-void options_overview(const struct program *program, struct strbuf *out) {
+void options_overview(const struct program *program, struct strbuf *out)
+{
     size_t column = 0;
     strbuf_addf(out, "Usage: %s COMMAND [OPTION...] [ARGUMENT...]\n\n", program->name);
     paragraphs(out, program->summary);

@@ -4,7 +4,8 @@
 #include <string.h>
 
 /* text[0..len) as running text beginning a line. */
-static void roff_n(struct strbuf *out, const char *text, size_t len) {
+static void roff_n(struct strbuf *out, const char *text, size_t len)
+{
     bool line_start = true;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
@@ -19,25 +20,29 @@ static void roff_n(struct strbuf *out, const char *text, size_t len) {
     }
 }
 
-static void roff(struct strbuf *out, const char *text) {
+static void roff(struct strbuf *out, const char *text)
+{
     if (text) roff_n(out, text, strlen(text));
 }
 
-static void roff_upper(struct strbuf *out, const char *text) {
+static void roff_upper(struct strbuf *out, const char *text)
+{
     for (; *text; text++) {
         char c = (char)toupper((unsigned char)*text);
         roff_n(out, &c, 1);
     }
 }
 
-static void section(struct strbuf *out, const char *title) {
+static void section(struct strbuf *out, const char *title)
+{
     strbuf_add(out, ".SH ");
     roff_upper(out, title);
     strbuf_addc(out, '\n');
 }
 
 /* Paragraphs are separated by an empty line; an indented one is printed as it is. */
-static void paragraphs(struct strbuf *out, const char *text) {
+static void paragraphs(struct strbuf *out, const char *text)
+{
     while (text && *text) {
         const char *end = strstr(text, "\n\n");
         size_t len = end ? (size_t)(end - text) : strlen(text);
@@ -49,7 +54,8 @@ static void paragraphs(struct strbuf *out, const char *text) {
     }
 }
 
-static void option(struct strbuf *out, const struct option_row *row) {
+static void option(struct strbuf *out, const struct option_row *row)
+{
     strbuf_add(out, ".TP\n");
     if (row->letter) strbuf_addf(out, "\\fB\\-%c\\fR, ", row->letter);
     strbuf_add(out, "\\fB\\-\\-");
@@ -71,7 +77,8 @@ static void option(struct strbuf *out, const struct option_row *row) {
     strbuf_addc(out, '\n');
 }
 
-static void examples(struct strbuf *out, const struct program *program, const struct command *command) {
+static void examples(struct strbuf *out, const struct program *program, const struct command *command)
+{
     if (!command->examples) return;
     strbuf_add(out, ".PP\nExamples:\n");
     for (const struct option_example *e = command->examples; e->line; e++) {
@@ -85,7 +92,8 @@ static void examples(struct strbuf *out, const struct program *program, const st
     }
 }
 
-static void command_page(struct strbuf *out, const struct program *program, const struct command *command) {
+static void command_page(struct strbuf *out, const struct program *program, const struct command *command)
+{
     strbuf_add(out, ".SS ");
     roff(out, program->name);
     strbuf_addc(out, ' ');
@@ -102,7 +110,8 @@ static void command_page(struct strbuf *out, const struct program *program, cons
     examples(out, program, command);
 }
 
-void options_man(const struct program *program, struct strbuf *out) {
+void options_man(const struct program *program, struct strbuf *out)
+{
     strbuf_add(out, ".TH ");
     roff_upper(out, program->name);
     strbuf_addf(out, " 1 \"%s\" \"%s %s\" \"User Commands\"\n", program->date ? program->date : "",

@@ -7,7 +7,8 @@
 #include "base/rng.h"
 #include <math.h>
 
-void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+{
     uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; round++) {
@@ -29,7 +30,8 @@ struct draw {
     uint64_t first, second;
 };
 
-static struct draw draw(uint64_t seed, uint64_t stream, uint64_t index) {
+static struct draw draw(uint64_t seed, uint64_t stream, uint64_t index)
+{
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
                                  (uint32_t)(stream >> 32)};
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -38,25 +40,27 @@ static struct draw draw(uint64_t seed, uint64_t stream, uint64_t index) {
     return (struct draw){(uint64_t)out[1] << 32 | out[0], (uint64_t)out[3] << 32 | out[2]};
 }
 
-uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index) {
-    return draw(seed, stream, index).first;
-}
+uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index) { return draw(seed, stream, index).first; }
 
-double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
+double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+{
     return (double)(rng_u64(seed, stream, index) >> 11) * 0x1p-53;
 }
 
-float rng_uniform_float(uint64_t seed, uint64_t stream, uint64_t index) {
+float rng_uniform_float(uint64_t seed, uint64_t stream, uint64_t index)
+{
     return (float)(rng_u64(seed, stream, index) >> 40) * 0x1p-24f;
 }
 
-uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {
+uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n)
+{
     return (uint64_t)(((unsigned __int128)rng_u64(seed, stream, index) * n) >> 64);
 }
 
 /* The normals of indices 2k and 2k+1. The radius' uniform is shifted into (0,1] to keep the logarithm finite.
  */
-static void normal_pair(uint64_t seed, uint64_t stream, uint64_t k, double out[2]) {
+static void normal_pair(uint64_t seed, uint64_t stream, uint64_t k, double out[2])
+{
     struct draw bits = draw(seed, stream, k);
     double u = (double)((bits.first >> 11) + 1) * 0x1p-53;
     double angle = 6.283185307179586 * ((double)(bits.second >> 11) * 0x1p-53);
@@ -65,14 +69,16 @@ static void normal_pair(uint64_t seed, uint64_t stream, uint64_t k, double out[2
     out[1] = radius * sin(angle);
 }
 
-double rng_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+double rng_normal(uint64_t seed, uint64_t stream, uint64_t index)
+{
     double pair[2];
     normal_pair(seed, stream, index >> 1, pair);
     return pair[index & 1];
 }
 
 void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n, float mean,
-                     float deviation) {
+                     float deviation)
+{
     double pair[2];
     for (size_t i = 0; i < n; i++) {
         uint64_t index = first + i;
@@ -82,6 +88,7 @@ void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out,
 }
 
 void rng_fill_uniform(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n, float low,
-                      float high) {
+                      float high)
+{
     for (size_t i = 0; i < n; i++) out[i] = low + (high - low) * rng_uniform_float(seed, stream, first + i);
 }

@@ -21,35 +21,41 @@ struct reading {
     struct strbuf path;
 };
 
-static const struct schema_row *find_row(const struct schema *schema, const char *path) {
+static const struct schema_row *find_row(const struct schema *schema, const char *path)
+{
     for (size_t i = 0; i < schema->count; i++)
         if (strcmp(schema->rows[i].path, path) == 0) return &schema->rows[i];
     return NULL;
 }
 
 /* Aliases are one step: a row that an alias names is no alias itself. */
-static const struct schema_row *real_row(const struct schema *schema, const struct schema_row *row) {
+static const struct schema_row *real_row(const struct schema *schema, const struct schema_row *row)
+{
     return row && row->alias ? find_row(schema, row->alias) : row;
 }
 
-const struct schema_row *schema_find(const struct schema *schema, const char *path) {
+const struct schema_row *schema_find(const struct schema *schema, const char *path)
+{
     return real_row(schema, find_row(schema, path));
 }
 
-static bool is_section(const struct schema *schema, const char *path) {
+static bool is_section(const struct schema *schema, const char *path)
+{
     size_t len = strlen(path);
     for (size_t i = 0; i < schema->count; i++)
         if (strncmp(schema->rows[i].path, path, len) == 0 && schema->rows[i].path[len] == '.') return true;
     return false;
 }
 
-static const char *last_part(const char *path) {
+static const char *last_part(const char *path)
+{
     const char *dot = strrchr(path, '.');
     return dot ? dot + 1 : path;
 }
 
 /* The known key nearest to an unknown one: by its whole path, or else by its last part in another section. */
-static const char *guess_key(const struct schema *schema, const char *path) {
+static const char *guess_key(const struct schema *schema, const char *path)
+{
     struct nearest whole = nearest_begin(path), part = nearest_begin(last_part(path));
     const char *by_part = NULL;
     for (size_t i = 0; i < schema->count; i++) {
@@ -64,7 +70,8 @@ static const char *guess_key(const struct schema *schema, const char *path) {
 }
 
 static enum plim_status unknown_key(const struct schema *schema, const char *where, const char *path,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     const char *guess = guess_key(schema, path);
     if (guess)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: unknown key '%.200s'; did you mean '%s'?", where, path,
@@ -72,12 +79,14 @@ static enum plim_status unknown_key(const struct schema *schema, const char *whe
     return plim_fail(err, PLIM_BAD_INPUT, "%s: unknown key '%.200s'", where, path);
 }
 
-static void set_flag(const struct schema_row *row, void *target, bool given) {
+static void set_flag(const struct schema_row *row, void *target, bool given)
+{
     if (row->flag) *(bool *)((char *)target + row->flag - 1) = given;
 }
 
 static enum plim_status put_default(const struct schema_row *row, void *target, struct bump *store,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     struct node node;
     set_flag(row, target, false);
     if (!row->fallback || row->alias) return PLIM_OK;
@@ -87,7 +96,8 @@ static enum plim_status put_default(const struct schema_row *row, void *target, 
 }
 
 enum plim_status schema_defaults(const struct schema *schema, void *target, struct bump *store,
-                                 struct plim_error *err) {
+                                 struct plim_error *err)
+{
     for (size_t i = 0; i < schema->count; i++) {
         enum plim_status status = put_default(&schema->rows[i], target, store, err);
         if (status == PLIM_NO_MEMORY) return status;
@@ -103,7 +113,8 @@ enum plim_status schema_defaults(const struct schema *schema, void *target, stru
 /* Store one given value; null means "not given": back to the default. */
 static enum plim_status apply(const struct schema *schema, const struct schema_row *named, const char *where,
                               const struct node *node, void *target, struct bump *store,
-                              const struct schema_listener *listener, struct plim_error *err) {
+                              const struct schema_listener *listener, struct plim_error *err)
+{
     const struct schema_row *row = real_row(schema, named);
     if (!row) return plim_fail(err, PLIM_BUG, "key '%s' is an alias of nothing", named->path);
     enum plim_status status = node->kind == NODE_NULL ? put_default(row, target, store, err)
@@ -118,8 +129,8 @@ static enum plim_status apply(const struct schema *schema, const struct schema_r
     return PLIM_OK;
 }
 
-static enum plim_status read_value(struct reading *r, const struct schema_row *named,
-                                   const struct node *node) {
+static enum plim_status read_value(struct reading *r, const struct schema_row *named, const struct node *node)
+{
     char where[512];
     const struct schema_row *row = real_row(r->schema, named);
     snprintf(where, sizeof where, "%.400s:%d", r->name, node->line);
@@ -137,7 +148,8 @@ static enum plim_status read_value(struct reading *r, const struct schema_row *n
 static enum plim_status read_map(struct reading *r, const struct node *map);
 
 /* The child whose full key is r->path. */
-static enum plim_status read_child(struct reading *r, const struct node *child) {
+static enum plim_status read_child(struct reading *r, const struct node *child)
+{
     const char *path = strbuf_text(&r->path);
     const struct schema_row *row = find_row(r->schema, path);
     if (row) return read_value(r, row, child);
@@ -153,7 +165,8 @@ static enum plim_status read_child(struct reading *r, const struct node *child) 
     return unknown_key(r->schema, where, path, r->err);
 }
 
-static enum plim_status read_map(struct reading *r, const struct node *map) {
+static enum plim_status read_map(struct reading *r, const struct node *map)
+{
     size_t before = r->path.len;
     for (size_t i = 0; i < node_count(map); i++) {
         const struct node *child = node_item(map, i);
@@ -169,7 +182,8 @@ static enum plim_status read_map(struct reading *r, const struct node *map) {
 
 enum plim_status schema_read(const struct schema *schema, const struct node *root, const char *name,
                              void *target, struct bump *store, const struct schema_listener *listener,
-                             struct plim_error *err) {
+                             struct plim_error *err)
+{
     if (root->kind == NODE_NULL) return PLIM_OK;
     if (root->kind != NODE_MAP)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected keys and values, found a %s", name, root->line,
@@ -184,7 +198,8 @@ enum plim_status schema_read(const struct schema *schema, const struct node *roo
 
 enum plim_status schema_set(const struct schema *schema, const char *path, const char *value, void *target,
                             struct bump *store, const struct schema_listener *listener,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     const struct schema_row *named = find_row(schema, path), *row = real_row(schema, named);
     struct node node;
     if (!named) return unknown_key(schema, "--set", path, err);
@@ -199,7 +214,8 @@ enum plim_status schema_set(const struct schema *schema, const char *path, const
 
 enum plim_status schema_assign(const struct schema *schema, const char *assignment, void *target,
                                struct bump *store, const struct schema_listener *listener,
-                               struct plim_error *err) {
+                               struct plim_error *err)
+{
     const char *equals = strchr(assignment, '=');
     if (!equals || equals == assignment)
         return plim_fail(err, PLIM_BAD_INPUT,

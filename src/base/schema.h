@@ -83,7 +83,9 @@ struct schema {
 };
 
 #define SCHEMA(table)                                                                                        \
-    { (table), sizeof(table) / sizeof((table)[0]) }
+    {                                                                                                        \
+        (table), sizeof(table) / sizeof((table)[0])                                                          \
+    }
 
 /* Hears of every given key that has a note: where ("job.yaml:7" or "--set"), the key and the note. */
 struct schema_listener {

@@ -3,35 +3,38 @@
 #include <string.h>
 
 /* Text for a cell: the column mark is escaped. */
-static void add_cell(struct strbuf *out, const char *text) {
+static void add_cell(struct strbuf *out, const char *text)
+{
     for (; text && *text; text++) {
         if (*text == '|') strbuf_addc(out, '\\');
         strbuf_addc(out, *text == '\n' ? ' ' : *text);
     }
 }
 
-static size_t section_length(const char *path) {
+static size_t section_length(const char *path)
+{
     const char *dot = strchr(path, '.');
     return dot ? (size_t)(dot - path) : 0;
 }
 
-static bool same_section(const char *a, const char *b) {
+static bool same_section(const char *a, const char *b)
+{
     size_t n = section_length(a);
     return n == section_length(b) && memcmp(a, b, n) == 0;
 }
 
-static bool is_plain(const struct schema_row *row) {
-    return !row->alias && row->kind != SCHEMA_NOTHING;
-}
+static bool is_plain(const struct schema_row *row) { return !row->alias && row->kind != SCHEMA_NOTHING; }
 
-static bool first_of_section(const struct schema *schema, size_t index) {
+static bool first_of_section(const struct schema *schema, size_t index)
+{
     for (size_t i = 0; i < index; i++)
         if (is_plain(&schema->rows[i]) && same_section(schema->rows[i].path, schema->rows[index].path))
             return false;
     return true;
 }
 
-static void add_row(const struct schema_row *row, struct strbuf *out) {
+static void add_row(const struct schema_row *row, struct strbuf *out)
+{
     struct strbuf type = STRBUF_INIT;
     schema_type(row, &type);
     strbuf_addf(out, "| `%s` | ", row->path);
@@ -48,7 +51,8 @@ static void add_row(const struct schema_row *row, struct strbuf *out) {
     strbuf_release(&type);
 }
 
-static void add_section(const struct schema *schema, const char *path, struct strbuf *out) {
+static void add_section(const struct schema *schema, const char *path, struct strbuf *out)
+{
     size_t len = section_length(path);
     strbuf_addf(out, "## %.*s\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
                 len ? (int)len : 7, len ? path : "General");
@@ -58,7 +62,8 @@ static void add_section(const struct schema *schema, const char *path, struct st
     strbuf_addc(out, '\n');
 }
 
-static void add_aliases(const struct schema *schema, struct strbuf *out) {
+static void add_aliases(const struct schema *schema, struct strbuf *out)
+{
     bool any = false;
     for (size_t i = 0; i < schema->count; i++) {
         const struct schema_row *row = &schema->rows[i];
@@ -70,7 +75,8 @@ static void add_aliases(const struct schema *schema, struct strbuf *out) {
     if (any) strbuf_addc(out, '\n');
 }
 
-static void add_needless(const struct schema *schema, struct strbuf *out) {
+static void add_needless(const struct schema *schema, struct strbuf *out)
+{
     bool any = false;
     for (size_t i = 0; i < schema->count; i++) {
         const struct schema_row *row = &schema->rows[i];
@@ -84,7 +90,8 @@ static void add_needless(const struct schema *schema, struct strbuf *out) {
     if (any) strbuf_addc(out, '\n');
 }
 
-void schema_markdown(const struct schema *schema, struct strbuf *out) {
+void schema_markdown(const struct schema *schema, struct strbuf *out)
+{
     for (size_t i = 0; i < schema->count; i++)
         if (is_plain(&schema->rows[i]) && first_of_section(schema, i))
             add_section(schema, schema->rows[i].path, out);

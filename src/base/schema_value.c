@@ -29,7 +29,8 @@ struct kind {
 
 static const struct kind kinds[SCHEMA_KINDS];
 
-static void describe(const struct node *node, char *buf, size_t size) {
+static void describe(const struct node *node, char *buf, size_t size)
+{
     char number[NUMBER_TEXT];
     switch (node->kind) {
     case NODE_NULL:
@@ -56,7 +57,8 @@ static void describe(const struct node *node, char *buf, size_t size) {
     }
 }
 
-static enum plim_status wrong_type(struct storing *s) {
+static enum plim_status wrong_type(struct storing *s)
+{
     char found[128];
     const struct kind *kind = &kinds[s->row->kind];
     describe(s->node, found, sizeof found);
@@ -65,16 +67,16 @@ static enum plim_status wrong_type(struct storing *s) {
                      example);
 }
 
-static enum plim_status no_memory(struct storing *s) {
+static enum plim_status no_memory(struct storing *s)
+{
     return plim_fail(s->err, PLIM_NO_MEMORY, "out of memory");
 }
 
-static bool has_limits(const struct schema_row *row) {
-    return row->min != 0 || row->max != 0;
-}
+static bool has_limits(const struct schema_row *row) { return row->min != 0 || row->max != 0; }
 
 /* "at least 1" or "between 1 and 8"; infinities are open ends. */
-static void limits_text(const struct schema_row *row, char *buf, size_t size) {
+static void limits_text(const struct schema_row *row, char *buf, size_t size)
+{
     char low[NUMBER_TEXT], high[NUMBER_TEXT];
     number_format_double(low, row->min);
     number_format_double(high, row->max);
@@ -86,7 +88,8 @@ static void limits_text(const struct schema_row *row, char *buf, size_t size) {
         snprintf(buf, size, "between %s and %s", low, high);
 }
 
-static enum plim_status check_limits(struct storing *s, double value) {
+static enum plim_status check_limits(struct storing *s, double value)
+{
     const struct schema_row *row = s->row;
     if (!has_limits(row) || (value >= row->min && value <= row->max)) return PLIM_OK;
     char found[128], limits[128];
@@ -95,30 +98,35 @@ static enum plim_status check_limits(struct storing *s, double value) {
     return plim_fail(s->err, PLIM_BAD_INPUT, "must be %s, found %s", limits, found);
 }
 
-static enum plim_status get_int(struct storing *s, int64_t *out) {
+static enum plim_status get_int(struct storing *s, int64_t *out)
+{
     if (!node_is_whole(s->node, out)) return wrong_type(s);
     return check_limits(s, (double)*out);
 }
 
-static enum plim_status get_float(struct storing *s, double *out) {
+static enum plim_status get_float(struct storing *s, double *out)
+{
     if (s->node->kind != NODE_INT && s->node->kind != NODE_FLOAT) return wrong_type(s);
     *out = node_float(s->node, 0);
     if (!isfinite(*out)) return plim_fail(s->err, PLIM_BAD_INPUT, "expected a finite number");
     return check_limits(s, *out);
 }
 
-static enum plim_status put_nothing(struct storing *s) {
+static enum plim_status put_nothing(struct storing *s)
+{
     (void)s;
     return PLIM_OK;
 }
 
-static enum plim_status put_bool(struct storing *s) {
+static enum plim_status put_bool(struct storing *s)
+{
     if (s->node->kind != NODE_BOOL) return wrong_type(s);
     *(bool *)s->field = s->node->as.boolean;
     return PLIM_OK;
 }
 
-static enum plim_status put_int(struct storing *s) {
+static enum plim_status put_int(struct storing *s)
+{
     int64_t value;
     enum plim_status status = get_int(s, &value);
     if (status != PLIM_OK) return status;
@@ -128,22 +136,20 @@ static enum plim_status put_int(struct storing *s) {
     return PLIM_OK;
 }
 
-static enum plim_status put_int64(struct storing *s) {
-    return get_int(s, s->field);
-}
+static enum plim_status put_int64(struct storing *s) { return get_int(s, s->field); }
 
-static enum plim_status put_float(struct storing *s) {
-    return get_float(s, s->field);
-}
+static enum plim_status put_float(struct storing *s) { return get_float(s, s->field); }
 
-static enum plim_status keep_text(struct storing *s, const struct node *node, const char **out) {
+static enum plim_status keep_text(struct storing *s, const struct node *node, const char **out)
+{
     if (memchr(node->as.string.text, '\0', node->as.string.len))
         return plim_fail(s->err, PLIM_BAD_INPUT, "text with a NUL character is not accepted");
     *out = bump_copy(s->store, node->as.string.text, node->as.string.len);
     return *out ? PLIM_OK : no_memory(s);
 }
 
-static enum plim_status put_string(struct storing *s) {
+static enum plim_status put_string(struct storing *s)
+{
     char found[128];
     if (s->node->kind == NODE_STRING) return keep_text(s, s->node, s->field);
     if (s->node->kind == NODE_LIST || s->node->kind == NODE_MAP) return wrong_type(s);
@@ -152,7 +158,8 @@ static enum plim_status put_string(struct storing *s) {
                      found);
 }
 
-static enum plim_status bad_name(struct storing *s, const char *word) {
+static enum plim_status bad_name(struct storing *s, const char *word)
+{
     char list[512] = "";
     struct nearest near = nearest_begin(word);
     for (const char *const *name = s->row->names; *name; name++) {
@@ -167,7 +174,8 @@ static enum plim_status bad_name(struct storing *s, const char *word) {
 }
 
 /* Names such as 8 or none arrive as other kinds than text, so the comparison is by what was written. */
-static enum plim_status put_enum(struct storing *s) {
+static enum plim_status put_enum(struct storing *s)
+{
     char word[128];
     if (s->node->kind == NODE_LIST || s->node->kind == NODE_MAP) return wrong_type(s);
     if (s->node->kind == NODE_STRING)
@@ -182,7 +190,8 @@ static enum plim_status put_enum(struct storing *s) {
     return bad_name(s, word);
 }
 
-static enum plim_status put_bytes(struct storing *s) {
+static enum plim_status put_bytes(struct storing *s)
+{
     int64_t whole;
     uint64_t value;
     if (s->node->kind == NODE_STRING) {
@@ -198,13 +207,15 @@ static enum plim_status put_bytes(struct storing *s) {
 }
 
 /* The items of a list; a single value stands for a list of one. */
-static size_t list_items(const struct node *node, const struct node **items) {
+static size_t list_items(const struct node *node, const struct node **items)
+{
     bool list = node->kind == NODE_LIST;
     *items = list ? node->as.list.items : node;
     return list ? node->as.list.count : 1;
 }
 
-static enum plim_status put_strings(struct storing *s) {
+static enum plim_status put_strings(struct storing *s)
+{
     const struct node *items;
     size_t count = list_items(s->node, &items);
     struct string_list list = {0};
@@ -222,7 +233,8 @@ static enum plim_status put_strings(struct storing *s) {
     return PLIM_OK;
 }
 
-static enum plim_status put_ints(struct storing *s) {
+static enum plim_status put_ints(struct storing *s)
+{
     const struct node *items;
     size_t count = list_items(s->node, &items);
     struct schema_ints list = {bump_alloc(s->store, count * sizeof(int64_t)), count};
@@ -236,7 +248,8 @@ static enum plim_status put_ints(struct storing *s) {
     return PLIM_OK;
 }
 
-static enum plim_status put_floats(struct storing *s) {
+static enum plim_status put_floats(struct storing *s)
+{
     const struct node *items;
     size_t count = list_items(s->node, &items);
     struct schema_floats list = {bump_alloc(s->store, count * sizeof(double)), count};
@@ -250,73 +263,86 @@ static enum plim_status put_floats(struct storing *s) {
     return PLIM_OK;
 }
 
-static enum plim_status put_node(struct storing *s) {
+static enum plim_status put_node(struct storing *s)
+{
     *(const struct node **)s->field = s->node;
     return PLIM_OK;
 }
 
 /* ---- printing ---- */
 
-static void add_double(struct strbuf *out, double value) {
+static void add_double(struct strbuf *out, double value)
+{
     char text[NUMBER_TEXT];
     strbuf_add(out, number_format_double(text, value));
 }
 
-static void print_nothing(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_nothing(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row, (void)field, (void)out;
 }
 
-static void print_bool(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_bool(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     strbuf_add(out, *(const bool *)field ? "true" : "false");
 }
 
-static void print_int(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_int(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     strbuf_addf(out, "%d", *(const int *)field);
 }
 
-static void print_int64(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_int64(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     strbuf_addf(out, "%" PRId64, *(const int64_t *)field);
 }
 
-static void print_float(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_float(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     add_double(out, *(const double *)field);
 }
 
-static void print_string(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_string(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     const char *text = *(const char *const *)field;
     if (text) strbuf_add(out, text);
 }
 
-static void print_enum(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_enum(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     int want = *(const int *)field;
     for (int i = 0; row->names[i]; i++)
         if (i == want) strbuf_add(out, row->names[i]);
 }
 
-static void print_bytes(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_bytes(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     char text[BYTES_TEXT];
     strbuf_add(out, bytes_format(text, *(const uint64_t *)field));
 }
 
-static void print_strings(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_strings(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     const struct string_list *list = field;
     for (size_t i = 0; i < list->count; i++) strbuf_addf(out, "%s%s", i ? "," : "", list->items[i]);
 }
 
-static void print_ints(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_ints(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     const struct schema_ints *list = field;
     for (size_t i = 0; i < list->count; i++) strbuf_addf(out, "%s%" PRId64, i ? "," : "", list->items[i]);
 }
 
-static void print_floats(const struct schema_row *row, const void *field, struct strbuf *out) {
+static void print_floats(const struct schema_row *row, const void *field, struct strbuf *out)
+{
     (void)row;
     const struct schema_floats *list = field;
     for (size_t i = 0; i < list->count; i++) {
@@ -341,16 +367,19 @@ static const struct kind kinds[SCHEMA_KINDS] = {
 };
 
 enum plim_status schema_store(const struct schema_row *row, const struct node *node, void *target,
-                              struct bump *store, struct plim_error *err) {
+                              struct bump *store, struct plim_error *err)
+{
     struct storing s = {row, node, (char *)target + row->offset, store, err};
     return kinds[row->kind].put(&s);
 }
 
-void schema_value(const struct schema_row *row, const void *target, struct strbuf *out) {
+void schema_value(const struct schema_row *row, const void *target, struct strbuf *out)
+{
     kinds[row->kind].print(row, (const char *)target + row->offset, out);
 }
 
-void schema_type(const struct schema_row *row, struct strbuf *out) {
+void schema_type(const struct schema_row *row, struct strbuf *out)
+{
     if (row->kind == SCHEMA_ENUM) {
         for (int i = 0; row->names[i]; i++) strbuf_addf(out, "%s`%s`", i ? ", " : "", row->names[i]);
         return;
@@ -363,7 +392,8 @@ void schema_type(const struct schema_row *row, struct strbuf *out) {
 }
 
 /* One word by the row's kind: numbers are read as YAML would, the rest is text. */
-static void word_node(const struct schema_row *row, const char *text, size_t len, struct node *out) {
+static void word_node(const struct schema_row *row, const char *text, size_t len, struct node *out)
+{
     static const bool plain[SCHEMA_KINDS] = {
         [SCHEMA_BOOL] = true,  [SCHEMA_INT] = true,      [SCHEMA_INT64] = true,
         [SCHEMA_FLOAT] = true, [SCHEMA_INT_LIST] = true, [SCHEMA_FLOAT_LIST] = true,
@@ -375,7 +405,8 @@ static void word_node(const struct schema_row *row, const char *text, size_t len
 }
 
 static enum plim_status list_node(const struct schema_row *row, const char *text, struct bump *store,
-                                  struct node *out, struct plim_error *err) {
+                                  struct node *out, struct plim_error *err)
+{
     size_t count = *text != '\0', at = 0;
     for (const char *p = text; *p; p++) count += *p == ',';
     struct node *items = bump_alloc(store, (count ? count : 1) * sizeof *items);
@@ -396,7 +427,8 @@ static enum plim_status list_node(const struct schema_row *row, const char *text
 }
 
 enum plim_status schema_text_node(const struct schema_row *row, const char *text, struct bump *store,
-                                  struct node *out, struct plim_error *err) {
+                                  struct node *out, struct plim_error *err)
+{
     if (row->kind == SCHEMA_NODE)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "a list or map cannot be set from the command line; use the file");

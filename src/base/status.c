@@ -5,13 +5,15 @@
 #include <string.h>
 
 /* Format into text[size]; a text that does not fit ends in "...". */
-static void format(char *text, size_t size, const char *fmt, va_list ap) {
+static void format(char *text, size_t size, const char *fmt, va_list ap)
+{
     int n = vsnprintf(text, size, fmt, ap);
     if (n < 0) text[0] = '\0';
     if (n >= (int)size) memcpy(text + size - 4, "...", 4);
 }
 
-enum plim_status plim_fail(struct plim_error *err, enum plim_status status, const char *fmt, ...) {
+enum plim_status plim_fail(struct plim_error *err, enum plim_status status, const char *fmt, ...)
+{
     if (!err) return status;
     char text[sizeof err->text];
     va_list ap;
@@ -23,7 +25,8 @@ enum plim_status plim_fail(struct plim_error *err, enum plim_status status, cons
     return status;
 }
 
-void plim_error_prefix(struct plim_error *err, const char *fmt, ...) {
+void plim_error_prefix(struct plim_error *err, const char *fmt, ...)
+{
     if (!err) return;
     char prefix[sizeof err->text], text[sizeof err->text];
     va_list ap;
@@ -34,7 +37,8 @@ void plim_error_prefix(struct plim_error *err, const char *fmt, ...) {
     plim_fail(err, err->status, "%s: %s", prefix, text);
 }
 
-int plim_exit_code(enum plim_status status) {
+int plim_exit_code(enum plim_status status)
+{
     static const int codes[] = {
         [PLIM_OK] = 0, [PLIM_BAD_INPUT] = 2,   [PLIM_NO_FIT] = 3,        [PLIM_NO_MEMORY] = 4,
         [PLIM_IO] = 2, [PLIM_UNSUPPORTED] = 2, [PLIM_INTERRUPTED] = 130, [PLIM_BUG] = 70,

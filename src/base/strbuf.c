@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void strbuf_init(struct strbuf *sb) {
-    *sb = (struct strbuf)STRBUF_INIT;
-}
+void strbuf_init(struct strbuf *sb) { *sb = (struct strbuf)STRBUF_INIT; }
 
-bool strbuf_reserve(struct strbuf *sb, size_t more) {
+bool strbuf_reserve(struct strbuf *sb, size_t more)
+{
     if (sb->failed) return false;
     if (more < sb->cap - sb->len && sb->cap) return true;
     size_t cap = sb->cap ? sb->cap : 64;
@@ -25,29 +24,28 @@ bool strbuf_reserve(struct strbuf *sb, size_t more) {
     return true;
 }
 
-void strbuf_addn(struct strbuf *sb, const void *bytes, size_t len) {
+void strbuf_addn(struct strbuf *sb, const void *bytes, size_t len)
+{
     if (len == 0 || !strbuf_reserve(sb, len)) return;
     memcpy(sb->data + sb->len, bytes, len);
     sb->len += len;
     sb->data[sb->len] = '\0';
 }
 
-void strbuf_add(struct strbuf *sb, const char *text) {
-    strbuf_addn(sb, text, strlen(text));
-}
+void strbuf_add(struct strbuf *sb, const char *text) { strbuf_addn(sb, text, strlen(text)); }
 
-void strbuf_addc(struct strbuf *sb, char c) {
-    strbuf_addn(sb, &c, 1);
-}
+void strbuf_addc(struct strbuf *sb, char c) { strbuf_addn(sb, &c, 1); }
 
-void strbuf_pad(struct strbuf *sb, char c, size_t times) {
+void strbuf_pad(struct strbuf *sb, char c, size_t times)
+{
     if (times == 0 || !strbuf_reserve(sb, times)) return;
     memset(sb->data + sb->len, c, times);
     sb->len += times;
     sb->data[sb->len] = '\0';
 }
 
-void strbuf_vaddf(struct strbuf *sb, const char *fmt, va_list ap) {
+void strbuf_vaddf(struct strbuf *sb, const char *fmt, va_list ap)
+{
     va_list again;
     va_copy(again, ap);
     size_t room = sb->cap ? sb->cap - sb->len : 0;
@@ -68,14 +66,16 @@ void strbuf_vaddf(struct strbuf *sb, const char *fmt, va_list ap) {
     va_end(again);
 }
 
-void strbuf_addf(struct strbuf *sb, const char *fmt, ...) {
+void strbuf_addf(struct strbuf *sb, const char *fmt, ...)
+{
     va_list ap;
     va_start(ap, fmt);
     strbuf_vaddf(sb, fmt, ap);
     va_end(ap);
 }
 
-static const char *html_entity(char c) {
+static const char *html_entity(char c)
+{
     static const struct {
         char c;
         const char *text;
@@ -85,7 +85,8 @@ static const char *html_entity(char c) {
     return NULL;
 }
 
-void strbuf_add_html(struct strbuf *sb, const char *text) {
+void strbuf_add_html(struct strbuf *sb, const char *text)
+{
     while (*text) {
         size_t plain = strcspn(text, "&<>\"'");
         strbuf_addn(sb, text, plain);
@@ -94,27 +95,29 @@ void strbuf_add_html(struct strbuf *sb, const char *text) {
     }
 }
 
-void strbuf_truncate(struct strbuf *sb, size_t len) {
+void strbuf_truncate(struct strbuf *sb, size_t len)
+{
     if (len >= sb->len) return;
     sb->len = len;
     sb->data[len] = '\0';
 }
 
-void strbuf_clear(struct strbuf *sb) {
+void strbuf_clear(struct strbuf *sb)
+{
     strbuf_truncate(sb, 0);
     sb->failed = false;
 }
 
-const char *strbuf_text(const struct strbuf *sb) {
-    return sb->data ? sb->data : "";
-}
+const char *strbuf_text(const struct strbuf *sb) { return sb->data ? sb->data : ""; }
 
-enum plim_status strbuf_status(const struct strbuf *sb, struct plim_error *err) {
+enum plim_status strbuf_status(const struct strbuf *sb, struct plim_error *err)
+{
     if (!sb->failed) return PLIM_OK;
     return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a text of more than %zu bytes", sb->len);
 }
 
-char *strbuf_detach(struct strbuf *sb, size_t *len) {
+char *strbuf_detach(struct strbuf *sb, size_t *len)
+{
     strbuf_reserve(sb, 0);
     char *data = sb->data;
     if (len) *len = sb->len;
@@ -127,7 +130,8 @@ char *strbuf_detach(struct strbuf *sb, size_t *len) {
     return data;
 }
 
-void strbuf_release(struct strbuf *sb) {
+void strbuf_release(struct strbuf *sb)
+{
     free(sb->data);
     strbuf_init(sb);
 }

@@ -25,7 +25,9 @@ struct strbuf {
 };
 
 #define STRBUF_INIT                                                                                          \
-    { 0 }
+    {                                                                                                        \
+        0                                                                                                    \
+    }
 
 void strbuf_init(struct strbuf *sb);
 void strbuf_add(struct strbuf *sb, const char *text);               /* a C string        */

@@ -10,7 +10,8 @@
 /* A cell with this text alone asks for a rule; no printable cell can be equal to it. */
 static const char rule_mark[] = "\001";
 
-void table_init(struct table *t, const char *align) {
+void table_init(struct table *t, const char *align)
+{
     *t = (struct table){0};
     size_t n = strlen(align);
     t->columns = n < 1 ? 1 : n > TABLE_COLUMNS_MAX ? TABLE_COLUMNS_MAX : n;
@@ -18,7 +19,8 @@ void table_init(struct table *t, const char *align) {
 }
 
 /* Note where the next cell begins; its text follows. */
-static void begin_cell(struct table *t) {
+static void begin_cell(struct table *t)
+{
     if (t->count == t->cap) {
         size_t cap = t->cap ? t->cap * 2 : 64;
         size_t *cells = realloc(t->cells, cap * sizeof *cells);
@@ -32,7 +34,8 @@ static void begin_cell(struct table *t) {
     t->cells[t->count++] = t->text.len;
 }
 
-void table_header(struct table *t, ...) {
+void table_header(struct table *t, ...)
+{
     va_list ap;
     va_start(ap, t);
     t->has_header = true;
@@ -44,7 +47,8 @@ void table_header(struct table *t, ...) {
     va_end(ap);
 }
 
-void table_cell(struct table *t, const char *fmt, ...) {
+void table_cell(struct table *t, const char *fmt, ...)
+{
     va_list ap;
     va_start(ap, fmt);
     begin_cell(t);
@@ -53,16 +57,19 @@ void table_cell(struct table *t, const char *fmt, ...) {
     va_end(ap);
 }
 
-void table_rule(struct table *t) {
+void table_rule(struct table *t)
+{
     while (t->count % t->columns && !t->failed) table_cell(t, "%s", "");
     for (size_t i = 0; i < t->columns; i++) table_cell(t, "%s", rule_mark);
 }
 
-static const char *cell(const struct table *t, size_t index) {
+static const char *cell(const struct table *t, size_t index)
+{
     return index < t->count ? t->text.data + t->cells[index] : "";
 }
 
-static void measure(const struct table *t, size_t widths[TABLE_COLUMNS_MAX]) {
+static void measure(const struct table *t, size_t widths[TABLE_COLUMNS_MAX])
+{
     for (size_t i = 0; i < t->count; i++) {
         const char *text = cell(t, i);
         size_t width = utf8_width(text, strlen(text)), *most = &widths[i % t->columns];
@@ -70,7 +77,8 @@ static void measure(const struct table *t, size_t widths[TABLE_COLUMNS_MAX]) {
     }
 }
 
-static void render_rule(struct strbuf *out, size_t indent, size_t width, bool colour) {
+static void render_rule(struct strbuf *out, size_t indent, size_t width, bool colour)
+{
     struct strbuf line = STRBUF_INIT;
     for (size_t i = 0; i < width; i++) strbuf_add(&line, "─");
     strbuf_pad(out, ' ', indent);
@@ -80,7 +88,8 @@ static void render_rule(struct strbuf *out, size_t indent, size_t width, bool co
 }
 
 static void render_row(const struct table *t, size_t first, const size_t *widths,
-                       const struct table_style *style, struct strbuf *out) {
+                       const struct table_style *style, struct strbuf *out)
+{
     bool bold = t->has_header && first == 0;
     size_t gap = style->gap > 0 ? (size_t)style->gap : 2, begin = out->len;
     strbuf_pad(out, ' ', (size_t)style->indent);
@@ -96,7 +105,8 @@ static void render_row(const struct table *t, size_t first, const size_t *widths
     strbuf_addc(out, '\n');
 }
 
-void table_render(const struct table *t, struct strbuf *out, const struct table_style *style) {
+void table_render(const struct table *t, struct strbuf *out, const struct table_style *style)
+{
     static const struct table_style plain = {0};
     size_t widths[TABLE_COLUMNS_MAX] = {0}, total = 0;
     if (!style) style = &plain;
@@ -116,13 +126,15 @@ void table_render(const struct table *t, struct strbuf *out, const struct table_
     }
 }
 
-void table_release(struct table *t) {
+void table_release(struct table *t)
+{
     strbuf_release(&t->text);
     free(t->cells);
     *t = (struct table){0};
 }
 
-void table_bar(struct strbuf *out, double fraction, int width) {
+void table_bar(struct strbuf *out, double fraction, int width)
+{
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     if (width <= 0) return;
     if (!(fraction > 0)) fraction = 0;
@@ -134,7 +146,8 @@ void table_bar(struct strbuf *out, double fraction, int width) {
     strbuf_pad(out, ' ', (size_t)(width - full - (rest > 0)));
 }
 
-void table_coloured(struct strbuf *out, bool on, enum table_colour colour, const char *text) {
+void table_coloured(struct strbuf *out, bool on, enum table_colour colour, const char *text)
+{
     static const char *const codes[TABLE_COLOURS] = {"0", "1", "2", "31", "32", "33", "34", "35", "36"};
     on = on && colour != TABLE_PLAIN;
     if (on) strbuf_addf(out, "\033[%sm", codes[colour]);
@@ -142,7 +155,8 @@ void table_coloured(struct strbuf *out, bool on, enum table_colour colour, const
     if (on) strbuf_add(out, "\033[0m");
 }
 
-void table_spark(struct strbuf *out, const double *values, size_t n) {
+void table_spark(struct strbuf *out, const double *values, size_t n)
+{
     static const char *const levels[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     double low = INFINITY, high = -INFINITY;
     for (size_t i = 0; i < n; i++) {

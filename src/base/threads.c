@@ -56,7 +56,8 @@ struct threads {
     struct worker *workers;
 };
 
-static void relax(void) {
+static void relax(void)
+{
 #if defined(__x86_64__) || defined(__i386__)
     __asm__ __volatile__("pause");
 #elif defined(__aarch64__)
@@ -65,15 +66,18 @@ static void relax(void) {
 #endif
 }
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t expected) {
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
+{
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
 }
 
-static void futex_wake(_Atomic uint32_t *word, int most) {
+static void futex_wake(_Atomic uint32_t *word, int most)
+{
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, most, NULL, NULL, 0);
 }
 
-static void run_chunks(struct threads *team, int worker) {
+static void run_chunks(struct threads *team, int worker)
+{
     int64_t n = team->n, grain = team->grain;
     for (;;) {
         int64_t begin = atomic_fetch_add_explicit(&team->next, grain, memory_order_relaxed);
@@ -83,7 +87,8 @@ static void run_chunks(struct threads *team, int worker) {
     }
 }
 
-static bool worker_join(struct threads *team) {
+static bool worker_join(struct threads *team)
+{
     uint32_t gate = atomic_load_explicit(&team->gate, memory_order_relaxed);
     while (gate & OPEN)
         if (atomic_compare_exchange_weak_explicit(&team->gate, &gate, gate + 1, memory_order_acquire,
@@ -92,13 +97,15 @@ static bool worker_join(struct threads *team) {
     return false;
 }
 
-static void worker_leave(struct threads *team) {
+static void worker_leave(struct threads *team)
+{
     uint32_t before = atomic_fetch_sub_explicit(&team->gate, 1, memory_order_release);
     if ((before & INSIDE) == 1 && (before & WAITED)) futex_wake(&team->gate, 1);
 }
 
 /* Wait until epoch is no longer `seen`; the new value. */
-static uint32_t wait_epoch(struct threads *team, uint32_t seen) {
+static uint32_t wait_epoch(struct threads *team, uint32_t seen)
+{
     for (int i = 0; i < SPINS; i++) {
         uint32_t now = atomic_load_explicit(&team->epoch, memory_order_acquire);
         if (now != seen) return now;
@@ -111,7 +118,8 @@ static uint32_t wait_epoch(struct threads *team, uint32_t seen) {
     return now;
 }
 
-static void *worker_main(void *arg) {
+static void *worker_main(void *arg)
+{
     struct worker *me = arg;
     struct threads *team = me->team;
     uint32_t seen = 0;
@@ -124,13 +132,15 @@ static void *worker_main(void *arg) {
     }
 }
 
-static void announce(struct threads *team, int64_t useful) {
+static void announce(struct threads *team, int64_t useful)
+{
     atomic_fetch_add(&team->epoch, 1);
     if (atomic_load(&team->sleepers) > 0) futex_wake(&team->epoch, useful > INT_MAX ? INT_MAX : (int)useful);
 }
 
 /* Close the gate and wait until nobody is inside. */
-static void close_gate(struct threads *team) {
+static void close_gate(struct threads *team)
+{
     uint32_t gate = atomic_fetch_and_explicit(&team->gate, ~OPEN, memory_order_acquire) & ~OPEN;
     for (int i = 0; (gate & INSIDE) && i < SPINS; i++) {
         relax();
@@ -144,7 +154,8 @@ static void close_gate(struct threads *team) {
     }
 }
 
-void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *body, void *arg) {
+void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *body, void *arg)
+{
     if (n <= 0) return;
     if (grain < 1) grain = 1;
     if (!team || team->count == 1 || n <= grain) {
@@ -162,11 +173,10 @@ void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *
     close_gate(team);
 }
 
-int threads_count(const struct threads *team) {
-    return team ? team->count : 1;
-}
+int threads_count(const struct threads *team) { return team ? team->count : 1; }
 
-static int online_cpus(void) {
+static int online_cpus(void)
+{
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
     long n = sysconf(_SC_NPROCESSORS_ONLN);
@@ -174,7 +184,8 @@ static int online_cpus(void) {
 }
 
 /* Workers take no signals: those belong to the program's own threads. */
-static int spawn(struct worker *worker) {
+static int spawn(struct worker *worker)
+{
     pthread_attr_t attr;
     int rc = pthread_attr_init(&attr);
     if (rc) return rc;
@@ -188,7 +199,8 @@ static int spawn(struct worker *worker) {
     return rc;
 }
 
-enum plim_status threads_start(int count, struct threads **out, struct plim_error *err) {
+enum plim_status threads_start(int count, struct threads **out, struct plim_error *err)
+{
     *out = NULL;
     if (count < 0 || count > THREADS_MAX)
         return plim_fail(err, PLIM_BAD_INPUT, "cannot start %d threads; write 0 (one per CPU) to %d", count,
@@ -217,7 +229,8 @@ enum plim_status threads_start(int count, struct threads **out, struct plim_erro
     return PLIM_OK;
 }
 
-void threads_free(struct threads *team) {
+void threads_free(struct threads *team)
+{
     if (!team) return;
     atomic_store(&team->stop, true);
     announce(team, INT_MAX);

@@ -1,7 +1,8 @@
 /* utf8.c - the encoding by its definition; widths from the few ranges that matter on terminals. */
 #include "base/utf8.h"
 
-size_t utf8_decode(const char *text, size_t len, uint32_t *point) {
+size_t utf8_decode(const char *text, size_t len, uint32_t *point)
+{
     const unsigned char *p = (const unsigned char *)text;
     if (p[0] < 0x80) {
         *point = p[0];
@@ -20,7 +21,8 @@ size_t utf8_decode(const char *text, size_t len, uint32_t *point) {
     return n;
 }
 
-size_t utf8_encode(uint32_t point, char out[4]) {
+size_t utf8_encode(uint32_t point, char out[4])
+{
     if (point < 0x80) {
         out[0] = (char)point;
         return 1;
@@ -32,7 +34,8 @@ size_t utf8_encode(uint32_t point, char out[4]) {
     return n;
 }
 
-size_t utf8_valid_prefix(const char *text, size_t len) {
+size_t utf8_valid_prefix(const char *text, size_t len)
+{
     size_t at = 0;
     while (at < len) {
         uint32_t point;
@@ -55,7 +58,8 @@ static const struct width_range {
     {0x1f300, 0x1f64f, 2}, {0x1f680, 0x1f6ff, 2}, {0x1f900, 0x1f9ff, 2}, {0x20000, 0x3fffd, 2},
 };
 
-static unsigned point_width(uint32_t point) {
+static unsigned point_width(uint32_t point)
+{
     if (point < 0x20 || point == 0x7f) return 0;
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0] && point >= ranges[i].first; i++)
         if (point <= ranges[i].last) return ranges[i].width;
@@ -63,14 +67,16 @@ static unsigned point_width(uint32_t point) {
 }
 
 /* Length of an ANSI sequence "ESC [ ... letter" at text, 0 when there is none. */
-static size_t escape_length(const char *text, size_t len) {
+static size_t escape_length(const char *text, size_t len)
+{
     if (len < 3 || text[0] != '\033' || text[1] != '[') return 0;
     size_t at = 2;
     while (at < len && text[at] >= 0x20 && text[at] < 0x40) at++;
     return at < len ? at + 1 : 0;
 }
 
-size_t utf8_width(const char *text, size_t len) {
+size_t utf8_width(const char *text, size_t len)
+{
     size_t at = 0, width = 0;
     while (at < len) {
         size_t n = escape_length(text + at, len - at);

@@ -24,14 +24,16 @@ struct reader {
     struct plim_error *err;
 };
 
-static bool one_of(const char *text, size_t len, const char *const *words) {
+static bool one_of(const char *text, size_t len, const char *const *words)
+{
     for (; *words; words++)
         if (strlen(*words) == len && memcmp(*words, text, len) == 0) return true;
     return false;
 }
 
 /* 0x1F and 0o17. */
-static bool based_integer(const char *text, size_t len, int64_t *out) {
+static bool based_integer(const char *text, size_t len, int64_t *out)
+{
     if (len < 3 || text[0] != '0' || (text[1] != 'x' && text[1] != 'o')) return false;
     int64_t base = text[1] == 'x' ? 16 : 8, value = 0;
     for (size_t i = 2; i < len; i++) {
@@ -45,7 +47,8 @@ static bool based_integer(const char *text, size_t len, int64_t *out) {
     return true;
 }
 
-static bool special_float(const char *text, size_t len, double *out) {
+static bool special_float(const char *text, size_t len, double *out)
+{
     static const char *const nan_words[] = {".nan", ".NaN", ".NAN", NULL};
     static const char *const inf_words[] = {".inf", ".Inf", ".INF", NULL};
     if (one_of(text, len, nan_words)) {
@@ -58,7 +61,8 @@ static bool special_float(const char *text, size_t len, double *out) {
     return true;
 }
 
-void yaml_scalar(const char *text, size_t len, struct node *node) {
+void yaml_scalar(const char *text, size_t len, struct node *node)
+{
     static const char *const null_words[] = {"", "~", "null", "Null", "NULL", NULL};
     static const char *const true_words[] = {"true", "True", "TRUE", NULL};
     static const char *const false_words[] = {"false", "False", "FALSE", NULL};
@@ -80,16 +84,16 @@ void yaml_scalar(const char *text, size_t len, struct node *node) {
     }
 }
 
-static int event_line(const struct reader *r) {
-    return (int)r->event.start_mark.line + 1;
-}
+static int event_line(const struct reader *r) { return (int)r->event.start_mark.line + 1; }
 
-static enum plim_status fail(const struct reader *r, const char *what) {
+static enum plim_status fail(const struct reader *r, const char *what)
+{
     return plim_fail(r->err, PLIM_BAD_INPUT, "%s:%d: %s", r->name, event_line(r), what);
 }
 
 /* libyaml knows the line of what it could read as characters, and the byte offset otherwise. */
-static enum plim_status fail_parser(const struct reader *r) {
+static enum plim_status fail_parser(const struct reader *r)
+{
     const yaml_parser_t *p = &r->parser;
     if (p->error == YAML_MEMORY_ERROR) return plim_fail(r->err, PLIM_NO_MEMORY, "%s: out of memory", r->name);
     size_t line = p->problem_mark.line + 1;
@@ -103,31 +107,36 @@ static enum plim_status fail_parser(const struct reader *r) {
     return plim_fail(r->err, PLIM_BAD_INPUT, "%s:%zu: %s", r->name, line, problem);
 }
 
-static void drop_event(struct reader *r) {
+static void drop_event(struct reader *r)
+{
     if (r->has_event) yaml_event_delete(&r->event);
     r->has_event = false;
 }
 
-static enum plim_status next_event(struct reader *r) {
+static enum plim_status next_event(struct reader *r)
+{
     drop_event(r);
     if (!yaml_parser_parse(&r->parser, &r->event)) return fail_parser(r);
     r->has_event = true;
     return PLIM_OK;
 }
 
-static enum plim_status keep_text(struct reader *r, const char **text, size_t *len) {
+static enum plim_status keep_text(struct reader *r, const char **text, size_t *len)
+{
     *len = r->event.data.scalar.length;
     *text = bump_copy(&r->build.doc->store, (const char *)r->event.data.scalar.value, *len);
     return *text ? PLIM_OK : plim_fail(r->err, PLIM_NO_MEMORY, "%s: out of memory", r->name);
 }
 
-static enum plim_status refuse_extras(const struct reader *r, const void *anchor, const void *tag) {
+static enum plim_status refuse_extras(const struct reader *r, const void *anchor, const void *tag)
+{
     if (anchor) return fail(r, "anchors (&name) are not accepted; write the value out where it is used");
     if (tag) return fail(r, "tags (!name) are not accepted; put quotes around a value that is text");
     return PLIM_OK;
 }
 
-static enum plim_status read_scalar(struct reader *r, struct node *node) {
+static enum plim_status read_scalar(struct reader *r, struct node *node)
+{
     enum plim_status status = refuse_extras(r, r->event.data.scalar.anchor, r->event.data.scalar.tag);
     const char *text = NULL;
     size_t len = 0;
@@ -146,7 +155,8 @@ static enum plim_status read_scalar(struct reader *r, struct node *node) {
 static enum plim_status read_node(struct reader *r, struct node *node);
 
 /* The current event is a key of a map. */
-static enum plim_status read_key(struct reader *r, struct node *child) {
+static enum plim_status read_key(struct reader *r, struct node *child)
+{
     if (r->event.type == YAML_ALIAS_EVENT)
         return fail(r, "aliases (*name) are not accepted; write the value out");
     if (r->event.type != YAML_SCALAR_EVENT) return fail(r, "a key must be a single word or text");
@@ -155,7 +165,8 @@ static enum plim_status read_key(struct reader *r, struct node *child) {
     return status == PLIM_OK ? next_event(r) : status;
 }
 
-static enum plim_status read_children(struct reader *r, enum node_kind kind, struct node *node) {
+static enum plim_status read_children(struct reader *r, enum node_kind kind, struct node *node)
+{
     size_t mark = r->build.count;
     yaml_event_type_t end = kind == NODE_MAP ? YAML_MAPPING_END_EVENT : YAML_SEQUENCE_END_EVENT;
     for (;;) {
@@ -173,7 +184,8 @@ static enum plim_status read_children(struct reader *r, enum node_kind kind, str
 }
 
 /* The current event begins a node; afterwards it is the node's last event. */
-static enum plim_status read_node(struct reader *r, struct node *node) {
+static enum plim_status read_node(struct reader *r, struct node *node)
+{
     node->line = event_line(r);
     yaml_event_type_t type = r->event.type;
     if (type == YAML_SCALAR_EVENT) return read_scalar(r, node);
@@ -192,7 +204,8 @@ static enum plim_status read_node(struct reader *r, struct node *node) {
 }
 
 /* stream start, [document start, node, document end], stream end */
-static enum plim_status read_stream(struct reader *r) {
+static enum plim_status read_stream(struct reader *r)
+{
     enum plim_status status = next_event(r);
     if (status == PLIM_OK) status = next_event(r);
     if (status != PLIM_OK) return status;
@@ -209,7 +222,8 @@ static enum plim_status read_stream(struct reader *r) {
 }
 
 enum plim_status yaml_parse(const char *text, size_t len, const char *name, struct doc **out,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     *out = NULL;
     struct reader r = {.name = name, .text = text, .len = len, .err = err};
     if (!yaml_parser_initialize(&r.parser)) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
@@ -225,7 +239,8 @@ enum plim_status yaml_parse(const char *text, size_t len, const char *name, stru
     return status;
 }
 
-enum plim_status yaml_load(const char *path, struct doc **out, struct plim_error *err) {
+enum plim_status yaml_load(const char *path, struct doc **out, struct plim_error *err)
+{
     *out = NULL;
     struct strbuf text = STRBUF_INIT;
     enum plim_status status = file_read(path, YAML_FILE_MAX, &text, err);

@@ -59,12 +59,14 @@ static const struct command command = {
 
 static volatile sig_atomic_t stop_asked;
 
-static void on_signal(int number) {
+static void on_signal(int number)
+{
     (void)number;
     stop_asked = 1;
 }
 
-static void listen_to_signals(void) {
+static void listen_to_signals(void)
+{
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
@@ -87,7 +89,8 @@ struct generation {
     uint64_t ledger_peak;
 };
 
-static void put_text(struct generation *g, const char *bytes, size_t n) {
+static void put_text(struct generation *g, const char *bytes, size_t n)
+{
     if (!n) return;
     if (g->flags->json)
         strbuf_addn(&g->copy, bytes, n);
@@ -96,7 +99,8 @@ static void put_text(struct generation *g, const char *bytes, size_t n) {
     g->last = bytes[n - 1];
 }
 
-static bool hear(void *arg, int32_t token) {
+static bool hear(void *arg, int32_t token)
+{
     struct generation *g = arg;
     char bytes[BYTE_TEXT_MAX];
     if (g->tokens) g->tokens[g->result.tokens] = token;
@@ -104,7 +108,8 @@ static bool hear(void *arg, int32_t token) {
     return !g->failed;
 }
 
-static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err) {
+static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err)
+{
     struct sampling s = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed};
     if (!f->prompt || !*f->prompt)
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -122,7 +127,8 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
     return status;
 }
 
-static enum plim_status read_prompt(struct generation *g, struct plim_error *err) {
+static enum plim_status read_prompt(struct generation *g, struct plim_error *err)
+{
     const char *text = g->flags->prompt;
     g->count = (int64_t)strlen(text);
     g->prompt = malloc((size_t)g->count * sizeof *g->prompt);
@@ -135,7 +141,8 @@ static enum plim_status read_prompt(struct generation *g, struct plim_error *err
 
 /* A model with a vocabulary of its own does not speak bytes; better said than wondered about. */
 static enum plim_status check_vocabulary(const struct generation *g, const struct model_spec *spec,
-                                         struct plim_error *err) {
+                                         struct plim_error *err)
+{
     char path[CLI_PATH + 32];
     if (spec->vocab_size < 256)
         return plim_fail(
@@ -148,12 +155,15 @@ static enum plim_status check_vocabulary(const struct generation *g, const struc
     return PLIM_OK;
 }
 
-static enum plim_status generate(struct generation *g, struct device *device, struct plim_error *err) {
+static enum plim_status generate(struct generation *g, struct device *device, struct plim_error *err)
+{
     const struct generate_flags *f = g->flags;
     struct generator *generator = NULL;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
-    struct generate_room room = {g->count, f->tokens, f->budget_given ? (int64_t)f->budget : 0,
-                                 f->quiet ? NULL : &log};
+    struct generate_room room = {.prompt = g->count,
+                                 .tokens = f->tokens,
+                                 .budget = f->budget_given ? (int64_t)f->budget : 0,
+                                 .log = f->quiet ? NULL : &log};
     if (f->budget_given && !f->budget)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
@@ -179,7 +189,8 @@ static enum plim_status generate(struct generation *g, struct device *device, st
     return status;
 }
 
-static void tell(const struct generation *g) {
+static void tell(const struct generation *g)
+{
     struct os_process me = {0};
     char total[BYTES_TEXT], params[BYTES_TEXT], cache[BYTES_TEXT], peak[BYTES_TEXT];
     os_process_memory(&me, NULL);
@@ -192,7 +203,8 @@ static void tell(const struct generation *g) {
             (long long)g->plan.positions, bytes_format(peak, me.peak));
 }
 
-static int tell_json(const struct generation *g) {
+static int tell_json(const struct generation *g)
+{
     struct strbuf out = STRBUF_INIT;
     struct json_writer w;
     struct os_process me = {0};
@@ -229,7 +241,8 @@ static int tell_json(const struct generation *g) {
     return cli_print(&out);
 }
 
-static int generate_and_tell(const struct generate_flags *f, const char *what) {
+static int generate_and_tell(const struct generate_flags *f, const char *what)
+{
     struct generation g = {.flags = f, .copy = STRBUF_INIT};
     struct plim_error err = {0};
     struct device *device = NULL;
@@ -252,7 +265,8 @@ static int generate_and_tell(const struct generate_flags *f, const char *what) {
     return status == PLIM_OK ? code : cli_error(&err);
 }
 
-static int run(int argc, char **argv) {
+static int run(int argc, char **argv)
+{
     struct generate_flags f = {.tokens = 200, .temperature = 0.8, .top_p = 1, .seed = 1};
     struct bump store = {0};
     struct options_rest rest;

@@ -24,7 +24,8 @@ struct dataset {
     unsigned char *window; /* [T+1] */
 };
 
-static enum plim_status open_file(struct text_file *file, const char *path, struct plim_error *err) {
+static enum plim_status open_file(struct text_file *file, const char *path, struct plim_error *err)
+{
     struct stat st;
     file->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (file->fd < 0)
@@ -43,7 +44,8 @@ static enum plim_status open_file(struct text_file *file, const char *path, stru
 }
 
 enum plim_status dataset_open(const char *const *paths, int count, int64_t time, struct dataset **out,
-                              struct plim_error *err) {
+                              struct plim_error *err)
+{
     if (count < 1)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "data.train: no file is given; write e.g. data: {train: [corpus.txt]}");
@@ -70,7 +72,8 @@ enum plim_status dataset_open(const char *const *paths, int count, int64_t time,
     return PLIM_OK;
 }
 
-void dataset_close(struct dataset *data) {
+void dataset_close(struct dataset *data)
+{
     if (!data) return;
     for (int i = 0; i < data->count; i++) {
         if (data->files[i].fd >= 0) close(data->files[i].fd);
@@ -81,16 +84,13 @@ void dataset_close(struct dataset *data) {
     free(data);
 }
 
-int64_t dataset_rows(const struct dataset *data) {
-    return data->rows;
-}
-int64_t dataset_time(const struct dataset *data) {
-    return data->time;
-}
+int64_t dataset_rows(const struct dataset *data) { return data->rows; }
+int64_t dataset_time(const struct dataset *data) { return data->time; }
 
 /* The file that holds a row, and how many targets of the row count. */
 static const struct text_file *locate(const struct dataset *data, int64_t index, int64_t *offset,
-                                      int64_t *tokens) {
+                                      int64_t *tokens)
+{
     int low = 0, high = data->count - 1;
     while (low < high) {
         int mid = (low + high + 1) / 2;
@@ -107,7 +107,8 @@ static const struct text_file *locate(const struct dataset *data, int64_t index,
 }
 
 enum plim_status dataset_row(struct dataset *data, int64_t index, int32_t *ids, int32_t *targets,
-                             int32_t *pos, int64_t *tokens, struct plim_error *err) {
+                             int32_t *pos, int64_t *tokens, struct plim_error *err)
+{
     int64_t offset;
     const struct text_file *file = locate(data, index, &offset, tokens);
     enum plim_status status =
@@ -121,14 +122,16 @@ enum plim_status dataset_row(struct dataset *data, int64_t index, int32_t *ids, 
     return PLIM_OK;
 }
 
-static int64_t row_at(const struct loader *loader, uint64_t position) {
+static int64_t row_at(const struct loader *loader, uint64_t position)
+{
     uint64_t n = (uint64_t)loader->data->rows;
     if (loader->in_order) return (int64_t)(position % n);
     return (int64_t)order_sample(loader->seed, position / n, position % n, n);
 }
 
 enum plim_status loader_fill(struct loader *loader, int64_t rows, int32_t *ids, int32_t *targets,
-                             int32_t *pos, int64_t *tokens, struct plim_error *err) {
+                             int32_t *pos, int64_t *tokens, struct plim_error *err)
+{
     int64_t time = loader->data->time;
     *tokens = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -142,7 +145,8 @@ enum plim_status loader_fill(struct loader *loader, int64_t rows, int32_t *ids, 
     return PLIM_OK;
 }
 
-int64_t loader_tokens_ahead(const struct loader *loader, int64_t rows) {
+int64_t loader_tokens_ahead(const struct loader *loader, int64_t rows)
+{
     int64_t sum = 0, offset, tokens;
     for (int64_t r = 0; r < rows; r++) {
         locate(loader->data, row_at(loader, loader->position + (uint64_t)r), &offset, &tokens);

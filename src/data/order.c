@@ -4,7 +4,8 @@
 
 #define ROUNDS 4
 
-uint64_t order_sample(uint64_t seed, uint64_t epoch, uint64_t position, uint64_t n) {
+uint64_t order_sample(uint64_t seed, uint64_t epoch, uint64_t position, uint64_t n)
+{
     if (n < 2) return 0;
     int half = 1;
     while (half < 32 && (1ull << (2 * half)) < n) half++;

@@ -19,12 +19,14 @@
 /* --- a folder ---------------------------------------------------------------------------------------------
  */
 
-static int by_name(const void *a, const void *b) {
+static int by_name(const void *a, const void *b)
+{
     const struct safetensor *x = a, *y = b;
     return strcmp(x->name, y->name);
 }
 
-static char *join_path(struct bump *store, const char *dir, const char *file) {
+static char *join_path(struct bump *store, const char *dir, const char *file)
+{
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') n--;
     struct strbuf sb = STRBUF_INIT;
@@ -35,14 +37,16 @@ static char *join_path(struct bump *store, const char *dir, const char *file) {
 }
 
 /* Newest first, because neighbours in an index usually share a shard. */
-static bool listed(const struct string_list *list, const char *file) {
+static bool listed(const struct string_list *list, const char *file)
+{
     for (size_t i = list->count; i-- > 0;)
         if (!strcmp(list->items[i], file)) return true;
     return false;
 }
 
 static enum plim_status add_shard(struct safetensors *set, const char *dir, const char *index,
-                                  const char *file, struct string_list *shards, struct plim_error *err) {
+                                  const char *file, struct string_list *shards, struct plim_error *err)
+{
     if (listed(shards, file)) return PLIM_OK;
     const char *path = join_path(&set->store, dir, file);
     if (!path || !string_list_add(&set->store, shards, file))
@@ -56,7 +60,8 @@ static enum plim_status add_shard(struct safetensors *set, const char *dir, cons
 
 /* Each file the index names, once. */
 static enum plim_status add_shards(struct safetensors *set, const char *dir, const char *index,
-                                   const struct node *map, struct plim_error *err) {
+                                   const struct node *map, struct plim_error *err)
+{
     struct string_list shards = {0};
     enum plim_status status = PLIM_OK;
     if (!map || map->kind != NODE_MAP || !node_count(map))
@@ -77,7 +82,8 @@ static enum plim_status add_shards(struct safetensors *set, const char *dir, con
 
 /* Every name the index promises must be in the file it names. */
 static enum plim_status check_promises(const struct safetensors *set, const char *index,
-                                       const struct node *map, struct plim_error *err) {
+                                       const struct node *map, struct plim_error *err)
+{
     for (size_t i = 0; i < node_count(map); i++) {
         const struct node *node = node_item(map, i);
         const struct safetensor *t = safetensors_find(set, node->key);
@@ -92,7 +98,8 @@ static enum plim_status check_promises(const struct safetensors *set, const char
 }
 
 /* No name may occur twice. */
-static enum plim_status sort_by_name(struct safetensors *set, const char *where, struct plim_error *err) {
+static enum plim_status sort_by_name(struct safetensors *set, const char *where, struct plim_error *err)
+{
     if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
     for (size_t i = 1; i < set->count; i++)
         if (!strcmp(set->tensors[i - 1].name, set->tensors[i].name))
@@ -102,7 +109,8 @@ static enum plim_status sort_by_name(struct safetensors *set, const char *where,
 }
 
 static enum plim_status open_index(struct safetensors *set, const char *dir, const char *index,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     struct doc *doc = NULL;
     enum plim_status status = json_load(index, &doc, err);
     if (status != PLIM_OK) return status;
@@ -114,7 +122,8 @@ static enum plim_status open_index(struct safetensors *set, const char *dir, con
     return status;
 }
 
-static enum plim_status open_folder(struct safetensors *set, const char *dir, struct plim_error *err) {
+static enum plim_status open_folder(struct safetensors *set, const char *dir, struct plim_error *err)
+{
     const char *single = join_path(&set->store, dir, "model.safetensors");
     const char *index = join_path(&set->store, dir, "model.safetensors.index.json");
     const char *pickled = join_path(&set->store, dir, "pytorch_model.bin");
@@ -134,7 +143,8 @@ static enum plim_status open_folder(struct safetensors *set, const char *dir, st
                      "%s: neither model.safetensors nor model.safetensors.index.json is there", dir);
 }
 
-enum plim_status safetensors_open(const char *path, struct safetensors *set, struct plim_error *err) {
+enum plim_status safetensors_open(const char *path, struct safetensors *set, struct plim_error *err)
+{
     struct stat st;
     enum plim_status status;
     *set = (struct safetensors){.store = BUMP_INIT};
@@ -149,13 +159,15 @@ enum plim_status safetensors_open(const char *path, struct safetensors *set, str
     return status;
 }
 
-void safetensors_close(struct safetensors *set) {
+void safetensors_close(struct safetensors *set)
+{
     free(set->tensors);
     bump_free(&set->store);
     *set = (struct safetensors){.store = BUMP_INIT};
 }
 
-const struct safetensor *safetensors_find(const struct safetensors *set, const char *name) {
+const struct safetensor *safetensors_find(const struct safetensors *set, const char *name)
+{
     struct safetensor key = {.name = name};
     return set->count ? bsearch(&key, set->tensors, set->count, sizeof key, by_name) : NULL;
 }
@@ -163,13 +175,15 @@ const struct safetensor *safetensors_find(const struct safetensors *set, const c
 /* --- data -------------------------------------------------------------------------------------------------
  */
 
-static bool is_floating(enum dtype type) {
+static bool is_floating(enum dtype type)
+{
     return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
 }
 
 /* Half the buffer holds what the file has, half what the caller wants. */
 static enum plim_status read_pieces(int fd, const struct safetensor *t, enum dtype type, char *buffer,
-                                    safetensors_sink *sink, void *arg, struct plim_error *err) {
+                                    safetensors_sink *sink, void *arg, struct plim_error *err)
+{
     const size_t half = SAFETENSORS_BUFFER / 2;
     const size_t from = dtype_size(t->type), to = dtype_size(type);
     const int64_t piece = (int64_t)(half / (from > to ? from : to));
@@ -190,7 +204,8 @@ static enum plim_status read_pieces(int fd, const struct safetensor *t, enum dty
 }
 
 enum plim_status safetensors_read(const struct safetensors *set, const struct safetensor *t, enum dtype type,
-                                  safetensors_sink *sink, void *arg, struct plim_error *err) {
+                                  safetensors_sink *sink, void *arg, struct plim_error *err)
+{
     int fd = -1;
     (void)set;
     if (t->type != type && !(is_floating(t->type) && is_floating(type)))
@@ -212,7 +227,8 @@ struct copy_target {
 };
 
 static enum plim_status copy_out(void *arg, int64_t first, const void *elements, int64_t n,
-                                 struct plim_error *err) {
+                                 struct plim_error *err)
+{
     const struct copy_target *c = arg;
     (void)err;
     memcpy(c->out + (size_t)first * c->size, elements, (size_t)n * c->size);
@@ -220,7 +236,8 @@ static enum plim_status copy_out(void *arg, int64_t first, const void *elements,
 }
 
 enum plim_status safetensors_read_all(const struct safetensors *set, const struct safetensor *t,
-                                      enum dtype type, void *out, struct plim_error *err) {
+                                      enum dtype type, void *out, struct plim_error *err)
+{
     struct copy_target c = {.out = out, .size = dtype_size(type)};
     return safetensors_read(set, t, type, copy_out, &c, err);
 }

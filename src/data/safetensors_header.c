@@ -29,13 +29,15 @@ static const struct {
     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
 };
 
-static unsigned type_bits(const char *name) {
+static unsigned type_bits(const char *name)
+{
     for (size_t i = 0; i < sizeof type_table / sizeof type_table[0]; i++)
         if (!strcmp(type_table[i].name, name)) return type_table[i].bits;
     return 0;
 }
 
-const char *safetensors_shape_text(int ndim, const int64_t *dim, char *buf, size_t size) {
+const char *safetensors_shape_text(int ndim, const int64_t *dim, char *buf, size_t size)
+{
     size_t used = (size_t)snprintf(buf, size, "[");
     for (int i = 0; i < ndim && used < size; i++)
         used += (size_t)snprintf(buf + used, size - used, "%s%" PRId64, i ? "," : "", dim[i]);
@@ -55,12 +57,13 @@ struct file_reader {
     struct plim_error *err;
 };
 
-static enum plim_status bad_tensor(const struct file_reader *f, const char *name, const char *what) {
+static enum plim_status bad_tensor(const struct file_reader *f, const char *name, const char *what)
+{
     return plim_fail(f->err, PLIM_BAD_INPUT, "%s: tensor '%.200s': %s", f->path, name, what);
 }
 
-static enum plim_status read_shape(const struct file_reader *f, const struct node *node,
-                                   struct safetensor *t) {
+static enum plim_status read_shape(const struct file_reader *f, const struct node *node, struct safetensor *t)
+{
     if (!node || node->kind != NODE_LIST) return bad_tensor(f, t->name, "its shape is not a list");
     if (node_count(node) > SAFETENSORS_MAX_DIM)
         return bad_tensor(f, t->name, "it has more than 8 dimensions");
@@ -75,8 +78,8 @@ static enum plim_status read_shape(const struct file_reader *f, const struct nod
     return PLIM_OK;
 }
 
-static enum plim_status read_type(const struct file_reader *f, const struct node *node,
-                                  struct safetensor *t) {
+static enum plim_status read_type(const struct file_reader *f, const struct node *node, struct safetensor *t)
+{
     const char *name = node_string(node, NULL);
     unsigned bits = name ? type_bits(name) : 0;
     int64_t total_bits;
@@ -93,7 +96,8 @@ static enum plim_status read_type(const struct file_reader *f, const struct node
 }
 
 static enum plim_status read_offsets(const struct file_reader *f, const struct node *node,
-                                     struct safetensor *t) {
+                                     struct safetensor *t)
+{
     int64_t begin, end;
     if (!node || node->kind != NODE_LIST || node_count(node) != 2 ||
         !node_is_whole(node_item(node, 0), &begin) || !node_is_whole(node_item(node, 1), &end) || begin < 0 ||
@@ -116,7 +120,8 @@ static enum plim_status read_offsets(const struct file_reader *f, const struct n
     return PLIM_OK;
 }
 
-static enum plim_status push_tensor(const struct file_reader *f, const struct safetensor *t) {
+static enum plim_status push_tensor(const struct file_reader *f, const struct safetensor *t)
+{
     struct safetensors *set = f->set;
     if (set->count == set->cap) {
         size_t wanted = set->cap ? set->cap * 2 : 256;
@@ -128,7 +133,8 @@ static enum plim_status push_tensor(const struct file_reader *f, const struct sa
     return PLIM_OK;
 }
 
-static enum plim_status read_tensor(const struct file_reader *f, const struct node *node) {
+static enum plim_status read_tensor(const struct file_reader *f, const struct node *node)
+{
     struct safetensor t = {.path = f->path};
     t.name = bump_copy(&f->set->store, node->key, node->key_len);
     if (!t.name) return plim_fail(f->err, PLIM_NO_MEMORY, "%s: out of memory", f->path);
@@ -144,14 +150,16 @@ static enum plim_status read_tensor(const struct file_reader *f, const struct no
 /* --- one file ---------------------------------------------------------------------------------------------
  */
 
-static int by_offset(const void *a, const void *b) {
+static int by_offset(const void *a, const void *b)
+{
     const struct safetensor *x = a, *y = b;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones first */
 }
 
 /* Invariant 3 over the tensors this file added. */
-static enum plim_status check_tiling(const struct file_reader *f, size_t first) {
+static enum plim_status check_tiling(const struct file_reader *f, size_t first)
+{
     struct safetensor *t = f->set->tensors + first;
     size_t n = f->set->count - first;
     uint64_t at = f->data_begin;
@@ -176,7 +184,8 @@ static enum plim_status check_tiling(const struct file_reader *f, size_t first) 
     return PLIM_OK;
 }
 
-static enum plim_status read_header(struct file_reader *f, const char *text, size_t len) {
+static enum plim_status read_header(struct file_reader *f, const char *text, size_t len)
+{
     struct doc *doc = NULL;
     size_t first = f->set->count;
     enum plim_status status = json_parse(text, len, f->path, &doc, f->err);
@@ -195,7 +204,8 @@ static enum plim_status read_header(struct file_reader *f, const char *text, siz
 }
 
 /* Header length and file size; see invariant 1. */
-static enum plim_status measure(struct file_reader *f, uint64_t *header) {
+static enum plim_status measure(struct file_reader *f, uint64_t *header)
+{
     unsigned char raw[8];
     struct stat st;
     if (fstat(f->fd, &st)) return plim_fail(f->err, PLIM_IO, "%s: %s", f->path, strerror(errno));
@@ -218,12 +228,14 @@ static enum plim_status measure(struct file_reader *f, uint64_t *header) {
     return PLIM_OK;
 }
 
-enum plim_status safetensors_open_file(const char *path, int *fd, struct plim_error *err) {
+enum plim_status safetensors_open_file(const char *path, int *fd, struct plim_error *err)
+{
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     return *fd < 0 ? plim_fail(err, PLIM_IO, "%s: %s", path, strerror(errno)) : PLIM_OK;
 }
 
-enum plim_status safetensors_add_file(struct safetensors *set, const char *path, struct plim_error *err) {
+enum plim_status safetensors_add_file(struct safetensors *set, const char *path, struct plim_error *err)
+{
     struct file_reader f = {.set = set, .fd = -1, .err = err};
     uint64_t header = 0;
     char *text = NULL;

@@ -12,13 +12,15 @@
 #include <string.h>
 #include <unistd.h>
 
-static uint64_t entry_bytes(const struct safetensors_entry *e) {
+static uint64_t entry_bytes(const struct safetensors_entry *e)
+{
     uint64_t n = dtype_size(e->type);
     for (int i = 0; i < e->ndim; i++) n *= (uint64_t)e->dim[i];
     return n;
 }
 
-static void shard_file(const struct safetensors_writer *w, size_t shard, char name[64]) {
+static void shard_file(const struct safetensors_writer *w, size_t shard, char name[64])
+{
     if (w->shards == 1)
         snprintf(name, 64, "model.safetensors");
     else
@@ -26,13 +28,15 @@ static void shard_file(const struct safetensors_writer *w, size_t shard, char na
 }
 
 static enum plim_status shard_path(const struct safetensors_writer *w, const char *file, struct strbuf *out,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     strbuf_addf(out, "%s/%s", w->dir, file);
     return strbuf_status(out, err);
 }
 
 /* Fills last[] and total. */
-static void deal(struct safetensors_writer *w, uint64_t shard_bytes) {
+static void deal(struct safetensors_writer *w, uint64_t shard_bytes)
+{
     uint64_t filled = 0;
     w->shards = 1;
     for (size_t i = 0; i < w->count; i++) {
@@ -48,11 +52,13 @@ static void deal(struct safetensors_writer *w, uint64_t shard_bytes) {
     w->last[w->shards - 1] = w->count;
 }
 
-static size_t shard_first(const struct safetensors_writer *w, size_t shard) {
+static size_t shard_first(const struct safetensors_writer *w, size_t shard)
+{
     return shard ? w->last[shard - 1] : 0;
 }
 
-static uint64_t write_entries(const struct safetensors_writer *w, struct strbuf *out) {
+static uint64_t write_entries(const struct safetensors_writer *w, struct strbuf *out)
+{
     struct json_writer j;
     uint64_t at = 0;
     json_writer_init(&j, out, 0);
@@ -78,7 +84,8 @@ static uint64_t write_entries(const struct safetensors_writer *w, struct strbuf 
 }
 
 /* Length, JSON, and blanks until the data begin at a multiple of 8. Returns the data bytes that follow. */
-static uint64_t write_header(const struct safetensors_writer *w, struct strbuf *out) {
+static uint64_t write_header(const struct safetensors_writer *w, struct strbuf *out)
+{
     strbuf_pad(out, 0, 8);
     uint64_t data = write_entries(w, out);
     strbuf_pad(out, ' ', (8 - out->len % 8) % 8);
@@ -88,7 +95,8 @@ static uint64_t write_header(const struct safetensors_writer *w, struct strbuf *
     return data;
 }
 
-static enum plim_status begin_shard(struct safetensors_writer *w, struct plim_error *err) {
+static enum plim_status begin_shard(struct safetensors_writer *w, struct plim_error *err)
+{
     struct strbuf path = STRBUF_INIT, header = STRBUF_INIT;
     struct file_atomic *f = &w->files[w->shard];
     char name[64];
@@ -108,7 +116,8 @@ static enum plim_status begin_shard(struct safetensors_writer *w, struct plim_er
 }
 
 /* Leave full shards (an empty one is full at once) until one wants data or none is left. */
-static enum plim_status advance(struct safetensors_writer *w, struct plim_error *err) {
+static enum plim_status advance(struct safetensors_writer *w, struct plim_error *err)
+{
     enum plim_status status = PLIM_OK;
     while (status == PLIM_OK && w->shard < w->shards && w->at == w->end)
         if (++w->shard < w->shards) status = begin_shard(w, err);
@@ -117,7 +126,8 @@ static enum plim_status advance(struct safetensors_writer *w, struct plim_error 
 
 enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const char *dir,
                                           const struct safetensors_entry *entries, size_t count,
-                                          uint64_t shard_bytes, struct plim_error *err) {
+                                          uint64_t shard_bytes, struct plim_error *err)
+{
     *w = (struct safetensors_writer){.entries = entries, .count = count, .dir = dir};
     w->last = calloc(count + 1, sizeof *w->last);
     if (!w->last) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
@@ -134,7 +144,8 @@ enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const ch
 }
 
 enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void *bytes, size_t n,
-                                        struct plim_error *err) {
+                                        struct plim_error *err)
+{
     const char *from = bytes;
     enum plim_status status = PLIM_OK;
     while (n > 0 && status == PLIM_OK) {
@@ -151,7 +162,8 @@ enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void
 }
 
 static enum plim_status write_index(const struct safetensors_writer *w, const char *path,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     struct strbuf text = STRBUF_INIT;
     struct json_writer j;
     char name[64];
@@ -175,7 +187,8 @@ static enum plim_status write_index(const struct safetensors_writer *w, const ch
 }
 
 /* The order of safetensors.h: old index away, shards, new index, old single file away. */
-static enum plim_status finish_folder(const struct safetensors_writer *w, struct plim_error *err) {
+static enum plim_status finish_folder(const struct safetensors_writer *w, struct plim_error *err)
+{
     struct strbuf single = STRBUF_INIT, index = STRBUF_INIT;
     enum plim_status status = shard_path(w, "model.safetensors", &single, err);
     if (status == PLIM_OK) status = shard_path(w, "model.safetensors.index.json", &index, err);
@@ -189,7 +202,8 @@ static enum plim_status finish_folder(const struct safetensors_writer *w, struct
     return status;
 }
 
-enum plim_status safetensors_writer_end(struct safetensors_writer *w, struct plim_error *err) {
+enum plim_status safetensors_writer_end(struct safetensors_writer *w, struct plim_error *err)
+{
     enum plim_status status = advance(w, err);
     if (status == PLIM_OK && w->shard < w->shards)
         status =
@@ -199,7 +213,8 @@ enum plim_status safetensors_writer_end(struct safetensors_writer *w, struct pli
     return status;
 }
 
-void safetensors_writer_abandon(struct safetensors_writer *w) {
+void safetensors_writer_abandon(struct safetensors_writer *w)
+{
     for (size_t i = 0; i < w->shards; i++) file_atomic_abandon(&w->files[i]);
     free(w->files);
     free(w->last);

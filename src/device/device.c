@@ -1,7 +1,8 @@
 /* device.c - what every backend shares. */
 #include "device/device.h"
 
-size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op) {
+size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op)
+{
     const struct kernel *kernel = &dev->kernels[op->kind];
     if (!kernel->workspace) return 0;
     const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT] = {NULL};

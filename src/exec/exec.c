@@ -12,7 +12,8 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         bool moves = op->kind == OP_FETCH || op->kind == OP_STORE;
-        if (moves && !far) return plim_fail(err, PLIM_BUG, "the tape moves tensors to a tier that is not open");
+        if (moves && !far)
+            return plim_fail(err, PLIM_BUG, "the tape moves tensors to a tier that is not open");
         if (!moves && !device->kernels[op->kind].run)
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s has no kernel for op %s", device->ops->name,
                              op_row(op->kind)->name);
@@ -55,7 +56,8 @@ static enum plim_status await_operands(struct exec *exec, const struct op *op, s
 
 static enum plim_status move(struct exec *exec, const struct op *op, struct plim_error *err)
 {
-    int near = op->kind == OP_FETCH ? op->out[0] : op->in[0], far = op->kind == OP_FETCH ? op->in[0] : op->out[0];
+    int near = op->kind == OP_FETCH ? op->out[0] : op->in[0],
+        far = op->kind == OP_FETCH ? op->in[0] : op->out[0];
     size_t bytes = (size_t)tensor_bytes(&exec->tape->tensors[near]);
     uint64_t offset = (uint64_t)exec->layout->offset[far];
     if (op->kind == OP_STORE) return far_write(exec->far, address(exec, near), bytes, offset, err);

@@ -76,7 +76,8 @@ enum plim_status far_open(const char *dir, uint64_t bytes, struct far_store **ou
     if (status == PLIM_OK) {
         far->fd = mkstemp(far->path);
         if (far->fd < 0)
-            status = plim_fail(err, PLIM_IO, "%s: cannot create the disk tier: %s", far->path, strerror(errno));
+            status =
+                plim_fail(err, PLIM_IO, "%s: cannot create the disk tier: %s", far->path, strerror(errno));
         else
             unlink(far->path);
     }
@@ -132,7 +133,8 @@ enum plim_status far_wait(struct far_store *far, uint64_t ticket, struct plim_er
     return failure.status;
 }
 
-enum plim_status far_write(struct far_store *far, const void *buf, size_t n, uint64_t offset, struct plim_error *err)
+enum plim_status far_write(struct far_store *far, const void *buf, size_t n, uint64_t offset,
+                           struct plim_error *err)
 {
     return file_pwrite_full(far->fd, buf, n, offset, far->path, err);
 }

@@ -27,6 +27,7 @@ enum plim_status far_wait(struct far_store *far, uint64_t ticket, struct plim_er
 
 enum plim_status far_write(struct far_store *far, const void *buf, size_t n, uint64_t offset,
                            struct plim_error *err);
-enum plim_status far_read(struct far_store *far, void *buf, size_t n, uint64_t offset, struct plim_error *err);
+enum plim_status far_read(struct far_store *far, void *buf, size_t n, uint64_t offset,
+                          struct plim_error *err);
 
 #endif

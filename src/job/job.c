@@ -40,9 +40,10 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     const struct job_model *m = &job->model;
     const struct architecture *arch = model_architecture(m->architecture);
     if (!arch)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'model.architecture': '%s' is not known; write llama, mistral, qwen2 or gpt2",
-                         job->name, m->architecture);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'model.architecture': '%s' is not known; write llama, mistral, qwen2 or gpt2", job->name,
+            m->architecture);
     struct model_spec *s = &job->spec;
     model_defaults(s, arch);
     if (m->vocab_size) s->vocab_size = m->vocab_size;
@@ -70,8 +71,8 @@ static bool is_text(const char *text) { return text && *text; }
 static enum plim_status find_spec(struct job *job, struct plim_error *err)
 {
     if (is_text(job->model.path) && is_text(job->model.architecture))
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: model.path and model.architecture exclude each other; keep one",
-                         job->name);
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: model.path and model.architecture exclude each other; keep one", job->name);
     if (!is_text(job->model.path)) job->model.path = NULL;
     if (job->model.path) return hf_config_load(job->model.path, &job->spec, err);
     if (is_text(job->model.architecture)) {
@@ -79,16 +80,16 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
         if (status != PLIM_OK && !strstr(err->text, job->name)) plim_error_prefix(err, "%s", job->name);
         return status;
     }
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: no model; write model.path: HF_DIRECTORY or model.architecture: llama",
-                     job->name);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: no model; write model.path: HF_DIRECTORY or model.architecture: llama", job->name);
 }
 
 static enum plim_status settle_precision(struct job *job, struct plim_error *err)
 {
     struct job_training *t = &job->training;
     if (t->fp16 && t->bf16)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: training.fp16 and training.bf16 exclude each other; keep one",
-                         job->name);
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: training.fp16 and training.bf16 exclude each other; keep one", job->name);
     if (t->precision >= PRECISION_COUNT) t->precision = PRECISION_F32; /* "no" */
     if (t->bf16) t->precision = PRECISION_BF16;
     if (t->fp16) t->precision = PRECISION_F16;
@@ -102,12 +103,15 @@ static enum plim_status settle_precision(struct job *job, struct plim_error *err
 static enum plim_status check_supported(const struct job *job, struct plim_error *err)
 {
     if (job->training.optimizer >= OPTIMIZER_COUNT)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'training.optimizer': this version has adamw and sgd; write optimizer: adamw",
-                         job->name);
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: key 'training.optimizer': this version has adamw and sgd; write optimizer: adamw",
+            job->name);
     if (job->model.num_experts > 0)
-        return plim_fail(err, PLIM_UNSUPPORTED, "%s: key 'model.num_experts': mixtures of experts are not supported "
-                                                "by this version; remove the key", job->name);
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: key 'model.num_experts': mixtures of experts are not supported "
+                         "by this version; remove the key",
+                         job->name);
     if (job->training.state_tier_given && job->training.state_tier != TIER_DEVICE &&
         job->training.state_tier != TIER_DISK)
         return plim_fail(err, PLIM_UNSUPPORTED,
@@ -121,28 +125,31 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
 static enum plim_status check_output(const struct job *job, struct plim_error *err)
 {
     if (is_text(job->output_dir) && strlen(job->output_dir) <= OUTPUT_DIR_MAX) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'output.dir': %s; write at most %d bytes, e.g. runs/job", job->name,
-                     is_text(job->output_dir) ? "the path is too long" : "is empty", OUTPUT_DIR_MAX);
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'output.dir': %s; write at most %d bytes, e.g. runs/job",
+                     job->name, is_text(job->output_dir) ? "the path is too long" : "is empty",
+                     OUTPUT_DIR_MAX);
 }
 
 static enum plim_status check_lengths(const struct job *job, struct plim_error *err)
 {
     if (job->max_length > job->spec.max_positions && !model_uses_rope(&job->spec))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: data.max_length %lld is beyond the model's %lld learned positions; lower it", job->name,
-                         (long long)job->max_length, (long long)job->spec.max_positions);
+                         "%s: data.max_length %lld is beyond the model's %lld learned positions; lower it",
+                         job->name, (long long)job->max_length, (long long)job->spec.max_positions);
     if (job->spec.vocab_size < 256)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: model.vocab_size %lld is too small for the byte tokenizer; write 256 or more", job->name,
-                         (long long)job->spec.vocab_size);
+                         "%s: model.vocab_size %lld is too small for the byte tokenizer; write 256 or more",
+                         job->name, (long long)job->spec.vocab_size);
     if (job->training.beta1 >= 1 || job->training.beta2 >= 1)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'training.%s': must be below 1; usual are 0.9 and 0.999",
-                         job->name, job->training.beta1 >= 1 ? "beta1" : "beta2");
-    if (job->training.in_backward_given && job->training.in_backward && job->training.clip > 0)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: clipping "
-                         "needs all gradients; drop one",
-                         job->name);
+                         "%s: key 'training.%s': must be below 1; usual are 0.9 and 0.999", job->name,
+                         job->training.beta1 >= 1 ? "beta1" : "beta2");
+    if (job->training.in_backward_given && job->training.in_backward && job->training.clip > 0)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: clipping "
+            "needs all gradients; drop one",
+            job->name);
     return PLIM_OK;
 }
 

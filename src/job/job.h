@@ -104,10 +104,12 @@ extern const struct schema job_schema;
 enum plim_status job_build(void *job, const struct knobs *knobs, struct tape *out, struct plim_error *err);
 
 /* Forward-only tape with a loss, for evaluation. */
-enum plim_status job_build_eval(const struct job *job, int64_t rows, struct tape *out, struct plim_error *err);
+enum plim_status job_build_eval(const struct job *job, int64_t rows, struct tape *out,
+                                struct plim_error *err);
 
 /* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */
-void job_request(struct job *job, const struct device_facts *facts, int64_t overhead, struct plan_request *out);
+void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+                 struct plan_request *out);
 
 /* Shares of memory at which the status changes: the profile's, or what training.memory says. */
 struct profile;

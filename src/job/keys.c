@@ -15,9 +15,9 @@ static const char *const tokenizers[] = {"bytes", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", NULL};
 
-#define FLASH "attention is always flash-style, in O(T) memory"
+#define FLASH    "attention is always flash-style, in O(T) memory"
 #define ONE_RANK "there is one rank, so there is nothing to shard"
-#define IN_PLAN "the plan holds every byte and the planner chooses; give a budget instead"
+#define IN_PLAN  "the plan holds every byte and the planner chooses; give a budget instead"
 
 /* clang-format off */
 static const struct schema_row rows[] = {

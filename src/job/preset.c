@@ -98,7 +98,8 @@ enum plim_status profile_find(const char *name, struct profile *out, struct plim
     enum plim_status status = find_entry("profiles", "profile", name, &doc, &p, err);
     if (status != PLIM_OK) return status;
     *out = (struct profile){node_float(node_get(p, "target"), 0.9), node_float(node_get(p, "warning"), 0.92),
-                            node_float(node_get(p, "critical"), 0.95), node_float(node_get(p, "emergency"), 0.97)};
+                            node_float(node_get(p, "critical"), 0.95),
+                            node_float(node_get(p, "emergency"), 0.97)};
     doc_free(doc);
     return PLIM_OK;
 }
@@ -106,7 +107,8 @@ enum plim_status profile_find(const char *name, struct profile *out, struct plim
 void job_thresholds(const struct job *job, struct profile *out)
 {
     static const char *const names[] = {"aggressive", "balanced", "conservative"};
-    if (profile_find(names[job->profile], out, NULL) != PLIM_OK) *out = (struct profile){0.90, 0.92, 0.95, 0.97};
+    if (profile_find(names[job->profile], out, NULL) != PLIM_OK)
+        *out = (struct profile){0.90, 0.92, 0.95, 0.97};
     if (job->target > 0) out->target = job->target;
     if (job->warning > 0) out->warning = job->warning;
     if (job->critical > 0) out->critical = job->critical;

@@ -20,7 +20,8 @@ static bool unpin_all(struct attempt *a)
         p->optimizer_in_backward == KNOB_OPEN && p->state_tier == KNOB_OPEN)
         return false;
     knobs_open(&a->request.pins);
-    snprintf(a->out->change, sizeof a->out->change, "unpin micro_batch_size, recompute, loss_chunks, state_tier");
+    snprintf(a->out->change, sizeof a->out->change,
+             "unpin micro_batch_size, recompute, loss_chunks, state_tier");
     snprintf(a->out->cost, sizeof a->out->cost, "none for the results");
     return true;
 }
@@ -49,7 +50,12 @@ static bool halve_length(struct attempt *a)
     for (int64_t length = a->job.max_length / 2; length >= 16; length /= 2) {
         struct plan_bound bound;
         a->job.max_length = a->request.time = length;
-        struct knobs tight = {1, a->request.rows, RECOMPUTE_FULL, 0, 4096, 0,
+        struct knobs tight = {1,
+                              a->request.rows,
+                              RECOMPUTE_FULL,
+                              0,
+                              4096,
+                              0,
                               a->request.facts->is_host ? TIER_DISK : TIER_HOST};
         if (plan_bound_of(&a->request, &tight, &bound, NULL) != PLIM_OK) return false;
         if (bound.total > a->request.budget) continue;
@@ -71,8 +77,9 @@ static bool lighter_optimizer(struct attempt *a)
 
 static change *const changes[] = {unpin_all, narrow, drop_clipping, halve_length, lighter_optimizer};
 
-enum plim_status job_remedies(const struct job *job, const struct plan_request *request, const struct plan *smallest,
-                              struct remedy *out, int *count, struct plim_error *err)
+enum plim_status job_remedies(const struct job *job, const struct plan_request *request,
+                              const struct plan *smallest, struct remedy *out, int *count,
+                              struct plim_error *err)
 {
     (void)err;
     *count = 0;
@@ -92,7 +99,8 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
     char text[BYTES_TEXT];
     int64_t mib = (need + (1 << 20) - 1) >> 20;
     snprintf(raise->change, sizeof raise->change, "budget: %lldMiB", (long long)mib);
-    snprintf(raise->cost, sizeof raise->cost, "%s more memory", bytes_format(text, (uint64_t)(need - request->budget)));
+    snprintf(raise->cost, sizeof raise->cost, "%s more memory",
+             bytes_format(text, (uint64_t)(need - request->budget)));
     raise->total = need, raise->step_seconds = smallest->step_seconds;
     return PLIM_OK;
 }

@@ -18,13 +18,15 @@ enum plim_status report_fill(struct plan_report *report, struct job *job, const 
     return status;
 }
 
-void report_json_knobs(struct json_writer *w, const char *key, const struct job *job, const struct knobs *knobs)
+void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
+                       const struct knobs *knobs)
 {
     json_begin_object(w, key);
     json_int(w, "micro_batch", knobs->micro_batch);
     json_int(w, "accumulation", knobs->accumulation);
     json_str(w, "recompute", recompute_name((enum recompute)knobs->recompute));
-    json_int(w, "recompute_layers", knobs->recompute == RECOMPUTE_FULL ? job->spec.num_layers : knobs->full_layers);
+    json_int(w, "recompute_layers",
+             knobs->recompute == RECOMPUTE_FULL ? job->spec.num_layers : knobs->full_layers);
     json_int(w, "loss_chunks", knobs->loss_chunks);
     json_str(w, "precision", precision_name((enum precision)job->training.precision));
     json_str(w, "optimizer", optimizer_name((enum optimizer)job->training.optimizer));

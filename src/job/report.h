@@ -24,7 +24,8 @@ enum plim_status report_fill(struct plan_report *report, struct job *job, const 
 /* One JSON object; see docs/cli.md for its fields. */
 void report_json(const struct plan_report *report, struct strbuf *out);
 /* The knobs as a JSON object value, shared with the train events. */
-void report_json_knobs(struct json_writer *w, const char *key, const struct job *job, const struct knobs *knobs);
+void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
+                       const struct knobs *knobs);
 
 /* A table with bars. */
 void report_text(const struct plan_report *report, bool colour, struct strbuf *out);

@@ -11,10 +11,10 @@ static const struct {
     const char *text;
     enum table_colour colour;
 } class_rows[] = {
-    {CLASS_PARAM, "parameters", TABLE_BLUE},     {CLASS_MASTER, "master bits", TABLE_CYAN},
-    {CLASS_GRAD, "gradients", TABLE_MAGENTA},    {CLASS_STATE, "optimizer state", TABLE_YELLOW},
-    {CLASS_ACT, "activations", TABLE_GREEN},     {CLASS_WORK, "kernel scratch", TABLE_DIM},
-    {CLASS_KV, "kv cache", TABLE_GREEN},         {CLASS_IO, "tokens and scalars", TABLE_DIM},
+    {CLASS_PARAM, "parameters", TABLE_BLUE},  {CLASS_MASTER, "master bits", TABLE_CYAN},
+    {CLASS_GRAD, "gradients", TABLE_MAGENTA}, {CLASS_STATE, "optimizer state", TABLE_YELLOW},
+    {CLASS_ACT, "activations", TABLE_GREEN},  {CLASS_WORK, "kernel scratch", TABLE_DIM},
+    {CLASS_KV, "kv cache", TABLE_GREEN},      {CLASS_IO, "tokens and scalars", TABLE_DIM},
 };
 
 #define BAR 30
@@ -51,7 +51,8 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
     bytes_format(total, (uint64_t)need);
     bytes_format(budget, (uint64_t)p->budget);
     struct strbuf verdict = STRBUF_INIT;
-    strbuf_addf(&verdict, p->fits ? "fits: %s of %s" : "does not fit: %s at the least, the budget is %s", total, budget);
+    strbuf_addf(&verdict, p->fits ? "fits: %s of %s" : "does not fit: %s at the least, the budget is %s",
+                total, budget);
     table_coloured(out, colour, p->fits ? TABLE_GREEN : TABLE_RED, verdict.data);
     strbuf_release(&verdict);
     if (r->naive_total > 0)
@@ -66,7 +67,8 @@ static void put_classes(const struct plan_report *r, bool colour, struct strbuf 
     int64_t whole = p->total;
     for (size_t i = 0; i < sizeof class_rows / sizeof *class_rows; i++)
         if (p->layout.by_class[class_rows[i].cls])
-            put_line(out, class_rows[i].text, p->layout.by_class[class_rows[i].cls], whole, colour, class_rows[i].colour);
+            put_line(out, class_rows[i].text, p->layout.by_class[class_rows[i].cls], whole, colour,
+                     class_rows[i].colour);
     int64_t slack = p->layout.arena_bytes - p->layout.lower_bound;
     if (slack) put_line(out, "gaps", slack, whole, colour, TABLE_RED);
     put_line(out, "overhead", p->total - p->layout.arena_bytes, whole, colour, TABLE_DIM);
@@ -84,13 +86,15 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
     char recompute[64];
     strbuf_addf(out, "  micro-batch %lld x %lld accumulation, recompute %s, loss in %d slice%s,\n",
                 (long long)k->micro_batch, (long long)k->accumulation,
-                knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks, k->loss_chunks == 1 ? "" : "s");
-    strbuf_addf(out, "  %s %s, optimizer state on %s\n", optimizer_name((enum optimizer)r->job->training.optimizer),
-                k->optimizer_in_backward ? "inside backward" : "after backward", tier_name((enum tier)k->state_tier));
+                knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
+                k->loss_chunks == 1 ? "" : "s");
+    strbuf_addf(
+        out, "  %s %s, optimizer state on %s\n", optimizer_name((enum optimizer)r->job->training.optimizer),
+        k->optimizer_in_backward ? "inside backward" : "after backward", tier_name((enum tier)k->state_tier));
     double step = r->plan->step_seconds;
     strbuf_addf(out, "  predicted %.3g s a step, %.0f tokens/s   (planned in %.1f ms, %d tapes)\n\n", step,
-                step > 0 ? (double)(r->request->rows * r->request->time) / step : 0, r->plan->search_seconds * 1e3,
-                r->plan->tried);
+                step > 0 ? (double)(r->request->rows * r->request->time) / step : 0,
+                r->plan->search_seconds * 1e3, r->plan->tried);
 }
 
 static void put_savings(const struct plan_report *r, bool colour, struct strbuf *out)

@@ -63,9 +63,12 @@ static const struct {
     const char *name;
     flip *flip;
 } rows[] = {
-    {"gradient accumulation", flip_accumulation}, {"recomputation", flip_recompute},
-    {"chunked loss", flip_chunks},                {"optimizer in backward", flip_in_backward},
-    {"optimizer state offload", flip_state_tier}, {"mixed precision", flip_precision},
+    {"gradient accumulation", flip_accumulation},
+    {"recomputation", flip_recompute},
+    {"chunked loss", flip_chunks},
+    {"optimizer in backward", flip_in_backward},
+    {"optimizer state offload", flip_state_tier},
+    {"mixed precision", flip_precision},
 };
 
 /* Attention that keeps its score matrices: the bytes flash-style attention never has. */

@@ -24,14 +24,15 @@ enum plim_status job_savings(struct job *job, const struct plan_request *request
                              struct saving *out, int *count, struct plim_error *err);
 
 struct remedy {
-    char change[96];  /* "training.mixed_precision: bf16" */
-    char cost[96];    /* what it costs, for people */
-    int64_t total;    /* bytes the job would take */
+    char change[96]; /* "training.mixed_precision: bf16" */
+    char cost[96];   /* what it costs, for people */
+    int64_t total;   /* bytes the job would take */
     double step_seconds;
 };
 
 /* Changes after which the job fits its budget, cheapest first; raising the budget comes last and is always there. */
-enum plim_status job_remedies(const struct job *job, const struct plan_request *request, const struct plan *smallest,
-                              struct remedy *out, int *count, struct plim_error *err);
+enum plim_status job_remedies(const struct job *job, const struct plan_request *request,
+                              const struct plan *smallest, struct remedy *out, int *count,
+                              struct plim_error *err);
 
 #endif

@@ -75,7 +75,8 @@ static void set_pins(const struct job *job, struct knobs *pins)
     if (t->state_tier_given) pins->state_tier = t->state_tier;
 }
 
-void job_request(struct job *job, const struct device_facts *facts, int64_t overhead, struct plan_request *out)
+void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+                 struct plan_request *out)
 {
     *out = (struct plan_request){.facts = facts,
                                  .overhead = overhead,

@@ -19,45 +19,31 @@ _Static_assert(LEDGER_CLASSES_MAX == 16, "a class takes four bits");
 
 #define LARGEST ((size_t)1 << 59)
 
-static struct header *header_of(void *block) {
-    return (struct header *)block - 1;
-}
+static struct header *header_of(void *block) { return (struct header *)block - 1; }
 
-static size_t header_size(const struct header *h) {
-    return (size_t)(h->size_class >> 4);
-}
+static size_t header_size(const struct header *h) { return (size_t)(h->size_class >> 4); }
 
-static int header_class(const struct header *h) {
-    return (int)(h->size_class & 15);
-}
+static int header_class(const struct header *h) { return (int)(h->size_class & 15); }
 
-static uint64_t header_pack(size_t bytes, int cls) {
-    return (uint64_t)bytes << 4 | (uint64_t)(cls & 15);
-}
+static uint64_t header_pack(size_t bytes, int cls) { return (uint64_t)bytes << 4 | (uint64_t)(cls & 15); }
 
-void heap_init(struct heap *heap, struct ledger *ledger, struct fault *fault) {
+void heap_init(struct heap *heap, struct ledger *ledger, struct fault *fault)
+{
     memset(heap, 0, sizeof *heap);
     heap->ledger = ledger;
     heap->fault = fault;
 }
 
-uint64_t heap_current(const struct heap *heap) {
-    return atomic_load(&heap->current);
-}
+uint64_t heap_current(const struct heap *heap) { return atomic_load(&heap->current); }
 
-uint64_t heap_peak(const struct heap *heap) {
-    return atomic_load(&heap->peak);
-}
+uint64_t heap_peak(const struct heap *heap) { return atomic_load(&heap->peak); }
 
-uint64_t heap_blocks(const struct heap *heap) {
-    return atomic_load(&heap->blocks);
-}
+uint64_t heap_blocks(const struct heap *heap) { return atomic_load(&heap->blocks); }
 
-uint64_t heap_class(const struct heap *heap, int cls) {
-    return atomic_load(&heap->by_class[cls]);
-}
+uint64_t heap_class(const struct heap *heap, int cls) { return atomic_load(&heap->by_class[cls]); }
 
-static bool charge(struct heap *heap, int cls, size_t bytes) {
+static bool charge(struct heap *heap, int cls, size_t bytes)
+{
     if (!heap) return true;
     if (heap->ledger && ledger_reserve(heap->ledger, cls, bytes, NULL) != PLIM_OK) return false;
     atomic_fetch_add(&heap->by_class[cls], bytes);
@@ -66,14 +52,16 @@ static bool charge(struct heap *heap, int cls, size_t bytes) {
     return true;
 }
 
-static void discharge(struct heap *heap, int cls, size_t bytes) {
+static void discharge(struct heap *heap, int cls, size_t bytes)
+{
     if (!heap) return;
     atomic_fetch_sub(&heap->by_class[cls], bytes);
     atomic_fetch_sub(&heap->current, bytes);
     if (heap->ledger) ledger_release(heap->ledger, cls, bytes);
 }
 
-static void *take(struct heap *heap, int cls, size_t bytes, bool zeroed) {
+static void *take(struct heap *heap, int cls, size_t bytes, bool zeroed)
+{
     if (bytes > LARGEST || cls < 0 || cls >= LEDGER_CLASSES_MAX) return NULL;
     if (fault_hit(heap ? heap->fault : NULL, FAULT_ALLOC) || !charge(heap, cls, bytes)) return NULL;
     size_t whole = sizeof(struct header) + bytes;
@@ -88,17 +76,17 @@ static void *take(struct heap *heap, int cls, size_t bytes, bool zeroed) {
     return h + 1;
 }
 
-void *mem_alloc(struct heap *heap, int cls, size_t bytes) {
-    return take(heap, cls, bytes, false);
-}
+void *mem_alloc(struct heap *heap, int cls, size_t bytes) { return take(heap, cls, bytes, false); }
 
-void *mem_calloc(struct heap *heap, int cls, size_t count, size_t bytes) {
+void *mem_calloc(struct heap *heap, int cls, size_t count, size_t bytes)
+{
     size_t whole;
     if (__builtin_mul_overflow(count, bytes, &whole)) return NULL;
     return take(heap, cls, whole, true);
 }
 
-void *mem_realloc(struct heap *heap, int cls, void *block, size_t bytes) {
+void *mem_realloc(struct heap *heap, int cls, void *block, size_t bytes)
+{
     if (!block) return take(heap, cls, bytes, false);
     struct header *h = header_of(block);
     struct heap *owner = h->heap;
@@ -116,13 +104,15 @@ void *mem_realloc(struct heap *heap, int cls, void *block, size_t bytes) {
     return h + 1;
 }
 
-char *mem_strdup(struct heap *heap, int cls, const char *text) {
+char *mem_strdup(struct heap *heap, int cls, const char *text)
+{
     size_t bytes = strlen(text) + 1;
     char *copy = take(heap, cls, bytes, false);
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-void mem_free(void *block) {
+void mem_free(void *block)
+{
     if (!block) return;
     struct header *h = header_of(block);
     struct heap *heap = h->heap;

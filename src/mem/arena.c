@@ -31,7 +31,8 @@
 enum { MAP_KIND = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
 
 enum plim_status arena_reserve(struct arena *arena, uint64_t max_bytes, struct ledger *ledger, int cls,
-                               struct plim_error *err) {
+                               struct plim_error *err)
+{
     memset(arena, 0, sizeof *arena);
     char text[BYTES_TEXT];
     if (max_bytes == 0 || max_bytes > SIZE_MAX / 2)
@@ -60,11 +61,13 @@ struct populate {
 };
 
 /* Kernels before 5.14 cannot be asked; a write to each page brings it in. */
-static void touch(char *begin, uint64_t bytes, size_t page) {
+static void touch(char *begin, uint64_t bytes, size_t page)
+{
     for (uint64_t at = 0; at < bytes; at += page) *(volatile char *)(begin + at) = 0;
 }
 
-static void populate_chunks(void *arg, int64_t first, int64_t last, int worker) {
+static void populate_chunks(void *arg, int64_t first, int64_t last, int worker)
+{
     (void)worker;
     struct populate *p = arg;
     uint64_t begin = (uint64_t)first * POPULATE_CHUNK, end = (uint64_t)last * POPULATE_CHUNK;
@@ -78,7 +81,8 @@ static void populate_chunks(void *arg, int64_t first, int64_t last, int worker) 
 }
 
 /* Bring in the pages of [from, to), page-aligned offsets; 0 or an errno. */
-static int bring_in(struct arena *arena, uint64_t from, uint64_t to, struct threads *threads) {
+static int bring_in(struct arena *arena, uint64_t from, uint64_t to, struct threads *threads)
+{
     if (from == to) return 0;
     if (mprotect(arena->base + from, to - from, PROT_READ | PROT_WRITE) < 0) return errno;
     /* A wish: without huge pages everything works, only slower. */
@@ -91,7 +95,8 @@ static int bring_in(struct arena *arena, uint64_t from, uint64_t to, struct thre
 
 /* Forbid [from, to) and give its pages back. A fresh mapping over it does both at once; should the system
  * have no room for one more mapping, the pages at least go. */
-static void give_back(struct arena *arena, uint64_t from, uint64_t to) {
+static void give_back(struct arena *arena, uint64_t from, uint64_t to)
+{
     if (from == to) return;
     if (mmap(arena->base + from, to - from, PROT_NONE, MAP_KIND | MAP_FIXED, -1, 0) != MAP_FAILED) return;
     madvise(arena->base + from, to - from, MADV_DONTNEED);
@@ -99,7 +104,8 @@ static void give_back(struct arena *arena, uint64_t from, uint64_t to) {
 }
 
 /* The kernel lends more than it has and kills later; ask first. Where it cannot be asked, go on. */
-static enum plim_status check_machine(uint64_t bytes, struct plim_error *err) {
+static enum plim_status check_machine(uint64_t bytes, struct plim_error *err)
+{
     struct os_machine box;
     char want[BYTES_TEXT], have[BYTES_TEXT], exact[BYTES_TEXT];
     if (bytes < HUGE_PAGE || os_machine_memory(&box, NULL) != PLIM_OK || bytes <= box.available)
@@ -111,7 +117,8 @@ static enum plim_status check_machine(uint64_t bytes, struct plim_error *err) {
 }
 
 static enum plim_status grow(struct arena *arena, uint64_t bytes, struct threads *threads,
-                             struct plim_error *err) {
+                             struct plim_error *err)
+{
     uint64_t from = os_page_round(arena->committed), to = os_page_round(bytes);
     enum plim_status status = check_machine(to - from, err);
     if (status != PLIM_OK) return status;
@@ -129,14 +136,16 @@ static enum plim_status grow(struct arena *arena, uint64_t bytes, struct threads
     return PLIM_OK;
 }
 
-static void shrink(struct arena *arena, uint64_t bytes) {
+static void shrink(struct arena *arena, uint64_t bytes)
+{
     give_back(arena, os_page_round(bytes), os_page_round(arena->committed));
     if (arena->ledger) ledger_release(arena->ledger, arena->cls, arena->committed - bytes);
     arena->committed = bytes;
 }
 
 enum plim_status arena_commit(struct arena *arena, uint64_t bytes, struct threads *threads,
-                              struct plim_error *err) {
+                              struct plim_error *err)
+{
     if (bytes > arena->max_bytes) {
         char want[BYTES_TEXT], most[BYTES_TEXT];
         return plim_fail(err, PLIM_NO_MEMORY, "an arena of at most %s cannot hold %s",
@@ -154,17 +163,14 @@ enum plim_status arena_commit(struct arena *arena, uint64_t bytes, struct thread
     return status;
 }
 
-void arena_release(struct arena *arena) {
+void arena_release(struct arena *arena)
+{
     if (!arena->base) return;
     if (arena->ledger) ledger_release(arena->ledger, arena->cls, arena->committed);
     munmap(arena->mapping, arena->mapping_bytes);
     memset(arena, 0, sizeof *arena);
 }
 
-char *arena_base(const struct arena *arena) {
-    return arena->base;
-}
+char *arena_base(const struct arena *arena) { return arena->base; }
 
-uint64_t arena_committed(const struct arena *arena) {
-    return arena->committed;
-}
+uint64_t arena_committed(const struct arena *arena) { return arena->committed; }

@@ -10,7 +10,8 @@
 #include <string.h>
 
 void ledger_init(struct ledger *ledger, const char *tier, uint64_t budget, const char *const *classes,
-                 int class_count) {
+                 int class_count)
+{
     memset(ledger, 0, sizeof *ledger);
     pthread_mutex_init(&ledger->lock, NULL);
     ledger->tier = tier;
@@ -19,12 +20,11 @@ void ledger_init(struct ledger *ledger, const char *tier, uint64_t budget, const
     ledger->state.budget = budget;
 }
 
-void ledger_destroy(struct ledger *ledger) {
-    pthread_mutex_destroy(&ledger->lock);
-}
+void ledger_destroy(struct ledger *ledger) { pthread_mutex_destroy(&ledger->lock); }
 
 static enum plim_status refuse(const struct ledger *ledger, int cls, uint64_t bytes,
-                               const struct ledger_state *s, struct plim_error *err) {
+                               const struct ledger_state *s, struct plim_error *err)
+{
     char want[BYTES_TEXT], miss[BYTES_TEXT], exact[BYTES_TEXT], used[BYTES_TEXT], budget[BYTES_TEXT];
     uint64_t left = s->budget > s->current ? s->budget - s->current : 0, missing = bytes - left;
     return plim_fail(
@@ -34,14 +34,16 @@ static enum plim_status refuse(const struct ledger *ledger, int cls, uint64_t by
         bytes_format_exact(exact, missing), bytes_format(used, s->current), bytes_format(budget, s->budget));
 }
 
-static void note_peaks(struct ledger_state *s, int cls) {
+static void note_peaks(struct ledger_state *s, int cls)
+{
     if (s->by_class[cls] > s->peak_by_class[cls]) s->peak_by_class[cls] = s->by_class[cls];
     if (s->current <= s->peak) return;
     s->peak = s->current;
     memcpy(s->at_peak, s->by_class, sizeof s->at_peak);
 }
 
-enum plim_status ledger_reserve(struct ledger *ledger, int cls, uint64_t bytes, struct plim_error *err) {
+enum plim_status ledger_reserve(struct ledger *ledger, int cls, uint64_t bytes, struct plim_error *err)
+{
     if (cls < 0 || cls >= ledger->class_count)
         return plim_fail(err, PLIM_BUG, "%s memory: there is no class %d", ledger->tier, cls);
     if (fault_hit(ledger->fault, FAULT_RESERVE)) {
@@ -64,7 +66,8 @@ enum plim_status ledger_reserve(struct ledger *ledger, int cls, uint64_t bytes, 
     return status;
 }
 
-void ledger_release(struct ledger *ledger, int cls, uint64_t bytes) {
+void ledger_release(struct ledger *ledger, int cls, uint64_t bytes)
+{
     struct ledger_state *s = &ledger->state;
     pthread_mutex_lock(&ledger->lock);
     if (cls < 0 || cls >= ledger->class_count) {
@@ -80,43 +83,50 @@ void ledger_release(struct ledger *ledger, int cls, uint64_t bytes) {
     pthread_mutex_unlock(&ledger->lock);
 }
 
-void ledger_set_budget(struct ledger *ledger, uint64_t budget) {
+void ledger_set_budget(struct ledger *ledger, uint64_t budget)
+{
     pthread_mutex_lock(&ledger->lock);
     ledger->state.budget = budget;
     pthread_mutex_unlock(&ledger->lock);
 }
 
-void ledger_read(struct ledger *ledger, struct ledger_state *out) {
+void ledger_read(struct ledger *ledger, struct ledger_state *out)
+{
     pthread_mutex_lock(&ledger->lock);
     *out = ledger->state;
     pthread_mutex_unlock(&ledger->lock);
 }
 
-uint64_t ledger_over(struct ledger *ledger) {
+uint64_t ledger_over(struct ledger *ledger)
+{
     struct ledger_state s;
     ledger_read(ledger, &s);
     return s.current > s.budget ? s.current - s.budget : 0;
 }
 
-uint64_t ledger_left(struct ledger *ledger) {
+uint64_t ledger_left(struct ledger *ledger)
+{
     struct ledger_state s;
     ledger_read(ledger, &s);
     return s.budget > s.current ? s.budget - s.current : 0;
 }
 
-uint64_t ledger_current(struct ledger *ledger) {
+uint64_t ledger_current(struct ledger *ledger)
+{
     struct ledger_state s;
     ledger_read(ledger, &s);
     return s.current;
 }
 
-uint64_t ledger_peak(struct ledger *ledger) {
+uint64_t ledger_peak(struct ledger *ledger)
+{
     struct ledger_state s;
     ledger_read(ledger, &s);
     return s.peak;
 }
 
-void ledger_reset_peak(struct ledger *ledger) {
+void ledger_reset_peak(struct ledger *ledger)
+{
     struct ledger_state *s = &ledger->state;
     pthread_mutex_lock(&ledger->lock);
     s->peak = s->current;
@@ -125,7 +135,8 @@ void ledger_reset_peak(struct ledger *ledger) {
     pthread_mutex_unlock(&ledger->lock);
 }
 
-enum plim_status ledger_check(struct ledger *ledger, struct plim_error *err) {
+enum plim_status ledger_check(struct ledger *ledger, struct plim_error *err)
+{
     struct ledger_state s;
     ledger_read(ledger, &s);
     uint64_t sum = 0, sum_at_peak = 0;

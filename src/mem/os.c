@@ -19,13 +19,15 @@ enum { PROC_FILE_MAX = 1 << 20, PATH_BYTES = 4096 };
 /* v1 says "no limit" with a number near 2^63. */
 #define UNLIMITED ((uint64_t)1 << 62)
 
-static bool read_text(const char *path, struct strbuf *text) {
+static bool read_text(const char *path, struct strbuf *text)
+{
     strbuf_clear(text);
     return file_read(path, PROC_FILE_MAX, text, NULL) == PLIM_OK;
 }
 
 /* The number after `key` at the beginning of a line. */
-static bool find_number(const struct strbuf *text, const char *key, uint64_t *out) {
+static bool find_number(const struct strbuf *text, const char *key, uint64_t *out)
+{
     size_t len = strlen(key);
     for (const char *line = strbuf_text(text); *line;) {
         if (strncmp(line, key, len) == 0) {
@@ -40,14 +42,16 @@ static bool find_number(const struct strbuf *text, const char *key, uint64_t *ou
 }
 
 /* A file that holds one number; "max" and unreadable files are false. */
-static bool read_number(const char *path, uint64_t *out) {
+static bool read_number(const char *path, uint64_t *out)
+{
     struct strbuf text = STRBUF_INIT;
     bool found = read_text(path, &text) && find_number(&text, "", out);
     strbuf_release(&text);
     return found;
 }
 
-enum plim_status os_process_memory(struct os_process *out, struct plim_error *err) {
+enum plim_status os_process_memory(struct os_process *out, struct plim_error *err)
+{
     struct strbuf text = STRBUF_INIT;
     uint64_t rss, peak;
     enum plim_status status = file_read("/proc/self/status", PROC_FILE_MAX, &text, err);
@@ -61,7 +65,8 @@ enum plim_status os_process_memory(struct os_process *out, struct plim_error *er
     return status;
 }
 
-enum plim_status os_reset_peak(struct plim_error *err) {
+enum plim_status os_reset_peak(struct plim_error *err)
+{
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     bool done = fd >= 0 && write(fd, "5", 1) == 1;
     int code = errno;
@@ -85,7 +90,8 @@ static const struct cgroup_kind group_v1[] = {
 };
 
 /* Bytes used by the group in `folder` that cannot simply be dropped. */
-static uint64_t group_use(const struct cgroup_kind *kind, const char *folder) {
+static uint64_t group_use(const struct cgroup_kind *kind, const char *folder)
+{
     char path[PATH_BYTES + 64];
     uint64_t usage = 0, droppable = 0;
     struct strbuf text = STRBUF_INIT;
@@ -97,7 +103,8 @@ static uint64_t group_use(const struct cgroup_kind *kind, const char *folder) {
     return usage > droppable ? usage - droppable : 0;
 }
 
-static void apply_limit(const struct cgroup_kind *kind, const char *folder, struct os_machine *box) {
+static void apply_limit(const struct cgroup_kind *kind, const char *folder, struct os_machine *box)
+{
     char path[PATH_BYTES + 64];
     uint64_t limit;
     snprintf(path, sizeof path, "%s/%s", folder, kind->limit);
@@ -111,7 +118,8 @@ static void apply_limit(const struct cgroup_kind *kind, const char *folder, stru
 
 /* All limits from the group at `path` (len bytes) up to the mount. */
 static void apply_group(const char *root, const struct cgroup_kind *kind, const char *path, size_t len,
-                        struct os_machine *box) {
+                        struct os_machine *box)
+{
     char folder[PATH_BYTES];
     for (;;) {
         while (len > 0 && path[len - 1] == '/') len--;
@@ -123,7 +131,8 @@ static void apply_group(const char *root, const struct cgroup_kind *kind, const 
 }
 
 /* Is `name` one of the comma-separated controllers in text[0..len)? */
-static bool has_controller(const char *text, size_t len, const char *name) {
+static bool has_controller(const char *text, size_t len, const char *name)
+{
     size_t want = strlen(name);
     for (const char *end = text + len; text < end;) {
         const char *comma = memchr(text, ',', (size_t)(end - text));
@@ -135,7 +144,8 @@ static bool has_controller(const char *text, size_t len, const char *name) {
 }
 
 /* One line "id:controllers:path" of /proc/self/cgroup. */
-static void apply_line(const char *root, const char *line, size_t len, struct os_machine *box) {
+static void apply_line(const char *root, const char *line, size_t len, struct os_machine *box)
+{
     const char *first = memchr(line, ':', len);
     if (!first) return;
     const char *controllers = first + 1,
@@ -150,7 +160,8 @@ static void apply_line(const char *root, const char *line, size_t len, struct os
         apply_group(root, &group_v1[0], path, path_len, box);
 }
 
-static void apply_cgroups(const char *root, struct os_machine *box) {
+static void apply_cgroups(const char *root, struct os_machine *box)
+{
     char path[PATH_BYTES];
     struct strbuf text = STRBUF_INIT;
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
@@ -163,7 +174,8 @@ static void apply_cgroups(const char *root, struct os_machine *box) {
     strbuf_release(&text);
 }
 
-enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, struct plim_error *err) {
+enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, struct plim_error *err)
+{
     char path[PATH_BYTES];
     struct strbuf text = STRBUF_INIT;
     uint64_t total, available;
@@ -180,16 +192,19 @@ enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, 
     return status;
 }
 
-enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err) {
+enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err)
+{
     return os_machine_memory_at("", out, err);
 }
 
-size_t os_page_size(void) {
+size_t os_page_size(void)
+{
     long n = sysconf(_SC_PAGESIZE);
     return n > 0 ? (size_t)n : 4096;
 }
 
-uint64_t os_page_round(uint64_t bytes) {
+uint64_t os_page_round(uint64_t bytes)
+{
     uint64_t page = os_page_size();
     return (bytes + page - 1) / page * page;
 }

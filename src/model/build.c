@@ -7,19 +7,22 @@
 
 #include <math.h>
 
-static int declare(struct builder *b, struct tensor t) {
+static int declare(struct builder *b, struct tensor t)
+{
     t.layer = b->layer;
     t.view_of = -1, t.owner = -1;
     return tape_tensor(b->tape, &t);
 }
 
-static struct op start(const struct builder *b, int kind) {
+static struct op start(const struct builder *b, int kind)
+{
     struct op op = tape_op(kind, b->layer);
     op.part = b->part;
     return op;
 }
 
-static int input_i32(struct builder *b, const char *label) {
+static int input_i32(struct builder *b, const char *label)
+{
     return declare(b, (struct tensor){.label = label,
                                       .type = DT_I32,
                                       .cls = CLASS_IO,
@@ -28,7 +31,8 @@ static int input_i32(struct builder *b, const char *label) {
                                       .dim = {b->shape->batch, b->shape->time}});
 }
 
-static void build_rope_table(struct builder *b) {
+static void build_rope_table(struct builder *b)
+{
     int head_dim = b->spec->head_dim;
     struct op op = start(b, OP_ROPE_TABLE);
     op.in[0] = b->pos;
@@ -49,14 +53,16 @@ static void build_rope_table(struct builder *b) {
     b->rope_table = op.out[0];
 }
 
-void build_inputs(struct builder *b) {
+void build_inputs(struct builder *b)
+{
     b->ids = input_i32(b, "ids");
     b->pos = input_i32(b, "pos");
     b->rope_table = -1;
     if (b->spec->arch->rope) build_rope_table(b);
 }
 
-int build_param(struct builder *b, int row) {
+int build_param(struct builder *b, int row)
+{
     const struct param_row *p = &b->spec->arch->params[row];
     if (!param_present(b->spec, p)) return -1;
     struct tensor t = {.label = p->label, .type = DT_F32, .cls = CLASS_PARAM, .flags = TENSOR_KEPT};
@@ -65,7 +71,8 @@ int build_param(struct builder *b, int row) {
     return declare(b, t);
 }
 
-int build_act(struct builder *b, const char *label, int64_t last) {
+int build_act(struct builder *b, const char *label, int64_t last)
+{
     return declare(b, (struct tensor){.label = label,
                                       .type = DT_F32,
                                       .cls = CLASS_ACT,
@@ -73,7 +80,8 @@ int build_act(struct builder *b, const char *label, int64_t last) {
                                       .dim = {b->shape->batch, b->shape->time, last}});
 }
 
-int build_heads(struct builder *b, const char *label, int heads) {
+int build_heads(struct builder *b, const char *label, int heads)
+{
     return declare(b, (struct tensor){.label = label,
                                       .type = DT_F32,
                                       .cls = CLASS_ACT,
@@ -81,7 +89,8 @@ int build_heads(struct builder *b, const char *label, int heads) {
                                       .dim = {b->shape->batch, b->shape->time, heads, b->spec->head_dim}});
 }
 
-int build_embed(struct builder *b, const char *label, int ids, int weight, int add) {
+int build_embed(struct builder *b, const char *label, int ids, int weight, int add)
+{
     struct op op = start(b, OP_EMBED);
     op.in[0] = ids, op.in[1] = weight, op.in[2] = add;
     op.out[0] = build_act(b, label, b->spec->hidden_size);
@@ -89,7 +98,8 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
     return op.out[0];
 }
 
-int build_norm(struct builder *b, const struct build_norm *n, int x) {
+int build_norm(struct builder *b, const struct build_norm *n, int x)
+{
     struct op op = start(b, OP_NORM);
     op.attr.layer_norm = n->bias >= 0;
     op.attr.eps = (float)b->spec->norm_eps;
@@ -105,7 +115,8 @@ int build_norm(struct builder *b, const struct build_norm *n, int x) {
     return op.out[0];
 }
 
-int build_linear(struct builder *b, int x, const struct build_linear *l, int y) {
+int build_linear(struct builder *b, int x, const struct build_linear *l, int y)
+{
     struct op op = start(b, OP_LINEAR);
     op.attr.weight_kn = l->weight_kn;
     op.in[0] = x, op.in[1] = l->weight, op.in[2] = l->bias, op.in[3] = l->add;
@@ -114,12 +125,14 @@ int build_linear(struct builder *b, int x, const struct build_linear *l, int y) 
     return y;
 }
 
-static struct op_attr head_attributes(const struct model_spec *spec) {
+static struct op_attr head_attributes(const struct model_spec *spec)
+{
     return (struct op_attr){
         .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
 }
 
-void build_rope(struct builder *b, struct build_qkv *qkv) {
+void build_rope(struct builder *b, struct build_qkv *qkv)
+{
     struct op op = start(b, OP_ROPE);
     op.attr = head_attributes(b->spec);
     op.in[0] = qkv->q, op.in[1] = qkv->k, op.in[2] = b->rope_table;
@@ -129,7 +142,8 @@ void build_rope(struct builder *b, struct build_qkv *qkv) {
     qkv->q = op.out[0], qkv->k = op.out[1];
 }
 
-static int kv_tensor(struct builder *b, const char *label) {
+static int kv_tensor(struct builder *b, const char *label)
+{
     const struct model_spec *spec = b->spec;
     return declare(b, (struct tensor){
                           .label = label,
@@ -141,7 +155,8 @@ static int kv_tensor(struct builder *b, const char *label) {
 }
 
 /* New keys and values join the layer's cache, and the cache takes their place. */
-static void build_cache(struct builder *b, struct build_qkv *qkv) {
+static void build_cache(struct builder *b, struct build_qkv *qkv)
+{
     struct op op = start(b, OP_KV_APPEND);
     op.attr = head_attributes(b->spec);
     op.in[0] = qkv->k, op.in[1] = qkv->v, op.in[2] = b->pos;
@@ -151,7 +166,8 @@ static void build_cache(struct builder *b, struct build_qkv *qkv) {
     qkv->k = op.out[0], qkv->v = op.out[1];
 }
 
-int build_attention(struct builder *b, struct build_qkv qkv) {
+int build_attention(struct builder *b, struct build_qkv qkv)
+{
     const struct model_spec *spec = b->spec;
     bool cached = b->shape->kv_length > 0;
     if (cached) build_cache(b, &qkv);
@@ -173,7 +189,8 @@ int build_attention(struct builder *b, struct build_qkv qkv) {
 }
 
 /* The last token of each row as [B,C]; model_emit made sure that those rows are neighbours. */
-static int last_tokens(struct builder *b, int x) {
+static int last_tokens(struct builder *b, int x)
+{
     if (x < 0) return -1;
     struct tensor t = b->tape->tensors[x];
     int64_t time = b->shape->time;
@@ -184,7 +201,8 @@ static int last_tokens(struct builder *b, int x) {
     return tape_tensor(b->tape, &t);
 }
 
-static void build_loss(struct builder *b, int logits) {
+static void build_loss(struct builder *b, int logits)
+{
     struct op op = start(b, OP_XENT);
     op.accumulate = ACC_AFTER_FIRST;
     op.in[0] = logits;
@@ -204,7 +222,8 @@ static void build_loss(struct builder *b, int logits) {
     tape_append(b->tape, &op);
 }
 
-void build_head(struct builder *b, int x, int weight) {
+void build_head(struct builder *b, int x, int weight)
+{
     enum model_head head = b->shape->head;
     int64_t vocab = b->spec->vocab_size;
     b->part = PART_HEAD;

@@ -67,24 +67,28 @@ const struct model_keys decoder_keys = {
     .activation = "hidden_act",
 };
 
-static struct build_linear projection(struct builder *b, int weight, int bias, int add) {
+static struct build_linear projection(struct builder *b, int weight, int bias, int add)
+{
     struct build_linear l = {.weight = build_param(b, weight), .bias = build_param(b, bias), .add = add};
     return l;
 }
 
-static int project(struct builder *b, int x, int weight, int y) {
+static int project(struct builder *b, int x, int weight, int y)
+{
     struct build_linear l =
         projection(b, weight, weight + 1, -1); /* a bias follows its weight in the table */
     return build_linear(b, x, &l, y);
 }
 
-static int rms_norm(struct builder *b, int row, const char *label, const char *stat_label, int x) {
+static int rms_norm(struct builder *b, int row, const char *label, const char *stat_label, int x)
+{
     struct build_norm n = {
         .label = label, .stat_label = stat_label, .weight = build_param(b, row), .bias = -1};
     return build_norm(b, &n, x);
 }
 
-static int attention_block(struct builder *b, int x) {
+static int attention_block(struct builder *b, int x)
+{
     const struct model_spec *spec = b->spec;
     int h = rms_norm(b, P_NORM1, "attn.norm[%d]", "attn.norm.rstd[%d]", x);
     struct build_qkv qkv;
@@ -97,7 +101,8 @@ static int attention_block(struct builder *b, int x) {
     return build_linear(b, o, &l, build_act(b, "attn.residual[%d]", spec->hidden_size));
 }
 
-static int mlp_block(struct builder *b, int x) {
+static int mlp_block(struct builder *b, int x)
+{
     const struct model_spec *spec = b->spec;
     int h = rms_norm(b, P_NORM2, "mlp.norm[%d]", "mlp.norm.rstd[%d]", x);
     struct op op = tape_op(OP_SWIGLU, b->layer);
@@ -110,7 +115,8 @@ static int mlp_block(struct builder *b, int x) {
     return build_linear(b, op.out[0], &l, build_act(b, "mlp.residual[%d]", spec->hidden_size));
 }
 
-void decoder_emit(struct builder *b) {
+void decoder_emit(struct builder *b)
+{
     build_inputs(b);
     int table = build_param(b, P_EMBED);
     int x = build_embed(b, "embed", b->ids, table, -1);

@@ -67,7 +67,8 @@ static const struct hf_demand demands[] = {
     {NULL, false},
 };
 
-static void defaults(struct model_spec *spec) {
+static void defaults(struct model_spec *spec)
+{
     spec->max_positions = 1024;
     spec->norm_eps = 1e-5;
     spec->tie_embeddings = true;
@@ -76,7 +77,8 @@ static void defaults(struct model_spec *spec) {
     spec->eos_token_ids[0] = 50256, spec->eos_count = 1;
 }
 
-static enum plim_status check(const struct model_spec *spec, struct plim_error *err) {
+static enum plim_status check(const struct model_spec *spec, struct plim_error *err)
+{
     if (spec->num_kv_heads != spec->num_heads)
         return plim_fail(err, PLIM_BAD_INPUT, "gpt2 has one key head per query head: %d of %d given",
                          spec->num_kv_heads, spec->num_heads);
@@ -89,13 +91,15 @@ static enum plim_status check(const struct model_spec *spec, struct plim_error *
 }
 
 /* The linear of a Conv1D whose bias follows its weight in the table. */
-static int conv(struct builder *b, int x, int row, int add, int y) {
+static int conv(struct builder *b, int x, int row, int add, int y)
+{
     struct build_linear l = {
         .weight = build_param(b, row), .bias = build_param(b, row + 1), .add = add, .weight_kn = true};
     return build_linear(b, x, &l, y);
 }
 
-static int layer_norm(struct builder *b, int row, const char *label, const char *stat_label, int x) {
+static int layer_norm(struct builder *b, int row, const char *label, const char *stat_label, int x)
+{
     struct build_norm n = {.label = label,
                            .stat_label = stat_label,
                            .weight = build_param(b, row),
@@ -103,7 +107,8 @@ static int layer_norm(struct builder *b, int row, const char *label, const char 
     return build_norm(b, &n, x);
 }
 
-static int attention_block(struct builder *b, int x) {
+static int attention_block(struct builder *b, int x)
+{
     int64_t hidden = b->spec->hidden_size;
     int h = layer_norm(b, P_LN1, "attn.norm[%d]", "attn.norm.stat[%d]", x);
     struct op op = tape_op(OP_SPLIT3, b->layer);
@@ -117,7 +122,8 @@ static int attention_block(struct builder *b, int x) {
     return conv(b, o, P_O, x, build_act(b, "attn.residual[%d]", hidden));
 }
 
-static int mlp_block(struct builder *b, int x) {
+static int mlp_block(struct builder *b, int x)
+{
     int64_t inner = b->spec->intermediate_size;
     int h = layer_norm(b, P_LN2, "mlp.norm[%d]", "mlp.norm.stat[%d]", x);
     struct op op = tape_op(OP_GELU, b->layer);
@@ -128,7 +134,8 @@ static int mlp_block(struct builder *b, int x) {
     return conv(b, op.out[0], P_PROJ, x, build_act(b, "mlp.residual[%d]", b->spec->hidden_size));
 }
 
-static void emit(struct builder *b) {
+static void emit(struct builder *b)
+{
     build_inputs(b);
     int wte = build_param(b, P_WTE), wpe = build_param(b, P_WPE);
     int x = build_embed(b, "embed.token", b->ids, wte, -1);

@@ -26,12 +26,14 @@ struct reader {
     } while (0)
 
 /* The value of a key, NULL when it is missing or null. */
-static const struct node *given(const struct node *map, const char *key) {
+static const struct node *given(const struct node *map, const char *key)
+{
     const struct node *node = key ? node_get(map, key) : NULL;
     return node && node->kind != NODE_NULL ? node : NULL;
 }
 
-static void wrong_kind(struct reader *r, const struct node *node, const char *key, const char *wanted) {
+static void wrong_kind(struct reader *r, const struct node *node, const char *key, const char *wanted)
+{
     refuse(r, PLIM_BAD_INPUT, "%s:%d: key '%s': expected %s, found %s", r->name, node->line, key, wanted,
            node_kind_name(node->kind));
 }
@@ -39,19 +41,22 @@ static void wrong_kind(struct reader *r, const struct node *node, const char *ke
 /* --- one key ----------------------------------------------------------------------------------------------
  */
 
-static void read_int(struct reader *r, const struct node *map, const char *key, int64_t *out) {
+static void read_int(struct reader *r, const struct node *map, const char *key, int64_t *out)
+{
     const struct node *node = given(map, key);
     if (node && !node_is_whole(node, out)) wrong_kind(r, node, key, "a whole number");
 }
 
-static void read_double(struct reader *r, const struct node *map, const char *key, double *out) {
+static void read_double(struct reader *r, const struct node *map, const char *key, double *out)
+{
     const struct node *node = given(map, key);
     if (!node) return;
     if (node->kind != NODE_INT && node->kind != NODE_FLOAT) wrong_kind(r, node, key, "a number");
     *out = node_float(node, *out);
 }
 
-static void read_bool(struct reader *r, const struct node *map, const char *key, bool *out) {
+static void read_bool(struct reader *r, const struct node *map, const char *key, bool *out)
+{
     const struct node *node = given(map, key);
     if (!node) return;
     if (node->kind != NODE_BOOL) wrong_kind(r, node, key, "true or false");
@@ -59,14 +64,16 @@ static void read_bool(struct reader *r, const struct node *map, const char *key,
 }
 
 static const char *read_string(struct reader *r, const struct node *map, const char *key,
-                               const char *fallback) {
+                               const char *fallback)
+{
     const struct node *node = given(map, key);
     if (node && node->kind != NODE_STRING) wrong_kind(r, node, key, "a text");
     return node_string(node, fallback);
 }
 
 /* A size that fits int; what is too large is left for validation to name, not silently wrapped. */
-static void read_count(struct reader *r, const char *key, bool required, int *out) {
+static void read_count(struct reader *r, const char *key, bool required, int *out)
+{
     int64_t wide = *out;
     if (required && !given(r->root, key))
         refuse(r, PLIM_BAD_INPUT, "%s: key '%s' is missing; add it", r->name, key);
@@ -76,14 +83,16 @@ static void read_count(struct reader *r, const char *key, bool required, int *ou
     *out = (int)wide;
 }
 
-static void read_size(struct reader *r, const char *key, bool required, int64_t *out) {
+static void read_size(struct reader *r, const char *key, bool required, int64_t *out)
+{
     if (required && !given(r->root, key))
         refuse(r, PLIM_BAD_INPUT, "%s: key '%s' is missing; add it", r->name, key);
     read_int(r, r->root, key, out);
 }
 
 /* A switch transformers knows and we compute only in one position. */
-static void demand_bool(struct reader *r, const char *key, bool only) {
+static void demand_bool(struct reader *r, const char *key, bool only)
+{
     bool value = only;
     read_bool(r, r->root, key, &value);
     if (value != only)
@@ -94,13 +103,15 @@ static void demand_bool(struct reader *r, const char *key, bool only) {
 /* --- which model ------------------------------------------------------------------------------------------
  */
 
-static const struct architecture *by_class(const char *class_name) {
+static const struct architecture *by_class(const char *class_name)
+{
     for (int i = 0; class_name && model_architecture_at(i); i++)
         if (!strcmp(model_architecture_at(i)->hf_class, class_name)) return model_architecture_at(i);
     return NULL;
 }
 
-static void list_architectures(char *buf, size_t size) {
+static void list_architectures(char *buf, size_t size)
+{
     size_t used = 0;
     buf[0] = 0;
     for (int i = 0; model_architecture_at(i) && used < size; i++)
@@ -108,12 +119,14 @@ static void list_architectures(char *buf, size_t size) {
             (size_t)snprintf(buf + used, size - used, "%s%s", i ? ", " : "", model_architecture_at(i)->name);
 }
 
-static bool ends_with(const char *text, const char *end) {
+static bool ends_with(const char *text, const char *end)
+{
     size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
 }
 
-static void read_architecture(struct reader *r) {
+static void read_architecture(struct reader *r)
+{
     char known[128];
     list_architectures(known, sizeof known);
     const char *type = read_string(r, r->root, "model_type", NULL);
@@ -132,7 +145,8 @@ static void read_architecture(struct reader *r) {
     model_defaults(r->spec, arch);
 }
 
-static void read_activation(struct reader *r) {
+static void read_activation(struct reader *r)
+{
     static const char *const same[][2] = {{"silu", "swish"}, {"gelu_new", "gelu_pytorch_tanh"}};
     const char *own = r->spec->arch->activation;
     const char *key = r->spec->arch->keys->activation;
@@ -148,7 +162,8 @@ static void read_activation(struct reader *r) {
 /* --- sizes and switches -----------------------------------------------------------------------------------
  */
 
-static void read_sizes(struct reader *r) {
+static void read_sizes(struct reader *r)
+{
     struct model_spec *spec = r->spec;
     const struct model_keys *keys = spec->arch->keys;
     read_size(r, "vocab_size", true, &spec->vocab_size);
@@ -166,7 +181,8 @@ static void read_sizes(struct reader *r) {
     read_bool(r, r->root, "tie_word_embeddings", &spec->tie_embeddings);
 }
 
-static void read_switches(struct reader *r) {
+static void read_switches(struct reader *r)
+{
     if (r->spec->arch->bias_keys) {
         read_bool(r, r->root, "attention_bias", &r->spec->qkv_bias);
         r->spec->o_bias = r->spec->qkv_bias;
@@ -180,7 +196,8 @@ static void read_switches(struct reader *r) {
                r->name, node_string(node_get(quantised, "quant_method"), "unknown method"));
 }
 
-static void read_tokens(struct reader *r) {
+static void read_tokens(struct reader *r)
+{
     struct model_spec *spec = r->spec;
     const struct node *eos = node_get(r->root, "eos_token_id");
     if (node_get(r->root, "bos_token_id") && !given(r->root, "bos_token_id")) spec->bos_token_id = -1;
@@ -203,7 +220,8 @@ static void read_tokens(struct reader *r) {
 /* --- rotary positions -------------------------------------------------------------------------------------
  */
 
-static void read_rope_kind(struct reader *r, const struct node *scaling) {
+static void read_rope_kind(struct reader *r, const struct node *scaling)
+{
     const char *type = read_string(r, scaling, "rope_type", read_string(r, scaling, "type", "default"));
     for (int kind = 0; kind < ROPE_KIND_COUNT; kind++) {
         if (strcmp(type, rope_kind_name((enum rope_kind)kind))) continue;
@@ -214,7 +232,8 @@ static void read_rope_kind(struct reader *r, const struct node *scaling) {
            r->name, type);
 }
 
-static void read_rope(struct reader *r) {
+static void read_rope(struct reader *r)
+{
     struct rope_scaling *rope = &r->spec->rope;
     double partial = 1.0;
     const struct node *scaling = given(r->root, "rope_scaling"); /* the old key wins, as in transformers */
@@ -242,7 +261,8 @@ static void read_rope(struct reader *r) {
  */
 
 /* Where the sliding layers of a layer_types list begin; they must all come last. */
-static void read_layer_types(struct reader *r, const struct node *types) {
+static void read_layer_types(struct reader *r, const struct node *types)
+{
     int first = r->spec->num_layers;
     if (types->kind != NODE_LIST || node_count(types) != (size_t)r->spec->num_layers) {
         refuse(r, PLIM_BAD_INPUT, "%s: key 'layer_types': expected a list of %d texts", r->name,
@@ -270,7 +290,8 @@ static void read_layer_types(struct reader *r, const struct node *types) {
     r->spec->window_first_layer = first;
 }
 
-static void read_window(struct reader *r) {
+static void read_window(struct reader *r)
+{
     struct model_spec *spec = r->spec;
     const struct node *types = given(r->root, "layer_types");
     int first = 28; /* max_window_layers of transformers when the file has none */
@@ -296,7 +317,8 @@ static void read_window(struct reader *r) {
  */
 
 enum plim_status hf_config_read(const struct node *root, const char *name, struct model_spec *spec,
-                                struct plim_error *err) {
+                                struct plim_error *err)
+{
     struct reader r = {.root = root, .name = name, .spec = spec, .err = err, .status = PLIM_OK};
     if (root->kind != NODE_MAP) return plim_fail(err, PLIM_BAD_INPUT, "%s: expected a map of keys", name);
     read_architecture(&r);
@@ -313,7 +335,8 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     return status;
 }
 
-enum plim_status hf_config_load(const char *path, struct model_spec *spec, struct plim_error *err) {
+enum plim_status hf_config_load(const char *path, struct model_spec *spec, struct plim_error *err)
+{
     struct strbuf file = STRBUF_INIT;
     struct doc *doc = NULL;
     struct stat st;

@@ -7,7 +7,8 @@
 #include "model/arch.h"
 #include "model/hf.h"
 
-static const char *torch_name(enum dtype type) {
+static const char *torch_name(enum dtype type)
+{
     switch (type) {
     case DT_BF16:
         return "bfloat16";
@@ -18,14 +19,16 @@ static const char *torch_name(enum dtype type) {
     }
 }
 
-static void token_or_null(struct json_writer *w, const char *key, int64_t id) {
+static void token_or_null(struct json_writer *w, const char *key, int64_t id)
+{
     if (id >= 0)
         json_int(w, key, id);
     else
         json_null(w, key);
 }
 
-static void write_tokens(struct json_writer *w, const struct model_spec *spec) {
+static void write_tokens(struct json_writer *w, const struct model_spec *spec)
+{
     token_or_null(w, "bos_token_id", spec->bos_token_id);
     if (spec->eos_count <= 1) {
         token_or_null(w, "eos_token_id", spec->eos_count ? spec->eos_token_ids[0] : -1);
@@ -37,7 +40,8 @@ static void write_tokens(struct json_writer *w, const struct model_spec *spec) {
     if (spec->pad_token_id >= 0) json_int(w, "pad_token_id", spec->pad_token_id);
 }
 
-static void write_rope(struct json_writer *w, const struct model_spec *spec) {
+static void write_rope(struct json_writer *w, const struct model_spec *spec)
+{
     const struct rope_scaling *r = &spec->rope;
     json_double(w, "rope_theta", spec->rope_theta);
     if (r->kind == ROPE_NONE) {
@@ -55,7 +59,8 @@ static void write_rope(struct json_writer *w, const struct model_spec *spec) {
     json_end_object(w);
 }
 
-static void write_window(struct json_writer *w, const struct model_spec *spec) {
+static void write_window(struct json_writer *w, const struct model_spec *spec)
+{
     bool slides = spec->sliding_window > 0;
     if (spec->arch->window == WINDOW_NEVER) return;
     if (slides)
@@ -67,7 +72,8 @@ static void write_window(struct json_writer *w, const struct model_spec *spec) {
     json_int(w, "max_window_layers", slides ? spec->window_first_layer : spec->num_layers);
 }
 
-static void write_decoder(struct json_writer *w, const struct model_spec *spec) {
+static void write_decoder(struct json_writer *w, const struct model_spec *spec)
+{
     json_int(w, spec->arch->keys->kv_heads, spec->num_kv_heads);
     json_int(w, "head_dim", spec->head_dim);
     if (spec->arch->bias_keys) {
@@ -79,14 +85,16 @@ static void write_decoder(struct json_writer *w, const struct model_spec *spec) 
     write_window(w, spec);
 }
 
-static void write_gpt2(struct json_writer *w, const struct model_spec *spec) {
+static void write_gpt2(struct json_writer *w, const struct model_spec *spec)
+{
     json_int(w, "n_ctx", spec->max_positions);
     json_double(w, "resid_pdrop", 0.0);
     json_double(w, "embd_pdrop", 0.0);
     json_double(w, "attn_pdrop", 0.0);
 }
 
-void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out) {
+void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out)
+{
     const struct model_keys *keys = spec->arch->keys;
     struct json_writer w;
     json_writer_init(&w, out, 2);

@@ -1,7 +1,8 @@
 /* llama.c - LLaMA 1 to 3: the shared decoder; biases only where the config asks for them. */
 #include "model/decoder.h"
 
-static void defaults(struct model_spec *spec) {
+static void defaults(struct model_spec *spec)
+{
     spec->max_positions = 2048;
     spec->norm_eps = 1e-6;
     spec->bos_token_id = 1;

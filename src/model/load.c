@@ -7,7 +7,8 @@
 #define MAX_FREQUENCIES 256
 
 enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
-                                         struct plim_error *err) {
+                                         struct plim_error *err)
+{
     float frequencies[MAX_FREQUENCIES];
     int id = tape_find(exec->tape, "rope.inv_freq", -1);
     if (id < 0) return PLIM_OK;
@@ -20,14 +21,16 @@ enum plim_status weights_write_constants(struct exec *exec, const struct model_s
 }
 
 enum plim_status weights_put(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
-                             struct plim_error *err) {
+                             struct plim_error *err)
+{
     struct exec *exec = arg;
     int64_t size = (int64_t)dtype_size(exec->tape->tensors[tensor].type);
     return exec_write(exec, tensor, elements, first * size, n * size, err);
 }
 
 enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
-                                        const struct log *log, struct plim_error *err) {
+                                        const struct log *log, struct plim_error *err)
+{
     struct safetensors set;
     enum plim_status status = safetensors_open(dir, &set, err);
     if (status != PLIM_OK) return status;

@@ -1,7 +1,8 @@
 /* mistral.c - Mistral: the shared decoder with a sliding window on every layer. */
 #include "model/decoder.h"
 
-static void defaults(struct model_spec *spec) {
+static void defaults(struct model_spec *spec)
+{
     spec->num_kv_heads = 8;
     spec->max_positions = 131072;
     spec->norm_eps = 1e-6;

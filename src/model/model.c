@@ -8,22 +8,23 @@ static const struct architecture *const architectures[] = {&arch_llama, &arch_mi
                                                            &arch_gpt2};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
-const struct architecture *model_architecture_at(int i) {
+const struct architecture *model_architecture_at(int i)
+{
     return i >= 0 && i < ARCHITECTURES ? architectures[i] : NULL;
 }
 
-const struct architecture *model_architecture(const char *name) {
+const struct architecture *model_architecture(const char *name)
+{
     for (int i = 0; i < ARCHITECTURES; i++)
         if (!strcmp(architectures[i]->name, name) || !strcmp(architectures[i]->hf_type, name))
             return architectures[i];
     return NULL;
 }
 
-const char *model_architecture_name(const struct architecture *arch) {
-    return arch->name;
-}
+const char *model_architecture_name(const struct architecture *arch) { return arch->name; }
 
-void model_defaults(struct model_spec *spec, const struct architecture *arch) {
+void model_defaults(struct model_spec *spec, const struct architecture *arch)
+{
     *spec = (struct model_spec){.arch = arch,
                                 .rope_theta = 10000.0,
                                 .initializer_range = 0.02,
@@ -32,18 +33,18 @@ void model_defaults(struct model_spec *spec, const struct architecture *arch) {
     arch->defaults(spec);
 }
 
-int64_t model_layer_window(const struct model_spec *spec, int layer) {
+int64_t model_layer_window(const struct model_spec *spec, int layer)
+{
     return layer >= spec->window_first_layer ? spec->sliding_window : 0;
 }
 
-bool model_uses_rope(const struct model_spec *spec) {
-    return spec->arch->rope;
-}
+bool model_uses_rope(const struct model_spec *spec) { return spec->arch->rope; }
 
 /* --- parameters -------------------------------------------------------------------------------------------
  */
 
-bool param_present(const struct model_spec *spec, const struct param_row *row) {
+bool param_present(const struct model_spec *spec, const struct param_row *row)
+{
     switch (row->when) {
     case WHEN_QKV_BIAS:
         return spec->qkv_bias;
@@ -58,7 +59,8 @@ bool param_present(const struct model_spec *spec, const struct param_row *row) {
     }
 }
 
-int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim) {
+int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
+{
     switch (dim) {
     case DIM_V:
         return spec->vocab_size;
@@ -79,7 +81,8 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim) {
     }
 }
 
-int64_t model_param_count(const struct model_spec *spec) {
+int64_t model_param_count(const struct model_spec *spec)
+{
     int64_t total = 0;
     for (int i = 0; i < spec->arch->nparams; i++) {
         const struct param_row *row = &spec->arch->params[i];
@@ -90,7 +93,8 @@ int64_t model_param_count(const struct model_spec *spec) {
     return total;
 }
 
-static struct param_init init_of_rule(const struct model_spec *spec, enum param_rule rule) {
+static struct param_init init_of_rule(const struct model_spec *spec, enum param_rule rule)
+{
     float std = (float)spec->initializer_range;
     switch (rule) {
     case RULE_ONES:
@@ -104,7 +108,8 @@ static struct param_init init_of_rule(const struct model_spec *spec, enum param_
     }
 }
 
-struct param_init model_param_init(const struct model_spec *spec, const char *label) {
+struct param_init model_param_init(const struct model_spec *spec, const char *label)
+{
     for (int i = 0; i < spec->arch->nparams; i++)
         if (!strcmp(spec->arch->params[i].label, label))
             return init_of_rule(spec, spec->arch->params[i].rule);
@@ -118,7 +123,8 @@ struct param_init model_param_init(const struct model_spec *spec, const char *la
  */
 
 static enum plim_status check_shape(const struct model_spec *spec, const struct model_shape *shape,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     if (shape->batch < 1 || shape->time < 1 || shape->kv_length < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "batch size and sequence length must be at least 1");
     int64_t longest = shape->kv_length > shape->time ? shape->kv_length : shape->time;
@@ -141,7 +147,8 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
 }
 
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     enum plim_status status = model_validate(spec, err);
     if (status == PLIM_OK) status = check_shape(spec, shape, err);
     if (status != PLIM_OK) return status;

@@ -1,7 +1,8 @@
 /* qwen2.c - Qwen2 and Qwen2.5: the shared decoder with biases on query, key and value. */
 #include "model/decoder.h"
 
-static void defaults(struct model_spec *spec) {
+static void defaults(struct model_spec *spec)
+{
     spec->max_positions = 32768;
     spec->norm_eps = 1e-6;
     spec->qkv_bias = true;

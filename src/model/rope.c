@@ -9,12 +9,11 @@
 
 static const char *const names[ROPE_KIND_COUNT] = {"default", "linear", "llama3"};
 
-const char *rope_kind_name(enum rope_kind kind) {
-    return names[kind];
-}
+const char *rope_kind_name(enum rope_kind kind) { return names[kind]; }
 
 /* Long waves are stretched by the factor, short ones kept, those between blended. */
-static float llama3_frequency(const struct rope_scaling *s, float freq) {
+static float llama3_frequency(const struct rope_scaling *s, float freq)
+{
     const float two_pi = 6.283185307179586f;
     float wave = two_pi / freq;
     float context = (float)s->original_max_positions;
@@ -27,7 +26,8 @@ static float llama3_frequency(const struct rope_scaling *s, float freq) {
     return (1.0f - smooth) * freq / (float)s->factor + smooth * freq;
 }
 
-void model_rope_frequencies(const struct model_spec *spec, float *out) {
+void model_rope_frequencies(const struct model_spec *spec, float *out)
+{
     for (int i = 0; i < spec->head_dim / 2; i++) {
         float exponent = (float)(2 * i) / (float)spec->head_dim;
         float freq = 1.0f / (float)pow((double)(float)spec->rope_theta, (double)exponent);

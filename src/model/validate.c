@@ -12,7 +12,8 @@ struct size_rule {
     int64_t value, least, most;
 };
 
-static enum plim_status check_sizes(const struct model_spec *spec, struct plim_error *err) {
+static enum plim_status check_sizes(const struct model_spec *spec, struct plim_error *err)
+{
     const struct model_keys *keys = spec->arch->keys;
     const struct size_rule rules[] = {
         {"vocab_size", spec->vocab_size, 2, INT64_C(1) << 24},
@@ -34,7 +35,8 @@ static enum plim_status check_sizes(const struct model_spec *spec, struct plim_e
 }
 
 /* The divisor of n nearest to wanted; the smaller one of two equally near. */
-static int64_t nearest_divisor(int64_t n, int64_t wanted) {
+static int64_t nearest_divisor(int64_t n, int64_t wanted)
+{
     for (int64_t step = 0; step < n; step++) {
         if (wanted - step >= 1 && n % (wanted - step) == 0) return wanted - step;
         if (n % (wanted + step) == 0) return wanted + step;
@@ -42,7 +44,8 @@ static int64_t nearest_divisor(int64_t n, int64_t wanted) {
     return 1;
 }
 
-static enum plim_status check_heads(const struct model_spec *spec, struct plim_error *err) {
+static enum plim_status check_heads(const struct model_spec *spec, struct plim_error *err)
+{
     const struct model_keys *keys = spec->arch->keys;
     if (spec->head_dim == 0)
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -69,7 +72,8 @@ static enum plim_status check_heads(const struct model_spec *spec, struct plim_e
     return PLIM_OK;
 }
 
-static enum plim_status check_rope(const struct model_spec *spec, struct plim_error *err) {
+static enum plim_status check_rope(const struct model_spec *spec, struct plim_error *err)
+{
     const struct rope_scaling *r = &spec->rope;
     if (!spec->arch->rope) return PLIM_OK;
     if (!(spec->rope_theta >= 1.0) || !isfinite(spec->rope_theta))
@@ -92,7 +96,8 @@ static enum plim_status check_rope(const struct model_spec *spec, struct plim_er
     return PLIM_OK;
 }
 
-enum plim_status model_validate(const struct model_spec *spec, struct plim_error *err) {
+enum plim_status model_validate(const struct model_spec *spec, struct plim_error *err)
+{
     enum plim_status status = check_sizes(spec, err);
     if (status == PLIM_OK) status = check_heads(spec, err);
     if (status == PLIM_OK) status = check_rope(spec, err);
@@ -108,7 +113,8 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
 }
 
 /* Token ids outside the vocabulary (an architecture's default beside a small one) can never occur. */
-static void drop_unreachable_tokens(struct model_spec *spec) {
+static void drop_unreachable_tokens(struct model_spec *spec)
+{
     int kept = 0;
     for (int i = 0; i < spec->eos_count; i++)
         if (spec->eos_token_ids[i] >= 0 && spec->eos_token_ids[i] < spec->vocab_size)
@@ -118,7 +124,8 @@ static void drop_unreachable_tokens(struct model_spec *spec) {
     if (spec->pad_token_id >= spec->vocab_size) spec->pad_token_id = -1;
 }
 
-enum plim_status model_complete(struct model_spec *spec, struct plim_error *err) {
+enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
+{
     if (spec->num_kv_heads == 0) spec->num_kv_heads = spec->num_heads;
     if (spec->head_dim == 0 && spec->num_heads > 0 && spec->hidden_size % spec->num_heads == 0)
         spec->head_dim = (int)(spec->hidden_size / spec->num_heads);

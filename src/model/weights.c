@@ -13,11 +13,13 @@
 
 #define NAME_SIZE 192
 
-static bool is_weight(const struct tensor *t) {
+static bool is_weight(const struct tensor *t)
+{
     return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0;
 }
 
-int weights_master(const struct tape *tape, int param) {
+int weights_master(const struct tape *tape, int param)
+{
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
         if (t->cls == CLASS_MASTER && t->owner == param && t->view_of < 0) return i;
@@ -42,7 +44,8 @@ struct matching {
     bool *used; /* by tensor of the set */
 };
 
-static const struct safetensor *find_tensor(const struct matching *m, const char *name) {
+static const struct safetensor *find_tensor(const struct matching *m, const char *name)
+{
     const char *prefix = m->spec->arch->prefix;
     size_t n = strlen(prefix);
     const struct safetensor *t = safetensors_find(m->set, name);
@@ -50,7 +53,8 @@ static const struct safetensor *find_tensor(const struct matching *m, const char
     return t;
 }
 
-static bool same_shape(const struct tensor *t, const struct safetensor *file) {
+static bool same_shape(const struct tensor *t, const struct safetensor *file)
+{
     if (t->ndim != file->ndim) return false;
     for (int i = 0; i < t->ndim; i++)
         if (t->dim[i] != file->dim[i]) return false;
@@ -58,7 +62,8 @@ static bool same_shape(const struct tensor *t, const struct safetensor *file) {
 }
 
 static enum plim_status check_shape(const struct tensor *t, const char *name, const struct safetensor *file,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     char have[96], want[96];
     if (same_shape(t, file)) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
@@ -74,14 +79,16 @@ struct missing {
     size_t used;
 };
 
-static void note_missing(struct missing *lost, const char *name) {
+static void note_missing(struct missing *lost, const char *name)
+{
     if (++lost->count > 3 || lost->used >= sizeof lost->names) return;
     int n = snprintf(lost->names + lost->used, sizeof lost->names - lost->used, "%s'%s'",
                      lost->count > 1 ? ", " : "", name);
     if (n > 0) lost->used += (size_t)n;
 }
 
-static enum plim_status fail_missing(const struct missing *lost, struct plim_error *err) {
+static enum plim_status fail_missing(const struct missing *lost, struct plim_error *err)
+{
     bool head_only = lost->count == 1 && !strcmp(lost->names, "'lm_head.weight'");
     char more[32] = "";
     if (lost->count > 3) snprintf(more, sizeof more, " and %d more", lost->count - 3);
@@ -90,7 +97,8 @@ static enum plim_status fail_missing(const struct missing *lost, struct plim_err
                                : "fetch them again, or correct config.json");
 }
 
-static enum plim_status match_all(struct matching *m, struct plim_error *err) {
+static enum plim_status match_all(struct matching *m, struct plim_error *err)
+{
     struct missing lost = {0};
     char name[NAME_SIZE];
     for (int i = 0; i < m->tape->ntensors; i++) {
@@ -111,7 +119,8 @@ static enum plim_status match_all(struct matching *m, struct plim_error *err) {
 }
 
 /* Each master finds its parameter's match; one pass, because tapes are large. */
-static enum plim_status match_masters(struct matching *m, struct plim_error *err) {
+static enum plim_status match_masters(struct matching *m, struct plim_error *err)
+{
     int *slot = malloc(((size_t)m->tape->ntensors + 1) * sizeof *slot);
     if (!slot) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     for (int i = 0; i < m->tape->ntensors; i++) slot[i] = -1;
@@ -126,7 +135,8 @@ static enum plim_status match_masters(struct matching *m, struct plim_error *err
 }
 
 /* What checkpoints carry beside parameters: a tied head, masks and tables that are made anew. */
-static bool is_expected_extra(const char *name) {
+static bool is_expected_extra(const char *name)
+{
     static const char *const ends[] = {"lm_head.weight", "rotary_emb.inv_freq", "attn.bias",
                                        "attn.masked_bias"};
     size_t n = strlen(name);
@@ -137,7 +147,8 @@ static bool is_expected_extra(const char *name) {
     return false;
 }
 
-static void report_unexpected(const struct matching *m, const struct log *log) {
+static void report_unexpected(const struct matching *m, const struct log *log)
+{
     const int most = 8;
     int count = 0;
     for (size_t i = 0; i < m->set->count; i++) {
@@ -163,20 +174,23 @@ struct pour {
 };
 
 static enum plim_status put(const struct pour *p, int tensor, int64_t first, const void *elements, int64_t n,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     return p->sink->put(p->sink->arg, tensor, first, elements, n, err);
 }
 
 /* Elements already in the parameter's type, no master to fill. */
 static enum plim_status pour_plain(void *arg, int64_t first, const void *elements, int64_t n,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     const struct pour *p = arg;
     return put(p, p->match->param, first, elements, n, err);
 }
 
 /* bf16 elements whose master has nothing to add: low bits say "no rounding happened". */
 static enum plim_status pour_exact(void *arg, int64_t first, const void *elements, int64_t n,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     struct pour *p = arg;
     enum plim_status status = put(p, p->match->param, first, elements, n, err);
     uint16_t weight, none;
@@ -189,7 +203,8 @@ static enum plim_status pour_exact(void *arg, int64_t first, const void *element
 
 /* fp32 elements into a narrow parameter and the master that keeps what rounding takes. */
 static enum plim_status pour_split(void *arg, int64_t first, const void *elements, int64_t n,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     struct pour *p = arg;
     const float *values = elements;
     enum plim_status status = PLIM_OK;
@@ -208,7 +223,8 @@ static enum plim_status pour_split(void *arg, int64_t first, const void *element
     return status;
 }
 
-static enum plim_status pour_one(const struct matching *m, struct pour *p, struct plim_error *err) {
+static enum plim_status pour_one(const struct matching *m, struct pour *p, struct plim_error *err)
+{
     const struct match *match = p->match;
     p->type = m->tape->tensors[match->param].type;
     if (match->master < 0) return safetensors_read(m->set, match->file, p->type, pour_plain, p, err);
@@ -219,7 +235,8 @@ static enum plim_status pour_one(const struct matching *m, struct pour *p, struc
 }
 
 static enum plim_status pour_all(const struct matching *m, const struct weights_sink *sink,
-                                 const struct log *log, struct plim_error *err) {
+                                 const struct log *log, struct plim_error *err)
+{
     struct pour *p = malloc(sizeof *p);
     enum plim_status status = PLIM_OK;
     int same = 0;
@@ -238,7 +255,8 @@ static enum plim_status pour_all(const struct matching *m, const struct weights_
 
 enum plim_status weights_load(const struct safetensors *set, const struct model_spec *spec,
                               const struct tape *tape, const struct weights_sink *sink, const struct log *log,
-                              struct plim_error *err) {
+                              struct plim_error *err)
+{
     struct matching m = {.set = set, .spec = spec, .tape = tape};
     enum plim_status status = PLIM_OK;
     m.items = calloc((size_t)tape->ntensors + 1, sizeof *m.items);

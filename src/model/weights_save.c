@@ -25,17 +25,20 @@ struct saving {
     float raw[BLOCK], out[BLOCK]; /* room for any type a parameter has */
 };
 
-static bool is_weight(const struct tensor *t) {
+static bool is_weight(const struct tensor *t)
+{
     return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0;
 }
 
-static size_t count_weights(const struct tape *tape) {
+static size_t count_weights(const struct tape *tape)
+{
     size_t n = 0;
     for (int i = 0; i < tape->ntensors; i++) n += is_weight(&tape->tensors[i]);
     return n;
 }
 
-static enum plim_status list_entries(struct saving *s, struct plim_error *err) {
+static enum plim_status list_entries(struct saving *s, struct plim_error *err)
+{
     char name[192];
     for (int i = 0; i < s->tape->ntensors; i++) {
         const struct tensor *t = &s->tape->tensors[i];
@@ -52,13 +55,15 @@ static enum plim_status list_entries(struct saving *s, struct plim_error *err) {
 }
 
 static enum plim_status get(struct saving *s, int tensor, int64_t first, void *out, int64_t n,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     return s->source->get(s->source->arg, tensor, first, out, n, err);
 }
 
 /* The block's values in the type of the files, in s->out. */
 static enum plim_status fetch_block(struct saving *s, int param, int master, int64_t first, int64_t n,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     enum dtype type = s->tape->tensors[param].type;
     bool widen = s->type == DT_F32 && master >= 0;
     bool joined = widen && s->tape->tensors[master].type == DT_U16;
@@ -80,7 +85,8 @@ static enum plim_status fetch_block(struct saving *s, int param, int master, int
 }
 
 static enum plim_status save_param(struct saving *s, struct safetensors_writer *w, int param,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     int master = weights_master(s->tape, param);
     int64_t count = tensor_count(&s->tape->tensors[param]);
     enum plim_status status = PLIM_OK;
@@ -94,7 +100,8 @@ static enum plim_status save_param(struct saving *s, struct safetensors_writer *
 }
 
 static enum plim_status save_tensors(struct saving *s, const char *dir, uint64_t shard_bytes,
-                                     struct plim_error *err) {
+                                     struct plim_error *err)
+{
     struct safetensors_writer w;
     enum plim_status status = safetensors_writer_begin(&w, dir, s->entries, s->count, shard_bytes, err);
     if (status != PLIM_OK) return status;
@@ -105,7 +112,8 @@ static enum plim_status save_tensors(struct saving *s, const char *dir, uint64_t
 }
 
 static enum plim_status save_config(const struct model_spec *spec, enum dtype type, const char *dir,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
     strbuf_addf(&path, "%s/config.json", dir);
     hf_config_write(spec, type, &text);
@@ -119,7 +127,8 @@ static enum plim_status save_config(const struct model_spec *spec, enum dtype ty
 
 enum plim_status weights_save(const struct tape *tape, const struct model_spec *spec,
                               const struct weights_source *source, const char *dir,
-                              const struct weights_save_options *options, struct plim_error *err) {
+                              const struct weights_save_options *options, struct plim_error *err)
+{
     enum plim_status status;
     struct saving *s = calloc(1, sizeof *s);
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");

@@ -6,19 +6,19 @@
 
 struct device_facts {
     char name[64];
-    bool is_host;               /* device memory is host memory (the CPU backend) */
+    bool is_host; /* device memory is host memory (the CPU backend) */
     int threads;
-    size_t memory_bytes;        /* what the device has */
-    size_t align;               /* of every tensor's offset */
-    double flops[DT_COUNT];     /* matmul rate by element type, flop/s */
+    size_t memory_bytes;    /* what the device has */
+    size_t align;           /* of every tensor's offset */
+    double flops[DT_COUNT]; /* matmul rate by element type, flop/s */
     double attn_flops[DT_COUNT];
-    double bandwidth;           /* bytes/s, reading plus writing, from memory */
-    size_t cache_bytes;         /* last-level cache; 0: do not model one */
-    double cache_bandwidth;     /* bytes/s when the operands of an op fit half of it */
-    double far_bandwidth;       /* bytes/s between this device and the tier below it */
-    double op_seconds;          /* fixed cost of one op */
-    size_t overhead_bytes;      /* taken on the device outside the arena (context, libraries) */
-    bool (*supports)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: all */
+    double bandwidth;       /* bytes/s, reading plus writing, from memory */
+    size_t cache_bytes;     /* last-level cache; 0: do not model one */
+    double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */
+    double far_bandwidth;   /* bytes/s between this device and the tier below it */
+    double op_seconds;      /* fixed cost of one op */
+    size_t overhead_bytes;  /* taken on the device outside the arena (context, libraries) */
+    bool (*supports)(const struct device_facts *, const struct tape *, const struct op *);    /* NULL: all */
     size_t (*workspace)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: none */
     const void *backend; /* for the two functions above */
 };

@@ -79,7 +79,8 @@ static bool can_take_over(const struct layout *l, const struct tape *tape, int i
 {
     if (out < 0 || in < 0 || tape->tensors[out].view_of >= 0 || tape->tensors[in].view_of >= 0) return false;
     const struct tensor *a = &tape->tensors[in], *b = &tape->tensors[out];
-    if (!is_transient(a) || !is_transient(b) || (a->flags | b->flags) & (TENSOR_INPUT | TENSOR_OUTPUT)) return false;
+    if (!is_transient(a) || !is_transient(b) || (a->flags | b->flags) & (TENSOR_INPUT | TENSOR_OUTPUT))
+        return false;
     if (tensor_bytes(a) != tensor_bytes(b)) return false;
     if (l->life[l->buffer[in]].last != index || l->life[out].first != index || out == in) return false;
     int uses = 0; /* the input must not come in through another slot as well */
@@ -106,8 +107,8 @@ static void share_in_place(struct layout *l, const struct tape *tape)
     }
 }
 
-static const enum tensor_class kept_order[] = {CLASS_PARAM, CLASS_MASTER, CLASS_STATE, CLASS_KV, CLASS_IO,
-                                               CLASS_GRAD,  CLASS_ACT,    CLASS_WORK};
+static const enum tensor_class kept_order[] = {CLASS_PARAM, CLASS_MASTER, CLASS_STATE, CLASS_KV,
+                                               CLASS_IO,    CLASS_GRAD,   CLASS_ACT,   CLASS_WORK};
 
 static bool inherit_offset(struct layout *l, const struct tape *tape, int id, const struct layout_options *o)
 {
@@ -115,8 +116,9 @@ static bool inherit_offset(struct layout *l, const struct tape *tape, int id, co
     const struct tensor *t = &tape->tensors[id];
     for (int i = 0; i < o->above_tape->ntensors; i++) {
         const struct tensor *u = &o->above_tape->tensors[i];
-        bool same = u->view_of < 0 && u->owner < 0 && t->owner < 0 && u->cls == t->cls && u->layer == t->layer &&
-                    (u->flags & TENSOR_KEPT) && u->tier == t->tier && !strcmp(u->label, t->label);
+        bool same = u->view_of < 0 && u->owner < 0 && t->owner < 0 && u->cls == t->cls &&
+                    u->layer == t->layer && (u->flags & TENSOR_KEPT) && u->tier == t->tier &&
+                    !strcmp(u->label, t->label);
         if (same) return l->offset[id] = o->above->offset[i], true;
     }
     return false;
@@ -144,11 +146,12 @@ static void place_kept(struct layout *l, const struct tape *tape, const struct l
 }
 
 /* Peak of live bytes by a sweep over op indices. */
-static enum plim_status find_bound(struct layout *l, const struct tape *tape, const struct layout_options *options,
-                                   struct plim_error *err)
+static enum plim_status find_bound(struct layout *l, const struct tape *tape,
+                                   const struct layout_options *options, struct plim_error *err)
 {
     int64_t align = (int64_t)options->facts->align;
-    double *delta = calloc((size_t)tape->nops + 2, sizeof *delta); /* exact to 2^53, and beyond that no overflow */
+    double *delta =
+        calloc((size_t)tape->nops + 2, sizeof *delta); /* exact to 2^53, and beyond that no overflow */
     if (!delta) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while lifetimes were summed");
     for (int i = 0; i < tape->ntensors; i++) {
         if (!is_transient(&tape->tensors[i]) || l->life[i].last < 0 || l->buffer[i] != i) continue;
@@ -177,8 +180,8 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape, co
     return PLIM_OK;
 }
 
-enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options, struct layout *out,
-                              struct plim_error *err)
+enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
+                              struct layout *out, struct plim_error *err)
 {
     enum plim_status status = layout_alloc(out, tape, err);
     if (status != PLIM_OK) return status;
@@ -202,8 +205,8 @@ static void resolve_shared(struct layout *l, const struct tape *tape)
     }
 }
 
-enum plim_status layout_make(const struct tape *tape, const struct layout_options *options, struct layout *out,
-                             struct plim_error *err)
+enum plim_status layout_make(const struct tape *tape, const struct layout_options *options,
+                             struct layout *out, struct plim_error *err)
 {
     enum plim_status status = layout_bound(tape, options, out, err);
     if (status != PLIM_OK) return status;
@@ -216,7 +219,8 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
     }
     for (int i = 0; i < tape->ntensors; i++) {
         if (!is_transient(&tape->tensors[i]) || out->life[i].last < 0 || out->buffer[i] != i) continue;
-        items[n] = (struct pack_item){out->life[i].first, out->life[i].last + 1, tensor_bytes(&tape->tensors[i]), 0};
+        items[n] =
+            (struct pack_item){out->life[i].first, out->life[i].last + 1, tensor_bytes(&tape->tensors[i]), 0};
         who[n++] = i;
     }
     for (int i = 0; i < tape->nops; i++) {
@@ -257,7 +261,8 @@ enum plim_status layout_verify(const struct tape *tape, const struct layout *l, 
         if (l->work_bytes[i]) items[n++] = (struct pack_item){i, i + 1, l->work_bytes[i], l->work_offset[i]};
     bool collides = pack_conflict(items, n, &a, &b);
     for (int i = 0; i < n && !collides; i++) {
-        if (items[i].offset < 0 || items[i].offset + items[i].size > l->arena_bytes) collides = true, a = b = i;
+        if (items[i].offset < 0 || items[i].offset + items[i].size > l->arena_bytes)
+            collides = true, a = b = i;
     }
     if (collides)
         plim_fail(err, PLIM_BUG, "layout: bytes at offsets %lld and %lld collide", (long long)items[a].offset,

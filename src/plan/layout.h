@@ -44,18 +44,18 @@ struct layout {
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int64_t kept_bytes, arena_bytes, lower_bound;
     int64_t far_bytes[TIER_COUNT];
-    int peak_op;                    /* where live bytes peak */
-    int64_t by_class[CLASS_COUNT];  /* live at that op; sums to lower_bound */
+    int peak_op;                   /* where live bytes peak */
+    int64_t by_class[CLASS_COUNT]; /* live at that op; sums to lower_bound */
 };
 
-enum plim_status layout_make(const struct tape *tape, const struct layout_options *options, struct layout *out,
-                             struct plim_error *err);
+enum plim_status layout_make(const struct tape *tape, const struct layout_options *options,
+                             struct layout *out, struct plim_error *err);
 void layout_release(struct layout *layout);
 
 /* Everything but the packing: lower_bound, by_class, far_bytes. What the search asks thousands of times less
  * often than it could, and fast. */
-enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options, struct layout *out,
-                              struct plim_error *err);
+enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
+                              struct layout *out, struct plim_error *err);
 
 /* Checks invariants 1-4 of a finished layout; PLIM_BUG names the two tensors that collide. */
 enum plim_status layout_verify(const struct tape *tape, const struct layout *layout, struct plim_error *err);

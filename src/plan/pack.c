@@ -9,7 +9,8 @@
 #include "plan/pack_internal.h"
 #include <inttypes.h>
 
-static enum plim_status check_limits(int n, const struct pack_limits *limits, struct plim_error *err) {
+static enum plim_status check_limits(int n, const struct pack_limits *limits, struct plim_error *err)
+{
     if (n < 0) return plim_fail(err, PLIM_BAD_INPUT, "%d items cannot be packed", n);
     if (limits->align < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "an alignment of %" PRId64 " bytes makes no sense",
@@ -20,13 +21,15 @@ static enum plim_status check_limits(int n, const struct pack_limits *limits, st
     return PLIM_OK;
 }
 
-static int unfinished_jobs(const struct pack_problem *p) {
+static int unfinished_jobs(const struct pack_problem *p)
+{
     int count = 0;
     for (int j = 0; j < p->jobs; j++) count += p->job[j].height > p->job[j].target;
     return count;
 }
 
-static void search_jobs(struct pack_problem *p, int64_t effort_ms) {
+static void search_jobs(struct pack_problem *p, int64_t effort_ms)
+{
     double end = clock_seconds() + (double)effort_ms / 1000;
     int left = unfinished_jobs(p);
     for (int j = 0; j < p->jobs && left; j++) {
@@ -39,7 +42,8 @@ static void search_jobs(struct pack_problem *p, int64_t effort_ms) {
 
 /* A packing that exists always fits into int64_t unless sizes come near its end. */
 static enum plim_status collect(const struct pack_problem *p, struct pack_item *items,
-                                struct pack_result *result, struct plim_error *err) {
+                                struct pack_result *result, struct plim_error *err)
+{
     for (int j = 0; j < p->jobs; j++) {
         const struct pack_job *job = &p->job[j];
         if (job->height > INT64_MAX / p->unit)
@@ -53,7 +57,8 @@ static enum plim_status collect(const struct pack_problem *p, struct pack_item *
 }
 
 enum plim_status pack_items(struct pack_item *items, int n, const struct pack_limits *limits,
-                            struct pack_result *result, struct plim_error *err) {
+                            struct pack_result *result, struct plim_error *err)
+{
     static const struct pack_limits none = {0};
     if (!limits) limits = &none;
     struct pack_problem problem;

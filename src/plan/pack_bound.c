@@ -8,12 +8,14 @@
 #include "plan/pack_tree.h"
 #include <string.h>
 
-static bool fail_at(struct pack_tree *t, int c) {
+static bool fail_at(struct pack_tree *t, int c)
+{
     t->grudge[c] += 1;
     return false;
 }
 
-static void find_supports(struct pack_tree *t, struct todo *list, int n, struct part p) {
+static void find_supports(struct pack_tree *t, struct todo *list, int n, struct part p)
+{
     for (int c = p.first; c < p.end; c++) t->lowest[c] = INT64_MAX;
     for (int i = 0; i < n; i++) {
         const struct pack_rect *x = &t->job->rect[list[i].r];
@@ -24,7 +26,8 @@ static void find_supports(struct pack_tree *t, struct todo *list, int n, struct 
     }
 }
 
-static bool raise_floors(struct pack_tree *t, struct todo *list, int n, struct part p) {
+static bool raise_floors(struct pack_tree *t, struct todo *list, int n, struct part p)
+{
     for (bool again = true; again;) {
         again = false;
         find_supports(t, list, n, p);
@@ -42,7 +45,8 @@ static bool raise_floors(struct pack_tree *t, struct todo *list, int n, struct p
 }
 
 /* The list was in the order of the supports; most have not changed, and those that have only moved up. */
-static void sort_by_support(struct pack_tree *t, struct todo *list, int n) {
+static void sort_by_support(struct pack_tree *t, struct todo *list, int n)
+{
     int kept = 0, moved = 0;
     for (int i = 0; i < n; i++) {
         if (list[i].support == t->was[i]) {
@@ -59,7 +63,8 @@ static void sort_by_support(struct pack_tree *t, struct todo *list, int n) {
     }
 }
 
-static bool piles_fit(struct pack_tree *t, const struct todo *list, int n, struct part p) {
+static bool piles_fit(struct pack_tree *t, const struct todo *list, int n, struct part p)
+{
     memcpy(t->pile + p.first, t->floor + p.first, (size_t)(p.end - p.first) * sizeof *t->pile);
     for (int i = 0; i < n; i++) {
         const struct pack_rect *x = &t->job->rect[list[i].r];
@@ -72,7 +77,8 @@ static bool piles_fit(struct pack_tree *t, const struct todo *list, int n, struc
     return true;
 }
 
-bool pack_tree_tighten(struct pack_tree *t, struct todo *list, int n, struct part p) {
+bool pack_tree_tighten(struct pack_tree *t, struct todo *list, int n, struct part p)
+{
     for (int i = 0; i < n; i++) t->was[i] = list[i].support;
     if (!raise_floors(t, list, n, p)) return false;
     sort_by_support(t, list, n);

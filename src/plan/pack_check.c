@@ -18,11 +18,10 @@ struct rank_set {
     int levels;
 };
 
-static size_t words(size_t bits) {
-    return bits / 64 + 1;
-}
+static size_t words(size_t bits) { return bits / 64 + 1; }
 
-static bool rank_set_init(struct rank_set *set, struct bump *store, int n) {
+static bool rank_set_init(struct rank_set *set, struct bump *store, int n)
+{
     size_t bits = (size_t)n;
     set->levels = 0;
     do {
@@ -33,16 +32,19 @@ static bool rank_set_init(struct rank_set *set, struct bump *store, int n) {
     return true;
 }
 
-static void rank_set_add(struct rank_set *set, int rank) {
+static void rank_set_add(struct rank_set *set, int rank)
+{
     for (int l = 0; l < set->levels; l++, rank /= 64) set->level[l][rank / 64] |= (uint64_t)1 << rank % 64;
 }
 
-static void rank_set_remove(struct rank_set *set, int rank) {
+static void rank_set_remove(struct rank_set *set, int rank)
+{
     for (int l = 0; l < set->levels; l++, rank /= 64)
         if (set->level[l][rank / 64] &= ~((uint64_t)1 << rank % 64)) return;
 }
 
-static int rank_set_first_in(const struct rank_set *set, int level, int word, bool up) {
+static int rank_set_first_in(const struct rank_set *set, int level, int word, bool up)
+{
     for (;; level--) {
         uint64_t bits = set->level[level][word];
         word = word * 64 + (up ? __builtin_ctzll(bits) : 63 - __builtin_clzll(bits));
@@ -51,7 +53,8 @@ static int rank_set_first_in(const struct rank_set *set, int level, int word, bo
 }
 
 /* The nearest member above (up) or below `rank`; -1: none. */
-static int rank_set_next(const struct rank_set *set, int rank, bool up) {
+static int rank_set_next(const struct rank_set *set, int rank, bool up)
+{
     for (int l = 0; l < set->levels; l++, rank /= 64) {
         uint64_t bits = set->level[l][rank / 64], bit = (uint64_t)1 << rank % 64;
         bits &= up ? ~(bit | (bit - 1)) : bit - 1;
@@ -62,25 +65,24 @@ static int rank_set_next(const struct rank_set *set, int rank, bool up) {
     return -1;
 }
 
-static uint64_t ordered(int64_t value) {
-    return (uint64_t)value ^ (uint64_t)1 << 63;
-}
+static uint64_t ordered(int64_t value) { return (uint64_t)value ^ (uint64_t)1 << 63; }
 
 /* Both are alive and x does not start above y: does x reach into y? */
-static bool reaches(const struct pack_item *x, const struct pack_item *y) {
+static bool reaches(const struct pack_item *x, const struct pack_item *y)
+{
     return (uint64_t)y->offset - (uint64_t)x->offset < (uint64_t)x->size;
 }
 
-static bool real(const struct pack_item *x) {
-    return x->size > 0 && x->lower < x->upper;
-}
+static bool real(const struct pack_item *x) { return x->size > 0 && x->lower < x->upper; }
 
-static bool clash(const struct pack_item *x, const struct pack_item *y) {
+static bool clash(const struct pack_item *x, const struct pack_item *y)
+{
     if (!real(x) || !real(y) || x->lower >= y->upper || y->lower >= x->upper) return false;
     return x->offset <= y->offset ? reaches(x, y) : reaches(y, x);
 }
 
-static int slow_conflict(const struct pack_item *items, int n, int *a, int *b) {
+static int slow_conflict(const struct pack_item *items, int n, int *a, int *b)
+{
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
             if (clash(&items[k], &items[i])) {
@@ -98,7 +100,8 @@ struct walk {
     int n;
 };
 
-static bool walk_init(struct walk *w, const struct pack_item *items, int n) {
+static bool walk_init(struct walk *w, const struct pack_item *items, int n)
+{
     size_t room = (size_t)n + 1;
     w->by_offset = bump_alloc(&w->store, room * sizeof *w->by_offset);
     w->starts = bump_alloc(&w->store, room * sizeof *w->starts);
@@ -120,14 +123,16 @@ static bool walk_init(struct walk *w, const struct pack_item *items, int n) {
 }
 
 /* The live neighbour in address order that item i clashes with, or -1. */
-static int clashing_neighbour(const struct walk *w, const struct pack_item *items, int i) {
+static int clashing_neighbour(const struct walk *w, const struct pack_item *items, int i)
+{
     int under = rank_set_next(&w->live, w->rank[i], false), over = rank_set_next(&w->live, w->rank[i], true);
     if (under >= 0 && reaches(&items[w->by_offset[under].index], &items[i])) return w->by_offset[under].index;
     if (over >= 0 && reaches(&items[i], &items[w->by_offset[over].index])) return w->by_offset[over].index;
     return -1;
 }
 
-static int fast_conflict(struct walk *w, const struct pack_item *items, int *a, int *b) {
+static int fast_conflict(struct walk *w, const struct pack_item *items, int *a, int *b)
+{
     for (int s = 0, e = 0; s < w->n;) {
         if (w->ends[e].key <= w->starts[s].key) {
             rank_set_remove(&w->live, w->rank[w->ends[e++].index]);
@@ -144,7 +149,8 @@ static int fast_conflict(struct walk *w, const struct pack_item *items, int *a, 
     return 0;
 }
 
-int pack_conflict(const struct pack_item *items, int n, int *a, int *b) {
+int pack_conflict(const struct pack_item *items, int n, int *a, int *b)
+{
     int first = -1, second = -1;
     struct walk w = {.store = BUMP_INIT};
     int found = walk_init(&w, items, n) ? fast_conflict(&w, items, &first, &second)
@@ -157,13 +163,15 @@ int pack_conflict(const struct pack_item *items, int n, int *a, int *b) {
 
 /* --- lower bound ------------------------------------------------------------------------------------ */
 
-static int64_t add_up(int64_t sum, int64_t size, int64_t align) {
+static int64_t add_up(int64_t sum, int64_t size, int64_t align)
+{
     int64_t rest = size % align;
     if (rest && __builtin_add_overflow(size, align - rest, &size)) return INT64_MAX;
     return __builtin_add_overflow(sum, size, &sum) ? INT64_MAX : sum;
 }
 
-static int64_t slow_bound(const struct pack_item *items, int n, int64_t align) {
+static int64_t slow_bound(const struct pack_item *items, int n, int64_t align)
+{
     int64_t most = 0;
     for (int i = 0; i < n; i++) {
         int64_t live = 0;
@@ -175,7 +183,8 @@ static int64_t slow_bound(const struct pack_item *items, int n, int64_t align) {
     return most;
 }
 
-int64_t pack_lower_bound(const struct pack_item *items, int n, int64_t align) {
+int64_t pack_lower_bound(const struct pack_item *items, int n, int64_t align)
+{
     if (align < 1) align = 1;
     struct walk w = {.store = BUMP_INIT};
     int64_t most = 0, live = 0;

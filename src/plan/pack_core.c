@@ -7,11 +7,12 @@
  */
 #include "plan/pack_internal.h"
 
-enum { GOOD_SIZE = 600 };
+enum { GOOD_SIZE = 600 }; /* rectangles: a dive takes milliseconds */
 static const double hot_from[] = {0, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999}; /* parts of the target */
 
 /* How many rectangles go through a hot column. */
-static int count_hot(struct pack_core *core) {
+static int count_hot(struct pack_core *core)
+{
     const struct pack_job *whole = core->whole;
     int count = 0;
     core->hot_before[0] = 0;
@@ -21,14 +22,16 @@ static int count_hot(struct pack_core *core) {
     return count;
 }
 
-static int mark_hot(struct pack_core *core, double share) {
+static int mark_hot(struct pack_core *core, double share)
+{
     const struct pack_job *whole = core->whole;
     for (int c = 0; c < whole->columns; c++)
         core->hot[c] = (double)whole->load[c] >= share * (double)whole->target;
     return count_hot(core);
 }
 
-bool pack_core_init(struct pack_core *core, struct pack_job *whole) {
+bool pack_core_init(struct pack_core *core, struct pack_job *whole)
+{
     *core = (struct pack_core){.whole = whole, .store = BUMP_INIT};
     size_t n = (size_t)whole->n, columns = (size_t)whole->columns;
     core->hot = bump_alloc(whole->store, columns * sizeof *core->hot);
@@ -42,13 +45,15 @@ bool pack_core_init(struct pack_core *core, struct pack_job *whole) {
     return true;
 }
 
-void pack_core_release(struct pack_core *core) {
+void pack_core_release(struct pack_core *core)
+{
     pack_tree_release(core->tree);
     bump_free(&core->store);
     core->tree = NULL;
 }
 
-static void take_rects(struct pack_core *core) {
+static void take_rects(struct pack_core *core)
+{
     struct pack_job *job = &core->job;
     for (int r = 0; r < core->whole->n; r++) {
         const struct pack_rect *x = &core->whole->rect[r];
@@ -59,7 +64,8 @@ static void take_rects(struct pack_core *core) {
 }
 
 /* The maximal sets among what was taken: a start that follows an end opens a column, as in pack_problem.c. */
-static void take_columns(struct pack_core *core, int *starts, int *ends) {
+static void take_columns(struct pack_core *core, int *starts, int *ends)
+{
     struct pack_job *job = &core->job;
     bool ended = true;
     for (int k = 0; k < job->n; k++) starts[job->rect[k].a]++, ends[job->rect[k].b]++;
@@ -76,7 +82,8 @@ static void take_columns(struct pack_core *core, int *starts, int *ends) {
     }
 }
 
-bool pack_core_build(struct pack_core *core) {
+bool pack_core_build(struct pack_core *core)
+{
     if (count_hot(core) > PACK_CORE_MOST) return core->tree != NULL;
     pack_core_release(core);
     const struct pack_job *whole = core->whole;
@@ -97,7 +104,8 @@ bool pack_core_build(struct pack_core *core) {
 }
 
 /* Rectangles outside the core, those through the fullest columns first. */
-static int outside(struct pack_core *core, int *order) {
+static int list_outside(struct pack_core *core)
+{
     const struct pack_job *whole = core->whole;
     int count = 0;
     for (int r = 0, k = 0; r < whole->n; r++) {
@@ -111,11 +119,12 @@ static int outside(struct pack_core *core, int *order) {
         core->keys[count++] = (struct pack_key){(uint64_t)(INT64_MAX - most), r};
     }
     pack_sort(core->keys, core->keys + whole->n, count);
-    for (int i = 0; i < count; i++) order[i] = core->keys[i].index;
+    for (int i = 0; i < count; i++) core->order[i] = core->keys[i].index;
     return count;
 }
 
-static bool heat(struct pack_core *core, int r) {
+static bool heat(struct pack_core *core, int r)
+{
     const struct pack_job *whole = core->whole;
     int fullest = whole->rect[r].a;
     for (int c = fullest; c < whole->rect[r].b; c++)
@@ -124,7 +133,8 @@ static bool heat(struct pack_core *core, int r) {
     return core->hot[fullest] = true;
 }
 
-int64_t pack_core_complete(struct pack_core *core, bool *grown) {
+int64_t pack_core_complete(struct pack_core *core, bool *grown)
+{
     struct pack_job *whole = core->whole;
     int64_t top = 0;
     *grown = false;
@@ -135,7 +145,7 @@ int64_t pack_core_complete(struct pack_core *core, bool *grown) {
         if (whole->offset[r] + whole->rect[r].size > top) top = whole->offset[r] + whole->rect[r].size;
         pack_fit_add(core->fit, r);
     }
-    int left = outside(core, core->order);
+    int left = list_outside(core);
     for (int i = 0; i < left; i++) {
         int r = core->order[i];
         int64_t lo = pack_fit_lowest(core->fit, r), hi = lo + whole->rect[r].size;

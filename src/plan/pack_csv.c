@@ -34,22 +34,23 @@ struct reader {
     struct plim_error *err;
 };
 
-static bool blank(char c) {
-    return c == ' ' || c == '\t' || c == '\r';
-}
+static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-static struct span trim(struct span s) {
+static struct span trim(struct span s)
+{
     while (s.len && blank(s.text[0])) s.text++, s.len--;
     while (s.len && blank(s.text[s.len - 1])) s.len--;
     return s;
 }
 
-static bool equals(struct span s, const char *word) {
+static bool equals(struct span s, const char *word)
+{
     return s.len == strlen(word) && !memcmp(s.text, word, s.len);
 }
 
 /* The text up to `end` or the end of *rest, without blanks; *rest moves on behind it. */
-static struct span next(struct span *rest, char end) {
+static struct span next(struct span *rest, char end)
+{
     const char *stop = memchr(rest->text, end, rest->len);
     size_t len = stop ? (size_t)(stop - rest->text) : rest->len, skip = len + (stop != NULL);
     struct span got = {rest->text, len};
@@ -58,7 +59,8 @@ static struct span next(struct span *rest, char end) {
 }
 
 /* The next line that holds something; false at the end. */
-static bool next_line(struct reader *in, struct span *line) {
+static bool next_line(struct reader *in, struct span *line)
+{
     while (in->rest.len) {
         in->line++;
         *line = next(&in->rest, '\n');
@@ -67,7 +69,8 @@ static bool next_line(struct reader *in, struct span *line) {
     return false;
 }
 
-static int count_fields(struct span line) {
+static int count_fields(struct span line)
+{
     int count = 1;
     for (size_t i = 0; i < line.len; i++) count += line.text[i] == ',';
     return count;
@@ -75,13 +78,15 @@ static int count_fields(struct span line) {
 
 /* --- the header ------------------------------------------------------------------------------------- */
 
-static int role_of(struct span field) {
+static int role_of(struct span field)
+{
     for (int role = 0; role < ROLES; role++)
         if (equals(field, role_names[role].name) || equals(field, role_names[role].alias)) return role;
     return -1;
 }
 
-static enum plim_status read_column(struct reader *in, struct span field, bool *seen) {
+static enum plim_status read_column(struct reader *in, struct span field, bool *seen)
+{
     int role = role_of(field);
     if (role < 0)
         return plim_fail(in->err, PLIM_BAD_INPUT,
@@ -95,7 +100,8 @@ static enum plim_status read_column(struct reader *in, struct span field, bool *
     return PLIM_OK;
 }
 
-static enum plim_status read_header(struct reader *in) {
+static enum plim_status read_header(struct reader *in)
+{
     struct span line;
     bool seen[ROLES] = {false};
     if (!next_line(in, &line))
@@ -116,7 +122,8 @@ static enum plim_status read_header(struct reader *in) {
 
 /* --- the rows ----------------------------------------------------------------------------------------- */
 
-static enum plim_status read_field(struct reader *in, enum role role, struct span field) {
+static enum plim_status read_field(struct reader *in, enum role role, struct span field)
+{
     struct pack_csv *csv = in->csv;
     struct pack_item *item = &csv->items[csv->n];
     int64_t *number[ROLES] = {
@@ -134,7 +141,8 @@ static enum plim_status read_field(struct reader *in, enum role role, struct spa
                      in->line, role_names[role].name, (int)(field.len < 60 ? field.len : 60), field.text);
 }
 
-static enum plim_status check_item(const struct reader *in, const struct pack_item *item) {
+static enum plim_status check_item(const struct reader *in, const struct pack_item *item)
+{
     if (item->lower >= item->upper)
         return plim_fail(in->err, PLIM_BAD_INPUT,
                          "%s:%d: lower %" PRId64 " is not below upper %" PRId64 "; times are half-open",
@@ -145,7 +153,8 @@ static enum plim_status check_item(const struct reader *in, const struct pack_it
     return PLIM_OK;
 }
 
-static enum plim_status read_row(struct reader *in, struct span line) {
+static enum plim_status read_row(struct reader *in, struct span line)
+{
     int fields = count_fields(line);
     if (fields != in->fields)
         return plim_fail(in->err, PLIM_BAD_INPUT, "%s:%d: %d fields; the header has %d", in->name, in->line,
@@ -158,7 +167,8 @@ static enum plim_status read_row(struct reader *in, struct span line) {
 }
 
 /* There are no more items than line ends, and one line without. */
-static bool make_room(struct pack_csv *csv, struct span text) {
+static bool make_room(struct pack_csv *csv, struct span text)
+{
     size_t lines = 1;
     for (size_t i = 0; i < text.len; i++) lines += text.text[i] == '\n';
     if (lines > INT_MAX) return false;
@@ -168,7 +178,8 @@ static bool make_room(struct pack_csv *csv, struct span text) {
 }
 
 enum plim_status pack_csv_read(struct pack_csv *csv, const char *name, const char *text, size_t len,
-                               struct plim_error *err) {
+                               struct plim_error *err)
+{
     static const char mark[] = "\xef\xbb\xbf";
     *csv = (struct pack_csv){.store = BUMP_INIT};
     struct reader in = {.csv = csv, .name = name, .rest = {text, len}, .err = err};
@@ -181,7 +192,8 @@ enum plim_status pack_csv_read(struct pack_csv *csv, const char *name, const cha
     return status;
 }
 
-void pack_csv_write(const struct pack_csv *csv, struct strbuf *out) {
+void pack_csv_write(const struct pack_csv *csv, struct strbuf *out)
+{
     strbuf_add(out, "id,lower,upper,size,offset\n");
     for (int i = 0; i < csv->n; i++) {
         const struct pack_item *it = &csv->items[i];
@@ -190,7 +202,8 @@ void pack_csv_write(const struct pack_csv *csv, struct strbuf *out) {
     }
 }
 
-void pack_csv_release(struct pack_csv *csv) {
+void pack_csv_release(struct pack_csv *csv)
+{
     bump_free(&csv->store);
     *csv = (struct pack_csv){.store = BUMP_INIT};
 }

@@ -17,7 +17,8 @@ struct pack_fit {
     int count;
 };
 
-struct pack_fit *pack_fit_new(struct pack_job *job) {
+struct pack_fit *pack_fit_new(struct pack_job *job)
+{
     struct pack_fit *f = bump_alloc(job->store, sizeof *f);
     if (!f) return NULL;
     f->job = job;
@@ -25,12 +26,11 @@ struct pack_fit *pack_fit_new(struct pack_job *job) {
     return f->spot ? f : NULL;
 }
 
-void pack_fit_clear(struct pack_fit *f) {
-    f->count = 0;
-}
+void pack_fit_clear(struct pack_fit *f) { f->count = 0; }
 
 /* Where lo belongs: after everything that starts at or below it. */
-static int rank_of(const struct pack_fit *f, int64_t lo) {
+static int rank_of(const struct pack_fit *f, int64_t lo)
+{
     int first = 0, last = f->count;
     while (first < last) {
         int mid = (first + last) / 2;
@@ -42,7 +42,8 @@ static int rank_of(const struct pack_fit *f, int64_t lo) {
     return first;
 }
 
-void pack_fit_add(struct pack_fit *f, int r) {
+void pack_fit_add(struct pack_fit *f, int r)
+{
     const struct pack_rect *x = &f->job->rect[r];
     int64_t lo = f->job->offset[r];
     int at = rank_of(f, lo);
@@ -50,7 +51,8 @@ void pack_fit_add(struct pack_fit *f, int r) {
     f->spot[at] = (struct spot){lo, lo + x->size, x->a, x->b};
 }
 
-int64_t pack_fit_lowest(const struct pack_fit *f, int r) {
+int64_t pack_fit_lowest(const struct pack_fit *f, int r)
+{
     const struct pack_rect *x = &f->job->rect[r];
     int64_t floor = 0;
     for (int i = 0; i < f->count; i++) {

@@ -22,25 +22,27 @@ struct greedy {
 
 typedef uint64_t (*order_fn)(const struct greedy *g, int r); /* smaller comes first */
 
-static uint64_t by_life(const struct greedy *g, int r) {
+static uint64_t by_life(const struct greedy *g, int r)
+{
     return (uint64_t)(g->job->columns - (g->job->rect[r].b - g->job->rect[r].a));
 }
 
-static uint64_t by_size(const struct greedy *g, int r) {
+static uint64_t by_size(const struct greedy *g, int r)
+{
     return (uint64_t)(INT64_MAX - g->job->rect[r].size);
 }
 
-static uint64_t by_area(const struct greedy *g, int r) {
+static uint64_t by_area(const struct greedy *g, int r)
+{
     const struct pack_rect *x = &g->job->rect[r];
     return ~pack_key_of((double)x->size * (double)(x->b - x->a)) >> 32; /* half of it sorts well enough */
 }
 
-static uint64_t by_load(const struct greedy *g, int r) {
-    return (uint64_t)(INT64_MAX - g->through[r]);
-}
+static uint64_t by_load(const struct greedy *g, int r) { return (uint64_t)(INT64_MAX - g->through[r]); }
 
 /* The load of the fullest column of a rectangle, from a binary tree of the larger loads. */
-static int64_t fullest(const struct greedy *g, const int64_t *larger, int leaves, int r) {
+static int64_t fullest(const struct greedy *g, const int64_t *larger, int leaves, int r)
+{
     int64_t most = 0;
     int a = leaves + g->job->rect[r].a, b = leaves + g->job->rect[r].b;
     for (; a < b; a /= 2, b /= 2) {
@@ -50,7 +52,8 @@ static int64_t fullest(const struct greedy *g, const int64_t *larger, int leaves
     return most;
 }
 
-static bool find_loads(struct greedy *g) {
+static bool find_loads(struct greedy *g)
+{
     const struct pack_job *job = g->job;
     int leaves = 1;
     while (leaves < job->columns) leaves *= 2;
@@ -64,7 +67,8 @@ static bool find_loads(struct greedy *g) {
     return true;
 }
 
-static void sort_order(struct greedy *g, order_fn first, order_fn then) {
+static void sort_order(struct greedy *g, order_fn first, order_fn then)
+{
     int n = g->job->n;
     for (int i = 0; i < n; i++) g->keys[i] = (struct pack_key){then(g, i), i};
     pack_sort(g->keys, g->keys + n, n);
@@ -75,7 +79,8 @@ static void sort_order(struct greedy *g, order_fn first, order_fn then) {
     for (int i = 0; i < n; i++) g->order[i] = g->keys[i].index;
 }
 
-static int64_t first_fit(struct greedy *g) {
+static int64_t first_fit(struct greedy *g)
+{
     struct pack_job *job = g->job;
     int64_t top = 0;
     pack_fit_clear(g->fit);
@@ -119,35 +124,32 @@ static const struct pass {
     {"first fit: area", FIRST_FIT, .then = by_area},
 };
 
-/* Nanoseconds per rectangle, roughly: only the proportions matter, and that they are the same on every
- * machine. */
-static int64_t cost_of(const struct pass *p, int64_t n) {
-    switch (p->kind) {
-    case SWEEP:
-        return 80 * n;
-    case SKYLINE:
-        return 300 * n;
-    case FIRST_FIT:
-        return n / 2 * n;
-    }
-    return INT64_MAX;
+/* Roughly nanoseconds. Estimates and not clocks decide which passes run, so that the same items are packed the
+ * same way on every machine. */
+static int64_t cost_of(const struct pass *p, int64_t n)
+{
+    int64_t each = p->kind == SWEEP ? 80 : p->kind == SKYLINE ? 300 : n / 2;
+    return each * n;
 }
 
 /* A few milliseconds for a tape of thousands. A packing that is poor gets three times as much. */
-static int64_t allowance(const struct pack_job *job) {
+static int64_t allowance(const struct pack_job *job)
+{
     int64_t n = job->n, enough = 4000000 + (n > 5000 ? (n - 5000) * 2500 : 0);
     bool poor = job->height - job->target > job->target / 64;
     return poor ? 3 * enough : enough;
 }
 
-static int64_t run_pass(struct greedy *g, const struct pass *p) {
+static int64_t run_pass(struct greedy *g, const struct pass *p)
+{
     if (p->kind == SWEEP) return pack_sweep_run(g->sweep, p->rule);
     sort_order(g, p->first, p->then);
     return p->kind == SKYLINE ? pack_skyline_run(g->skyline, g->order) : first_fit(g);
 }
 
 /* What the passes after the first need; most tapes are done before. */
-static bool prepare_orders(struct greedy *g) {
+static bool prepare_orders(struct greedy *g)
+{
     struct pack_job *job = g->job;
     size_t n = (size_t)job->n;
     g->skyline = pack_skyline_new(job);
@@ -157,7 +159,8 @@ static bool prepare_orders(struct greedy *g) {
     return g->skyline && g->keys && g->order && g->fit && find_loads(g);
 }
 
-bool pack_greedy(struct pack_job *job) {
+bool pack_greedy(struct pack_job *job)
+{
     struct greedy g = {.job = job, .sweep = pack_sweep_new(job)};
     if (!g.sweep) return false;
     int64_t spent = 0;

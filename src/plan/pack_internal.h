@@ -61,10 +61,11 @@ void pack_problem_release(struct pack_problem *problem);
 /* Take over job->offset when `height` is lower than the best so far. True when the target is reached. */
 bool pack_job_offer(struct pack_job *job, int64_t height, const char *method);
 
-/* The greedy passes, cheapest first, until the target is reached or all were tried. False: no memory. */
+/* The greedy passes until the target is reached or their allowance is spent. False: no memory. */
 bool pack_greedy(struct pack_job *job);
 
-/* Look for a lower packing until `deadline` (clock_seconds) or the target. Memory shortage only ends it. */
+/* Look for a lower packing until the target, the proof that there is none, or `deadline` (clock_seconds).
+ * Memory shortage only ends it. */
 void pack_search(struct pack_job *job, double deadline);
 
 /* --- sorting (pack_sort.c) -------------------------------------------------------------------------- */
@@ -82,20 +83,21 @@ uint64_t pack_key_of(double positive);
 
 /* --- greedy families -------------------------------------------------------------------------------- */
 
-/* pack_sweep.c: allocation as at run time, walking away from the peak. */
-enum pack_sweep_rule { /* what lies low at the peak, which gap is taken on the way */
-                       SWEEP_LONGEST_NEAR,
-                       SWEEP_EARLIEST_BEST,
-                       SWEEP_LATEST_ENDS,
-                       SWEEP_LONGEST_BEST,
-                       SWEEP_LEANING_NEAR,
-                       SWEEP_EARLIEST_FIRST,
+/* pack_sweep.c: allocation as at run time, walking away from the peak. A rule says what lies low at the peak,
+ * and which gap is taken on the way. */
+enum pack_sweep_rule {
+    SWEEP_LONGEST_NEAR,
+    SWEEP_EARLIEST_BEST,
+    SWEEP_LATEST_ENDS,
+    SWEEP_LONGEST_BEST,
+    SWEEP_LEANING_NEAR,
+    SWEEP_EARLIEST_FIRST,
 };
 struct pack_sweep;
 struct pack_sweep *pack_sweep_new(struct pack_job *job);
 int64_t pack_sweep_run(struct pack_sweep *sweep, enum pack_sweep_rule rule);
 
-/* pack_skyline.c: fill the lowest valley with the first rectangle of order[] that fits into it. */
+/* pack_skyline.c: fill every valley with the first rectangle of order[] that lies inside it. */
 struct pack_skyline;
 struct pack_skyline *pack_skyline_new(struct pack_job *job);
 int64_t pack_skyline_run(struct pack_skyline *skyline, const int *order);
@@ -120,8 +122,8 @@ struct pack_core {
     int *hot_before;     /* [whole->columns + 1] how many of them lie before a column */
     struct pack_tree *tree;
     struct pack_fit *fit;
-    int *order; /* [whole->n] */
-    struct pack_key *keys;
+    int *order;            /* [whole->n] what is not in the core */
+    struct pack_key *keys; /* [2 * whole->n] */
     struct bump store;
 };
 bool pack_core_init(struct pack_core *core, struct pack_job *whole); /* false: no memory */

@@ -19,11 +19,13 @@ struct builder {
     int columns;
 };
 
-static uint64_t time_key(int64_t t) {
+static uint64_t time_key(int64_t t)
+{
     return (uint64_t)t ^ (uint64_t)1 << 63; /* negative times sort before positive ones */
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) {
+static int64_t common_divisor(int64_t a, int64_t b)
+{
     while (b) {
         int64_t rest = a % b;
         a = b, b = rest;
@@ -31,7 +33,8 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-static enum plim_status check_item(const struct pack_item *it, int i, int64_t align, struct plim_error *err) {
+static enum plim_status check_item(const struct pack_item *it, int i, int64_t align, struct plim_error *err)
+{
     if (it->lower >= it->upper)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "item %d: its lifetime [%" PRId64 ",%" PRId64
@@ -39,14 +42,15 @@ static enum plim_status check_item(const struct pack_item *it, int i, int64_t al
                          i, it->lower, it->upper);
     if (it->size < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "item %d: its size %" PRId64 " is negative", i, it->size);
-    if (it->size > INT64_MAX - align + 1)
+    if (it->size > INT64_MAX - (align - 1))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "item %d: its size %" PRId64 " is too large to be aligned to %" PRId64, i, it->size,
                          align);
     return PLIM_OK;
 }
 
-static bool builder_alloc(struct builder *b, struct bump *store, int n) {
+static bool builder_alloc(struct builder *b, struct bump *store, int n)
+{
     size_t room = (size_t)n + 1;
     b->item = bump_alloc(store, room * sizeof *b->item);
     b->starts = bump_alloc(store, room * sizeof *b->starts);
@@ -61,14 +65,15 @@ static bool builder_alloc(struct builder *b, struct bump *store, int n) {
 
 /* Rounded sizes, and their greatest common divisor as the unit. */
 static enum plim_status take_items(struct builder *b, struct pack_problem *p, int n, int64_t align,
-                                   struct plim_error *err) {
+                                   struct plim_error *err)
+{
     p->unit = 0;
     for (int i = 0; i < n; i++) {
         const struct pack_item *it = &b->items[i];
         enum plim_status status = check_item(it, i, align, err);
         if (status != PLIM_OK) return status;
         if (it->size == 0) continue;
-        int64_t size = (it->size + align - 1) / align * align;
+        int64_t size = (it->size + (align - 1)) / align * align;
         p->unit = common_divisor(size, p->unit);
         b->item[b->n] = i;
         b->rect[b->n].size = size;
@@ -81,7 +86,8 @@ static enum plim_status take_items(struct builder *b, struct pack_problem *p, in
     return PLIM_OK;
 }
 
-static enum plim_status find_columns(struct builder *b, struct pack_problem *p, struct plim_error *err) {
+static enum plim_status find_columns(struct builder *b, struct pack_problem *p, struct plim_error *err)
+{
     pack_sort(b->starts, b->tmp, b->n);
     pack_sort(b->ends, b->tmp, b->n);
     bool ended = true;
@@ -108,7 +114,8 @@ static enum plim_status find_columns(struct builder *b, struct pack_problem *p, 
     return PLIM_OK;
 }
 
-static int find_jobs(struct builder *b) {
+static int find_jobs(struct builder *b)
+{
     for (int i = 0; i < b->n; i++) b->cross[b->rect[i].a + 1]++, b->cross[b->rect[i].b]--;
     int jobs = 0;
     for (int c = 0; c < b->columns; c++) {
@@ -120,7 +127,8 @@ static int find_jobs(struct builder *b) {
 }
 
 /* Slices of the common arrays; the rectangles are dealt out in item order. */
-static bool cut_jobs(struct builder *b, struct pack_problem *p, int64_t target) {
+static bool cut_jobs(struct builder *b, struct pack_problem *p, int64_t target)
+{
     size_t n = (size_t)b->n;
     struct pack_rect *rect = bump_alloc(&p->store, n * sizeof *rect);
     int *item = bump_alloc(&p->store, n * sizeof *item);
@@ -150,7 +158,8 @@ static bool cut_jobs(struct builder *b, struct pack_problem *p, int64_t target) 
 }
 
 enum plim_status pack_problem_build(struct pack_problem *p, const struct pack_item *items, int n,
-                                    int64_t align, int64_t capacity, struct plim_error *err) {
+                                    int64_t align, int64_t capacity, struct plim_error *err)
+{
     struct builder b = {.items = items};
     *p = (struct pack_problem){.store = BUMP_INIT};
     if (!builder_alloc(&b, &p->store, n)) goto no_memory;
@@ -167,12 +176,14 @@ out:
     return status;
 }
 
-void pack_problem_release(struct pack_problem *p) {
+void pack_problem_release(struct pack_problem *p)
+{
     bump_free(&p->store);
     *p = (struct pack_problem){.store = BUMP_INIT};
 }
 
-bool pack_job_offer(struct pack_job *job, int64_t height, const char *method) {
+bool pack_job_offer(struct pack_job *job, int64_t height, const char *method)
+{
     if (height < job->height) {
         memcpy(job->best, job->offset, (size_t)job->n * sizeof *job->best);
         job->height = height;

@@ -23,11 +23,13 @@ static const double powers[] = {0, 0.25, 0.5, 1, 2, -1};
 static const double nears[] = {0, 0.001, 0.01, 0.03, 0.1, 1};
 static const double tights[] = {0, 0.02, 0.1, 1};
 
-static double pick(const double *table, size_t count, uint64_t kind, int dive) {
+static double pick(const double *table, size_t count, uint64_t kind, int dive)
+{
     return table[rng_below(1, kind, (uint64_t)dive, count)];
 }
 
-static struct pack_taste taste_of(int dive) {
+static struct pack_taste taste_of(int dive)
+{
     return (struct pack_taste){
         .size_power = pick(powers, sizeof powers / sizeof powers[0], 0, dive),
         .near = pick(nears, sizeof nears / sizeof nears[0], 1, dive),
@@ -45,17 +47,17 @@ struct search {
     int64_t step;
 };
 
-static bool aims_low(int dive) {
-    return dive < LOW_DIVES || dive % 4 == 0;
-}
+static bool aims_low(int dive) { return dive < LOW_DIVES || dive % 4 == 0; }
 
-static int64_t goal_of(const struct search *s, int dive) {
+static int64_t goal_of(const struct search *s, int dive)
+{
     int64_t above = s->job->height - s->least;
     if (aims_low(dive) || s->step >= above) return s->least;
     return s->job->height - (s->step > 1 ? s->step : 1);
 }
 
-static bool rebuild(struct search *s) {
+static bool rebuild(struct search *s)
+{
     if (!pack_core_build(&s->core)) return false;
     double enough = 2 * s->core.job.n + 100;
     if (s->allowance < enough) s->allowance = enough;
@@ -63,7 +65,8 @@ static bool rebuild(struct search *s) {
 }
 
 /* True when there is nothing more to look for. */
-static bool dive_once(struct search *s, int dive, double deadline) {
+static bool dive_once(struct search *s, int dive, double deadline)
+{
     struct pack_taste taste = taste_of(dive);
     int64_t goal = goal_of(s, dive);
     bool grown = false;
@@ -84,7 +87,8 @@ static bool dive_once(struct search *s, int dive, double deadline) {
     return s->least >= s->job->height;
 }
 
-void pack_search(struct pack_job *job, double deadline) {
+void pack_search(struct pack_job *job, double deadline)
+{
     if (job->target > INT64_MAX / 4) return; /* the sums of the search would not fit */
     struct search s = {.job = job, .least = job->target, .step = (job->height - job->target) / 4 + 1};
     bool done = !pack_core_init(&s.core, job) || !rebuild(&s);

@@ -32,13 +32,15 @@ struct pack_skyline {
 
 /* --- which rectangle -------------------------------------------------------------------------------- */
 
-static void node_update(struct pack_skyline *s, int at) {
+static void node_update(struct pack_skyline *s, int at)
+{
     const struct node *l = &s->node[2 * at], *r = &s->node[2 * at + 1];
     s->node[at].rank = l->rank < r->rank ? l->rank : r->rank;
     s->node[at].end = l->end < r->end ? l->end : r->end;
 }
 
-static void forget(struct pack_skyline *s, int r) {
+static void forget(struct pack_skyline *s, int r)
+{
     int at = s->leaves + s->leaf_of[r];
     s->node[at] = (struct node){INT32_MAX, INT32_MAX};
     for (at /= 2; at; at /= 2) {
@@ -49,7 +51,8 @@ static void forget(struct pack_skyline *s, int r) {
 }
 
 /* The best rank below `at` that beats `best` and ends by `end`; leaves of the subtree are all allowed. */
-static int best_below(const struct pack_skyline *s, int at, int end, int best) {
+static int best_below(const struct pack_skyline *s, int at, int end, int best)
+{
     if (s->node[at].rank >= best || s->node[at].end > end) return best;
     if (at >= s->leaves) return s->node[at].rank;
     int first = 2 * at + (s->node[2 * at].rank > s->node[2 * at + 1].rank);
@@ -57,7 +60,8 @@ static int best_below(const struct pack_skyline *s, int at, int end, int best) {
     return best_below(s, first ^ 1, end, best);
 }
 
-static int first_inside(const struct pack_skyline *s, int a, int b) {
+static int first_inside(const struct pack_skyline *s, int a, int b)
+{
     int best = INT32_MAX;
     int l = s->leaves + s->first_leaf[a], r = s->leaves + s->first_leaf[b];
     for (; l < r; l /= 2, r /= 2) {
@@ -69,7 +73,8 @@ static int first_inside(const struct pack_skyline *s, int a, int b) {
 
 /* --- the skyline ------------------------------------------------------------------------------------ */
 
-static void join_right(struct pack_skyline *s, int first) {
+static void join_right(struct pack_skyline *s, int first)
+{
     struct stretch *x = &s->stretch[first];
     if (x->end == s->job->columns || s->stretch[x->end].height != x->height) return;
     x->end = s->stretch[x->end].end;
@@ -78,7 +83,8 @@ static void join_right(struct pack_skyline *s, int first) {
 
 /* After a change of height: one stretch again with neighbours of the same height. Returns its first column.
  */
-static int settle(struct pack_skyline *s, int first) {
+static int settle(struct pack_skyline *s, int first)
+{
     int left = s->stretch[first].left;
     join_right(s, first);
     if (left < 0 || s->stretch[left].height != s->stretch[first].height) return first;
@@ -87,7 +93,8 @@ static int settle(struct pack_skyline *s, int first) {
 }
 
 /* Columns [a,b) of a stretch become a stretch of their own. */
-static void cut(struct pack_skyline *s, int first, int a, int b) {
+static void cut(struct pack_skyline *s, int first, int a, int b)
+{
     struct stretch whole = s->stretch[first];
     int last = a; /* the last piece of the whole */
     s->stretch[a] = (struct stretch){b, a > first ? first : whole.left, whole.height};
@@ -97,7 +104,8 @@ static void cut(struct pack_skyline *s, int first, int a, int b) {
 }
 
 /* Returns a stretch nearby from which the walk goes on. */
-static int place(struct pack_skyline *s, int first, int r) {
+static int place(struct pack_skyline *s, int first, int r)
+{
     const struct pack_rect *rect = &s->job->rect[r];
     s->job->offset[r] = s->stretch[first].height;
     cut(s, first, rect->a, rect->b);
@@ -106,13 +114,15 @@ static int place(struct pack_skyline *s, int first, int r) {
     return settle(s, rect->a);
 }
 
-static int64_t wall(const struct pack_skyline *s, int first, bool right) {
+static int64_t wall(const struct pack_skyline *s, int first, bool right)
+{
     const struct stretch *x = &s->stretch[first];
     int neighbour = right ? x->end : x->left;
     return neighbour < 0 || neighbour == s->job->columns ? INT64_MAX : s->stretch[neighbour].height;
 }
 
-static int valley_from(const struct pack_skyline *s, int first) {
+static int valley_from(const struct pack_skyline *s, int first)
+{
     for (;;) {
         int64_t height = s->stretch[first].height;
         if (wall(s, first, false) < height)
@@ -124,7 +134,8 @@ static int valley_from(const struct pack_skyline *s, int first) {
     }
 }
 
-static int fill_up(struct pack_skyline *s, int first) {
+static int fill_up(struct pack_skyline *s, int first)
+{
     int64_t left = wall(s, first, false), right = wall(s, first, true);
     s->stretch[first].height = left < right ? left : right;
     return settle(s, first);
@@ -132,7 +143,8 @@ static int fill_up(struct pack_skyline *s, int first) {
 
 /* --- a pass ----------------------------------------------------------------------------------------- */
 
-static void reset(struct pack_skyline *s, const int *order) {
+static void reset(struct pack_skyline *s, const int *order)
+{
     for (int rank = 0; rank < s->job->n; rank++) {
         int r = order[rank];
         s->rect_of_rank[rank] = r;
@@ -143,7 +155,8 @@ static void reset(struct pack_skyline *s, const int *order) {
     s->stretch[0] = (struct stretch){s->job->columns, -1, 0};
 }
 
-int64_t pack_skyline_run(struct pack_skyline *s, const int *order) {
+int64_t pack_skyline_run(struct pack_skyline *s, const int *order)
+{
     reset(s, order);
     int64_t top = 0;
     int at = 0;
@@ -164,7 +177,8 @@ int64_t pack_skyline_run(struct pack_skyline *s, const int *order) {
     return top;
 }
 
-static void sort_leaves(struct pack_skyline *s) {
+static void sort_leaves(struct pack_skyline *s)
+{
     const struct pack_job *job = s->job;
     for (int i = 0; i < job->n; i++) s->first_leaf[job->rect[i].a + 1]++;
     for (int c = 0; c < job->columns; c++) s->first_leaf[c + 1] += s->first_leaf[c];
@@ -173,7 +187,8 @@ static void sort_leaves(struct pack_skyline *s) {
     s->first_leaf[0] = 0;
 }
 
-struct pack_skyline *pack_skyline_new(struct pack_job *job) {
+struct pack_skyline *pack_skyline_new(struct pack_job *job)
+{
     size_t n = (size_t)job->n, columns = (size_t)job->columns;
     struct pack_skyline *s = bump_alloc(job->store, sizeof *s);
     if (!s) return NULL;

@@ -4,7 +4,8 @@
 
 enum { DIGIT = 10, DIGITS = 1 << DIGIT };
 
-void pack_sort(struct pack_key *keys, struct pack_key *tmp, int n) {
+void pack_sort(struct pack_key *keys, struct pack_key *tmp, int n)
+{
     uint64_t some = 0, every = ~(uint64_t)0;
     for (int i = 0; i < n; i++) some |= keys[i].key, every &= keys[i].key;
     uint64_t varies = some & ~every; /* digits that are the same everywhere need no pass */
@@ -21,7 +22,8 @@ void pack_sort(struct pack_key *keys, struct pack_key *tmp, int n) {
     if (from != keys) memcpy(keys, from, (size_t)n * sizeof *keys);
 }
 
-uint64_t pack_key_of(double positive) {
+uint64_t pack_key_of(double positive)
+{
     uint64_t bits; /* the bits of positive doubles have the order of their values */
     memcpy(&bits, &positive, sizeof bits);
     return bits;

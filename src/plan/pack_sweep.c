@@ -54,28 +54,33 @@ struct rule {
 
 /* --- orders ----------------------------------------------------------------------------------------- */
 
-static uint64_t longest(const struct pack_job *job, int r, int peak) {
+static uint64_t longest(const struct pack_job *job, int r, int peak)
+{
     (void)peak;
     return (uint64_t)(job->columns - (job->rect[r].b - job->rect[r].a));
 }
 
-static uint64_t earliest(const struct pack_job *job, int r, int peak) {
+static uint64_t earliest(const struct pack_job *job, int r, int peak)
+{
     (void)peak;
     return (uint64_t)job->rect[r].a;
 }
 
-static uint64_t latest(const struct pack_job *job, int r, int peak) {
+static uint64_t latest(const struct pack_job *job, int r, int peak)
+{
     (void)peak;
     return (uint64_t)(job->columns - job->rect[r].b);
 }
 
 /* Those that reach far into the past low, those that reach far into the future high. */
-static uint64_t leaning(const struct pack_job *job, int r, int peak) {
+static uint64_t leaning(const struct pack_job *job, int r, int peak)
+{
     int past = peak - job->rect[r].a, future = job->rect[r].b - peak;
     return (uint64_t)(job->columns + future - past);
 }
 
-static int sort_by(struct pack_sweep *s, int *into, key_fn key, bool only_peak) {
+static int sort_by(struct pack_sweep *s, int *into, key_fn key, bool only_peak)
+{
     int n = 0;
     for (int r = 0; r < s->job->n; r++) {
         const struct pack_rect *rect = &s->job->rect[r];
@@ -89,12 +94,14 @@ static int sort_by(struct pack_sweep *s, int *into, key_fn key, bool only_peak) 
 
 /* --- choosing a gap --------------------------------------------------------------------------------- */
 
-static int64_t gap_end(const struct pack_sweep *s, int g) {
+static int64_t gap_end(const struct pack_sweep *s, int g)
+{
     int64_t hi = s->gap[g].hi, target = s->job->target;
     return hi < target ? hi : target;
 }
 
-static struct place choose_best(const struct pack_sweep *s, int r) {
+static struct place choose_best(const struct pack_sweep *s, int r)
+{
     struct place best = {-1, false};
     int64_t size = s->job->rect[r].size, least = INT64_MAX;
     for (int g = 0; g < s->gaps; g++) {
@@ -106,7 +113,8 @@ static struct place choose_best(const struct pack_sweep *s, int r) {
     return best;
 }
 
-static struct place choose_first(const struct pack_sweep *s, int r) {
+static struct place choose_first(const struct pack_sweep *s, int r)
+{
     int64_t size = s->job->rect[r].size;
     for (int g = 0; g < s->gaps; g++)
         if (gap_end(s, g) - s->gap[g].lo >= size) return (struct place){g, false};
@@ -114,7 +122,8 @@ static struct place choose_first(const struct pack_sweep *s, int r) {
 }
 
 /* Long lives low, short lives high. */
-static struct place choose_ends(const struct pack_sweep *s, int r) {
+static struct place choose_ends(const struct pack_sweep *s, int r)
+{
     int64_t size = s->job->rect[r].size;
     if (s->view[r].b - s->view[r].a > s->job->columns / 8) return choose_first(s, r);
     for (int g = s->gaps - 1; g >= 0; g--)
@@ -122,14 +131,16 @@ static struct place choose_ends(const struct pack_sweep *s, int r) {
     return (struct place){-1, false};
 }
 
-static int lives_apart(const struct pack_sweep *s, int r, int neighbour) {
+static int lives_apart(const struct pack_sweep *s, int r, int neighbour)
+{
     int end = neighbour == s->job->n ? s->job->columns : s->view[neighbour].b;
     int apart = end - s->view[r].b;
     return apart < 0 ? -apart : apart;
 }
 
 /* Beside the neighbour that dies at about the same time, so that what they leave is one gap. */
-static struct place choose_near(const struct pack_sweep *s, int r) {
+static struct place choose_near(const struct pack_sweep *s, int r)
+{
     struct place best = {-1, false};
     int64_t size = s->job->rect[r].size;
     int least = INT32_MAX;
@@ -144,13 +155,15 @@ static struct place choose_near(const struct pack_sweep *s, int r) {
 
 /* --- allocating and freeing ------------------------------------------------------------------------- */
 
-static void ring_insert(struct pack_sweep *s, int r, int below) {
+static void ring_insert(struct pack_sweep *s, int r, int below)
+{
     int above = s->next[below];
     s->next[below] = r, s->prev[r] = below;
     s->next[r] = above, s->prev[above] = r;
 }
 
-static void gap_shrink(struct pack_sweep *s, int at, int64_t lo, int64_t hi, int r) {
+static void gap_shrink(struct pack_sweep *s, int at, int64_t lo, int64_t hi, int r)
+{
     struct gap *g = &s->gap[at];
     bool above = hi<g->hi, under = lo> g->lo;
     if (above && under) {
@@ -166,7 +179,8 @@ static void gap_shrink(struct pack_sweep *s, int at, int64_t lo, int64_t hi, int
     }
 }
 
-static bool allocate(struct pack_sweep *s, choose_fn choose, int r) {
+static bool allocate(struct pack_sweep *s, choose_fn choose, int r)
+{
     struct place p = choose(s, r);
     int64_t size = s->job->rect[r].size;
     if (p.gap < 0) p = (struct place){s->gaps - 1, false}; /* above the target, if it must be */
@@ -180,7 +194,8 @@ static bool allocate(struct pack_sweep *s, choose_fn choose, int r) {
     return true;
 }
 
-static void release(struct pack_sweep *s, int r) {
+static void release(struct pack_sweep *s, int r)
+{
     int64_t lo = s->job->offset[r], hi = lo + s->job->rect[r].size;
     int below = s->prev[r], above = s->next[r], first = 0, last = s->gaps;
     s->next[below] = above, s->prev[above] = below;
@@ -209,7 +224,8 @@ static void release(struct pack_sweep *s, int r) {
 /* --- walking ---------------------------------------------------------------------------------------- */
 
 /* base[] sorted by the column in which rectangles begin (or end) for this walk; ties keep their order. */
-static void sort_by_column(struct pack_sweep *s, int *into, bool end) {
+static void sort_by_column(struct pack_sweep *s, int *into, bool end)
+{
     int n = s->job->n, columns = s->job->columns;
     memset(s->bucket, 0, (size_t)(columns + 2) * sizeof *s->bucket);
     for (int i = 0; i < n; i++) s->bucket[(end ? s->view[i].b : s->view[i].a) + 1]++;
@@ -220,7 +236,8 @@ static void sort_by_column(struct pack_sweep *s, int *into, bool end) {
     }
 }
 
-static void look(struct pack_sweep *s, bool mirrored) {
+static void look(struct pack_sweep *s, bool mirrored)
+{
     int columns = s->job->columns;
     for (int i = 0; i < s->job->n; i++) {
         struct pack_rect r = s->job->rect[i];
@@ -230,7 +247,8 @@ static void look(struct pack_sweep *s, bool mirrored) {
     sort_by_column(s, s->ends, true);
 }
 
-static void stand_on_ground(struct pack_sweep *s) {
+static void stand_on_ground(struct pack_sweep *s)
+{
     int ground = s->job->n;
     int64_t top = 0;
     s->next[ground] = s->prev[ground] = ground;
@@ -246,7 +264,8 @@ static void stand_on_ground(struct pack_sweep *s) {
 }
 
 /* Everything that begins after column `from`, in order. */
-static bool walk(struct pack_sweep *s, choose_fn choose, int from) {
+static bool walk(struct pack_sweep *s, choose_fn choose, int from)
+{
     int n = s->job->n, start = 0, end = 0;
     stand_on_ground(s);
     while (start < n && s->view[s->starts[start]].a <= from) start++;
@@ -266,7 +285,8 @@ static const struct rule rules[] = {
     [SWEEP_LEANING_NEAR] = {leaning, choose_near}, [SWEEP_EARLIEST_FIRST] = {earliest, choose_first},
 };
 
-int64_t pack_sweep_run(struct pack_sweep *s, enum pack_sweep_rule rule) {
+int64_t pack_sweep_run(struct pack_sweep *s, enum pack_sweep_rule rule)
+{
     const struct rule *how = &rules[rule];
     s->top = 0;
     s->work = (int64_t)s->job->n * WORK_PER_RECT;
@@ -279,7 +299,8 @@ int64_t pack_sweep_run(struct pack_sweep *s, enum pack_sweep_rule rule) {
     return s->top;
 }
 
-struct pack_sweep *pack_sweep_new(struct pack_job *job) {
+struct pack_sweep *pack_sweep_new(struct pack_job *job)
+{
     size_t n = (size_t)job->n + 2, columns = (size_t)job->columns + 2;
     struct pack_sweep *s = bump_alloc(job->store, sizeof *s);
     if (!s) return NULL;

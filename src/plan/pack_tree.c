@@ -29,7 +29,8 @@ enum { CLOCK_EVERY = 64, DEEPEST = 2 * PACK_CORE_MOST }; /* a level takes some 4
 
 /* --- stacks ----------------------------------------------------------------------------------------- */
 
-static bool grow(void **data, size_t *cap, size_t need, size_t size) {
+static bool grow(void **data, size_t *cap, size_t need, size_t size)
+{
     size_t room = need + need / 2 + 256;
     if (need <= *cap) return true;
     void *more = realloc(*data, room * size);
@@ -38,21 +39,24 @@ static bool grow(void **data, size_t *cap, size_t need, size_t size) {
     return true;
 }
 
-bool pack_tree_reserve(struct pack_tree *t, int count) {
+bool pack_tree_reserve(struct pack_tree *t, int count)
+{
     void *data = t->trail;
     if (!grow(&data, &t->trail_cap, t->trail_len + (size_t)count, sizeof *t->trail)) t->stop = true;
     t->trail = data;
     return !t->stop;
 }
 
-static bool reserve_pool(struct pack_tree *t, int count) {
+static bool reserve_pool(struct pack_tree *t, int count)
+{
     void *data = t->pool;
     if (!grow(&data, &t->pool_cap, t->pool_len + (size_t)count, sizeof *t->pool)) t->stop = true;
     t->pool = data;
     return !t->stop;
 }
 
-static void put(struct pack_tree *t, int r) {
+static void put(struct pack_tree *t, int r)
+{
     const struct pack_rect *x = &t->job->rect[r];
     int64_t at = t->floor[x->a];
     t->job->offset[r] = at;
@@ -63,7 +67,8 @@ static void put(struct pack_tree *t, int r) {
     t->trail[t->trail_len++] = (struct change){.column = ~r};
 }
 
-static void rewind_to(struct pack_tree *t, size_t mark) {
+static void rewind_to(struct pack_tree *t, size_t mark)
+{
     while (t->trail_len > mark) {
         const struct change *was = &t->trail[--t->trail_len];
         if (was->column >= 0) {
@@ -78,7 +83,8 @@ static void rewind_to(struct pack_tree *t, size_t mark) {
 
 /* --- choosing where to branch ----------------------------------------------------------------------- */
 
-static void count_choices(struct pack_tree *t, const struct todo *list, int n, struct part p) {
+static void count_choices(struct pack_tree *t, const struct todo *list, int n, struct part p)
+{
     memset(t->choices + p.first, 0, (size_t)(p.end - p.first) * sizeof *t->choices);
     for (int i = 0; i < n; i++) {
         const struct pack_rect *x = &t->job->rect[list[i].r];
@@ -91,7 +97,8 @@ static void count_choices(struct pack_tree *t, const struct todo *list, int n, s
 }
 
 /* Less is better. A column with one choice or none is no choice at all: it goes first. */
-static double column_cost(const struct pack_tree *t, int c) {
+static double column_cost(const struct pack_tree *t, int c)
+{
     int64_t slack = t->goal - t->floor[c] - t->rest[c];
     if (t->choices[c] + (slack > 0) <= 1) return -1;
     double cost = t->choices[c] + (slack > 0 ? 0.5 : 0);
@@ -100,7 +107,8 @@ static double column_cost(const struct pack_tree *t, int c) {
     return cost * (1 + t->taste->tight * 1024 * (double)slack / (double)t->goal);
 }
 
-static int choose_column(const struct pack_tree *t, struct part p) {
+static int choose_column(const struct pack_tree *t, struct part p)
+{
     int best = -1, end;
     double least = INFINITY;
     for (int first = p.first; first < p.end; first = end) {
@@ -118,8 +126,8 @@ static int choose_column(const struct pack_tree *t, struct part p) {
 /* The lowest height above its floor at which something could start in column c, if nothing starts at the
  * floor: where a rectangle through c that leaves the valley finds support, or, for one inside the valley, on
  * top of something beside c. */
-static int64_t height_of_hole(const struct pack_tree *t, const struct todo *list, int n, int c,
-                              struct part p) {
+static int64_t height_of_hole(const struct pack_tree *t, const struct todo *list, int n, int c, struct part p)
+{
     int first = c, end = c + 1;
     while (first > p.first && t->floor[first - 1] == t->floor[c]) first--;
     while (end < p.end && t->floor[end] == t->floor[c]) end++;
@@ -141,7 +149,8 @@ static int64_t height_of_hole(const struct pack_tree *t, const struct todo *list
 static bool solve(struct pack_tree *t, size_t list, int n, struct part p);
 
 /* The rectangles to try in column c, preferred ones first, onto the pool. Returns how many. */
-static int gather(struct pack_tree *t, size_t list, int n, int c) {
+static int gather(struct pack_tree *t, size_t list, int n, int c)
+{
     int count = 0;
     struct todo *into = t->pool + t->pool_len;
     for (int i = 0; i < n; i++) {
@@ -157,7 +166,8 @@ static int gather(struct pack_tree *t, size_t list, int n, int c) {
 }
 
 /* Equal to the choice before it, or out of order on a rectangle with the same columns? */
-static bool is_twin(const struct pack_tree *t, const struct todo *choice, int i) {
+static bool is_twin(const struct pack_tree *t, const struct todo *choice, int i)
+{
     int r = choice[i].r, under = t->top[t->job->rect[r].a];
     if (i > 0 && t->twin[choice[i - 1].r] == t->twin[r]) return true;
     if (under < 0 || t->rank[under] < t->rank[r]) return false;
@@ -165,7 +175,8 @@ static bool is_twin(const struct pack_tree *t, const struct todo *choice, int i)
     return x->a == y->a && x->b == y->b;
 }
 
-static bool try_rect(struct pack_tree *t, size_t list, int n, int r, struct part p) {
+static bool try_rect(struct pack_tree *t, size_t list, int n, int r, struct part p)
+{
     size_t child = t->pool_len;
     const struct pack_rect *x = &t->job->rect[r];
     if (!reserve_pool(t, n) || !pack_tree_reserve(t, x->b - x->a + 1)) return false;
@@ -177,13 +188,15 @@ static bool try_rect(struct pack_tree *t, size_t list, int n, int r, struct part
     return found;
 }
 
-static bool try_hole(struct pack_tree *t, size_t list, int n, int c, int64_t start, struct part p) {
+static bool try_hole(struct pack_tree *t, size_t list, int n, int c, int64_t start, struct part p)
+{
     if (start == INT64_MAX || start > t->goal - t->rest[c] || !pack_tree_reserve(t, 1)) return false;
     pack_tree_set_floor(t, c, start, -1);
     return solve(t, list, n, p);
 }
 
-static bool branch(struct pack_tree *t, size_t list, int n, struct part p) {
+static bool branch(struct pack_tree *t, size_t list, int n, struct part p)
+{
     if (!reserve_pool(t, n)) return false;
     count_choices(t, t->pool + list, n, p);
     int c = choose_column(t, p);
@@ -202,7 +215,8 @@ static bool branch(struct pack_tree *t, size_t list, int n, struct part p) {
     return found;
 }
 
-static bool push_part(struct pack_tree *t, size_t base, struct part p) {
+static bool push_part(struct pack_tree *t, size_t base, struct part p)
+{
     void *data = t->part;
     if (!grow(&data, &t->part_cap, t->part_len + 1, sizeof *t->part)) t->stop = true;
     t->part = data;
@@ -215,7 +229,8 @@ static bool push_part(struct pack_tree *t, size_t base, struct part p) {
 }
 
 /* Push the parts that no rectangle connects, narrow ones first. Returns how many, 0 without memory. */
-static int split(struct pack_tree *t, const struct todo *list, int n, struct part p) {
+static int split(struct pack_tree *t, const struct todo *list, int n, struct part p)
+{
     size_t base = t->part_len;
     memset(t->cross + p.first, 0, (size_t)(p.end - p.first + 1) * sizeof *t->cross);
     for (int i = 0; i < n; i++) {
@@ -232,7 +247,8 @@ static int split(struct pack_tree *t, const struct todo *list, int n, struct par
     return (int)(t->part_len - base);
 }
 
-static bool solve_part(struct pack_tree *t, size_t list, int n, struct part p) {
+static bool solve_part(struct pack_tree *t, size_t list, int n, struct part p)
+{
     size_t sub = t->pool_len;
     if (!reserve_pool(t, n)) return false;
     for (int i = 0; i < n; i++) {
@@ -244,13 +260,15 @@ static bool solve_part(struct pack_tree *t, size_t list, int n, struct part p) {
     return found;
 }
 
-static bool spent(struct pack_tree *t) {
+static bool spent(struct pack_tree *t)
+{
     if (++t->nodes > t->nodes_most || t->depth > DEEPEST) t->stop = true;
     if (t->nodes % CLOCK_EVERY == 0 && clock_seconds() > t->deadline) t->stop = true;
     return t->stop;
 }
 
-static bool solve(struct pack_tree *t, size_t list, int n, struct part p) {
+static bool solve(struct pack_tree *t, size_t list, int n, struct part p)
+{
     if (n == 0) return true;
     if (spent(t) || !pack_tree_tighten(t, t->pool + list, n, p)) return false;
     t->depth++;
@@ -268,17 +286,20 @@ static bool solve(struct pack_tree *t, size_t list, int n, struct part p) {
 
 /* --- dives ------------------------------------------------------------------------------------------ */
 
-static uint64_t mix(uint64_t x) {
+static uint64_t mix(uint64_t x)
+{
     x ^= x >> 30, x *= 0xbf58476d1ce4e5b9u;
     x ^= x >> 27, x *= 0x94d049bb133111ebu;
     return x ^ x >> 31;
 }
 
-static double chance(uint64_t seed, int i) {
+static double chance(uint64_t seed, int i)
+{
     return (double)(mix((seed << 32) + (uint64_t)i * 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
 }
 
-static void rank_rects(struct pack_tree *t, uint64_t seed) {
+static void rank_rects(struct pack_tree *t, uint64_t seed)
+{
     const struct pack_taste *taste = t->taste;
     int n = t->job->n;
     for (int r = 0; r < n; r++) {
@@ -293,7 +314,8 @@ static void rank_rects(struct pack_tree *t, uint64_t seed) {
 }
 
 enum pack_dive pack_tree_dive(struct pack_tree *t, int64_t goal, const struct pack_taste *taste,
-                              uint64_t seed, long nodes, double deadline) {
+                              uint64_t seed, long nodes, double deadline)
+{
     struct pack_job *job = t->job;
     t->goal = goal, t->taste = taste;
     t->nodes = 0, t->nodes_most = nodes, t->deadline = deadline, t->stop = false;
@@ -308,7 +330,8 @@ enum pack_dive pack_tree_dive(struct pack_tree *t, int64_t goal, const struct pa
 }
 
 /* Equal rectangles stand next to each other once sorted by a hash of what they are. */
-static void find_twins(struct pack_tree *t) {
+static void find_twins(struct pack_tree *t)
+{
     int n = t->job->n;
     for (int r = 0; r < n; r++) {
         const struct pack_rect *x = &t->job->rect[r];
@@ -324,7 +347,8 @@ static void find_twins(struct pack_tree *t) {
     }
 }
 
-static bool tree_alloc(struct pack_tree *t, struct bump *store, size_t n, size_t columns) {
+static bool tree_alloc(struct pack_tree *t, struct bump *store, size_t n, size_t columns)
+{
     int64_t **heights[] = {&t->floor, &t->rest, &t->lowest, &t->pile};
     int **counts[] = {&t->top, &t->choices, &t->cross};
     bool whole = true;
@@ -340,7 +364,8 @@ static bool tree_alloc(struct pack_tree *t, struct bump *store, size_t n, size_t
     return whole && t->grudge && t->rank && t->twin && t->flat && t->was && t->keys && t->moved && t->kept;
 }
 
-struct pack_tree *pack_tree_new(struct pack_job *job) {
+struct pack_tree *pack_tree_new(struct pack_job *job)
+{
     struct pack_tree *t = bump_alloc(job->store, sizeof *t);
     if (!t || !tree_alloc(t, job->store, (size_t)job->n + 1, (size_t)job->columns + 2)) return NULL;
     t->job = job;
@@ -349,7 +374,8 @@ struct pack_tree *pack_tree_new(struct pack_job *job) {
     return t;
 }
 
-void pack_tree_release(struct pack_tree *t) {
+void pack_tree_release(struct pack_tree *t)
+{
     if (!t) return;
     free(t->trail);
     free(t->pool);

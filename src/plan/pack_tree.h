@@ -60,7 +60,8 @@ struct pack_tree {
 bool pack_tree_reserve(struct pack_tree *tree, int count);
 
 /* Reserve first. `top` is the rectangle whose upper side the floor now is, -1: none. */
-static inline void pack_tree_set_floor(struct pack_tree *t, int c, int64_t floor, int top) {
+static inline void pack_tree_set_floor(struct pack_tree *t, int c, int64_t floor, int top)
+{
     t->trail[t->trail_len++] = (struct change){c, t->top[c], t->floor[c]};
     t->floor[c] = floor;
     t->top[c] = top;

@@ -41,7 +41,8 @@ static void fill_totals(struct plan *plan, const struct plan_request *request, i
     plan->fits = (request->facts->is_host ? plan->total : plan->device) <= request->budget;
 }
 
-static double step_seconds(const struct tape *tape, const struct plan_request *request, const struct knobs *knobs)
+static double step_seconds(const struct tape *tape, const struct plan_request *request,
+                           const struct knobs *knobs)
 {
     struct tape_time time = tape_time_of(tape, request->facts);
     return (double)knobs->accumulation * time.loop_seconds + time.update_seconds;
@@ -52,8 +53,8 @@ static struct layout_options options_of(const struct plan_request *request, cons
     return (struct layout_options){.facts = request->facts, .accumulation = knobs->accumulation};
 }
 
-enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs, struct plan_bound *out,
-                               struct plim_error *err)
+enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
+                               struct plan_bound *out, struct plim_error *err)
 {
     struct plan plan = {0};
     struct layout_options options = options_of(request, knobs);

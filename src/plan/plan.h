@@ -25,13 +25,13 @@
 #define KNOB_OPEN (-1)
 
 struct knobs {
-    int64_t micro_batch;     /* rows of one micro-batch */
-    int64_t accumulation;    /* micro-batches per optimizer step: rows / micro_batch */
-    int recompute;           /* enum recompute */
-    int full_layers;         /* so many first layers are recomputed in full */
-    int loss_chunks;         /* slices of the output projection and loss */
+    int64_t micro_batch;  /* rows of one micro-batch */
+    int64_t accumulation; /* micro-batches per optimizer step: rows / micro_batch */
+    int recompute;        /* enum recompute */
+    int full_layers;      /* so many first layers are recomputed in full */
+    int loss_chunks;      /* slices of the output projection and loss */
     int optimizer_in_backward;
-    int state_tier;          /* enum tier of moments and masters */
+    int state_tier; /* enum tier of moments and masters */
 };
 
 void knobs_open(struct knobs *pins);

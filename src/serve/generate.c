@@ -44,22 +44,17 @@ struct generator {
 
 static const char *const stop_names[] = {"length", "end", "positions", "stopped"};
 
-const char *generate_stop_name(enum generate_stop stop) {
-    return stop_names[stop];
-}
+const char *generate_stop_name(enum generate_stop stop) { return stop_names[stop]; }
 
-const struct model_spec *generator_spec(const struct generator *g) {
-    return &g->spec;
-}
+const struct model_spec *generator_spec(const struct generator *g) { return &g->spec; }
 
-const struct generate_plan *generator_plan(const struct generator *g) {
-    return &g->plan;
-}
+const struct generate_plan *generator_plan(const struct generator *g) { return &g->plan; }
 
 /* --- planning ---------------------------------------------------------------------------------------------
  */
 
-static void pass_release(struct pass *p) {
+static void pass_release(struct pass *p)
+{
     if (!p->time) return;
     layout_release(&p->layout);
     tape_release(&p->tape);
@@ -68,7 +63,8 @@ static void pass_release(struct pass *p) {
 
 /* Tape and layout of a pass over `time` tokens; below: the pass that owns the kept tensors, or NULL. */
 static enum plim_status pass_plan(struct generator *g, struct pass *p, int64_t time, const struct pass *below,
-                                  struct plim_error *err) {
+                                  struct plim_error *err)
+{
     struct model_shape shape = {
         .batch = 1, .time = time, .kv_length = g->plan.positions, .head = HEAD_LAST_LOGITS};
     struct layout_options options = {.facts = &g->device->facts, .accumulation = 1};
@@ -89,7 +85,8 @@ static enum plim_status pass_plan(struct generator *g, struct pass *p, int64_t t
 }
 
 /* The type most of the bytes of the files have, when we compute in it; fp32 otherwise. */
-static enum plim_status choose_precision(const char *dir, enum precision *out, struct plim_error *err) {
+static enum plim_status choose_precision(const char *dir, enum precision *out, struct plim_error *err)
+{
     struct safetensors set;
     uint64_t bytes[DT_COUNT + 1] = {0};
     enum plim_status status = safetensors_open(dir, &set, err);
@@ -102,7 +99,8 @@ static enum plim_status choose_precision(const char *dir, enum precision *out, s
     return PLIM_OK;
 }
 
-static int64_t measured_overhead(const struct generator *g) {
+static int64_t measured_overhead(const struct generator *g)
+{
     struct os_process me = {0};
     if (!g->device->facts.is_host) return (int64_t)g->device->facts.overhead_bytes;
     os_process_memory(&me, NULL);
@@ -111,7 +109,8 @@ static int64_t measured_overhead(const struct generator *g) {
 }
 
 static enum plim_status set_positions(struct generator *g, const struct generate_room *room,
-                                      struct plim_error *err) {
+                                      struct plim_error *err)
+{
     if (room->prompt < 1 || room->tokens < 1)
         return plim_fail(err, PLIM_BAD_INPUT, "prompt and answer need at least one token each");
     if (room->prompt > g->spec.max_positions)
@@ -124,7 +123,8 @@ static enum plim_status set_positions(struct generator *g, const struct generate
     return PLIM_OK;
 }
 
-static enum plim_status refuse(const struct generator *g, const char *dir, struct plim_error *err) {
+static enum plim_status refuse(const struct generator *g, const char *dir, struct plim_error *err)
+{
     const struct generate_plan *p = &g->plan;
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT], program[BYTES_TEXT];
     bytes_format(need, (uint64_t)p->total);
@@ -142,7 +142,8 @@ static enum plim_status refuse(const struct generator *g, const char *dir, struc
         dir, (long long)p->positions, need, have, missing, (long long)(p->total - p->budget));
 }
 
-static void sum_up(struct generator *g) {
+static void sum_up(struct generator *g)
+{
     int64_t chunk = g->chunk.time ? g->chunk.layout.arena_bytes : 0, one = g->one.layout.arena_bytes;
     g->plan.arena = chunk > one ? chunk : one;
     g->plan.total = g->plan.overhead + g->plan.arena;
@@ -151,19 +152,18 @@ static void sum_up(struct generator *g) {
     g->plan.cache = g->one.layout.by_class[CLASS_KV];
 }
 
-static bool fits(const struct generator *g) {
-    return !g->plan.budget || g->plan.total <= g->plan.budget;
-}
+static bool fits(const struct generator *g) { return !g->plan.budget || g->plan.total <= g->plan.budget; }
 
 /* Single tokens always; the largest chunk that the prompt can fill and the budget can bear. */
 static enum plim_status make_plan(struct generator *g, const char *dir, const struct generate_room *room,
-                                  struct plim_error *err) {
+                                  struct plim_error *err)
+{
     enum plim_status status = set_positions(g, room, err);
     if (status == PLIM_OK) status = choose_precision(dir, &g->plan.precision, err);
     if (status == PLIM_OK) status = pass_plan(g, &g->one, 1, NULL, err);
     if (status != PLIM_OK) return status;
     g->plan.budget = room->budget;
-    g->plan.overhead = measured_overhead(g);
+    g->plan.overhead = room->overhead ? room->overhead : measured_overhead(g);
     sum_up(g);
     if (!fits(g)) return refuse(g, dir, err);
     for (int64_t time = GENERATE_CHUNK; time > 1; time /= 2) {
@@ -181,7 +181,8 @@ static enum plim_status make_plan(struct generator *g, const char *dir, const st
 /* --- opening ----------------------------------------------------------------------------------------------
  */
 
-static enum plim_status commit(struct generator *g, struct plim_error *err) {
+static enum plim_status commit(struct generator *g, struct plim_error *err)
+{
     struct ledger *ledger = g->device->ledger;
     enum plim_status status = PLIM_OK;
     ledger_set_budget(ledger, g->plan.budget ? (uint64_t)g->plan.budget : LEDGER_UNLIMITED);
@@ -194,7 +195,8 @@ static enum plim_status commit(struct generator *g, struct plim_error *err) {
 }
 
 static enum plim_status start(struct generator *g, const char *dir, const struct generate_room *room,
-                              struct plim_error *err) {
+                              struct plim_error *err)
+{
     enum plim_status status = exec_open(&g->one.exec, g->device, &g->one.tape, &g->one.layout, NULL, err);
     if (status == PLIM_OK && g->chunk.time)
         status = exec_open(&g->chunk.exec, g->device, &g->chunk.tape, &g->chunk.layout, NULL, err);
@@ -204,7 +206,8 @@ static enum plim_status start(struct generator *g, const char *dir, const struct
 }
 
 enum plim_status generator_open(const char *dir, struct device *device, const struct generate_room *room,
-                                struct generator **out, struct plim_error *err) {
+                                struct generator **out, struct plim_error *err)
+{
     struct generator *g = calloc(1, sizeof *g);
     if (!g) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a generator was set up");
     g->device = device;
@@ -224,7 +227,8 @@ enum plim_status generator_open(const char *dir, struct device *device, const st
     return PLIM_OK;
 }
 
-void generator_close(struct generator *g) {
+void generator_close(struct generator *g)
+{
     if (!g) return;
     g->device->ops->commit(g->device, 0, NULL);
     if (g->reserved) ledger_release(g->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)g->reserved);
@@ -238,7 +242,8 @@ void generator_close(struct generator *g) {
  */
 
 /* Tokens [first, first + p->time) through the model; the logits stay in the arena. */
-static enum plim_status feed(struct pass *p, const int32_t *tokens, int64_t first, struct plim_error *err) {
+static enum plim_status feed(struct pass *p, const int32_t *tokens, int64_t first, struct plim_error *err)
+{
     int32_t pos[GENERATE_CHUNK];
     int64_t bytes = p->time * (int64_t)sizeof *pos;
     for (int64_t i = 0; i < p->time; i++) pos[i] = (int32_t)(first + i);
@@ -249,7 +254,8 @@ static enum plim_status feed(struct pass *p, const int32_t *tokens, int64_t firs
 }
 
 /* The logits of the last token fed, widened. */
-static enum plim_status read_logits(struct generator *g, struct pass *p, struct plim_error *err) {
+static enum plim_status read_logits(struct generator *g, struct pass *p, struct plim_error *err)
+{
     const struct tensor *t = &p->tape.tensors[p->logits];
     char raw[4096];
     int64_t size = (int64_t)dtype_size(t->type), piece = (int64_t)sizeof raw / size;
@@ -263,7 +269,8 @@ static enum plim_status read_logits(struct generator *g, struct pass *p, struct 
 }
 
 static enum plim_status read_prompt(struct generator *g, const struct generate_request *r,
-                                    struct plim_error *err) {
+                                    struct plim_error *err)
+{
     int64_t chunk = g->chunk.time && r->count >= g->chunk.time ? g->chunk.time : 1;
     struct pass *p = chunk > 1 ? &g->chunk : &g->one;
     enum plim_status status = PLIM_OK;
@@ -274,7 +281,8 @@ static enum plim_status read_prompt(struct generator *g, const struct generate_r
     return status == PLIM_OK ? read_logits(g, p, err) : status;
 }
 
-static bool is_end(const struct model_spec *spec, int32_t token) {
+static bool is_end(const struct model_spec *spec, int32_t token)
+{
     for (int i = 0; i < spec->eos_count; i++)
         if (spec->eos_token_ids[i] == token) return true;
     return false;
@@ -282,7 +290,8 @@ static bool is_end(const struct model_spec *spec, int32_t token) {
 
 /* Draw, hand out, feed, until something says stop. */
 static enum plim_status answer(struct generator *g, const struct generate_request *r, struct sampler *sampler,
-                               struct generate_result *result, struct plim_error *err) {
+                               struct generate_result *result, struct plim_error *err)
+{
     double start = clock_seconds();
     for (int64_t at = r->count;; at++) {
         int32_t token = sampler_draw(sampler, g->logits, (uint64_t)result->tokens);
@@ -300,7 +309,8 @@ static enum plim_status answer(struct generator *g, const struct generate_reques
 }
 
 static enum plim_status check_request(const struct generator *g, const struct generate_request *r,
-                                      struct plim_error *err) {
+                                      struct plim_error *err)
+{
     if (r->count < 1 || r->count > g->plan.positions)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "a prompt of %lld tokens does not fit a cache of %lld positions",
@@ -313,7 +323,8 @@ static enum plim_status check_request(const struct generator *g, const struct ge
 }
 
 enum plim_status generator_run(struct generator *g, const struct generate_request *request,
-                               struct generate_result *result, struct plim_error *err) {
+                               struct generate_result *result, struct plim_error *err)
+{
     struct sampler sampler;
     *result = (struct generate_result){0};
     enum plim_status status = check_request(g, request, err);

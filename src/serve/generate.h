@@ -28,6 +28,7 @@ struct generate_room {
     int64_t prompt;        /* tokens, at least 1 */
     int64_t tokens;        /* of the answer, at most; the model's last position may cut it short */
     int64_t budget;        /* bytes the process may take; 0: no line */
+    int64_t overhead;      /* of them, outside the arena; 0: measured now */
     const struct log *log; /* hears of unused tensors; NULL: nobody */
 };
 

@@ -76,7 +76,7 @@ enum op_kind {
 struct op_cost {
     double matmul_flops;
     double attn_flops;
-    double bytes; /* read and written once */
+    double bytes;     /* read and written once */
     double far_bytes; /* moved between tiers */
 };
 

@@ -18,10 +18,14 @@ static bool bind_type(struct binding *b, char kind, enum dtype type)
 {
     switch (kind) {
     case 'f':
-    case 'g': return type == DT_F32;
-    case 'd': return type == DT_F64;
-    case 'i': return type == DT_I32;
-    case 'm': return type == (b->compute == DT_BF16 ? DT_U16 : DT_F32);
+    case 'g':
+        return type == DT_F32;
+    case 'd':
+        return type == DT_F64;
+    case 'i':
+        return type == DT_I32;
+    case 'm':
+        return type == (b->compute == DT_BF16 ? DT_U16 : DT_F32);
     case 'y':
         if (!b->has_any) b->any = type, b->has_any = true;
         return b->any == type;

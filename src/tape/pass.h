@@ -46,16 +46,18 @@ const char *optimizer_name(enum optimizer o);
 struct update_options {
     enum optimizer optimizer;
     float beta1, beta2, eps, weight_decay; /* decay applies to parameters of two or more dimensions */
-    bool global_norm;                      /* clipping or loss scaling: sum of squares of all gradients first */
-    bool in_backward;                      /* each parameter is updated as soon as its gradient is complete;
+    bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
+    bool in_backward; /* each parameter is updated as soon as its gradient is complete;
                                               needs accumulation 1 and no global norm */
 };
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
 
 struct offload_options {
-    enum tier state_tier; /* TIER_DEVICE: nothing to do; TIER_HOST or TIER_DISK: moments and masters live there */
-    int64_t slice_bytes;  /* a parameter is updated in slices whose staging is at most this large */
+    enum tier
+        state_tier; /* TIER_DEVICE: nothing to do; TIER_HOST or TIER_DISK: moments and masters live there */
+    int64_t slice_bytes; /* a parameter is updated in slices whose staging is at most this large */
 };
-enum plim_status pass_offload(struct tape *tape, const struct offload_options *options, struct plim_error *err);
+enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
+                              struct plim_error *err);
 
 #endif

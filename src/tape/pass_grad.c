@@ -41,7 +41,6 @@ static int param_gradient(struct grad_pass *pass, int param, bool *first)
     return pass->gradient[param];
 }
 
-
 /* Output slot `slot` of `op` is a contribution to the gradient of `of`; fused with what is there already through
  * input slot `add_slot` (-1: the op has none, and an add op follows). Call after the inputs are set. */
 static void contribute(struct grad_pass *pass, struct op *op, int slot, int of, int add_slot)
@@ -162,7 +161,8 @@ void grad_attn(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_ATTN_BWD, op->layer);
     back.attr = op->attr;
-    const int in[] = {pass->gradient[op->out[0]], op->in[0], op->in[1], op->in[2], op->out[0], op->out[1], op->in[3]};
+    const int in[] = {
+        pass->gradient[op->out[0]], op->in[0], op->in[1], op->in[2], op->out[0], op->out[1], op->in[3]};
     for (int i = 0; i < 7; i++) back.in[i] = in[i];
     for (int i = 0; i < 3; i++) contribute(pass, &back, i, op->in[i], -1);
     emit(pass, &back, PART_BACKWARD);

@@ -16,8 +16,8 @@ static int row_slice(struct tape *tape, int of, int64_t width, int64_t first, in
     return tape_tensor(tape, &t);
 }
 
-static void emit_slice(struct tape *tape, const struct op *linear, const struct op *xent, int64_t first, int64_t rows,
-                       bool is_first)
+static void emit_slice(struct tape *tape, const struct op *linear, const struct op *xent, int64_t first,
+                       int64_t rows, bool is_first)
 {
     const struct tensor *logits = &tape->tensors[linear->out[0]], *x = &tape->tensors[linear->in[0]];
     int64_t vocab = logits->dim[logits->ndim - 1], width = x->dim[x->ndim - 1];

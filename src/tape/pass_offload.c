@@ -19,14 +19,16 @@ static bool is_far(const struct tape *tape, int id, enum tier tier)
     return id >= 0 && tape->tensors[id].tier == tier;
 }
 
-static struct slice make_slice(struct tape *tape, const struct op *op, enum tier tier, int64_t first, int64_t rows)
+static struct slice make_slice(struct tape *tape, const struct op *op, enum tier tier, int64_t first,
+                               int64_t rows)
 {
     struct slice s = {.op = *op};
     int64_t all = tape->tensors[op->in[0]].dim[0];
     for (int k = 0; k < OP_MAX_IN; k++) {
         s.near[k] = s.far[k] = -1;
         if (op->in[k] < 0) continue;
-        bool per_element = tape->tensors[op->in[k]].cls != CLASS_IO; /* not the scalars, whatever their number */
+        bool per_element =
+            tape->tensors[op->in[k]].cls != CLASS_IO; /* not the scalars, whatever their number */
         if (is_far(tape, op->in[k], tier)) {
             s.far[k] = rows == all ? op->in[k] : tape_view_rows(tape, op->in[k], first, rows);
             struct tensor t = tape->tensors[op->in[k]];
@@ -69,7 +71,8 @@ static int64_t far_row_bytes(const struct tape *tape, const struct op *op, enum 
     return bytes;
 }
 
-enum plim_status pass_offload(struct tape *tape, const struct offload_options *options, struct plim_error *err)
+enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
+                              struct plim_error *err)
 {
     if (options->state_tier == TIER_DEVICE) return PLIM_OK;
     for (int i = 0; i < tape->ntensors; i++) {
@@ -83,7 +86,8 @@ enum plim_status pass_offload(struct tape *tape, const struct offload_options *o
     tape->ops = NULL, tape->nops = tape->op_cap = 0;
     for (int i = 0; i < nops; i++) {
         if (i == loop_end) tape->loop_end = tape->nops;
-        int64_t row_bytes = old[i].part == PART_UPDATE ? far_row_bytes(tape, &old[i], options->state_tier) : 0;
+        int64_t row_bytes =
+            old[i].part == PART_UPDATE ? far_row_bytes(tape, &old[i], options->state_tier) : 0;
         if (row_bytes == 0) {
             if (has_waiting) emit_slice(tape, &waiting);
             has_waiting = false;
@@ -103,5 +107,6 @@ enum plim_status pass_offload(struct tape *tape, const struct offload_options *o
     if (has_waiting) emit_slice(tape, &waiting);
     if (loop_end == nops) tape->loop_end = tape->nops;
     free(old);
-    return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed") : PLIM_OK;
+    return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed")
+                        : PLIM_OK;
 }

@@ -47,7 +47,8 @@ static void choose(struct remat *r, int nops, const struct recompute_options *op
         if (op->part != PART_FORWARD && op->part != PART_HEAD) continue;
         for (int k = 0; k < OP_MAX_IN; k++) {
             int id = op->in[k] < 0 ? -1 : tape_root(r->tape, op->in[k]);
-            if (id >= 0 && r->producer[id] >= 0 && r->ops[r->producer[id]].layer != op->layer) r->dropped[id] = false;
+            if (id >= 0 && r->producer[id] >= 0 && r->ops[r->producer[id]].layer != op->layer)
+                r->dropped[id] = false;
         }
     }
 }
@@ -71,7 +72,8 @@ static int make_again(struct remat *r, int id)
     return r->again[id];
 }
 
-enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options, struct plim_error *err)
+enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
+                                struct plim_error *err)
 {
     if (options->policy == RECOMPUTE_NONE && options->full_layers <= 0) return PLIM_OK;
     struct op *old = tape->ops;

@@ -16,7 +16,8 @@ struct update_pass {
 };
 
 /* A kept companion of a parameter: moments, master. */
-static int companion(struct update_pass *u, int param, const char *label, enum tensor_class cls, enum dtype type)
+static int companion(struct update_pass *u, int param, const char *label, enum tensor_class cls,
+                     enum dtype type)
 {
     struct tensor t = u->tape->tensors[param];
     t.label = label, t.owner = param, t.cls = cls, t.type = type, t.flags = TENSOR_KEPT;
@@ -67,10 +68,23 @@ static struct op update_op(struct update_pass *u, int grad)
 static void emit_global_norm(struct update_pass *u, int first_grad, int end)
 {
     struct tape *tape = u->tape;
-    struct tensor sum = {.label = "grad.sumsq", .layer = -1, .type = DT_F64, .cls = CLASS_WORK, .flags = TENSOR_STAT,
-                         .ndim = 1, .dim = {1}, .view_of = -1, .owner = -1};
-    struct tensor coef = {.label = "clip", .layer = -1, .type = DT_F32, .cls = CLASS_IO,
-                          .flags = TENSOR_STAT | TENSOR_OUTPUT, .ndim = 1, .dim = {CLIP_COUNT}, .view_of = -1,
+    struct tensor sum = {.label = "grad.sumsq",
+                         .layer = -1,
+                         .type = DT_F64,
+                         .cls = CLASS_WORK,
+                         .flags = TENSOR_STAT,
+                         .ndim = 1,
+                         .dim = {1},
+                         .view_of = -1,
+                         .owner = -1};
+    struct tensor coef = {.label = "clip",
+                          .layer = -1,
+                          .type = DT_F32,
+                          .cls = CLASS_IO,
+                          .flags = TENSOR_STAT | TENSOR_OUTPUT,
+                          .ndim = 1,
+                          .dim = {CLIP_COUNT},
+                          .view_of = -1,
                           .owner = -1};
     int sum_id = tape_tensor(tape, &sum);
     u->coef = tape_tensor(tape, &coef);
@@ -114,7 +128,8 @@ static enum plim_status update_in_backward(struct update_pass *u, const struct o
 {
     struct tape *tape = u->tape;
     int nops = tape->nops;
-    int *grad_of = malloc(((size_t)tape->ntensors + 1) * sizeof *grad_of), *last = malloc(((size_t)end + 1) * sizeof *last);
+    int *grad_of = malloc(((size_t)tape->ntensors + 1) * sizeof *grad_of),
+        *last = malloc(((size_t)end + 1) * sizeof *last);
     struct op *old = tape->ops;
     enum plim_status status = PLIM_OK;
     if (!grad_of || !last) {
@@ -134,7 +149,8 @@ static enum plim_status update_in_backward(struct update_pass *u, const struct o
         for (int k = 0; k < OP_MAX_IN; k++)
             if (old[i].in[k] >= 0 && grad_of[old[i].in[k]] >= 0) due[count++] = grad_of[old[i].in[k]];
         for (int k = 0; k < OP_MAX_OUT; k++)
-            if (old[i].out[k] >= 0 && tape->tensors[old[i].out[k]].cls == CLASS_GRAD) due[count++] = old[i].out[k];
+            if (old[i].out[k] >= 0 && tape->tensors[old[i].out[k]].cls == CLASS_GRAD)
+                due[count++] = old[i].out[k];
         for (int k = 0; k < count; k++) {
             if (last[due[k]] != i) continue;
             last[due[k]] = -1;
@@ -155,7 +171,8 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
     u.scalars = tape_find(tape, "step.scalars", -1);
     if (u.scalars < 0) return plim_fail(err, PLIM_BUG, "the tape has no step.scalars");
     if (options->in_backward && options->global_norm)
-        return plim_fail(err, PLIM_BUG, "the optimizer cannot run inside backward: clipping needs all gradients");
+        return plim_fail(err, PLIM_BUG,
+                         "the optimizer cannot run inside backward: clipping needs all gradients");
     int end = tape->ntensors;
     tape->loop_end = tape->nops;
     if (options->global_norm) emit_global_norm(&u, 0, end);

@@ -62,7 +62,7 @@ struct tensor {
     int64_t dim[TENSOR_MAX_DIM];
     int view_of;         /* tensor whose bytes this one shares, or -1. Views of views are not made */
     int64_t view_offset; /* bytes into view_of */
-    int owner;           /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
+    int owner; /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
 };
 
 int64_t tensor_count(const struct tensor *t); /* elements */
@@ -83,11 +83,11 @@ enum op_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_RECOMPUTE, PART_UPDA
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
-    int window;       /* sliding window, 0: none */
-    bool cached;      /* attention over a KV cache */
-    bool inverse;     /* rope: rotate back */
-    bool layer_norm;  /* norm: LayerNorm instead of RMSNorm */
-    bool weight_kn;   /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    int window;      /* sliding window, 0: none */
+    bool cached;     /* attention over a KV cache */
+    bool inverse;    /* rope: rotate back */
+    bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
+    bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
     float eps, scale; /* norm and optimizer epsilon; attention scale */
     float beta1, beta2, decay;

@@ -14,7 +14,8 @@ static enum plim_status check_tensor(const struct tape *tape, int id, struct pli
     if (!wrong && t->view_of >= 0) {
         if (t->view_of >= tape->ntensors || tape->tensors[t->view_of].view_of >= 0)
             wrong = "view of something that is no root";
-        else if (t->view_offset < 0 || t->view_offset + tensor_bytes(t) > tensor_bytes(&tape->tensors[t->view_of]))
+        else if (t->view_offset < 0 ||
+                 t->view_offset + tensor_bytes(t) > tensor_bytes(&tape->tensors[t->view_of]))
             wrong = "view leaves its root";
     }
     return wrong ? plim_fail(err, PLIM_BUG, "tensor %d (%s): %s", id, t->label, wrong) : PLIM_OK;

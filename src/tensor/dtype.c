@@ -20,13 +20,15 @@
 typedef void to_f32(float *dst, const void *src, int64_t n);
 typedef void from_f32(void *dst, const float *src, int64_t n);
 
-static uint32_t bits_of(float f) {
+static uint32_t bits_of(float f)
+{
     uint32_t bits;
     memcpy(&bits, &f, 4);
     return bits;
 }
 
-static float float_of(uint32_t bits) {
+static float float_of(uint32_t bits)
+{
     float f;
     memcpy(&f, &bits, 4);
     return f;
@@ -34,7 +36,8 @@ static float float_of(uint32_t bits) {
 
 /* A half's exponent and fraction moved into place are the value times 2^-112: one exact multiplication puts
  * it right, subnormals included; infinity and NaN get their exponent back. */
-static inline float half_widen(uint16_t h) {
+static inline float half_widen(uint16_t h)
+{
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t rest = (uint32_t)(h & 0x7fffu) << 13;
     float f = float_of(rest) * 0x1p112f;
@@ -45,7 +48,8 @@ static inline float half_widen(uint16_t h) {
 
 /* Normal results: rebias and round in integers. Subnormal results: adding 0.5 lets fp32 addition do the
  * rounding at the half's last place. */
-static inline uint16_t half_narrow(float f) {
+static inline uint16_t half_narrow(float f)
+{
     uint32_t bits = bits_of(f), rest = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
     uint32_t normal = (rest + 0xc8000fffu + (rest >> 13 & 1u)) >> 13;
     uint32_t small = bits_of(float_of(rest) + 0.5f) - 0x3f000000u;
@@ -55,31 +59,28 @@ static inline uint16_t half_narrow(float f) {
     return (uint16_t)(sign | half);
 }
 
-float f16_to_f32(uint16_t h) {
-    return half_widen(h);
-}
+float f16_to_f32(uint16_t h) { return half_widen(h); }
 
-uint16_t f32_to_f16(float f) {
-    return half_narrow(f);
-}
+uint16_t f32_to_f16(float f) { return half_narrow(f); }
 
 /* ---- readers ---- */
 
-static void read_f32(float *dst, const void *src, int64_t n) {
-    memcpy(dst, src, (size_t)n * 4);
-}
+static void read_f32(float *dst, const void *src, int64_t n) { memcpy(dst, src, (size_t)n * 4); }
 
-static void read_bf16(float *dst, const void *src, int64_t n) {
+static void read_bf16(float *dst, const void *src, int64_t n)
+{
     const uint16_t *from = src;
     for (int64_t i = 0; i < n; i++) dst[i] = bf16_to_f32(from[i]);
 }
 
-static void read_f64(float *dst, const void *src, int64_t n) {
+static void read_f64(float *dst, const void *src, int64_t n)
+{
     const double *from = src;
     for (int64_t i = 0; i < n; i++) dst[i] = (float)from[i];
 }
 
-static void read_f64_odd(float *dst, const void *src, int64_t n) {
+static void read_f64_odd(float *dst, const void *src, int64_t n)
+{
     const double *from = src;
     for (int64_t i = 0; i < n; i++) {
         double d = from[i], size = d < 0 ? -d : d;
@@ -93,12 +94,14 @@ static void read_f64_odd(float *dst, const void *src, int64_t n) {
 }
 
 #if defined(__aarch64__)
-static void read_f16(float *dst, const void *src, int64_t n) {
+static void read_f16(float *dst, const void *src, int64_t n)
+{
     const __fp16 *from = src;
     for (int64_t i = 0; i < n; i++) dst[i] = (float)from[i];
 }
 
-static void write_f16(void *dst, const float *src, int64_t n) {
+static void write_f16(void *dst, const float *src, int64_t n)
+{
     __fp16 *to = dst;
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) vst1_f16(to + i, vcvt_f16_f32(vld1q_f32(src + i)));
@@ -106,7 +109,8 @@ static void write_f16(void *dst, const float *src, int64_t n) {
 }
 #else
 #if defined(__x86_64__)
-__attribute__((target("avx,f16c"))) static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n) {
+__attribute__((target("avx,f16c"))) static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n)
+{
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(src + i))));
@@ -114,7 +118,8 @@ __attribute__((target("avx,f16c"))) static int64_t read_f16c(float *dst, const u
     return i;
 }
 
-__attribute__((target("avx,f16c"))) static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n) {
+__attribute__((target("avx,f16c"))) static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n)
+{
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT);
@@ -124,31 +129,31 @@ __attribute__((target("avx,f16c"))) static int64_t write_f16c(uint16_t *dst, con
 }
 
 /* Every processor with AVX2 has F16C; compilers cannot all be asked for F16C by name. */
-static bool has_f16c(void) {
-    return __builtin_cpu_supports("avx2");
-}
+static bool has_f16c(void) { return __builtin_cpu_supports("avx2"); }
 #else
-static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n) {
+static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n)
+{
     (void)dst, (void)src, (void)n;
     return 0;
 }
 
-static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n) {
+static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n)
+{
     (void)dst, (void)src, (void)n;
     return 0;
 }
 
-static bool has_f16c(void) {
-    return false;
-}
+static bool has_f16c(void) { return false; }
 #endif
 
-static void read_f16(float *dst, const void *src, int64_t n) {
+static void read_f16(float *dst, const void *src, int64_t n)
+{
     const uint16_t *from = src;
     for (int64_t i = has_f16c() ? read_f16c(dst, from, n) : 0; i < n; i++) dst[i] = half_widen(from[i]);
 }
 
-static void write_f16(void *dst, const float *src, int64_t n) {
+static void write_f16(void *dst, const float *src, int64_t n)
+{
     uint16_t *to = dst;
     for (int64_t i = has_f16c() ? write_f16c(to, src, n) : 0; i < n; i++) to[i] = half_narrow(src[i]);
 }
@@ -156,16 +161,16 @@ static void write_f16(void *dst, const float *src, int64_t n) {
 
 /* ---- writers ---- */
 
-static void write_f32(void *dst, const float *src, int64_t n) {
-    memcpy(dst, src, (size_t)n * 4);
-}
+static void write_f32(void *dst, const float *src, int64_t n) { memcpy(dst, src, (size_t)n * 4); }
 
-static void write_bf16(void *dst, const float *src, int64_t n) {
+static void write_bf16(void *dst, const float *src, int64_t n)
+{
     uint16_t *to = dst;
     for (int64_t i = 0; i < n; i++) to[i] = f32_to_bf16(src[i]);
 }
 
-static void write_f64(void *dst, const float *src, int64_t n) {
+static void write_f64(void *dst, const float *src, int64_t n)
+{
     double *to = dst;
     for (int64_t i = 0; i < n; i++) to[i] = (double)src[i];
 }
@@ -187,25 +192,21 @@ static const struct {
     [DT_U8] = {"u8", "U8", 1, NULL, NULL},
 };
 
-size_t dtype_size(enum dtype type) {
-    return types[type].size;
-}
+size_t dtype_size(enum dtype type) { return types[type].size; }
 
-const char *dtype_name(enum dtype type) {
-    return types[type].name;
-}
+const char *dtype_name(enum dtype type) { return types[type].name; }
 
-const char *dtype_safetensors(enum dtype type) {
-    return types[type].safetensors;
-}
+const char *dtype_safetensors(enum dtype type) { return types[type].safetensors; }
 
-enum dtype dtype_from_safetensors(const char *name) {
+enum dtype dtype_from_safetensors(const char *name)
+{
     int i = 0;
     while (i < DT_COUNT && strcmp(name, types[i].safetensors)) i++;
     return (enum dtype)i;
 }
 
-void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n) {
+void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n)
+{
     if (dst_type == src_type) {
         memmove(dst, src, (size_t)n * types[src_type].size);
         return;

@@ -98,7 +98,8 @@ static bool differs(const struct node *want, const struct node *have, char *key,
     return false;
 }
 
-static enum plim_status check_identity(const struct job *job, const struct checkpoint *c, struct plim_error *err)
+static enum plim_status check_identity(const struct job *job, const struct checkpoint *c,
+                                       struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     struct doc *mine = NULL;
@@ -108,10 +109,11 @@ static enum plim_status check_identity(const struct job *job, const struct check
     strbuf_addf(&text, "}");
     enum plim_status status = json_parse(text.data, text.len, "job", &mine, err);
     if (status == PLIM_OK && differs(&mine->root, &c->doc->root, key, sizeof key))
-        status = plim_fail(err, PLIM_BAD_INPUT,
-                           "%s: this checkpoint is of another model: '%s' differs from %s; choose another output.dir "
-                           "or mend the config",
-                           c->path, key, job->name);
+        status = plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: this checkpoint is of another model: '%s' differs from %s; choose another output.dir "
+            "or mend the config",
+            c->path, key, job->name);
     doc_free(mine);
     strbuf_release(&text);
     return status;
@@ -145,7 +147,8 @@ struct restore {
     int tensor;
 };
 
-static enum plim_status restore_piece(void *arg, int64_t first, const void *elements, int64_t n, struct plim_error *err)
+static enum plim_status restore_piece(void *arg, int64_t first, const void *elements, int64_t n,
+                                      struct plim_error *err)
 {
     struct restore *r = arg;
     int64_t size = (int64_t)dtype_size(r->exec->tape->tensors[r->tensor].type);
@@ -170,10 +173,11 @@ static enum plim_status restore_set(const char *dir, bool state, struct trainer 
         tape_tensor_name(&t->plan.tape, i, name, sizeof name);
         const struct safetensor *have = safetensors_find(&set, name);
         if (!have || have->count != tensor_count(want) || have->type != want->type)
-            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job", dir, name,
-                               have ? "of another shape or type" : "missing");
+            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job",
+                               dir, name, have ? "of another shape or type" : "missing");
         else
-            status = safetensors_read(&set, have, want->type, restore_piece, &(struct restore){&t->exec, i}, err);
+            status =
+                safetensors_read(&set, have, want->type, restore_piece, &(struct restore){&t->exec, i}, err);
     }
     safetensors_close(&set);
     return status;
@@ -228,12 +232,14 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct bump 
         if (!is_saved(x, state)) continue;
         char name[200];
         tape_tensor_name(tape, i, name, sizeof name);
-        struct safetensors_entry e = {.name = bump_copy(store, name, strlen(name)), .type = x->type, .ndim = x->ndim};
+        struct safetensors_entry e = {
+            .name = bump_copy(store, name, strlen(name)), .type = x->type, .ndim = x->ndim};
         memcpy(e.dim, x->dim, sizeof x->dim);
         if (!e.name) break;
         (*ids)[*count] = i, (*entries)[(*count)++] = e;
     }
-    return *count == n ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
+    return *count == n ? PLIM_OK
+                       : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
 }
 
 static enum plim_status save_set(struct trainer *t, bool state, const char *dir, struct plim_error *err)
@@ -244,13 +250,15 @@ static enum plim_status save_set(struct trainer *t, bool state, const char *dir,
     int *ids = NULL;
     size_t count = 0;
     char *piece = malloc(PIECE);
-    enum plim_status status = piece ? list_entries(t, state, &store, &entries, &ids, &count, err)
-                                    : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
+    enum plim_status status =
+        piece ? list_entries(t, state, &store, &entries, &ids, &count, err)
+              : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
     if (status == PLIM_OK) status = file_make_dirs(dir, err);
     if (status == PLIM_OK) {
         status = safetensors_writer_begin(&w, dir, entries, count, UINT64_MAX, err);
         if (status == PLIM_OK) {
-            for (size_t i = 0; i < count && status == PLIM_OK; i++) status = stream_tensor(t, ids[i], &w, piece, err);
+            for (size_t i = 0; i < count && status == PLIM_OK; i++)
+                status = stream_tensor(t, ids[i], &w, piece, err);
             if (status == PLIM_OK)
                 status = safetensors_writer_end(&w, err);
             else
@@ -275,7 +283,8 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct pl
     if (status != PLIM_OK) return status;
     text = (struct strbuf)STRBUF_INIT;
     strbuf_addf(&text, "{\"step\":%lld,\"updates\":%lld,\"position\":%llu,\"seed\":%llu,", (long long)t->step,
-                (long long)t->updates, (unsigned long long)t->loader.position, (unsigned long long)t->loader.seed);
+                (long long)t->updates, (unsigned long long)t->loader.position,
+                (unsigned long long)t->loader.seed);
     write_identity(t->job, &text);
     strbuf_addf(&text, ",\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld},\"schedule\":", t->scaler.scale,
                 (long long)t->scaler.good_steps);
@@ -341,7 +350,8 @@ static enum plim_status take_name(const char *temp, const char *path, struct pli
 {
     if (!rename(temp, path)) return file_sync_parent(path, err);
     if (errno != ENOTEMPTY && errno != EEXIST)
-        return plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path, strerror(errno));
+        return plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path,
+                         strerror(errno));
     if (renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_EXCHANGE))
         return plim_fail(err, PLIM_IO, "%s: is in the way: %s; remove it or choose another output.dir", path,
                          strerror(errno));
@@ -355,7 +365,8 @@ enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, str
     const char *dir = t->job->output_dir;
     char temp[512], state[560];
     snprintf(path, size, "%s/" PREFIX "%08lld", dir, (long long)t->step);
-    if (t->step > 0 && t->saved_step == t->step) return PLIM_OK; /* resumed and stopped again at the same step */
+    if (t->step > 0 && t->saved_step == t->step)
+        return PLIM_OK; /* resumed and stopped again at the same step */
     snprintf(temp, sizeof temp, "%s/" TEMP PREFIX "%08lld", dir, (long long)t->step);
     snprintf(state, sizeof state, "%s/state", temp);
     remove_tree(temp, 2);
@@ -366,7 +377,8 @@ enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, str
     if (status == PLIM_OK) status = take_name(temp, path, err);
     if (status != PLIM_OK) {
         remove_tree(temp, 2);
-        plim_error_prefix(err, "checkpoint of step %lld not saved, earlier ones are intact", (long long)t->step);
+        plim_error_prefix(err, "checkpoint of step %lld not saved, earlier ones are intact",
+                          (long long)t->step);
         return status;
     }
     t->saved_step = t->step;

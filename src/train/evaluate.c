@@ -20,14 +20,16 @@ static enum plim_status fit_eval(struct trainer *t, int64_t rows, int64_t *batch
         tape_release(tape);
         if (status != PLIM_OK) return status;
     }
-    return plim_fail(err, PLIM_NO_FIT, "evaluation of one row does not fit the training plan; raise the budget");
+    return plim_fail(err, PLIM_NO_FIT,
+                     "evaluation of one row does not fit the training plan; raise the budget");
 }
 
-enum plim_status evaluate_rows(struct exec *exec, struct dataset *data, int64_t rows, int64_t batch, double sum[2],
-                               struct plim_error *err)
+enum plim_status evaluate_rows(struct exec *exec, struct dataset *data, int64_t rows, int64_t batch,
+                               double sum[2], struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
-    int ids = tape_find(tape, "ids", -1), targets = tape_find(tape, "targets", -1), pos = tape_find(tape, "pos", -1);
+    int ids = tape_find(tape, "ids", -1), targets = tape_find(tape, "targets", -1),
+        pos = tape_find(tape, "pos", -1);
     struct loader loader = {.data = data, .in_order = true};
     int64_t tokens, time = dataset_time(data);
     for (int64_t first = 0; first < rows; first += batch) {
@@ -37,7 +39,8 @@ enum plim_status evaluate_rows(struct exec *exec, struct dataset *data, int64_t 
             loader_fill(&loader, n, exec_host(exec, ids), wanted, exec_host(exec, pos), &tokens, err);
         if (status != PLIM_OK) return status;
         int32_t *id = exec_host(exec, ids), *at = exec_host(exec, pos);
-        for (int64_t i = n * time; i < batch * time; i++) id[i] = 0, wanted[i] = -1, at[i] = (int32_t)(i % time);
+        for (int64_t i = n * time; i < batch * time; i++)
+            id[i] = 0, wanted[i] = -1, at[i] = (int32_t)(i % time);
         status = exec_loop(exec, first > 0, err);
         if (status != PLIM_OK) return status;
     }

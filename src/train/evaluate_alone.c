@@ -8,7 +8,8 @@
 /* More tokens than this at once make no matrix multiply faster. */
 #define ENOUGH_TOKENS 4096
 
-static enum plim_status refuse(const struct evaluation *e, const char *dir, struct plim_error *err) {
+static enum plim_status refuse(const struct evaluation *e, const char *dir, struct plim_error *err)
+{
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)e->total);
     bytes_format(have, (uint64_t)e->budget);
@@ -23,7 +24,8 @@ static enum plim_status refuse(const struct evaluation *e, const char *dir, stru
 /* The largest batch that fits; halved until one does. */
 static enum plim_status fit(const struct job *job, const struct device *device, const char *dir,
                             struct evaluation *e, struct tape *tape, struct layout *layout,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     struct layout_options options = {.facts = &device->facts, .accumulation = 2};
     int64_t batch = ENOUGH_TOKENS / job->max_length;
     for (batch = batch > e->rows ? e->rows : batch < 1 ? 1 : batch;; batch /= 2) {
@@ -45,7 +47,8 @@ static enum plim_status fit(const struct job *job, const struct device *device, 
 
 static enum plim_status run(const struct job *job, struct device *device, const char *dir,
                             struct dataset *data, const struct tape *tape, const struct layout *layout,
-                            struct evaluation *e, struct plim_error *err) {
+                            struct evaluation *e, struct plim_error *err)
+{
     struct exec exec;
     double sum[2] = {0};
     enum plim_status status = device->ops->commit(device, (size_t)layout->arena_bytes, err);
@@ -62,7 +65,8 @@ static enum plim_status run(const struct job *job, struct device *device, const 
 }
 
 enum plim_status evaluate_alone(struct job *job, struct device *device, const char *dir, int64_t rows,
-                                struct evaluation *out, struct plim_error *err) {
+                                struct evaluation *out, struct plim_error *err)
+{
     const struct string_list *files = job->validation.count ? &job->validation : &job->train;
     struct plan_request request;
     struct dataset *data = NULL;

@@ -41,17 +41,20 @@ struct exporter {
     double out[BLOCK];
 };
 
-static bool is_floating(enum dtype type) {
+static bool is_floating(enum dtype type)
+{
     return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
 }
 
-static void stream_close(struct stream *s) {
+static void stream_close(struct stream *s)
+{
     if (s->fd >= 0) close(s->fd);
     *s = (struct stream){-1, NULL};
 }
 
 static enum plim_status stream_read(struct stream *s, const struct safetensor *t, int64_t first, void *out,
-                                    int64_t n, struct plim_error *err) {
+                                    int64_t n, struct plim_error *err)
+{
     size_t size = dtype_size(t->type);
     if (!s->path || strcmp(s->path, t->path)) {
         stream_close(s);
@@ -64,7 +67,8 @@ static enum plim_status stream_read(struct stream *s, const struct safetensor *t
 
 /* The master that knows more bits of this parameter, or NULL. */
 static const struct safetensor *find_master(const struct exporter *e, const struct safetensor *t,
-                                            struct plim_error *err) {
+                                            struct plim_error *err)
+{
     char name[256];
     if (!e->has_state || (t->type != DT_BF16 && t->type != DT_F16)) return NULL;
     snprintf(name, sizeof name, "master(%s)", t->name);
@@ -81,7 +85,8 @@ static const struct safetensor *find_master(const struct exporter *e, const stru
 
 /* Elements [first, first + n) of a tensor in the type to be written; returns where they are. */
 static const void *convert(struct exporter *e, const struct safetensor *t, const struct safetensor *m,
-                           enum dtype type, int64_t n) {
+                           enum dtype type, int64_t n)
+{
     if (!m) {
         if (t->type == type) return e->raw;
         dtype_convert(e->out, type, e->raw, t->type, n);
@@ -99,7 +104,8 @@ static const void *convert(struct exporter *e, const struct safetensor *t, const
 }
 
 static enum plim_status export_tensor(struct exporter *e, size_t index, struct safetensors_writer *w,
-                                      struct plim_error *err) {
+                                      struct plim_error *err)
+{
     const struct safetensor *t = &e->params.tensors[index];
     enum dtype type = e->entries[index].type;
     struct plim_error mismatch = {0};
@@ -119,7 +125,8 @@ static enum plim_status export_tensor(struct exporter *e, size_t index, struct s
 }
 
 /* What will be written: the same names and shapes, floating types changed. */
-static enum plim_status list_entries(struct exporter *e, struct plim_error *err) {
+static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
+{
     uint64_t most = 0;
     e->entries = calloc(e->params.count + 1, sizeof *e->entries);
     if (!e->entries) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an export was listed");
@@ -141,7 +148,8 @@ static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
 }
 
 static enum plim_status write_config(const struct model_spec *spec, enum dtype type, const char *dir,
-                                     struct plim_error *err) {
+                                     struct plim_error *err)
+{
     struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
     strbuf_addf(&path, "%s/config.json", dir);
     hf_config_write(spec, type, &text);
@@ -154,7 +162,8 @@ static enum plim_status write_config(const struct model_spec *spec, enum dtype t
 }
 
 static enum plim_status write_all(struct exporter *e, const struct model_spec *spec, const char *dir,
-                                  uint64_t shard_bytes, struct plim_error *err) {
+                                  uint64_t shard_bytes, struct plim_error *err)
+{
     struct safetensors_writer w;
     enum plim_status status =
         safetensors_writer_begin(&w, dir, e->entries, e->params.count, shard_bytes, err);
@@ -171,7 +180,8 @@ static enum plim_status write_all(struct exporter *e, const struct model_spec *s
 /* --- the folder -------------------------------------------------------------------------------------------
  */
 
-static bool is_empty(const char *dir) {
+static bool is_empty(const char *dir)
+{
     DIR *d = opendir(dir);
     bool empty = true;
     if (!d) return false;
@@ -181,7 +191,8 @@ static bool is_empty(const char *dir) {
     return empty;
 }
 
-static enum plim_status check_target(const char *from, const char *to, bool force, struct plim_error *err) {
+static enum plim_status check_target(const char *from, const char *to, bool force, struct plim_error *err)
+{
     struct stat a, b;
     if (stat(to, &b)) return PLIM_OK;
     if (!S_ISDIR(b.st_mode))
@@ -196,7 +207,8 @@ static enum plim_status check_target(const char *from, const char *to, bool forc
 
 /* Into a folder beside the target, which then takes its name. */
 static enum plim_status write_new(struct exporter *e, const struct model_spec *spec, const char *to,
-                                  uint64_t shard_bytes, struct plim_error *err) {
+                                  uint64_t shard_bytes, struct plim_error *err)
+{
     struct strbuf temp = STRBUF_INIT;
     size_t n = strlen(to);
     while (n > 1 && to[n - 1] == '/') n--;
@@ -216,7 +228,8 @@ static enum plim_status write_new(struct exporter *e, const struct model_spec *s
     return status;
 }
 
-static enum plim_status open_source(struct exporter *e, const char *from, struct plim_error *err) {
+static enum plim_status open_source(struct exporter *e, const char *from, struct plim_error *err)
+{
     struct strbuf state = STRBUF_INIT;
     enum plim_status status = safetensors_open(from, &e->params, err);
     if (status != PLIM_OK) return status;
@@ -231,7 +244,8 @@ static enum plim_status open_source(struct exporter *e, const char *from, struct
 }
 
 enum plim_status export_model(const char *from, const char *to, const struct export_options *options,
-                              struct exported *out, struct plim_error *err) {
+                              struct exported *out, struct plim_error *err)
+{
     struct model_spec spec;
     *out = (struct exported){.type = DT_F32};
     struct exporter *e = calloc(1, sizeof *e);

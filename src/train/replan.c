@@ -33,7 +33,8 @@ static int counterpart(const struct tape *in, const struct tape *from, int id, i
     for (int k = 0; k < in->ntensors; k++) {
         int i = (hint + k) % in->ntensors;
         const struct tensor *y = &in->tensors[i];
-        if (!holds_something(y) || y->cls != x->cls || y->layer != x->layer || strcmp(y->label, x->label)) continue;
+        if (!holds_something(y) || y->cls != x->cls || y->layer != x->layer || strcmp(y->label, x->label))
+            continue;
         if ((x->owner < 0) != (y->owner < 0)) continue;
         if (x->owner < 0) return i;
         const struct tensor *a = &from->tensors[x->owner], *b = &in->tensors[y->owner];
@@ -101,7 +102,8 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     enum plim_status status =
         m.piece ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
     uint64_t far_bytes = (uint64_t)next->layout.far_bytes[TIER_DISK];
-    if (status == PLIM_OK && far_bytes && !t->far) status = far_open(t->job->output_dir, far_bytes, &t->far, err);
+    if (status == PLIM_OK && far_bytes && !t->far)
+        status = far_open(t->job->output_dir, far_bytes, &t->far, err);
     if (status == PLIM_OK && next->layout.arena_bytes > t->plan.layout.arena_bytes)
         status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
     if (status == PLIM_OK) {

@@ -134,7 +134,9 @@ void schedule_observe(struct schedule *s, enum schedule_event event, double loss
 
 void schedule_save(const struct schedule *s, struct strbuf *out)
 {
-    strbuf_addf(out, "{\"lr\":%.17g,\"good\":%lld,\"bad\":%lld,\"cool\":%lld,\"warm\":%lld,\"resets_left\":%lld,\"seen\":%lld",
+    strbuf_addf(out,
+                "{\"lr\":%.17g,\"good\":%lld,\"bad\":%lld,\"cool\":%lld,\"warm\":%lld,\"resets_left\":%lld,"
+                "\"seen\":%lld",
                 s->lr, (long long)s->good, (long long)s->bad, (long long)s->cool, (long long)s->warm,
                 (long long)s->resets_left, (long long)s->seen);
     if (isfinite(s->best)) strbuf_addf(out, ",\"best\":%.17g", s->best);

@@ -58,8 +58,8 @@ enum plim_status trainer_check_budget(const struct job *job, const struct plan_r
     bytes_format(overhead, (uint64_t)request->overhead);
     bytes_format(budget, (uint64_t)request->budget);
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: key 'budget': %s is below what the program itself takes (%s); raise the budget", job->name,
-                     budget, overhead);
+                     "%s: key 'budget': %s is below what the program itself takes (%s); raise the budget",
+                     job->name, budget, overhead);
 }
 
 enum plim_status trainer_open_files(const struct job *job, const char *key, const struct string_list *files,
@@ -104,12 +104,14 @@ static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
     ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
     enum plim_status status = PLIM_OK;
     if (t->request.facts->is_host)
-        status = ledger_reserve(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->request.overhead, err);
+        status =
+            ledger_reserve(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->request.overhead, err);
     if (status != PLIM_OK) return status;
     t->reserved_overhead = t->request.facts->is_host ? t->request.overhead : 0;
     if (t->plan.layout.far_bytes[TIER_DISK])
         status = far_open(t->job->output_dir, (uint64_t)t->plan.layout.far_bytes[TIER_DISK], &t->far, err);
-    if (status == PLIM_OK) status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
+    if (status == PLIM_OK)
+        status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     t->planned_peak = t->plan.total;
     return status;
 }
@@ -131,7 +133,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     if (status == PLIM_OK) status = trainer_check_budget(job, &t->request, err);
     if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
     if (status == PLIM_NO_FIT && err)
-        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text, job->name);
+        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
+                  job->name);
     if (status == PLIM_OK) {
         t->planned_peak = t->plan.total;
         trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
@@ -140,7 +143,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     if (status == PLIM_OK) status = trainer_bind(t, err);
     if (status == PLIM_OK) status = saved ? checkpoint_restore(saved, t, err) : weights_start(t, err);
     if (status == PLIM_OK && saved)
-        trainer_tell(t, &(struct train_event){.kind = TRAIN_RESUMED, .step = t->step, .text = checkpoint_path(saved)});
+        trainer_tell(
+            t, &(struct train_event){.kind = TRAIN_RESUMED, .step = t->step, .text = checkpoint_path(saved)});
     checkpoint_close(saved);
     if (status != PLIM_OK) {
         trainer_close(t);
@@ -157,7 +161,8 @@ void trainer_close(struct trainer *t)
     dataset_close(t->data);
     dataset_close(t->validation);
     t->device->ops->commit(t->device, 0, NULL);
-    if (t->reserved_overhead) ledger_release(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->reserved_overhead);
+    if (t->reserved_overhead)
+        ledger_release(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->reserved_overhead);
     plan_release(&t->plan);
     free(t);
 }
@@ -201,7 +206,8 @@ static enum plim_status run_window(struct trainer *t, bool *finished, struct pli
 
 /* A loss that is not a number is the end, unless the scaler knows what to do about it: nothing is saved over the
  * checkpoints there are. */
-static enum plim_status not_finite(const struct trainer *t, const char *what, double loss, struct plim_error *err)
+static enum plim_status not_finite(const struct trainer *t, const char *what, double loss,
+                                   struct plim_error *err)
 {
     return plim_fail(err, PLIM_BAD_INPUT,
                      "step %lld: the %s is not finite (loss %g); lower training.learning_rate or set "
@@ -215,7 +221,8 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
     enum plim_status status = exec_read(&t->exec, t->loss, loss, 0, sizeof loss, err);
     event->loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
-    if (status == PLIM_OK && !t->scaler.active && !isfinite(event->loss)) return not_finite(t, "loss", event->loss, err);
+    if (status == PLIM_OK && !t->scaler.active && !isfinite(event->loss))
+        return not_finite(t, "loss", event->loss, err);
     if (status == PLIM_OK) status = exec_update(&t->exec, err);
     if (status == PLIM_OK && t->clip >= 0) status = exec_read(&t->exec, t->clip, clip, 0, sizeof clip, err);
     if (status != PLIM_OK) return status;
@@ -230,7 +237,8 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     return PLIM_OK;
 }
 
-enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool *finished, struct plim_error *err)
+enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool *finished,
+                              struct plim_error *err)
 {
     double start = clock_seconds();
     int64_t rows = t->request.rows, tokens = loader_tokens_ahead(&t->loader, rows);
@@ -265,7 +273,8 @@ static enum plim_status save_and_tell(struct trainer *t, struct plim_error *err)
 {
     char path[512];
     enum plim_status status = checkpoint_save(t, path, sizeof path, err);
-    if (status == PLIM_OK) trainer_tell(t, &(struct train_event){.kind = TRAIN_SAVED, .step = t->step, .text = path});
+    if (status == PLIM_OK)
+        trainer_tell(t, &(struct train_event){.kind = TRAIN_SAVED, .step = t->step, .text = path});
     return status;
 }
 

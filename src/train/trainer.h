@@ -97,7 +97,7 @@ struct trainer {
     struct profile thresholds;
     int64_t step;    /* optimizer steps done */
     int64_t updates; /* of them, taken (not skipped) */
-    bool torn;       /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
+    bool torn; /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
     int64_t saved_step; /* of the checkpoint that holds the present state, when it is `step`; 0: none */
     int next_change;
     int64_t planned_peak, reserved_overhead;
@@ -116,7 +116,8 @@ enum plim_status trainer_step(struct trainer *trainer, struct train_event *event
                               struct plim_error *err);
 
 /* Mean loss over the validation files, inside the arena the training plan has. */
-enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens, struct plim_error *err);
+enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,
+                                  struct plim_error *err);
 
 /* Another budget between two steps: plan, move what must move, give pages back (replan.c). */
 enum plim_status trainer_replan(struct trainer *trainer, int64_t budget, struct plim_error *err);

@@ -90,7 +90,8 @@ def budget_cases(folder, path):
     refused("a budget of words", ["plan", path, "--budget", "lots"], ["--budget", "lots"], folder)
     refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "raise"], folder)
     refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "raise"], folder)
-    refused("a budget that holds nothing but the program", ["train", path, "--budget", "3700KiB"], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
+    program = plim.plan(path)[0]["by_class"]["overhead"]
+    refused("a budget that holds little but the program", ["train", path, "--budget", program + 200000], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
     refused("a budget-at without a step", ["train", path, "--budget-at", "40MiB"], ["--budget-at", "STEP=BYTES"], folder)
 
 

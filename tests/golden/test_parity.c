@@ -107,8 +107,8 @@ static double relative_error(const float *a, const float *b, int64_t n)
 }
 
 /* Error of a device tensor of any floating type against the golden one; *allowed is what bf16 may have. */
-static double error_of(struct model_rig *rig, const struct golden *g, int id, const char *name, const char *key,
-                       double *allowed)
+static double error_of(struct model_rig *rig, const struct golden *g, int id, const char *name,
+                       const char *key, double *allowed)
 {
     char err_key[256];
     int64_t count;
@@ -128,7 +128,8 @@ static double error_of(struct model_rig *rig, const struct golden *g, int id, co
     return error;
 }
 
-static void check_error(const char *name, const char *what, double error, double torch_bf16, enum precision precision)
+static void check_error(const char *name, const char *what, double error, double torch_bf16,
+                        enum precision precision)
 {
     double limit = precision == PRECISION_F32 ? FP32_TOLERANCE : BF16_SLACK * torch_bf16;
     if (!(error <= limit)) fail_msg("%s: %s: error %.3g, allowed %.3g", name, what, error, limit);
@@ -140,8 +141,10 @@ static void check_logits(const char *name, enum precision precision)
     struct model_rig rig;
     double torch;
     golden_open(&g, name);
-    rig_open(&rig, &(struct rig_options){.model = g.model, .batch = g.batch, .time = g.time, .head = HEAD_LOGITS,
-                                         .precision = precision});
+    rig_open(
+        &rig,
+        &(struct rig_options){
+            .model = g.model, .batch = g.batch, .time = g.time, .head = HEAD_LOGITS, .precision = precision});
     write_batch(&rig, &g, false);
     assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
     double error = error_of(&rig, &g, tape_find(&rig.tape, "logits", -1), "logits", "logits", &torch);
@@ -156,8 +159,9 @@ static void check_gradients(const char *name, enum precision precision)
     struct model_rig rig;
     double sum_ours = 0, sum_torch = 0, worst = 0;
     golden_open(&g, name);
-    rig_open(&rig, &(struct rig_options){.model = g.model, .batch = g.batch, .time = g.time, .grad = true,
-                                         .precision = precision});
+    rig_open(&rig,
+             &(struct rig_options){
+                 .model = g.model, .batch = g.batch, .time = g.time, .grad = true, .precision = precision});
     write_batch(&rig, &g, true);
     write_scalars(&rig, &g, 0);
     assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
@@ -171,14 +175,16 @@ static void check_gradients(const char *name, enum precision precision)
         double error = error_of(&rig, &g, i, param, key, &torch);
         if (precision == PRECISION_F32) check_error(name, key, error, torch, precision);
         /* One tensor is one draw; all of them together are the comparison. */
-        if (precision != PRECISION_F32 && error > 2 * torch) fail_msg("%s: %s: %.3g, torch %.3g", name, key, error, torch);
+        if (precision != PRECISION_F32 && error > 2 * torch)
+            fail_msg("%s: %s: %.3g, torch %.3g", name, key, error, torch);
         sum_ours += error * error, sum_torch += torch * torch, n++;
         if (error > worst) worst = error;
     }
     assert_true(n > 4);
-    if (precision != PRECISION_F32) check_error(name, "all gradients", sqrt(sum_ours / n), sqrt(sum_torch / n), precision);
-    print_message("# %s: worst gradient error %.2e, rms %.2e (torch bf16 %.2e)\n", name, worst, sqrt(sum_ours / n),
-                  sqrt(sum_torch / n));
+    if (precision != PRECISION_F32)
+        check_error(name, "all gradients", sqrt(sum_ours / n), sqrt(sum_torch / n), precision);
+    print_message("# %s: worst gradient error %.2e, rms %.2e (torch bf16 %.2e)\n", name, worst,
+                  sqrt(sum_ours / n), sqrt(sum_torch / n));
     rig_close(&rig);
     golden_close(&g);
 }
@@ -201,7 +207,8 @@ static void check_losses(const char *name, const struct rig_options *how)
             rig_read(&rig, tape_find(&rig.tape, "loss", -1), loss, sizeof loss);
             assert_int_equal(exec_update(&rig.exec, &rig.err), PLIM_OK);
             double mean = loss[0] / loss[1], error = fabs(mean - want[step]) / want[step];
-            if (!(error <= FP32_TOLERANCE)) fail_msg("%s: step %d: loss %.8f, torch %.8f", name, step, mean, want[step]);
+            if (!(error <= FP32_TOLERANCE))
+                fail_msg("%s: step %d: loss %.8f, torch %.8f", name, step, mean, want[step]);
         }
     }
     free(want);
@@ -247,7 +254,8 @@ static void test_ten_steps_under_every_trick(void **state)
     (void)state;
     for (size_t i = 0; i < NCASES; i++) {
         check_losses(cases[i], &(struct rig_options){.recompute = {RECOMPUTE_FULL, 0}});
-        check_losses(cases[i], &(struct rig_options){.recompute = {RECOMPUTE_SELECTIVE, 1}, .in_backward = true});
+        check_losses(cases[i],
+                     &(struct rig_options){.recompute = {RECOMPUTE_SELECTIVE, 1}, .in_backward = true});
     }
 }
 

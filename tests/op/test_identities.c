@@ -11,14 +11,16 @@
 #include <math.h>
 #include <string.h>
 
-static void close_to(double got, double want) {
+static void close_to(double got, double want)
+{
     if (!(fabs(got - want) <= 1e-11 * (1 + fabs(want)))) fail_msg("%.15g is not %.15g", got, want);
 }
 
 /* --- attention --------------------------------------------------------------------------------------------
  */
 
-static struct probe attention(const char *q, const char *kv, const char *pos, const char *lse) {
+static struct probe attention(const char *q, const char *kv, const char *pos, const char *lse)
+{
     struct probe r = probe_make(OP_ATTN, 1);
     r.op.attr.scale = 0.5f;
     probe_in(&r, 0, DT_F32, q);
@@ -33,7 +35,8 @@ static struct probe attention(const char *q, const char *kv, const char *pos, co
 }
 
 /* Probabilities sum to one: values that are all one come out as one. The first query sees one key only. */
-static void attention_is_an_average(void **state) {
+static void attention_is_an_average(void **state)
+{
     (void)state;
     struct probe r = attention("2 6 4 3", "2 6 2 3", "2 6", "2 4 6");
     for (int64_t i = 0; i < 2 * 6 * 2 * 3; i++) r.call.in[2].f[i] = 1;
@@ -45,7 +48,8 @@ static void attention_is_an_average(void **state) {
 }
 
 /* Query head h reads kv head h / (H / K): repeating kv heads changes nothing. */
-static void grouped_heads_are_repeated_heads(void **state) {
+static void grouped_heads_are_repeated_heads(void **state)
+{
     (void)state;
     struct probe few = attention("2 5 6 3", "2 5 2 3", "2 5", "2 6 5");
     struct probe all = attention("2 5 6 3", "2 5 6 3", "2 5", "2 6 5");
@@ -62,7 +66,8 @@ static void grouped_heads_are_repeated_heads(void **state) {
 }
 
 /* Two samples packed into one row (positions restart) attend as if each were alone. */
-static void packed_samples_are_separate(void **state) {
+static void packed_samples_are_separate(void **state)
+{
     (void)state;
     struct probe both = attention("1 7 2 3", "1 7 2 3", "1 7", "1 2 7");
     struct probe first = attention("1 4 2 3", "1 4 2 3", "1 4", "1 2 4");
@@ -79,7 +84,8 @@ static void packed_samples_are_separate(void **state) {
 }
 
 /* Appending keys one position at a time and attending over the cache equals attending over the whole row. */
-static void cache_of(int window) {
+static void cache_of(int window)
+{
     struct probe whole = attention("1 5 4 3", "1 5 2 3", "1 5", "1 4 5"),
                  append = probe_make(OP_KV_APPEND, 2);
     struct probe step = attention("1 1 4 3", "1 8 2 3", "1 1", "1 4 1");
@@ -104,14 +110,16 @@ static void cache_of(int window) {
     probe_free(&whole), probe_free(&append), probe_free(&step);
 }
 
-static void cache_is_the_whole_row(void **state) {
+static void cache_is_the_whole_row(void **state)
+{
     (void)state;
     cache_of(0);
     cache_of(2);
 }
 
 /* A query and a key rotated by their positions meet at an angle that depends on the distance alone. */
-static void rope_sees_distance(void **state) {
+static void rope_sees_distance(void **state)
+{
     (void)state;
     struct probe table = probe_make(OP_ROPE_TABLE, 3), rope = probe_make(OP_ROPE, 4);
     probe_in(&table, 0, DT_I32, "1 4");
@@ -138,7 +146,8 @@ static void rope_sees_distance(void **state) {
 /* --- norms and loss of known inputs -----------------------------------------------------------------------
  */
 
-static void norms_of_known_rows(void **state) {
+static void norms_of_known_rows(void **state)
+{
     (void)state;
     struct probe r = probe_make(OP_NORM, 5);
     probe_in(&r, 0, DT_F32, "1 4"), probe_in(&r, 1, DT_F32, "4"), probe_in(&r, 2, DT_F32, "4");
@@ -165,7 +174,8 @@ static void norms_of_known_rows(void **state) {
 }
 
 /* Equal logits: the loss of a row is log V, whatever the logits' level. */
-static void loss_of_equal_logits(void **state) {
+static void loss_of_equal_logits(void **state)
+{
     (void)state;
     struct probe r = probe_make(OP_XENT, 7);
     probe_in(&r, 0, DT_F32, "3 8"), probe_in(&r, 1, DT_I32, "3"), probe_in(&r, 2, DT_F32, "16");
@@ -181,7 +191,8 @@ static void loss_of_equal_logits(void **state) {
 /* --- the update part --------------------------------------------------------------------------------------
  */
 
-static struct probe clip(double sum, double limit, double unscale) {
+static struct probe clip(double sum, double limit, double unscale)
+{
     struct probe r = probe_make(OP_CLIP, 8);
     probe_in(&r, 0, DT_F64, "1"), probe_in(&r, 1, DT_F32, "16"), probe_out(&r, 0, DT_F32, "4");
     r.call.in[0].f[0] = sum;
@@ -191,7 +202,8 @@ static struct probe clip(double sum, double limit, double unscale) {
     return r;
 }
 
-static void clip_coefficients(void **state) {
+static void clip_coefficients(void **state)
+{
     (void)state;
     static const struct {
         double sum, limit, unscale, multiplier, norm, finite;
@@ -212,7 +224,8 @@ static void clip_coefficients(void **state) {
 
 /* With a constant gradient the corrected moments are g and g squared at every step, so each step is
  * p (1 - lr decay) - lr g / (|g| + eps). */
-static void adamw_constant_gradient(void **state) {
+static void adamw_constant_gradient(void **state)
+{
     (void)state;
     const double lr = 0.125, g = -0.75;
     struct probe r = probe_make(OP_ADAMW, 9);
@@ -237,7 +250,8 @@ static void adamw_constant_gradient(void **state) {
 }
 
 /* With a constant gradient momentum is the geometric sum g (1 - b^n) / (1 - b). */
-static void sgd_of(bool nesterov) {
+static void sgd_of(bool nesterov)
+{
     const double lr = 0.125, g = -0.75, beta = 0.75;
     struct probe r = probe_make(OP_SGD, 10);
     r.op.attr = (struct op_attr){.beta1 = 0.75f, .nesterov = nesterov};
@@ -258,14 +272,16 @@ static void sgd_of(bool nesterov) {
     probe_free(&r);
 }
 
-static void sgd_constant_gradient(void **state) {
+static void sgd_constant_gradient(void **state)
+{
     (void)state;
     sgd_of(false);
     sgd_of(true);
 }
 
 /* One plain step with decay and a clip coefficient; then the same step refused. */
-static void sgd_decay_clip_skip(void **state) {
+static void sgd_decay_clip_skip(void **state)
+{
     (void)state;
     struct probe r = probe_make(OP_SGD, 11);
     r.op.attr.decay = 0.25f;
@@ -283,7 +299,8 @@ static void sgd_decay_clip_skip(void **state) {
     probe_free(&r);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_an_average),     cmocka_unit_test(grouped_heads_are_repeated_heads),
         cmocka_unit_test(packed_samples_are_separate), cmocka_unit_test(cache_is_the_whole_row),

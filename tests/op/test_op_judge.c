@@ -17,36 +17,37 @@
 /* --- faults -----------------------------------------------------------------------------------------------
  */
 
-static const struct tensor *out_desc(const struct kernel_call *call) {
-    return call->desc[OP_MAX_IN];
-}
+static const struct tensor *out_desc(const struct kernel_call *call) { return call->desc[OP_MAX_IN]; }
 
-static void run_right(const struct kernel_call *call) {
-    reference_kernels[call->op->kind].run(call);
-}
+static void run_right(const struct kernel_call *call) { reference_kernels[call->op->kind].run(call); }
 
-static void writes_past_output(const struct kernel_call *call) {
+static void writes_past_output(const struct kernel_call *call)
+{
     run_right(call);
     ((char *)call->out[0])[tensor_bytes(out_desc(call))] ^= 1;
 }
 
-static void writes_before_output(const struct kernel_call *call) {
+static void writes_before_output(const struct kernel_call *call)
+{
     run_right(call);
     ((char *)call->out[0])[-1] ^= 1;
 }
 
-static void writes_past_workspace(const struct kernel_call *call) {
+static void writes_past_workspace(const struct kernel_call *call)
+{
     run_right(call);
     ((char *)call->work)[reference_bytes(call->desc)] ^= 1;
 }
 
-static void changes_input(const struct kernel_call *call) {
+static void changes_input(const struct kernel_call *call)
+{
     run_right(call);
     ((char *)call->in[0])[0] ^= 1;
 }
 
 /* Leaves the last element as it found it. */
-static void forgets_last(const struct kernel_call *call) {
+static void forgets_last(const struct kernel_call *call)
+{
     size_t size = dtype_size(out_desc(call)->type), at = (size_t)tensor_bytes(out_desc(call)) - size;
     char last[8];
     memcpy(last, (char *)call->out[0] + at, size);
@@ -55,21 +56,24 @@ static void forgets_last(const struct kernel_call *call) {
 }
 
 /* Off by one unit in the last place of bf16, as truncation instead of rounding would be. */
-static void truncates(const struct kernel_call *call) {
+static void truncates(const struct kernel_call *call)
+{
     run_right(call);
     uint16_t *y = call->out[0];
     if (out_desc(call)->type != DT_BF16) return;
     for (int64_t i = 0; i < tensor_count(out_desc(call)); i++) y[i] -= (y[i] & 0x7fff) > 0;
 }
 
-static void always_overwrites(const struct kernel_call *call) {
+static void always_overwrites(const struct kernel_call *call)
+{
     struct kernel_call other = *call;
     other.accumulate = false;
     run_right(&other);
 }
 
 /* Relative error of 1e-5: far too much for fp32. */
-static void is_sloppy(const struct kernel_call *call) {
+static void is_sloppy(const struct kernel_call *call)
+{
     run_right(call);
     float *y = call->out[0];
     if (out_desc(call)->type != DT_F32) return;
@@ -77,13 +81,15 @@ static void is_sloppy(const struct kernel_call *call) {
 }
 
 /* Writes output 0 before it has read its inputs. */
-static void not_in_place(const struct kernel_call *call) {
+static void not_in_place(const struct kernel_call *call)
+{
     memset(call->out[0], 0, (size_t)tensor_bytes(out_desc(call)));
     run_right(call);
 }
 
 /* Attributes that are not looked at. */
-static void with_attr(const struct kernel_call *call, const struct op_attr *attr) {
+static void with_attr(const struct kernel_call *call, const struct op_attr *attr)
+{
     struct kernel_call other = *call;
     struct op op = *call->op;
     op.attr = *attr;
@@ -91,38 +97,44 @@ static void with_attr(const struct kernel_call *call, const struct op_attr *attr
     run_right(&other);
 }
 
-static void ignores_window(const struct kernel_call *call) {
+static void ignores_window(const struct kernel_call *call)
+{
     struct op_attr attr = call->op->attr;
     attr.window = 0;
     with_attr(call, &attr);
 }
 
-static void window_off_by_one(const struct kernel_call *call) {
+static void window_off_by_one(const struct kernel_call *call)
+{
     struct op_attr attr = call->op->attr;
     attr.window += attr.window > 0;
     with_attr(call, &attr);
 }
 
-static void ignores_inverse(const struct kernel_call *call) {
+static void ignores_inverse(const struct kernel_call *call)
+{
     struct op_attr attr = call->op->attr;
     attr.inverse = false;
     with_attr(call, &attr);
 }
 
-static void ignores_decay(const struct kernel_call *call) {
+static void ignores_decay(const struct kernel_call *call)
+{
     struct op_attr attr = call->op->attr;
     attr.decay = 0;
     with_attr(call, &attr);
 }
 
-static void ignores_nesterov(const struct kernel_call *call) {
+static void ignores_nesterov(const struct kernel_call *call)
+{
     struct op_attr attr = call->op->attr;
     attr.nesterov = false;
     with_attr(call, &attr);
 }
 
 /* Samples packed into a row see each other. */
-static void ignores_packing(const struct kernel_call *call) {
+static void ignores_packing(const struct kernel_call *call)
+{
     int slot = call->op->kind == OP_ATTN ? 3 : 6;
     const struct tensor *pos = call->desc[slot];
     struct kernel_call other = *call;
@@ -135,7 +147,8 @@ static void ignores_packing(const struct kernel_call *call) {
 /* --- what the suite says ----------------------------------------------------------------------------------
  */
 
-static bool passes(const struct op_case *c, struct device *dev) {
+static bool passes(const struct op_case *c, struct device *dev)
+{
     struct op_result r, again;
     char why[200];
     bool good = op_run(c, dev, 0, &r, why, sizeof why) && op_compare(c, &r, why, sizeof why) <= 1;
@@ -151,7 +164,8 @@ static bool passes(const struct op_case *c, struct device *dev) {
 enum { CASES = 30 };
 
 /* Whether some of a few cases of the op find the fault; without a fault all must pass. */
-static bool finds(int kind, kernel_run *fault) {
+static bool finds(int kind, kernel_run *fault)
+{
     struct kernel kernels[OP_KIND_COUNT];
     struct device dev = {.kernels = kernels};
     bool found = false;
@@ -166,13 +180,15 @@ static bool finds(int kind, kernel_run *fault) {
     return found;
 }
 
-static void right_kernels_pass(void **state) {
+static void right_kernels_pass(void **state)
+{
     (void)state;
     for (int kind = 0; kind < OP_KIND_COUNT; kind++) assert_false(finds(kind, run_right));
 }
 
 /* With address sanitizer these are caught by the sanitizer itself, which ends the program. */
-static void stray_writes_are_found(void **state) {
+static void stray_writes_are_found(void **state)
+{
     (void)state;
 #if defined(__SANITIZE_ADDRESS__)
     skip();
@@ -189,44 +205,51 @@ static void stray_writes_are_found(void **state) {
     }
 }
 
-static void changed_inputs_are_found(void **state) {
+static void changed_inputs_are_found(void **state)
+{
     (void)state;
     assert_true(finds(OP_LINEAR, changes_input));
     assert_true(finds(OP_EMBED, changes_input));
 }
 
-static void forgotten_elements_are_found(void **state) {
+static void forgotten_elements_are_found(void **state)
+{
     (void)state;
     for (int kind = 0; kind < OP_KIND_COUNT; kind++)
         if (kind != OP_KV_APPEND && kind != OP_CLIP) assert_true(finds(kind, forgets_last));
 }
 
-static void wrong_rounding_is_found(void **state) {
+static void wrong_rounding_is_found(void **state)
+{
     static const int kinds[] = {OP_NORM, OP_LINEAR, OP_ROPE, OP_SWIGLU, OP_ADD, OP_LINEAR_DX, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], truncates));
 }
 
-static void lost_accumulation_is_found(void **state) {
+static void lost_accumulation_is_found(void **state)
+{
     static const int kinds[] = {OP_XENT, OP_EMBED_BWD, OP_NORM_BWD, OP_LINEAR_DW, OP_SUMSQ};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         assert_true(finds(kinds[i], always_overwrites));
 }
 
-static void sloppy_arithmetic_is_found(void **state) {
+static void sloppy_arithmetic_is_found(void **state)
+{
     static const int kinds[] = {OP_NORM, OP_LINEAR, OP_ROPE, OP_SWIGLU, OP_GELU_BWD, OP_LINEAR_DW, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], is_sloppy));
 }
 
-static void broken_sharing_is_found(void **state) {
+static void broken_sharing_is_found(void **state)
+{
     static const int kinds[] = {OP_ROPE, OP_SWIGLU, OP_GELU, OP_ADD, OP_SWIGLU_BWD, OP_ADAMW, OP_SGD};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], not_in_place));
 }
 
-static void ignored_attributes_are_found(void **state) {
+static void ignored_attributes_are_found(void **state)
+{
     static const struct {
         int kind;
         kernel_run *fault;
@@ -241,7 +264,8 @@ static void ignored_attributes_are_found(void **state) {
         if (!finds(rows[i].kind, rows[i].fault)) fail_msg("row %zu: %s", i, op_row(rows[i].kind)->name);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_kernels_pass),           cmocka_unit_test(stray_writes_are_found),
         cmocka_unit_test(changed_inputs_are_found),     cmocka_unit_test(forgotten_elements_are_found),

@@ -32,7 +32,8 @@ struct suite {
 };
 
 /* The reference behind the kernel interface: no threads, no memory of its own. */
-static enum plim_status open_reference(int threads, struct device **out, struct plim_error *err) {
+static enum plim_status open_reference(int threads, struct device **out, struct plim_error *err)
+{
     (void)threads;
     struct device *dev = calloc(1, sizeof *dev);
     if (!dev) return plim_fail(err, PLIM_NO_MEMORY, "no memory for a device");
@@ -46,19 +47,22 @@ static const struct backend {
     enum plim_status (*open)(int threads, struct device **out, struct plim_error *err);
 } backends[] = {{"cpu", device_cpu_open}, {"reference", open_reference}};
 
-static long setting(const char *name, long otherwise) {
+static long setting(const char *name, long otherwise)
+{
     const char *text = getenv(name);
     return text && *text ? strtol(text, NULL, 10) : otherwise;
 }
 
-static const struct backend *chosen_backend(void) {
+static const struct backend *chosen_backend(void)
+{
     const char *name = getenv("OP_DEVICE");
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
         if (!strcmp(backends[i].name, name && *name ? name : "cpu")) return &backends[i];
     return NULL;
 }
 
-static int open_suite(void **state) {
+static int open_suite(void **state)
+{
     static struct suite suite;
     const struct backend *backend = chosen_backend();
     struct plim_error err = {.text = "OP_DEVICE: write cpu or reference"};
@@ -73,21 +77,24 @@ static int open_suite(void **state) {
     return -1;
 }
 
-static void close_device(struct device *dev) {
+static void close_device(struct device *dev)
+{
     if (dev && dev->ops)
         dev->ops->close(dev);
     else
         free(dev);
 }
 
-static int close_suite(void **state) {
+static int close_suite(void **state)
+{
     struct suite *suite = *state;
     close_device(suite->one);
     close_device(suite->many);
     return 0;
 }
 
-static _Noreturn void complain(const struct op_case *c, const char *where, const char *why) {
+static _Noreturn void complain(const struct op_case *c, const char *where, const char *why)
+{
     char text[512];
     fail_msg("%s\n    %s: %s", op_case_text(c, text, sizeof text), where, why);
     abort();
@@ -95,7 +102,8 @@ static _Noreturn void complain(const struct op_case *c, const char *where, const
 
 /* A second run that must give the first one's bits. */
 static void run_again(const struct op_case *c, struct device *dev, unsigned in_place,
-                      const struct op_result *first, const char *where) {
+                      const struct op_result *first, const char *where)
+{
     struct op_result r;
     char why[200] = "";
     if (!op_run(c, dev, in_place, &r, why, sizeof why)) complain(c, where, why);
@@ -103,7 +111,8 @@ static void run_again(const struct op_case *c, struct device *dev, unsigned in_p
     op_result_release(&r);
 }
 
-static double run_case(const struct suite *suite, int kind, int index, enum dtype *type) {
+static double run_case(const struct suite *suite, int kind, int index, enum dtype *type)
+{
     struct op_case c;
     struct op_result r;
     char why[200] = "";
@@ -127,7 +136,8 @@ static double run_case(const struct suite *suite, int kind, int index, enum dtyp
     return worst;
 }
 
-static void run_op(void **state, int kind) {
+static void run_op(void **state, int kind)
+{
     const struct suite *suite = *state;
     double worst[DT_COUNT] = {0};
     if (!suite->many->kernels[kind].run) {
@@ -174,12 +184,11 @@ static void run_op(void **state, int kind) {
     X(store, OP_STORE)
 
 #define TEST(name, kind)                                                                                     \
-    static void op_##name(void **state) {                                                                    \
-        run_op(state, kind);                                                                                 \
-    }
+    static void op_##name(void **state) { run_op(state, kind); }
 OPS(TEST)
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
 #define ROW(name, kind) cmocka_unit_test(op_##name),
     const struct CMUnitTest tests[] = {OPS(ROW)};
     _Static_assert(sizeof tests / sizeof tests[0] == OP_KIND_COUNT, "one test per op");

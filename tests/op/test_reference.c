@@ -21,7 +21,8 @@
  */
 
 /* Central differences of the forward op against a gradient of its input `slot`. */
-static void check_gradient(struct probe *forward, int slot, const double *grad) {
+static void check_gradient(struct probe *forward, int slot, const double *grad)
+{
     const double h = 1e-5;
     int64_t n = tensor_count(&forward->desc[slot]);
     double *x = forward->call.in[slot].f, largest = 0;
@@ -39,7 +40,8 @@ static void check_gradient(struct probe *forward, int slot, const double *grad) 
     }
 }
 
-static void embed_gradient(void **state) {
+static void embed_gradient(void **state)
+{
     (void)state;
     struct probe f = probe_make(OP_EMBED, 1), b = probe_make(OP_EMBED_BWD, 2);
     probe_in(&f, 0, DT_I32, "2 5");
@@ -57,7 +59,8 @@ static void embed_gradient(void **state) {
     probe_free(&f), probe_free(&b);
 }
 
-static void norm_gradient_of(bool layer, bool bias) {
+static void norm_gradient_of(bool layer, bool bias)
+{
     struct probe f = probe_make(OP_NORM, 3), b = probe_make(OP_NORM_BWD, 4);
     f.op.attr.layer_norm = b.op.attr.layer_norm = layer;
     f.op.attr.eps = b.op.attr.eps = 1e-2f;
@@ -80,12 +83,14 @@ static void norm_gradient_of(bool layer, bool bias) {
     probe_free(&f), probe_free(&b);
 }
 
-static void norm_gradient(void **state) {
+static void norm_gradient(void **state)
+{
     (void)state;
     for (int i = 0; i < 4; i++) norm_gradient_of(i & 1, i & 2);
 }
 
-static void linear_gradient_of(bool kn) {
+static void linear_gradient_of(bool kn)
+{
     struct probe f = probe_make(OP_LINEAR, 5), dx = probe_make(OP_LINEAR_DX, 6),
                  dw = probe_make(OP_LINEAR_DW, 7);
     f.op.attr.weight_kn = dx.op.attr.weight_kn = dw.op.attr.weight_kn = kn;
@@ -111,14 +116,16 @@ static void linear_gradient_of(bool kn) {
     probe_free(&f), probe_free(&dx), probe_free(&dw);
 }
 
-static void linear_gradient(void **state) {
+static void linear_gradient(void **state)
+{
     (void)state;
     linear_gradient_of(false);
     linear_gradient_of(true);
 }
 
 /* The gradient of a rotation is the rotation back. */
-static void rope_gradient(void **state) {
+static void rope_gradient(void **state)
+{
     (void)state;
     struct probe f = probe_make(OP_ROPE, 8), b = probe_make(OP_ROPE, 9);
     b.op.attr.inverse = true;
@@ -137,7 +144,8 @@ static void rope_gradient(void **state) {
     probe_free(&f), probe_free(&b);
 }
 
-static void attn_gradient_of(const int *pos, int window) {
+static void attn_gradient_of(const int *pos, int window)
+{
     struct probe f = probe_make(OP_ATTN, 10), b = probe_make(OP_ATTN_BWD, 11);
     f.op.attr = b.op.attr = (struct op_attr){.scale = 0.7f, .window = window};
     probe_in(&f, 0, DT_F32, "2 5 4 3");
@@ -162,7 +170,8 @@ static void attn_gradient_of(const int *pos, int window) {
     probe_free(&f), probe_free(&b);
 }
 
-static void attn_gradient(void **state) {
+static void attn_gradient(void **state)
+{
     (void)state;
     attn_gradient_of((const int[]){0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, 0);
     attn_gradient_of((const int[]){0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, 2);
@@ -171,7 +180,8 @@ static void attn_gradient(void **state) {
 }
 
 /* Ops on equal elements: `inputs` operands, and a backward op that takes dy first. */
-static void each_gradient_of(int kind, int backward, int inputs) {
+static void each_gradient_of(int kind, int backward, int inputs)
+{
     struct probe f = probe_make(kind, 12), b = probe_make(backward, 13);
     for (int i = 0; i < inputs; i++) probe_in(&f, i, DT_F32, "5 9");
     probe_out(&f, 0, DT_F32, "5 9");
@@ -184,14 +194,16 @@ static void each_gradient_of(int kind, int backward, int inputs) {
     probe_free(&f), probe_free(&b);
 }
 
-static void activation_gradients(void **state) {
+static void activation_gradients(void **state)
+{
     (void)state;
     each_gradient_of(OP_SWIGLU, OP_SWIGLU_BWD, 2);
     each_gradient_of(OP_GELU, OP_GELU_BWD, 1);
 }
 
 /* The loss op makes its own gradient, times scalars[LOSS_GRAD]; ignored rows have none. */
-static void xent_gradient(void **state) {
+static void xent_gradient(void **state)
+{
     (void)state;
     struct probe f = probe_make(OP_XENT, 14);
     probe_in(&f, 0, DT_F32, "6 11");
@@ -211,7 +223,8 @@ static void xent_gradient(void **state) {
     probe_free(&f);
 }
 
-static void split_gradient(void **state) {
+static void split_gradient(void **state)
+{
     (void)state;
     struct probe f = probe_make(OP_SPLIT3, 15), b = probe_make(OP_JOIN3, 16);
     probe_in(&f, 0, DT_F32, "2 3 24");
@@ -227,7 +240,8 @@ static void split_gradient(void **state) {
  */
 
 /* Running a probe with input `slot` present adds that input to output 0. */
-static void adds_input(struct probe *r, int slot) {
+static void adds_input(struct probe *r, int slot)
+{
     int64_t n = tensor_count(probe_out_desc(r, 0));
     double *plain = malloc((size_t)n * sizeof *plain), *addend = r->call.in[slot].f;
     assert_non_null(plain);
@@ -241,7 +255,8 @@ static void adds_input(struct probe *r, int slot) {
     free(plain);
 }
 
-static void addends(void **state) {
+static void addends(void **state)
+{
     (void)state;
     struct probe dx = probe_make(OP_LINEAR_DX, 20), norm = probe_make(OP_NORM_BWD, 21);
     probe_in(&dx, 0, DT_F32, "6 4"), probe_in(&dx, 1, DT_F32, "4 5"), probe_in(&dx, 2, DT_F32, "6 5");
@@ -256,7 +271,8 @@ static void addends(void **state) {
 
 /* Running twice with accumulation gives twice the overwriting result, in each of the first `outs` outputs
  * from `first`. */
-static void doubles(struct probe *r, int first, int outs) {
+static void doubles(struct probe *r, int first, int outs)
+{
     double once[OP_MAX_OUT][64];
     r->call.accumulate = false;
     probe_run(r);
@@ -270,7 +286,8 @@ static void doubles(struct probe *r, int first, int outs) {
     probe_free(r);
 }
 
-static void accumulation(void **state) {
+static void accumulation(void **state)
+{
     (void)state;
     struct probe embed = probe_make(OP_EMBED_BWD, 22), norm = probe_make(OP_NORM_BWD, 23);
     struct probe linear = probe_make(OP_LINEAR_DW, 24), sumsq = probe_make(OP_SUMSQ, 25),
@@ -291,7 +308,8 @@ static void accumulation(void **state) {
     doubles(&xent, 0, 1);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_gradient),  cmocka_unit_test(norm_gradient),
         cmocka_unit_test(linear_gradient), cmocka_unit_test(rope_gradient),

@@ -29,7 +29,8 @@ struct sliced {
     bool by_row[OPERANDS];
 };
 
-static int64_t letter_size(char letter, const struct op *op) {
+static int64_t letter_size(char letter, const struct op *op)
+{
     switch (letter) {
     case 'R':
         return ROWS;
@@ -50,7 +51,8 @@ static int64_t letter_size(char letter, const struct op *op) {
     }
 }
 
-static enum dtype letter_type(char letter, enum dtype compute) {
+static enum dtype letter_type(char letter, enum dtype compute)
+{
     switch (letter) {
     case 'f':
     case 'g':
@@ -64,7 +66,8 @@ static enum dtype letter_type(char letter, enum dtype compute) {
     }
 }
 
-static void fill(struct sliced *s, int i) {
+static void fill(struct sliced *s, int i)
+{
     const struct tensor *t = &s->desc[i];
     int64_t n = tensor_count(t);
     s->data[i] = aligned_alloc(64, ((size_t)tensor_bytes(t) + 63) / 64 * 64);
@@ -79,7 +82,8 @@ static void fill(struct sliced *s, int i) {
     }
 }
 
-static void make_operand(struct sliced *s, int i, const char *pattern) {
+static void make_operand(struct sliced *s, int i, const char *pattern)
+{
     const char *dims = pattern + 1 + (pattern[1] == '#');
     struct tensor t = {
         .label = "t", .layer = -1, .type = letter_type(pattern[0], s->type), .view_of = -1, .owner = -1};
@@ -91,7 +95,8 @@ static void make_operand(struct sliced *s, int i, const char *pattern) {
     fill(s, i);
 }
 
-static void make(struct sliced *s, int kind, enum dtype type, bool variant) {
+static void make(struct sliced *s, int kind, enum dtype type, bool variant)
+{
     const struct op_row *row = op_row(kind);
     *s = (struct sliced){.op = tape_op(kind, -1), .type = type};
     s->op.attr.layer_norm = s->op.attr.weight_kn = variant;
@@ -101,12 +106,14 @@ static void make(struct sliced *s, int kind, enum dtype type, bool variant) {
         make_operand(s, OP_MAX_IN + i, row->out[i]), s->op.out[i] = OP_MAX_IN + i;
 }
 
-static void release(struct sliced *s) {
+static void release(struct sliced *s)
+{
     for (int i = 0; i < OPERANDS; i++) free(s->data[i]);
 }
 
 /* Rows [begin, end), outputs into `out`. */
-static void run(struct sliced *s, struct device *dev, int64_t begin, int64_t end, void *const *out) {
+static void run(struct sliced *s, struct device *dev, int64_t begin, int64_t end, void *const *out)
+{
     struct tensor desc[OPERANDS];
     struct kernel_call call = {.op = &s->op, .accumulate = begin > 0, .team = dev->team};
     const struct kernel *kernel = &dev->kernels[s->op.kind];
@@ -129,7 +136,8 @@ static void run(struct sliced *s, struct device *dev, int64_t begin, int64_t end
     free(call.work);
 }
 
-static void check(int kind, enum dtype type, bool variant, struct device *dev) {
+static void check(int kind, enum dtype type, bool variant, struct device *dev)
+{
     struct sliced s;
     void *whole[OP_MAX_OUT] = {0}, *parts[OP_MAX_OUT] = {0};
     make(&s, kind, type, variant);
@@ -152,7 +160,8 @@ static void check(int kind, enum dtype type, bool variant, struct device *dev) {
     release(&s);
 }
 
-static void slices_equal_the_whole(void **state) {
+static void slices_equal_the_whole(void **state)
+{
     static const int kinds[] = {OP_EMBED,     OP_NORM,     OP_LINEAR,    OP_XENT,
                                 OP_EMBED_BWD, OP_NORM_BWD, OP_LINEAR_DX, OP_LINEAR_DW};
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -166,7 +175,8 @@ static void slices_equal_the_whole(void **state) {
     dev->ops->close(dev);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {cmocka_unit_test(slices_equal_the_whole)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,23 +6,38 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-const char *const rig_small[] = {"model.architecture=llama", "model.vocab_size=512", "model.hidden_size=128",
-                                 "model.intermediate_size=352", "model.num_layers=6", "model.num_attention_heads=4",
-                                 "model.num_key_value_heads=2", "data.max_length=128", "training.batch_size=8",
-                                 "training.gradient_accumulation_steps=2", NULL};
-const char *const rig_gpt2[] = {"model.architecture=gpt2", "model.vocab_size=50257", "model.hidden_size=768",
-                                "model.num_layers=12", "model.num_attention_heads=12", "data.max_length=1024",
-                                "training.batch_size=32", "training.mixed_precision=bf16", NULL};
-const char *const rig_llama_1b[] = {"model.architecture=llama", "model.vocab_size=128256", "model.hidden_size=2048",
-                                    "model.intermediate_size=8192", "model.num_layers=16",
-                                    "model.num_attention_heads=32", "model.num_key_value_heads=8",
-                                    "model.tie_word_embeddings=true", "data.max_length=2048", "training.batch_size=16",
+const char *const rig_small[] = {"model.architecture=llama",
+                                 "model.vocab_size=512",
+                                 "model.hidden_size=128",
+                                 "model.intermediate_size=352",
+                                 "model.num_layers=6",
+                                 "model.num_attention_heads=4",
+                                 "model.num_key_value_heads=2",
+                                 "data.max_length=128",
+                                 "training.batch_size=8",
+                                 "training.gradient_accumulation_steps=2",
+                                 NULL};
+const char *const rig_gpt2[] = {
+    "model.architecture=gpt2", "model.vocab_size=50257",        "model.hidden_size=768",
+    "model.num_layers=12",     "model.num_attention_heads=12",  "data.max_length=1024",
+    "training.batch_size=32",  "training.mixed_precision=bf16", NULL};
+const char *const rig_llama_1b[] = {"model.architecture=llama",      "model.vocab_size=128256",
+                                    "model.hidden_size=2048",        "model.intermediate_size=8192",
+                                    "model.num_layers=16",           "model.num_attention_heads=32",
+                                    "model.num_key_value_heads=8",   "model.tie_word_embeddings=true",
+                                    "data.max_length=2048",          "training.batch_size=16",
                                     "training.mixed_precision=bf16", NULL};
-const char *const rig_llama_70b[] = {"model.architecture=llama", "model.vocab_size=128256", "model.hidden_size=8192",
-                                     "model.intermediate_size=28672", "model.num_layers=80",
-                                     "model.num_attention_heads=64", "model.num_key_value_heads=8",
-                                     "data.max_length=2048", "training.batch_size=64",
-                                     "training.mixed_precision=bf16", NULL};
+const char *const rig_llama_70b[] = {"model.architecture=llama",
+                                     "model.vocab_size=128256",
+                                     "model.hidden_size=8192",
+                                     "model.intermediate_size=28672",
+                                     "model.num_layers=80",
+                                     "model.num_attention_heads=64",
+                                     "model.num_key_value_heads=8",
+                                     "data.max_length=2048",
+                                     "training.batch_size=64",
+                                     "training.mixed_precision=bf16",
+                                     NULL};
 
 void rig_job(struct job *job, const char *const *keys)
 {

@@ -9,11 +9,13 @@
 #include <string.h>
 #include <cmocka.h>
 
-static void must(struct model_rig *rig, enum plim_status status) {
+static void must(struct model_rig *rig, enum plim_status status)
+{
     if (status != PLIM_OK) fail_msg("%s", rig->err.text);
 }
 
-static void build(struct model_rig *rig, const struct rig_options *o) {
+static void build(struct model_rig *rig, const struct rig_options *o)
+{
     struct model_shape shape = {.batch = o->batch, .time = o->time, .head = o->head};
     tape_init(&rig->tape);
     must(rig, model_emit(&rig->spec, &shape, &rig->tape, &rig->err));
@@ -36,7 +38,8 @@ static void build(struct model_rig *rig, const struct rig_options *o) {
         if (rig->tape.tensors[i].cls == CLASS_GRAD) rig->tape.tensors[i].flags |= TENSOR_OUTPUT;
 }
 
-void rig_open(struct model_rig *rig, const struct rig_options *o) {
+void rig_open(struct model_rig *rig, const struct rig_options *o)
+{
     memset(rig, 0, sizeof *rig);
     must(rig, hf_config_load(o->model, &rig->spec, &rig->err));
     build(rig, o);
@@ -54,19 +57,22 @@ void rig_open(struct model_rig *rig, const struct rig_options *o) {
     must(rig, weights_from_directory(&rig->exec, &rig->spec, o->model, NULL, &rig->err));
 }
 
-void rig_close(struct model_rig *rig) {
+void rig_close(struct model_rig *rig)
+{
     far_close(rig->far);
     rig->device->ops->close(rig->device);
     layout_release(&rig->layout);
     tape_release(&rig->tape);
 }
 
-void rig_write(struct model_rig *rig, const char *label, const void *data, size_t bytes) {
+void rig_write(struct model_rig *rig, const char *label, const void *data, size_t bytes)
+{
     int id = tape_find(&rig->tape, label, -1);
     if (id < 0) fail_msg("the tape has no tensor %s", label);
     must(rig, exec_write(&rig->exec, id, data, 0, (int64_t)bytes, &rig->err));
 }
 
-void rig_read(struct model_rig *rig, int tensor, void *data, size_t bytes) {
+void rig_read(struct model_rig *rig, int tensor, void *data, size_t bytes)
+{
     must(rig, exec_read(&rig->exec, tensor, data, 0, (int64_t)bytes, &rig->err));
 }

@@ -10,13 +10,15 @@
 #include <string.h>
 #include <cmocka.h>
 
-const char *golden_model(const char *name, char *buf, size_t size) {
+const char *golden_model(const char *name, char *buf, size_t size)
+{
     const char *src = getenv("SRC_DIR");
     snprintf(buf, size, "%s/tests/golden/%s", src ? src : ".", name);
     return buf;
 }
 
-static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t first_row) {
+static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t first_row)
+{
     static int32_t ids[MODEL_RUN_ROWS * MODEL_RUN_TIME], targets[MODEL_RUN_ROWS * MODEL_RUN_TIME],
         pos[MODEL_RUN_ROWS * MODEL_RUN_TIME];
     size_t bytes = (size_t)(rows * MODEL_RUN_TIME) * sizeof *ids;
@@ -30,7 +32,8 @@ static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t f
     rig_write(rig, "pos", pos, bytes);
 }
 
-static void write_scalars(struct model_rig *rig, int step) {
+static void write_scalars(struct model_rig *rig, int step)
+{
     float scalars[SCALAR_COUNT] = {0};
     scalars[SCALAR_LOSS_GRAD] = 1.0f / (MODEL_RUN_ROWS * MODEL_RUN_TIME);
     scalars[SCALAR_LR] = 1e-2f;
@@ -40,7 +43,8 @@ static void write_scalars(struct model_rig *rig, int step) {
     rig_write(rig, "step.scalars", scalars, sizeof scalars);
 }
 
-static uint64_t hash_weights(struct model_rig *rig) {
+static uint64_t hash_weights(struct model_rig *rig)
+{
     uint64_t hash = 1469598103934665603ull;
     for (int i = 0; i < rig->tape.ntensors; i++) {
         const struct tensor *t = &rig->tape.tensors[i];
@@ -55,7 +59,8 @@ static uint64_t hash_weights(struct model_rig *rig) {
     return hash;
 }
 
-void model_run(struct model_run *run, const char *golden, const struct rig_options *options, int steps) {
+void model_run(struct model_run *run, const char *golden, const struct rig_options *options, int steps)
+{
     struct model_rig rig;
     struct rig_options o = *options;
     char path[512];
@@ -81,6 +86,7 @@ void model_run(struct model_run *run, const char *golden, const struct rig_optio
     rig_close(&rig);
 }
 
-bool model_run_same(const struct model_run *a, const struct model_run *b) {
+bool model_run_same(const struct model_run *a, const struct model_run *b)
+{
     return a->weights == b->weights && a->steps == b->steps && !memcmp(a->loss, b->loss, sizeof a->loss);
 }

@@ -39,12 +39,14 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_STORE] = make_store,
 };
 
-static _Noreturn void give_up(const char *what) {
+static _Noreturn void give_up(const char *what)
+{
     fprintf(stderr, "op case: %s\n", what);
     abort();
 }
 
-static void *must_alloc(size_t bytes) {
+static void *must_alloc(size_t bytes)
+{
     void *p = malloc(bytes ? bytes : 1);
     if (!p) give_up("out of memory");
     return p;
@@ -52,36 +54,34 @@ static void *must_alloc(size_t bytes) {
 
 /* --- random numbers: splitmix64 ------------------------------------------------------------------------- */
 
-static uint64_t draw(struct op_case *c) {
+static uint64_t draw(struct op_case *c)
+{
     uint64_t z = (c->random += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
-int64_t case_below(struct op_case *c, int64_t n) {
-    return (int64_t)(draw(c) % (uint64_t)n);
-}
-bool case_flip(struct op_case *c) {
-    return draw(c) >> 63;
-}
+int64_t case_below(struct op_case *c, int64_t n) { return (int64_t)(draw(c) % (uint64_t)n); }
+bool case_flip(struct op_case *c) { return draw(c) >> 63; }
 
-double case_uniform(struct op_case *c, double low, double high) {
+double case_uniform(struct op_case *c, double low, double high)
+{
     return low + (high - low) * ((double)(draw(c) >> 11) * 0x1p-53);
 }
 
-double case_normal(struct op_case *c) {
+double case_normal(struct op_case *c)
+{
     double u = case_uniform(c, 0, 1), v = case_uniform(c, 0, 1);
     return sqrt(-2 * log(1 - u)) * cos(6.283185307179586 * v);
 }
 
-int64_t case_pick(struct op_case *c, const int64_t *from, int n) {
-    return from[case_below(c, n)];
-}
+int64_t case_pick(struct op_case *c, const int64_t *from, int n) { return from[case_below(c, n)]; }
 
 /* --- operands ------------------------------------------------------------------------------------------- */
 
-static int declare(struct op_case *c, const char *label, enum dtype type, int ndim, const int64_t *dim) {
+static int declare(struct op_case *c, const char *label, enum dtype type, int ndim, const int64_t *dim)
+{
     struct tensor t = {.label = label,
                        .layer = -1,
                        .type = type,
@@ -96,19 +96,20 @@ static int declare(struct op_case *c, const char *label, enum dtype type, int nd
 static const char *const in_names[OP_MAX_IN] = {"in0", "in1", "in2", "in3", "in4", "in5", "in6", "in7"};
 static const char *const out_names[OP_MAX_OUT] = {"out0", "out1", "out2", "out3"};
 
-const struct tensor *op_case_in(const struct op_case *c, int slot) {
+const struct tensor *op_case_in(const struct op_case *c, int slot)
+{
     return c->op.in[slot] < 0 ? NULL : &c->tape.tensors[c->op.in[slot]];
 }
 
-const struct tensor *op_case_out(const struct op_case *c, int slot) {
+const struct tensor *op_case_out(const struct op_case *c, int slot)
+{
     return c->op.out[slot] < 0 ? NULL : &c->tape.tensors[c->op.out[slot]];
 }
 
-int64_t case_count(const struct op_case *c, int slot) {
-    return tensor_count(op_case_in(c, slot));
-}
+int64_t case_count(const struct op_case *c, int slot) { return tensor_count(op_case_in(c, slot)); }
 
-static double get_any(enum dtype type, const void *image, int64_t i) {
+static double get_any(enum dtype type, const void *image, int64_t i)
+{
     switch (type) {
     case DT_F32:
         return (double)((const float *)image)[i];
@@ -123,7 +124,8 @@ static double get_any(enum dtype type, const void *image, int64_t i) {
     }
 }
 
-static void set_any(enum dtype type, void *image, int64_t i, double value) {
+static void set_any(enum dtype type, void *image, int64_t i, double value)
+{
     switch (type) {
     case DT_F32:
         ((float *)image)[i] = (float)value;
@@ -142,16 +144,19 @@ static void set_any(enum dtype type, void *image, int64_t i, double value) {
     }
 }
 
-static bool is_floating(enum dtype type) {
+static bool is_floating(enum dtype type)
+{
     return type == DT_F32 || type == DT_F64 || type == DT_BF16 || type == DT_F16;
 }
 
-static void fill(struct op_case *c, const struct tensor *t, void *image, double mean, double deviation) {
+static void fill(struct op_case *c, const struct tensor *t, void *image, double mean, double deviation)
+{
     int64_t n = tensor_count(t);
     for (int64_t i = 0; i < n; i++) set_any(t->type, image, i, mean + deviation * case_normal(c));
 }
 
-void case_in(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim) {
+void case_in(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim)
+{
     c->op.in[slot] = declare(c, in_names[slot], type, ndim, dim);
     const struct tensor *t = op_case_in(c, slot);
     c->in[slot] = must_alloc((size_t)tensor_bytes(t));
@@ -161,26 +166,30 @@ void case_in(struct op_case *c, int slot, enum dtype type, int ndim, const int64
         memset(c->in[slot], 0, (size_t)tensor_bytes(t));
 }
 
-void case_out(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim) {
+void case_out(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim)
+{
     c->op.out[slot] = declare(c, out_names[slot], type, ndim, dim);
     size_t bytes = (size_t)tensor_bytes(op_case_out(c, slot));
     c->out[slot] = must_alloc(bytes);
     memset(c->out[slot], 0xff, bytes);
 }
 
-void case_acc(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim) {
+void case_acc(struct op_case *c, int slot, enum dtype type, int ndim, const int64_t *dim)
+{
     case_out(c, slot, type, ndim, dim);
     if (c->op.accumulate == ACC_ADD) fill(c, op_case_out(c, slot), c->out[slot], 0, 1);
 }
 
-void case_same(struct op_case *c, int out_slot, int in_slot) {
+void case_same(struct op_case *c, int out_slot, int in_slot)
+{
     size_t bytes = (size_t)tensor_bytes(op_case_in(c, in_slot));
     c->op.out[out_slot] = c->op.in[in_slot];
     c->out[out_slot] = must_alloc(bytes);
     memcpy(c->out[out_slot], c->in[in_slot], bytes);
 }
 
-struct lead case_lead(struct op_case *c, int64_t max_rows) {
+struct lead case_lead(struct op_case *c, int64_t max_rows)
+{
     int64_t rows = 1 + case_below(c, case_flip(c) ? max_rows : (max_rows < 9 ? max_rows : 9));
     struct lead lead = {.ndim = 1, .dim = {rows}, .rows = rows};
     for (int64_t b = 5; b > 1; b--) {
@@ -190,33 +199,40 @@ struct lead case_lead(struct op_case *c, int64_t max_rows) {
     return lead;
 }
 
-void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width) {
+void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width)
+{
     lead.dim[lead.ndim] = width;
     case_in(c, slot, type, lead.ndim + 1, lead.dim);
 }
 
-void case_out_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width) {
+void case_out_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width)
+{
     lead.dim[lead.ndim] = width;
     case_out(c, slot, type, lead.ndim + 1, lead.dim);
 }
 
-double case_get(const struct op_case *c, int slot, int64_t i) {
+double case_get(const struct op_case *c, int slot, int64_t i)
+{
     return get_any(op_case_in(c, slot)->type, c->in[slot], i);
 }
 
-void case_set(struct op_case *c, int slot, int64_t i, double value) {
+void case_set(struct op_case *c, int slot, int64_t i, double value)
+{
     set_any(op_case_in(c, slot)->type, c->in[slot], i, value);
 }
 
-void case_set_int(struct op_case *c, int slot, int64_t i, int32_t value) {
+void case_set_int(struct op_case *c, int slot, int64_t i, int32_t value)
+{
     ((int32_t *)c->in[slot])[i] = value;
 }
 
-void case_fill(struct op_case *c, int slot, double mean, double deviation) {
+void case_fill(struct op_case *c, int slot, double mean, double deviation)
+{
     fill(c, op_case_in(c, slot), c->in[slot], mean, deviation);
 }
 
-void case_forward(struct op_case *c, int kind, const int *from, const int *to) {
+void case_forward(struct op_case *c, int kind, const int *from, const int *to)
+{
     struct op op = c->op;
     op.kind = kind;
     struct kernel_call call = {.op = &op};
@@ -228,14 +244,16 @@ void case_forward(struct op_case *c, int kind, const int *from, const int *to) {
     free(call.work);
 }
 
-void case_note(struct op_case *c, const char *fmt, ...) {
+void case_note(struct op_case *c, const char *fmt, ...)
+{
     va_list args;
     va_start(args, fmt);
     vsnprintf(c->note, sizeof c->note, fmt, args);
     va_end(args);
 }
 
-double case_magnified(const struct op_case *c, int slot, int64_t width, bool layer) {
+double case_magnified(const struct op_case *c, int slot, int64_t width, bool layer)
+{
     double most = 0;
     for (int64_t begin = 0; begin < case_count(c, slot); begin += width) {
         double sum = 0, squares = 0, top = 0;
@@ -250,11 +268,10 @@ double case_magnified(const struct op_case *c, int slot, int64_t width, bool lay
     return most;
 }
 
-double sum_error(int64_t n) {
-    return F32_UNIT * (4 + 4 * sqrt((double)n));
-}
+double sum_error(int64_t n) { return F32_UNIT * (4 + 4 * sqrt((double)n)); }
 
-double dtype_unit(enum dtype type) {
+double dtype_unit(enum dtype type)
+{
     switch (type) {
     case DT_F32:
         return 0x1p-24;
@@ -269,7 +286,8 @@ double dtype_unit(enum dtype type) {
     }
 }
 
-double dtype_tiny(enum dtype type) {
+double dtype_tiny(enum dtype type)
+{
     switch (type) {
     case DT_F32:
     case DT_BF16:
@@ -283,7 +301,8 @@ double dtype_tiny(enum dtype type) {
 
 /* --- the case ------------------------------------------------------------------------------------------- */
 
-void op_case_make(struct op_case *c, int kind, uint64_t seed, int index) {
+void op_case_make(struct op_case *c, int kind, uint64_t seed, int index)
+{
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     struct plim_error err = {0};
     *c = (struct op_case){.kind = kind, .index = index, .seed = seed, .type = types[index % 3]};
@@ -297,13 +316,15 @@ void op_case_make(struct op_case *c, int kind, uint64_t seed, int index) {
     if (op_check(&c->tape, &c->op, &err) != PLIM_OK) give_up(err.text);
 }
 
-void op_case_release(struct op_case *c) {
+void op_case_release(struct op_case *c)
+{
     for (int i = 0; i < OP_MAX_IN; i++) free(c->in[i]);
     for (int i = 0; i < OP_MAX_OUT; i++) free(c->out[i]);
     tape_release(&c->tape);
 }
 
-static int put_operand(char *buf, size_t size, const struct tensor *t) {
+static int put_operand(char *buf, size_t size, const struct tensor *t)
+{
     int used = snprintf(buf, size, " %s:%s[", t->label, dtype_name(t->type));
     for (int i = 0; i < t->ndim && (size_t)used < size; i++)
         used += snprintf(buf + used, size - (size_t)used, "%s%lld", i ? "," : "", (long long)t->dim[i]);
@@ -311,7 +332,8 @@ static int put_operand(char *buf, size_t size, const struct tensor *t) {
     return used;
 }
 
-const char *op_case_text(const struct op_case *c, char *buf, size_t size) {
+const char *op_case_text(const struct op_case *c, char *buf, size_t size)
+{
     int used = snprintf(buf, size, "%s case %d (OP_SEED=%llu): %s;", op_row(c->kind)->name, c->index,
                         (unsigned long long)c->seed, c->note);
     for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT && (size_t)used < size; i++) {

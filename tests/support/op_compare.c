@@ -9,7 +9,8 @@
 #include <string.h>
 
 /* The case as a kernel call whose outputs are given images; nothing runs on it, it is only read. */
-static struct kernel_call call_of(const struct op_case *c, void *const *out) {
+static struct kernel_call call_of(const struct op_case *c, void *const *out)
+{
     struct kernel_call call = {.op = &c->op, .accumulate = c->op.accumulate == ACC_ADD};
     for (int i = 0; i < OP_MAX_IN; i++) call.desc[i] = op_case_in(c, i), call.in[i] = c->in[i];
     for (int i = 0; i < OP_MAX_OUT; i++) call.desc[OP_MAX_IN + i] = op_case_out(c, i), call.out[i] = out[i];
@@ -17,18 +18,18 @@ static struct kernel_call call_of(const struct op_case *c, void *const *out) {
 }
 
 /* A u16 master was joined with its weight: it is as fine as fp32. */
-static enum dtype fineness(const struct tensor *t) {
-    return t->type == DT_U16 ? DT_F32 : t->type;
-}
+static enum dtype fineness(const struct tensor *t) { return t->type == DT_U16 ? DT_F32 : t->type; }
 
-static double rms_of(const double *x, int64_t n) {
+static double rms_of(const double *x, int64_t n)
+{
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += isfinite(x[i]) ? x[i] * x[i] : 0;
     return sqrt(sum / (double)n);
 }
 
 /* Error of one element in units of its tolerance. */
-static double judge(const struct op_case *c, int slot, double got, double want, double rms) {
+static double judge(const struct op_case *c, int slot, double got, double want, double rms)
+{
     enum dtype type = fineness(op_case_out(c, slot));
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : (double)INFINITY;
     if (got == want) return 0;
@@ -40,7 +41,8 @@ static double judge(const struct op_case *c, int slot, double got, double want, 
 }
 
 static double compare_reals(const struct op_case *c, int slot, const double *got, const double *want,
-                            char *why, size_t size) {
+                            char *why, size_t size)
+{
     int64_t n = tensor_count(op_case_out(c, slot)), at = 0;
     double worst = 0, rms = rms_of(want, n), errors = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -64,7 +66,8 @@ static double compare_reals(const struct op_case *c, int slot, const double *got
 }
 
 static double compare_ints(int slot, const int32_t *got, const int32_t *want, int64_t n, char *why,
-                           size_t size) {
+                           size_t size)
+{
     for (int64_t i = 0; i < n; i++) {
         if (got[i] == want[i]) continue;
         snprintf(why, size, "output %d element %lld: %d, reference %d", slot, (long long)i, got[i], want[i]);
@@ -74,7 +77,8 @@ static double compare_ints(int slot, const int32_t *got, const int32_t *want, in
 }
 
 /* An fp16 weight is its master rounded, whatever the master's own error. */
-static double compare_rounding(const struct op_case *c, const struct op_result *r, char *why, size_t size) {
+static double compare_rounding(const struct op_case *c, const struct op_result *r, char *why, size_t size)
+{
     int master = c->kind == OP_ADAMW ? 3 : (c->kind == OP_SGD ? 2 : -1);
     if (master < 0 || c->type != DT_F16 || !r->out[master] || c->exact) return 0;
     for (int64_t i = 0; i < tensor_count(op_case_out(c, 0)); i++) {
@@ -85,7 +89,8 @@ static double compare_rounding(const struct op_case *c, const struct op_result *
     return 0;
 }
 
-double op_compare(const struct op_case *c, const struct op_result *r, char *why, size_t size) {
+double op_compare(const struct op_case *c, const struct op_result *r, char *why, size_t size)
+{
     struct kernel_call before = call_of(c, c->out), after = call_of(c, r->out);
     struct ref_call want, got;
     size_t bytes = reference_bytes(before.desc);
@@ -111,7 +116,8 @@ double op_compare(const struct op_case *c, const struct op_result *r, char *why,
 }
 
 bool op_same(const struct op_case *c, const struct op_result *a, const struct op_result *b, char *why,
-             size_t size) {
+             size_t size)
+{
     for (int i = 0; i < OP_MAX_OUT; i++) {
         const struct tensor *t = op_case_out(c, i);
         if (!t) continue;

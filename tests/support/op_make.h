@@ -24,9 +24,7 @@ int64_t case_pick(struct op_case *c, const int64_t *from, int n);
     case_pick(c, (const int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
 
 #define DIMS(...)                                                                                            \
-    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) {                           \
-        __VA_ARGS__                                                                                          \
-    }
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 
 /* Declare an operand. Floating inputs are filled with normal numbers of deviation 1, integer ones with zero;
  * outputs with 0xff, or with normal numbers by case_acc when the op adds to them. */

@@ -9,7 +9,8 @@ struct heads {
 };
 
 /* Shapes whose reference costs at most `limit` multiplications of query with key. */
-static struct heads any_heads(struct op_case *c, bool cached, double limit) {
+static struct heads any_heads(struct op_case *c, bool cached, double limit)
+{
     struct heads s = {.batch = PICK(c, 1, 2, 3), .time = PICK(c, 1, 2, 5, 13, 31, 64, 67, 128, 131, 200)};
     s.kv_heads = PICK(c, 1, 2, 3);
     s.heads = s.kv_heads * PICK(c, 1, 1, 2, 3, 4);
@@ -25,19 +26,22 @@ static struct heads any_heads(struct op_case *c, bool cached, double limit) {
     return s;
 }
 
-static void heads_in(struct op_case *c, int slot, const struct heads *s, bool query, bool keys) {
+static void heads_in(struct op_case *c, int slot, const struct heads *s, bool query, bool keys)
+{
     case_in(c, slot, c->type,
             DIMS(s->batch, keys ? s->keys : s->time, query ? s->heads : s->kv_heads, s->size));
 }
 
-static void heads_out(struct op_case *c, int slot, const struct heads *s, bool query, bool keys) {
+static void heads_out(struct op_case *c, int slot, const struct heads *s, bool query, bool keys)
+{
     case_out(c, slot, c->type,
              DIMS(s->batch, keys ? s->keys : s->time, query ? s->heads : s->kv_heads, s->size));
 }
 
 /* With a cache: consecutive, from wherever the row has got to. Without: from 0, restarting where samples are
  * packed into one row. */
-static void fill_pos(struct op_case *c, int slot, const struct heads *s, bool packed) {
+static void fill_pos(struct op_case *c, int slot, const struct heads *s, bool packed)
+{
     for (int64_t b = 0; b < s->batch; b++) {
         int64_t pos = c->op.attr.cached ? case_below(c, s->keys - s->time + 1) : 0;
         for (int64_t t = 0; t < s->time; t++, pos++) {
@@ -48,7 +52,8 @@ static void fill_pos(struct op_case *c, int slot, const struct heads *s, bool pa
 }
 
 /* Window, packing and heat (how far scores spread), which forward and backward share. */
-static double any_mask(struct op_case *c, const struct heads *s, int q, int pos) {
+static double any_mask(struct op_case *c, const struct heads *s, int q, int pos)
+{
     bool packed = !c->op.attr.cached && case_flip(c);
     int64_t window = case_flip(c) ? 0 : PICK(c, 1, 4, 17, 64, 100, 1000);
     double heat = (double)PICK(c, 1, 1, 3, 10);
@@ -61,11 +66,13 @@ static double any_mask(struct op_case *c, const struct heads *s, int q, int pos)
 }
 
 /* Kernels may round probabilities to the compute type before they multiply with them. */
-static double attn_error(const struct op_case *c, const struct heads *s, double heat) {
+static double attn_error(const struct op_case *c, const struct heads *s, double heat)
+{
     return 2 * dtype_unit(c->type) + sum_error(s->size) * (1 + heat) + sum_error(s->keys);
 }
 
-void make_attn(struct op_case *c) {
+void make_attn(struct op_case *c)
+{
     struct heads s = any_heads(c, case_below(c, 3) == 0, 4e6);
     heads_in(c, 0, &s, true, false);
     heads_in(c, 1, &s, false, true);
@@ -80,7 +87,8 @@ void make_attn(struct op_case *c) {
     c->scale[1] = 1 + 3 * heat;
 }
 
-void make_attn_bwd(struct op_case *c) {
+void make_attn_bwd(struct op_case *c)
+{
     struct heads s = any_heads(c, false, 2e6);
     for (int i = 0; i < 5; i++) heads_in(c, i, &s, i != 2 && i != 3, false);
     case_in(c, 5, DT_F32, DIMS(s.batch, s.heads, s.time));
@@ -96,7 +104,8 @@ void make_attn_bwd(struct op_case *c) {
     c->scale[2] = 0.5; /* keys that many queries see have larger gradients than most */
 }
 
-void make_rope_table(struct op_case *c) {
+void make_rope_table(struct op_case *c)
+{
     int64_t batch = PICK(c, 1, 2, 3), time = PICK(c, 1, 7, 64, 131), half = PICK(c, 1, 8, 16, 40, 64);
     int64_t furthest = PICK(c, 10, 200, 4096, 100000);
     case_in(c, 0, DT_I32, DIMS(batch, time));
@@ -110,7 +119,8 @@ void make_rope_table(struct op_case *c) {
     case_note(c, "positions below %d", (int)furthest);
 }
 
-void make_rope(struct op_case *c) {
+void make_rope(struct op_case *c)
+{
     struct heads s = any_heads(c, false, 1e6);
     c->op.attr.inverse = case_flip(c);
     heads_in(c, 0, &s, true, false);
@@ -129,7 +139,8 @@ void make_rope(struct op_case *c) {
     case_note(c, "%s", c->op.attr.inverse ? "inverse" : "");
 }
 
-void make_kv_append(struct op_case *c) {
+void make_kv_append(struct op_case *c)
+{
     struct heads s = any_heads(c, true, 1e6);
     for (int i = 0; i < 2; i++) heads_in(c, i, &s, false, false);
     case_in(c, 2, DT_I32, DIMS(s.batch, s.time));
@@ -140,7 +151,8 @@ void make_kv_append(struct op_case *c) {
     c->exact = true;
 }
 
-void make_split3(struct op_case *c) {
+void make_split3(struct op_case *c)
+{
     struct heads s = any_heads(c, false, 1e6);
     s.size = PICK(c, 1, 3, 16, 80);
     case_in(c, 0, c->type, DIMS(s.batch, s.time, 3 * s.heads * s.size));
@@ -148,7 +160,8 @@ void make_split3(struct op_case *c) {
     c->exact = true;
 }
 
-void make_join3(struct op_case *c) {
+void make_join3(struct op_case *c)
+{
     struct heads s = any_heads(c, false, 1e6);
     s.size = PICK(c, 1, 3, 16, 80);
     for (int i = 0; i < 3; i++) heads_in(c, i, &s, true, false);

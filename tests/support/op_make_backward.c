@@ -3,11 +3,10 @@
 
 #include <math.h>
 
-static int64_t any_width(struct op_case *c) {
-    return PICK(c, 1, 2, 3, 7, 16, 31, 37, 64, 97, 129, 200, 257);
-}
+static int64_t any_width(struct op_case *c) { return PICK(c, 1, 2, 3, 7, 16, 31, 37, 64, 97, 129, 200, 257); }
 
-void make_embed_bwd(struct op_case *c) {
+void make_embed_bwd(struct op_case *c)
+{
     struct lead lead = case_lead(c, 300);
     int64_t vocab = PICK(c, 1, 7, 53, 1000), width = any_width(c);
     case_in(c, 0, DT_I32, lead.ndim, lead.dim);
@@ -18,13 +17,15 @@ void make_embed_bwd(struct op_case *c) {
     c->scale[0] = sqrt(1 + (double)lead.rows / (double)vocab);
 }
 
-static double largest_rstd(const struct op_case *c, int64_t rows, bool layer) {
+static double largest_rstd(const struct op_case *c, int64_t rows, bool layer)
+{
     double most = 0;
     for (int64_t r = 0; r < rows; r++) most = fmax(most, case_get(c, 3, layer ? 2 * r + 1 : r));
     return most;
 }
 
-void make_norm_bwd(struct op_case *c) {
+void make_norm_bwd(struct op_case *c)
+{
     static const int from[] = {1, 2, -1};
     bool layer = case_flip(c), bias = layer && case_flip(c), add = case_flip(c);
     struct lead lead = case_lead(c, 300);
@@ -58,7 +59,8 @@ struct sizes {
     int64_t m, k;
 };
 
-static struct sizes any_sizes(struct op_case *c, const int64_t max_rows) {
+static struct sizes any_sizes(struct op_case *c, const int64_t max_rows)
+{
     struct sizes s = {.lead = case_lead(c, max_rows)};
     s.m = PICK(c, 1, 5, 16, 37, 64, 101, 257, 300);
     s.k = PICK(c, 1, 3, 16, 32, 67, 128, 131);
@@ -67,7 +69,8 @@ static struct sizes any_sizes(struct op_case *c, const int64_t max_rows) {
     return s;
 }
 
-void make_linear_dx(struct op_case *c) {
+void make_linear_dx(struct op_case *c)
+{
     struct sizes s = any_sizes(c, 200);
     bool kn = c->op.attr.weight_kn;
     case_in_rows(c, 0, c->type, s.lead, s.m);
@@ -78,7 +81,8 @@ void make_linear_dx(struct op_case *c) {
     c->scale[0] = sqrt((double)s.m);
 }
 
-void make_linear_dw(struct op_case *c) {
+void make_linear_dw(struct op_case *c)
+{
     struct sizes s = any_sizes(c, 600);
     bool kn = c->op.attr.weight_kn;
     case_in_rows(c, 0, c->type, s.lead, s.m);
@@ -89,7 +93,8 @@ void make_linear_dw(struct op_case *c) {
     c->scale[0] = c->scale[1] = sqrt((double)s.lead.rows);
 }
 
-void make_swiglu_bwd(struct op_case *c) {
+void make_swiglu_bwd(struct op_case *c)
+{
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
     for (int i = 0; i < 3; i++) case_in_rows(c, i, c->type, lead, width);
@@ -99,7 +104,8 @@ void make_swiglu_bwd(struct op_case *c) {
     c->scale[0] = c->scale[1] = 0.1; /* where the gate is shut, results are nothing beside their inputs */
 }
 
-void make_gelu_bwd(struct op_case *c) {
+void make_gelu_bwd(struct op_case *c)
+{
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
     for (int i = 0; i < 2; i++) case_in_rows(c, i, c->type, lead, width);

@@ -3,15 +3,15 @@
 
 #include <math.h>
 
-static int64_t any_width(struct op_case *c) {
-    return PICK(c, 1, 2, 3, 7, 16, 31, 37, 64, 97, 129, 200, 257);
-}
+static int64_t any_width(struct op_case *c) { return PICK(c, 1, 2, 3, 7, 16, 31, 37, 64, 97, 129, 200, 257); }
 
-static void fill_ids(struct op_case *c, int slot, int64_t vocab) {
+static void fill_ids(struct op_case *c, int slot, int64_t vocab)
+{
     for (int64_t i = 0; i < case_count(c, slot); i++) case_set_int(c, slot, i, (int32_t)case_below(c, vocab));
 }
 
-void make_embed(struct op_case *c) {
+void make_embed(struct op_case *c)
+{
     struct lead lead = case_lead(c, 200);
     int64_t vocab = PICK(c, 1, 7, 53, 1000), width = any_width(c);
     bool add = case_flip(c);
@@ -24,7 +24,8 @@ void make_embed(struct op_case *c) {
     c->exact = !add;
 }
 
-void make_norm(struct op_case *c) {
+void make_norm(struct op_case *c)
+{
     bool layer = case_flip(c), bias = layer && case_flip(c); /* RMSNorm has no bias */
     struct lead lead = case_lead(c, 150);
     int64_t width =
@@ -43,7 +44,8 @@ void make_norm(struct op_case *c) {
     case_note(c, "%s mean %.2f deviation %.2f", layer ? "layer" : "rms", offset * size, size);
 }
 
-void make_linear(struct op_case *c) {
+void make_linear(struct op_case *c)
+{
     struct lead lead = case_lead(c, 200);
     int64_t m = PICK(c, 1, 3, 16, 37, 64, 101, 131, 256), k = PICK(c, 1, 5, 16, 32, 67, 128, 257, 300, 523);
     bool kn = case_flip(c), bias = case_flip(c), add = case_flip(c);
@@ -58,7 +60,8 @@ void make_linear(struct op_case *c) {
     case_note(c, "weight %s", kn ? "[in,out]" : "[out,in]");
 }
 
-void make_swiglu(struct op_case *c) {
+void make_swiglu(struct op_case *c)
+{
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
     for (int i = 0; i < 2; i++) case_in_rows(c, i, c->type, lead, width);
@@ -68,7 +71,8 @@ void make_swiglu(struct op_case *c) {
     c->scale[0] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
 }
 
-void make_gelu(struct op_case *c) {
+void make_gelu(struct op_case *c)
+{
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
     case_in_rows(c, 0, c->type, lead, width);
@@ -78,7 +82,8 @@ void make_gelu(struct op_case *c) {
     c->scale[0] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
 }
 
-void make_add(struct op_case *c) {
+void make_add(struct op_case *c)
+{
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
     for (int i = 0; i < 2; i++) case_in_rows(c, i, c->type, lead, width);
@@ -86,7 +91,8 @@ void make_add(struct op_case *c) {
     c->inner[0] = 2 * F32_UNIT;
 }
 
-void make_xent(struct op_case *c) {
+void make_xent(struct op_case *c)
+{
     struct lead lead = case_lead(c, 70);
     int64_t vocab = PICK(c, 2, 17, 64, 101, 500, 1000, 4099);
     double heat = (double)PICK(c, 1, 5, 20), ignored = 0.5 * (double)PICK(c, 0, 0, 1, 2);

@@ -4,14 +4,16 @@
 #include <math.h>
 
 /* Sizes around block and vector boundaries, 1-d or 2-d. */
-static struct lead any_size(struct op_case *c) {
+static struct lead any_size(struct op_case *c)
+{
     int64_t n = PICK(c, 1, 3, 15, 16, 17, 255, 1000, 4095, 4096, 4097, 12289, 20000);
     struct lead lead = {.ndim = 1, .dim = {n}, .rows = n};
     if (n % 5 == 0) lead = (struct lead){.ndim = 2, .dim = {5, n / 5}, .rows = n};
     return lead;
 }
 
-void make_sumsq(struct op_case *c) {
+void make_sumsq(struct op_case *c)
+{
     struct lead size = any_size(c);
     case_in(c, 0, DT_F32, size.ndim, size.dim);
     case_fill(c, 0, 0, pow(10, (double)PICK(c, -4, 0, 0, 4)));
@@ -19,7 +21,8 @@ void make_sumsq(struct op_case *c) {
     c->inner[0] = 32 * F32_UNIT;
 }
 
-void make_clip(struct op_case *c) {
+void make_clip(struct op_case *c)
+{
     static const double sums[] = {0, 1e-12, 0.25, 4, 1e6, 1e30};
     double sum = case_below(c, 4) ? sums[case_below(c, 6)] : (case_flip(c) ? (double)INFINITY : (double)NAN);
     double limit = (double)PICK(c, 0, 1, 1, 3), unscale = case_flip(c) ? 1 : 0x1p-16;
@@ -35,7 +38,8 @@ void make_clip(struct op_case *c) {
 }
 
 /* What both optimizers read besides the parameter: scalars at `slot`, clip coefficients after it. */
-static void any_step(struct op_case *c, int slot) {
+static void any_step(struct op_case *c, int slot)
+{
     bool clipped = case_flip(c), skip = clipped && case_below(c, 4) == 0;
     double step = (double)PICK(c, 1, 2, 10, 1000);
     c->op.attr.beta1 = case_flip(c) ? 0.9f : 0.8f;
@@ -59,7 +63,8 @@ static void any_step(struct op_case *c, int slot) {
 }
 
 /* The master of a narrow parameter: any 16 bits are a master of a bf16 weight. */
-static void master_in(struct op_case *c, int slot, struct lead size) {
+static void master_in(struct op_case *c, int slot, struct lead size)
+{
     enum dtype type = c->type == DT_BF16 ? DT_U16 : DT_F32;
     case_in(c, slot, type, size.ndim, size.dim);
     for (int64_t i = 0; i < size.rows; i++) {
@@ -70,7 +75,8 @@ static void master_in(struct op_case *c, int slot, struct lead size) {
     }
 }
 
-void make_adamw(struct op_case *c) {
+void make_adamw(struct op_case *c)
+{
     struct lead size = any_size(c);
     bool master = c->type != DT_F32 && case_below(c, 3) != 0, fresh = case_below(c, 4) == 0;
     case_in(c, 0, c->type, size.ndim, size.dim);
@@ -87,7 +93,8 @@ void make_adamw(struct op_case *c) {
     c->scale[0] = c->scale[3] = 1, c->scale[1] = 0.1;
 }
 
-void make_sgd(struct op_case *c) {
+void make_sgd(struct op_case *c)
+{
     struct lead size = any_size(c);
     bool master = c->type != DT_F32 && case_below(c, 3) != 0, momentum = case_flip(c);
     case_in(c, 0, c->type, size.ndim, size.dim);
@@ -102,7 +109,8 @@ void make_sgd(struct op_case *c) {
     for (int i = 0; i < 3; i++) c->inner[i] = 8 * F32_UNIT, c->scale[i] = 1;
 }
 
-static void make_copy(struct op_case *c) {
+static void make_copy(struct op_case *c)
+{
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32, DT_U16, DT_U8};
     struct lead size = any_size(c);
     enum dtype type = types[case_below(c, 7)];
@@ -116,9 +124,5 @@ static void make_copy(struct op_case *c) {
     c->exact = true;
 }
 
-void make_fetch(struct op_case *c) {
-    make_copy(c);
-}
-void make_store(struct op_case *c) {
-    make_copy(c);
-}
+void make_fetch(struct op_case *c) { make_copy(c); }
+void make_store(struct op_case *c) { make_copy(c); }

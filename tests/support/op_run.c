@@ -42,13 +42,15 @@ struct block {
     unsigned char *before, *memory;
 };
 
-static void *must_alloc(size_t bytes) {
+static void *must_alloc(size_t bytes)
+{
     void *p = aligned_alloc(ALIGN, (bytes + ALIGN) / ALIGN * ALIGN);
     if (!p) abort();
     return p;
 }
 
-unsigned op_may_share(const struct op_case *c) {
+unsigned op_may_share(const struct op_case *c)
+{
     unsigned mask = 0;
     for (int i = 0; i < OP_MAX_OUT; i++) {
         int slot = op_row(c->kind)->shares[i] - 1;
@@ -58,19 +60,22 @@ unsigned op_may_share(const struct op_case *c) {
 }
 
 /* The input whose place output i takes, or -1. */
-static int shared_input(const struct op_case *c, int i, unsigned in_place) {
+static int shared_input(const struct op_case *c, int i, unsigned in_place)
+{
     if (in_place & (1u << i)) return op_row(c->kind)->shares[i] - 1;
     for (int j = 0; j < OP_MAX_IN; j++)
         if (c->in[j] && c->op.in[j] == c->op.out[i]) return j;
     return -1;
 }
 
-static void put(struct block *b, int place, size_t bytes, bool written) {
+static void put(struct block *b, int place, size_t bytes, bool written)
+{
     b->place[place] = (struct place){.at = b->bytes, .bytes = bytes, .used = true, .written = written};
     b->bytes += (bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static void lay_out(struct block *b, const struct op_case *c, unsigned in_place, size_t work) {
+static void lay_out(struct block *b, const struct op_case *c, unsigned in_place, size_t work)
+{
     b->bytes = GUARD;
     for (int i = 0; i < OP_MAX_IN; i++)
         if (c->in[i]) put(b, i, (size_t)tensor_bytes(op_case_in(c, i)), false);
@@ -86,7 +91,8 @@ static void lay_out(struct block *b, const struct op_case *c, unsigned in_place,
     put(b, WORK, work, true);
 }
 
-static void fill_block(struct block *b, const struct op_case *c, unsigned in_place) {
+static void fill_block(struct block *b, const struct op_case *c, unsigned in_place)
+{
     b->before = must_alloc(b->bytes);
     b->memory = must_alloc(b->bytes);
     memset(b->before, 0xff, b->bytes);
@@ -98,13 +104,15 @@ static void fill_block(struct block *b, const struct op_case *c, unsigned in_pla
     memcpy(b->memory, b->before, b->bytes);
 }
 
-static void fill_desc(struct kernel_call *call, const struct op_case *c) {
+static void fill_desc(struct kernel_call *call, const struct op_case *c)
+{
     *call = (struct kernel_call){.op = &c->op, .accumulate = c->op.accumulate == ACC_ADD};
     for (int i = 0; i < OP_MAX_IN; i++) call->desc[i] = op_case_in(c, i);
     for (int i = 0; i < OP_MAX_OUT; i++) call->desc[OP_MAX_IN + i] = op_case_out(c, i);
 }
 
-static void fill_call(struct kernel_call *call, const struct op_case *c, const struct block *b, char *base) {
+static void fill_call(struct kernel_call *call, const struct op_case *c, const struct block *b, char *base)
+{
     fill_desc(call, c);
     for (int i = 0; i < OP_MAX_IN; i++) call->in[i] = c->in[i] ? base + b->place[i].at : NULL;
     for (int i = 0; i < OP_MAX_OUT; i++) call->out[i] = c->out[i] ? base + b->place[OP_MAX_IN + i].at : NULL;
@@ -112,13 +120,15 @@ static void fill_call(struct kernel_call *call, const struct op_case *c, const s
 }
 
 /* Traps for readers: everything between the operands. */
-static void set_traps(const struct block *b) {
+static void set_traps(const struct block *b)
+{
     POISON(b->memory, b->bytes);
     for (int i = 0; i < PLACES; i++)
         if (b->place[i].used) UNPOISON(b->memory + b->place[i].at, b->place[i].bytes);
 }
 
-static bool run_host(const struct op_case *c, struct device *dev, struct block *b) {
+static bool run_host(const struct op_case *c, struct device *dev, struct block *b)
+{
     struct kernel_call call;
     fill_call(&call, c, b, (char *)b->memory);
     call.team = dev->team;
@@ -128,7 +138,8 @@ static bool run_host(const struct op_case *c, struct device *dev, struct block *
     return true;
 }
 
-static bool run_arena(const struct op_case *c, struct device *dev, struct block *b, char *why, size_t size) {
+static bool run_arena(const struct op_case *c, struct device *dev, struct block *b, char *why, size_t size)
+{
     struct plim_error err = {0};
     struct kernel_call call;
     if (dev->ops->commit(dev, b->bytes, &err) != PLIM_OK) {
@@ -145,7 +156,8 @@ static bool run_arena(const struct op_case *c, struct device *dev, struct block 
 }
 
 /* Whether all is as it was but what the op may write; the text names the first other byte. */
-static bool untouched(const struct block *b, char *why, size_t size) {
+static bool untouched(const struct block *b, char *why, size_t size)
+{
     size_t at = 0;
     int owner = 0;
     for (int i = 0; i < PLACES; i++)
@@ -163,7 +175,8 @@ static bool untouched(const struct block *b, char *why, size_t size) {
 }
 
 bool op_run(const struct op_case *c, struct device *dev, unsigned in_place, struct op_result *r, char *why,
-            size_t size) {
+            size_t size)
+{
     const struct kernel *kernel = &dev->kernels[c->kind];
     struct kernel_call call;
     struct block b = {0};
@@ -185,6 +198,7 @@ bool op_run(const struct op_case *c, struct device *dev, unsigned in_place, stru
     return good;
 }
 
-void op_result_release(struct op_result *r) {
+void op_result_release(struct op_result *r)
+{
     for (int i = 0; i < OP_MAX_OUT; i++) free(r->out[i]);
 }

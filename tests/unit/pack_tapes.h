@@ -38,13 +38,15 @@ struct pack_tape {
     int64_t now;
 };
 
-static inline void pack_tape_release(struct pack_tape *tape) {
+static inline void pack_tape_release(struct pack_tape *tape)
+{
     free(tape->items);
     *tape = (struct pack_tape){0};
 }
 
 /* A tensor written at the present tick. Sizes are elements of two bytes. */
-static inline int tape_make(struct pack_tape *tape, int64_t elements) {
+static inline int tape_make(struct pack_tape *tape, int64_t elements)
+{
     if (tape->n == tape->room) {
         tape->room = tape->room ? 2 * tape->room : 1024;
         tape->items = realloc(tape->items, (size_t)tape->room * sizeof *tape->items);
@@ -55,12 +57,14 @@ static inline int tape_make(struct pack_tape *tape, int64_t elements) {
     return tape->n++;
 }
 
-static inline void tape_use(struct pack_tape *tape, int id) {
+static inline void tape_use(struct pack_tape *tape, int id)
+{
     if (id >= 0) tape->items[id].upper = tape->now + 1;
 }
 
 /* One op of up to three inputs (-1: none), one output and a workspace of one tick. */
-static inline int tape_op(struct pack_tape *tape, int64_t elements, int x, int y, int z, int64_t work) {
+static inline int tape_op(struct pack_tape *tape, int64_t elements, int x, int y, int z, int64_t work)
+{
     tape->now++;
     tape_use(tape, x), tape_use(tape, y), tape_use(tape, z);
     if (work > 0) tape_make(tape, work);
@@ -72,20 +76,23 @@ struct tape_layer {
     int w[7], dw[7];                                         /* q k v o gate up down; -1: elsewhere */
 };
 
-static inline int64_t tape_weight_size(const struct pack_tape_shape *s, int i) {
+static inline int64_t tape_weight_size(const struct pack_tape_shape *s, int i)
+{
     int64_t c = s->channels, kv = s->kv_channels, f = s->hidden;
     int64_t size[7] = {c * c, c * kv, c * kv, c * c, c * f, c * f, f * c};
     return size[i];
 }
 
 static inline void tape_fetch_weights(struct pack_tape *tape, const struct pack_tape_shape *s,
-                                      struct tape_layer *l) {
+                                      struct tape_layer *l)
+{
     tape->now++;
     for (int i = 0; i < 7; i++) l->w[i] = tape_make(tape, tape_weight_size(s, i));
 }
 
 static inline void tape_forward_layer(struct pack_tape *tape, const struct pack_tape_shape *s,
-                                      struct tape_layer *l, bool again) {
+                                      struct tape_layer *l, bool again)
+{
     int64_t rows = (int64_t)s->batch * s->time, c = rows * s->channels, kv = rows * s->kv_channels,
             f = rows * s->hidden;
     l->s1 = tape_op(tape, rows * 2, l->x, -1, -1, 0);
@@ -108,7 +115,8 @@ static inline void tape_forward_layer(struct pack_tape *tape, const struct pack_
 }
 
 /* After the forward part: what the policy does not keep is read no more, so its lifetime ends here. */
-static inline void tape_drop(struct tape_layer *l, enum pack_tape_recompute policy) {
+static inline void tape_drop(struct tape_layer *l, enum pack_tape_recompute policy)
+{
     if (policy == TAPE_KEEP_ALL) return;
     l->h1 = l->h2 = l->a = -1;
     if (policy == TAPE_RECOMPUTE_LAYER)
@@ -116,7 +124,8 @@ static inline void tape_drop(struct tape_layer *l, enum pack_tape_recompute poli
 }
 
 static inline void tape_weight_grad(struct pack_tape *tape, const struct pack_tape_shape *s,
-                                    struct tape_layer *l, int i, int x, int dy) {
+                                    struct tape_layer *l, int i, int x, int dy)
+{
     if (l->dw[i] >= 0 && !s->update_early) { /* accumulates in place */
         tape->now++;
         tape_use(tape, x), tape_use(tape, dy), tape_use(tape, l->dw[i]);
@@ -128,7 +137,8 @@ static inline void tape_weight_grad(struct pack_tape *tape, const struct pack_ta
 
 /* Reads the gradient of the layer's output, returns that of its input. */
 static inline int tape_backward_layer(struct pack_tape *tape, const struct pack_tape_shape *s,
-                                      struct tape_layer *l, int dout) {
+                                      struct tape_layer *l, int dout)
+{
     int64_t rows = (int64_t)s->batch * s->time, c = rows * s->channels, kv = rows * s->kv_channels,
             f = rows * s->hidden;
     if (s->recompute == TAPE_RECOMPUTE_LAYER) tape_forward_layer(tape, s, l, true);
@@ -162,7 +172,8 @@ static inline int tape_backward_layer(struct pack_tape *tape, const struct pack_
 }
 
 /* Output projection and cross-entropy, a slice of the rows at a time; returns the gradient of `h`. */
-static inline int tape_loss(struct pack_tape *tape, const struct pack_tape_shape *s, int h, int *dhead) {
+static inline int tape_loss(struct pack_tape *tape, const struct pack_tape_shape *s, int h, int *dhead)
+{
     int64_t rows = (int64_t)s->batch * s->time, slice = rows / s->loss_chunks + 1;
     int dh = tape_op(tape, rows * s->channels, h, -1, -1, 0);
     for (int i = 0; i < s->loss_chunks; i++) {
@@ -176,7 +187,8 @@ static inline int tape_loss(struct pack_tape *tape, const struct pack_tape_shape
 }
 
 static inline void tape_micro_batch(struct pack_tape *tape, const struct pack_tape_shape *s,
-                                    struct tape_layer *layer, int *dhead) {
+                                    struct tape_layer *layer, int *dhead)
+{
     int64_t c = (int64_t)s->batch * s->time * s->channels;
     int x = tape_op(tape, c, -1, -1, -1, 0);
     for (int i = 0; i < s->layers; i++) {
@@ -203,7 +215,8 @@ static inline void tape_micro_batch(struct pack_tape *tape, const struct pack_ta
 }
 
 /* Append one training step. */
-static inline void pack_tape_step(struct pack_tape *tape, const struct pack_tape_shape *s) {
+static inline void pack_tape_step(struct pack_tape *tape, const struct pack_tape_shape *s)
+{
     struct tape_layer *layer = calloc((size_t)s->layers + 2, sizeof *layer);
     assert(layer);
     int begin = tape->n, dhead = -1;

@@ -68,7 +68,8 @@ struct buffer {
     size_t bytes;
 };
 
-static struct buffer buffer_make(size_t bytes) {
+static struct buffer buffer_make(size_t bytes)
+{
     struct buffer b = {.bytes = bytes};
     size_t room = (bytes + 63) / 64 * 64;
     b.base = aligned_alloc(64, room + 2 * GUARD);
@@ -78,14 +79,16 @@ static struct buffer buffer_make(size_t bytes) {
     return b;
 }
 
-static void buffer_check(const struct buffer *b) {
+static void buffer_check(const struct buffer *b)
+{
     for (size_t i = 0; i < GUARD; i++) {
         assert_int_equal(b->base[i], FILL);
         assert_int_equal(b->data[b->bytes + i], FILL);
     }
 }
 
-static void buffer_free(struct buffer *b) {
+static void buffer_free(struct buffer *b)
+{
     free(b->base);
     *b = (struct buffer){0};
 }
@@ -103,16 +106,16 @@ struct problem {
     double *value[TENSORS], *lse_value; /* the inputs as they were rounded; what they should give */
 };
 
-static double uniform(uint64_t *seed) {
+static double uniform(uint64_t *seed)
+{
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (double)(*seed >> 40) / 8388608.0 - 1.0;
 }
 
-static int64_t count(const struct tensor *t) {
-    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
-}
+static int64_t count(const struct tensor *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
 
-static void make_pos(struct problem *p, uint64_t *seed) {
+static void make_pos(struct problem *p, uint64_t *seed)
+{
     const struct shape *s = p->shape;
     int32_t *pos = (int32_t *)(void *)p->pos.data;
     for (int64_t b = 0; b < s->b; b++) {
@@ -127,7 +130,8 @@ static void make_pos(struct problem *p, uint64_t *seed) {
 }
 
 /* Keys behind everybody's sight must not be looked at: they are NaN. */
-static void make_values(struct problem *p, uint64_t *seed) {
+static void make_values(struct problem *p, uint64_t *seed)
+{
     const struct shape *s = p->shape;
     const int32_t *pos = (const int32_t *)(const void *)p->pos.data;
     for (int x = Q; x <= DO; x++) {
@@ -146,7 +150,8 @@ static void make_values(struct problem *p, uint64_t *seed) {
     }
 }
 
-static void problem_make(struct problem *p, const struct shape *s, enum dtype type) {
+static void problem_make(struct problem *p, const struct shape *s, enum dtype type)
+{
     uint64_t seed = 7 + (uint64_t)(s - shapes);
     *p = (struct problem){.shape = s, .type = type};
     for (int x = 0; x < TENSORS; x++) {
@@ -174,7 +179,8 @@ static void problem_make(struct problem *p, const struct shape *s, enum dtype ty
     make_values(p, &seed);
 }
 
-static void problem_free(struct problem *p) {
+static void problem_free(struct problem *p)
+{
     for (int x = 0; x < TENSORS; x++) buffer_free(&p->x[x]), free(p->value[x]);
     buffer_free(&p->lse), buffer_free(&p->pos);
     free(p->lse_value);
@@ -188,7 +194,8 @@ struct naive {
     double scale;
 };
 
-static struct naive naive_at(const struct problem *p, int64_t b, int64_t t, int64_t h) {
+static struct naive naive_at(const struct problem *p, int64_t b, int64_t t, int64_t h)
+{
     const struct shape *s = p->shape;
     struct naive n = {.p = p, .scale = (double)p->fwd.attr.scale};
     int64_t pos = ((const int32_t *)(const void *)p->pos.data)[b * s->t + t];
@@ -201,18 +208,21 @@ static struct naive naive_at(const struct problem *p, int64_t b, int64_t t, int6
     return n;
 }
 
-static double dot(const double *x, const double *y, int64_t n) {
+static double dot(const double *x, const double *y, int64_t n)
+{
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
     return sum;
 }
 
-static double score(const struct naive *n, int64_t s) {
+static double score(const struct naive *n, int64_t s)
+{
     const struct problem *p = n->p;
     return n->scale * dot(p->value[Q] + n->query, p->value[K] + n->key0 + s * n->key_step, p->shape->d);
 }
 
-static double naive_forward(const struct naive *n) {
+static double naive_forward(const struct naive *n)
+{
     double top = -INFINITY, sum = 0, *o = n->p->value[O] + n->query;
     for (int64_t s = n->first; s <= n->last; s++) top = fmax(top, score(n, s));
     for (int64_t s = n->first; s <= n->last; s++) sum += exp(score(n, s) - top);
@@ -225,7 +235,8 @@ static double naive_forward(const struct naive *n) {
 }
 
 /* From the output as it was rounded, which is what the op is given. */
-static void naive_backward(const struct naive *n, double lse) {
+static void naive_backward(const struct naive *n, double lse)
+{
     const struct problem *p = n->p;
     int64_t d = p->shape->d;
     const double *d_o = p->value[DO] + n->query;
@@ -246,7 +257,8 @@ static void naive_backward(const struct naive *n, double lse) {
     }
 }
 
-static void naive(struct problem *p, bool backward) {
+static void naive(struct problem *p, bool backward)
+{
     const struct shape *s = p->shape;
     for (int64_t i = 0; i < s->b * s->h * s->t; i++) {
         struct naive n = naive_at(p, i / s->t / s->h, i % s->t, i / s->t % s->h);
@@ -260,7 +272,8 @@ static void naive(struct problem *p, bool backward) {
 
 /* ---- running and comparing ------------------------------------------------------------------- */
 
-static struct kernel_call call_forward(struct problem *p) {
+static struct kernel_call call_forward(struct problem *p)
+{
     struct kernel_call c = {.op = &p->fwd};
     for (int i = 0; i < 3; i++) c.desc[i] = &p->desc[Q + i], c.in[i] = p->x[Q + i].data;
     c.desc[3] = &p->pos_desc, c.in[3] = p->pos.data;
@@ -269,7 +282,8 @@ static struct kernel_call call_forward(struct problem *p) {
     return c;
 }
 
-static struct kernel_call call_backward(struct problem *p) {
+static struct kernel_call call_backward(struct problem *p)
+{
     static const int in[] = {DO, Q, K, V, O};
     struct kernel_call c = {.op = &p->bwd};
     for (int i = 0; i < 5; i++) c.desc[i] = &p->desc[in[i]], c.in[i] = p->x[in[i]].data;
@@ -281,7 +295,8 @@ static struct kernel_call call_backward(struct problem *p) {
 
 /* Scratch is full of NaN before, and its guards are whole after. */
 static void run_call(struct kernel_call *call, kernel_run *run, kernel_workspace *workspace,
-                     struct threads *team) {
+                     struct threads *team)
+{
     size_t bytes = workspace(call->desc, call->op, threads_count(team));
     struct buffer work = buffer_make(bytes);
     memset(work.data, 0xff, bytes);
@@ -292,7 +307,8 @@ static void run_call(struct kernel_call *call, kernel_run *run, kernel_workspace
     buffer_free(&work);
 }
 
-static void run_all(struct problem *p, struct threads *team) {
+static void run_all(struct problem *p, struct threads *team)
+{
     struct kernel_call fwd = call_forward(p), bwd = call_backward(p);
     run_call(&fwd, cpu_attn, cpu_attn_workspace, team);
     if (p->shape->pos != POS_CACHED) run_call(&bwd, cpu_attn_bwd, cpu_attn_bwd_workspace, team);
@@ -301,7 +317,8 @@ static void run_all(struct problem *p, struct threads *team) {
 }
 
 /* Largest difference relative to |expected| plus its root mean square (at least 1/64). */
-static double distance(const double *want, const void *got, enum dtype type, int64_t n) {
+static double distance(const double *want, const void *got, enum dtype type, int64_t n)
+{
     double square = 0, worst = 0;
     float *f = malloc((size_t)n * 4);
     assert_non_null(f);
@@ -316,7 +333,8 @@ static double distance(const double *want, const void *got, enum dtype type, int
     return worst;
 }
 
-static void compare(const struct problem *p) {
+static void compare(const struct problem *p)
+{
     static const struct {
         int x;
         const char *name;
@@ -340,20 +358,23 @@ static void compare(const struct problem *p) {
 
 static struct threads *teams[3];
 
-static int start_teams(void **state) {
+static int start_teams(void **state)
+{
     (void)state;
     for (int i = 0; i < 3; i++)
         if (threads_start(i + 1, &teams[i], NULL) != PLIM_OK) return -1;
     return 0;
 }
 
-static int free_teams(void **state) {
+static int free_teams(void **state)
+{
     (void)state;
     for (int i = 0; i < 3; i++) threads_free(teams[i]);
     return 0;
 }
 
-static void one_shape(const struct shape *s, enum dtype type) {
+static void one_shape(const struct shape *s, enum dtype type)
+{
     struct problem p;
     problem_make(&p, s, type);
     run_all(&p, teams[0]);
@@ -373,23 +394,27 @@ static void one_shape(const struct shape *s, enum dtype type) {
     problem_free(&p);
 }
 
-static void f32(void **state) {
+static void f32(void **state)
+{
     (void)state;
     for (int i = 0; i < SHAPES; i++) one_shape(&shapes[i], DT_F32);
 }
 
-static void bf16(void **state) {
+static void bf16(void **state)
+{
     (void)state;
     for (int i = 0; i < SHAPES; i++) one_shape(&shapes[i], DT_BF16);
 }
 
-static void f16(void **state) {
+static void f16(void **state)
+{
     (void)state;
     for (int i = 0; i < SHAPES; i++) one_shape(&shapes[i], DT_F16);
 }
 
 /* No part of the scratch may grow with time * time. */
-static void workspace_is_linear(void **state) {
+static void workspace_is_linear(void **state)
+{
     (void)state;
     for (int group = 1; group <= 8; group *= 8) {
         size_t bytes[2][2];
@@ -410,7 +435,8 @@ static void workspace_is_linear(void **state) {
 }
 
 /* Exponentials of the table in use against exp2(): 2^x as the weight of a score x below a top of 0. */
-static void exponentials(void **state) {
+static void exponentials(void **state)
+{
     (void)state;
     static const enum dtype types[] = {DT_F32, DT_BF16};
     for (int i = 0; i < 2; i++) {
@@ -431,7 +457,8 @@ static void exponentials(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exponentials),
         cmocka_unit_test(f32),

@@ -20,20 +20,23 @@
 
 static char folder[64];
 
-static int make_folder(void **state) {
+static int make_folder(void **state)
+{
     (void)state;
     strcpy(folder, "/tmp/plimsoll-file-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
 
-static int remove_folder(void **state) {
+static int remove_folder(void **state)
+{
     (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     return system(command);
 }
 
-static const char *in_folder(const char *name) {
+static const char *in_folder(const char *name)
+{
     static char path[4][256];
     static int at;
     at = (at + 1) % 4;
@@ -41,7 +44,8 @@ static const char *in_folder(const char *name) {
     return path[at];
 }
 
-static int files_in_folder(void) {
+static int files_in_folder(void)
+{
     DIR *dir = opendir(folder);
     int count = 0;
     for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir)) count += entry->d_name[0] != '.';
@@ -49,14 +53,16 @@ static int files_in_folder(void) {
     return count;
 }
 
-static void check_content(const char *path, const char *want) {
+static void check_content(const char *path, const char *want)
+{
     struct strbuf sb = STRBUF_INIT;
     assert_int_equal(file_read(path, 1 << 20, &sb, NULL), PLIM_OK);
     assert_string_equal(strbuf_text(&sb), want);
     strbuf_release(&sb);
 }
 
-static void test_write_and_read(void **state) {
+static void test_write_and_read(void **state)
+{
     (void)state;
     const char *path = in_folder("a");
     assert_int_equal(file_write_atomic(path, "one", 3, NULL), PLIM_OK);
@@ -71,7 +77,8 @@ static void test_write_and_read(void **state) {
     assert_false(file_exists(path));
 }
 
-static void test_read_limits(void **state) {
+static void test_read_limits(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     struct plim_error err = {0};
@@ -96,7 +103,8 @@ static void test_read_limits(void **state) {
     unlink(path);
 }
 
-static void test_positions(void **state) {
+static void test_positions(void **state)
+{
     (void)state;
     const char *path = in_folder("p");
     struct plim_error err = {0};
@@ -113,7 +121,8 @@ static void test_positions(void **state) {
     unlink(path);
 }
 
-static void test_failed_writes_leave_the_old_file(void **state) {
+static void test_failed_writes_leave_the_old_file(void **state)
+{
     (void)state;
     const char *path = in_folder("keep");
     struct plim_error err = {0};
@@ -138,7 +147,8 @@ static void test_failed_writes_leave_the_old_file(void **state) {
     assert_int_equal(files_in_folder(), 0);
 }
 
-static void test_make_dirs(void **state) {
+static void test_make_dirs(void **state)
+{
     (void)state;
     struct plim_error err = {0};
     struct stat st;
@@ -152,7 +162,8 @@ static void test_make_dirs(void **state) {
     assert_int_equal(file_sync_parent(in_folder("none/e"), &err), PLIM_IO);
 }
 
-static void test_fault_counts(void **state) {
+static void test_fault_counts(void **state)
+{
     (void)state;
     struct fault fault = FAULT_INIT;
     for (int i = 0; i < 5; i++) assert_false(fault_hit(&fault, FAULT_ALLOC));
@@ -164,7 +175,8 @@ static void test_fault_counts(void **state) {
     assert_false(fault_hit(&fault, FAULT_ALLOC));
 }
 
-static void test_fault_texts(void **state) {
+static void test_fault_texts(void **state)
+{
     (void)state;
     struct fault fault = FAULT_INIT;
     struct plim_error err = {0};
@@ -183,7 +195,8 @@ static void test_fault_texts(void **state) {
     assert_int_equal(fault_process_check(&err), PLIM_OK);
 }
 
-static void test_table(void **state) {
+static void test_table(void **state)
+{
     (void)state;
     struct table t;
     struct strbuf sb = STRBUF_INIT;
@@ -205,7 +218,8 @@ static void test_table(void **state) {
     strbuf_release(&sb);
 }
 
-static void test_bars(void **state) {
+static void test_bars(void **state)
+{
     (void)state;
     static const struct {
         double fraction;
@@ -228,11 +242,13 @@ static void test_bars(void **state) {
     strbuf_release(&sb);
 }
 
-static void keep_line(void *arg, enum log_level level, const char *line) {
+static void keep_line(void *arg, enum log_level level, const char *line)
+{
     snprintf(arg, 4096, "%s/%s", log_level_name(level), line);
 }
 
-static void test_log(void **state) {
+static void test_log(void **state)
+{
     (void)state;
     char kept[4096] = "";
     struct log log = {LOG_LEVEL_INFO, keep_line, kept};
@@ -254,7 +270,8 @@ static void test_log(void **state) {
     assert_true(strlen(kept) < 2100 && !strstr(kept, "silent"));
 }
 
-static void test_log_to_file(void **state) {
+static void test_log_to_file(void **state)
+{
     (void)state;
     char *text = NULL;
     size_t len;
@@ -266,7 +283,8 @@ static void test_log_to_file(void **state) {
     free(text);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_write_and_read), cmocka_unit_test(test_read_limits),
         cmocka_unit_test(test_positions),      cmocka_unit_test(test_failed_writes_leave_the_old_file),

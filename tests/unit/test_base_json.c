@@ -12,14 +12,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct doc *parse(const char *text) {
+static struct doc *parse(const char *text)
+{
     struct plim_error err = {0};
     struct doc *doc;
     if (json_parse(text, strlen(text), "t.json", &doc, &err) != PLIM_OK) fail_msg("%s: %s", text, err.text);
     return doc;
 }
 
-static void test_values(void **state) {
+static void test_values(void **state)
+{
     (void)state;
     struct doc *doc =
         parse("{\"a\": {\"b\": {\"c\": 7}}, \"f\": 1.5e3, \"t\": true, \"n\": null, \"s\": \"x\",\n"
@@ -47,7 +49,8 @@ static void test_values(void **state) {
     doc_free(doc);
 }
 
-static void test_lookups_take_anything(void **state) {
+static void test_lookups_take_anything(void **state)
+{
     (void)state;
     struct doc *doc = parse("[\"x\"]");
     const struct node *text = node_item(&doc->root, 0);
@@ -65,7 +68,8 @@ static void test_lookups_take_anything(void **state) {
     doc_free(NULL);
 }
 
-static void test_strings(void **state) {
+static void test_strings(void **state)
+{
     (void)state;
     struct doc *doc = parse(
         "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u00e9\\u20ac\\ud83d\\udea2\", \"\\u0000x\", \"é\", \"\"]");
@@ -81,7 +85,8 @@ static void test_strings(void **state) {
     doc_free(doc);
 }
 
-static void test_numbers(void **state) {
+static void test_numbers(void **state)
+{
     (void)state;
     struct doc *doc =
         parse("[0, -0, 9223372036854775807, -9223372036854775808, 9223372036854775808, 1e2, 0.1, -1.5E-3]");
@@ -94,7 +99,8 @@ static void test_numbers(void **state) {
     doc_free(doc);
 }
 
-static void test_refuses(void **state) {
+static void test_refuses(void **state)
+{
     (void)state;
     static const struct {
         const char *text, *says;
@@ -142,7 +148,8 @@ static void test_refuses(void **state) {
     }
 }
 
-static void test_depth(void **state) {
+static void test_depth(void **state)
+{
     (void)state;
     char text[2048];
     for (int depth = 128; depth <= 129; depth++) {
@@ -161,7 +168,8 @@ static void test_depth(void **state) {
     free(hostile);
 }
 
-static void test_large_map(void **state) {
+static void test_large_map(void **state)
+{
     (void)state;
     enum { N = 20000 };
     struct strbuf sb = STRBUF_INIT;
@@ -185,7 +193,8 @@ static void test_large_map(void **state) {
 }
 
 /* Cut and mutated texts must fail or succeed, never misbehave (the sanitizers watch). */
-static void test_mutations(void **state) {
+static void test_mutations(void **state)
+{
     (void)state;
     static const char seed[] =
         "{\"a\":[1,2.5e-3,true,null,\"\\ud83d\\udea2 \\u00e9\\n\"],\"b\":{\"c\":-7},\"d\":\"\xc3\xa9\"}";
@@ -206,7 +215,8 @@ static void test_mutations(void **state) {
     }
 }
 
-static void test_load(void **state) {
+static void test_load(void **state)
+{
     (void)state;
     char path[] = "/tmp/plimsoll-json-XXXXXX";
     int fd = mkstemp(path);
@@ -223,7 +233,8 @@ static void test_load(void **state) {
     assert_null(doc);
 }
 
-static void test_writer(void **state) {
+static void test_writer(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     struct json_writer w;
@@ -255,7 +266,8 @@ static void test_writer(void **state) {
     strbuf_release(&sb);
 }
 
-static void test_writer_indents(void **state) {
+static void test_writer_indents(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     struct json_writer w;
@@ -271,13 +283,15 @@ static void test_writer_indents(void **state) {
     strbuf_release(&sb);
 }
 
-static void write_tree(struct strbuf *out, const struct doc *doc) {
+static void write_tree(struct strbuf *out, const struct doc *doc)
+{
     struct json_writer w;
     json_writer_init(&w, out, 0);
     json_node(&w, NULL, &doc->root);
 }
 
-static void test_tree_round_trip(void **state) {
+static void test_tree_round_trip(void **state)
+{
     (void)state;
     static const char text[] = "{\"a\":[1,2.5,\"x\",true,null,[],{}],\"\\u0000k\":{\"n\":-0.0,\"m\":1e+300}}";
     struct strbuf first = STRBUF_INIT, second = STRBUF_INIT;
@@ -293,7 +307,8 @@ static void test_tree_round_trip(void **state) {
     strbuf_release(&second);
 }
 
-static void test_doubles_round_trip(void **state) {
+static void test_doubles_round_trip(void **state)
+{
     (void)state;
     for (uint64_t i = 0; i < 5000; i++) {
         uint64_t bits = rng_u64(3, 0, i);
@@ -312,7 +327,8 @@ static void test_doubles_round_trip(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_lookups_take_anything),

@@ -63,7 +63,8 @@ struct outcome {
 };
 
 /* Parse blank-separated words. */
-static void parse(struct outcome *o, const char *line) {
+static void parse(struct outcome *o, const char *line)
+{
     static char copy[512];
     char *argv[32];
     int argc = 0;
@@ -73,7 +74,8 @@ static void parse(struct outcome *o, const char *line) {
     o->status = options_parse(&plan, argc, argv, &o->options, &o->store, &o->rest, &o->err);
 }
 
-static void test_forms(void **state) {
+static void test_forms(void **state)
+{
     (void)state;
     struct outcome o;
     parse(&o, "a --config x.yaml --format=json -vj --steps -5 --seed=9000000000 -r1e-3 -b 1.5GiB b --set a=1 "
@@ -95,7 +97,8 @@ static void test_forms(void **state) {
     bump_free(&o.store);
 }
 
-static void test_flags_and_help(void **state) {
+static void test_flags_and_help(void **state)
+{
     (void)state;
     struct outcome o;
     parse(&o, "--json --no-json");
@@ -108,7 +111,8 @@ static void test_flags_and_help(void **state) {
     assert_true(o.status == PLIM_OK && o.rest.args.count == 0);
 }
 
-static void test_many_list_items(void **state) {
+static void test_many_list_items(void **state)
+{
     (void)state;
     char *argv[100];
     for (int i = 0; i < 100; i++) argv[i] = i % 2 ? "k=v" : "--set";
@@ -121,7 +125,8 @@ static void test_many_list_items(void **state) {
     bump_free(&store);
 }
 
-static void test_refuses(void **state) {
+static void test_refuses(void **state)
+{
     (void)state;
     static const struct {
         const char *line, *says;
@@ -152,7 +157,8 @@ static void test_refuses(void **state) {
     }
 }
 
-static void check_width(const char *text, size_t most) {
+static void check_width(const char *text, size_t most)
+{
     while (*text) {
         size_t len = strcspn(text, "\n");
         assert_true(len <= most);
@@ -160,7 +166,8 @@ static void check_width(const char *text, size_t most) {
     }
 }
 
-static void test_help(void **state) {
+static void test_help(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     options_help(&plan, "plimsoll", &sb);
@@ -183,7 +190,8 @@ static void test_help(void **state) {
     assert_null(program_command(&program, "pla"));
 }
 
-static void test_man(void **state) {
+static void test_man(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     options_man(&program, &sb);
@@ -197,7 +205,8 @@ static void test_man(void **state) {
 }
 
 /* Run the script in a shell and ask it what follows a line. */
-static void complete(const char *script, const char *words, const char *answer) {
+static void complete(const char *script, const char *words, const char *answer)
+{
     char path[] = "/tmp/plimsoll-complete-XXXXXX", command[1024], got[256] = "";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -218,7 +227,8 @@ static void complete(const char *script, const char *words, const char *answer) 
     assert_string_equal(got, answer);
 }
 
-static void test_bash_completion(void **state) {
+static void test_bash_completion(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     options_completion_bash(&program, &sb);
@@ -233,7 +243,8 @@ static void test_bash_completion(void **state) {
     strbuf_release(&sb);
 }
 
-static void test_zsh_completion(void **state) {
+static void test_zsh_completion(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     options_completion_zsh(&program, &sb);
@@ -247,7 +258,8 @@ static void test_zsh_completion(void **state) {
     strbuf_release(&sb);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_flags_and_help),

@@ -10,14 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void check(const uint32_t counter[4], const uint32_t key[2], const uint32_t want[4]) {
+static void check(const uint32_t counter[4], const uint32_t key[2], const uint32_t want[4])
+{
     uint32_t got[4];
     rng_philox(counter, key, got);
     assert_memory_equal(got, want, sizeof got);
 }
 
 /* The published known-answer vectors of Philox-4x32-10. */
-static void test_known_answers(void **state) {
+static void test_known_answers(void **state)
+{
     (void)state;
     check((uint32_t[]){0, 0, 0, 0}, (uint32_t[]){0, 0},
           (uint32_t[]){0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
@@ -27,7 +29,8 @@ static void test_known_answers(void **state) {
           (uint32_t[]){0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-static void test_names_differ(void **state) {
+static void test_names_differ(void **state)
+{
     (void)state;
     assert_true(rng_u64(1, 2, 3) == rng_u64(1, 2, 3));
     assert_true(rng_u64(1, 2, 3) != rng_u64(1, 2, 4));
@@ -38,7 +41,8 @@ static void test_names_differ(void **state) {
     assert_true(rng_u64(0, 0, 1ull << 32) != rng_u64(0, 0, 0));
 }
 
-static void test_uniform(void **state) {
+static void test_uniform(void **state)
+{
     (void)state;
     enum { N = 100000 };
     double sum = 0, square = 0;
@@ -53,7 +57,8 @@ static void test_uniform(void **state) {
     assert_true(fabs(square / N - 1.0 / 3) < 0.005);
 }
 
-static void test_below(void **state) {
+static void test_below(void **state)
+{
     (void)state;
     int seen[10] = {0};
     for (uint64_t i = 0; i < 100000; i++) seen[rng_below(7, 2, i, 10)]++;
@@ -61,7 +66,8 @@ static void test_below(void **state) {
     assert_int_equal(rng_below(7, 2, 5, 1), 0);
 }
 
-static void test_normal(void **state) {
+static void test_normal(void **state)
+{
     (void)state;
     enum { N = 200000 };
     double m1 = 0, m2 = 0, m3 = 0, m4 = 0, neighbours = 0, last = 0;
@@ -86,13 +92,15 @@ struct fill {
     float *out;
 };
 
-static void fill_chunk(void *arg, int64_t begin, int64_t end, int worker) {
+static void fill_chunk(void *arg, int64_t begin, int64_t end, int worker)
+{
     (void)worker;
     struct fill *f = arg;
     rng_fill_normal(5, 9, (uint64_t)begin, f->out + begin, (size_t)(end - begin), 1.0f, 0.5f);
 }
 
-static void test_fill_is_the_same_however_cut(void **state) {
+static void test_fill_is_the_same_however_cut(void **state)
+{
     (void)state;
     enum { N = 1001 };
     float whole[N], parts[N];
@@ -109,7 +117,8 @@ static void test_fill_is_the_same_however_cut(void **state) {
     for (uint64_t i = 0; i < N; i++) assert_true(fabs(whole[i] - (1 + 0.5 * rng_normal(5, 9, i))) < 1e-6);
 }
 
-static void test_fill_uniform(void **state) {
+static void test_fill_uniform(void **state)
+{
     (void)state;
     float out[100];
     rng_fill_uniform(5, 9, 50, out, 100, -2, 2);
@@ -117,7 +126,8 @@ static void test_fill_uniform(void **state) {
         assert_true(fabs(out[i] - (-2 + 4 * rng_uniform_float(5, 9, 50 + i))) < 1e-6);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answers), cmocka_unit_test(test_names_differ),
         cmocka_unit_test(test_uniform),       cmocka_unit_test(test_below),

@@ -57,7 +57,8 @@ struct heard {
     char last[512];
 };
 
-static void hear(void *arg, const char *where, const char *path, const char *note) {
+static void hear(void *arg, const char *where, const char *path, const char *note)
+{
     struct heard *heard = arg;
     heard->count++;
     snprintf(heard->last, sizeof heard->last, "%s|%s|%s", where, path, note);
@@ -65,7 +66,8 @@ static void hear(void *arg, const char *where, const char *path, const char *not
 
 /* Defaults, then the text; the error's text is kept for the caller. */
 static enum plim_status read_job(const char *text, struct job *job, struct bump *store, struct heard *heard,
-                                 struct plim_error *err) {
+                                 struct plim_error *err)
+{
     struct doc *doc;
     struct schema_listener listener = {hear, heard};
     memset(job, 0, sizeof *job);
@@ -78,7 +80,8 @@ static enum plim_status read_job(const char *text, struct job *job, struct bump 
     return status;
 }
 
-static void test_defaults(void **state) {
+static void test_defaults(void **state)
+{
     (void)state;
     struct job job;
     struct bump store = BUMP_INIT;
@@ -94,7 +97,8 @@ static void test_defaults(void **state) {
     bump_free(&store);
 }
 
-static void test_read(void **state) {
+static void test_read(void **state)
+{
     (void)state;
     struct job job;
     struct bump store = BUMP_INIT;
@@ -123,7 +127,8 @@ static void test_read(void **state) {
     bump_free(&store);
 }
 
-static void test_null_and_empty_sections(void **state) {
+static void test_null_and_empty_sections(void **state)
+{
     (void)state;
     struct job job;
     struct bump store = BUMP_INIT;
@@ -137,7 +142,8 @@ static void test_null_and_empty_sections(void **state) {
     bump_free(&store);
 }
 
-static void test_refuses(void **state) {
+static void test_refuses(void **state)
+{
     (void)state;
     static const struct {
         const char *text, *says;
@@ -184,7 +190,8 @@ static void test_refuses(void **state) {
     }
 }
 
-static void test_notes_and_aliases(void **state) {
+static void test_notes_and_aliases(void **state)
+{
     (void)state;
     struct job job;
     struct bump store = BUMP_INIT;
@@ -201,7 +208,8 @@ static void test_notes_and_aliases(void **state) {
     bump_free(&store);
 }
 
-static void test_node_rows_keep_the_tree(void **state) {
+static void test_node_rows_keep_the_tree(void **state)
+{
     (void)state;
     struct doc *doc;
     struct job job = {0};
@@ -213,7 +221,8 @@ static void test_node_rows_keep_the_tree(void **state) {
     bump_free(&store);
 }
 
-static void test_set(void **state) {
+static void test_set(void **state)
+{
     (void)state;
     struct job job = {0};
     struct bump store = BUMP_INIT;
@@ -248,7 +257,8 @@ static void test_set(void **state) {
     bump_free(&store);
 }
 
-static void test_set_refuses(void **state) {
+static void test_set_refuses(void **state)
+{
     (void)state;
     static const struct {
         const char *text, *says;
@@ -272,7 +282,8 @@ static void test_set_refuses(void **state) {
     }
 }
 
-static void test_bad_default_is_our_bug(void **state) {
+static void test_bad_default_is_our_bug(void **state)
+{
     (void)state;
     static const struct schema_row bad[] = {{"x", SCHEMA_INT, 0, .fallback = "many"}};
     static const struct schema bad_schema = SCHEMA(bad);
@@ -285,7 +296,8 @@ static void test_bad_default_is_our_bug(void **state) {
     bump_free(&store);
 }
 
-static void test_markdown_and_values(void **state) {
+static void test_markdown_and_values(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     schema_markdown(&schema, &sb);
@@ -328,7 +340,8 @@ static void test_markdown_and_values(void **state) {
     strbuf_release(&sb);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_read),

@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void test_fail_records_and_returns(void **state) {
+static void test_fail_records_and_returns(void **state)
+{
     (void)state;
     struct plim_error err = {0};
     assert_int_equal(plim_fail(&err, PLIM_IO, "%s: %d", "x", 7), PLIM_IO);
@@ -24,7 +25,8 @@ static void test_fail_records_and_returns(void **state) {
     assert_int_equal(plim_fail(NULL, PLIM_BUG, "unheard"), PLIM_BUG);
 }
 
-static void test_fail_may_quote_its_own_text(void **state) {
+static void test_fail_may_quote_its_own_text(void **state)
+{
     (void)state;
     struct plim_error err = {0};
     plim_fail(&err, PLIM_BAD_INPUT, "inner");
@@ -35,7 +37,8 @@ static void test_fail_may_quote_its_own_text(void **state) {
     plim_error_prefix(NULL, "x");
 }
 
-static void test_fail_cuts_long_texts(void **state) {
+static void test_fail_cuts_long_texts(void **state)
+{
     (void)state;
     struct plim_error err = {0};
     char text[3000];
@@ -48,7 +51,8 @@ static void test_fail_cuts_long_texts(void **state) {
     assert_int_equal(strlen(err.text), sizeof err.text - 1);
 }
 
-static void test_exit_codes(void **state) {
+static void test_exit_codes(void **state)
+{
     (void)state;
     assert_int_equal(plim_exit_code(PLIM_OK), 0);
     assert_int_equal(plim_exit_code(PLIM_BAD_INPUT), 2);
@@ -61,7 +65,8 @@ static void test_exit_codes(void **state) {
     assert_int_equal(plim_exit_code((enum plim_status)99), 70);
 }
 
-static void test_bytes_parse(void **state) {
+static void test_bytes_parse(void **state)
+{
     (void)state;
     static const struct {
         const char *text;
@@ -96,7 +101,8 @@ static void test_bytes_parse(void **state) {
     }
 }
 
-static void test_bytes_parse_refuses(void **state) {
+static void test_bytes_parse_refuses(void **state)
+{
     (void)state;
     static const char *const bad[] = {"",       " ",       "-1",
                                       "-5GiB",  "GiB",     "1.2.3MiB",
@@ -114,7 +120,8 @@ static void test_bytes_parse_refuses(void **state) {
     }
 }
 
-static void test_bytes_parse_names_the_right_forms(void **state) {
+static void test_bytes_parse_names_the_right_forms(void **state)
+{
     (void)state;
     struct plim_error err = {0};
     uint64_t n;
@@ -129,7 +136,8 @@ static void test_bytes_parse_names_the_right_forms(void **state) {
     assert_non_null(strstr(err.text, "negative"));
 }
 
-static void test_bytes_format(void **state) {
+static void test_bytes_format(void **state)
+{
     (void)state;
     static const struct {
         uint64_t n;
@@ -159,11 +167,10 @@ static void test_bytes_format(void **state) {
     assert_string_equal(bytes_format_exact(buf, UINT64_MAX), "18,446,744,073,709,551,615");
 }
 
-static bool parses_int(const char *text, int64_t *out) {
-    return number_parse_int64(text, strlen(text), out);
-}
+static bool parses_int(const char *text, int64_t *out) { return number_parse_int64(text, strlen(text), out); }
 
-static void test_number_int(void **state) {
+static void test_number_int(void **state)
+{
     (void)state;
     int64_t n;
     assert_true(parses_int("9223372036854775807", &n) && n == INT64_MAX);
@@ -175,11 +182,13 @@ static void test_number_int(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(parses_int(bad[i], &n));
 }
 
-static bool parses_double(const char *text, double *out) {
+static bool parses_double(const char *text, double *out)
+{
     return number_parse_double(text, strlen(text), out);
 }
 
-static void test_number_double(void **state) {
+static void test_number_double(void **state)
+{
     (void)state;
     double d;
     assert_true(parses_double("3e-4", &d) && d == 3e-4);
@@ -194,7 +203,8 @@ static void test_number_double(void **state) {
     assert_true(number_parse_double(digits, sizeof digits, &d) && d > 1e198);
 }
 
-static void test_number_reads_back(void **state) {
+static void test_number_reads_back(void **state)
+{
     (void)state;
     static const double values[] = {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, -0.0, 123456789012345678.0,
                                     2e22};
@@ -211,7 +221,8 @@ static void test_number_reads_back(void **state) {
     assert_string_equal(number_format_double(buf, -INFINITY), "-inf");
 }
 
-static void test_number_ignores_the_locale(void **state) {
+static void test_number_ignores_the_locale(void **state)
+{
     (void)state;
     static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "C.UTF-8"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -225,7 +236,8 @@ static void test_number_ignores_the_locale(void **state) {
     setlocale(LC_NUMERIC, "C");
 }
 
-static void test_utf8(void **state) {
+static void test_utf8(void **state)
+{
     (void)state;
     static const uint32_t points[] = {0, 0x7f, 0x80, 0x7ff, 0x800, 0xd7ff, 0xe000, 0xffff, 0x10000, 0x10ffff};
     for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
@@ -254,11 +266,10 @@ static void test_utf8(void **state) {
     assert_int_equal(utf8_valid_prefix("ab\xc3\xa9\xff", 5), 4);
 }
 
-static size_t width(const char *text) {
-    return utf8_width(text, strlen(text));
-}
+static size_t width(const char *text) { return utf8_width(text, strlen(text)); }
 
-static void test_utf8_width(void **state) {
+static void test_utf8_width(void **state)
+{
     (void)state;
     assert_int_equal(width(""), 0);
     assert_int_equal(width("abc"), 3);
@@ -272,7 +283,8 @@ static void test_utf8_width(void **state) {
                      2);
 }
 
-static void test_strbuf(void **state) {
+static void test_strbuf(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     assert_string_equal(strbuf_text(&sb), "");
@@ -300,7 +312,8 @@ static void test_strbuf(void **state) {
     strbuf_release(&sb);
 }
 
-static void test_strbuf_remembers_failure(void **state) {
+static void test_strbuf_remembers_failure(void **state)
+{
     (void)state;
     struct strbuf sb = STRBUF_INIT;
     struct plim_error err = {0};
@@ -315,7 +328,8 @@ static void test_strbuf_remembers_failure(void **state) {
     assert_int_equal(strbuf_status(&sb, &err), PLIM_OK);
 }
 
-static void test_nearest(void **state) {
+static void test_nearest(void **state)
+{
     (void)state;
     static const char *const words[] = {"train", "serve", "plan", "version", "batch_size"};
     assert_string_equal(nearest_word("trian", words, 5), "train");
@@ -332,7 +346,8 @@ static void test_nearest(void **state) {
     assert_null(nearest_word(longest, words, 5));
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fail_records_and_returns),
         cmocka_unit_test(test_fail_may_quote_its_own_text),

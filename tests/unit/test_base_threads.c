@@ -19,7 +19,8 @@ struct marks {
     _Atomic bool wrong;
 };
 
-static void mark(void *arg, int64_t begin, int64_t end, int worker) {
+static void mark(void *arg, int64_t begin, int64_t end, int worker)
+{
     struct marks *m = arg;
     atomic_fetch_add(&m->calls, 1);
     if (begin < 0 || begin >= end || end > m->n || worker < 0 || worker >= m->workers)
@@ -27,7 +28,8 @@ static void mark(void *arg, int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) atomic_fetch_add(&m->count[i], 1);
 }
 
-static void check_loop(struct threads *team, int64_t n, int64_t grain) {
+static void check_loop(struct threads *team, int64_t n, int64_t grain)
+{
     struct marks m = {
         .count = calloc((size_t)n + 1, sizeof(int)), .n = n, .grain = grain, .workers = threads_count(team)};
     threads_each(team, n, grain, mark, &m);
@@ -38,7 +40,8 @@ static void check_loop(struct threads *team, int64_t n, int64_t grain) {
     free((void *)m.count);
 }
 
-static void test_every_item_once(void **state) {
+static void test_every_item_once(void **state)
+{
     (void)state;
     static const int counts[] = {1, 2, 3, 8};
     for (size_t i = 0; i < 4; i++) {
@@ -58,14 +61,16 @@ static void test_every_item_once(void **state) {
     }
 }
 
-static void test_no_team_is_one_thread(void **state) {
+static void test_no_team_is_one_thread(void **state)
+{
     (void)state;
     assert_int_equal(threads_count(NULL), 1);
     check_loop(NULL, 100, 3);
     threads_free(NULL);
 }
 
-static void test_one_thread_runs_inline_once(void **state) {
+static void test_one_thread_runs_inline_once(void **state)
+{
     (void)state;
     struct threads *team;
     threads_start(1, &team, NULL);
@@ -76,7 +81,8 @@ static void test_one_thread_runs_inline_once(void **state) {
     threads_free(team);
 }
 
-static void test_default_and_bad_counts(void **state) {
+static void test_default_and_bad_counts(void **state)
+{
     (void)state;
     struct threads *team;
     struct plim_error err = {0};
@@ -93,7 +99,8 @@ struct sums {
     double *partial; /* per chunk */
 };
 
-static void sum_chunk(void *arg, int64_t begin, int64_t end, int worker) {
+static void sum_chunk(void *arg, int64_t begin, int64_t end, int worker)
+{
     (void)worker;
     struct sums *s = arg;
     double sum = 0;
@@ -102,7 +109,8 @@ static void sum_chunk(void *arg, int64_t begin, int64_t end, int worker) {
 }
 
 /* Plain (not atomic) results per chunk: equal for every thread count, and visible after the loop. */
-static void test_results_do_not_depend_on_the_count(void **state) {
+static void test_results_do_not_depend_on_the_count(void **state)
+{
     (void)state;
     enum { N = 64 * 200 };
     double *in = malloc(N * sizeof *in), partial[3][200];
@@ -119,14 +127,16 @@ static void test_results_do_not_depend_on_the_count(void **state) {
     free(in);
 }
 
-static void add_one(void *arg, int64_t begin, int64_t end, int worker) {
+static void add_one(void *arg, int64_t begin, int64_t end, int worker)
+{
     (void)worker;
     int *values = arg;
     for (int64_t i = begin; i < end; i++) values[i]++;
 }
 
 /* Successive loops hand plain memory from thread to thread; pauses let workers fall asleep in between. */
-static void test_many_loops(void **state) {
+static void test_many_loops(void **state)
+{
     (void)state;
     struct threads *team;
     int values[37] = {0};
@@ -139,14 +149,16 @@ static void test_many_loops(void **state) {
     threads_free(team);
 }
 
-static void slow_chunk(void *arg, int64_t begin, int64_t end, int worker) {
+static void slow_chunk(void *arg, int64_t begin, int64_t end, int worker)
+{
     (void)end, (void)worker;
     if (begin % 2) usleep(3000);
     ((int *)arg)[begin]++;
 }
 
 /* The caller is done long before a worker is, and sleeps until it is. */
-static void test_waits_for_slow_workers(void **state) {
+static void test_waits_for_slow_workers(void **state)
+{
     (void)state;
     struct threads *team;
     int done[16] = {0};
@@ -156,7 +168,8 @@ static void test_waits_for_slow_workers(void **state) {
     threads_free(team);
 }
 
-static void test_start_and_stop(void **state) {
+static void test_start_and_stop(void **state)
+{
     (void)state;
     for (int i = 0; i < 50; i++) {
         struct threads *team;
@@ -166,7 +179,8 @@ static void test_start_and_stop(void **state) {
     }
 }
 
-static void test_clock(void **state) {
+static void test_clock(void **state)
+{
     (void)state;
     double a = clock_seconds();
     usleep(1000);
@@ -175,7 +189,8 @@ static void test_clock(void **state) {
     assert_true(clock_wall() > 1.6e9);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_item_once),
         cmocka_unit_test(test_no_team_is_one_thread),

@@ -11,14 +11,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct doc *parse(const char *text) {
+static struct doc *parse(const char *text)
+{
     struct plim_error err = {0};
     struct doc *doc;
     if (yaml_parse(text, strlen(text), "t.yaml", &doc, &err) != PLIM_OK) fail_msg("%s: %s", text, err.text);
     return doc;
 }
 
-static void test_tree(void **state) {
+static void test_tree(void **state)
+{
     (void)state;
     struct doc *doc =
         parse("# a job\nmodel:\n  name: tiny\n  layers: 4\ntraining:\n  rate: 3e-4\n  steps: [1, 2]\n"
@@ -37,7 +39,8 @@ static void test_tree(void **state) {
     doc_free(doc);
 }
 
-static void test_scalars(void **state) {
+static void test_scalars(void **state)
+{
     (void)state;
     static const struct {
         const char *text;
@@ -89,7 +92,8 @@ static void test_scalars(void **state) {
     assert_true(node.kind == NODE_FLOAT && isnan(node.as.real));
 }
 
-static void test_quoted_is_text(void **state) {
+static void test_quoted_is_text(void **state)
+{
     (void)state;
     struct doc *doc = parse("a: \"1\"\nb: 'true'\nc: |\n  12\nd: \"\"\n\"e f\": 1\n");
     static const char *const keys[] = {"a", "b", "c", "d"};
@@ -99,7 +103,8 @@ static void test_quoted_is_text(void **state) {
     doc_free(doc);
 }
 
-static void test_empty(void **state) {
+static void test_empty(void **state)
+{
     (void)state;
     static const char *const texts[] = {"", "# nothing\n", "---\n", "null"};
     for (size_t i = 0; i < 4; i++) {
@@ -109,7 +114,8 @@ static void test_empty(void **state) {
     }
 }
 
-static void test_refuses(void **state) {
+static void test_refuses(void **state)
+{
     (void)state;
     static const struct {
         const char *text, *says;
@@ -142,14 +148,16 @@ static void test_refuses(void **state) {
     }
 }
 
-static void test_growing_references_are_refused(void **state) {
+static void test_growing_references_are_refused(void **state)
+{
     (void)state;
     static const char laughs[] = "a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\n";
     struct doc *doc;
     assert_int_equal(yaml_parse(laughs, sizeof laughs - 1, "t", &doc, NULL), PLIM_BAD_INPUT);
 }
 
-static void test_depth(void **state) {
+static void test_depth(void **state)
+{
     (void)state;
     char text[400];
     for (int depth = 128; depth <= 129; depth++) {
@@ -162,7 +170,8 @@ static void test_depth(void **state) {
     }
 }
 
-static void test_mutations(void **state) {
+static void test_mutations(void **state)
+{
     (void)state;
     static const char seed[] =
         "model:\n  name: \"t\\u00e9\"\n  list: [1, {a: b}, 'q']\n  text: >\n    folded\n? k\n: v\n";
@@ -178,7 +187,8 @@ static void test_mutations(void **state) {
     }
 }
 
-static void test_load(void **state) {
+static void test_load(void **state)
+{
     (void)state;
     struct doc *doc;
     struct plim_error err = {0};
@@ -195,7 +205,8 @@ static void test_load(void **state) {
     unlink(path);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree),           cmocka_unit_test(test_scalars),
         cmocka_unit_test(test_quoted_is_text), cmocka_unit_test(test_empty),

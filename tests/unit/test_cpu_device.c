@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-static void device_keeps_its_arena(void **state) {
+static void device_keeps_its_arena(void **state)
+{
     (void)state;
     struct device *dev;
     struct plim_error err = {0};
@@ -28,7 +29,8 @@ static void device_keeps_its_arena(void **state) {
     dev->ops->close(dev);
 }
 
-static void calibration_is_remembered(void **state) {
+static void calibration_is_remembered(void **state)
+{
     (void)state;
     struct threads *team;
     struct calibration first, second;
@@ -50,7 +52,8 @@ static void calibration_is_remembered(void **state) {
     threads_free(team);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_keeps_its_arena),
         cmocka_unit_test(calibration_is_remembered),

@@ -25,13 +25,21 @@ struct spec {
 };
 
 #define RMS                                                                                                  \
-    { .eps = 1e-5f }
+    {                                                                                                        \
+        .eps = 1e-5f                                                                                         \
+    }
 #define LAYER                                                                                                \
-    { .eps = 1e-5f, .layer_norm = true }
+    {                                                                                                        \
+        .eps = 1e-5f, .layer_norm = true                                                                     \
+    }
 #define CONV1D                                                                                               \
-    { .weight_kn = true }
+    {                                                                                                        \
+        .weight_kn = true                                                                                    \
+    }
 #define ADAM                                                                                                 \
-    { .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f }
+    {                                                                                                        \
+        .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f                                          \
+    }
 
 static const struct spec specs[] = {
     {"embed", cpu_embed, NULL, {"iR", "xVC"}, {"xRC"}, {0}, {0}},
@@ -117,7 +125,8 @@ struct rig {
     struct kernel_call call;
 };
 
-static int64_t size_of(char letter, const struct sizes *s) {
+static int64_t size_of(char letter, const struct sizes *s)
+{
     switch (letter) {
     case 'R':
         return s->rows;
@@ -148,7 +157,8 @@ static int64_t size_of(char letter, const struct sizes *s) {
     }
 }
 
-static enum dtype type_of(char letter, enum dtype x) {
+static enum dtype type_of(char letter, enum dtype x)
+{
     switch (letter) {
     case 'x':
         return x;
@@ -163,7 +173,8 @@ static enum dtype type_of(char letter, enum dtype x) {
     }
 }
 
-static void *grab(size_t bytes) {
+static void *grab(size_t bytes)
+{
     void *p = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
     assert_non_null(p);
     return p;
@@ -171,7 +182,8 @@ static void *grab(size_t bytes) {
 
 /* The same numbers for the same seed: between -2 and 2; whole numbers for ids; positive for second moments
  * and deviations, which no test tells apart from others. */
-static void fill(void *p, const struct tensor *t, uint32_t seed) {
+static void fill(void *p, const struct tensor *t, uint32_t seed)
+{
     int64_t n = tensor_count(t);
     for (int64_t i = 0; i < n; i++) {
         uint32_t noise = ((uint32_t)i + 1 + seed * 7919u) * 2654435761u;
@@ -189,7 +201,8 @@ static void fill(void *p, const struct tensor *t, uint32_t seed) {
     }
 }
 
-static void operand(struct rig *r, int slot, enum dtype x, const struct sizes *sizes) {
+static void operand(struct rig *r, int slot, enum dtype x, const struct sizes *sizes)
+{
     const char *pattern = slot < OP_MAX_IN ? r->spec->in[slot] : r->spec->out[slot - OP_MAX_IN];
     if (!pattern || (pattern[0] == 'm' && x == DT_F32)) return;
     struct tensor *t = &r->tensors[slot];
@@ -206,7 +219,8 @@ static void operand(struct rig *r, int slot, enum dtype x, const struct sizes *s
     for (int64_t i = 0; moment && i < tensor_count(t); i++) ((float *)p)[i] = fabsf(((float *)p)[i]);
 }
 
-static void rig_open(struct rig *r, const struct spec *spec, enum dtype x, const struct sizes *sizes) {
+static void rig_open(struct rig *r, const struct spec *spec, enum dtype x, const struct sizes *sizes)
+{
     memset(r, 0, sizeof *r);
     r->spec = spec;
     r->op = (struct op){.attr = spec->attr};
@@ -219,7 +233,8 @@ static void rig_open(struct rig *r, const struct spec *spec, enum dtype x, const
     }
 }
 
-static void rig_run(struct rig *r, struct threads *team, bool accumulate) {
+static void rig_run(struct rig *r, struct threads *team, bool accumulate)
+{
     size_t bytes = r->spec->workspace ? r->spec->workspace(r->call.desc, &r->op, threads_count(team)) : 0;
     free(r->owned[SLOTS]);
     r->call.work = r->owned[SLOTS] = grab(bytes);
@@ -229,11 +244,13 @@ static void rig_run(struct rig *r, struct threads *team, bool accumulate) {
     r->spec->run(&r->call);
 }
 
-static void rig_close(struct rig *r) {
+static void rig_close(struct rig *r)
+{
     for (int i = 0; i <= SLOTS; i++) free(r->owned[i]);
 }
 
-static void expect_equal(const struct rig *a, const struct rig *b, const char *what, enum dtype x) {
+static void expect_equal(const struct rig *a, const struct rig *b, const char *what, enum dtype x)
+{
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (!a->call.out[i]) continue;
         size_t bytes = (size_t)tensor_bytes(a->call.desc[OP_MAX_IN + i]);
@@ -242,7 +259,8 @@ static void expect_equal(const struct rig *a, const struct rig *b, const char *w
     }
 }
 
-static struct threads *team_of(int count) {
+static struct threads *team_of(int count)
+{
     struct threads *team;
     assert_int_equal(threads_start(count, &team, NULL), PLIM_OK);
     return team;
@@ -252,7 +270,8 @@ static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
 /* --- tests --------------------------------------------------------------------------------------- */
 
-static void thread_count_changes_nothing(void **state) {
+static void thread_count_changes_nothing(void **state)
+{
     (void)state;
     struct threads *teams[3] = {team_of(1), team_of(2), team_of(3)};
     for (int s = 0; s < SPECS; s++)
@@ -270,7 +289,8 @@ static void thread_count_changes_nothing(void **state) {
     for (int i = 0; i < 3; i++) threads_free(teams[i]);
 }
 
-static void in_place_is_the_same(void **state) {
+static void in_place_is_the_same(void **state)
+{
     (void)state;
     struct threads *team = team_of(2);
     for (int s = 0; s < SPECS; s++)
@@ -292,7 +312,8 @@ static void in_place_is_the_same(void **state) {
 }
 
 /* Rows [first, first + rows) of every operand with rows; outputs without rows are those of the whole. */
-static void run_rows(struct rig *r, struct threads *team, int64_t first, int64_t rows, bool accumulate) {
+static void run_rows(struct rig *r, struct threads *team, int64_t first, int64_t rows, bool accumulate)
+{
     struct kernel_call whole = r->call;
     struct tensor part[SLOTS];
     for (int slot = 0; slot < SLOTS; slot++) {
@@ -310,7 +331,8 @@ static void run_rows(struct rig *r, struct threads *team, int64_t first, int64_t
     r->call = whole;
 }
 
-static void rows_may_come_in_parts(void **state) {
+static void rows_may_come_in_parts(void **state)
+{
     (void)state;
     static const char *const names[] = {"rms_bwd", "layer_bwd + add", "linear_dw", "linear_dw kn", "xent"};
     static const struct sizes sizes = {3 * GEMM_KC + 77, 67, 1009, 45};
@@ -334,7 +356,8 @@ static void rows_may_come_in_parts(void **state) {
     threads_free(team);
 }
 
-static void ignored_targets_give_nothing(void **state) {
+static void ignored_targets_give_nothing(void **state)
+{
     (void)state;
     struct threads *team = team_of(2);
     for (int t = 0; t < 3; t++) {
@@ -355,7 +378,8 @@ static void ignored_targets_give_nothing(void **state) {
 
 /* --- instruction sets ---------------------------------------------------------------------------- */
 
-static void every_level_agrees(void **state) {
+static void every_level_agrees(void **state)
+{
     (void)state;
     enum { N = 333 };
     static float a[N], b[N], want[N], got[N];
@@ -380,7 +404,8 @@ static void every_level_agrees(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thread_count_changes_nothing), cmocka_unit_test(in_place_is_the_same),
         cmocka_unit_test(rows_may_come_in_parts),       cmocka_unit_test(ignored_targets_give_nothing),

@@ -10,7 +10,9 @@
 static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
 #define ADAM                                                                                                 \
-    { .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f }
+    {                                                                                                        \
+        .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f                                          \
+    }
 
 enum { PARAMS = 1237, STEPS = 10 };
 
@@ -22,7 +24,8 @@ struct adam {
 };
 
 /* A stream of gradients and a start, the same for every type: a start that f16 and bf16 hold exactly. */
-static void adam_init(struct adam *a, enum dtype type) {
+static void adam_init(struct adam *a, enum dtype type)
+{
     memset(a, 0, sizeof *a);
     a->type = type;
     for (int i = 0; i < PARAMS; i++) {
@@ -36,14 +39,16 @@ static void adam_init(struct adam *a, enum dtype type) {
     }
 }
 
-static void adam_gradient(struct adam *a, int step) {
+static void adam_gradient(struct adam *a, int step)
+{
     for (int i = 0; i < PARAMS; i++) a->g[i] = sinf((float)(i * 37 + step * 101)) * (i % 7 ? 0.1f : 30.0f);
     a->scalars[SCALAR_LR] = 3e-3f;
     a->scalars[SCALAR_BIAS1] = (float)(1 - pow(0.9, step));
     a->scalars[SCALAR_BIAS2] = (float)(1 - pow(0.999, step));
 }
 
-static void adam_step(struct adam *a, kernel_run *kernel, bool with_coef) {
+static void adam_step(struct adam *a, kernel_run *kernel, bool with_coef)
+{
     struct tensor p = {.type = a->type, .ndim = 1, .dim = {PARAMS}},
                   f = {.type = DT_F32, .ndim = 1, .dim = {PARAMS}};
     struct tensor master = {.type = a->type == DT_BF16 ? DT_U16 : DT_F32, .ndim = 1, .dim = {PARAMS}};
@@ -59,13 +64,15 @@ static void adam_step(struct adam *a, kernel_run *kernel, bool with_coef) {
     kernel(&call);
 }
 
-static float adam_value(const struct adam *a, int i) {
+static float adam_value(const struct adam *a, int i)
+{
     if (a->type == DT_F32) return a->p[i];
     if (a->type == DT_F16) return a->master[i];
     return master_join(((const uint16_t *)a->p)[i], ((const uint16_t *)a->master)[i]);
 }
 
-static void adamw_follows_the_formula(void **state) {
+static void adamw_follows_the_formula(void **state)
+{
     (void)state;
     struct adam *a = malloc(sizeof *a);
     assert_non_null(a);
@@ -93,7 +100,8 @@ static void adamw_follows_the_formula(void **state) {
 }
 
 /* The narrow parameter with its master is the fp32 parameter, to the bit, step after step. */
-static void masters_lose_nothing(void **state) {
+static void masters_lose_nothing(void **state)
+{
     (void)state;
     struct adam *wide = malloc(sizeof *wide), *narrow = malloc(sizeof *narrow);
     kernel_run *const kernels[] = {cpu_adamw, cpu_sgd};
@@ -119,7 +127,8 @@ static void masters_lose_nothing(void **state) {
     free(narrow);
 }
 
-static void a_step_that_is_not_finite_is_left_out(void **state) {
+static void a_step_that_is_not_finite_is_left_out(void **state)
+{
     (void)state;
     struct adam *a = malloc(sizeof *a), *before = malloc(sizeof *before);
     assert_true(a && before);
@@ -143,7 +152,8 @@ static void a_step_that_is_not_finite_is_left_out(void **state) {
     free(before);
 }
 
-static void clip_bounds_the_global_norm(void **state) {
+static void clip_bounds_the_global_norm(void **state)
+{
     (void)state;
     static const struct {
         double sum;
@@ -163,7 +173,8 @@ static void clip_bounds_the_global_norm(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_follows_the_formula),
         cmocka_unit_test(masters_lose_nothing),

@@ -14,7 +14,8 @@
 static struct plim_error err;
 
 /* Every sample once, for awkward n and several epochs; epochs and seeds differ. */
-static void test_order_is_a_bijection(void **state) {
+static void test_order_is_a_bijection(void **state)
+{
     (void)state;
     static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 16, 17, 63, 64, 65, 1000, 4096, 4097, 65537};
     static unsigned char seen[65537];
@@ -39,7 +40,8 @@ static void test_order_is_a_bijection(void **state) {
 #define TIME 10
 
 /* Files of 31, 2 and 20 bytes: rows of 10, 10, 10 | 1 | 10, 9 targets. */
-static struct dataset *open_three(char names[3][64]) {
+static struct dataset *open_three(char names[3][64])
+{
     static const int bytes[] = {31, 2, 20};
     const char *paths[3];
     struct dataset *data;
@@ -58,12 +60,14 @@ static struct dataset *open_three(char names[3][64]) {
     return data;
 }
 
-static void close_three(struct dataset *data, char names[3][64]) {
+static void close_three(struct dataset *data, char names[3][64])
+{
     dataset_close(data);
     for (int f = 0; f < 3; f++) unlink(names[f]);
 }
 
-static void test_rows_and_tokens(void **state) {
+static void test_rows_and_tokens(void **state)
+{
     (void)state;
     static const int64_t tokens[] = {10, 10, 10, 1, 10, 9}, first[] = {0, 10, 20, 64, 128, 138};
     char names[3][64];
@@ -85,7 +89,8 @@ static void test_rows_and_tokens(void **state) {
 }
 
 /* Every row once per epoch; the tokens promised are the tokens given; any split sees the same rows. */
-static void test_loader(void **state) {
+static void test_loader(void **state)
+{
     (void)state;
     char names[3][64];
     struct dataset *data = open_three(names);
@@ -115,7 +120,8 @@ static void test_loader(void **state) {
     close_three(data, names);
 }
 
-static void test_bad_files(void **state) {
+static void test_bad_files(void **state)
+{
     (void)state;
     struct dataset *data = NULL;
     char name[] = "/tmp/plimsoll-data-XXXXXX";
@@ -141,7 +147,8 @@ static void test_bad_files(void **state) {
     unlink(name);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_is_a_bijection),
         cmocka_unit_test(test_rows_and_tokens),

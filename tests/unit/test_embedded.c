@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void every_row_finds_itself(void **state) {
+static void every_row_finds_itself(void **state)
+{
     (void)state;
     for (const struct plim_data *d = plim_data_table; d->name; d++) {
         assert_ptr_equal(embedded_find(d->name), d);
@@ -18,13 +19,15 @@ static void every_row_finds_itself(void **state) {
     }
 }
 
-static void unknown_name_is_null(void **state) {
+static void unknown_name_is_null(void **state)
+{
     (void)state;
     assert_null(embedded_find("no such file"));
     assert_null(embedded_find(""));
 }
 
-static void text_equals_file(void **state) {
+static void text_equals_file(void **state)
+{
     (void)state;
     const char *root = getenv("SRC_DIR");
     if (!root) skip();
@@ -42,7 +45,8 @@ static void text_equals_file(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_finds_itself),
         cmocka_unit_test(unknown_name_is_null),

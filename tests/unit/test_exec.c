@@ -13,11 +13,13 @@ static struct plim_error err;
 #define PIECES 200
 #define PIECE  4096
 
-static void fill(unsigned char *to, int piece) {
+static void fill(unsigned char *to, int piece)
+{
     for (int i = 0; i < PIECE; i++) to[i] = (unsigned char)(piece * 31 + i);
 }
 
-static struct far_store *open_filled(void) {
+static struct far_store *open_filled(void)
+{
     struct far_store *far;
     unsigned char data[PIECE];
     if (far_open("/tmp", (uint64_t)PIECES * PIECE, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
@@ -29,7 +31,8 @@ static struct far_store *open_filled(void) {
 }
 
 /* More requests than the ring holds: asking waits for room instead of losing any. */
-static void test_read_ahead(void **state) {
+static void test_read_ahead(void **state)
+{
     (void)state;
     struct far_store *far = open_filled();
     unsigned char *got = calloc(PIECES, PIECE), want[PIECE];
@@ -52,7 +55,8 @@ static void test_read_ahead(void **state) {
 }
 
 /* Closing with requests under way: they finish, nothing hangs. */
-static void test_close_in_flight(void **state) {
+static void test_close_in_flight(void **state)
+{
     (void)state;
     unsigned char *got = calloc(PIECES, PIECE), want[PIECE];
     assert_non_null(got);
@@ -67,7 +71,8 @@ static void test_close_in_flight(void **state) {
 }
 
 /* A read that fails is told to whoever waits, and stays told. */
-static void test_errors_are_kept(void **state) {
+static void test_errors_are_kept(void **state)
+{
     (void)state;
     struct far_store *far = open_filled();
     unsigned char got[PIECE];
@@ -80,7 +85,8 @@ static void test_errors_are_kept(void **state) {
     far_close(far);
 }
 
-static void test_no_folder(void **state) {
+static void test_no_folder(void **state)
+{
     (void)state;
     struct far_store *far = NULL;
     assert_int_not_equal(far_open("/proc/none", 4096, &far, &err), PLIM_OK);
@@ -92,7 +98,8 @@ static void test_no_folder(void **state) {
 }
 
 /* Slices of 64 bytes, of several rows, of whole parameters: the same bits as without. */
-static void test_state_on_disk(void **state) {
+static void test_state_on_disk(void **state)
+{
     (void)state;
     static const char *const models[] = {"llama-tied", "gpt2", "qwen2"};
     static const int64_t slices[] = {640, 5000, 4 << 20};
@@ -114,7 +121,8 @@ static void test_state_on_disk(void **state) {
         }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read_ahead),      cmocka_unit_test(test_close_in_flight),
         cmocka_unit_test(test_errors_are_kept), cmocka_unit_test(test_no_folder),

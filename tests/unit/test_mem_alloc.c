@@ -8,7 +8,8 @@
 #include "mem/alloc.h"
 #include <string.h>
 
-static void test_counts(void **state) {
+static void test_counts(void **state)
+{
     (void)state;
     struct heap heap;
     heap_init(&heap, NULL, NULL);
@@ -30,7 +31,8 @@ static void test_counts(void **state) {
     assert_int_equal(heap_blocks(&heap), 0);
 }
 
-static void test_resize(void **state) {
+static void test_resize(void **state)
+{
     (void)state;
     struct heap heap, other;
     heap_init(&heap, NULL, NULL);
@@ -50,7 +52,8 @@ static void test_resize(void **state) {
     assert_int_equal(heap_current(&heap), 0);
 }
 
-static void test_refusals(void **state) {
+static void test_refusals(void **state)
+{
     (void)state;
     static const char *const classes[] = {"small"};
     struct ledger ledger;
@@ -76,7 +79,8 @@ static void test_refusals(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void test_injected_failures(void **state) {
+static void test_injected_failures(void **state)
+{
     (void)state;
     struct fault fault = FAULT_INIT;
     struct heap heap;
@@ -97,7 +101,8 @@ static void test_injected_failures(void **state) {
     assert_int_equal(heap_blocks(&heap), 0);
 }
 
-static void test_plain_memory(void **state) {
+static void test_plain_memory(void **state)
+{
     (void)state;
     char *p = mem_alloc(NULL, 0, 5);
     p = mem_realloc(NULL, 0, p, 50);
@@ -105,7 +110,8 @@ static void test_plain_memory(void **state) {
     mem_free(p);
 }
 
-static void churn(void *arg, int64_t begin, int64_t end, int worker) {
+static void churn(void *arg, int64_t begin, int64_t end, int worker)
+{
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
         char *p = mem_alloc(arg, (int)(i % 16), (size_t)(i % 100));
@@ -114,7 +120,8 @@ static void churn(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void test_threads(void **state) {
+static void test_threads(void **state)
+{
     (void)state;
     struct heap heap;
     struct threads *team;
@@ -128,7 +135,8 @@ static void test_threads(void **state) {
     for (int i = 0; i < 16; i++) assert_int_equal(heap_class(&heap, i), 0);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),       cmocka_unit_test(test_resize),
         cmocka_unit_test(test_refusals),     cmocka_unit_test(test_injected_failures),

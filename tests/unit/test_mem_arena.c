@@ -30,20 +30,23 @@ static const char *const classes[] = {"arena"};
 #define SHADOWED 0
 #endif
 
-static uint64_t rss(void) {
+static uint64_t rss(void)
+{
     struct os_process me;
     assert_int_equal(os_process_memory(&me, NULL), PLIM_OK);
     return me.rss;
 }
 
 /* Is the process within SLACK of `want` bytes? */
-static bool rss_is(uint64_t want) {
+static bool rss_is(uint64_t want)
+{
     uint64_t now = rss();
     return SHADOWED || (now + SLACK >= want && now <= want + SLACK);
 }
 
 /* Does writing there kill a process? Asked in a child. */
-static bool faults(char *at) {
+static bool faults(char *at)
+{
     pid_t child = fork();
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
@@ -57,13 +60,15 @@ static bool faults(char *at) {
     return WIFSIGNALED(status);
 }
 
-static bool all_zero(const char *at, uint64_t n) {
+static bool all_zero(const char *at, uint64_t n)
+{
     for (uint64_t i = 0; i < n; i++)
         if (at[i]) return false;
     return true;
 }
 
-static void test_commit_is_prefaulted(void **state) {
+static void test_commit_is_prefaulted(void **state)
+{
     (void)state;
     struct arena arena;
     struct plim_error err = {0};
@@ -83,7 +88,8 @@ static void test_commit_is_prefaulted(void **state) {
     arena_release(&arena);
 }
 
-static void test_grow_keeps_and_shrink_gives_back(void **state) {
+static void test_grow_keeps_and_shrink_gives_back(void **state)
+{
     (void)state;
     struct arena arena;
     struct plim_error err = {0};
@@ -107,7 +113,8 @@ static void test_grow_keeps_and_shrink_gives_back(void **state) {
     arena_release(&arena);
 }
 
-static void test_new_bytes_in_an_old_page_are_zero(void **state) {
+static void test_new_bytes_in_an_old_page_are_zero(void **state)
+{
     (void)state;
     struct arena arena;
     arena_reserve(&arena, MIB, NULL, 0, NULL);
@@ -122,7 +129,8 @@ static void test_new_bytes_in_an_old_page_are_zero(void **state) {
     arena_release(&arena);
 }
 
-static void test_above_the_mark_faults(void **state) {
+static void test_above_the_mark_faults(void **state)
+{
     (void)state;
     struct arena arena;
     uint64_t page = os_page_size();
@@ -141,7 +149,8 @@ static void test_above_the_mark_faults(void **state) {
     arena_release(&arena);
 }
 
-static void test_ledger_is_exact(void **state) {
+static void test_ledger_is_exact(void **state)
+{
     (void)state;
     struct ledger ledger;
     struct arena arena;
@@ -165,7 +174,8 @@ static void test_ledger_is_exact(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void test_failures_change_nothing(void **state) {
+static void test_failures_change_nothing(void **state)
+{
     (void)state;
     struct ledger ledger;
     struct arena arena;
@@ -189,7 +199,8 @@ static void test_failures_change_nothing(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void test_more_than_the_machine_has(void **state) {
+static void test_more_than_the_machine_has(void **state)
+{
     (void)state;
     struct arena arena;
     struct os_machine box;
@@ -206,7 +217,8 @@ static void test_more_than_the_machine_has(void **state) {
     arena_release(&arena);
 }
 
-static void test_threads_bring_pages_in(void **state) {
+static void test_threads_bring_pages_in(void **state)
+{
     (void)state;
     struct arena arena;
     struct threads *team;
@@ -220,7 +232,8 @@ static void test_threads_bring_pages_in(void **state) {
     threads_free(team);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commit_is_prefaulted),
         cmocka_unit_test(test_grow_keeps_and_shrink_gives_back),

@@ -10,12 +10,14 @@
 
 static const char *const classes[] = {"param", "grad", "act"};
 
-static void check(struct ledger *ledger) {
+static void check(struct ledger *ledger)
+{
     struct plim_error err = {0};
     if (ledger_check(ledger, &err) != PLIM_OK) fail_msg("%s", err.text);
 }
 
-static void test_reserve_and_release(void **state) {
+static void test_reserve_and_release(void **state)
+{
     (void)state;
     struct ledger ledger;
     struct ledger_state s;
@@ -36,7 +38,8 @@ static void test_reserve_and_release(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void test_refuses_with_a_text(void **state) {
+static void test_refuses_with_a_text(void **state)
+{
     (void)state;
     struct ledger ledger;
     struct ledger_state s;
@@ -57,7 +60,8 @@ static void test_refuses_with_a_text(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void test_budget_may_fall_below_use(void **state) {
+static void test_budget_may_fall_below_use(void **state)
+{
     (void)state;
     struct ledger ledger;
     ledger_init(&ledger, "host", LEDGER_UNLIMITED, classes, 3);
@@ -76,7 +80,8 @@ static void test_budget_may_fall_below_use(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void test_our_own_bugs(void **state) {
+static void test_our_own_bugs(void **state)
+{
     (void)state;
     struct ledger ledger;
     struct plim_error err = {0};
@@ -98,7 +103,8 @@ static void test_our_own_bugs(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void test_injected_fault(void **state) {
+static void test_injected_fault(void **state)
+{
     (void)state;
     struct ledger ledger;
     struct fault fault = FAULT_INIT;
@@ -114,7 +120,8 @@ static void test_injected_fault(void **state) {
     ledger_destroy(&ledger);
 }
 
-static void take_and_give(void *arg, int64_t begin, int64_t end, int worker) {
+static void take_and_give(void *arg, int64_t begin, int64_t end, int worker)
+{
     struct ledger *ledger = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
@@ -124,7 +131,8 @@ static void take_and_give(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void test_threads(void **state) {
+static void test_threads(void **state)
+{
     (void)state;
     struct ledger ledger;
     struct threads *team;
@@ -138,7 +146,8 @@ static void test_threads(void **state) {
     ledger_destroy(&ledger);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reserve_and_release),
         cmocka_unit_test(test_refuses_with_a_text),

@@ -13,20 +13,23 @@
 
 static char root[64];
 
-static int make_root(void **state) {
+static int make_root(void **state)
+{
     (void)state;
     strcpy(root, "/tmp/plimsoll-os-XXXXXX");
     return mkdtemp(root) ? 0 : -1;
 }
 
-static int remove_root(void **state) {
+static int remove_root(void **state)
+{
     (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -r '%s'", root);
     return system(command);
 }
 
-static void put(const char *path, const char *text) {
+static void put(const char *path, const char *text)
+{
     char full[512];
     snprintf(full, sizeof full, "%s%s", root, path);
     *strrchr(full, '/') = '\0';
@@ -35,18 +38,21 @@ static void put(const char *path, const char *text) {
     assert_int_equal(file_write_atomic(full, text, strlen(text), NULL), PLIM_OK);
 }
 
-static void put_meminfo(void) {
+static void put_meminfo(void)
+{
     put("/proc/meminfo", "MemTotal:       16000000 kB\nMemFree:  1 kB\nMemAvailable:   12000000 kB\n");
 }
 
-static struct os_machine look(void) {
+static struct os_machine look(void)
+{
     struct os_machine box;
     struct plim_error err = {0};
     if (os_machine_memory_at(root, &box, &err) != PLIM_OK) fail_msg("%s", err.text);
     return box;
 }
 
-static void test_process(void **state) {
+static void test_process(void **state)
+{
     (void)state;
     struct os_process before, grown, after;
     struct plim_error err = {0};
@@ -66,7 +72,8 @@ static void test_process(void **state) {
     }
 }
 
-static void test_this_machine(void **state) {
+static void test_this_machine(void **state)
+{
     (void)state;
     struct os_machine box;
     struct plim_error err = {0};
@@ -74,7 +81,8 @@ static void test_this_machine(void **state) {
     assert_true(box.total > 0 && box.available <= box.total);
 }
 
-static void test_pages(void **state) {
+static void test_pages(void **state)
+{
     (void)state;
     size_t page = os_page_size();
     assert_true(page >= 4096 && (page & (page - 1)) == 0);
@@ -84,7 +92,8 @@ static void test_pages(void **state) {
     assert_int_equal(os_page_round(page + 1), 2 * page);
 }
 
-static void test_no_files(void **state) {
+static void test_no_files(void **state)
+{
     (void)state;
     struct os_machine box;
     struct plim_error err = {0};
@@ -93,14 +102,16 @@ static void test_no_files(void **state) {
     assert_int_equal(os_machine_memory_at(root, &box, &err), PLIM_UNSUPPORTED);
 }
 
-static void test_without_groups(void **state) {
+static void test_without_groups(void **state)
+{
     (void)state;
     put_meminfo();
     struct os_machine box = look();
     assert_true(box.total == 16000000ull * 1024 && box.available == 12000000ull * 1024 && !box.limited);
 }
 
-static void test_group_v2(void **state) {
+static void test_group_v2(void **state)
+{
     (void)state;
     put_meminfo();
     put("/proc/self/cgroup", "0::/a/b\n");
@@ -120,7 +131,8 @@ static void test_group_v2(void **state) {
 }
 
 /* A parent whose limit is wider may still have less left, because of its other children. */
-static void test_group_v2_siblings(void **state) {
+static void test_group_v2_siblings(void **state)
+{
     (void)state;
     put_meminfo();
     put("/proc/self/cgroup", "0::/p/c\n");
@@ -132,7 +144,8 @@ static void test_group_v2_siblings(void **state) {
     assert_true(box.total == 4000000000 && box.available == 100000000);
 }
 
-static void test_group_v1(void **state) {
+static void test_group_v1(void **state)
+{
     (void)state;
     put_meminfo();
     put("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:hugetlb,memory:/docker/77\n1:name=systemd:/\n");
@@ -147,7 +160,8 @@ static void test_group_v1(void **state) {
     assert_false(look().limited);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_process),
         cmocka_unit_test(test_this_machine),

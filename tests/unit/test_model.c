@@ -17,20 +17,23 @@
 static const char *const golden[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"};
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
-static const char *golden_path(char *buf, size_t size, const char *name, const char *file) {
+static const char *golden_path(char *buf, size_t size, const char *name, const char *file)
+{
     const char *root = getenv("SRC_DIR");
     snprintf(buf, size, "%s/tests/golden/%s/%s", root ? root : ".", name, file);
     return buf;
 }
 
-static enum plim_status parse(const char *text, struct model_spec *spec, struct plim_error *err) {
+static enum plim_status parse(const char *text, struct model_spec *spec, struct plim_error *err)
+{
     struct doc *doc;
     enum plim_status status = json_parse(text, strlen(text), "config.json", &doc, err);
     if (status == PLIM_OK) status = hf_config_read(&doc->root, "config.json", spec, err), doc_free(doc);
     return status;
 }
 
-static void expect_spec(const char *text, struct model_spec *spec) {
+static void expect_spec(const char *text, struct model_spec *spec)
+{
     struct plim_error err = {0};
     enum plim_status status = parse(text, spec, &err);
     if (status != PLIM_OK) print_error("%s\n", err.text);
@@ -70,7 +73,8 @@ static const char gpt2_small[] =
     "\"bos_token_id\":50256,\"eos_token_id\":50256,\"layer_norm_epsilon\":1e-05,\"model_type\":\"gpt2\","
     "\"n_ctx\":1024,\"n_embd\":768,\"n_head\":12,\"n_layer\":12,\"n_positions\":1024,\"vocab_size\":50257}";
 
-static void known_parameter_counts(void **state) {
+static void known_parameter_counts(void **state)
+{
     static const struct {
         const char *config;
         int64_t count;
@@ -87,7 +91,8 @@ static void known_parameter_counts(void **state) {
     }
 }
 
-static void fields_are_read(void **state) {
+static void fields_are_read(void **state)
+{
     struct model_spec spec;
     (void)state;
     expect_spec(llama_1b, &spec);
@@ -117,7 +122,8 @@ static void fields_are_read(void **state) {
 #define MISTRAL "{\"model_type\":\"mistral\"," TINY ",\"num_attention_heads\":8"
 #define GPT2    "{\"model_type\":\"gpt2\",\"vocab_size\":64,\"n_embd\":64,\"n_layer\":2,\"n_head\":4"
 
-static void variants_are_understood(void **state) {
+static void variants_are_understood(void **state)
+{
     struct model_spec spec;
     (void)state;
     expect_spec(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}", &spec);
@@ -153,7 +159,8 @@ static void variants_are_understood(void **state) {
     assert_true(spec.intermediate_size == 256 && !spec.tie_embeddings && spec.bos_token_id == -1);
 }
 
-static void refusals_name_the_cause(void **state) {
+static void refusals_name_the_cause(void **state)
+{
     static const struct {
         const char *text, *part;
         enum plim_status status;
@@ -225,7 +232,8 @@ static void refusals_name_the_cause(void **state) {
 }
 
 /* What is written is read back as the same model. */
-static void configs_round_trip(void **state) {
+static void configs_round_trip(void **state)
+{
     static const char *const texts[] = {
         llama_1b,
         llama_70b,
@@ -256,13 +264,15 @@ static void configs_round_trip(void **state) {
 /* --- rotary frequencies -----------------------------------------------------------------------------------
  */
 
-static void expect_near(float a, float b) {
+static void expect_near(float a, float b)
+{
     if (fabsf(a - b) > 3e-7f * fabsf(b)) print_error("%.9g is not %.9g\n", (double)a, (double)b);
     assert_true(fabsf(a - b) <= 3e-7f * fabsf(b));
 }
 
 /* Values of transformers for the three bands of LLaMA-3.2-1B, and for linear scaling. */
-static void known_frequencies(void **state) {
+static void known_frequencies(void **state)
+{
     static const struct {
         int index;
         float value;
@@ -288,7 +298,8 @@ static void known_frequencies(void **state) {
     for (int i = 0; i < 8; i++) expect_near(out[i], linear[i]);
 }
 
-static void golden_frequencies(void **state) {
+static void golden_frequencies(void **state)
+{
     (void)state;
     for (int i = 0; i < GOLDEN; i++) {
         struct model_spec spec;
@@ -314,7 +325,8 @@ static void golden_frequencies(void **state) {
 /* --- tapes ------------------------------------------------------------------------------------------------
  */
 
-static void load_golden(int i, struct model_spec *spec) {
+static void load_golden(int i, struct model_spec *spec)
+{
     char path[512];
     struct plim_error err = {0};
     enum plim_status status =
@@ -323,7 +335,8 @@ static void load_golden(int i, struct model_spec *spec) {
     assert_int_equal(status, PLIM_OK);
 }
 
-static void emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape) {
+static void emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape)
+{
     struct plim_error err = {0};
     tape_init(tape);
     enum plim_status status = model_emit(spec, shape, tape, &err);
@@ -331,14 +344,16 @@ static void emit(const struct model_spec *spec, const struct model_shape *shape,
     assert_int_equal(status, PLIM_OK);
 }
 
-static int64_t params_of(const struct tape *tape) {
+static int64_t params_of(const struct tape *tape)
+{
     int64_t n = 0;
     for (int i = 0; i < tape->ntensors; i++)
         if (tape->tensors[i].cls == CLASS_PARAM) n += tensor_count(&tape->tensors[i]);
     return n;
 }
 
-static const struct op *op_writing(const struct tape *tape, int id) {
+static const struct op *op_writing(const struct tape *tape, int id)
+{
     for (int i = 0; i < tape->nops; i++)
         for (int k = 0; k < OP_MAX_OUT; k++)
             if (tape->ops[i].out[k] == id) return &tape->ops[i];
@@ -346,7 +361,8 @@ static const struct op *op_writing(const struct tape *tape, int id) {
 }
 
 /* Layers are marked, parts are right, residuals ride on linears, every parameter is counted once and read. */
-static void check_ops(const struct model_spec *spec, const struct tape *tape) {
+static void check_ops(const struct model_spec *spec, const struct tape *tape)
+{
     int layer = -1, adds = 0;
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
@@ -362,7 +378,8 @@ static void check_ops(const struct model_spec *spec, const struct tape *tape) {
     assert_int_equal(params_of(tape), model_param_count(spec));
 }
 
-static void training_tapes(void **state) {
+static void training_tapes(void **state)
+{
     (void)state;
     for (int i = 0; i < GOLDEN; i++) {
         struct model_spec spec;
@@ -381,7 +398,8 @@ static void training_tapes(void **state) {
 }
 
 /* The passes accept what the builders emit. */
-static void training_passes(void **state) {
+static void training_passes(void **state)
+{
     (void)state;
     for (int i = 0; i < GOLDEN; i++) {
         struct model_spec spec;
@@ -408,7 +426,8 @@ static void training_passes(void **state) {
     }
 }
 
-static void logits_tapes(void **state) {
+static void logits_tapes(void **state)
+{
     (void)state;
     for (int i = 0; i < GOLDEN; i++) {
         struct model_spec spec;
@@ -424,7 +443,8 @@ static void logits_tapes(void **state) {
     }
 }
 
-static void check_cached(const struct model_spec *spec, const struct model_shape *shape, int64_t rows) {
+static void check_cached(const struct model_spec *spec, const struct model_shape *shape, int64_t rows)
+{
     struct tape tape;
     emit(spec, shape, &tape);
     check_ops(spec, &tape);
@@ -448,7 +468,8 @@ static void check_cached(const struct model_spec *spec, const struct model_shape
     tape_release(&tape);
 }
 
-static void cached_tapes(void **state) {
+static void cached_tapes(void **state)
+{
     (void)state;
     for (int i = 0; i < GOLDEN; i++) {
         struct model_spec spec;
@@ -460,7 +481,8 @@ static void cached_tapes(void **state) {
 }
 
 /* The last token's hidden state is the last row of the norm's output. */
-static void last_row_is_a_view(void **state) {
+static void last_row_is_a_view(void **state)
+{
     struct model_spec spec;
     struct tape tape;
     (void)state;
@@ -474,7 +496,8 @@ static void last_row_is_a_view(void **state) {
     tape_release(&tape);
 }
 
-static void shapes_are_checked(void **state) {
+static void shapes_are_checked(void **state)
+{
     static const struct {
         struct model_shape shape;
         const char *part;
@@ -500,7 +523,8 @@ static void shapes_are_checked(void **state) {
     }
 }
 
-static void initial_values(void **state) {
+static void initial_values(void **state)
+{
     struct model_spec spec;
     (void)state;
     expect_spec(llama_1b, &spec);
@@ -514,7 +538,8 @@ static void initial_values(void **state) {
     assert_true(fabsf(narrow.std - 0.02f / sqrtf(24.0f)) < 1e-8f);
 }
 
-static void architectures_are_listed(void **state) {
+static void architectures_are_listed(void **state)
+{
     (void)state;
     assert_null(model_architecture("bert"));
     assert_null(model_architecture_at(4));
@@ -523,7 +548,8 @@ static void architectures_are_listed(void **state) {
                          model_architecture_at(i));
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_parameter_counts),
         cmocka_unit_test(fields_are_read),

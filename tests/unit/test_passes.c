@@ -26,7 +26,8 @@ _Static_assert(LOSS_CHUNK_ROWS % GEMM_KC == 0, "slices of the loss are whole blo
 
 /* --- results --- */
 
-static void compare_all(const char *model, enum precision precision, int64_t accumulation) {
+static void compare_all(const char *model, enum precision precision, int64_t accumulation)
+{
     struct model_run plain, run;
     struct rig_options o = {.precision = precision, .loss_chunks = 1, .accumulation = accumulation};
     model_run(&plain, model, &o, 2);
@@ -42,19 +43,22 @@ static void compare_all(const char *model, enum precision precision, int64_t acc
             }
 }
 
-static void test_results_are_bit_identical(void **state) {
+static void test_results_are_bit_identical(void **state)
+{
     (void)state;
     for (size_t m = 0; m < NMODELS; m++) compare_all(models[m], PRECISION_F32, 1);
 }
 
-static void test_results_are_bit_identical_bf16(void **state) {
+static void test_results_are_bit_identical_bf16(void **state)
+{
     (void)state;
     compare_all("llama-tied", PRECISION_BF16, 1);
     compare_all("gpt2", PRECISION_BF16, 1);
 }
 
 /* What is carried from micro-batch to micro-batch is not overwritten, whatever else lives in the arena. */
-static void test_accumulation(void **state) {
+static void test_accumulation(void **state)
+{
     (void)state;
     for (size_t m = 0; m < NMODELS; m++) {
         struct model_run whole, parts;
@@ -73,7 +77,8 @@ static void test_accumulation(void **state) {
 static struct plim_error err;
 
 static void make_tape(struct tape *tape, const char *model, const struct recompute_options *recompute,
-                      const struct update_options *update, const struct offload_options *offload) {
+                      const struct update_options *update, const struct offload_options *offload)
+{
     char path[512];
     struct model_spec spec;
     struct model_shape shape = {.batch = 32, .time = 40, .head = HEAD_LOSS};
@@ -92,13 +97,15 @@ static void make_tape(struct tape *tape, const char *model, const struct recompu
 static const struct update_options adamw = {
     .optimizer = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
 
-static bool same_work(const struct tape *t, const struct op *a, const struct op *b) {
+static bool same_work(const struct tape *t, const struct op *a, const struct op *b)
+{
     return a->kind == b->kind && a->layer == b->layer &&
            t->tensors[a->out[0]].label == t->tensors[b->out[0]].label;
 }
 
 /* Every op is made again at most once, after the forward part and before what reads it (tape_verify). */
-static void test_nothing_is_made_twice(void **state) {
+static void test_nothing_is_made_twice(void **state)
+{
     (void)state;
     for (size_t m = 0; m < NMODELS; m++)
         for (size_t w = 0; w < NWAYS; w++) {
@@ -122,7 +129,8 @@ static void test_nothing_is_made_twice(void **state) {
 }
 
 /* Whether a forward op of another layer reads the tensor. */
-static bool crosses(const struct tape *tape, int id, int layer) {
+static bool crosses(const struct tape *tape, int id, int layer)
+{
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         if (op->part != PART_FORWARD && op->part != PART_HEAD) continue;
@@ -133,7 +141,8 @@ static bool crosses(const struct tape *tape, int id, int layer) {
 }
 
 /* In full, backward of a layer reads nothing of that layer's forward but what crosses into it. */
-static void test_full_drops_everything(void **state) {
+static void test_full_drops_everything(void **state)
+{
     (void)state;
     for (size_t m = 0; m < NMODELS; m++) {
         struct tape tape;
@@ -160,7 +169,8 @@ static void test_full_drops_everything(void **state) {
 }
 
 /* One update per parameter; inside backward it is the last op that touches parameter or gradient. */
-static void test_updates(void **state) {
+static void test_updates(void **state)
+{
     (void)state;
     for (size_t m = 0; m < NMODELS; m++)
         for (int in_backward = 0; in_backward < 2; in_backward++) {
@@ -186,7 +196,8 @@ static void test_updates(void **state) {
 }
 
 /* Every byte of far state is fetched once and stored once; staging stays within a slice or one row. */
-static void test_offload_moves_every_byte_once(void **state) {
+static void test_offload_moves_every_byte_once(void **state)
+{
     (void)state;
     static const int64_t slices[] = {64, 1000, 1 << 20};
     for (size_t m = 0; m < NMODELS * 3; m++) {
@@ -214,7 +225,8 @@ static void test_offload_moves_every_byte_once(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_made_twice),
         cmocka_unit_test(test_full_drops_everything),

@@ -14,7 +14,8 @@
 
 static struct plim_error err;
 
-static void request_for(struct job *job, const char *device, struct preset *preset, struct plan_request *request)
+static void request_for(struct job *job, const char *device, struct preset *preset,
+                        struct plan_request *request)
 {
     assert_int_equal(preset_find(device, preset, &err), PLIM_OK);
     job_request(job, &preset->facts, OVERHEAD, request);
@@ -47,7 +48,8 @@ static void test_layouts_are_sound_and_tight(void **state)
                               .state_tier = i / 16 == 2 ? TIER_DISK : TIER_DEVICE};
             struct plan plan;
             if (plan_make(&request, &k, &plan, &err) != PLIM_OK) fail_msg("%s", err.text);
-            if (layout_verify(&plan.tape, &plan.layout, &err) != PLIM_OK) fail_msg("model %zu, knobs %d: %s", m, i, err.text);
+            if (layout_verify(&plan.tape, &plan.layout, &err) != PLIM_OK)
+                fail_msg("model %zu, knobs %d: %s", m, i, err.text);
             double ratio = (double)plan.layout.arena_bytes / (double)plan.layout.lower_bound;
             if (ratio > worst) worst = ratio;
             if (ratio > 1.02) fail_msg("model %zu, knobs %d: %.4f x the lower bound", m, i, ratio);
@@ -98,8 +100,8 @@ static void test_search_obeys_the_budget(void **state)
 static void test_pins_are_honoured(void **state)
 {
     (void)state;
-    static const char *const pins[] = {"training.micro_batch_size=2", "training.recompute=full", "training.loss_chunks=3",
-                                       "training.state_tier=disk", NULL};
+    static const char *const pins[] = {"training.micro_batch_size=2", "training.recompute=full",
+                                       "training.loss_chunks=3", "training.state_tier=disk", NULL};
     struct job job;
     struct preset preset;
     struct plan_request request;

@@ -17,7 +17,8 @@ struct folder {
     char path[128];
 };
 
-static int make_folder(void **state) {
+static int make_folder(void **state)
+{
     struct folder *f = calloc(1, sizeof *f);
     if (!f) return -1;
     strcpy(f->dir, "/tmp/plimsoll-safetensors-XXXXXX");
@@ -27,7 +28,8 @@ static int make_folder(void **state) {
     return 0;
 }
 
-static int remove_folder(void **state) {
+static int remove_folder(void **state)
+{
     struct folder *f = *state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
@@ -36,7 +38,8 @@ static int remove_folder(void **state) {
     return rc;
 }
 
-static void write_bytes(const char *path, const void *bytes, size_t n) {
+static void write_bytes(const char *path, const void *bytes, size_t n)
+{
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, n, file), n);
@@ -44,7 +47,8 @@ static void write_bytes(const char *path, const void *bytes, size_t n) {
 }
 
 /* A file with this header text, a stated header length (-1: the true one) and `data` zero bytes. */
-static void write_raw(const char *path, const char *header, int64_t stated, size_t data) {
+static void write_raw(const char *path, const char *header, int64_t stated, size_t data)
+{
     size_t len = strlen(header);
     unsigned char *bytes = calloc(1, 8 + len + data);
     assert_non_null(bytes);
@@ -55,7 +59,8 @@ static void write_raw(const char *path, const char *header, int64_t stated, size
     free(bytes);
 }
 
-static void expect_error(const char *path, enum plim_status status, const char *part) {
+static void expect_error(const char *path, enum plim_status status, const char *part)
+{
     struct safetensors set;
     struct plim_error err = {0};
     assert_int_equal(safetensors_open(path, &set, &err), status);
@@ -64,7 +69,8 @@ static void expect_error(const char *path, enum plim_status status, const char *
     assert_null(strchr(err.text, '\n'));
 }
 
-static void lies_are_refused(void **state) {
+static void lies_are_refused(void **state)
+{
     static const struct {
         const char *header;
         int64_t stated;
@@ -122,7 +128,8 @@ static void lies_are_refused(void **state) {
 }
 
 /* Any prefix of a good file is refused, and any single changed byte of its header is survived. */
-static void damage_is_survived(void **state) {
+static void damage_is_survived(void **state)
+{
     static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
                                  "\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
                                  "\"b\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[16,18]}}  ";
@@ -150,7 +157,8 @@ static void damage_is_survived(void **state) {
     safetensors_close(&set);
 }
 
-static void file_cut_after_opening(void **state) {
+static void file_cut_after_opening(void **state)
+{
     struct folder *f = *state;
     struct safetensors set;
     struct plim_error err = {0};
@@ -168,7 +176,8 @@ static void file_cut_after_opening(void **state) {
 static const struct safetensors_entry entries[] = {
     {"wide", DT_F32, 2, {3, 100000}}, {"ids", DT_I32, 1, {5}}, {"narrow", DT_BF16, 1, {64}}};
 
-static void write_set(const char *dir, uint64_t shard_bytes) {
+static void write_set(const char *dir, uint64_t shard_bytes)
+{
     struct safetensors_writer w;
     struct plim_error err = {0};
     static float wide[300000];
@@ -188,7 +197,8 @@ static void write_set(const char *dir, uint64_t shard_bytes) {
     assert_int_equal(safetensors_writer_end(&w, &err), PLIM_OK);
 }
 
-static void check_set(const char *path) {
+static void check_set(const char *path)
+{
     struct safetensors set;
     struct plim_error err = {0};
     static float wide[300000];
@@ -213,20 +223,23 @@ static void check_set(const char *path) {
     safetensors_close(&set);
 }
 
-static bool in_folder(const struct folder *f, const char *name) {
+static bool in_folder(const struct folder *f, const char *name)
+{
     char path[192];
     snprintf(path, sizeof path, "%s/%s", f->dir, name);
     return access(path, F_OK) == 0;
 }
 
-static void one_file_round_trip(void **state) {
+static void one_file_round_trip(void **state)
+{
     struct folder *f = *state;
     write_set(f->dir, 0);
     check_set(f->dir);
     check_set(f->path);
 }
 
-static void shards_round_trip(void **state) {
+static void shards_round_trip(void **state)
+{
     struct folder *f = *state;
     write_set(f->dir, 100);
     assert_true(in_folder(f, "model-00003-of-00003.safetensors"));
@@ -236,7 +249,8 @@ static void shards_round_trip(void **state) {
 }
 
 /* A set of the other form is replaced, not left for readers to prefer. */
-static void forms_replace_each_other(void **state) {
+static void forms_replace_each_other(void **state)
+{
     struct folder *f = *state;
     write_set(f->dir, 0);
     write_set(f->dir, 100);
@@ -247,7 +261,8 @@ static void forms_replace_each_other(void **state) {
     check_set(f->dir);
 }
 
-static void abandoned_writes_leave_nothing(void **state) {
+static void abandoned_writes_leave_nothing(void **state)
+{
     struct folder *f = *state;
     struct safetensors_writer w;
     struct plim_error err = {0};
@@ -263,7 +278,8 @@ static void abandoned_writes_leave_nothing(void **state) {
     check_set(f->dir);
 }
 
-static void indexes_that_lie(void **state) {
+static void indexes_that_lie(void **state)
+{
     static const struct {
         const char *index, *part;
     } lies[] = {
@@ -303,7 +319,8 @@ static void indexes_that_lie(void **state) {
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         IN_FOLDER(lies_are_refused),
         IN_FOLDER(damage_is_survived),

@@ -12,7 +12,8 @@
 
 #define VOCAB 12
 
-static int32_t draw(const struct sampling *s, const float *logits, uint64_t step) {
+static int32_t draw(const struct sampling *s, const float *logits, uint64_t step)
+{
     struct sampler sampler;
     struct plim_error err;
     assert_int_equal(sampler_init(&sampler, VOCAB, s, &err), PLIM_OK);
@@ -24,7 +25,8 @@ static int32_t draw(const struct sampling *s, const float *logits, uint64_t step
 static const float slope[VOCAB] = {0.0f, 3.0f,  1.0f, 2.5f, -1.0f, 3.0f,
                                    2.0f, -8.0f, 0.5f, 1.5f, -3.0f, 2.75f};
 
-static void test_greedy(void **state) {
+static void test_greedy(void **state)
+{
     (void)state;
     assert_int_equal(draw(&(struct sampling){.temperature = 0}, slope, 0),
                      1); /* of two equals the smaller id */
@@ -33,7 +35,8 @@ static void test_greedy(void **state) {
     assert_int_equal(draw(&(struct sampling){.temperature = 1e-6, .top_p = 1}, slope, 3) % 4, 1); /* 1 or 5 */
 }
 
-static void test_seed_names_the_token(void **state) {
+static void test_seed_names_the_token(void **state)
+{
     (void)state;
     int differ = 0;
     for (uint64_t step = 0; step < 50; step++) {
@@ -45,7 +48,8 @@ static void test_seed_names_the_token(void **state) {
 }
 
 /* How often each token comes, over many steps. */
-static void count(const struct sampling *s, int n, double *share) {
+static void count(const struct sampling *s, int n, double *share)
+{
     struct sampler sampler;
     struct plim_error err;
     memset(share, 0, VOCAB * sizeof *share);
@@ -54,7 +58,8 @@ static void count(const struct sampling *s, int n, double *share) {
     sampler_release(&sampler);
 }
 
-static void test_shares(void **state) {
+static void test_shares(void **state)
+{
     (void)state;
     double share[VOCAB], want[VOCAB], total = 0;
     for (int i = 0; i < VOCAB; i++) total += want[i] = exp((double)slope[i] / 0.7);
@@ -62,7 +67,8 @@ static void test_shares(void **state) {
     for (int i = 0; i < VOCAB; i++) assert_true(fabs(share[i] - want[i] / total) < 0.015);
 }
 
-static void test_top_k(void **state) {
+static void test_top_k(void **state)
+{
     (void)state;
     double share[VOCAB];
     static const int in[] = {1, 5, 11, 3}; /* the four likeliest */
@@ -75,7 +81,8 @@ static void test_top_k(void **state) {
     assert_true(fabs(left) < 1e-9);
 }
 
-static void test_top_p(void **state) {
+static void test_top_p(void **state)
+{
     (void)state;
     double share[VOCAB];
     /* At temperature 1 the two likeliest have 0.24 each, the third 0.19: 0.5 needs three of them. */
@@ -87,7 +94,8 @@ static void test_top_p(void **state) {
     assert_true(fabs(share[1] - 1) < 1e-9);
 }
 
-static void test_bad_numbers(void **state) {
+static void test_bad_numbers(void **state)
+{
     (void)state;
     struct plim_error err;
     static const struct sampling bad[] = {{.temperature = -1},
@@ -103,7 +111,8 @@ static void test_bad_numbers(void **state) {
 }
 
 /* All bytes through the stream, as text. */
-static const char *text_of(const int32_t *tokens, size_t n) {
+static const char *text_of(const int32_t *tokens, size_t n)
+{
     static char text[256];
     struct byte_text stream = {0};
     size_t used = 0;
@@ -117,7 +126,8 @@ static const char *text_of(const int32_t *tokens, size_t n) {
 
 #define BAD "\xEF\xBF\xBD"
 
-static void test_text(void **state) {
+static void test_text(void **state)
+{
     (void)state;
     assert_string_equal(TEXT('a', 'b'), "ab");
     assert_string_equal(TEXT(0xC3, 0xBC), "\xC3\xBC");
@@ -130,7 +140,8 @@ static void test_text(void **state) {
     assert_string_equal(TEXT('a', 300, 0xC3, 300, 'b'), "a" BAD BAD BAD "b");
 }
 
-static void test_text_waits(void **state) {
+static void test_text_waits(void **state)
+{
     (void)state;
     struct byte_text stream = {0};
     char out[BYTE_TEXT_MAX];
@@ -141,7 +152,8 @@ static void test_text_waits(void **state) {
     assert_int_equal(byte_text_end(&stream, out), 0);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy), cmocka_unit_test(test_seed_names_the_token),
         cmocka_unit_test(test_shares), cmocka_unit_test(test_top_k),

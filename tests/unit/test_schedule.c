@@ -16,12 +16,14 @@ struct greedy {
     int64_t good, bad, cool, warm, rs, n;
 };
 
-static void plain_init(struct greedy *g, const struct job_schedule *c) {
+static void plain_init(struct greedy *g, const struct job_schedule *c)
+{
     memset(g, 0, sizeof *g);
     g->c = c, g->lr = c->learning_rate, g->best = INFINITY, g->rs = c->reset_start;
 }
 
-static void plain_step(struct greedy *g, double x) {
+static void plain_step(struct greedy *g, double x)
+{
     const struct job_schedule *c = g->c;
     if (c->smooth) {
         g->list[g->n++] = x;
@@ -60,7 +62,8 @@ static void plain_step(struct greedy *g, double x) {
 }
 
 /* Losses that fall, stall, jump and rise again; multiples of 1/1024, so that means are exact in any order. */
-static double loss_at(int64_t i, int64_t pattern) {
+static double loss_at(int64_t i, int64_t pattern)
+{
     uint64_t noise = ((uint64_t)i * 2654435761u + (uint64_t)pattern * 97) % 64;
     int64_t phase = i / 150 % 4, base = phase == 0   ? 6000 - i % 150 * 20
                                         : phase == 1 ? 3000
@@ -124,7 +127,8 @@ static const struct job_schedule configs[] = {
 };
 #define NCONFIGS (sizeof configs / sizeof *configs)
 
-static void restore_copy(struct schedule *to, const struct schedule *from) {
+static void restore_copy(struct schedule *to, const struct schedule *from)
+{
     struct strbuf text = STRBUF_INIT;
     struct doc *doc = NULL;
     struct plim_error err = {0};
@@ -137,7 +141,8 @@ static void restore_copy(struct schedule *to, const struct schedule *from) {
     strbuf_release(&text);
 }
 
-static void test_greedy_step_by_step(void **state) {
+static void test_greedy_step_by_step(void **state)
+{
     (void)state;
     static struct greedy plain;
     static struct schedule s, other;
@@ -167,7 +172,8 @@ static void test_greedy_step_by_step(void **state) {
         }
 }
 
-static void test_greedy_hears_only_its_event(void **state) {
+static void test_greedy_hears_only_its_event(void **state)
+{
     (void)state;
     static struct schedule s;
     struct job_schedule config = configs[1];
@@ -180,7 +186,8 @@ static void test_greedy_hears_only_its_event(void **state) {
 }
 
 /* A loss that is not a number is not heard, so that the state can always be saved as JSON. */
-static void test_not_finite(void **state) {
+static void test_not_finite(void **state)
+{
     (void)state;
     static struct schedule s, other;
     struct job_schedule config = configs[3];
@@ -194,7 +201,8 @@ static void test_not_finite(void **state) {
 }
 
 /* Another window in the resumed run's config: it fills anew instead of averaging zeros. */
-static void test_window_of_another_size(void **state) {
+static void test_window_of_another_size(void **state)
+{
     (void)state;
     static struct schedule s, other;
     struct job_schedule config = configs[3];
@@ -215,7 +223,8 @@ static void test_window_of_another_size(void **state) {
     strbuf_release(&text);
 }
 
-static double rate(int kind, int64_t step, int64_t total, int64_t warmup, int64_t decay) {
+static double rate(int kind, int64_t step, int64_t total, int64_t warmup, int64_t decay)
+{
     static struct schedule s;
     struct job_schedule config = {.kind = kind,
                                   .learning_rate = 1e-3,
@@ -228,11 +237,13 @@ static double rate(int kind, int64_t step, int64_t total, int64_t warmup, int64_
     return schedule_rate(&s, step);
 }
 
-static void near(double a, double b) {
+static void near(double a, double b)
+{
     if (!(fabs(a - b) < 1e-12)) fail_msg("%.17g, not %.17g", a, b);
 }
 
-static void test_ends(void **state) {
+static void test_ends(void **state)
+{
     (void)state;
     for (int kind = 0; kind < SCHEDULE_COUNT; kind++) {
         near(rate(kind, 0, 100, 0, 0), 1e-3);
@@ -255,7 +266,8 @@ static void test_ends(void **state) {
     near(rate(SCHEDULE_WSD, 95, 100, 10, 10), 5.5e-4);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy_step_by_step),
         cmocka_unit_test(test_greedy_hears_only_its_event),

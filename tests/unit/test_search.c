@@ -15,7 +15,8 @@ static struct job job;
 static struct preset preset;
 static struct plan_request request;
 
-static void ask(int64_t batch, int64_t accumulation, int64_t budget) {
+static void ask(int64_t batch, int64_t accumulation, int64_t budget)
+{
     rig_job(&job, rig_small);
     job.training.batch_size = batch, job.training.accumulation = accumulation;
     assert_int_equal(preset_find("cpu-4gb", &preset, &err), PLIM_OK);
@@ -23,14 +24,16 @@ static void ask(int64_t batch, int64_t accumulation, int64_t budget) {
     request.budget = budget;
 }
 
-static enum plim_status search(struct plan *plan) {
+static enum plim_status search(struct plan *plan)
+{
     err = (struct plim_error){0};
     return plan_search(&request, plan, &err);
 }
 
 /* A prime batch has two micro-batches, the largest config there is has thousands: both are planned at once.
  */
-static void test_odd_batches(void **state) {
+static void test_odd_batches(void **state)
+{
     (void)state;
     static const int64_t batches[][2] = {{1, 1},          {13, 1}, {997, 1}, {1000000, 1}, {1000000, 1000000},
                                          {999983, 999979}};
@@ -50,7 +53,8 @@ static void test_odd_batches(void **state) {
     }
 }
 
-static void test_pins_that_exclude_each_other(void **state) {
+static void test_pins_that_exclude_each_other(void **state)
+{
     (void)state;
     struct plan plan;
     ask(16, 1, (int64_t)1 << 30);
@@ -69,7 +73,8 @@ static void test_pins_that_exclude_each_other(void **state) {
 
 /* From just above the smallest plan to just below it: fits, fits, does not, and then says how much is
  * missing. */
-static void test_edge_of_the_budget(void **state) {
+static void test_edge_of_the_budget(void **state)
+{
     (void)state;
     struct plan plan;
     ask(16, 1, OVERHEAD + 1);
@@ -87,7 +92,8 @@ static void test_edge_of_the_budget(void **state) {
     job_release(&job);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_odd_batches),
         cmocka_unit_test(test_pins_that_exclude_each_other),

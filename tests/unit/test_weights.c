@@ -23,7 +23,8 @@ struct rig {
     struct log log;
 };
 
-static void hear(void *arg, enum log_level level, const char *line) {
+static void hear(void *arg, enum log_level level, const char *line)
+{
     struct rig *r = arg;
     (void)level;
     r->lines++;
@@ -31,7 +32,8 @@ static void hear(void *arg, enum log_level level, const char *line) {
 }
 
 static enum plim_status put(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     struct rig *r = arg;
     size_t size = dtype_size(r->tape.tensors[tensor].type);
     (void)err;
@@ -41,7 +43,8 @@ static enum plim_status put(void *arg, int tensor, int64_t first, const void *el
 }
 
 static enum plim_status get(void *arg, int tensor, int64_t first, void *elements, int64_t n,
-                            struct plim_error *err) {
+                            struct plim_error *err)
+{
     struct rig *r = arg;
     size_t size = dtype_size(r->tape.tensors[tensor].type);
     (void)err;
@@ -49,7 +52,8 @@ static enum plim_status get(void *arg, int tensor, int64_t first, void *elements
     return PLIM_OK;
 }
 
-static struct rig *rig_open(const char *golden, enum precision precision) {
+static struct rig *rig_open(const char *golden, enum precision precision)
+{
     struct plim_error err = {0};
     struct rig *r = calloc(1, sizeof *r);
     const char *root = getenv("SRC_DIR");
@@ -73,7 +77,8 @@ static struct rig *rig_open(const char *golden, enum precision precision) {
     return r;
 }
 
-static void rig_close(struct rig *r) {
+static void rig_close(struct rig *r)
+{
     char command[96];
     snprintf(command, sizeof command, "rm -rf '%s'", r->dir);
     assert_int_equal(system(command), 0);
@@ -83,7 +88,8 @@ static void rig_close(struct rig *r) {
     free(r);
 }
 
-static enum plim_status load(struct rig *r, const char *path, struct plim_error *err) {
+static enum plim_status load(struct rig *r, const char *path, struct plim_error *err)
+{
     struct safetensors set;
     enum plim_status status = safetensors_open(path, &set, err);
     if (status != PLIM_OK) return status;
@@ -92,7 +98,8 @@ static enum plim_status load(struct rig *r, const char *path, struct plim_error 
     return status;
 }
 
-static void expect_load(struct rig *r, const char *path) {
+static void expect_load(struct rig *r, const char *path)
+{
     struct plim_error err = {0};
     enum plim_status status = load(r, path, &err);
     if (status != PLIM_OK) print_error("%s\n", err.text);
@@ -100,7 +107,8 @@ static void expect_load(struct rig *r, const char *path) {
 }
 
 /* Every parameter equals the file's fp32 values: as they are, or joined with the master's bits. */
-static void expect_values(struct rig *r, const char *path) {
+static void expect_values(struct rig *r, const char *path)
+{
     struct safetensors set;
     struct plim_error err = {0};
     char name[192];
@@ -129,7 +137,8 @@ static void expect_values(struct rig *r, const char *path) {
     safetensors_close(&set);
 }
 
-static void golden_models_load(void **state) {
+static void golden_models_load(void **state)
+{
     static const char *const names[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -142,7 +151,8 @@ static void golden_models_load(void **state) {
         }
 }
 
-static void save(struct rig *r, enum dtype type, uint64_t shard_bytes) {
+static void save(struct rig *r, enum dtype type, uint64_t shard_bytes)
+{
     struct plim_error err = {0};
     struct weights_save_options options = {.type = type, .shard_bytes = shard_bytes};
     enum plim_status status =
@@ -152,7 +162,8 @@ static void save(struct rig *r, enum dtype type, uint64_t shard_bytes) {
 }
 
 /* fp32 out of a bf16 training keeps every bit the masters hold; what was saved loads again. */
-static void saved_models_load(void **state) {
+static void saved_models_load(void **state)
+{
     static const char *const names[] = {"llama-tied", "gpt2"};
     (void)state;
     for (size_t i = 0; i < 2; i++)
@@ -170,7 +181,8 @@ static void saved_models_load(void **state) {
 }
 
 /* A bf16 file needs no conversion, and its masters hold "no rounding". */
-static void narrow_files(void **state) {
+static void narrow_files(void **state)
+{
     struct rig *r = rig_open("qwen2", PRECISION_BF16);
     (void)state;
     expect_load(r, r->golden);
@@ -190,7 +202,8 @@ struct fake {
     int64_t resized; /* extra rows of the first tensor */
 };
 
-static void write_fake(struct rig *r, const struct fake *fake) {
+static void write_fake(struct rig *r, const struct fake *fake)
+{
     struct safetensors_entry entries[128];
     static char names[128][192];
     struct safetensors_writer w;
@@ -222,7 +235,8 @@ static void write_fake(struct rig *r, const struct fake *fake) {
     free(ones);
 }
 
-static void expect_refusal(const char *golden, const struct fake *fake, const char *part) {
+static void expect_refusal(const char *golden, const struct fake *fake, const char *part)
+{
     struct rig *r = rig_open(golden, PRECISION_F32);
     struct plim_error err = {0};
     write_fake(r, fake);
@@ -232,7 +246,8 @@ static void expect_refusal(const char *golden, const struct fake *fake, const ch
     rig_close(r);
 }
 
-static void files_that_do_not_match(void **state) {
+static void files_that_do_not_match(void **state)
+{
     (void)state;
     expect_refusal("mistral", &(struct fake){.drop = "q_proj"},
                    "'model.layers.0.self_attn.q_proj.weight', 'model");
@@ -241,7 +256,8 @@ static void files_that_do_not_match(void **state) {
     expect_refusal("llama-tied", &(struct fake){.resized = 2}, "is [130,64] but the model needs [128,64]");
 }
 
-static void names_may_lack_the_prefix(void **state) {
+static void names_may_lack_the_prefix(void **state)
+{
     (void)state;
     struct rig *r = rig_open("gpt2", PRECISION_BF16);
     write_fake(r, &(struct fake){.prefix = "transformer.", .extra = "h.0.attn.bias"});
@@ -257,7 +273,8 @@ static void names_may_lack_the_prefix(void **state) {
     rig_close(r);
 }
 
-static void strangers_are_reported(void **state) {
+static void strangers_are_reported(void **state)
+{
     struct rig *r = rig_open("qwen2", PRECISION_F32);
     (void)state;
     write_fake(r, &(struct fake){.extra = "model.visual.weight"});
@@ -267,7 +284,8 @@ static void strangers_are_reported(void **state) {
     rig_close(r);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_models_load),
         cmocka_unit_test(saved_models_load),

@@ -10,19 +10,22 @@ struct elements {
     void *const *out;
 };
 
-static void run(const struct kernel_call *call, threads_body *body) {
+static void run(const struct kernel_call *call, threads_body *body)
+{
     struct elements e = {row_ops(), call_in(call, 0)->type, call->in, call->out};
     threads_each(call->team, tensor_count(call_in(call, 0)), SPAN_GRAIN, body, &e);
 }
 
-static void swiglu_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void swiglu_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct elements *e = arg;
     (void)worker;
     e->rows->swiglu(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
                     element(e->in[1], e->type, begin), end - begin);
 }
 
-static void swiglu_bwd_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void swiglu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct elements *e = arg;
     (void)worker;
     e->rows->swiglu_bwd(e->type, element(e->out[0], e->type, begin), element(e->out[1], e->type, begin),
@@ -30,43 +33,36 @@ static void swiglu_bwd_body(void *arg, int64_t begin, int64_t end, int worker) {
                         element(e->in[2], e->type, begin), end - begin);
 }
 
-static void gelu_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void gelu_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct elements *e = arg;
     (void)worker;
     e->rows->gelu(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
                   end - begin);
 }
 
-static void gelu_bwd_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void gelu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct elements *e = arg;
     (void)worker;
     e->rows->gelu_bwd(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
                       element(e->in[1], e->type, begin), end - begin);
 }
 
-static void add_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void add_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct elements *e = arg;
     (void)worker;
     e->rows->add(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
                  element(e->in[1], e->type, begin), end - begin);
 }
 
-void cpu_swiglu(const struct kernel_call *call) {
-    run(call, swiglu_body);
-}
+void cpu_swiglu(const struct kernel_call *call) { run(call, swiglu_body); }
 
-void cpu_swiglu_bwd(const struct kernel_call *call) {
-    run(call, swiglu_bwd_body);
-}
+void cpu_swiglu_bwd(const struct kernel_call *call) { run(call, swiglu_bwd_body); }
 
-void cpu_gelu(const struct kernel_call *call) {
-    run(call, gelu_body);
-}
+void cpu_gelu(const struct kernel_call *call) { run(call, gelu_body); }
 
-void cpu_gelu_bwd(const struct kernel_call *call) {
-    run(call, gelu_bwd_body);
-}
+void cpu_gelu_bwd(const struct kernel_call *call) { run(call, gelu_bwd_body); }
 
-void cpu_add(const struct kernel_call *call) {
-    run(call, add_body);
-}
+void cpu_add(const struct kernel_call *call) { run(call, add_body); }

@@ -28,12 +28,11 @@ enum {
 /* ---- how the work is cut --------------------------------------------------------------------- */
 
 /* Rows up to which packing keys costs more than it saves, as measured. */
-static int64_t single_rows(const struct attn *a) {
-    return a->kernel->kg > 1 ? 1 : 5;
-}
+static int64_t single_rows(const struct attn *a) { return a->kernel->kg > 1 ? 1 : 5; }
 
 /* Large blocks pack keys less often; small ones keep many threads busy. */
-static int64_t choose_rows(const struct forward *f, int threads) {
+static int64_t choose_rows(const struct forward *f, int threads)
+{
     int64_t nr = f->a.kernel->nr, heads = f->a.batch * f->a.kv_heads;
     int64_t rows = attn_up(attn_least(f->rows, ATTN_BLOCK), nr);
     while (rows > 4 * nr && heads * ((f->rows + rows - 1) / rows) < 4 * threads) rows = attn_up(rows / 2, nr);
@@ -46,7 +45,8 @@ struct forward_room {
     size_t bytes;
 };
 
-static struct forward_room forward_room(const struct forward *f) {
+static struct forward_room forward_room(const struct forward *f)
+{
     const struct attn *a = &f->a;
     int64_t nr = a->kernel->nr, mr = a->kernel->mr, panels = f->block_rows / nr,
             keys = attn_least(KEYS, a->keys);
@@ -65,7 +65,8 @@ static struct forward_room forward_room(const struct forward *f) {
     return r;
 }
 
-static void forward_cut(struct forward *f, int threads) {
+static void forward_cut(struct forward *f, int threads)
+{
     const struct attn *a = &f->a;
     f->rows = a->time * a->group;
     f->single = f->rows <= single_rows(a);
@@ -80,7 +81,8 @@ static void forward_cut(struct forward *f, int threads) {
 }
 
 /* Later blocks of a causal row are dearer: they go first. */
-static struct forward_item item_at(const struct forward *f, int64_t index) {
+static struct forward_item item_at(const struct forward *f, int64_t index)
+{
     struct forward_item item = {.piece = index % f->pieces};
     int64_t rest = index / f->pieces;
     item.row = (f->blocks - 1 - rest % f->blocks) * f->block_rows;
@@ -103,7 +105,8 @@ struct block {
     float *sums, *tops, *totals, *scores, *turned;
 };
 
-static struct block block_of(const struct forward *f, const struct forward_item *item, char *scratch) {
+static struct block block_of(const struct forward *f, const struct forward_item *item, char *scratch)
+{
     struct forward_room r = forward_room(f);
     return (struct block){.f = f,
                           .item = *item,
@@ -121,7 +124,8 @@ static struct block block_of(const struct forward *f, const struct forward_item 
 }
 
 /* With several query heads to a kv head, rows are first put under each other, in the room of sums. */
-static void pack_queries(const struct block *k) {
+static void pack_queries(const struct block *k)
+{
     const struct attn *a = &k->f->a;
     const struct forward_item *it = &k->item;
     const void *src = attn_at(a, k->f->q, attn_query(a, it->b, it->row, it->kv));
@@ -139,7 +143,8 @@ static void pack_queries(const struct block *k) {
     gemm_pack_side(a->kernel, false, k->queries, src, a->type, stride, 1, it->lines, a->size);
 }
 
-static void start(const struct block *k) {
+static void start(const struct block *k)
+{
     const struct attn *a = &k->f->a;
     int64_t nr = a->kernel->nr;
     pack_queries(k);
@@ -153,7 +158,8 @@ static void start(const struct block *k) {
 }
 
 /* Scores of panel p become probabilities; what it has summed so far follows its new maximum. */
-static void soften(const struct block *k, int64_t p, int64_t key, struct attn_cut cut) {
+static void soften(const struct block *k, int64_t p, int64_t key, struct attn_cut cut)
+{
     const struct attn *a = &k->f->a;
     int nr = a->kernel->nr;
     int32_t room[2 * GEMM_MAX_NR];
@@ -172,7 +178,8 @@ static void soften(const struct block *k, int64_t p, int64_t key, struct attn_cu
 }
 
 /* Panel p meets the key block that is packed. */
-static void meet(const struct block *k, int64_t p, int64_t key, int64_t count) {
+static void meet(const struct block *k, int64_t p, int64_t key, int64_t count)
+{
     const struct attn *a = &k->f->a;
     int nr = a->kernel->nr, mr = a->kernel->mr, kg = a->kernel->kg;
     int step = mr % 4 == 0 ? mr : mr % 2 == 0 ? 2 * mr : 4 * mr; /* rows in fours, keys in tiles of mr */
@@ -186,7 +193,8 @@ static void meet(const struct block *k, int64_t p, int64_t key, int64_t count) {
                  attn_up(cut.end, kg) - cut.from);
 }
 
-static void walk_keys(const struct block *k) {
+static void walk_keys(const struct block *k)
+{
     const struct attn *a = &k->f->a;
     const struct forward_item *it = &k->item;
     int64_t low = a->keys, high = -1, stride = a->kv_heads * a->size;
@@ -206,13 +214,15 @@ static void walk_keys(const struct block *k) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-static float *part_at(const struct forward *f, int64_t b, int64_t kv, int64_t piece, int64_t row) {
+static float *part_at(const struct forward *f, int64_t b, int64_t kv, int64_t piece, int64_t row)
+{
     int64_t index = ((b * f->a.kv_heads + kv) * f->pieces + piece) * f->rows + row;
     return f->parts + index * (f->a.size + 2);
 }
 
 static void put_row(const struct forward *f, int64_t b, int64_t kv, int64_t row, float *sums, float top,
-                    float sum) {
+                    float sum)
+{
     const struct attn *a = &f->a;
     int64_t t = row / a->group, h = kv * a->group + row % a->group;
     float by = 1.0f / sum;
@@ -222,7 +232,8 @@ static void put_row(const struct forward *f, int64_t b, int64_t kv, int64_t row,
 }
 
 void forward_finish(const struct forward *f, const struct forward_item *item, int64_t row, float *sums,
-                    float top, float sum) {
+                    float top, float sum)
+{
     if (!f->parts_bytes) {
         put_row(f, item->b, item->kv, row, sums, top, sum);
         return;
@@ -233,7 +244,8 @@ void forward_finish(const struct forward *f, const struct forward_item *item, in
     part[f->a.size + 1] = sum;
 }
 
-static void finish(const struct block *k) {
+static void finish(const struct block *k)
+{
     const struct attn *a = &k->f->a;
     int64_t nr = a->kernel->nr, ld = attn_up(a->size, 4);
     float one[GEMM_MAX_NR];
@@ -245,7 +257,8 @@ static void finish(const struct block *k) {
 }
 
 /* The pieces of one row, in order of their keys; a piece whose keys are all out of sight has no sum. */
-static void join_row(const struct forward *f, int64_t b, int64_t kv, int64_t row) {
+static void join_row(const struct forward *f, int64_t b, int64_t kv, int64_t row)
+{
     int64_t size = f->a.size;
     float sums[ATTN_MAX_SIZE] = {0}, top = ATTN_TOP_START, sum = 0;
     for (int64_t i = 0; i < f->pieces; i++) {
@@ -262,7 +275,8 @@ static void join_row(const struct forward *f, int64_t b, int64_t kv, int64_t row
     put_row(f, b, kv, row, sums, top, sum);
 }
 
-static void join_rows(void *arg, int64_t begin, int64_t end, int worker) {
+static void join_rows(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct forward *f = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
@@ -271,7 +285,8 @@ static void join_rows(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void run_items(void *arg, int64_t begin, int64_t end, int worker) {
+static void run_items(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct forward *f = arg;
     char *scratch = f->work + (size_t)worker * f->worker_bytes;
     for (int64_t i = begin; i < end; i++) {
@@ -287,13 +302,15 @@ static void run_items(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     struct forward f = {.a = attn_of(desc, op, 0)};
     forward_cut(&f, threads);
     return f.parts_bytes + (size_t)threads * f.worker_bytes;
 }
 
-void cpu_attn(const struct kernel_call *call) {
+void cpu_attn(const struct kernel_call *call)
+{
     struct forward f = {.a = attn_of(call->desc, call->op, 0),
                         .q = call->in[0],
                         .k = call->in[1],

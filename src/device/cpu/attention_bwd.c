@@ -36,7 +36,8 @@ struct worker {
 };
 
 /* Together, some threads may have nothing to do in the last round; apart costs 7/5 of the work. */
-static struct cut cut_of(const struct attn *a, int threads) {
+static struct cut cut_of(const struct attn *a, int threads)
+{
     int64_t items = a->batch * a->kv_heads, rounds = (items + threads - 1) / threads;
     struct cut c = {.query_blocks = (a->time + a->block - 1) / a->block,
                     .key_blocks = (a->keys + a->block - 1) / a->block};
@@ -49,7 +50,8 @@ static struct cut cut_of(const struct attn *a, int threads) {
     return c;
 }
 
-static struct worker worker_at(const struct pass *pass, int worker) {
+static struct worker worker_at(const struct pass *pass, int worker)
+{
     const struct attn *a = &pass->w.a;
     char *at = pass->work + (size_t)worker * pass->cut.worker_bytes;
     size_t block = block_gradient_bytes(a);
@@ -64,7 +66,8 @@ static struct worker worker_at(const struct pass *pass, int worker) {
 }
 
 /* Pack a block of keys; its gradients are the worker's `room`-th, cleared when fresh. */
-static void take_keys(struct worker *s, int64_t b, int64_t kv, int64_t block, int64_t room, bool fresh) {
+static void take_keys(struct worker *s, int64_t b, int64_t kv, int64_t block, int64_t room, bool fresh)
+{
     const struct attn *a = &s->meeting.w->a;
     s->key.dk = s->dk + room * a->block * a->size;
     s->key.dv = s->dv + room * a->block * a->size;
@@ -72,7 +75,8 @@ static void take_keys(struct worker *s, int64_t b, int64_t kv, int64_t block, in
     key_side_pack(s->meeting.w, &s->key, b, kv, block);
 }
 
-static void put_keys(const struct worker *s) {
+static void put_keys(const struct worker *s)
+{
     const struct backward *w = s->meeting.w;
     const struct key_side *k = &s->key;
     int64_t at = attn_key(&w->a, k->b, k->first, k->kv), stride = w->a.kv_heads * w->a.size;
@@ -80,7 +84,8 @@ static void put_keys(const struct worker *s) {
     gradient_put(&s->meeting, k->dv, k->count, 1, w->dv, at, stride);
 }
 
-static void put_queries(const struct worker *s, int64_t b, int64_t h, int64_t block, const float *dq) {
+static void put_queries(const struct worker *s, int64_t b, int64_t h, int64_t block, const float *dq)
+{
     const struct backward *w = s->meeting.w;
     int64_t first = block * w->a.block, count = attn_least(w->a.block, w->a.time - first);
     int64_t at = attn_query(&w->a, b, first, h);
@@ -88,7 +93,8 @@ static void put_queries(const struct worker *s, int64_t b, int64_t h, int64_t bl
 }
 
 /* All query blocks of head h pass by the key block that is packed; dq: of the whole head, or NULL. */
-static void pass_by(struct worker *s, int64_t b, int64_t h, float *dq, int64_t query_blocks) {
+static void pass_by(struct worker *s, int64_t b, int64_t h, float *dq, int64_t query_blocks)
+{
     const struct backward *w = s->meeting.w;
     for (int64_t i = 0; i < query_blocks; i++) {
         query_side_see(w, &s->query, b, h, i);
@@ -101,7 +107,8 @@ static void pass_by(struct worker *s, int64_t b, int64_t h, float *dq, int64_t q
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-static void one_head(const struct pass *pass, struct worker *s, int64_t b, int64_t kv, int64_t g) {
+static void one_head(const struct pass *pass, struct worker *s, int64_t b, int64_t kv, int64_t g)
+{
     const struct attn *a = &pass->w.a;
     const struct cut *c = &pass->cut;
     int64_t h = kv * a->group + g;
@@ -114,7 +121,8 @@ static void one_head(const struct pass *pass, struct worker *s, int64_t b, int64
     for (int64_t i = 0; i < c->query_blocks; i++) put_queries(s, b, h, i, s->dq + i * a->block * a->size);
 }
 
-static void run_together(void *arg, int64_t begin, int64_t end, int worker) {
+static void run_together(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct pass *pass = arg;
     const struct attn *a = &pass->w.a;
     struct worker s = worker_at(pass, worker);
@@ -124,7 +132,8 @@ static void run_together(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* ---- apart ----------------------------------------------------------------------------------- */
 
-static void run_keys(void *arg, int64_t begin, int64_t end, int worker) {
+static void run_keys(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct pass *pass = arg;
     const struct attn *a = &pass->w.a;
     const struct cut *c = &pass->cut;
@@ -138,7 +147,8 @@ static void run_keys(void *arg, int64_t begin, int64_t end, int worker) {
 }
 
 /* Later query blocks see more keys: they go first. */
-static void run_queries(void *arg, int64_t begin, int64_t end, int worker) {
+static void run_queries(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct pass *pass = arg;
     const struct attn *a = &pass->w.a;
     const struct cut *c = &pass->cut;
@@ -161,7 +171,8 @@ static void run_queries(void *arg, int64_t begin, int64_t end, int worker) {
 /* ---- the op ---------------------------------------------------------------------------------- */
 
 /* Row sums of dO * O, rows in the order of (batch, time). */
-static void run_delta(void *arg, int64_t begin, int64_t end, int worker) {
+static void run_delta(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct pass *pass = arg;
     const struct backward *w = &pass->w;
     const struct attn *a = &w->a;
@@ -179,13 +190,15 @@ static void run_delta(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-size_t cpu_attn_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_attn_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     struct attn a = attn_of(desc, op, 1);
     struct cut c = cut_of(&a, threads);
     return c.delta_bytes + (size_t)threads * c.worker_bytes;
 }
 
-void cpu_attn_bwd(const struct kernel_call *call) {
+void cpu_attn_bwd(const struct kernel_call *call)
+{
     struct pass pass = {.w = {.a = attn_of(call->desc, call->op, 1),
                               .d_o = call->in[0],
                               .q = call->in[1],

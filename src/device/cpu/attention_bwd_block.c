@@ -16,44 +16,45 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static size_t lines_bytes(const struct attn *a, int width) {
+static size_t lines_bytes(const struct attn *a, int width)
+{
     return attn_packed(a, width, a->block, a->size);
 }
 
-static size_t turned_bytes(const struct attn *a) {
-    return attn_packed(a, a->kernel->mr, a->size, a->block);
-}
+static size_t turned_bytes(const struct attn *a) { return attn_packed(a, a->kernel->mr, a->size, a->block); }
 
-size_t query_side_bytes(const struct attn *a) {
+size_t query_side_bytes(const struct attn *a)
+{
     return 2 * lines_bytes(a, a->kernel->nr) + 2 * turned_bytes(a);
 }
 
-size_t key_side_bytes(const struct attn *a) {
-    return 2 * lines_bytes(a, a->kernel->mr) + turned_bytes(a);
-}
+size_t key_side_bytes(const struct attn *a) { return 2 * lines_bytes(a, a->kernel->mr) + turned_bytes(a); }
 
-size_t block_gradient_bytes(const struct attn *a) {
-    return (size_t)attn_up(a->block * a->size * 4, 64);
-}
+size_t block_gradient_bytes(const struct attn *a) { return (size_t)attn_up(a->block * a->size * 4, 64); }
 
 /* Scores of a block, with room for the last tile. */
-static size_t scores_bytes(const struct attn *a) {
+static size_t scores_bytes(const struct attn *a)
+{
     return (size_t)attn_up((a->block + a->kernel->mr) * a->kernel->nr * 4 + GEMM_SLACK, 64);
 }
 
-static size_t pairs_bytes(const struct attn *a) {
+static size_t pairs_bytes(const struct attn *a)
+{
     return (size_t)attn_up(a->block * a->block * (int64_t)dtype_size(a->kernel->type) + GEMM_SLACK, 64);
 }
 
-static size_t rows_bytes(const struct attn *a) {
+static size_t rows_bytes(const struct attn *a)
+{
     return (size_t)attn_up(a->kernel->nr * attn_up(a->size, 4) * 4, 64);
 }
 
-size_t meeting_bytes(const struct attn *a) {
+size_t meeting_bytes(const struct attn *a)
+{
     return (a->kernel->kg > 1 ? 3 : 2) * scores_bytes(a) + 2 * pairs_bytes(a) + rows_bytes(a);
 }
 
-void query_side_place(const struct attn *a, struct query_side *s, char *at) {
+void query_side_place(const struct attn *a, struct query_side *s, char *at)
+{
     size_t lines = lines_bytes(a, a->kernel->nr), turned = turned_bytes(a);
     s->q = at;
     s->d_o = at + lines;
@@ -61,14 +62,16 @@ void query_side_place(const struct attn *a, struct query_side *s, char *at) {
     s->do_turned = at + 2 * lines + turned;
 }
 
-void key_side_place(const struct attn *a, struct key_side *s, char *at) {
+void key_side_place(const struct attn *a, struct key_side *s, char *at)
+{
     size_t lines = lines_bytes(a, a->kernel->mr);
     s->k = at;
     s->v = at + lines;
     s->k_turned = at + 2 * lines;
 }
 
-struct meeting meeting_place(const struct backward *w, char *at) {
+struct meeting meeting_place(const struct backward *w, char *at)
+{
     const struct attn *a = &w->a;
     struct meeting m = {.w = w};
     m.scores = (float *)(void *)at, at += scores_bytes(a);
@@ -82,7 +85,8 @@ struct meeting meeting_place(const struct backward *w, char *at) {
 
 /* ---- sides ----------------------------------------------------------------------------------- */
 
-void query_side_see(const struct backward *w, struct query_side *s, int64_t b, int64_t h, int64_t block) {
+void query_side_see(const struct backward *w, struct query_side *s, int64_t b, int64_t h, int64_t block)
+{
     const struct attn *a = &w->a;
     int64_t nr = a->kernel->nr;
     s->b = b;
@@ -100,7 +104,8 @@ void query_side_see(const struct backward *w, struct query_side *s, int64_t b, i
 }
 
 /* Lines that do not exist get P = 0 from an infinite lse. */
-void query_side_pack(const struct backward *w, struct query_side *s, bool for_keys) {
+void query_side_pack(const struct backward *w, struct query_side *s, bool for_keys)
+{
     const struct attn *a = &w->a;
     const struct gemm_kernel *kernel = a->kernel;
     int64_t stride = a->heads * a->size, at = attn_query(a, s->b, s->first, s->h);
@@ -119,7 +124,8 @@ void query_side_pack(const struct backward *w, struct query_side *s, bool for_ke
     }
 }
 
-void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block) {
+void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block)
+{
     const struct attn *a = &w->a;
     s->b = b;
     s->kv = kv;
@@ -136,7 +142,8 @@ void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int6
 
 /* One panel of queries; returns the rows worked on, in whole panels of keys. */
 static struct attn_cut meet_panel(const struct meeting *m, const struct query_side *qs,
-                                  const struct key_side *ks, int p) {
+                                  const struct key_side *ks, int p)
+{
     const struct attn *a = &m->w->a;
     int nr = a->kernel->nr, kg = a->kernel->kg;
     struct attn_cut cut = attn_cut(&qs->panels[p], ks->first, ks->count, nr);
@@ -173,7 +180,8 @@ static struct attn_cut meet_panel(const struct meeting *m, const struct query_si
 
 /* One panel of keys against the query panels that worked on it. */
 static void collect_keys(const struct meeting *m, const struct query_side *qs, const struct key_side *ks,
-                         int panel, const struct attn_cut *cuts, int ncuts) {
+                         int panel, const struct attn_cut *cuts, int ncuts)
+{
     const struct attn *a = &m->w->a;
     int nr = a->kernel->nr, from = ncuts, end = 0;
     for (int p = 0; p < ncuts; p++) {
@@ -194,7 +202,8 @@ static void collect_keys(const struct meeting *m, const struct query_side *qs, c
     attn_collect(a, ks->dk + out, qs->q_turned, qs->count, first, attn_packed_at(a, m->ds_turned, at), n);
 }
 
-void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const struct key_side *ks) {
+void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const struct key_side *ks)
+{
     int nr = m->w->a.kernel->nr, npanels = (int)((qs->count + nr - 1) / nr);
     struct attn_cut cuts[ATTN_BLOCK_PANELS];
     for (int p = 0; p < npanels; p++) cuts[p] = meet_panel(m, qs, ks, p);
@@ -203,7 +212,8 @@ void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const s
 }
 
 void gradient_put(const struct meeting *m, const float *panels, int64_t count, float scale, void *x,
-                  int64_t index, int64_t stride) {
+                  int64_t index, int64_t stride)
+{
     const struct attn *a = &m->w->a;
     int64_t nr = a->kernel->nr, ld = attn_up(a->size, 4);
     float by[GEMM_MAX_NR];

@@ -72,7 +72,8 @@ void query_side_pack(const struct backward *w, struct query_side *s, bool for_ke
 void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int64_t kv, int64_t block);
 
 /* Whether some query may see some key. */
-static inline bool sides_meet(const struct query_side *qs, const struct key_side *ks) {
+static inline bool sides_meet(const struct query_side *qs, const struct key_side *ks)
+{
     return qs->high >= ks->first && qs->low < ks->first + ks->count;
 }
 

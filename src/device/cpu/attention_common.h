@@ -33,20 +33,15 @@ enum {
     ATTN_BLOCK = 192,    /* rows of a block at most: a multiple of every nr */
 };
 
-static inline int64_t attn_least(int64_t x, int64_t y) {
-    return x < y ? x : y;
-}
+static inline int64_t attn_least(int64_t x, int64_t y) { return x < y ? x : y; }
 
-static inline int64_t attn_most(int64_t x, int64_t y) {
-    return x > y ? x : y;
-}
+static inline int64_t attn_most(int64_t x, int64_t y) { return x > y ? x : y; }
 
-static inline int64_t attn_up(int64_t n, int64_t step) {
-    return (n + step - 1) / step * step;
-}
+static inline int64_t attn_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 /* Shape of an attn or attn_bwd op; `q` is the slot of q, k follows. */
-static inline struct attn attn_of(const struct tensor *const *desc, const struct op *op, int q) {
+static inline struct attn attn_of(const struct tensor *const *desc, const struct op *op, int q)
+{
     const struct tensor *qd = desc[q], *kd = desc[q + 1];
     assert(qd->dim[3] <= ATTN_MAX_SIZE && qd->dim[2] % kd->dim[2] == 0);
     struct attn a = {.batch = qd->dim[0],
@@ -72,16 +67,19 @@ static inline struct attn attn_of(const struct tensor *const *desc, const struct
 }
 
 /* Element `index` of x, which is of the op's type. */
-static inline void *attn_at(const struct attn *a, const void *x, int64_t index) {
+static inline void *attn_at(const struct attn *a, const void *x, int64_t index)
+{
     return (char *)(uintptr_t)x + index * (a->type == DT_F32 ? 4 : 2);
 }
 
 /* First element of query head h at (b,t), and of kv head n at key s. */
-static inline int64_t attn_query(const struct attn *a, int64_t b, int64_t t, int64_t h) {
+static inline int64_t attn_query(const struct attn *a, int64_t b, int64_t t, int64_t h)
+{
     return ((b * a->time + t) * a->heads + h) * a->size;
 }
 
-static inline int64_t attn_key(const struct attn *a, int64_t b, int64_t s, int64_t n) {
+static inline int64_t attn_key(const struct attn *a, int64_t b, int64_t s, int64_t n)
+{
     return ((b * a->keys + s) * a->kv_heads + n) * a->size;
 }
 
@@ -95,7 +93,8 @@ struct attn_panel {
 /* The panel whose lines are rows [row, row + lines) of (time, group) order, `group` rows to a position; lines
  * that are missing see what the last one sees. */
 static inline void attn_see(const struct attn *a, const int32_t *pos, int64_t row, int64_t lines,
-                            int64_t group, struct attn_panel *p) {
+                            int64_t group, struct attn_panel *p)
+{
     for (int line = 0; line < a->kernel->nr; line++) {
         int64_t t = (row + attn_least(line, lines - 1)) / group;
         int64_t last = attn_least(a->cached ? pos[t] : t, a->keys - 1);
@@ -115,7 +114,8 @@ struct attn_cut {
     bool masked;   /* some query does not see all of it */
 };
 
-static inline struct attn_cut attn_cut(const struct attn_panel *p, int64_t key, int64_t count, int step) {
+static inline struct attn_cut attn_cut(const struct attn_panel *p, int64_t key, int64_t count, int step)
+{
     int64_t from = attn_most(p->low - key, 0) / step * step, end = attn_least(p->high + 1 - key, count);
     bool masked = p->first_most > key + from || p->last_least < key + end - 1;
     return (struct attn_cut){(int)from, (int)end, masked};
@@ -123,7 +123,8 @@ static inline struct attn_cut attn_cut(const struct attn_panel *p, int64_t key, 
 
 /* A mask in rows of the block at `key`; room is [2 * GEMM_MAX_NR]. */
 static inline struct attn_mask attn_mask(const struct attn *a, const struct attn_panel *p, int64_t key,
-                                         int32_t *room) {
+                                         int32_t *room)
+{
     for (int line = 0; line < a->kernel->nr; line++) {
         room[line] = p->first[line] - (int32_t)key;
         room[GEMM_MAX_NR + line] = p->last[line] - (int32_t)key;
@@ -132,20 +133,23 @@ static inline struct attn_mask attn_mask(const struct attn *a, const struct attn
 }
 
 /* Bytes of `lines` packed lines over k, and what a kernel may read behind them, in whole cache lines. */
-static inline size_t attn_packed(const struct attn *a, int width, int64_t lines, int64_t k) {
+static inline size_t attn_packed(const struct attn *a, int width, int64_t lines, int64_t k)
+{
     int64_t elements = attn_up(lines, width) / width * gemm_panel(a->kernel, width, k);
     return (size_t)attn_up(elements * (int64_t)dtype_size(a->kernel->type) + GEMM_SLACK, 64);
 }
 
 /* Element `index` of a packed block. */
-static inline void *attn_packed_at(const struct attn *a, const void *block, int64_t index) {
+static inline void *attn_packed_at(const struct attn *a, const void *block, int64_t index)
+{
     return (char *)(uintptr_t)block + index * (a->kernel->type == DT_F32 ? 4 : 2);
 }
 
 /* out[keys][nr] = keys [from, end) packed as lines over size, times one panel of queries. Whole tiles of mr
  * rows are written. */
 static inline void attn_products(const struct attn *a, float *out, const void *keys, const void *queries,
-                                 int from, int end) {
+                                 int from, int end)
+{
     int mr = a->kernel->mr, nr = a->kernel->nr;
     int64_t panel = gemm_panel(a->kernel, mr, a->size);
     for (int m = from / mr * mr; m < end; m += mr) {
@@ -157,7 +161,8 @@ static inline void attn_products(const struct attn *a, float *out, const void *k
 /* out[size][nr] += X' W: X is packed with the elements of a head as lines, over `count` keys or queries, of
  * which [from, from + n) meet the packed panel `weights`. */
 static inline void attn_collect(const struct attn *a, float *out, const void *x, int64_t count, int64_t from,
-                                const void *weights, int64_t n) {
+                                const void *weights, int64_t n)
+{
     int64_t mr = a->kernel->mr, nr = a->kernel->nr, panel = gemm_panel(a->kernel, (int)mr, count);
     for (int64_t m = 0; m < a->size; m += mr) {
         const void *lines = attn_packed_at(a, x, m / mr * panel + from * mr);
@@ -166,7 +171,8 @@ static inline void attn_collect(const struct attn *a, float *out, const void *x,
 }
 
 /* Reserves bytes in a worker's scratch: returns the offset, moves the end. */
-static inline size_t attn_room(size_t *end, size_t bytes) {
+static inline size_t attn_room(size_t *end, size_t bytes)
+{
     size_t at = *end;
     *end += (size_t)attn_up((int64_t)bytes, 64);
     return at;

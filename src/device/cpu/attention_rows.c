@@ -22,7 +22,8 @@ static const struct {
     {CPU_PLAIN, 1, 4, &attn_rows_baseline},
 };
 
-const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel) {
+const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel)
+{
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         bool fits = kernel->kg == tables[i].kg && kernel->nr % tables[i].lanes == 0;
         if (fits && cpu_has(tables[i].level)) return tables[i].rows;

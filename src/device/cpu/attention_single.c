@@ -18,7 +18,8 @@ struct single {
     float top[GEMM_MAX_NR], sum[GEMM_MAX_NR], fade[GEMM_MAX_NR];
 };
 
-size_t forward_single_bytes(const struct attn *a) {
+size_t forward_single_bytes(const struct attn *a)
+{
     int64_t rows = a->time * a->group, ld = attn_up(a->size, 8);
     return (size_t)attn_up((2 * rows * ld + KEYS * ld + rows * KEYS) * 4, 64);
 }
@@ -32,7 +33,8 @@ struct rows {
 
 /* Keys [key, key + count) of x. Whole registers are multiplied where they lie, unless several rows would
  * widen them again and again; else they are copied as fp32, with rows of zeroes to a multiple of four. */
-static struct rows rows_of(const struct single *s, const void *x, int64_t key, int count) {
+static struct rows rows_of(const struct single *s, const void *x, int64_t key, int count)
+{
     const struct attn *a = &s->f->a;
     int64_t stride = a->kv_heads * a->size;
     const void *src = attn_at(a, x, attn_key(a, s->item->b, key, s->item->kv));
@@ -44,7 +46,8 @@ static struct rows rows_of(const struct single *s, const void *x, int64_t key, i
 }
 
 /* Scores of row r, turned into weights; the row's maximum and sum move on. */
-static void weigh(struct single *s, int64_t r, int64_t key, int count) {
+static void weigh(struct single *s, int64_t r, int64_t key, int count)
+{
     const struct attn *a = &s->f->a;
     float *w = s->weights + r * KEYS;
     int64_t first = s->panel.first[r] - key, end = attn_least(s->panel.last[r] + 1 - key, count);
@@ -54,7 +57,8 @@ static void weigh(struct single *s, int64_t r, int64_t key, int count) {
     s->fade[r] = a->rows->weigh(w, a->scale2, padded, &s->top[r], &s->sum[r]);
 }
 
-static void meet(struct single *s, int64_t key, int count) {
+static void meet(struct single *s, int64_t key, int count)
+{
     const struct attn *a = &s->f->a;
     struct rows keys = rows_of(s, s->f->k, key, count);
     for (int64_t r = 0; r < s->f->rows; r++) {
@@ -69,7 +73,8 @@ static void meet(struct single *s, int64_t key, int count) {
     }
 }
 
-void forward_single(const struct forward *f, const struct forward_item *item, char *scratch) {
+void forward_single(const struct forward *f, const struct forward_item *item, char *scratch)
+{
     const struct attn *a = &f->a;
     struct single s = {.f = f, .item = item, .ld = attn_up(a->size, 8)};
     s.queries = (float *)(void *)scratch;

@@ -24,13 +24,15 @@ struct cache {
     struct strbuf folder, path; /* empty: there is no place for a cache */
 };
 
-static uint64_t hash(const char *text) {
+static uint64_t hash(const char *text)
+{
     uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
     for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
     return h;
 }
 
-static void cache_init(struct cache *c, int threads) {
+static void cache_init(struct cache *c, int threads)
+{
     char model[128];
     *c = (struct cache){.folder = STRBUF_INIT, .path = STRBUF_INIT};
     snprintf(c->key, sizeof c->key, "%s, %s, %d threads, plimsoll %s", cpu_model_name(model, sizeof model),
@@ -45,7 +47,8 @@ static void cache_init(struct cache *c, int threads) {
     strbuf_addf(&c->path, "%s/cpu-%016llx.json", strbuf_text(&c->folder), (unsigned long long)hash(c->key));
 }
 
-static void cache_release(struct cache *c) {
+static void cache_release(struct cache *c)
+{
     strbuf_release(&c->folder);
     strbuf_release(&c->path);
 }
@@ -57,7 +60,9 @@ struct number {
 };
 
 #define NUMBER(name, member)                                                                                 \
-    { name, offsetof(struct calibration, member) }
+    {                                                                                                        \
+        name, offsetof(struct calibration, member)                                                           \
+    }
 
 static const struct number numbers[] = {
     NUMBER("flops_f32", flops[DT_F32]),
@@ -74,12 +79,14 @@ static const struct number numbers[] = {
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
-static double *number_at(struct calibration *c, size_t i) {
+static double *number_at(struct calibration *c, size_t i)
+{
     return (double *)(void *)((char *)c + numbers[i].offset);
 }
 
 /* `disk` is the device number far_bandwidth was measured on, 0: it is an assumption. */
-static bool cache_load(const struct cache *c, struct calibration *out, int64_t *disk) {
+static bool cache_load(const struct cache *c, struct calibration *out, int64_t *disk)
+{
     struct doc *doc = NULL;
     memset(out, 0, sizeof *out);
     if (!c->path.len || json_load(strbuf_text(&c->path), &doc, NULL) != PLIM_OK) return false;
@@ -95,7 +102,8 @@ static bool cache_load(const struct cache *c, struct calibration *out, int64_t *
 }
 
 /* Nobody is told when this fails: the numbers are there, only the next start is slower. */
-static void cache_save(const struct cache *c, struct calibration *speed, int64_t disk) {
+static void cache_save(const struct cache *c, struct calibration *speed, int64_t disk)
+{
     struct strbuf text = STRBUF_INIT;
     struct json_writer w;
     json_writer_init(&w, &text, 2);
@@ -110,7 +118,8 @@ static void cache_save(const struct cache *c, struct calibration *speed, int64_t
     strbuf_release(&text);
 }
 
-static enum plim_status disk_of(const char *folder, int64_t *disk, struct plim_error *err) {
+static enum plim_status disk_of(const char *folder, int64_t *disk, struct plim_error *err)
+{
     struct stat info;
     if (stat(folder, &info) != 0) return plim_fail(err, PLIM_IO, "%s: %s", folder, strerror(errno));
     *disk = (int64_t)info.st_dev;
@@ -118,19 +127,22 @@ static enum plim_status disk_of(const char *folder, int64_t *disk, struct plim_e
 }
 
 #if defined(__SANITIZE_THREAD__) /* refuses threads in a child of a process that has some */
-static bool measure_in_child(int threads, struct calibration *out) {
+static bool measure_in_child(int threads, struct calibration *out)
+{
     (void)threads, (void)out;
     return false;
 }
 #else
 /* In a child process, so that what measuring touches never counts in the peak of a process with a budget. */
-static bool measure_in_child(int threads, struct calibration *out) {
+static bool measure_in_child(int threads, struct calibration *out)
+{
     int ends[2], code = -1;
     if (pipe(ends)) return false;
     pid_t child = fork();
     if (child == 0) {
         struct threads *team = NULL;
-        bool good = threads_start(threads, &team, NULL) == PLIM_OK && calibrate_measure(team, out, NULL) == PLIM_OK;
+        bool good =
+            threads_start(threads, &team, NULL) == PLIM_OK && calibrate_measure(team, out, NULL) == PLIM_OK;
         _exit(good && write(ends[1], out, sizeof *out) == (ssize_t)sizeof *out ? 0 : 1);
     }
     close(ends[1]);
@@ -141,7 +153,8 @@ static bool measure_in_child(int threads, struct calibration *out) {
 #endif
 
 enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct calibration *out,
-                               struct plim_error *err) {
+                               struct plim_error *err)
+{
     struct cache cache;
     int64_t known_disk = 0, disk = 0;
     enum plim_status status = PLIM_OK;

@@ -44,7 +44,8 @@ struct bench {
 
 typedef void job(struct bench *b);
 
-static double once(struct bench *b, job *run) {
+static double once(struct bench *b, job *run)
+{
     double begin = clock_seconds();
     run(b);
     double took = clock_seconds() - begin;
@@ -52,7 +53,8 @@ static double once(struct bench *b, job *run) {
 }
 
 /* The fastest of several short runs: other programs on the machine disturb most of them, but not all. */
-static double seconds(struct bench *b, job *run) {
+static double seconds(struct bench *b, job *run)
+{
     double best = once(b, run), begin = clock_seconds(), used = 0;
     for (int i = 0; used < MEASURE_SECONDS || (i < 3 && used < 3 * MEASURE_SECONDS); i++) {
         double took = once(b, run);
@@ -62,15 +64,15 @@ static double seconds(struct bench *b, job *run) {
     return best;
 }
 
-static void run_gemm(struct bench *b) {
-    gemm_run(&b->gemm, b->work, b->team);
-}
+static void run_gemm(struct bench *b) { gemm_run(&b->gemm, b->work, b->team); }
 
-static size_t gemm_bytes(enum dtype type) {
+static size_t gemm_bytes(enum dtype type)
+{
     return (size_t)WIDTH * (WIDTH + 2 * MATMUL_MAX) * dtype_size(type);
 }
 
-static double matmul_rate(struct bench *b, enum dtype type) {
+static double matmul_rate(struct bench *b, enum dtype type)
+{
     size_t weight = (size_t)WIDTH * WIDTH * dtype_size(type),
            rows = (size_t)WIDTH * MATMUL_MAX * dtype_size(type);
     b->work = b->scratch + weight + 2 * rows;
@@ -95,16 +97,15 @@ static double matmul_rate(struct bench *b, enum dtype type) {
     }
 }
 
-static void run_attn(struct bench *b) {
-    cpu_attn(&b->call);
-}
+static void run_attn(struct bench *b) { cpu_attn(&b->call); }
 
 struct attn_shapes {
     struct tensor x, pos, lse;
     const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT];
 };
 
-static void attn_shapes(struct attn_shapes *s, enum dtype type, int64_t time) {
+static void attn_shapes(struct attn_shapes *s, enum dtype type, int64_t time)
+{
     s->x = (struct tensor){.type = type, .ndim = 4, .dim = {1, time, HEADS, HEAD_DIM}};
     s->pos = (struct tensor){.type = DT_I32, .ndim = 2, .dim = {1, time}};
     s->lse = (struct tensor){.type = DT_F32, .ndim = 3, .dim = {1, HEADS, time}};
@@ -122,7 +123,8 @@ static const struct op attn_op = {
 /* q, k, v, o, pos and lse, one after the other. */
 enum { ATTN_SLOT = ATTN_MAX * HEADS * HEAD_DIM * 4 };
 
-static double attn_rate(struct bench *b, enum dtype type) {
+static double attn_rate(struct bench *b, enum dtype type)
+{
     int32_t *pos = (int32_t *)(void *)(b->scratch + 4 * ATTN_SLOT);
     for (int i = 0; i < ATTN_MAX; i++) pos[i] = i;
     for (int64_t time = 64;; time *= 2) {
@@ -139,35 +141,33 @@ static double attn_rate(struct bench *b, enum dtype type) {
     }
 }
 
-static void run_copy(struct bench *b) {
-    cpu_copy(&b->call);
-}
+static void run_copy(struct bench *b) { cpu_copy(&b->call); }
 
-static double copy_rate(struct bench *b, int64_t bytes) {
+static double copy_rate(struct bench *b, int64_t bytes)
+{
     struct tensor t = {.type = DT_U8, .ndim = 1, .dim = {bytes}};
     b->call = (struct kernel_call){.team = b->team, .in = {b->scratch}, .out = {b->scratch + bytes}};
     b->call.desc[0] = b->call.desc[OP_MAX_IN] = &t;
     return 2.0 * (double)bytes / seconds(b, run_copy);
 }
 
-static void nothing(void *arg, int64_t begin, int64_t end, int worker) {
+static void nothing(void *arg, int64_t begin, int64_t end, int worker)
+{
     (void)arg, (void)begin, (void)end, (void)worker;
 }
 
-static void run_nothing(struct bench *b) {
+static void run_nothing(struct bench *b)
+{
     threads_each(b->team, 4 * threads_count(b->team), 1, nothing, NULL);
 }
 
 /* And what an op does before its loop. */
-static double start_seconds(struct bench *b) {
-    return seconds(b, run_nothing) + 1e-6;
-}
+static double start_seconds(struct bench *b) { return seconds(b, run_nothing) + 1e-6; }
 
-static size_t most(size_t a, size_t b) {
-    return a > b ? a : b;
-}
+static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-static size_t scratch_bytes(int threads) {
+static size_t scratch_bytes(int threads)
+{
     size_t bytes = 2 * COPY_BYTES;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         struct attn_shapes shapes;
@@ -179,7 +179,8 @@ static size_t scratch_bytes(int threads) {
     return (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1);
 }
 
-enum plim_status calibrate_measure(struct threads *team, struct calibration *out, struct plim_error *err) {
+enum plim_status calibrate_measure(struct threads *team, struct calibration *out, struct plim_error *err)
+{
     struct bench b = {.team = team, .bytes = scratch_bytes(threads_count(team))};
     b.scratch = mmap(NULL, b.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b.scratch == MAP_FAILED)
@@ -202,7 +203,8 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
 }
 
 /* Written through to the disk and read back past the page cache. */
-static enum plim_status disk_round(int fd, char *block, const char *name, struct plim_error *err) {
+static enum plim_status disk_round(int fd, char *block, const char *name, struct plim_error *err)
+{
     enum plim_status status = file_pwrite_full(fd, block, DISK_BYTES, 0, name, err);
     if (status != PLIM_OK) return status;
     if (fdatasync(fd) != 0) return plim_fail(err, PLIM_IO, "%s: %s", name, strerror(errno));
@@ -210,7 +212,8 @@ static enum plim_status disk_round(int fd, char *block, const char *name, struct
     return file_pread_full(fd, block, DISK_BYTES, 0, name, err);
 }
 
-enum plim_status calibrate_disk(const char *folder, double *bytes_per_second, struct plim_error *err) {
+enum plim_status calibrate_disk(const char *folder, double *bytes_per_second, struct plim_error *err)
+{
     struct strbuf name = STRBUF_INIT;
     strbuf_addf(&name, "%s/.plimsoll-speed-XXXXXX", folder);
     char *path = strbuf_detach(&name, NULL), *block = malloc(DISK_BYTES);

@@ -4,37 +4,35 @@
 
 #include "device/device.h"
 
-static inline const struct tensor *call_in(const struct kernel_call *call, int slot) {
+static inline const struct tensor *call_in(const struct kernel_call *call, int slot)
+{
     return call->desc[slot];
 }
 
-static inline const struct tensor *call_out(const struct kernel_call *call, int slot) {
+static inline const struct tensor *call_out(const struct kernel_call *call, int slot)
+{
     return call->desc[OP_MAX_IN + slot];
 }
 
 /* Size of the last dimension. */
-static inline int64_t last_dim(const struct tensor *t) {
-    return t->dim[t->ndim - 1];
-}
+static inline int64_t last_dim(const struct tensor *t) { return t->dim[t->ndim - 1]; }
 
 /* Address of element i; NULL stays NULL, so that absent operands need no question. */
-static inline void *element(const void *base, enum dtype type, int64_t i) {
+static inline void *element(const void *base, enum dtype type, int64_t i)
+{
     return base ? (char *)base + i * (int64_t)dtype_size(type) : NULL;
 }
 
-static inline int64_t blocks_of(int64_t n, int64_t block) {
-    return (n + block - 1) / block;
-}
+static inline int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
-static inline int64_t lesser(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Elements of one piece of work over a span: enough to hide handing it out, few enough to share well. */
 enum { SPAN_GRAIN = 16384 };
 
 /* Rows that together hold about SPAN_GRAIN elements. */
-static inline int64_t row_grain(int64_t columns) {
+static inline int64_t row_grain(int64_t columns)
+{
     int64_t rows = SPAN_GRAIN / (columns > 0 ? columns : 1);
     return rows > 0 ? rows : 1;
 }

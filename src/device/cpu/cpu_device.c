@@ -51,41 +51,41 @@ struct cpu {
     struct arena arena;
 };
 
-static struct cpu *cpu_of(struct device *dev) {
-    return (struct cpu *)dev;
-}
+static struct cpu *cpu_of(struct device *dev) { return (struct cpu *)dev; }
 
-static enum plim_status cpu_commit(struct device *dev, size_t bytes, struct plim_error *err) {
+static enum plim_status cpu_commit(struct device *dev, size_t bytes, struct plim_error *err)
+{
     return arena_commit(&cpu_of(dev)->arena, bytes, dev->team, err);
 }
 
-static void *cpu_base(struct device *dev) {
-    return arena_base(&cpu_of(dev)->arena);
-}
+static void *cpu_base(struct device *dev) { return arena_base(&cpu_of(dev)->arena); }
 
-static void cpu_read(struct device *dev, size_t offset, void *host, size_t bytes) {
+static void cpu_read(struct device *dev, size_t offset, void *host, size_t bytes)
+{
     memcpy(host, arena_base(&cpu_of(dev)->arena) + offset, bytes);
 }
 
-static void cpu_write(struct device *dev, size_t offset, const void *host, size_t bytes) {
+static void cpu_write(struct device *dev, size_t offset, const void *host, size_t bytes)
+{
     memcpy(arena_base(&cpu_of(dev)->arena) + offset, host, bytes);
 }
 
-static void cpu_move(struct device *dev, size_t to, size_t from, size_t bytes) {
+static void cpu_move(struct device *dev, size_t to, size_t from, size_t bytes)
+{
     char *base = arena_base(&cpu_of(dev)->arena);
     memmove(base + to, base + from, bytes);
 }
 
-static void cpu_run(struct device *dev, struct kernel_call *call) {
+static void cpu_run(struct device *dev, struct kernel_call *call)
+{
     call->team = dev->team;
     kernels[call->op->kind].run(call);
 }
 
-static void cpu_sync(struct device *dev) {
-    (void)dev;
-}
+static void cpu_sync(struct device *dev) { (void)dev; }
 
-static void cpu_close(struct device *dev) {
+static void cpu_close(struct device *dev)
+{
     if (!dev) return;
     struct cpu *cpu = cpu_of(dev);
     arena_release(&cpu->arena);
@@ -106,17 +106,20 @@ static const struct device_ops ops = {
     .close = cpu_close,
 };
 
-static bool supports(const struct device_facts *facts, const struct tape *tape, const struct op *op) {
+static bool supports(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+{
     (void)facts, (void)tape;
     return op->kind >= 0 && op->kind < OP_KIND_COUNT && kernels[op->kind].run;
 }
 
-static size_t workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op) {
+static size_t workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+{
     return device_workspace(facts->backend, tape, op);
 }
 
 /* Everything the planner asks. The process as it stands now is what the arena has beside it. */
-static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err) {
+static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
+{
     struct device_facts *facts = &cpu->device.facts;
     struct os_machine machine;
     enum plim_status status = os_machine_memory(&machine, err);
@@ -142,7 +145,8 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err) {
     return PLIM_OK;
 }
 
-enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err) {
+enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err)
+{
     *out = NULL;
     struct cpu *cpu = calloc(1, sizeof *cpu);
     if (!cpu) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the CPU device");

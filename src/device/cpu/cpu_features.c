@@ -11,16 +11,13 @@
 #include <sys/auxv.h>
 #endif
 
-static bool never(void) {
-    return false;
-}
+static bool never(void) { return false; }
 
-static bool always(void) {
-    return true;
-}
+static bool always(void) { return true; }
 
 #if defined(__aarch64__)
-static bool arm_bf16(void) {
+static bool arm_bf16(void)
+{
     const unsigned long hwcap2_bf16 = 1ul << 14;
     return (getauxval(AT_HWCAP2) & hwcap2_bf16) != 0;
 }
@@ -33,19 +30,19 @@ static bool arm_bf16(void) {
 
 #if defined(__x86_64__)
 /* The builtins look at cpuid and at what the operating system saves (XCR0). F16C is in every AVX2 machine. */
-static bool x86_avx2(void) {
+static bool x86_avx2(void)
+{
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-static bool x86_avx512(void) {
+static bool x86_avx512(void)
+{
     return x86_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-static bool x86_avx512_bf16(void) {
-    return x86_avx512() && __builtin_cpu_supports("avx512bf16");
-}
+static bool x86_avx512_bf16(void) { return x86_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #define AVX2_PROBE        x86_avx2
 #define AVX512_PROBE      x86_avx512
 #define AVX512_BF16_PROBE x86_avx512_bf16
@@ -68,12 +65,14 @@ static const struct {
     [CPU_AVX512_BF16] = {"avx512-bf16", CPU_AVX512, AVX512_BF16_PROBE},
 };
 
-static bool reaches(enum cpu_level from, enum cpu_level level) {
+static bool reaches(enum cpu_level from, enum cpu_level level)
+{
     while (from != level && from != CPU_PLAIN) from = levels[from].below;
     return from == level;
 }
 
-static enum cpu_level detect(void) {
+static enum cpu_level detect(void)
+{
     enum cpu_level best = CPU_PLAIN;
     for (int i = 0; i < CPU_LEVELS; i++) {
         if (levels[i].probe()) best = (enum cpu_level)i;
@@ -85,7 +84,8 @@ static enum cpu_level detect(void) {
     return best;
 }
 
-enum cpu_level cpu_level(void) {
+enum cpu_level cpu_level(void)
+{
     static atomic_int known = -1; /* threads that race here find the same answer */
     int level = atomic_load_explicit(&known, memory_order_relaxed);
     if (level < 0) {
@@ -95,10 +95,6 @@ enum cpu_level cpu_level(void) {
     return (enum cpu_level)level;
 }
 
-bool cpu_has(enum cpu_level level) {
-    return reaches(cpu_level(), level);
-}
+bool cpu_has(enum cpu_level level) { return reaches(cpu_level(), level); }
 
-const char *cpu_level_name(enum cpu_level level) {
-    return levels[level].name;
-}
+const char *cpu_level_name(enum cpu_level level) { return levels[level].name; }

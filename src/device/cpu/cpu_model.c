@@ -13,7 +13,8 @@ static const struct {
 };
 
 /* The text after "key  : " when the line has that key, without its newline; else NULL. */
-static char *value_of(char *line, const char *key) {
+static char *value_of(char *line, const char *key)
+{
     size_t n = strlen(key);
     char *colon = strchr(line, ':');
     if (strncmp(line, key, n) != 0 || !colon) return NULL;
@@ -22,13 +23,15 @@ static char *value_of(char *line, const char *key) {
     return *value ? value : NULL;
 }
 
-static const char *arm_name(const char *part) {
+static const char *arm_name(const char *part)
+{
     for (size_t i = 0; i < sizeof arm_parts / sizeof *arm_parts; i++)
         if (!strcmp(arm_parts[i].part, part)) return arm_parts[i].name;
     return part;
 }
 
-const char *cpu_model_name(char *buf, size_t size) {
+const char *cpu_model_name(char *buf, size_t size)
+{
     snprintf(buf, size, "cpu");
     FILE *file = fopen("/proc/cpuinfo", "re");
     char line[512];
@@ -42,7 +45,8 @@ const char *cpu_model_name(char *buf, size_t size) {
     return buf;
 }
 
-size_t cpu_cache_bytes(void) {
+size_t cpu_cache_bytes(void)
+{
     size_t most = 0;
     for (int i = 0; i < 8; i++) {
         char path[80], text[32];

@@ -18,7 +18,8 @@ struct embed {
     int64_t columns, vocabulary;
 };
 
-static void embed_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct embed *e = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
@@ -32,7 +33,8 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-void cpu_embed(const struct kernel_call *call) {
+void cpu_embed(const struct kernel_call *call)
+{
     const struct tensor *table = call_in(call, 1);
     struct embed e = {row_ops(),   table->type,  call->in[0],   call->in[1],
                       call->in[2], call->out[0], table->dim[1], table->dim[0]};
@@ -48,13 +50,15 @@ struct embed_bwd {
     int64_t count, columns, vocabulary;
 };
 
-static void clear_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void clear_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct embed_bwd *e = arg;
     (void)worker;
     memset(e->dw + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof *e->dw);
 }
 
-static void strip_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct embed_bwd *e = arg;
     (void)worker;
     for (int64_t r = 0; r < e->count; r++) {
@@ -64,7 +68,8 @@ static void strip_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-void cpu_embed_bwd(const struct kernel_call *call) {
+void cpu_embed_bwd(const struct kernel_call *call)
+{
     const struct tensor *dw = call_out(call, 0);
     struct embed_bwd e = {
         .rows = row_ops(),

@@ -138,6 +138,10 @@ GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_
     const uint16_t *a = ap, *b = bp;
     int64_t n = (k + 3) / 4;
     ACCUMULATORS;
+    for (int r = 0; add && r < GEMM_NEON_MR; r++) {
+        __builtin_prefetch(add + r * ldc, 0, 3);
+        __builtin_prefetch(add + r * ldc + GEMM_NEON_NR - 1, 0, 3);
+    }
     BF16_LOOP;
     struct extras e = {sums, add, add || bias, {{0}}};
     if (!sums && !e.late) {

@@ -12,7 +12,8 @@ struct append {
     size_t bytes;        /* of K*D elements */
 };
 
-static void append_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void append_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct append *a = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
@@ -23,11 +24,13 @@ static void append_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void keep(void *out, const void *in, const struct tensor *cache) {
+static void keep(void *out, const void *in, const struct tensor *cache)
+{
     if (out != in) memcpy(out, in, (size_t)tensor_bytes(cache));
 }
 
-void cpu_kv_append(const struct kernel_call *call) {
+void cpu_kv_append(const struct kernel_call *call)
+{
     const struct tensor *k = call_in(call, 0), *cache = call_in(call, 3);
     int64_t width = k->dim[2] * k->dim[3];
     keep(call->out[0], call->in[3], cache);

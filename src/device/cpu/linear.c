@@ -18,14 +18,16 @@ struct shape {
     int64_t out, in, rows;
 };
 
-static struct shape shape_of(const struct tensor *weight, const struct op *op, const struct tensor *x) {
+static struct shape shape_of(const struct tensor *weight, const struct op *op, const struct tensor *x)
+{
     bool kn = op->attr.weight_kn;
     struct shape s = {weight->dim[kn ? 1 : 0], weight->dim[kn ? 0 : 1], 0};
     s.rows = tensor_count(x) / s.in;
     return s;
 }
 
-void cpu_linear(const struct kernel_call *call) {
+void cpu_linear(const struct kernel_call *call)
+{
     const struct tensor *x = call_in(call, 0), *w = call_in(call, 1);
     struct shape s = shape_of(w, call->op, x);
     bool kn = call->op->attr.weight_kn;
@@ -49,12 +51,14 @@ void cpu_linear(const struct kernel_call *call) {
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     struct shape s = shape_of(desc[1], op, desc[0]);
     return gemm_workspace(s.rows, s.out, s.in, desc[0]->type, desc[OP_MAX_IN]->type, threads);
 }
 
-void cpu_linear_dx(const struct kernel_call *call) {
+void cpu_linear_dx(const struct kernel_call *call)
+{
     const struct tensor *dy = call_in(call, 0), *w = call_in(call, 1), *dx = call_out(call, 0);
     struct shape s = shape_of(w, call->op, dx);
     bool kn = call->op->attr.weight_kn;
@@ -77,7 +81,8 @@ void cpu_linear_dx(const struct kernel_call *call) {
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     struct shape s = shape_of(desc[1], op, desc[OP_MAX_IN]);
     return gemm_workspace(s.rows, s.in, s.out, desc[0]->type, desc[OP_MAX_IN]->type, threads);
 }
@@ -93,7 +98,8 @@ struct bias_grad {
 };
 
 /* begin and end count tiles, strips fastest */
-static void bias_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void bias_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct bias_grad *b = arg;
     (void)worker;
     int64_t strips = blocks_of(b->columns, STRIP);
@@ -108,7 +114,8 @@ static void bias_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns) {
+static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns)
+{
     struct bias_grad b = {row_ops(), call_in(call, 0)->type, call->in[0], call->out[1], call->work, count,
                           columns,   call->accumulate};
     int64_t blocks = blocks_of(count, KERNEL_ROW_BLOCK);
@@ -117,7 +124,8 @@ static void bias_grad(const struct kernel_call *call, int64_t count, int64_t col
     for (int64_t i = 0; i < blocks; i++) b.rows->add_to(DT_F32, b.db, b.partial + i * columns, columns);
 }
 
-void cpu_linear_dw(const struct kernel_call *call) {
+void cpu_linear_dw(const struct kernel_call *call)
+{
     const struct tensor *dy = call_in(call, 0), *x = call_in(call, 1);
     struct shape s = shape_of(call_out(call, 0), call->op, x);
     if (call->out[1]) bias_grad(call, s.rows, s.out);
@@ -142,7 +150,8 @@ void cpu_linear_dw(const struct kernel_call *call) {
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     struct shape s = shape_of(desc[OP_MAX_IN], op, desc[1]);
     bool kn = op->attr.weight_kn;
     size_t gemm =

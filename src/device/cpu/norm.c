@@ -21,7 +21,8 @@ struct norm {
     float eps;
 };
 
-static void rms_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void rms_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct norm *n = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++)
@@ -29,7 +30,8 @@ static void rms_body(void *arg, int64_t begin, int64_t end, int worker) {
                      element(n->x, n->type, r * n->columns), n->w, n->columns, n->eps);
 }
 
-static void layer_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void layer_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct norm *n = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++)
@@ -37,7 +39,8 @@ static void layer_body(void *arg, int64_t begin, int64_t end, int worker) {
                        element(n->x, n->type, r * n->columns), n->w, n->b, n->columns, n->eps);
 }
 
-void cpu_norm(const struct kernel_call *call) {
+void cpu_norm(const struct kernel_call *call)
+{
     const struct tensor *w = call_in(call, 1);
     struct norm n = {
         .rows = row_ops(),
@@ -67,7 +70,8 @@ struct norm_bwd {
     bool layer, accumulate;
 };
 
-static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db) {
+static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db)
+{
     int64_t at = r * n->columns;
     struct row_norm_bwd row = {
         .dx = element(n->dx, n->type, at),
@@ -87,7 +91,8 @@ static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db) {
 }
 
 /* begin and end count blocks */
-static void bwd_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct norm_bwd *n = arg;
     (void)worker;
     for (int64_t block = begin; block < end; block++) {
@@ -100,7 +105,8 @@ static void bwd_body(void *arg, int64_t begin, int64_t end, int worker) {
 }
 
 /* begin and end count columns */
-static void combine_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct norm_bwd *n = arg;
     (void)worker;
     float *sums[2] = {n->dw, n->db};
@@ -112,7 +118,8 @@ static void combine_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-void cpu_norm_bwd(const struct kernel_call *call) {
+void cpu_norm_bwd(const struct kernel_call *call)
+{
     const struct tensor *w = call_in(call, 2);
     struct norm_bwd n = {
         .rows = row_ops(),
@@ -136,7 +143,8 @@ void cpu_norm_bwd(const struct kernel_call *call) {
     threads_each(call->team, n.columns, 256, combine_body, &n);
 }
 
-size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     (void)op, (void)threads;
     int64_t columns = tensor_count(desc[2]), sums = desc[OP_MAX_IN + 2] ? 2 : 1;
     return (size_t)(blocks_of(tensor_count(desc[1]) / columns, NORM_BLOCK) * sums * columns) * sizeof(float);

@@ -18,7 +18,8 @@ struct sumsq {
 };
 
 /* begin and end count blocks */
-static void sumsq_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void sumsq_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct sumsq *s = arg;
     (void)worker;
     for (int64_t block = begin; block < end; block++) {
@@ -27,7 +28,8 @@ static void sumsq_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-void cpu_sumsq(const struct kernel_call *call) {
+void cpu_sumsq(const struct kernel_call *call)
+{
     struct sumsq s = {row_ops(), call->in[0], call->work, tensor_count(call_in(call, 0))};
     int64_t blocks = blocks_of(s.n, SUMSQ_BLOCK);
     threads_each(call->team, blocks, SPAN_GRAIN / SUMSQ_BLOCK, sumsq_body, &s);
@@ -36,12 +38,14 @@ void cpu_sumsq(const struct kernel_call *call) {
     for (int64_t i = 0; i < blocks; i++) *sum += s.partial[i];
 }
 
-size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     (void)op, (void)threads;
     return (size_t)blocks_of(tensor_count(desc[0]), SUMSQ_BLOCK) * sizeof(double);
 }
 
-void cpu_clip(const struct kernel_call *call) {
+void cpu_clip(const struct kernel_call *call)
+{
     const float *scalars = call->in[1];
     double sum = *(const double *)call->in[0];
     double clip = (double)scalars[SCALAR_CLIP], unscale = (double)scalars[SCALAR_UNSCALE];
@@ -64,11 +68,10 @@ struct slots {
 static const struct slots adamw_slots = {4, 2, 3, 5, 6, 1, 2, 3};
 static const struct slots sgd_slots = {3, 2, -1, 4, 5, 1, -1, 2};
 
-static void *operand(void *const *list, int slot) {
-    return slot < 0 ? NULL : list[slot];
-}
+static void *operand(void *const *list, int slot) { return slot < 0 ? NULL : list[slot]; }
 
-static struct row_update update_of(const struct kernel_call *call, const struct slots *slots) {
+static struct row_update update_of(const struct kernel_call *call, const struct slots *slots)
+{
     const float *coef = operand(call->in, slots->coef);
     return (struct row_update){
         .p_in = call->in[0],
@@ -85,13 +88,15 @@ static struct row_update update_of(const struct kernel_call *call, const struct 
     };
 }
 
-static void keep(const struct kernel_call *call, int in, int out) {
+static void keep(const struct kernel_call *call, int in, int out)
+{
     if (in < 0 || !call->out[out] || call->out[out] == call->in[in]) return;
     memcpy(call->out[out], call->in[in], (size_t)tensor_bytes(call_in(call, in)));
 }
 
 /* True when the step is to be left out; outputs that are not their inputs then get the old values. */
-static bool skipped(const struct kernel_call *call, const struct slots *slots) {
+static bool skipped(const struct kernel_call *call, const struct slots *slots)
+{
     const float *coef = operand(call->in, slots->coef);
     if (!coef || coef[CLIP_FINITE] != 0) return false;
     keep(call, 0, 0);
@@ -107,7 +112,8 @@ struct update {
     struct row_update all;
 };
 
-static struct row_update span(const struct update *u, int64_t begin) {
+static struct row_update span(const struct update *u, int64_t begin)
+{
     struct row_update part = u->all;
     part.p_in = element(part.p_in, u->type, begin);
     part.p = element(part.p, u->type, begin);
@@ -121,21 +127,24 @@ static struct row_update span(const struct update *u, int64_t begin) {
     return part;
 }
 
-static void adamw_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void adamw_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct update *u = arg;
     struct row_update part = span(u, begin);
     (void)worker;
     u->rows->adamw(u->type, &part, end - begin);
 }
 
-static void sgd_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void sgd_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct update *u = arg;
     struct row_update part = span(u, begin);
     (void)worker;
     u->rows->sgd(u->type, &part, end - begin);
 }
 
-static void run(const struct kernel_call *call, const struct row_update *all, threads_body *body) {
+static void run(const struct kernel_call *call, const struct row_update *all, threads_body *body)
+{
     enum dtype type = call_in(call, 0)->type;
     struct update u = {row_ops(), type, type == DT_BF16 ? DT_U16 : DT_F32, *all};
     threads_each(call->team, tensor_count(call_in(call, 0)), SPAN_GRAIN, body, &u);
@@ -143,11 +152,10 @@ static void run(const struct kernel_call *call, const struct row_update *all, th
 
 /* People write 0.999; the nearest float is so far off that 1 - beta is wrong in the fifth digit. Seven
  * decimals give back what was written. */
-static double as_written(float beta) {
-    return round((double)beta * 1e7) / 1e7;
-}
+static double as_written(float beta) { return round((double)beta * 1e7) / 1e7; }
 
-void cpu_adamw(const struct kernel_call *call) {
+void cpu_adamw(const struct kernel_call *call)
+{
     if (skipped(call, &adamw_slots)) return;
     const struct op_attr *attr = &call->op->attr;
     const float *scalars = call->in[adamw_slots.scalars];
@@ -163,7 +171,8 @@ void cpu_adamw(const struct kernel_call *call) {
     run(call, &all, adamw_body);
 }
 
-void cpu_sgd(const struct kernel_call *call) {
+void cpu_sgd(const struct kernel_call *call)
+{
     if (skipped(call, &sgd_slots)) return;
     struct row_update all = update_of(call, &sgd_slots);
     all.decay = call->op->attr.decay;

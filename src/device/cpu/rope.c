@@ -13,7 +13,8 @@ struct rope_table {
 };
 
 /* The angle is one fp32 product, as in the models' own code: positions are trained with that rounding. */
-static void table_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void table_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct rope_table *t = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
@@ -23,7 +24,8 @@ static void table_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-void cpu_rope_table(const struct kernel_call *call) {
+void cpu_rope_table(const struct kernel_call *call)
+{
     struct rope_table t = {call->in[0], call->in[1], call->out[0], tensor_count(call_in(call, 1))};
     threads_each(call->team, tensor_count(call_in(call, 0)), row_grain(32 * t.half), table_body, &t);
 }
@@ -38,7 +40,8 @@ struct rope {
     bool inverse;
 };
 
-static void rope_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void rope_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct rope *p = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
@@ -50,7 +53,8 @@ static void rope_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-void cpu_rope(const struct kernel_call *call) {
+void cpu_rope(const struct kernel_call *call)
+{
     const struct tensor *q = call_in(call, 0), *k = call_in(call, 1);
     struct rope p = {
         .rows = row_ops(),

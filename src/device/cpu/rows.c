@@ -21,10 +21,6 @@ static const struct row_ops *const tables[CPU_LEVELS] = {
 static const struct row_ops *const tables[CPU_LEVELS] = {[CPU_PLAIN] = &rows_plain};
 #endif
 
-const struct row_ops *row_ops_at(enum cpu_level level) {
-    return tables[level] ? tables[level] : &rows_plain;
-}
+const struct row_ops *row_ops_at(enum cpu_level level) { return tables[level] ? tables[level] : &rows_plain; }
 
-const struct row_ops *row_ops(void) {
-    return row_ops_at(cpu_level());
-}
+const struct row_ops *row_ops(void) { return row_ops_at(cpu_level()); }

@@ -14,21 +14,24 @@
 
 VEC_BEGIN
 
-VEC_FN void add_at(enum dtype t, void *y, const void *a, const void *b, int64_t i, int k) {
+VEC_FN void add_at(enum dtype t, void *y, const void *a, const void *b, int64_t i, int k)
+{
     v_store(t, y, i, k, v_add(v_load(t, a, i, k), v_load(t, b, i, k)));
 }
 
 ROW_FN void row_add(enum dtype t, void *y, const void *a, const void *b,
                     int64_t n){VEC_TYPES(t, VEC_EACH(n, add_at(T, y, a, b, i, k)))}
 
-VEC_FN void add_to_at(enum dtype t, float *sum, const void *x, int64_t i, int k) {
+VEC_FN void add_to_at(enum dtype t, float *sum, const void *x, int64_t i, int k)
+{
     v_store(DT_F32, sum, i, k, v_add(v_load(DT_F32, sum, i, k), v_load(t, x, i, k)));
 }
 
 ROW_FN void row_add_to(enum dtype t, float *sum, const void *x,
                        int64_t n){VEC_TYPES(t, VEC_EACH(n, add_to_at(T, sum, x, i, k)))}
 
-VEC_FN void swiglu_at(enum dtype t, void *h, const void *gate, const void *up, int64_t i, int k) {
+VEC_FN void swiglu_at(enum dtype t, void *h, const void *gate, const void *up, int64_t i, int k)
+{
     vf g = v_load(t, gate, i, k), u = v_load(t, up, i, k);
     v_store(t, h, i, k, v_div(v_mul(g, u), v_one_plus_exp_minus(g)));
 }
@@ -38,7 +41,8 @@ ROW_FN void row_swiglu(enum dtype t, void *h, const void *gate, const void *up,
 
 /* silu = g s, silu' = s + g s (1 - s) */
 VEC_FN void swiglu_bwd_at(enum dtype t, void *dgate, void *dup, const void *dh, const void *gate,
-                          const void *up, int64_t i, int k) {
+                          const void *up, int64_t i, int k)
+{
     vf d = v_load(t, dh, i, k), g = v_load(t, gate, i, k), u = v_load(t, up, i, k), s, c;
     v_sigmoid(g, &s, &c);
     vf silu = v_mul(g, s);
@@ -54,11 +58,13 @@ ROW_FN void row_swiglu_bwd(enum dtype t, void *dgate, void *dup, const void *dh,
 #define GELU_A 1.5957691216057308f  /* 2 sqrt(2 / pi) */
 #define GELU_B 0.07135481627260025f /* 0.044715 a */
 
-VEC_FN vf gelu_inner(vf x, vf square) {
+VEC_FN vf gelu_inner(vf x, vf square)
+{
     return v_mul(x, v_fma(square, v_all(GELU_B), v_all(GELU_A)));
 }
 
-VEC_FN void gelu_at(enum dtype t, void *y, const void *x, int64_t i, int k) {
+VEC_FN void gelu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
+{
     vf v = v_load(t, x, i, k);
     v_store(t, y, i, k, v_div(v, v_one_plus_exp_minus(gelu_inner(v, v_mul(v, v)))));
 }
@@ -67,7 +73,8 @@ ROW_FN void row_gelu(enum dtype t, void *y, const void *x,
                      int64_t n){VEC_TYPES(t, VEC_EACH(n, gelu_at(T, y, x, i, k)))}
 
 /* d(x s) = s + x s (1 - s) (a + 3 b x^2) */
-VEC_FN void gelu_bwd_at(enum dtype t, void *dx, const void *dy, const void *x, int64_t i, int k) {
+VEC_FN void gelu_bwd_at(enum dtype t, void *dx, const void *dy, const void *x, int64_t i, int k)
+{
     vf d = v_load(t, dy, i, k), v = v_load(t, x, i, k), square = v_mul(v, v), s, c;
     v_sigmoid(gelu_inner(v, square), &s, &c);
     vf rate = v_mul(v, v_fma(square, v_all(3 * GELU_B), v_all(GELU_A)));
@@ -78,7 +85,8 @@ ROW_FN void row_gelu_bwd(enum dtype t, void *dx, const void *dy, const void *x,
                          int64_t n){VEC_TYPES(t, VEC_EACH(n, gelu_bwd_at(T, dx, dy, x, i, k)))}
 
 VEC_FN void rope_at(enum dtype t, void *y, const void *x, const float *table, int64_t half, float sign,
-                    int64_t at, int64_t i, int k) {
+                    int64_t at, int64_t i, int k)
+{
     vf c = v_load(DT_F32, table, i, k), s = v_mul(v_load(DT_F32, table, half + i, k), v_all(sign));
     vf x1 = v_load(t, x, at + i, k), x2 = v_load(t, x, at + half + i, k);
     v_store(t, y, at + i, k, v_fnma(x2, s, v_mul(x1, c)));
@@ -86,13 +94,15 @@ VEC_FN void rope_at(enum dtype t, void *y, const void *x, const float *table, in
 }
 
 ROW_FN void row_rope(enum dtype t, void *y, const void *x, const float *table, int64_t heads, int64_t half,
-                     bool inverse) {
+                     bool inverse)
+{
     float sign = inverse ? -1.0f : 1.0f;
     for (int64_t at = 0; at < heads * 2 * half; at += 2 * half)
         VEC_TYPES(t, VEC_EACH(half, rope_at(T, y, x, table, half, sign, at, i, k)))
 }
 
-VEC_FN void exp_scaled_at(enum dtype t, void *y, const void *x, float top, float scale, int64_t i, int k) {
+VEC_FN void exp_scaled_at(enum dtype t, void *y, const void *x, float top, float scale, int64_t i, int k)
+{
     vf e = v_exp_low(v_sub(v_load(t, x, i, k), v_all(top)));
     v_store(t, y, i, k, v_mul(e, v_all(scale)));
 }

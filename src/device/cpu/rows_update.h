@@ -13,7 +13,8 @@
 
 VEC_BEGIN
 
-VEC_FN vf load_pair(const void *weight, const void *low, int64_t i, int k) {
+VEC_FN vf load_pair(const void *weight, const void *low, int64_t i, int k)
+{
     const uint16_t *w = (const uint16_t *)weight + i, *l = (const uint16_t *)low + i;
     if (k == VEC_LANES) return v_load_master(w, l);
     uint16_t part[2][VEC_LANES] = {{0}};
@@ -22,7 +23,8 @@ VEC_FN vf load_pair(const void *weight, const void *low, int64_t i, int k) {
     return v_load_master(part[0], part[1]);
 }
 
-VEC_FN void store_pair(void *weight, void *low, int64_t i, int k, vf x) {
+VEC_FN void store_pair(void *weight, void *low, int64_t i, int k, vf x)
+{
     uint16_t *w = (uint16_t *)weight + i, *l = (uint16_t *)low + i;
     if (k == VEC_LANES) {
         v_store_master(w, l, x);
@@ -35,13 +37,15 @@ VEC_FN void store_pair(void *weight, void *low, int64_t i, int k, vf x) {
 }
 
 /* The parameter at full precision, wherever its lower bits are. */
-VEC_FN vf load_param(enum dtype t, const struct row_update *u, int64_t i, int k) {
+VEC_FN vf load_param(enum dtype t, const struct row_update *u, int64_t i, int k)
+{
     if (t == DT_F32 || !u->master_in) return v_load(t, u->p_in, i, k);
     if (t == DT_BF16) return load_pair(u->p_in, u->master_in, i, k);
     return v_load(DT_F32, u->master_in, i, k);
 }
 
-VEC_FN void store_param(enum dtype t, const struct row_update *u, int64_t i, int k, vf p) {
+VEC_FN void store_param(enum dtype t, const struct row_update *u, int64_t i, int k, vf p)
+{
     if (t == DT_BF16 && u->master) {
         store_pair(u->p, u->master, i, k, p);
         return;
@@ -50,7 +54,8 @@ VEC_FN void store_param(enum dtype t, const struct row_update *u, int64_t i, int
     v_store(t, u->p, i, k, p);
 }
 
-VEC_FN void adamw_at(enum dtype t, const struct row_update *u, int64_t i, int k) {
+VEC_FN void adamw_at(enum dtype t, const struct row_update *u, int64_t i, int k)
+{
     vf g = v_mul(v_load(DT_F32, u->g, i, k), v_all(u->multiplier));
     vf m = v_load(DT_F32, u->m_in, i, k), v = v_load(DT_F32, u->v_in, i, k);
     vf p = v_mul(load_param(t, u, i, k), v_all(u->keep));
@@ -63,12 +68,14 @@ VEC_FN void adamw_at(enum dtype t, const struct row_update *u, int64_t i, int k)
     store_param(t, u, i, k, p);
 }
 
-ROW_FN void row_adamw(enum dtype t, const struct row_update *update, int64_t n) {
+ROW_FN void row_adamw(enum dtype t, const struct row_update *update, int64_t n)
+{
     const struct row_update u = *update; /* a copy whose address nobody has stays in registers */
     VEC_TYPES(t, VEC_EACH(n, adamw_at(T, &u, i, k)))
 }
 
-VEC_FN void sgd_at(enum dtype t, const struct row_update *u, int64_t i, int k) {
+VEC_FN void sgd_at(enum dtype t, const struct row_update *u, int64_t i, int k)
+{
     vf p = load_param(t, u, i, k);
     vf g = v_fma(p, v_all(u->decay), v_mul(v_load(DT_F32, u->g, i, k), v_all(u->multiplier)));
     if (u->m) {
@@ -79,16 +86,19 @@ VEC_FN void sgd_at(enum dtype t, const struct row_update *u, int64_t i, int k) {
     store_param(t, u, i, k, v_fnma(g, v_all(u->step), p));
 }
 
-ROW_FN void row_sgd(enum dtype t, const struct row_update *update, int64_t n) {
+ROW_FN void row_sgd(enum dtype t, const struct row_update *update, int64_t n)
+{
     const struct row_update u = *update;
     VEC_TYPES(t, VEC_EACH(n, sgd_at(T, &u, i, k)))
 }
 
-VEC_FN void sumsq_at(vd *sum, const float *x, int64_t i, int k) {
+VEC_FN void sumsq_at(vd *sum, const float *x, int64_t i, int k)
+{
     *sum = vd_add_square(*sum, v_load(DT_F32, x, i, k));
 }
 
-ROW_FN double row_sumsq(const float *x, int64_t n) {
+ROW_FN double row_sumsq(const float *x, int64_t n)
+{
     vd sum = vd_zero();
     VEC_EACH(n, sumsq_at(&sum, x, i, k))
     return vd_sum(sum);

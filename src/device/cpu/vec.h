@@ -80,17 +80,17 @@
 
 VEC_BEGIN
 
-VEC_FN size_t vec_size(enum dtype t) {
-    return t == DT_F32 ? 4 : 2;
-}
+VEC_FN size_t vec_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
 
-VEC_FN vf vec_load_whole(enum dtype t, const void *p) {
+VEC_FN vf vec_load_whole(enum dtype t, const void *p)
+{
     if (t == DT_BF16) return v_load_bf16((const uint16_t *)p);
     if (t == DT_F16) return v_load_f16((const uint16_t *)p);
     return v_load_f32((const float *)p);
 }
 
-VEC_FN void vec_store_whole(enum dtype t, void *p, vf x) {
+VEC_FN void vec_store_whole(enum dtype t, void *p, vf x)
+{
     if (t == DT_BF16)
         v_store_bf16((uint16_t *)p, x);
     else if (t == DT_F16)
@@ -100,7 +100,8 @@ VEC_FN void vec_store_whole(enum dtype t, void *p, vf x) {
 }
 
 /* Elements i .. i+k-1 of p, zeroes in the lanes above. */
-VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k) {
+VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k)
+{
     const char *at = (const char *)p + i * (int64_t)vec_size(t);
     if (k == VEC_LANES) return vec_load_whole(t, at);
     char part[VEC_LANES * 4] = {0};
@@ -108,7 +109,8 @@ VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k) {
     return vec_load_whole(t, part);
 }
 
-VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x) {
+VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x)
+{
     char *at = (char *)p + i * (int64_t)vec_size(t);
     if (k == VEC_LANES) {
         vec_store_whole(t, at, x);
@@ -120,7 +122,8 @@ VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x) {
 }
 
 /* The first k lanes of x, `fill` in the others. */
-VEC_FN vf v_head(vf x, int k, float fill) {
+VEC_FN vf v_head(vf x, int k, float fill)
+{
     if (k == VEC_LANES) return x;
     float lanes[VEC_LANES];
     v_store_f32(lanes, x);
@@ -135,7 +138,8 @@ VEC_FN vf v_head(vf x, int k, float fill) {
  *  - ln2 is split so that n times its upper part is exact.
  *  - The significand is 2 e^r, because 2^127 is a float and 2^128 is not: a polynomial that is minimax
  *    with fp32 coefficients (relative error 3e-9), in s = sign r, whose odd powers carry the sign. */
-VEC_FN void vec_exp(vf x, float sign, vf *significand, vf *power) {
+VEC_FN void vec_exp(vf x, float sign, vf *significand, vf *power)
+{
     const float whole = 0x1.8p23f + 126;
     vf z = v_fma(x, v_all(sign * 0x1.715476p+0f), v_all(whole));
     vf n = v_sub(z, v_all(whole));
@@ -150,14 +154,16 @@ VEC_FN void vec_exp(vf x, float sign, vf *significand, vf *power) {
 }
 
 /* e^x for x <= 88, within 1.1 ulp; 0 below -87, NaN for NaN. */
-VEC_FN vf v_exp_low(vf x) {
+VEC_FN vf v_exp_low(vf x)
+{
     vf significand, power;
     vec_exp(v_max(v_all(-87.6f), x), 1, &significand, &power);
     return v_mul(significand, power);
 }
 
 /* 1 + e^-x; infinity below -88.72. */
-VEC_FN vf v_one_plus_exp_minus(vf x) {
+VEC_FN vf v_one_plus_exp_minus(vf x)
+{
     vf significand, power;
     vec_exp(v_min(v_all(87.6f), v_max(v_all(-89.0f), x)), -1, &significand, &power);
     return v_fma(significand, power, v_all(1));
@@ -165,7 +171,8 @@ VEC_FN vf v_one_plus_exp_minus(vf x) {
 
 /* s = 1 / (1 + e^-x) and c = 1 - s, each with all its bits where the other is near 1. Neither gets below
  * e^-87. */
-VEC_FN void v_sigmoid(vf x, vf *s, vf *c) {
+VEC_FN void v_sigmoid(vf x, vf *s, vf *c)
+{
     vf significand, power;
     vec_exp(v_min(v_all(87.0f), v_max(v_all(-87.0f), x)), -1, &significand, &power);
     vf e = v_mul(significand, power);

@@ -50,46 +50,38 @@ typedef int32_t regi __attribute__((vector_size(16)));
 typedef quadu regu;
 #endif
 
-REG_FN regf reg_load(const float *p) {
+REG_FN regf reg_load(const float *p)
+{
     regf x;
     memcpy(&x, p, sizeof x);
     return x;
 }
 
-REG_FN void reg_store(float *p, regf x) {
-    memcpy(p, &x, sizeof x);
-}
+REG_FN void reg_store(float *p, regf x) { memcpy(p, &x, sizeof x); }
 
-REG_FN regi reg_load_i32(const int32_t *p) {
+REG_FN regi reg_load_i32(const int32_t *p)
+{
     regi x;
     memcpy(&x, p, sizeof x);
     return x;
 }
 
-REG_FN regf reg_all(float x) {
-    return (regf){0} + x;
-}
+REG_FN regf reg_all(float x) { return (regf){0} + x; }
 
 /* a b + c with one rounding. reg_max(limit, x) is NaN where x is. */
 #if defined(__aarch64__)
-REG_FN regf reg_fma(regf a, regf b, regf c) {
+REG_FN regf reg_fma(regf a, regf b, regf c)
+{
     return (regf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }
-REG_FN regf reg_max(regf a, regf b) {
-    return (regf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
-}
+REG_FN regf reg_max(regf a, regf b) { return (regf)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
 #elif defined(VEXP_AVX2)
-REG_FN regf reg_fma(regf a, regf b, regf c) {
-    return (regf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-}
-REG_FN regf reg_max(regf a, regf b) {
-    return (regf)_mm256_max_ps((__m256)a, (__m256)b);
-}
+REG_FN regf reg_fma(regf a, regf b, regf c) { return (regf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+REG_FN regf reg_max(regf a, regf b) { return (regf)_mm256_max_ps((__m256)a, (__m256)b); }
 #else
-REG_FN regf reg_fma(regf a, regf b, regf c) {
-    return a * b + c;
-}
-REG_FN regf reg_max(regf a, regf b) {
+REG_FN regf reg_fma(regf a, regf b, regf c) { return a * b + c; }
+REG_FN regf reg_max(regf a, regf b)
+{
     regi first = a > b;
     return (regf)((first & (regi)a) | (~first & (regi)b));
 }
@@ -99,7 +91,8 @@ REG_FN regf reg_max(regf a, regf b) {
  *
  * x = n + f with |f| <= 1/2: adding 1.5 * 2^23 rounds to the integer n, which then stands in the low bits of
  * the sum and is shifted into the exponent of a polynomial for 2^f, minimax in relative error, constant 1. */
-REG_FN regf reg_split(regf x, regu *exponent) {
+REG_FN regf reg_split(regf x, regu *exponent)
+{
     const regf magic = reg_all(0x1.8p23f);
     x = reg_max(reg_all(-127.0f), x);
     regf sum = x + magic;
@@ -108,7 +101,8 @@ REG_FN regf reg_split(regf x, regu *exponent) {
 }
 
 /* Within 1 ulp (2 without a fused multiply-add) for x >= -126. */
-REG_FN regf reg_exp2(regf x) {
+REG_FN regf reg_exp2(regf x)
+{
     regu exponent;
     regf f = reg_split(x, &exponent), f2 = f * f;
     regf high = reg_fma(reg_all(0x1.5f3e54p-10f), f, reg_all(0x1.3b2d4cp-7f));
@@ -119,7 +113,8 @@ REG_FN regf reg_exp2(regf x) {
 }
 
 /* Within 3e-6 of the value: for results that will be rounded to bf16. */
-REG_FN regf reg_exp2_short(regf x) {
+REG_FN regf reg_exp2_short(regf x)
+{
     regu exponent;
     regf f = reg_split(x, &exponent), f2 = f * f;
     regf high = reg_fma(reg_all(0x1.c9fc46p-5f), f, reg_all(0x1.ec0378p-3f));
@@ -129,7 +124,8 @@ REG_FN regf reg_exp2_short(regf x) {
 }
 
 /* Sum of the lanes, halves folded onto each other. */
-REG_FN float reg_sum(regf x) {
+REG_FN float reg_sum(regf x)
+{
     float lane[REG_LANES];
     memcpy(lane, &x, sizeof lane);
     for (int width = REG_LANES / 2; width > 0; width /= 2)
@@ -138,7 +134,8 @@ REG_FN float reg_sum(regf x) {
 }
 
 /* Four rows of four become four columns. */
-REG_FN void quad_transpose(quadf *a, quadf *b, quadf *c, quadf *d) {
+REG_FN void quad_transpose(quadf *a, quadf *b, quadf *c, quadf *d)
+{
     quadf ab0 = __builtin_shufflevector(*a, *b, 0, 4, 1, 5),
           ab1 = __builtin_shufflevector(*a, *b, 2, 6, 3, 7);
     quadf cd0 = __builtin_shufflevector(*c, *d, 0, 4, 1, 5),
@@ -150,7 +147,8 @@ REG_FN void quad_transpose(quadf *a, quadf *b, quadf *c, quadf *d) {
 }
 
 /* Lanes 4i .. 4i+3. */
-REG_FN quadf reg_quad(regf x, int i) {
+REG_FN quadf reg_quad(regf x, int i)
+{
     quadf q;
     memcpy(&q, (const char *)&x + 16 * i, sizeof q);
     return q;

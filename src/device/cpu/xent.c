@@ -21,13 +21,15 @@ struct xent {
     float scale; /* of the gradient */
 };
 
-static float read_element(const void *at, enum dtype type) {
+static float read_element(const void *at, enum dtype type)
+{
     float value;
     dtype_convert(&value, DT_F32, at, type, 1);
     return value;
 }
 
-static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target) {
+static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target)
+{
     assert(target < x->columns);
     double at_target = (double)read_element(element(logits, x->type, target), x->type);
     struct row_softmax all = x->rows->softmax(x->type, logits, x->columns);
@@ -41,7 +43,8 @@ static double row_loss(const struct xent *x, const void *logits, void *dlogits, 
     return log(all.sum) - below;
 }
 
-static void xent_body(void *arg, int64_t begin, int64_t end, int worker) {
+static void xent_body(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct xent *x = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
@@ -54,7 +57,8 @@ static void xent_body(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-void cpu_xent(const struct kernel_call *call) {
+void cpu_xent(const struct kernel_call *call)
+{
     const struct tensor *logits = call_in(call, 0);
     int64_t count = tensor_count(call_in(call, 1));
     if (count == 0) return;
@@ -78,7 +82,8 @@ void cpu_xent(const struct kernel_call *call) {
     }
 }
 
-size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     (void)op, (void)threads;
     return (size_t)tensor_count(desc[1]) * sizeof(double);
 }

@@ -46,18 +46,18 @@ static const struct ref_row rows[OP_KIND_COUNT] = {
     [OP_STORE] = {ref_copy, 0, 0},
 };
 
-void reference_run(const struct ref_call *call) {
-    rows[call->op->kind].run(call);
-}
+void reference_run(const struct ref_call *call) { rows[call->op->kind].run(call); }
 
-size_t reference_bytes(const struct tensor *const *desc) {
+size_t reference_bytes(const struct tensor *const *desc)
+{
     size_t bytes = 0;
     for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT; i++)
         if (desc[i]) bytes += (size_t)tensor_count(desc[i]) * sizeof(double);
     return bytes;
 }
 
-static double load_one(enum dtype type, const void *bytes, int64_t i) {
+static double load_one(enum dtype type, const void *bytes, int64_t i)
+{
     switch (type) {
     case DT_F32:
         return (double)((const float *)bytes)[i];
@@ -77,7 +77,8 @@ static double load_one(enum dtype type, const void *bytes, int64_t i) {
 /* The fp32 number next to x that makes a second rounding, to `type`, equal to rounding x at once: when fp32
  * is inexact its last bit is forced to one ("round to odd"), so that a tie of the narrow type stays no tie.
  */
-static float to_odd(double x) {
+static float to_odd(double x)
+{
     float f = (float)x;
     uint32_t bits;
     if (!isfinite(f) || (double)f == x) return f;
@@ -88,7 +89,8 @@ static float to_odd(double x) {
     return f;
 }
 
-static void store_one(enum dtype type, void *bytes, int64_t i, double x) {
+static void store_one(enum dtype type, void *bytes, int64_t i, double x)
+{
     switch (type) {
     case DT_F32:
         ((float *)bytes)[i] = (float)x;
@@ -111,7 +113,8 @@ static void store_one(enum dtype type, void *bytes, int64_t i, double x) {
     }
 }
 
-static void load(union ref_array to, const struct tensor *desc, const void *bytes) {
+static void load(union ref_array to, const struct tensor *desc, const void *bytes)
+{
     int64_t n = tensor_count(desc);
     if (desc->type == DT_I32) {
         memcpy(to.i, bytes, (size_t)n * sizeof(int32_t));
@@ -120,11 +123,13 @@ static void load(union ref_array to, const struct tensor *desc, const void *byte
     for (int64_t i = 0; i < n; i++) to.f[i] = load_one(desc->type, bytes, i);
 }
 
-static void load_master(double *to, const uint16_t *weight, const uint16_t *low, int64_t n) {
+static void load_master(double *to, const uint16_t *weight, const uint16_t *low, int64_t n)
+{
     for (int64_t i = 0; i < n; i++) to[i] = (double)master_join(weight[i], low[i]);
 }
 
-void reference_load(struct ref_call *ref, const struct kernel_call *call, void *memory) {
+void reference_load(struct ref_call *ref, const struct kernel_call *call, void *memory)
+{
     const struct ref_row *row = &rows[call->op->kind];
     double *next = memory;
     *ref = (struct ref_call){.op = call->op, .accumulate = call->accumulate};
@@ -145,7 +150,8 @@ void reference_load(struct ref_call *ref, const struct kernel_call *call, void *
     }
 }
 
-static void store(const union ref_array *from, const struct tensor *desc, void *bytes) {
+static void store(const union ref_array *from, const struct tensor *desc, void *bytes)
+{
     int64_t n = tensor_count(desc);
     if (desc->type == DT_I32) {
         memcpy(bytes, from->i, (size_t)n * sizeof(int32_t));
@@ -155,7 +161,8 @@ static void store(const union ref_array *from, const struct tensor *desc, void *
 }
 
 /* The weight is the fp32 master rounded, not the double behind it. */
-static void store_master(const double *from, const struct tensor *const *desc, int slot, void *const *out) {
+static void store_master(const double *from, const struct tensor *const *desc, int slot, void *const *out)
+{
     const struct tensor *weight = desc[OP_MAX_IN], *master = desc[OP_MAX_IN + slot];
     for (int64_t i = 0; i < tensor_count(master); i++) {
         float value = (float)from[i];
@@ -168,7 +175,8 @@ static void store_master(const double *from, const struct tensor *const *desc, i
     }
 }
 
-void reference_store(const struct ref_call *ref, const struct kernel_call *call) {
+void reference_store(const struct ref_call *ref, const struct kernel_call *call)
+{
     int master = rows[call->op->kind].master_out - 1;
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (call->desc[OP_MAX_IN + i] && i != master)
@@ -177,20 +185,24 @@ void reference_store(const struct ref_call *ref, const struct kernel_call *call)
         store_master(ref->out[master].f, call->desc, master, call->out);
 }
 
-static void run_kernel(const struct kernel_call *call) {
+static void run_kernel(const struct kernel_call *call)
+{
     struct ref_call ref;
     reference_load(&ref, call, call->work);
     reference_run(&ref);
     reference_store(&ref, call);
 }
 
-static size_t run_workspace(const struct tensor *const *desc, const struct op *op, int threads) {
+static size_t run_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
     (void)op, (void)threads;
     return reference_bytes(desc);
 }
 
 #define ROW                                                                                                  \
-    { run_kernel, run_workspace }
+    {                                                                                                        \
+        run_kernel, run_workspace                                                                            \
+    }
 const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_EMBED] = ROW,     [OP_NORM] = ROW,       [OP_LINEAR] = ROW,    [OP_ROPE_TABLE] = ROW,
     [OP_ROPE] = ROW,      [OP_ATTN] = ROW,       [OP_SWIGLU] = ROW,    [OP_GELU] = ROW,

@@ -14,7 +14,8 @@ struct attn {
     const struct op_attr *attr;
 };
 
-static struct attn attn_of(const struct ref_call *call, int q, int pos) {
+static struct attn attn_of(const struct ref_call *call, int q, int pos)
+{
     const struct tensor *qd = ref_in(call, q), *kd = ref_in(call, q + 1);
     return (struct attn){.batch = qd->dim[0],
                          .time = qd->dim[1],
@@ -30,7 +31,8 @@ static struct attn attn_of(const struct ref_call *call, int q, int pos) {
 }
 
 /* Visible keys of a query: [first, last]. */
-static void visible(const struct attn *a, int64_t b, int64_t t, int64_t *first, int64_t *last) {
+static void visible(const struct attn *a, int64_t b, int64_t t, int64_t *first, int64_t *last)
+{
     int64_t pos = a->pos[b * a->time + t];
     *last = a->attr->cached ? pos : t;
     *first = a->attr->cached ? 0 : t - pos;
@@ -38,25 +40,30 @@ static void visible(const struct attn *a, int64_t b, int64_t t, int64_t *first, 
 }
 
 /* Where the vector of query head h, and of the kv head it reads, begins. */
-static int64_t query_at(const struct attn *a, int64_t b, int64_t t, int64_t h) {
+static int64_t query_at(const struct attn *a, int64_t b, int64_t t, int64_t h)
+{
     return ((b * a->time + t) * a->heads + h) * a->size;
 }
 
-static int64_t key_at(const struct attn *a, int64_t b, int64_t s, int64_t h) {
+static int64_t key_at(const struct attn *a, int64_t b, int64_t s, int64_t h)
+{
     return ((b * a->keys + s) * a->kv_heads + h / (a->heads / a->kv_heads)) * a->size;
 }
 
-static double dot(const double *x, const double *y, int64_t n) {
+static double dot(const double *x, const double *y, int64_t n)
+{
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
     return sum;
 }
 
-static double score(const struct attn *a, int64_t query, int64_t key) {
+static double score(const struct attn *a, int64_t query, int64_t key)
+{
     return (double)a->attr->scale * dot(a->q + query, a->k + key, a->size);
 }
 
-static void attend(const struct attn *a, int64_t b, int64_t t, int64_t h, double *o, double *lse) {
+static void attend(const struct attn *a, int64_t b, int64_t t, int64_t h, double *o, double *lse)
+{
     int64_t first, last, query = query_at(a, b, t, h);
     visible(a, b, t, &first, &last);
     double top = -INFINITY, sum = 0;
@@ -71,7 +78,8 @@ static void attend(const struct attn *a, int64_t b, int64_t t, int64_t h, double
     }
 }
 
-void ref_attn(const struct ref_call *call) {
+void ref_attn(const struct ref_call *call)
+{
     const struct attn a = attn_of(call, 0, 3);
     for (int64_t b = 0; b < a.batch; b++)
         for (int64_t h = 0; h < a.heads; h++)
@@ -80,7 +88,8 @@ void ref_attn(const struct ref_call *call) {
 }
 
 /* What one query adds to dq, dk and dv. */
-static void attend_bwd(const struct attn *a, const struct ref_call *call, int64_t b, int64_t t, int64_t h) {
+static void attend_bwd(const struct attn *a, const struct ref_call *call, int64_t b, int64_t t, int64_t h)
+{
     int64_t first, last, query = query_at(a, b, t, h);
     const double *d_o = call->in[0].f + query;
     double lse = call->in[5].f[(b * a->heads + h) * a->time + t], scale = (double)a->attr->scale;
@@ -100,7 +109,8 @@ static void attend_bwd(const struct attn *a, const struct ref_call *call, int64_
     }
 }
 
-void ref_attn_bwd(const struct ref_call *call) {
+void ref_attn_bwd(const struct ref_call *call)
+{
     const struct attn a = attn_of(call, 1, 6);
     for (int i = 0; i < 3; i++)
         for (int64_t j = 0; j < tensor_count(ref_out(call, i)); j++) call->out[i].f[j] = 0;

@@ -4,7 +4,8 @@
 #include <string.h>
 
 /* The caches as they were, then the new rows at their positions. */
-void ref_kv_append(const struct ref_call *call) {
+void ref_kv_append(const struct ref_call *call)
+{
     const struct tensor *fresh = ref_in(call, 0), *cache = ref_in(call, 3);
     int64_t batch = fresh->dim[0], time = fresh->dim[1], width = fresh->dim[2] * fresh->dim[3];
     for (int i = 0; i < 2; i++) {
@@ -20,13 +21,15 @@ void ref_kv_append(const struct ref_call *call) {
 }
 
 /* Rows of 3C and the three C-wide parts of them. */
-static void thirds(const struct tensor *whole, int64_t *rows, int64_t *width) {
+static void thirds(const struct tensor *whole, int64_t *rows, int64_t *width)
+{
     int64_t whole_width = whole->dim[whole->ndim - 1];
     *rows = tensor_count(whole) / whole_width;
     *width = whole_width / 3;
 }
 
-void ref_split3(const struct ref_call *call) {
+void ref_split3(const struct ref_call *call)
+{
     int64_t rows, width;
     thirds(ref_in(call, 0), &rows, &width);
     for (int64_t r = 0; r < rows; r++)
@@ -35,7 +38,8 @@ void ref_split3(const struct ref_call *call) {
                 call->out[i].f[r * width + c] = call->in[0].f[(r * 3 + i) * width + c];
 }
 
-void ref_join3(const struct ref_call *call) {
+void ref_join3(const struct ref_call *call)
+{
     int64_t rows, width;
     thirds(ref_out(call, 0), &rows, &width);
     for (int64_t r = 0; r < rows; r++)
@@ -44,7 +48,8 @@ void ref_join3(const struct ref_call *call) {
                 call->out[0].f[(r * 3 + i) * width + c] = call->in[i].f[r * width + c];
 }
 
-void ref_copy(const struct ref_call *call) {
+void ref_copy(const struct ref_call *call)
+{
     const struct tensor *t = ref_in(call, 0);
     int64_t n = tensor_count(t);
     if (t->type == DT_I32)

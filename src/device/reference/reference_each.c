@@ -3,16 +3,16 @@
 
 #include <math.h>
 
-static double sigmoid(double x) {
-    return 1 / (1 + exp(-x));
-}
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-void ref_add(const struct ref_call *call) {
+void ref_add(const struct ref_call *call)
+{
     int64_t n = tensor_count(ref_out(call, 0));
     for (int64_t i = 0; i < n; i++) call->out[0].f[i] = call->in[0].f[i] + call->in[1].f[i];
 }
 
-void ref_swiglu(const struct ref_call *call) {
+void ref_swiglu(const struct ref_call *call)
+{
     int64_t n = tensor_count(ref_out(call, 0));
     for (int64_t i = 0; i < n; i++) {
         double gate = call->in[0].f[i], up = call->in[1].f[i];
@@ -20,7 +20,8 @@ void ref_swiglu(const struct ref_call *call) {
     }
 }
 
-void ref_swiglu_bwd(const struct ref_call *call) {
+void ref_swiglu_bwd(const struct ref_call *call)
+{
     int64_t n = tensor_count(ref_out(call, 0));
     for (int64_t i = 0; i < n; i++) {
         double dh = call->in[0].f[i], gate = call->in[1].f[i], up = call->in[2].f[i], s = sigmoid(gate);
@@ -34,7 +35,8 @@ void ref_swiglu_bwd(const struct ref_call *call) {
 static const double gelu_c = 1.59576912160573071176; /* 2 sqrt(2 / pi) */
 static const double gelu_a = 0.044715;
 
-void ref_gelu(const struct ref_call *call) {
+void ref_gelu(const struct ref_call *call)
+{
     int64_t n = tensor_count(ref_out(call, 0));
     for (int64_t i = 0; i < n; i++) {
         double x = call->in[0].f[i];
@@ -42,7 +44,8 @@ void ref_gelu(const struct ref_call *call) {
     }
 }
 
-void ref_gelu_bwd(const struct ref_call *call) {
+void ref_gelu_bwd(const struct ref_call *call)
+{
     int64_t n = tensor_count(ref_out(call, 0));
     for (int64_t i = 0; i < n; i++) {
         double dy = call->in[0].f[i], x = call->in[1].f[i];

@@ -8,18 +8,18 @@ struct shape {
 };
 
 /* From the operand that has W's layout and the one whose rows are K or M wide. */
-static struct shape shape_of(const struct ref_call *call, const struct tensor *weight) {
+static struct shape shape_of(const struct ref_call *call, const struct tensor *weight)
+{
     bool kn = call->op->attr.weight_kn;
     struct shape s = {.m = weight->dim[kn ? 1 : 0], .k = weight->dim[kn ? 0 : 1], .kn = kn};
     s.rows = tensor_count(ref_in(call, 0)) / (call->op->kind == OP_LINEAR ? s.k : s.m);
     return s;
 }
 
-static int64_t at(const struct shape *s, int64_t m, int64_t k) {
-    return s->kn ? k * s->m + m : m * s->k + k;
-}
+static int64_t at(const struct shape *s, int64_t m, int64_t k) { return s->kn ? k * s->m + m : m * s->k + k; }
 
-void ref_linear(const struct ref_call *call) {
+void ref_linear(const struct ref_call *call)
+{
     const struct shape s = shape_of(call, ref_in(call, 1));
     const double *x = call->in[0].f, *w = call->in[1].f, *bias = call->in[2].f, *add = call->in[3].f;
     for (int64_t r = 0; r < s.rows; r++) {
@@ -31,7 +31,8 @@ void ref_linear(const struct ref_call *call) {
     }
 }
 
-void ref_linear_dx(const struct ref_call *call) {
+void ref_linear_dx(const struct ref_call *call)
+{
     const struct shape s = shape_of(call, ref_in(call, 1));
     const double *dy = call->in[0].f, *w = call->in[1].f, *add = call->in[2].f;
     for (int64_t r = 0; r < s.rows; r++) {
@@ -43,7 +44,8 @@ void ref_linear_dx(const struct ref_call *call) {
     }
 }
 
-void ref_linear_dw(const struct ref_call *call) {
+void ref_linear_dw(const struct ref_call *call)
+{
     const struct shape s = shape_of(call, ref_out(call, 0));
     const double *dy = call->in[0].f, *x = call->in[1].f;
     ref_begin(call, 0);

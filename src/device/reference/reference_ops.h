@@ -17,16 +17,16 @@ ref_op ref_swiglu, ref_swiglu_bwd, ref_gelu, ref_gelu_bwd, ref_add; /* reference
 ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                     /* reference_optim.c */
 ref_op ref_kv_append, ref_split3, ref_join3, ref_copy;              /* reference_copy.c */
 
-static inline const struct tensor *ref_in(const struct ref_call *call, int slot) {
-    return call->desc[slot];
-}
+static inline const struct tensor *ref_in(const struct ref_call *call, int slot) { return call->desc[slot]; }
 
-static inline const struct tensor *ref_out(const struct ref_call *call, int slot) {
+static inline const struct tensor *ref_out(const struct ref_call *call, int slot)
+{
     return call->desc[OP_MAX_IN + slot];
 }
 
 /* Start of an accumulating output: zero, unless the call adds to what is there. */
-static inline void ref_begin(const struct ref_call *call, int slot) {
+static inline void ref_begin(const struct ref_call *call, int slot)
+{
     if (call->accumulate) return;
     int64_t n = tensor_count(ref_out(call, slot));
     for (int64_t i = 0; i < n; i++) call->out[slot].f[i] = 0;

@@ -6,14 +6,16 @@
 
 #include <math.h>
 
-void ref_sumsq(const struct ref_call *call) {
+void ref_sumsq(const struct ref_call *call)
+{
     int64_t n = tensor_count(ref_in(call, 0));
     ref_begin(call, 0);
     for (int64_t i = 0; i < n; i++) call->out[0].f[0] += call->in[0].f[i] * call->in[0].f[i];
 }
 
 /* A norm that is not finite leaves multiplier 0 and asks the optimizers to skip the step. */
-void ref_clip(const struct ref_call *call) {
+void ref_clip(const struct ref_call *call)
+{
     const double *scalars = call->in[1].f;
     double unscale = scalars[SCALAR_UNSCALE], limit = scalars[SCALAR_CLIP], *coef = call->out[0].f;
     double norm = sqrt(call->in[0].f[0]) * unscale;
@@ -31,7 +33,8 @@ struct step {
     bool skip;
 };
 
-static struct step step_of(const struct ref_call *call, int scalars_slot) {
+static struct step step_of(const struct ref_call *call, int scalars_slot)
+{
     const double *scalars = call->in[scalars_slot].f, *coef = call->in[scalars_slot + 1].f;
     return (struct step){.attr = &call->op->attr,
                          .lr = scalars[SCALAR_LR],
@@ -43,11 +46,10 @@ static struct step step_of(const struct ref_call *call, int scalars_slot) {
 
 /* Attributes are fp32, torch's betas are the doubles people write: 1 - 0.999 differs in the fifth digit.
  * Seven decimals give back what was written. */
-static double as_written(float beta) {
-    return round((double)beta * 1e7) / 1e7;
-}
+static double as_written(float beta) { return round((double)beta * 1e7) / 1e7; }
 
-static double adamw_one(const struct step *s, double p, double g, double *m, double *v) {
+static double adamw_one(const struct step *s, double p, double g, double *m, double *v)
+{
     double beta1 = as_written(s->attr->beta1), beta2 = as_written(s->attr->beta2);
     p *= 1 - s->lr * (double)s->attr->decay;
     *m = beta1 * *m + (1 - beta1) * g;
@@ -55,7 +57,8 @@ static double adamw_one(const struct step *s, double p, double g, double *m, dou
     return p - s->lr / s->bias1 * *m / (sqrt(*v) / sqrt(s->bias2) + (double)s->attr->eps);
 }
 
-void ref_adamw(const struct ref_call *call) {
+void ref_adamw(const struct ref_call *call)
+{
     const struct step s = step_of(call, 5);
     int64_t n = tensor_count(ref_in(call, 0));
     for (int64_t i = 0; i < n; i++) {
@@ -69,7 +72,8 @@ void ref_adamw(const struct ref_call *call) {
     }
 }
 
-static double sgd_one(const struct step *s, double p, double g, double *momentum) {
+static double sgd_one(const struct step *s, double p, double g, double *momentum)
+{
     double beta = (double)s->attr->beta1;
     g += (double)s->attr->decay * p;
     if (momentum) {
@@ -79,7 +83,8 @@ static double sgd_one(const struct step *s, double p, double g, double *momentum
     return p - s->lr * g;
 }
 
-void ref_sgd(const struct ref_call *call) {
+void ref_sgd(const struct ref_call *call)
+{
     const struct step s = step_of(call, 4);
     int64_t n = tensor_count(ref_in(call, 0));
     for (int64_t i = 0; i < n; i++) {

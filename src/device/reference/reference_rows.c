@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-void ref_embed(const struct ref_call *call) {
+void ref_embed(const struct ref_call *call)
+{
     int64_t rows = tensor_count(ref_in(call, 0)), width = ref_in(call, 1)->dim[1];
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < width; c++) {
@@ -13,7 +14,8 @@ void ref_embed(const struct ref_call *call) {
     }
 }
 
-void ref_embed_bwd(const struct ref_call *call) {
+void ref_embed_bwd(const struct ref_call *call)
+{
     int64_t rows = tensor_count(ref_in(call, 0)), width = ref_out(call, 0)->dim[1];
     ref_begin(call, 0);
     for (int64_t r = 0; r < rows; r++)
@@ -22,7 +24,8 @@ void ref_embed_bwd(const struct ref_call *call) {
 }
 
 /* Mean (0 for RMS) and reciprocal deviation of one row. */
-static void row_stat(const double *x, int64_t width, const struct op_attr *attr, double *mean, double *rstd) {
+static void row_stat(const double *x, int64_t width, const struct op_attr *attr, double *mean, double *rstd)
+{
     double sum = 0, squares = 0;
     for (int64_t c = 0; attr->layer_norm && c < width; c++) sum += x[c];
     *mean = sum / (double)width;
@@ -30,7 +33,8 @@ static void row_stat(const double *x, int64_t width, const struct op_attr *attr,
     *rstd = 1 / sqrt(squares / (double)width + (double)attr->eps);
 }
 
-void ref_norm(const struct ref_call *call) {
+void ref_norm(const struct ref_call *call)
+{
     int64_t width = tensor_count(ref_in(call, 1)), rows = tensor_count(ref_in(call, 0)) / width;
     bool layer = call->op->attr.layer_norm;
     for (int64_t r = 0; r < rows; r++) {
@@ -48,7 +52,8 @@ void ref_norm(const struct ref_call *call) {
 
 /* With h = (x - mean) rstd and e = dy w:  dx = rstd (e - [mean of e] - h mean of (e h)); the middle term is
  * LayerNorm's only. */
-void ref_norm_bwd(const struct ref_call *call) {
+void ref_norm_bwd(const struct ref_call *call)
+{
     const double *dy = call->in[0].f, *w = call->in[2].f;
     int64_t width = tensor_count(ref_in(call, 2)), rows = tensor_count(ref_in(call, 0)) / width;
     bool layer = call->op->attr.layer_norm;
@@ -73,7 +78,8 @@ void ref_norm_bwd(const struct ref_call *call) {
     }
 }
 
-void ref_rope_table(const struct ref_call *call) {
+void ref_rope_table(const struct ref_call *call)
+{
     int64_t rows = tensor_count(ref_in(call, 0)), half = tensor_count(ref_in(call, 1));
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t j = 0; j < half; j++) {
@@ -85,7 +91,8 @@ void ref_rope_table(const struct ref_call *call) {
 }
 
 /* Rotates the pairs (j, j + D/2) of every head of every row. */
-static void rotate(const double *x, const struct tensor *desc, const double *table, bool inverse, double *y) {
+static void rotate(const double *x, const struct tensor *desc, const double *table, bool inverse, double *y)
+{
     int64_t rows = desc->dim[0] * desc->dim[1], heads = desc->dim[2], size = desc->dim[3], half = size / 2;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t h = 0; h < heads; h++) {
@@ -101,19 +108,22 @@ static void rotate(const double *x, const struct tensor *desc, const double *tab
     }
 }
 
-void ref_rope(const struct ref_call *call) {
+void ref_rope(const struct ref_call *call)
+{
     for (int i = 0; i < 2; i++)
         rotate(call->in[i].f, ref_in(call, i), call->in[2].f, call->op->attr.inverse, call->out[i].f);
 }
 
-static double log_sum_exp(const double *x, int64_t n) {
+static double log_sum_exp(const double *x, int64_t n)
+{
     double top = x[0], sum = 0;
     for (int64_t i = 1; i < n; i++) top = fmax(top, x[i]);
     for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
     return top + log(sum);
 }
 
-void ref_xent(const struct ref_call *call) {
+void ref_xent(const struct ref_call *call)
+{
     int64_t rows = tensor_count(ref_in(call, 1)), vocab = tensor_count(ref_in(call, 0)) / rows;
     double *loss = call->out[0].f, *dlogits = call->out[1].f, scale = call->in[2].f[SCALAR_LOSS_GRAD];
     ref_begin(call, 0);

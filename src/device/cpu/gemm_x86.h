@@ -1,0 +1,16 @@
+/* gemm_x86.h - packing shared by the x86-64 kernels. Not for others.
+ *
+ * All of it is SSE2, which every x86-64 has: packing is bound by memory, not by the width of registers. Both
+ * panel layouts come down to moving 32-bit cells: a cell is an fp32, or two bf16 that follow each other in k.
+ */
+#ifndef PLIM_DEVICE_CPU_GEMM_X86_H
+#define PLIM_DEVICE_CPU_GEMM_X86_H
+
+#include "device/cpu/gemm_kernel.h"
+
+#if defined(__x86_64__)
+gemm_pack gemm_x86_f32_pack_6, gemm_x86_f32_pack_14, gemm_x86_f32_pack_16, gemm_x86_f32_pack_32;
+gemm_pack gemm_x86_bf16_pack_14, gemm_x86_bf16_pack_32; /* kg 2 */
+#endif
+
+#endif
