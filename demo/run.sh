@@ -1,5 +1,5 @@
 #!/bin/sh
-# make demo: a small LLaMA is planned, trained and asked for text, all inside 48 MiB. About a minute on two cores.
+# make demo: a small LLaMA is planned, trained and asked for text, all inside 40 MiB. About a minute on two cores.
 set -eu
 cd "$(dirname "$0")/.."
 plimsoll=${PLIMSOLL:-build/release/plimsoll}
@@ -37,7 +37,7 @@ title "2. Training exactly as planned"
 if [ -t 1 ]; then
     show train demo/small.yaml --log "$out/log.jsonl"
 else
-    show train demo/small.yaml --log "$out/log.jsonl" --set training.log_every=8
+    show train demo/small.yaml --log "$out/log.jsonl" --set training.log_every=20
 fi
 printf '\n'
 curve
@@ -54,7 +54,11 @@ awk -v plan="$(field planned_peak)" -v ledger="$(field ledger_peak)" -v rss="$(f
     }'
 
 title "4. What it has learned"
-show generate "$out" --prompt "The barque Grey Heron " --max-tokens 360 --temperature 0.7 --echo --budget 32MiB
+for prompt in "The barque Grey Heron " "Log of the " "A load line "; do
+    "$plimsoll" generate "$out" --prompt "$prompt" --max-tokens 110 --temperature 0.6 --echo --quiet --budget 16MiB | fold -s -w 100
+    printf '\n'
+done
+show generate "$out" --prompt "$(printf '"How much can she take?" asked ')" --max-tokens 90 --temperature 0.6 --echo --budget 16MiB
 
-printf '\n%sNext:%s plimsoll plan demo/small.yaml --budget 36MiB; plimsoll train demo/small.yaml --budget-at 50=40MiB;\n' "$bold" "$plain"
+printf '\n%sNext:%s plimsoll plan demo/small.yaml --budget 34MiB; plimsoll train demo/small.yaml --budget-at 80=36MiB;\n' "$bold" "$plain"
 printf '      plimsoll export %s -o demo-hf (a folder that transformers loads).\n' "$out"

@@ -54,12 +54,14 @@ static enum plim_status await_operands(struct exec *exec, const struct op *op, s
     return status;
 }
 
-static enum plim_status move(struct exec *exec, const struct op *op, struct plim_error *err)
+/* A fetch of what the first micro-batch overwrites is left out in that one. */
+static enum plim_status move(struct exec *exec, const struct op *op, int64_t micro, struct plim_error *err)
 {
     int near = op->kind == OP_FETCH ? op->out[0] : op->in[0],
         far = op->kind == OP_FETCH ? op->in[0] : op->out[0];
     size_t bytes = (size_t)tensor_bytes(&exec->tape->tensors[near]);
     uint64_t offset = (uint64_t)exec->layout->offset[far];
+    if (op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && micro == 0) return PLIM_OK;
     if (op->kind == OP_STORE) return far_write(exec->far, address(exec, near), bytes, offset, err);
     if (exec->nfetching == EXEC_FETCHES) {
         enum plim_status status = await_operand(exec, exec->fetching[0].tensor, err);
@@ -96,7 +98,7 @@ enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, 
         double start = exec->op_seconds ? clock_seconds() : 0;
         enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
         if (status == PLIM_OK && (op->kind == OP_FETCH || op->kind == OP_STORE))
-            status = move(exec, op, err);
+            status = move(exec, op, micro, err);
         else if (status == PLIM_OK)
             compute(exec, i, micro);
         if (status != PLIM_OK) return status;

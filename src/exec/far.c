@@ -22,6 +22,7 @@ struct request {
 struct far_store {
     int fd;
     char path[512];
+    uint64_t bytes; /* allocated */
     pthread_t reader;
     bool has_reader;
     pthread_mutex_t lock;
@@ -64,6 +65,17 @@ static enum plim_status start_reader(struct far_store *far, struct plim_error *e
     return PLIM_OK;
 }
 
+enum plim_status far_reserve(struct far_store *far, uint64_t bytes, struct plim_error *err)
+{
+    if (bytes <= far->bytes) return PLIM_OK;
+    int rc = posix_fallocate(far->fd, 0, (off_t)bytes);
+    if (rc)
+        return plim_fail(err, PLIM_IO, "%s: no room for %llu bytes of the disk tier: %s", far->path,
+                         (unsigned long long)bytes, strerror(rc));
+    far->bytes = bytes;
+    return PLIM_OK;
+}
+
 enum plim_status far_open(const char *dir, uint64_t bytes, struct far_store **out, struct plim_error *err)
 {
     struct far_store *far = calloc(1, sizeof *far);
@@ -81,12 +93,7 @@ enum plim_status far_open(const char *dir, uint64_t bytes, struct far_store **ou
         else
             unlink(far->path);
     }
-    if (status == PLIM_OK && bytes) {
-        int rc = posix_fallocate(far->fd, 0, (off_t)bytes);
-        if (rc)
-            status = plim_fail(err, PLIM_IO, "%s: no room for %llu bytes of optimizer state on disk: %s", dir,
-                               (unsigned long long)bytes, strerror(rc));
-    }
+    if (status == PLIM_OK) status = far_reserve(far, bytes, err);
     if (status == PLIM_OK) status = start_reader(far, err);
     if (status != PLIM_OK) {
         far_close(far);

@@ -22,6 +22,9 @@ struct far_store;
 enum plim_status far_open(const char *dir, uint64_t bytes, struct far_store **out, struct plim_error *err);
 void far_close(struct far_store *far);
 
+/* Make room for `bytes` in all; what is there stays. */
+enum plim_status far_reserve(struct far_store *far, uint64_t bytes, struct plim_error *err);
+
 uint64_t far_read_ahead(struct far_store *far, void *buf, size_t n, uint64_t offset);
 enum plim_status far_wait(struct far_store *far, uint64_t ticket, struct plim_error *err);
 

@@ -112,10 +112,11 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
                          "%s: key 'model.num_experts': mixtures of experts are not supported "
                          "by this version; remove the key",
                          job->name);
-    if (job->training.state_tier_given && job->training.state_tier != TIER_DEVICE &&
-        job->training.state_tier != TIER_DISK)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'training.state_tier': on this device write device or disk", job->name);
+    bool good_state = job->training.state_tier == TIER_DEVICE || job->training.state_tier == TIER_DISK;
+    bool good_grad = job->training.grad_tier == TIER_DEVICE || job->training.grad_tier == TIER_DISK;
+    if ((job->training.state_tier_given && !good_state) || (job->training.grad_tier_given && !good_grad))
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: key 'training.%s': on this device write device or disk",
+                         job->name, good_state ? "grad_tier" : "state_tier");
     return PLIM_OK;
 }
 

@@ -59,8 +59,8 @@ struct job_training {
     int64_t loss_chunks;
     bool loss_chunks_given;
     bool in_backward, in_backward_given;
-    int state_tier;
-    bool state_tier_given;
+    int state_tier, grad_tier;
+    bool state_tier_given, grad_tier_given;
     int64_t seed, eval_every, eval_rows, save_every, log_every;
     double loss_scale;
     int64_t loss_scale_window;

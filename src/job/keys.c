@@ -95,6 +95,7 @@ static const struct schema_row rows[] = {
     {"training.loss_chunks", SCHEMA_INT64, AT(training.loss_chunks), .flag = GIVEN(training.loss_chunks_given), .min = 1, .max = 4096, .help = "pins the slices of the output projection and loss"},
     {"training.optimizer_in_backward", SCHEMA_BOOL, AT(training.in_backward), .flag = GIVEN(training.in_backward_given), .help = "pins whether parameters are updated during backward (needs accumulation 1, no clipping)"},
     {"training.state_tier", SCHEMA_ENUM, AT(training.state_tier), .flag = GIVEN(training.state_tier_given), .names = tiers, .help = "pins where optimizer state lives: device or disk"},
+    {"training.grad_tier", SCHEMA_ENUM, AT(training.grad_tier), .flag = GIVEN(training.grad_tier_given), .names = tiers, .help = "pins where gradients wait between micro-batches: device or disk"},
     {"training.eval_every", SCHEMA_INT64, AT(training.eval_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between evaluations; 0: only at the end"},
     {"training.eval_rows", SCHEMA_INT64, AT(training.eval_rows), .min = 1, .max = 1e9, .fallback = "32", .help = "rows of one evaluation"},
     {"training.save_every", SCHEMA_INT64, AT(training.save_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between checkpoints; 0: only at the end"},

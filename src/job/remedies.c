@@ -17,7 +17,8 @@ static bool unpin_all(struct attempt *a)
 {
     const struct knobs *p = &a->request.pins;
     if (p->micro_batch == KNOB_OPEN && p->recompute == KNOB_OPEN && p->loss_chunks == KNOB_OPEN &&
-        p->optimizer_in_backward == KNOB_OPEN && p->state_tier == KNOB_OPEN)
+        p->optimizer_in_backward == KNOB_OPEN && p->state_tier == KNOB_OPEN &&
+        p->grad_tier == KNOB_OPEN)
         return false;
     knobs_open(&a->request.pins);
     snprintf(a->out->change, sizeof a->out->change,
@@ -50,13 +51,13 @@ static bool halve_length(struct attempt *a)
     for (int64_t length = a->job.max_length / 2; length >= 16; length /= 2) {
         struct plan_bound bound;
         a->job.max_length = a->request.time = length;
-        struct knobs tight = {1,
-                              a->request.rows,
-                              RECOMPUTE_FULL,
-                              0,
-                              4096,
-                              0,
-                              a->request.facts->is_host ? TIER_DISK : TIER_HOST};
+        int lower = a->request.facts->is_host ? TIER_DISK : TIER_HOST;
+        struct knobs tight = {.micro_batch = 1,
+                              .accumulation = a->request.rows,
+                              .recompute = RECOMPUTE_FULL,
+                              .loss_chunks = 4096,
+                              .state_tier = lower,
+                              .grad_tier = lower};
         if (plan_bound_of(&a->request, &tight, &bound, NULL) != PLIM_OK) return false;
         if (bound.total > a->request.budget) continue;
         snprintf(a->out->change, sizeof a->out->change, "data.max_length: %lld", (long long)length);

@@ -32,6 +32,7 @@ void report_json_knobs(struct json_writer *w, const char *key, const struct job 
     json_str(w, "optimizer", optimizer_name((enum optimizer)job->training.optimizer));
     json_bool(w, "optimizer_in_backward", knobs->optimizer_in_backward);
     json_str(w, "state_tier", tier_name((enum tier)knobs->state_tier));
+    json_str(w, "grad_tier", tier_name((enum tier)knobs->grad_tier));
     json_end_object(w);
 }
 

@@ -51,6 +51,15 @@ static int flip_state_tier(struct job *other, const struct plan_request *r, stru
     return on;
 }
 
+static int flip_grad_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->grad_tier != TIER_DEVICE;
+    if (k->optimizer_in_backward) return -1;
+    k->grad_tier = on ? TIER_DEVICE : r->facts->is_host ? TIER_DISK : TIER_HOST;
+    return on;
+}
+
 static int flip_precision(struct job *other, const struct plan_request *r, struct knobs *k)
 {
     (void)r, (void)k;
@@ -68,6 +77,7 @@ static const struct {
     {"chunked loss", flip_chunks},
     {"optimizer in backward", flip_in_backward},
     {"optimizer state offload", flip_state_tier},
+    {"gradient offload", flip_grad_tier},
     {"mixed precision", flip_precision},
 };
 

@@ -30,7 +30,8 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward};
-    struct offload_options offload = {(enum tier)knobs->state_tier, offload_slice(job)};
+    struct offload_options offload = {(enum tier)knobs->state_tier, (enum tier)knobs->grad_tier,
+                                      offload_slice(job)};
     enum plim_status status;
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
@@ -73,6 +74,7 @@ static void set_pins(const struct job *job, struct knobs *pins)
     if (t->loss_chunks_given) pins->loss_chunks = (int)t->loss_chunks;
     if (t->in_backward_given) pins->optimizer_in_backward = t->in_backward;
     if (t->state_tier_given) pins->state_tier = t->state_tier;
+    if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
 }
 
 void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,

@@ -7,7 +7,7 @@
 
 void knobs_open(struct knobs *pins)
 {
-    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
+    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
 }
 
 const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size)
@@ -28,7 +28,8 @@ struct knobs knobs_naive(const struct plan_request *request)
                           .full_layers = 0,
                           .loss_chunks = 1,
                           .optimizer_in_backward = 0,
-                          .state_tier = TIER_DEVICE};
+                          .state_tier = TIER_DEVICE,
+                          .grad_tier = TIER_DEVICE};
 }
 
 static void fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena)

@@ -32,6 +32,7 @@ struct knobs {
     int loss_chunks;      /* slices of the output projection and loss */
     int optimizer_in_backward;
     int state_tier; /* enum tier of moments and masters */
+    int grad_tier;  /* enum tier where gradients wait between micro-batches */
 };
 
 void knobs_open(struct knobs *pins);

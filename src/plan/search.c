@@ -16,7 +16,7 @@
 #define MAX_TOKENS   INT32_MAX
 
 struct way { /* one choice of everything but micro-batch and loss cut */
-    int recompute, full_layers, in_backward, state_tier;
+    int recompute, full_layers, in_backward, state_tier, grad_tier;
 };
 
 struct search {
@@ -50,7 +50,8 @@ static struct knobs knobs_for(const struct search *s, const struct way *way, int
                       .recompute = way->recompute,
                       .full_layers = way->full_layers,
                       .loss_chunks = chunks,
-                      .state_tier = way->state_tier};
+                      .state_tier = way->state_tier,
+                      .grad_tier = way->grad_tier};
     bool possible = k.accumulation == 1 && !r->needs_global_norm;
     k.optimizer_in_backward = way->in_backward && possible;
     if (r->pins.loss_chunks != KNOB_OPEN) k.loss_chunks = r->pins.loss_chunks;
@@ -131,7 +132,8 @@ static bool allowed_by_pins(const struct knobs *pins, const struct way *way)
     return (pins->recompute == KNOB_OPEN || pins->recompute == way->recompute) &&
            (pins->full_layers == KNOB_OPEN || pins->full_layers == way->full_layers) &&
            (pins->optimizer_in_backward == KNOB_OPEN || pins->optimizer_in_backward == way->in_backward) &&
-           (pins->state_tier == KNOB_OPEN || pins->state_tier == way->state_tier);
+           (pins->state_tier == KNOB_OPEN || pins->state_tier == way->state_tier) &&
+           (pins->grad_tier == KNOB_OPEN || pins->grad_tier == way->grad_tier);
 }
 
 /* Ways of recomputing, from free to costly: in quarters of the layers between selective and full. */
@@ -154,15 +156,17 @@ static int recompute_ways(const struct plan_request *r, struct way *ways)
     return n;
 }
 
-/* All ways with one placement of the state, with the optimizer at the end or inside backward. */
-static enum plim_status search_tier(struct search *s, int tier)
+/* All ways with one placement of state and gradients, with the optimizer at the end or inside backward (where
+ * gradients do not wait for anything). */
+static enum plim_status search_placement(struct search *s, int state_tier, int grad_tier)
 {
     struct way ways[8];
     int n = recompute_ways(s->request, ways);
     for (int in_backward = 0; in_backward < 2; in_backward++) {
-        if (in_backward && s->request->needs_global_norm) break;
+        if (in_backward && (s->request->needs_global_norm || grad_tier != TIER_DEVICE)) break;
         for (int i = 0; i < n; i++) {
-            ways[i].state_tier = tier, ways[i].in_backward = in_backward;
+            ways[i].state_tier = state_tier, ways[i].grad_tier = grad_tier;
+            ways[i].in_backward = in_backward;
             if (!allowed_by_pins(&s->request->pins, &ways[i])) continue;
             bool before = s->found;
             enum plim_status status = search_way(s, &ways[i]);
@@ -201,12 +205,17 @@ static enum plim_status list_divisors(struct search *s)
 
 static enum plim_status run_search(struct search *s)
 {
-    int lower = s->request->facts->is_host ? TIER_DISK : TIER_HOST, pin = s->request->pins.state_tier;
-    const int tiers[] = {TIER_DEVICE, pin > TIER_DEVICE ? pin : lower};
+    const struct knobs *pins = &s->request->pins;
+    int lower = s->request->facts->is_host ? TIER_DISK : TIER_HOST;
+    int state = pins->state_tier > TIER_DEVICE ? pins->state_tier : lower;
+    int grad = pins->grad_tier > TIER_DEVICE ? pins->grad_tier : lower;
+    const int placements[][2] = {
+        {TIER_DEVICE, TIER_DEVICE}, {state, TIER_DEVICE}, {state, grad}, {TIER_DEVICE, grad}};
+    bool pinned = pins->state_tier > TIER_DEVICE || pins->grad_tier > TIER_DEVICE;
     s->found = false;
-    for (int i = 0; i < 2 && !s->found; i++) {
-        if (i == 1 && !s->request->far_state_allowed && pin != tiers[i]) break;
-        enum plim_status status = search_tier(s, tiers[i]);
+    for (int i = 0; i < 4 && !s->found; i++) {
+        if (i > 0 && !s->request->far_state_allowed && !pinned) break;
+        enum plim_status status = search_placement(s, placements[i][0], placements[i][1]);
         if (status != PLIM_OK) return status;
     }
     return s->found ? coarsen_cut(s) : PLIM_OK;

@@ -53,9 +53,9 @@ struct update_options {
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
 
 struct offload_options {
-    enum tier
-        state_tier; /* TIER_DEVICE: nothing to do; TIER_HOST or TIER_DISK: moments and masters live there */
-    int64_t slice_bytes; /* a parameter is updated in slices whose staging is at most this large */
+    enum tier state_tier; /* where moments and masters live; TIER_DEVICE: nothing is moved */
+    enum tier grad_tier;  /* where gradients wait between micro-batches and for the update */
+    int64_t slice_bytes;  /* a parameter is updated in slices whose staging is at most this large */
 };
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
                               struct plim_error *err);

@@ -23,7 +23,8 @@ struct move {
 
 static bool holds_something(const struct tensor *x)
 {
-    return x->view_of < 0 && (x->flags & TENSOR_KEPT) && x->cls != CLASS_IO;
+    return x->view_of < 0 && (x->flags & TENSOR_KEPT) && x->cls != CLASS_IO &&
+           x->cls != CLASS_GRAD;
 }
 
 /* The same kept tensor in the other tape: same class, layer, label and owner. */
@@ -102,8 +103,9 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     enum plim_status status =
         m.piece ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
     uint64_t far_bytes = (uint64_t)next->layout.far_bytes[TIER_DISK];
-    if (status == PLIM_OK && far_bytes && !t->far)
-        status = far_open(t->job->output_dir, far_bytes, &t->far, err);
+    if (status == PLIM_OK && far_bytes)
+        status = t->far ? far_reserve(t->far, far_bytes, err)
+                        : far_open(t->job->output_dir, far_bytes, &t->far, err);
     if (status == PLIM_OK && next->layout.arena_bytes > t->plan.layout.arena_bytes)
         status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
     if (status == PLIM_OK) {

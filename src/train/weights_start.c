@@ -67,7 +67,7 @@ static enum plim_status fresh_weights(struct trainer *t, struct plim_error *err)
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while weights were made");
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
-        if (tape->tensors[i].cls != CLASS_PARAM) continue;
+        if (tape->tensors[i].cls != CLASS_PARAM || tape->tensors[i].view_of >= 0) continue;
         char name[160];
         f->exec = &t->exec, f->param = i, f->master = weights_master(tape, i);
         f->init = model_param_init(&t->job->spec, tape->tensors[i].label);

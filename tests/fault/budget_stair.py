@@ -42,6 +42,18 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(not bad, f"{STEPS} budgets from {low} to {top}: {len(fitted)} completed, {refused} refused {bad[:3]}")
     plim.ok(fitted and refused, "the stair has both refusals and completions")
 
+    # Placement and recomputation change no bit, on a model whose parameters are moved in several slices.
+    wide = plim.job(folder, training__steps=2, model__hidden_size=256, model__intermediate_size=2816,
+                    model__vocab_size=4096, training__mixed_precision="bf16", training__micro_batch_size=2)
+    seen = {}
+    for pins in ("state_tier=device grad_tier=device", "state_tier=disk grad_tier=device", "state_tier=disk grad_tier=disk",
+                 "state_tier=device grad_tier=disk recompute=full", "state_tier=disk grad_tier=disk recompute=selective loss_chunks=2"):
+        sets = [x for pin in pins.split() for x in ("--set", f"training.{pin}")]
+        result = plim.run("train", wide, "--budget", "4GiB", "--json", "--no-checkpoint", "-q", *sets)
+        seen[pins] = tuple(plim.losses(result.stdout).values()) or result.stderr
+    plim.ok(len(set(seen.values())) == 1, f"bit-identical under {len(seen)} placements {set(seen.values())}")
+    path = plim.job(folder, training__steps=2)
+
     bad, counts = [], {}
     for kind in ("alloc", "reserve", "write"):
         for n in range(1, 21):

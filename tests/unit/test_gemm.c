@@ -134,7 +134,8 @@ static void check_element(const struct trial *t, const struct data *d, const dou
         double r = get(t->in_place ? d->c_before : g->add, t->c_type, at);
         start += r, size += fabs(r);
     }
-    for (int64_t k = 0; k < t->k; k++) sum += a[k] * b[k], size += fabs(a[k] * b[k]);
+    for (int64_t k = 0; k < t->k; k++) sum += a[k] * b[k];
+    for (int64_t k = 0; k < t->k && !t->exact; k++) size += fabs(a[k] * b[k]);
     double want = start + sum, got = get(g->c, t->c_type, at);
     if (t->exact) {
         float f = (float)want;
@@ -153,7 +154,8 @@ static void check_element(const struct trial *t, const struct data *d, const dou
 static void check(const struct trial *t, const struct data *d)
 {
     const struct gemm *g = &d->g;
-    double *a = malloc((size_t)(t->m * t->k + 1) * sizeof *a), *b = malloc((size_t)(t->n * t->k + 1) * sizeof *b);
+    double *a = malloc((size_t)(t->m * t->k + 1) * sizeof *a),
+           *b = malloc((size_t)(t->n * t->k + 1) * sizeof *b);
     assert_true(a && b);
     for (int64_t i = 0; i < t->m * t->k; i++) {
         a[i] = get(g->a, t->type, i / t->k * g->a_rs + i % t->k * g->a_cs);
@@ -195,7 +197,7 @@ static void test_small(void **state)
     static const int64_t ns[] = {1, 3, 4, 11, 12, 13, 16, 24, 31, 33, 47, 65};
     static const int64_t ks[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 66};
     uint32_t seed = 1;
-    for (int i = 0; i < 32 * PAIRS * 6; i++) {
+    for (int i = 0; i < 32 * PAIRS * 4; i++) {
         struct trial t = {.type = type_pairs[i % PAIRS].ab, .c_type = type_pairs[i % PAIRS].c};
         int bits = i / PAIRS;
         t.a_turned = bits & 1, t.b_turned = bits >> 1 & 1, t.bias = bits >> 2 & 1;
@@ -213,7 +215,7 @@ static void test_blocks(void **state)
 {
     (void)state;
     static const int64_t shapes[][3] = {
-        {1, 100, 1027}, {3, 50, 2 * GEMM_KC}, {20, 130, GEMM_KC + 1}, {130, 61, 700}, {300, 40, 1030},
+        {1, 100, 1027}, {3, 50, 2 * GEMM_KC}, {20, 130, GEMM_KC + 1}, {130, 29, 700}, {270, 14, 1030},
     };
     uint32_t seed = 7;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
@@ -232,10 +234,10 @@ static void test_blocks(void **state)
 static void test_rounds(void **state)
 {
     (void)state;
-    struct trial f32 = {.m = 70, .n = 1031, .k = 2100, .type = DT_F32, .c_type = DT_F32, .exact = true};
+    struct trial f32 = {.m = 80, .n = 1031, .k = 1640, .type = DT_F32, .c_type = DT_F32, .exact = true};
     f32.add = f32.in_place = f32.a_turned = true;
     try_one(&f32, 3);
-    struct trial bf16 = {.m = 140, .n = 200, .k = 13000, .type = DT_BF16, .c_type = DT_BF16};
+    struct trial bf16 = {.m = 50, .n = 60, .k = 24000, .type = DT_BF16, .c_type = DT_BF16};
     bf16.bias = bf16.b_turned = true;
     try_one(&bf16, 4);
 }
@@ -351,7 +353,8 @@ static void test_tile(void **state)
         enum dtype type = types[i / 5 % 3], src = types[i / 15];
         float *c = fresh(m * n, DT_F32, &seed, true), *was = malloc((size_t)(m * n) * sizeof *was);
         void *a = fresh(m * k, src, &seed, true), *b = fresh(k * n, src, &seed, true);
-        void *ap = aligned_alloc(64, tile_a_bytes(type, m, k)), *bp = aligned_alloc(64, tile_b_bytes(type, k, n));
+        void *ap = aligned_alloc(64, tile_a_bytes(type, m, k)),
+             *bp = aligned_alloc(64, tile_b_bytes(type, k, n));
         assert_true(was && ap && bp);
         memcpy(was, c, (size_t)(m * n) * sizeof *c);
         bool turned = i & 1, accumulate = i & 2;

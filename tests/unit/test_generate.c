@@ -63,7 +63,7 @@ static void make_prompt(int32_t *tokens)
 }
 
 /* One run from a fresh generator. */
-static void answer(const char *dir, int64_t prompt, int threads, int64_t budget, struct heard *out,
+static void answer(const char *dir, int threads, int64_t budget, struct heard *out,
                    struct generate_plan *plan)
 {
     struct device *device;

@@ -15,18 +15,18 @@
 
 static uint64_t chance_state;
 
-static int64_t below(int64_t n) {
+static int64_t below(int64_t n)
+{
     chance_state = chance_state * 6364136223846793005u + 1442695040888963407u;
     return (int64_t)((chance_state >> 33) % (uint64_t)n);
 }
 
 /* --- what must hold for every packing ---------------------------------------------------------------- */
 
-static int64_t round_up(int64_t size, int64_t align) {
-    return (size + (align - 1)) / align * align;
-}
+static int64_t round_up(int64_t size, int64_t align) { return (size + (align - 1)) / align * align; }
 
-static void check_packing(const struct pack_item *items, int n, int64_t align, const struct pack_result *r) {
+static void check_packing(const struct pack_item *items, int n, int64_t align, const struct pack_result *r)
+{
     int a, b;
     int64_t top = 0;
     assert_false(pack_conflict(items, n, &a, &b));
@@ -43,7 +43,8 @@ static void check_packing(const struct pack_item *items, int n, int64_t align, c
     assert_non_null(r->method);
 }
 
-static struct pack_result pack(struct pack_item *items, int n, int64_t align, int64_t effort_ms) {
+static struct pack_result pack(struct pack_item *items, int n, int64_t align, int64_t effort_ms)
+{
     struct pack_result r;
     struct plim_error err = {0};
     struct pack_limits limits = {.align = align, .effort_ms = effort_ms};
@@ -53,7 +54,8 @@ static struct pack_result pack(struct pack_item *items, int n, int64_t align, in
     return r;
 }
 
-static struct pack_item *random_items(int n, int64_t times, int64_t sizes) {
+static struct pack_item *random_items(int n, int64_t times, int64_t sizes)
+{
     struct pack_item *items = calloc((size_t)n + 1, sizeof *items);
     assert_non_null(items);
     for (int i = 0; i < n; i++) {
@@ -66,7 +68,8 @@ static struct pack_item *random_items(int n, int64_t times, int64_t sizes) {
 
 /* --- corners ------------------------------------------------------------------------------------------ */
 
-static void test_nothing(void **state) {
+static void test_nothing(void **state)
+{
     (void)state;
     struct pack_result r = pack(NULL, 0, 0, 0);
     assert_int_equal(r.height, 0);
@@ -76,7 +79,8 @@ static void test_nothing(void **state) {
     assert_int_equal(empty[0].offset, 0);
 }
 
-static void test_one(void **state) {
+static void test_one(void **state)
+{
     (void)state;
     struct pack_item one = {-5, 5, 100, 9};
     assert_int_equal(pack(&one, 1, 0, 0).height, 100);
@@ -84,13 +88,15 @@ static void test_one(void **state) {
     assert_int_equal(pack(&one, 1, 64, 5).height, 128);
 }
 
-static void test_touching_lives_share(void **state) {
+static void test_touching_lives_share(void **state)
+{
     (void)state;
     struct pack_item items[] = {{0, 3, 64, 0}, {3, 6, 64, 0}, {6, 9, 64, 0}};
     assert_int_equal(pack(items, 3, 1, 0).height, 64);
 }
 
-static void test_identical(void **state) {
+static void test_identical(void **state)
+{
     (void)state;
     struct pack_item items[50];
     for (int i = 0; i < 50; i++) items[i] = (struct pack_item){3, 4, 10, 0};
@@ -98,7 +104,8 @@ static void test_identical(void **state) {
     assert_int_equal(pack(items, 50, 16, 0).height, 800);
 }
 
-static void test_huge(void **state) {
+static void test_huge(void **state)
+{
     (void)state;
     int64_t big = INT64_C(1) << 62;
     struct pack_item apart[] = {{0, 1, big, 0}, {1, 2, big, 0}, {2, 3, big, 0}, {0, 3, big - 3, 0}};
@@ -114,7 +121,8 @@ static void test_huge(void **state) {
     assert_int_equal(pack_items(&widest, 1, &(struct pack_limits){.align = 4096}, &r, NULL), PLIM_BAD_INPUT);
 }
 
-static void test_bad_input(void **state) {
+static void test_bad_input(void **state)
+{
     (void)state;
     struct pack_result r;
     struct plim_error err = {0};
@@ -129,7 +137,8 @@ static void test_bad_input(void **state) {
     assert_int_equal(pack_items(items, -1, NULL, &r, NULL), PLIM_BAD_INPUT);
 }
 
-static void test_capacity(void **state) {
+static void test_capacity(void **state)
+{
     (void)state;
     struct pack_result r;
     struct plim_error err = {0};
@@ -145,7 +154,8 @@ static void test_capacity(void **state) {
 /* --- every packing is correct -----------------------------------------------------------------------------
  */
 
-static void test_random(void **state) {
+static void test_random(void **state)
+{
     (void)state;
     chance_state = 1;
     for (int round = 0; round < 400; round++) {
@@ -158,7 +168,8 @@ static void test_random(void **state) {
     }
 }
 
-static void test_same_every_time(void **state) {
+static void test_same_every_time(void **state)
+{
     (void)state;
     chance_state = 2;
     struct pack_item *items = random_items(500, 300, 5000), *again = calloc(500, sizeof *again);
@@ -171,7 +182,8 @@ static void test_same_every_time(void **state) {
     free(again);
 }
 
-static void test_parts_in_time(void **state) {
+static void test_parts_in_time(void **state)
+{
     (void)state;
     chance_state = 3;
     struct pack_item *items = random_items(200, 20, 100);
@@ -186,7 +198,8 @@ static void test_parts_in_time(void **state) {
  * ---------------------------------------------------------------------- */
 
 /* Every packing that cannot be pushed down comes from dropping the items in some order. */
-static int64_t best_by_force(struct pack_item *items, int n, int placed) {
+static int64_t best_by_force(struct pack_item *items, int n, int placed)
+{
     int64_t best = INT64_MAX;
     if (placed == n) {
         best = 0;
@@ -212,7 +225,8 @@ static int64_t best_by_force(struct pack_item *items, int n, int placed) {
     return best;
 }
 
-static void test_small_ones_are_best(void **state) {
+static void test_small_ones_are_best(void **state)
+{
     (void)state;
     chance_state = 4;
     for (int round = 0; round < 100; round++) {
@@ -227,7 +241,8 @@ static void test_small_ones_are_best(void **state) {
 
 /* Small problems whose best packing is above the bound are rare. The search must see that this one is, and
  * not use up its minute. */
-static void test_search_knows_when_to_stop(void **state) {
+static void test_search_knows_when_to_stop(void **state)
+{
     (void)state;
     struct pack_item items[] = {
         {4, 5, 4, 0}, {2, 5, 2, 0}, {3, 4, 2, 0}, {0, 2, 4, 0}, {1, 3, 3, 0},
@@ -242,7 +257,8 @@ static void test_search_knows_when_to_stop(void **state) {
 }
 
 /* A rectangle cut into pieces: the pieces fill it without a hole, in one of very few ways. */
-static int cut(struct pack_item *items, int n, struct pack_item whole, int pieces) {
+static int cut(struct pack_item *items, int n, struct pack_item whole, int pieces)
+{
     int64_t life = whole.upper - whole.lower;
     bool across = life > 1 && (whole.size < 2 || below(2));
     if (pieces < 2 || (life < 2 && whole.size < 2)) {
@@ -259,7 +275,8 @@ static int cut(struct pack_item *items, int n, struct pack_item whole, int piece
     return cut(items, n, high, pieces - first);
 }
 
-static void test_search_fits_without_a_hole(void **state) {
+static void test_search_fits_without_a_hole(void **state)
+{
     (void)state;
     for (int round = 0; round < 10; round++) {
         struct pack_item items[80];
@@ -276,7 +293,8 @@ static void test_search_fits_without_a_hole(void **state) {
 /* --- tapes
  * ---------------------------------------------------------------------------------------------------- */
 
-static struct pack_tape_shape random_shape(void) {
+static struct pack_tape_shape random_shape(void)
+{
     struct pack_tape_shape s = {
         .layers = 2 + (int)below(40),
         .batch = 1 + (int)below(8),
@@ -297,7 +315,8 @@ static struct pack_tape_shape random_shape(void) {
     return s;
 }
 
-static void test_tapes(void **state) {
+static void test_tapes(void **state)
+{
     (void)state;
     chance_state = 5;
     int exact = 0, rounds = 100;
@@ -316,7 +335,8 @@ static void test_tapes(void **state) {
 }
 
 /* The plain cases are at the bound, always: nothing dropped, all layers recomputed, a streamed model. */
-static void test_plain_tapes_are_exact(void **state) {
+static void test_plain_tapes_are_exact(void **state)
+{
     (void)state;
     struct pack_tape_shape base = {
         .layers = 32, .batch = 4, .time = 1024, .channels = 2048, .kv_channels = 512};
@@ -336,12 +356,14 @@ static void test_plain_tapes_are_exact(void **state) {
 /* --- the checker and the bound against their definitions
  * --------------------------------------------------------- */
 
-static bool clash(const struct pack_item *x, const struct pack_item *y) {
+static bool clash(const struct pack_item *x, const struct pack_item *y)
+{
     return x->size && y->size && x->lower < y->upper && y->lower < x->upper &&
            x->offset < y->offset + y->size && y->offset < x->offset + x->size;
 }
 
-static void test_checker(void **state) {
+static void test_checker(void **state)
+{
     (void)state;
     chance_state = 6;
     int clean = 0;
@@ -363,7 +385,8 @@ static void test_checker(void **state) {
     assert_true(clean > 100 && clean < 1900);
 }
 
-static void test_lower_bound(void **state) {
+static void test_lower_bound(void **state)
+{
     (void)state;
     chance_state = 7;
     for (int round = 0; round < 500; round++) {
@@ -381,7 +404,8 @@ static void test_lower_bound(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing),
         cmocka_unit_test(test_one),

@@ -8,11 +8,13 @@
 #include <string.h>
 #include <cmocka.h>
 
-static enum plim_status read_text(struct pack_csv *csv, const char *text, struct plim_error *err) {
+static enum plim_status read_text(struct pack_csv *csv, const char *text, struct plim_error *err)
+{
     return pack_csv_read(csv, "p.csv", text, strlen(text), err);
 }
 
-static void test_plain(void **state) {
+static void test_plain(void **state)
+{
     (void)state;
     struct pack_csv csv;
     assert_int_equal(read_text(&csv, "id,lower,upper,size\nb1,0,3,4\nb2,3,9,5\n", NULL), PLIM_OK);
@@ -25,7 +27,8 @@ static void test_plain(void **state) {
     pack_csv_release(&csv);
 }
 
-static void test_any_order_and_line_ends(void **state) {
+static void test_any_order_and_line_ends(void **state)
+{
     (void)state;
     struct pack_csv csv;
     const char *text = "\xef\xbb\xbfsize, id ,offset,end,start\r\n\r\n 7 ,a b,64, 5,-2 \r\n8,c,128,9,5";
@@ -40,7 +43,8 @@ static void test_any_order_and_line_ends(void **state) {
     pack_csv_release(&csv);
 }
 
-static void test_header_alone(void **state) {
+static void test_header_alone(void **state)
+{
     (void)state;
     struct pack_csv csv;
     assert_int_equal(read_text(&csv, "id,lower,upper,size", NULL), PLIM_OK);
@@ -48,7 +52,8 @@ static void test_header_alone(void **state) {
     pack_csv_release(&csv);
 }
 
-static void test_errors_name_the_line(void **state) {
+static void test_errors_name_the_line(void **state)
+{
     (void)state;
     static const struct {
         const char *text, *expected;
@@ -77,7 +82,8 @@ static void test_errors_name_the_line(void **state) {
     }
 }
 
-static void test_written_reads_back(void **state) {
+static void test_written_reads_back(void **state)
+{
     (void)state;
     struct pack_csv csv, again;
     struct pack_result r;
@@ -97,7 +103,8 @@ static void test_written_reads_back(void **state) {
     pack_csv_release(&csv);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_any_order_and_line_ends),
