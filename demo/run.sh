@@ -54,11 +54,15 @@ awk -v plan="$(field planned_peak)" -v ledger="$(field ledger_peak)" -v rss="$(f
     }'
 
 title "4. What it has learned"
-for prompt in "The barque Grey Heron " "Log of the " "A load line "; do
-    "$plimsoll" generate "$out" --prompt "$prompt" --max-tokens 110 --temperature 0.6 --echo --quiet --budget 16MiB | fold -s -w 100
-    printf '\n'
-done
-show generate "$out" --prompt "$(printf '"How much can she take?" asked ')" --max-tokens 90 --temperature 0.6 --echo --budget 16MiB
+ask() { "$plimsoll" generate "$out" --prompt "$1" --max-tokens 110 --temperature 0.4 --echo --budget 16MiB "$2" | fold -s -w 100; }
+printf '%s$ plimsoll generate %s --prompt "A load line " --max-tokens 110 --temperature 0.4 --echo --budget 16MiB%s\n' \
+    "$bold" "$out" "$plain"
+ask "A load line " --quiet
+printf '\n'
+ask "The master of the " --quiet
+printf '\n'
+ask "To the owner's clerk of the " --no-quiet
 
-printf '\n%sNext:%s plimsoll plan demo/small.yaml --budget 34MiB; plimsoll train demo/small.yaml --budget-at 80=36MiB;\n' "$bold" "$plain"
-printf '      plimsoll export %s -o demo-hf (a folder that transformers loads).\n' "$out"
+printf '\n%sNext%s  %s plan demo/small.yaml --budget 34MiB              a tighter line\n' "$bold" "$plain" "$plimsoll"
+printf '      %s train demo/small.yaml --budget-at 80=36MiB     a line that moves while it runs\n' "$plimsoll"
+printf '      %s export %s -o demo-hf                    a folder that transformers loads\n' "$plimsoll" "$out"

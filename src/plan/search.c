@@ -90,7 +90,6 @@ static enum plim_status search_way(struct search *s, const struct way *way)
     enum plim_status status;
     /* The optimizer inside backward needs accumulation 1, so its one micro-batch is the whole. */
     if (way->in_backward) low = high;
-    if (way->in_backward && s->divisors[high] != s->request->rows) return PLIM_OK;
     struct knobs k = knobs_for(s, way, s->divisors[low], finest_cut(s->request, s->divisors[low]));
     if ((status = try_knobs(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
     consider(s, &k, &bound);
@@ -156,27 +155,47 @@ static int recompute_ways(const struct plan_request *r, struct way *ways)
     return n;
 }
 
+/* Does the way that needs least fit with the smallest micro-batch? If not, no other way of its list does. */
+static enum plim_status tightest_fits(struct search *s, const struct way *way, bool *fits)
+{
+    int64_t micro_batch = s->divisors[way->in_backward ? s->ndivisors - 1 : 0];
+    struct knobs k = knobs_for(s, way, micro_batch, finest_cut(s->request, micro_batch));
+    struct plan_bound bound;
+    return try_knobs(s, &k, &bound, fits);
+}
+
+/* One list of ways, from free to costly. Once one fits, ways that recompute more are slower and can only win
+ * through a larger micro-batch: look at one more, then stop. */
+static enum plim_status search_list(struct search *s, const struct way *ways, int n)
+{
+    bool fits = false;
+    enum plim_status status = n ? tightest_fits(s, &ways[n - 1], &fits) : PLIM_OK;
+    for (int i = 0; i < n && fits && status == PLIM_OK; i++) {
+        bool before = s->found;
+        status = search_way(s, &ways[i]);
+        if (before && i > 0) break;
+    }
+    return status;
+}
+
 /* All ways with one placement of state and gradients, with the optimizer at the end or inside backward (where
  * gradients do not wait for anything). */
 static enum plim_status search_placement(struct search *s, int state_tier, int grad_tier)
 {
-    struct way ways[8];
-    int n = recompute_ways(s->request, ways);
-    for (int in_backward = 0; in_backward < 2; in_backward++) {
-        if (in_backward && (s->request->needs_global_norm || grad_tier != TIER_DEVICE)) break;
+    enum plim_status status = PLIM_OK;
+    bool may_be_inside = !s->request->needs_global_norm && grad_tier == TIER_DEVICE &&
+                         s->divisors[s->ndivisors - 1] == s->request->rows;
+    for (int in_backward = 0; in_backward <= may_be_inside && status == PLIM_OK; in_backward++) {
+        struct way ways[8];
+        int n = recompute_ways(s->request, ways), allowed = 0;
         for (int i = 0; i < n; i++) {
-            ways[i].state_tier = state_tier, ways[i].grad_tier = grad_tier;
-            ways[i].in_backward = in_backward;
-            if (!allowed_by_pins(&s->request->pins, &ways[i])) continue;
-            bool before = s->found;
-            enum plim_status status = search_way(s, &ways[i]);
-            if (status != PLIM_OK) return status;
-            /* Once one way fits, ways that recompute more are slower and can only win through a larger
-             * micro-batch: look at one more, then stop. */
-            if (before && i > 0) break;
+            struct way way = ways[i];
+            way.state_tier = state_tier, way.grad_tier = grad_tier, way.in_backward = in_backward;
+            if (allowed_by_pins(&s->request->pins, &way)) ways[allowed++] = way;
         }
+        status = search_list(s, ways, allowed);
     }
-    return PLIM_OK;
+    return status;
 }
 
 static enum plim_status list_divisors(struct search *s)

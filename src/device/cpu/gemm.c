@@ -2,7 +2,7 @@
  *
  * One operand is packed once for everybody, the other by each worker for the piece of C it is making:
  *
- *     for each round (columns of B x range of k) that fits the shared panel      [usually one]
+ *     for each round: rows of C x columns of B x range of k                       [usually one]
  *         all workers: pack the shared operand                                  -- threads_each
  *         all workers: for each task, a block of C                              -- threads_each
  *             for each k block of GEMM_KC
@@ -13,12 +13,14 @@
  * (few rows: generation) A is shared instead and every element of B is read exactly once: packed into the
  * worker's own cache and used up there, or, for very few rows, not packed at all.
  *
+ * A round is as much as the shared panel holds. A narrow C keeps its running sums in workspace: when all of k
+ * fits one round they are a worker's scratch, used and forgotten; when it does not (k is the vocabulary), the
+ * rows of a round are so few that every task's sums stay until its last range of k.
+ *
  * Invariants (with those of gemm.h)
- *  1. cut_problem depends on shapes, types and the thread count alone; gemm_workspace and gemm_run both use
- * it.
- *  2. However a problem is cut, an element of C is start + sum of block 0 + sum of block 1 + ..., each sum
- * made by the kernel from zero: the cut cannot be seen in the result.
- *  3. A narrow C is never cut over rounds of k.
+ *  1. cut_problem depends on shapes, types and the thread count alone; gemm_workspace and gemm_run both use it.
+ *  2. However a problem is cut, an element of C is made from the same sums in the same order (gemm_block.c): the
+ *     cut cannot be seen in the result.
  */
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_block.h"
@@ -29,6 +31,9 @@ enum {
     OWN_BYTES = 128 << 10,      /* a worker's packed block aims at this */
     SUM_BYTES = 512 << 10,      /* a worker's running sums, at most */
     PACK_PANELS = 8,            /* panels of the shared operand packed by one task */
+    ENOUGH_COLUMNS = 512,       /* a round narrower than this packs A too often: cut k instead */
+    MOST_COLUMNS = 2048,        /* of a round whose k is cut */
+    STAYING_PER_WORKER = 2,     /* sets of running sums per worker when k is cut */
     TASKS_PER_WORKER = 4,       /* so that a worker that was held up does not hold up the rest */
     SERIAL_BYTES = 32 << 10,    /* a shared operand this small is packed by the caller alone */
 };
@@ -36,52 +41,49 @@ enum {
 struct cut {
     const struct gemm_kernel *kernel;
     bool share_a;
-    int64_t mc, nc;  /* rows and columns of C that one task makes */
-    int64_t n_round; /* columns of B packed in one round */
-    int64_t k_round; /* range of k packed in one round: a multiple of GEMM_KC, or all of k */
-    bool sums;       /* workers keep running sums */
-    size_t shared_bytes, own_bytes, sum_bytes;
+    int64_t mc, nc; /* rows and columns of C that one task makes */
+    int64_t m_round, n_round,
+        k_round;    /* what one round covers; k_round: a multiple of GEMM_KC, or all of k */
+    bool sums;      /* there are running sums: C is narrow and k has several blocks */
+    bool sums_stay; /* one set per task of a round, not per worker: k has several rounds */
+    int64_t sets;   /* of running sums */
+    size_t shared_bytes, own_bytes, sum_bytes; /* own: per worker; sum: per set */
 };
 
 /* One call: the problem, how it is cut, and the round under way. */
 struct job {
     const struct gemm *g;
     struct cut cut;
-    char *shared, *own;
-    int64_t n0, n1, k0, k1; /* the round */
+    char *shared, *own, *sums;
+    int64_t m0, m1, n0, n1, k0, k1; /* the round */
 };
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static inline int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static inline int64_t divide_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
+static inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static inline int64_t round_up(int64_t a, int64_t b) {
-    return divide_up(a, b) * b;
-}
+static inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 /* ---- cutting ---- */
 
 /* Pieces of a range of `count` lines, as equal as whole panels allow, none longer than `longest`. The number
  * of pieces is a multiple of `teams` when there are more lines than that. */
-static int64_t even_piece(int64_t count, int64_t longest, int64_t width, int64_t teams) {
+static int64_t even_piece(int64_t count, int64_t longest, int64_t width, int64_t teams)
+{
     int64_t pieces = round_up(divide_up(count, most(longest / width * width, width)), teams);
     return most(round_up(divide_up(count, pieces), width), width);
 }
 
-static size_t packed_bytes(const struct gemm_kernel *kernel, int width, int64_t lines, int64_t k) {
+static size_t packed_bytes(const struct gemm_kernel *kernel, int width, int64_t lines, int64_t k)
+{
     int64_t elements = round_up(most(lines, 1), width) * round_up(most(k, 1), kernel->kg);
     return (size_t)round_up(elements * (int64_t)dtype_size(kernel->type) + GEMM_SLACK, 128);
 }
 
-static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads) {
+static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
+{
     const struct gemm_kernel *kernel = cut->kernel;
     int64_t line = least(k, GEMM_KC) * (int64_t)dtype_size(kernel->type);
     int64_t longest = least(PACK_PANELS * kernel->nr, OWN_BYTES / line);
@@ -93,28 +95,38 @@ static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, i
     cut->own_bytes = packed_bytes(kernel, kernel->nr, cut->nc, least(k, GEMM_KC));
 }
 
-static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads) {
+static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
+{
     const struct gemm_kernel *kernel = cut->kernel;
     int64_t size = (int64_t)dtype_size(kernel->type), line = least(k, GEMM_KC) * size;
+    int64_t fit = SHARED_BYTES / size / k; /* columns of B that fit with all of k */
     cut->mc = even_piece(m, OWN_BYTES / line, kernel->mr, m > threads * kernel->mr ? threads : 1);
-    cut->k_round = k;
-    if (!cut->sums && k > GEMM_KC) {
-        int64_t columns = least(n, 1024);
-        cut->k_round = least(k, most(SHARED_BYTES / size / columns / GEMM_KC, 1) * GEMM_KC);
+    if (fit >= least(n, ENOUGH_COLUMNS)) {
+        cut->n_round = even_piece(n, fit, kernel->nr, 1);
+        cut->k_round = k;
+    } else {
+        cut->n_round = even_piece(n, MOST_COLUMNS, kernel->nr, 1);
+        cut->k_round = least(k, most(SHARED_BYTES / size / cut->n_round / GEMM_KC, 1) * GEMM_KC);
     }
-    int64_t fit = SHARED_BYTES / size / round_up(cut->k_round, kernel->kg);
-    cut->n_round = even_piece(n, most(fit, 4 * kernel->nr), kernel->nr, 1);
     int64_t rows = divide_up(m, cut->mc), pieces = divide_up((int64_t)threads * TASKS_PER_WORKER, rows);
     int64_t longest = divide_up(cut->n_round, pieces);
     if (cut->sums) longest = least(longest, SUM_BYTES / 4 / cut->mc);
     cut->nc = even_piece(cut->n_round, most(longest, 4 * kernel->nr), kernel->nr, 1);
+    cut->sums_stay = cut->sums && cut->k_round < k;
+    if (cut->sums_stay) {
+        int64_t across = divide_up(cut->n_round, cut->nc);
+        int64_t down = least(rows, divide_up((int64_t)threads * STAYING_PER_WORKER, across));
+        cut->m_round = down * cut->mc;
+        cut->sets = down * across;
+    }
     cut->shared_bytes = packed_bytes(kernel, kernel->nr, cut->n_round, cut->k_round);
     cut->own_bytes = packed_bytes(kernel, kernel->mr, cut->mc, least(k, GEMM_KC));
 }
 
 static struct cut cut_problem(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
-                              int threads) {
-    struct cut cut = {.kernel = gemm_kernel_at(cpu_level(), ab_type)};
+                              int threads)
+{
+    struct cut cut = {.kernel = gemm_kernel_at(cpu_level(), ab_type), .m_round = m, .sets = threads};
     k = most(k, 1);
     cut.sums = c_type != DT_F32 && k > GEMM_KC;
     cut.share_a = packed_bytes(cut.kernel, cut.kernel->mr, m, k) <= SHARED_A_BYTES;
@@ -127,37 +139,40 @@ static struct cut cut_problem(int64_t m, int64_t n, int64_t k, enum dtype ab_typ
     return cut;
 }
 
-size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads) {
+size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads)
+{
     if (m <= 0 || n <= 0) return 0;
     struct cut cut = cut_problem(m, n, k, ab_type, c_type, threads);
-    return cut.shared_bytes + (size_t)threads * (cut.own_bytes + cut.sum_bytes);
+    return cut.shared_bytes + (size_t)threads * cut.own_bytes + (size_t)cut.sets * cut.sum_bytes;
 }
 
-const char *gemm_kernel_name(enum dtype ab_type) {
-    return gemm_kernel_at(cpu_level(), ab_type)->name;
-}
+const char *gemm_kernel_name(enum dtype ab_type) { return gemm_kernel_at(cpu_level(), ab_type)->name; }
 
 /* ---- packing ---- */
 
-static void pack_a(const struct job *job, void *dst, int64_t m, int64_t rows, int64_t k, int64_t depth) {
+static void pack_a(const struct job *job, void *dst, int64_t m, int64_t rows, int64_t k, int64_t depth)
+{
     const struct gemm *g = job->g;
     const char *src = (const char *)g->a + (m * g->a_rs + k * g->a_cs) * (int64_t)dtype_size(g->ab_type);
     gemm_pack_side(job->cut.kernel, true, dst, src, g->ab_type, g->a_rs, g->a_cs, rows, depth);
 }
 
-static void pack_b(const struct job *job, void *dst, int64_t n, int64_t cols, int64_t k, int64_t depth) {
+static void pack_b(const struct job *job, void *dst, int64_t n, int64_t cols, int64_t k, int64_t depth)
+{
     const struct gemm *g = job->g;
     const char *src = (const char *)g->b + (n * g->b_cs + k * g->b_rs) * (int64_t)dtype_size(g->ab_type);
     gemm_pack_side(job->cut.kernel, false, dst, src, g->ab_type, g->b_cs, g->b_rs, cols, depth);
 }
 
 /* Lines of the shared operand in this round. */
-static int64_t shared_lines(const struct job *job) {
+static int64_t shared_lines(const struct job *job)
+{
     return job->cut.share_a ? job->g->m : job->n1 - job->n0;
 }
 
 /* Where the shared panels of k block k begin, at a line (a multiple of the panel width) of this round. */
-static char *shared_at(const struct job *job, int64_t k, int64_t depth, int64_t line) {
+static char *shared_at(const struct job *job, int64_t k, int64_t depth, int64_t line)
+{
     const struct gemm_kernel *kernel = job->cut.kernel;
     int width = job->cut.share_a ? kernel->mr : kernel->nr;
     int64_t block = (k - job->k0) * round_up(shared_lines(job), width);
@@ -165,12 +180,14 @@ static char *shared_at(const struct job *job, int64_t k, int64_t depth, int64_t 
     return job->shared + (block + panel) * (int64_t)dtype_size(kernel->type);
 }
 
-static int64_t pack_lines(const struct job *job) {
+static int64_t pack_lines(const struct job *job)
+{
     return PACK_PANELS * (job->cut.share_a ? job->cut.kernel->mr : job->cut.kernel->nr);
 }
 
 /* One item: one k block of PACK_PANELS panels of the shared operand. */
-static void pack_shared(void *arg, int64_t begin, int64_t end, int worker) {
+static void pack_shared(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct job *job = arg;
     (void)worker;
     int64_t lines = shared_lines(job), step = pack_lines(job), groups = divide_up(lines, step);
@@ -189,14 +206,16 @@ static void pack_shared(void *arg, int64_t begin, int64_t end, int worker) {
 /* ---- multiplying ---- */
 
 /* Few rows by a B that is contiguous over k: read it where it is. */
-static bool use_in_place(const struct gemm *g, const struct cut *cut) {
+static bool use_in_place(const struct gemm *g, const struct cut *cut)
+{
     const struct gemm_kernel *kernel = cut->kernel;
     return cut->share_a && kernel->few && g->m <= kernel->few_rows && g->b_rs == 1 &&
            g->ab_type == kernel->type;
 }
 
 /* Make the panels of one k block ready. */
-static void fill_block(const struct job *job, struct gemm_block *block, char *own) {
+static void fill_block(const struct job *job, struct gemm_block *block, char *own)
+{
     if (!job->cut.share_a) {
         block->b = shared_at(job, block->k, block->depth, block->n - job->n0);
         pack_a(job, own, block->m, block->rows, block->k, block->depth);
@@ -212,7 +231,8 @@ static void fill_block(const struct job *job, struct gemm_block *block, char *ow
 }
 
 /* The block's part of C over the round's range of k. */
-static void run_block(const struct job *job, struct gemm_block *block, char *own) {
+static void run_block(const struct job *job, struct gemm_block *block, char *own)
+{
     block->k = job->k0;
     do {
         block->depth = least(GEMM_KC, job->k1 - block->k);
@@ -222,20 +242,21 @@ static void run_block(const struct job *job, struct gemm_block *block, char *own
     } while (block->k < job->k1);
 }
 
-/* One item: one block of C. Where B is read in place, one panel at a time: its lines are read from end to
- * end. */
-static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
+/* One item: one block of C. Where B is read in place, one panel at a time: its lines are read from end to end. */
+static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
+{
     const struct job *job = arg;
     const struct cut *cut = &job->cut;
     int64_t across = divide_up(job->n1 - job->n0, cut->nc);
-    char *own = job->own + (size_t)worker * (cut->own_bytes + cut->sum_bytes);
+    char *own = job->own + (size_t)worker * cut->own_bytes;
     struct gemm_block block = {.g = job->g, .kernel = cut->kernel, .a = own, .b = own, .spare = own};
     block.in_place = use_in_place(job->g, cut);
-    if (cut->sums) block.sums = (float *)(void *)(own + cut->own_bytes);
     int64_t step = block.in_place ? cut->kernel->nr : cut->nc;
     for (int64_t item = begin; item < end; item++) {
-        block.m = item / across * cut->mc;
-        block.rows = least(cut->mc, job->g->m - block.m);
+        size_t set = (size_t)(cut->sums_stay ? item : worker);
+        if (cut->sums) block.sums = (float *)(void *)(job->sums + set * cut->sum_bytes);
+        block.m = job->m0 + item / across * cut->mc;
+        block.rows = least(cut->mc, job->m1 - block.m);
         int64_t n = job->n0 + item % across * cut->nc, stop = least(job->n1, n + cut->nc);
         for (block.n = n; block.n < stop; block.n += step) {
             block.cols = least(step, stop - block.n);
@@ -244,33 +265,46 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void run_round(struct job *job, struct threads *team) {
-    const struct gemm *g = job->g;
+/* ---- rounds ---- */
+
+static void run_round(struct job *job, struct threads *team)
+{
     int64_t items = divide_up(shared_lines(job), pack_lines(job)) * divide_up(job->k1 - job->k0, GEMM_KC);
     if (job->cut.shared_bytes <= SERIAL_BYTES) {
         pack_shared(job, 0, items, 0);
     } else {
         threads_each(team, items, 1, pack_shared, job);
     }
-    int64_t tasks = divide_up(g->m, job->cut.mc) * divide_up(job->n1 - job->n0, job->cut.nc);
+    int64_t tasks = divide_up(job->m1 - job->m0, job->cut.mc) * divide_up(job->n1 - job->n0, job->cut.nc);
     threads_each(team, tasks, 1, run_tasks, job);
 }
 
-void gemm_run(const struct gemm *g, void *workspace, struct threads *team) {
+static void run_rounds_of_k(struct job *job, struct threads *team)
+{
+    job->k0 = 0;
+    do {
+        job->k1 = least(job->g->k, job->k0 + job->cut.k_round);
+        run_round(job, team);
+        job->k0 = job->k1;
+    } while (job->k0 < job->g->k);
+}
+
+void gemm_run(const struct gemm *g, void *workspace, struct threads *team)
+{
     if (g->m <= 0 || g->n <= 0) return;
+    int threads = threads_count(team);
     struct job job = {
         .g = g,
-        .cut = cut_problem(g->m, g->n, g->k, g->ab_type, g->c_type, threads_count(team)),
+        .cut = cut_problem(g->m, g->n, g->k, g->ab_type, g->c_type, threads),
         .shared = workspace,
     };
     job.own = job.shared + job.cut.shared_bytes;
+    job.sums = job.own + (size_t)threads * job.cut.own_bytes;
     for (job.n0 = 0; job.n0 < g->n; job.n0 = job.n1) {
         job.n1 = least(g->n, job.n0 + job.cut.n_round);
-        job.k0 = 0;
-        do {
-            job.k1 = least(g->k, job.k0 + job.cut.k_round);
-            run_round(&job, team);
-            job.k0 = job.k1;
-        } while (job.k0 < g->k);
+        for (job.m0 = 0; job.m0 < g->m; job.m0 = job.m1) {
+            job.m1 = least(g->m, job.m0 + job.cut.m_round);
+            run_rounds_of_k(&job, team);
+        }
     }
 }

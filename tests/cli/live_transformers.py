@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Exported folders load in transformers, with our loss and our text. Skips itself where torch is not installed.
+
+PYTHON_WITH_TORCH names another interpreter that has it."""
+# run-tests: timeout=600
+import os
+import sys
+
+other = os.environ.pop("PYTHON_WITH_TORCH", None)
+if other: os.execv(other, [other, *sys.argv])
+try:
+    import torch
+    from transformers import AutoModelForCausalLM
+except ImportError as e:
+    print(f"no torch here: {e}")
+    sys.exit(77)
+
+import json
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+MODELS = {
+    "llama": dict(),
+    "mistral": dict(model__architecture="mistral", model__sliding_window=24),
+    "qwen2": dict(model__architecture="qwen2"),
+    "gpt2": dict(model__architecture="gpt2", model__num_key_value_heads=4, model__max_position_embeddings=256),
+}
+ROWS, TIME = 8, 64
+
+with tempfile.TemporaryDirectory() as folder:
+    for name, changes in MODELS.items():
+        path = plim.job(folder, training__mixed_precision="bf16", training__steps=30, training__learning_rate="3e-3",
+                        output__dir=f"{folder}/{name}", **changes)
+        trained = plim.run("train", path, "-q")
+        if not plim.ok(trained.returncode == 0, f"{name}: trained {trained.stderr.strip()}"): continue
+        for dtype, shard in (("f32", "5GB"), ("bf16", "150KB"), ("f16", "5GB")):
+            out = f"{folder}/{name}-{dtype}"
+            plim.run("export", f"{folder}/{name}", "-o", out, "--dtype", dtype, "--shard-size", shard)
+            model, info = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
+            strange = {k: v for k, v in info.items() if v}
+            plim.ok(not strange, f"{name} {dtype}: transformers finds every tensor and no other {strange}")
+            text = plim.CORPUS.encode()
+            with torch.no_grad():
+                rows = torch.tensor([list(text[r * TIME:r * TIME + TIME + 1]) for r in range(ROWS)])
+                logits = model.eval()(rows[:, :-1]).logits.double()
+                theirs = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item()
+                made = model.generate(rows[:1, :40], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)[0, 40:].tolist()
+            ours = json.loads(plim.run("eval", path, "--json", "-q", "--rows", ROWS, "--model", out,
+                                       "--set", "training.mixed_precision=fp32").stdout)["loss"]
+            plim.ok(abs(ours - theirs) < 1e-5 * theirs, f"{name} {dtype}: loss {ours:.7f}, transformers says {theirs:.7f}")
+            if dtype != "f32": continue
+            mine = json.loads(plim.run("generate", out, "-p", text[:40].decode(), "-n", 20, "-t", 0, "-q", "--json").stdout)["tokens"]
+            plim.ok(mine == made[:len(mine)] and mine, f"{name}: the likeliest text is the same")
+plim.done()
