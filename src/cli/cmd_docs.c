@@ -27,24 +27,20 @@ static const char config_head[] =
     "    output:   {dir: runs/small}\n"
     "    budget:   64MiB\n\n";
 
-static void put_man(struct strbuf *out) {
-    options_man(cli_program(), out);
-}
-static void put_bash(struct strbuf *out) {
-    options_completion_bash(cli_program(), out);
-}
-static void put_zsh(struct strbuf *out) {
-    options_completion_zsh(cli_program(), out);
-}
+static void put_man(struct strbuf *out) { options_man(cli_program(), out); }
+static void put_bash(struct strbuf *out) { options_completion_bash(cli_program(), out); }
+static void put_zsh(struct strbuf *out) { options_completion_zsh(cli_program(), out); }
 
-static void put_config(struct strbuf *out) {
+static void put_config(struct strbuf *out)
+{
     strbuf_add(out, config_head);
     schema_markdown(&job_schema, out);
 }
 
 static void (*const writers[])(struct strbuf *) = {put_man, put_bash, put_zsh, put_config};
 
-static int run(int argc, char **argv) {
+static int run(int argc, char **argv)
+{
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

@@ -52,7 +52,8 @@ static const struct command command = {
 
 /* Which weights; the job's model becomes that folder. */
 static enum plim_status choose_model(struct job *job, const struct eval_flags *f, char *dir,
-                                     struct plim_error *err) {
+                                     struct plim_error *err)
+{
     enum plim_status status = PLIM_OK;
     if (f->model)
         status = cli_find_model(f->model, dir, CLI_PATH, err);
@@ -68,11 +69,13 @@ static enum plim_status choose_model(struct job *job, const struct eval_flags *f
     return status;
 }
 
-static const char *first_file(const struct job *job) {
+static const char *first_file(const struct job *job)
+{
     return job->validation.count ? job->validation.items[0] : job->train.items[0];
 }
 
-static int tell(const struct job *job, const char *dir, const struct evaluation *e) {
+static int tell(const struct job *job, const char *dir, const struct evaluation *e)
+{
     struct strbuf out = STRBUF_INIT;
     size_t files = job->validation.count ? job->validation.count : job->train.count;
     char total[BYTES_TEXT], budget[BYTES_TEXT];
@@ -87,7 +90,8 @@ static int tell(const struct job *job, const char *dir, const struct evaluation 
     return cli_print(&out);
 }
 
-static int tell_json(const struct job *job, const char *dir, const struct evaluation *e, uint64_t ledger) {
+static int tell_json(const struct job *job, const char *dir, const struct evaluation *e, uint64_t ledger)
+{
     struct strbuf out = STRBUF_INIT;
     struct json_writer w;
     struct os_process me = {0};
@@ -114,7 +118,8 @@ static int tell_json(const struct job *job, const char *dir, const struct evalua
     return cli_print(&out);
 }
 
-static int evaluate(const struct eval_flags *f) {
+static int evaluate(const struct eval_flags *f)
+{
     struct plim_error err = {0};
     struct job job;
     struct device *device = NULL;
@@ -137,7 +142,8 @@ static int evaluate(const struct eval_flags *f) {
     return status == PLIM_OK ? code : cli_error(&err);
 }
 
-static int run(int argc, char **argv) {
+static int run(int argc, char **argv)
+{
     struct eval_flags f = {0};
     struct bump store = {0};
     struct options_rest rest;

@@ -43,7 +43,8 @@ static const struct command command = {
     .takes_files = true,
 };
 
-static enum dtype type_of(const char *name) {
+static enum dtype type_of(const char *name)
+{
     static const enum dtype values[] = {DT_F32, DT_BF16, DT_F16};
     for (int i = 0; name && types[i]; i++)
         if (!strcmp(name, types[i])) return values[i];
@@ -62,7 +63,8 @@ static enum plim_status export(const struct export_flags *f, const char *what, s
     return PLIM_OK;
 }
 
-static int run(int argc, char **argv) {
+static int run(int argc, char **argv)
+{
     struct export_flags f = {.shard = 5000000000u};
     struct bump store = {0};
     struct options_rest rest;

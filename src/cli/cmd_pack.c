@@ -46,7 +46,8 @@ static const struct command command = {
 
 #define LARGEST ((uint64_t)1 << 30) /* of a problem's text */
 
-static enum plim_status read_text(const char *path, struct strbuf *out, struct plim_error *err) {
+static enum plim_status read_text(const char *path, struct strbuf *out, struct plim_error *err)
+{
     char piece[65536];
     if (strcmp(path, "-")) return file_read(path, LARGEST, out, err);
     for (size_t n; (n = fread(piece, 1, sizeof piece, stdin)) > 0 && out->len <= LARGEST;)
@@ -58,7 +59,8 @@ static enum plim_status read_text(const char *path, struct strbuf *out, struct p
 }
 
 static enum plim_status write_packing(const struct pack_flags *f, const struct pack_csv *csv,
-                                      struct plim_error *err) {
+                                      struct plim_error *err)
+{
     struct strbuf out = STRBUF_INIT;
     pack_csv_write(csv, &out);
     enum plim_status status = strbuf_status(&out, err);
@@ -69,14 +71,16 @@ static enum plim_status write_packing(const struct pack_flags *f, const struct p
     return status;
 }
 
-static void tell(const struct pack_result *r, int n, double seconds) {
+static void tell(const struct pack_result *r, int n, double seconds)
+{
     fprintf(stderr, "%d intervals, height %lld, lower bound %lld, ratio %.4f, by %s, %.1f ms\n", n,
             (long long)r->height, (long long)r->lower_bound,
             r->lower_bound ? (double)r->height / (double)r->lower_bound : 1.0, r->method, seconds * 1e3);
 }
 
 static enum plim_status refuse(const char *name, const struct pack_flags *f, const struct pack_result *r,
-                               struct plim_error *err) {
+                               struct plim_error *err)
+{
     long long capacity = (long long)f->capacity, height = (long long)r->height,
               bound = (long long)r->lower_bound;
     if (bound > capacity)
@@ -91,7 +95,8 @@ static enum plim_status refuse(const char *name, const struct pack_flags *f, con
 }
 
 static enum plim_status solve(const struct pack_flags *f, const char *name, struct pack_csv *csv,
-                              struct plim_error *err) {
+                              struct plim_error *err)
+{
     struct pack_limits limits = {.capacity = f->capacity_given ? (int64_t)f->capacity : 0,
                                  .effort_ms = (int64_t)(f->effort * 1e3)};
     struct pack_result result = {0};
@@ -108,7 +113,8 @@ static enum plim_status solve(const struct pack_flags *f, const char *name, stru
     return status;
 }
 
-static enum plim_status pack(const struct pack_flags *f, const char *path, struct plim_error *err) {
+static enum plim_status pack(const struct pack_flags *f, const char *path, struct plim_error *err)
+{
     struct strbuf text = STRBUF_INIT;
     struct pack_csv csv;
     const char *name = strcmp(path, "-") ? path : "standard input";
@@ -128,7 +134,8 @@ static enum plim_status pack(const struct pack_flags *f, const char *path, struc
     return status;
 }
 
-static int run(int argc, char **argv) {
+static int run(int argc, char **argv)
+{
     struct pack_flags f = {.effort = 10};
     struct bump store = {0};
     struct options_rest rest;

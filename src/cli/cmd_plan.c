@@ -16,12 +16,14 @@ struct plan_options {
 
 #define AT(field) offsetof(struct plan_options, field)
 static const struct option_row rows[] = {
-    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "hold this line instead of the config's, e.g. 64MiB",
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
+     "hold this line instead of the config's, e.g. 64MiB",
      .given = OPTION_GIVEN(struct plan_options, job.budget_given)},
     {"device", 'd', OPTION_STRING, AT(device), "NAME", "plan for this card from its preset, e.g. a10g"},
     {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the presets and stop"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
-    {"html", 0, OPTION_STRING, AT(html), "FILE", "draw the arena (address x time) as one self-contained page"},
+    {"html", 0, OPTION_STRING, AT(html), "FILE",
+     "draw the arena (address x time) as one self-contained page"},
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
@@ -38,10 +40,11 @@ static const struct command command = {
     .name = "plan",
     .summary = "show where every byte will live, before anything runs",
     .usage = "[OPTION...] CONFIG",
-    .description = "Chooses micro-batch, accumulation, recomputation, loss slices, optimizer placement and state tier "
-                   "so that the job fits its budget and is predicted to run fastest, and shows the result. Exits 0 "
-                   "when it fits and 3 when nothing does; then the missing bytes and the cheapest remedies are "
-                   "listed.",
+    .description =
+        "Chooses micro-batch, accumulation, recomputation, loss slices, optimizer placement and state tier "
+        "so that the job fits its budget and is predicted to run fastest, and shows the result. Exits 0 "
+        "when it fits and 3 when nothing does; then the missing bytes and the cheapest remedies are "
+        "listed.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -68,7 +71,8 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     enum plim_status status = trainer_check_budget(job, &request, &err);
     if (status == PLIM_OK) status = plan_search(&request, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
-    if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK) shown = false, status = err.status;
+    if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
+        shown = false, status = err.status;
     if (!shown && err.status == PLIM_OK) err = no_fit;
     if (shown && o->html && write_html(&report, o->html, &err) != PLIM_OK) shown = false, status = err.status;
     int code = shown ? plim_exit_code(status) : cli_error(&err);

@@ -19,14 +19,17 @@ struct train_flags {
 
 #define AT(field) offsetof(struct train_flags, field)
 static const struct option_row rows[] = {
-    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "hold this line instead of the config's, e.g. 64MiB",
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
+     "hold this line instead of the config's, e.g. 64MiB",
      .given = OPTION_GIVEN(struct train_flags, job.budget_given)},
     {"budget-at", 0, OPTION_STRING_LIST, AT(budget_at), "STEP=BYTES",
      "before this step the budget becomes BYTES"},
     {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's"},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
-    {"json", 'j', OPTION_FLAG, AT(json), NULL, "JSON lines on standard output (the default when it is not a terminal)"},
-    {"resume", 'r', OPTION_FLAG, AT(resume), NULL, "go on from the newest checkpoint of output.dir, if there is one"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL,
+     "JSON lines on standard output (the default when it is not a terminal)"},
+    {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
+     "go on from the newest checkpoint of output.dir, if there is one"},
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end (the default)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
@@ -44,9 +47,10 @@ static const struct command command = {
     .name = "train",
     .summary = "train a model inside its budget, exactly as planned",
     .usage = "[OPTION...] CONFIG",
-    .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT and SIGTERM "
-                   "save a checkpoint and exit with 130. A budget that falls below what any plan needs saves a "
-                   "checkpoint and exits with 3.",
+    .description =
+        "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT and SIGTERM "
+        "save a checkpoint and exit with 130. A budget that falls below what any plan needs saves a "
+        "checkpoint and exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -75,7 +79,8 @@ static int by_step(const void *a, const void *b)
 }
 
 /* "50=40MiB" */
-static enum plim_status read_changes(const struct string_list *texts, struct budget_change *out, struct plim_error *err)
+static enum plim_status read_changes(const struct string_list *texts, struct budget_change *out,
+                                     struct plim_error *err)
 {
     for (size_t i = 0; i < texts->count; i++) {
         char *end;
@@ -83,7 +88,8 @@ static enum plim_status read_changes(const struct string_list *texts, struct bud
         errno = 0;
         long long step = strtoll(texts->items[i], &end, 10);
         if (*end != '=' || end == texts->items[i] || step < 1 || errno)
-            return plim_fail(err, PLIM_BAD_INPUT, "--budget-at %s: write STEP=BYTES, e.g. 50=40MiB", texts->items[i]);
+            return plim_fail(err, PLIM_BAD_INPUT, "--budget-at %s: write STEP=BYTES, e.g. 50=40MiB",
+                             texts->items[i]);
         enum plim_status status = bytes_parse(end + 1, &bytes, err);
         if (status != PLIM_OK) {
             plim_error_prefix(err, "--budget-at");
@@ -103,7 +109,8 @@ static enum plim_status open_log(struct train_log *log, const struct train_flags
     if (f->log && strcmp(f->log, "-")) {
         log->json = fopen(f->log, f->resume ? "a" : "w");
         if (!log->json)
-            return plim_fail(err, PLIM_IO, "%s: cannot write the log: %s; choose another --log", f->log, strerror(errno));
+            return plim_fail(err, PLIM_IO, "%s: cannot write the log: %s; choose another --log", f->log,
+                             strerror(errno));
     } else if (to_stdout) {
         log->json = stdout;
     }
@@ -120,7 +127,8 @@ static void print_profile(const struct trainer *t)
     fprintf(stderr, "%-12s %10s %7s\n", "op", "seconds", "share");
     for (int k = 0; k < OP_KIND_COUNT; k++)
         if (t->op_seconds[k] > 0)
-            fprintf(stderr, "%-12s %10.3f %6.1f%%\n", op_row(k)->name, t->op_seconds[k], 100 * t->op_seconds[k] / all);
+            fprintf(stderr, "%-12s %10.3f %6.1f%%\n", op_row(k)->name, t->op_seconds[k],
+                    100 * t->op_seconds[k] / all);
 }
 
 static int train(struct job *job, const struct train_flags *f)
@@ -148,7 +156,8 @@ static int train(struct job *job, const struct train_flags *f)
     if (status == PLIM_OK) status = trainer_run(trainer, &err);
     if (trainer && f->profile) print_profile(trainer);
     if (status == PLIM_OK && log.failed)
-        status = plim_fail(&err, PLIM_IO, "%s: the log could not be written in full", f->log ? f->log : "standard output");
+        status = plim_fail(&err, PLIM_IO, "%s: the log could not be written in full",
+                           f->log ? f->log : "standard output");
     trainer_close(trainer);
     if (log.json && log.json != stdout) fclose(log.json);
     if (device) device->ops->close(device);

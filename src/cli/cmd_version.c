@@ -53,7 +53,7 @@ static const struct {
     bool in;
 } features[] = {
     {"cpu", "CPU backend", true},
-    {"disk", "disk tier for optimizer state", true},
+    {"disk", "disk tier for optimizer state and gradients", true},
     {"safetensors", "Hugging Face folders", true},
     {"cuda", "CUDA backend", false},
     {"pjrt", "XLA devices", false},
@@ -66,7 +66,8 @@ enum { FEATURES = sizeof features / sizeof features[0] };
 
 static const enum dtype gemm_types[] = {DT_F32, DT_BF16, DT_F16};
 
-static const char *build_kind(void) {
+static const char *build_kind(void)
+{
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return "sanitizer";
 #elif defined(NDEBUG)
@@ -76,7 +77,8 @@ static const char *build_kind(void) {
 #endif
 }
 
-static void put_json(struct strbuf *out) {
+static void put_json(struct strbuf *out)
+{
     struct json_writer w;
     struct os_machine box = {0};
     struct utsname host = {0};
@@ -108,7 +110,8 @@ static void put_json(struct strbuf *out) {
     strbuf_addc(out, '\n');
 }
 
-static void put_text(struct strbuf *out) {
+static void put_text(struct strbuf *out)
+{
     struct os_machine box = {0};
     char memory[BYTES_TEXT];
     os_machine_memory(&box, NULL);
@@ -125,7 +128,8 @@ static void put_text(struct strbuf *out) {
                     features[i].in ? "yes" : "no", features[i].what);
 }
 
-static int run(int argc, char **argv) {
+static int run(int argc, char **argv)
+{
     struct version_flags f = {0};
     struct bump store = {0};
     struct options_rest rest;

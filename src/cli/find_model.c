@@ -8,13 +8,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool holds(const char *dir, const char *file) {
+static bool holds(const char *dir, const char *file)
+{
     char path[CLI_PATH + 32];
     snprintf(path, sizeof path, "%s/%s", dir, file);
     return file_exists(path);
 }
 
-static enum plim_status from_config(const char *config, char *path, size_t size, struct plim_error *err) {
+static enum plim_status from_config(const char *config, char *path, size_t size, struct plim_error *err)
+{
     struct job job;
     job_init(&job);
     enum plim_status status = job_load(&job, config, NULL, err);
@@ -27,7 +29,8 @@ static enum plim_status from_config(const char *config, char *path, size_t size,
     return status;
 }
 
-enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err) {
+enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err)
+{
     struct stat st;
     if (stat(what, &st))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: %s; point at a model folder", what, strerror(errno));

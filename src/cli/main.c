@@ -8,15 +8,17 @@
 #include <stdlib.h>
 
 static const struct subcommand *const subcommands[] = {
-    &subcommand_plan, &subcommand_train, &subcommand_generate, &subcommand_eval,
-    &subcommand_export, &subcommand_pack, &subcommand_version, &subcommand_docs, NULL};
+    &subcommand_plan,    &subcommand_train,  &subcommand_generate,
+    &subcommand_eval,    &subcommand_export, &subcommand_pack,
+    &subcommand_version, &subcommand_docs,   NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
 static const struct man_section sections[] = {
-    {"EXIT STATUS", "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
-                    "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
-                    "after saving."},
+    {"EXIT STATUS",
+     "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
+     "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
+     "after saving."},
     {"ENVIRONMENT", "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
                     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
     {NULL, NULL}};
@@ -26,8 +28,9 @@ static struct program program = {
     .version = PLIMSOLL_VERSION,
     .date = "2026-11-15",
     .summary = "train transformer models inside a memory budget",
-    .description = "Give a model and a number of bytes. Plimsoll plans every byte before the run, shows the plan, "
-                   "and trains exactly as planned.",
+    .description =
+        "Give a model and a number of bytes. Plimsoll plans every byte before the run, shows the plan, "
+        "and trains exactly as planned.",
     .commands = commands,
     .sections = sections,
 };
@@ -116,14 +119,15 @@ static int overview(FILE *to)
 int main(int argc, char **argv)
 {
     if (argc < 2) return overview(stderr);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return overview(stdout);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+        return overview(stdout);
     if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
     struct nearest near = nearest_begin(argv[1]);
     for (int i = 0; subcommands[i]; i++) {
         if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);
         if (!subcommands[i]->hidden) nearest_offer(&near, subcommands[i]->command->name);
     }
-    fprintf(stderr, "plimsoll: unknown command '%s'; %s%s\n", argv[1], near.best ? "did you mean " : "see plimsoll --help",
-            near.best ? near.best : "");
+    fprintf(stderr, "plimsoll: unknown command '%s'; %s%s\n", argv[1],
+            near.best ? "did you mean " : "see plimsoll --help", near.best ? near.best : "");
     return 2;
 }

@@ -48,11 +48,19 @@ static void put_step(struct json_writer *w, const struct train_event *e)
 static void put_fields(struct json_writer *w, struct train_log *log, const struct train_event *e)
 {
     switch (e->kind) {
-    case TRAIN_PLANNED: put_plan(w, log, e); break;
-    case TRAIN_STEP: put_step(w, e); break;
-    case TRAIN_NOTE: json_str(w, "text", e->text); break;
+    case TRAIN_PLANNED:
+        put_plan(w, log, e);
+        break;
+    case TRAIN_STEP:
+        put_step(w, e);
+        break;
+    case TRAIN_NOTE:
+        json_str(w, "text", e->text);
+        break;
     case TRAIN_RESUMED:
-    case TRAIN_SAVED: json_str(w, "path", e->text); break;
+    case TRAIN_SAVED:
+        json_str(w, "path", e->text);
+        break;
     case TRAIN_EVAL:
         json_double(w, "loss", e->loss);
         json_double(w, "perplexity", exp(e->loss));
@@ -103,7 +111,8 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     struct strbuf line = STRBUF_INIT;
     char used[BYTES_TEXT], budget[BYTES_TEXT], left[32];
     int room = (int)(sizeof log->losses / sizeof *log->losses);
-    if (log->nlosses == room) memmove(log->losses, log->losses + 1, sizeof log->losses - sizeof *log->losses), log->nlosses--;
+    if (log->nlosses == room)
+        memmove(log->losses, log->losses + 1, sizeof log->losses - sizeof *log->losses), log->nlosses--;
     log->losses[log->nlosses++] = e->loss;
     if (log->bar) {
         strbuf_addf(&line, "\r\033[K");
@@ -112,7 +121,8 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     }
     strbuf_addf(&line, "step %lld/%lld  loss %.4f  ", (long long)e->step, (long long)e->steps, e->loss);
     int from = log->nlosses > 16 ? log->nlosses - 16 : 0;
-    if (log->bar) table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
+    if (log->bar)
+        table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
     strbuf_addf(&line, "%.0f tok/s  %s of %s", e->tokens_per_s, bytes_format(used, (uint64_t)e->used),
                 bytes_format(budget, (uint64_t)e->budget));
     if (e->status != MEMORY_NORMAL) strbuf_addf(&line, " (%s)", memory_status_name(e->status));
@@ -129,10 +139,11 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
     const struct knobs *k = &e->plan->knobs;
     fprintf(log->people, "%s%s %s of %s: micro-batch %lld x %lld, recompute %s, loss in %d, state on %s%s\n",
             log->bar && e->kind == TRAIN_REPLANNED ? "\r\033[K" : "",
-            e->kind == TRAIN_REPLANNED ? "re-planned" : "planned", bytes_format(total, (uint64_t)e->plan->total),
-            bytes_format(budget, (uint64_t)e->budget), (long long)k->micro_batch, (long long)k->accumulation,
-            knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks, tier_name((enum tier)k->state_tier),
-            k->optimizer_in_backward ? ", optimizer in backward" : "");
+            e->kind == TRAIN_REPLANNED ? "re-planned" : "planned",
+            bytes_format(total, (uint64_t)e->plan->total), bytes_format(budget, (uint64_t)e->budget),
+            (long long)k->micro_batch, (long long)k->accumulation,
+            knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
+            tier_name((enum tier)k->state_tier), k->optimizer_in_backward ? ", optimizer in backward" : "");
 }
 
 static void tell_end(struct train_log *log, const struct train_event *e)
@@ -148,23 +159,36 @@ static void tell_people(struct train_log *log, const struct train_event *e)
     const char *clear = log->bar ? "\r\033[K" : "";
     switch (e->kind) {
     case TRAIN_PLANNED:
-    case TRAIN_REPLANNED: tell_plan(log, e); break;
-    case TRAIN_STEP: draw_step(log, e); break;
-    case TRAIN_NOTE: fprintf(log->people, "%s\n", e->text); break;
-    case TRAIN_RESUMED: fprintf(log->people, "going on after step %lld from %s\n", (long long)e->step, e->text); break;
-    case TRAIN_SAVED: fprintf(log->people, "%ssaved %s\n", clear, e->text); break;
-    case TRAIN_EVAL:
-        fprintf(log->people, "%sevaluation after step %lld: loss %.4f, perplexity %.2f\n", clear, (long long)e->step,
-                e->loss, exp(e->loss));
+    case TRAIN_REPLANNED:
+        tell_plan(log, e);
         break;
-    case TRAIN_ENDED: tell_end(log, e); break;
+    case TRAIN_STEP:
+        draw_step(log, e);
+        break;
+    case TRAIN_NOTE:
+        fprintf(log->people, "%s\n", e->text);
+        break;
+    case TRAIN_RESUMED:
+        fprintf(log->people, "going on after step %lld from %s\n", (long long)e->step, e->text);
+        break;
+    case TRAIN_SAVED:
+        fprintf(log->people, "%ssaved %s\n", clear, e->text);
+        break;
+    case TRAIN_EVAL:
+        fprintf(log->people, "%sevaluation after step %lld: loss %.4f, perplexity %.2f\n", clear,
+                (long long)e->step, e->loss, exp(e->loss));
+        break;
+    case TRAIN_ENDED:
+        tell_end(log, e);
+        break;
     }
 }
 
 void train_log_hear(void *arg, const struct train_event *event)
 {
     struct train_log *log = arg;
-    bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every && event->step != event->steps;
+    bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every &&
+                event->step != event->steps;
     if (rare) return;
     if (log->json) write_json(log, event);
     if (log->people) tell_people(log, event);

@@ -14,7 +14,8 @@
 /* The stream of random numbers that sampling draws from. */
 #define SAMPLE_STREAM UINT64_C(0x73616d706c65)
 
-enum plim_status sampling_check(const struct sampling *s, struct plim_error *err) {
+enum plim_status sampling_check(const struct sampling *s, struct plim_error *err)
+{
     if (!(s->temperature >= 0 && s->temperature <= 1000))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "temperature %g: write a number from 0 (always the likeliest) to 1000",
@@ -27,12 +28,11 @@ enum plim_status sampling_check(const struct sampling *s, struct plim_error *err
     return PLIM_OK;
 }
 
-int64_t sampler_bytes(int64_t vocab) {
-    return vocab * (int64_t)(sizeof(int32_t) + sizeof(float));
-}
+int64_t sampler_bytes(int64_t vocab) { return vocab * (int64_t)(sizeof(int32_t) + sizeof(float)); }
 
 enum plim_status sampler_init(struct sampler *s, int64_t vocab, const struct sampling *sampling,
-                              struct plim_error *err) {
+                              struct plim_error *err)
+{
     enum plim_status status = sampling_check(sampling, err);
     if (status != PLIM_OK) return status;
     *s = (struct sampler){.sampling = *sampling, .vocab = (int32_t)vocab};
@@ -43,24 +43,28 @@ enum plim_status sampler_init(struct sampler *s, int64_t vocab, const struct sam
     return plim_fail(err, PLIM_NO_MEMORY, "out of memory for %lld candidates", (long long)vocab);
 }
 
-void sampler_release(struct sampler *s) {
+void sampler_release(struct sampler *s)
+{
     free(s->heap);
     free(s->weight);
     s->heap = NULL, s->weight = NULL;
 }
 
-static int32_t likeliest(const float *logits, int32_t vocab) {
+static int32_t likeliest(const float *logits, int32_t vocab)
+{
     int32_t best = 0;
     for (int32_t i = 1; i < vocab; i++)
         if (logits[i] > logits[best]) best = i;
     return best;
 }
 
-static bool before(const struct sampler *s, int32_t a, int32_t b) {
+static bool before(const struct sampler *s, int32_t a, int32_t b)
+{
     return s->weight[a] != s->weight[b] ? s->weight[a] > s->weight[b] : a < b;
 }
 
-static void sift(struct sampler *s, int32_t at, int32_t n) {
+static void sift(struct sampler *s, int32_t at, int32_t n)
+{
     int32_t moving = s->heap[at];
     for (int32_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && before(s, s->heap[child + 1], s->heap[child])) child++;
@@ -71,7 +75,8 @@ static void sift(struct sampler *s, int32_t at, int32_t n) {
 }
 
 /* Takes the likeliest of the first n off and puts it at n - 1. */
-static int32_t take(struct sampler *s, int32_t n) {
+static int32_t take(struct sampler *s, int32_t n)
+{
     int32_t top = s->heap[0];
     s->heap[0] = s->heap[n - 1];
     sift(s, 0, n - 1);
@@ -80,7 +85,8 @@ static int32_t take(struct sampler *s, int32_t n) {
 }
 
 /* How many of the likeliest stay, and the sum of their weights. */
-static int32_t keep(struct sampler *s, double *total) {
+static int32_t keep(struct sampler *s, double *total)
+{
     int32_t n = s->vocab, kept = 0;
     int32_t most = s->sampling.top_k > 0 && s->sampling.top_k < n ? (int32_t)s->sampling.top_k : n;
     double share = s->sampling.top_p > 0 ? s->sampling.top_p : 1, sum = 0, whole = 0;
@@ -99,7 +105,8 @@ static int32_t keep(struct sampler *s, double *total) {
     return kept;
 }
 
-static int32_t draw_all(const struct sampler *s, double u) {
+static int32_t draw_all(const struct sampler *s, double u)
+{
     double total = 0, sum = 0;
     int32_t last = 0;
     for (int32_t i = 0; i < s->vocab; i++) total += (double)s->weight[i];
@@ -111,7 +118,8 @@ static int32_t draw_all(const struct sampler *s, double u) {
     return last;
 }
 
-static int32_t draw_kept(struct sampler *s, double u) {
+static int32_t draw_kept(struct sampler *s, double u)
+{
     double total, sum = 0;
     int32_t kept = keep(s, &total), token = s->heap[s->vocab - 1];
     for (int32_t i = 0; i < kept; i++) {
@@ -121,7 +129,8 @@ static int32_t draw_kept(struct sampler *s, double u) {
     return token;
 }
 
-int32_t sampler_draw(struct sampler *s, const float *logits, uint64_t step) {
+int32_t sampler_draw(struct sampler *s, const float *logits, uint64_t step)
+{
     const struct sampling *o = &s->sampling;
     int32_t best = likeliest(logits, s->vocab);
     if (o->temperature <= 0) return best;

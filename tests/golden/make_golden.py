@@ -289,14 +289,16 @@ def packed_case(root, model, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)))
-    root = parser.parse_args().out
+    parser.add_argument("--seed", type=int, default=0, help="other weights and tokens, for a live comparison")
+    args = parser.parse_args()
+    root = args.out
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     models = {}
-    for seed, (name, case) in enumerate(CASES.items()):
+    for seed, (name, case) in enumerate(CASES.items(), args.seed):
         torch.manual_seed(seed)
         models[name] = plain_case(root, name, case, 1000 + seed)
-    packed_case(root, models["llama-tied"], 2000)
+    packed_case(root, models["llama-tied"], 2000 + args.seed)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@
 #include <cmocka.h>
 
 #define FP32_TOLERANCE 1e-5
-/* PyTorch's bf16 error is one draw of rounding; ours is another. */
-#define BF16_SLACK 1.25
+/* PyTorch's bf16 error is one draw of rounding and ours is another: a single small tensor may come out a few times
+ * worse, one model a little worse, all models together not at all. */
+#define BF16_SLACK        1.25
+#define BF16_TENSOR_SLACK 3.0
 
 struct golden {
     char model[512];
@@ -153,7 +155,13 @@ static void check_logits(const char *name, enum precision precision)
     golden_close(&g);
 }
 
-static void check_gradients(const char *name, enum precision precision)
+/* Squared errors, ours and PyTorch's, summed over gradients. */
+struct error_sum {
+    double ours, torch;
+    int count;
+};
+
+static void check_gradients(const char *name, enum precision precision, struct error_sum *all)
 {
     struct golden g;
     struct model_rig rig;
@@ -175,7 +183,7 @@ static void check_gradients(const char *name, enum precision precision)
         double error = error_of(&rig, &g, i, param, key, &torch);
         if (precision == PRECISION_F32) check_error(name, key, error, torch, precision);
         /* One tensor is one draw; all of them together are the comparison. */
-        if (precision != PRECISION_F32 && error > 2 * torch)
+        if (precision != PRECISION_F32 && error > BF16_TENSOR_SLACK * torch)
             fail_msg("%s: %s: %.3g, torch %.3g", name, key, error, torch);
         sum_ours += error * error, sum_torch += torch * torch, n++;
         if (error > worst) worst = error;
@@ -185,6 +193,7 @@ static void check_gradients(const char *name, enum precision precision)
         check_error(name, "all gradients", sqrt(sum_ours / n), sqrt(sum_torch / n), precision);
     print_message("# %s: worst gradient error %.2e, rms %.2e (torch bf16 %.2e)\n", name, worst,
                   sqrt(sum_ours / n), sqrt(sum_torch / n));
+    all->ours += sum_ours, all->torch += sum_torch, all->count += n;
     rig_close(&rig);
     golden_close(&g);
 }
@@ -234,13 +243,18 @@ static void test_logits_bf16(void **state)
 static void test_gradients_fp32(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_F32);
+    struct error_sum all = {0};
+    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_F32, &all);
 }
 
 static void test_gradients_bf16(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_BF16);
+    struct error_sum all = {0};
+    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_BF16, &all);
+    print_message("# all %d gradients in bf16: rms error %.3e, PyTorch's %.3e\n", all.count,
+                  sqrt(all.ours / all.count), sqrt(all.torch / all.count));
+    assert_true(all.ours <= all.torch);
 }
 
 static void test_ten_steps(void **state)

@@ -12,9 +12,7 @@
  */
 #include "device/cpu/gemm_block.h"
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* A tile under way. */
 struct tile {
@@ -27,12 +25,14 @@ struct tile {
 
 /* ---- add and bias ---- */
 
-static void widen(float *dst, const void *src, enum dtype type, int64_t at, int n) {
+static void widen(float *dst, const void *src, enum dtype type, int64_t at, int n)
+{
     dtype_convert(dst, DT_F32, (const char *)src + at * (int64_t)dtype_size(type), type, n);
 }
 
 /* extra[cols] = add + bias for one row of a tile; at least one of the two is there. */
-static void find_extra(const struct gemm *g, const struct tile *t, int row, float *extra) {
+static void find_extra(const struct gemm *g, const struct tile *t, int row, float *extra)
+{
     if (!g->add) {
         memcpy(extra, t->bias, (size_t)t->cols * sizeof *extra);
         return;
@@ -41,12 +41,14 @@ static void find_extra(const struct gemm *g, const struct tile *t, int row, floa
     for (int j = 0; j < t->cols; j++) extra[j] += t->bias[j];
 }
 
-static void start_tile(const struct gemm *g, const struct tile *t, float *value, int64_t ld) {
+static void start_tile(const struct gemm *g, const struct tile *t, float *value, int64_t ld)
+{
     for (int r = 0; r < t->rows; r++) find_extra(g, t, r, value + r * ld);
 }
 
 /* C = round(value + (add + bias)), value's rows nr apart. */
-static void finish_tile(const struct gemm_block *block, const struct tile *t, float *value) {
+static void finish_tile(const struct gemm_block *block, const struct tile *t, float *value)
+{
     const struct gemm *g = block->g;
     uint16_t *c = (uint16_t *)g->c + t->m * g->c_rs + t->n;
     int nr = block->kernel->nr;
@@ -63,14 +65,15 @@ static void finish_tile(const struct gemm_block *block, const struct tile *t, fl
         dtype_convert(c, g->c_type, value + r * nr, DT_F32, t->cols);
 }
 
-static void copy_tile(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int rows, int cols) {
+static void copy_tile(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int rows, int cols)
+{
     for (int r = 0; r < rows; r++, dst += dst_ld, src += src_ld) memcpy(dst, src, (size_t)cols * sizeof *dst);
 }
 
 /* ---- one tile ---- */
 
-static void run(const struct gemm_block *block, const struct tile *t, float *c, int64_t ldc,
-                bool accumulate) {
+static void run(const struct gemm_block *block, const struct tile *t, float *c, int64_t ldc, bool accumulate)
+{
     if (t->packed) {
         block->kernel->run(t->a, t->b, block->depth, c, ldc, t->rows, accumulate);
     } else {
@@ -78,7 +81,8 @@ static void run(const struct gemm_block *block, const struct tile *t, float *c, 
     }
 }
 
-static void tile_in_c(const struct gemm_block *block, const struct tile *t) {
+static void tile_in_c(const struct gemm_block *block, const struct tile *t)
+{
     const struct gemm *g = block->g;
     float *c = (float *)g->c + t->m * g->c_rs + t->n;
     if (block->k == 0 && (g->bias || (g->add && g->add != g->c))) {
@@ -88,7 +92,8 @@ static void tile_in_c(const struct gemm_block *block, const struct tile *t) {
 }
 
 /* F32 C, but it ends inside the tile. */
-static void tile_at_edge(const struct gemm_block *block, const struct tile *t) {
+static void tile_at_edge(const struct gemm_block *block, const struct tile *t)
+{
     const struct gemm *g = block->g;
     int nr = block->kernel->nr;
     _Alignas(64) float tile[GEMM_MAX_MR * GEMM_MAX_NR] = {0};
@@ -102,19 +107,21 @@ static void tile_at_edge(const struct gemm_block *block, const struct tile *t) {
     copy_tile(c, g->c_rs, tile, nr, t->rows, t->cols);
 }
 
-/* Narrow C: the value lives in sums, or in no place at all when this block of k is the only one. */
-static void tile_narrow(const struct gemm_block *block, const struct tile *t, float *sums) {
+/* The last block of k for a whole tile of a bf16 C, where the kernel can finish a tile itself. */
+static inline void tile_rounded(const struct gemm_block *block, const struct tile *t, const float *sums)
+{
     const struct gemm *g = block->g;
+    int64_t at = t->m * g->c_rs + t->n;
+    block->kernel->run_round(t->a, t->b, block->depth, block->k == 0 ? NULL : sums,
+                             g->add ? (const uint16_t *)g->add + at : NULL, g->bias ? t->bias : NULL,
+                             (uint16_t *)g->c + at, g->c_rs);
+}
+
+/* Narrow C: the value lives in sums, or in no place at all when this block of k is the only one. */
+static void tile_narrow(const struct gemm_block *block, const struct tile *t, float *sums)
+{
     const struct gemm_kernel *kernel = block->kernel;
-    bool first = block->k == 0, last = block->k + block->depth >= g->k;
-    bool whole = t->cols == kernel->nr && t->rows == kernel->mr;
-    if (last && whole && kernel->run_round && g->c_type == DT_BF16 && t->packed) {
-        int64_t at = t->m * g->c_rs + t->n;
-        kernel->run_round(t->a, t->b, block->depth, first ? NULL : sums,
-                          g->add ? (const uint16_t *)g->add + at : NULL, g->bias ? t->bias : NULL,
-                          (uint16_t *)g->c + at, g->c_rs);
-        return;
-    }
+    bool first = block->k == 0, last = block->k + block->depth >= block->g->k;
     _Alignas(64) float stack[GEMM_MAX_MR * GEMM_MAX_NR];
     float *value = sums ? sums : stack;
     run(block, t, value, kernel->nr, !first);
@@ -124,7 +131,8 @@ static void tile_narrow(const struct gemm_block *block, const struct tile *t, fl
 /* ---- the block ---- */
 
 /* Panel j of B: packed by the caller, or in place; a panel that is not whole is packed here. */
-static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t) {
+static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t)
+{
     const struct gemm *g = block->g;
     const struct gemm_kernel *kernel = block->kernel;
     int64_t size = (int64_t)dtype_size(kernel->type), line = j * kernel->nr;
@@ -143,17 +151,20 @@ static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t
 }
 
 /* `bytes` of the panel of B after this one, which nobody has touched since it was packed. */
-static inline void prefetch_next(const char *at, int64_t bytes) {
+static inline void prefetch_next(const char *at, int64_t bytes)
+{
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
-void gemm_block_multiply(const struct gemm_block *block) {
+void gemm_block_multiply(const struct gemm_block *block)
+{
     const struct gemm_kernel *kernel = block->kernel;
     int64_t size = (int64_t)dtype_size(kernel->type);
     int64_t a_step = gemm_panel(kernel, kernel->mr, block->depth) * size;
     int64_t b_step = gemm_panel(kernel, kernel->nr, block->depth) * size;
     int64_t share = b_step * kernel->mr / (block->rows + kernel->mr) + 64; /* to prefetch with each tile */
-    bool f32 = block->g->c_type == DT_F32;
+    bool f32 = block->g->c_type == DT_F32, last = block->k + block->depth >= block->g->k;
+    bool rounded = kernel->run_round && block->g->c_type == DT_BF16 && last;
     float *sums = block->sums;
     struct tile t = {0};
     for (int64_t j = 0; j * kernel->nr < block->cols; j++) {
@@ -165,7 +176,11 @@ void gemm_block_multiply(const struct gemm_block *block) {
             t.rows = (int)least(kernel->mr, block->rows - i);
             if (t.packed) prefetch_next(next, share);
             if (!f32) {
-                tile_narrow(block, &t, sums);
+                if (rounded && t.packed && t.cols == kernel->nr && t.rows == kernel->mr) {
+                    tile_rounded(block, &t, sums);
+                } else {
+                    tile_narrow(block, &t, sums);
+                }
                 if (sums) sums += kernel->mr * kernel->nr;
             } else if (t.cols == kernel->nr) {
                 tile_in_c(block, &t);

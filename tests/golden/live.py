@@ -1,0 +1,22 @@
+#!/usr/bin/env python3
+"""Live parity: fresh random models from the PyTorch that is installed, compared as the golden ones are.
+
+Skips itself where torch is not installed; PYTHON_WITH_TORCH names another interpreter that has it."""
+# run-tests: timeout=600, not=asan, not=tsan
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+python = os.environ.get("PYTHON_WITH_TORCH", sys.executable)
+if subprocess.run([python, "-c", "import torch, transformers, safetensors"], capture_output=True).returncode:
+    print("torch or transformers is not installed for", python)
+    sys.exit(77)
+here = os.path.dirname(os.path.abspath(__file__))
+seed = int(os.environ.get("LIVE_SEED", random.randrange(1, 10**6)))
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([python, os.path.join(here, "make_golden.py"), "--out", folder, "--seed", str(seed)], check=True)
+    print(f"# seed {seed}", flush=True)
+    program = os.path.join(os.environ["BUILD_DIR"], "tests", "golden", "test_parity")
+    sys.exit(subprocess.run([program], env={**os.environ, "GOLDEN_DIR": folder}).returncode)
