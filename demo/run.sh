@@ -54,8 +54,8 @@ awk -v plan="$(field planned_peak)" -v ledger="$(field ledger_peak)" -v rss="$(f
     }'
 
 title "4. What it has learned"
-ask() { "$plimsoll" generate "$out" --prompt "$1" --max-tokens 110 --temperature 0.4 --echo --budget 16MiB "$2" | fold -s -w 100; }
-printf '%s$ plimsoll generate %s --prompt "A load line " --max-tokens 110 --temperature 0.4 --echo --budget 16MiB%s\n' \
+ask() { "$plimsoll" generate "$out" --prompt "$1" --max-tokens 110 --temperature 0.3 --echo --budget 16MiB "$2" | fold -s -w 100; }
+printf '%s$ plimsoll generate %s --prompt "A load line " --max-tokens 110 --temperature 0.3 --echo --budget 16MiB%s\n' \
     "$bold" "$out" "$plain"
 ask "A load line " --quiet
 printf '\n'

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#include <sys/auxv.h>
 #elif defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -163,10 +164,46 @@ static void write_f16(void *dst, const float *src, int64_t n)
 
 static void write_f32(void *dst, const float *src, int64_t n) { memcpy(dst, src, (size_t)n * 4); }
 
+#if defined(__aarch64__)
+#if defined(__clang__)
+#define BF16_CODE __attribute__((target("bf16")))
+#else
+#define BF16_CODE __attribute__((target("+bf16")))
+#endif
+
+/* bfcvtn rounds as f32_to_bf16 does. */
+BF16_CODE static int64_t write_bfcvt(uint16_t *dst, const float *src, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint16x8_t x;
+        __asm__("bfcvtn %0.4h, %1.4s\nbfcvtn2 %0.8h, %2.4s"
+                : "=&w"(x)
+                : "w"(vld1q_f32(src + i)), "w"(vld1q_f32(src + i + 4)));
+        vst1q_u16(dst + i, x);
+    }
+    return i;
+}
+
+static bool has_bfcvt(void)
+{
+    const unsigned long hwcap2_bf16 = 1ul << 14;
+    return (getauxval(AT_HWCAP2) & hwcap2_bf16) != 0;
+}
+#else
+static int64_t write_bfcvt(uint16_t *dst, const float *src, int64_t n)
+{
+    (void)dst, (void)src, (void)n;
+    return 0;
+}
+
+static bool has_bfcvt(void) { return false; }
+#endif
+
 static void write_bf16(void *dst, const float *src, int64_t n)
 {
     uint16_t *to = dst;
-    for (int64_t i = 0; i < n; i++) to[i] = f32_to_bf16(src[i]);
+    for (int64_t i = has_bfcvt() ? write_bfcvt(to, src, n) : 0; i < n; i++) to[i] = f32_to_bf16(src[i]);
 }
 
 static void write_f64(void *dst, const float *src, int64_t n)

@@ -59,8 +59,8 @@ static void test_every_half(void **state)
     }
 }
 
-/* Between neighbours: below the middle, the middle (to even), above the middle. 0x7bff's upper neighbour would be
- * 65536: from the middle on it is infinity. */
+/* Between neighbours: below the middle, the middle (to even), above the middle. The upper neighbour of 0x7bff
+ * would be 65536: from the middle on it is infinity. */
 static void test_half_midpoints(void **state)
 {
     (void)state;
@@ -144,7 +144,34 @@ static void test_convert(void **state)
     }
 }
 
-/* Just off a midpoint by less than fp32 can tell: rounding through fp32 would land on the midpoint and go wrong. */
+/* The block converter, which may use the machine's instructions, against the scalar functions: every half,
+ * and random fp32 bits with all the NaNs, infinities and subnormals among them. */
+static void test_convert_bits(void **state)
+{
+    (void)state;
+    enum { COUNT = 65536 };
+    float *wide = malloc(COUNT * sizeof *wide);
+    uint16_t *half = malloc(COUNT * sizeof *half);
+    uint64_t seed = 21;
+    assert_true(wide && half);
+    for (int i = 0; i < COUNT; i++) half[i] = (uint16_t)i;
+    dtype_convert(wide, DT_F32, half, DT_F16, COUNT);
+    for (int i = 0; i < COUNT; i++) assert_int_equal(bits_of(wide[i]), bits_of(f16_to_f32((uint16_t)i)));
+    for (int turn = 0; turn < 16; turn++) {
+        for (int i = 0; i < COUNT; i++) {
+            uint32_t bits = next_random(&seed);
+            wide[i] = float_of(turn & 1 ? bits : (bits & 0x8fffffffu) | 0x30000000u); /* or near the halves */
+        }
+        dtype_convert(half, DT_BF16, wide, DT_F32, COUNT);
+        for (int i = 0; i < COUNT; i++) assert_int_equal(half[i], f32_to_bf16(wide[i]));
+        dtype_convert(half, DT_F16, wide, DT_F32, COUNT);
+        for (int i = 0; i < COUNT; i++) assert_int_equal(half[i], f32_to_f16(wide[i]));
+    }
+    free(wide);
+    free(half);
+}
+
+/* Just off a midpoint by less than fp32 can tell: rounding through fp32 would land on it and go wrong. */
 static void test_one_rounding(void **state)
 {
     (void)state;
@@ -227,8 +254,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_half),   cmocka_unit_test(test_half_midpoints),
         cmocka_unit_test(test_every_bf16),   cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_one_rounding), cmocka_unit_test(test_in_place),
-        cmocka_unit_test(test_master),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_convert_bits), cmocka_unit_test(test_one_rounding),
+        cmocka_unit_test(test_in_place),     cmocka_unit_test(test_master),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Matrix multiply against a double-precision reference, and its promises bit for bit: the result depends neither
- * on the thread count, nor on where K is split over accumulating calls, nor on the rows and columns around an
- * element. The program runs itself once more for every lower instruction level of the machine. */
+/* Matrix multiply against a double-precision reference, and its promises bit for bit: the result depends
+ * neither on the thread count, nor on where K is split over accumulating calls, nor on the rows and columns
+ * around an element. The program runs itself once more for every lower instruction level of the machine. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -150,7 +150,8 @@ static void check_element(const struct trial *t, const struct data *d, const dou
     if (!(fabs(got - want) <= bound)) fail_at(t, m, n, got, want);
 }
 
-/* Every element of C against double sums, and the padding columns against what was there. */
+/* C against double sums (of a large problem every seventh row: all places in a tile), and the padding columns
+ * against what was there. */
 static void check(const struct trial *t, const struct data *d)
 {
     const struct gemm *g = &d->g;
@@ -163,8 +164,10 @@ static void check(const struct trial *t, const struct data *d)
     for (int64_t i = 0; i < t->n * t->k; i++) {
         b[i] = get(g->b, t->type, i / t->k * g->b_cs + i % t->k * g->b_rs);
     }
+    int64_t step = t->m * t->n * t->k > 20000000 ? 7 : 1;
     for (int64_t m = 0; m < t->m; m++) {
-        for (int64_t n = 0; n < t->n; n++) check_element(t, d, a + m * t->k, b + n * t->k, m, n);
+        for (int64_t n = 0; n < t->n && m % step == 0; n++)
+            check_element(t, d, a + m * t->k, b + n * t->k, m, n);
         for (int64_t n = t->n; n < g->c_rs; n++) {
             double was = get(d->c_before, t->c_type, m * g->c_rs + n);
             if (get(g->c, t->c_type, m * g->c_rs + n) != was) fail_at(t, m, n, get(g->c, t->c_type, n), was);
@@ -230,16 +233,17 @@ static void test_blocks(void **state)
     }
 }
 
-/* So large that the shared panel is packed in several rounds, over columns and over k. */
+/* So large that the shared panel is packed in several rounds: over columns and k; over rows and k with
+ * running sums that stay. */
 static void test_rounds(void **state)
 {
     (void)state;
     struct trial f32 = {.m = 80, .n = 1031, .k = 1640, .type = DT_F32, .c_type = DT_F32, .exact = true};
     f32.add = f32.in_place = f32.a_turned = true;
-    try_one(&f32, 3);
-    struct trial bf16 = {.m = 50, .n = 60, .k = 24000, .type = DT_BF16, .c_type = DT_BF16};
+    try_one(&f32, 4);
+    struct trial bf16 = {.m = 300, .n = 121, .k = 18000, .type = DT_BF16, .c_type = DT_BF16, .exact = true};
     bf16.bias = bf16.b_turned = true;
-    try_one(&bf16, 4);
+    for (uint32_t seed = 0; seed < MAX_TEAM; seed++) try_one(&bf16, seed);
 }
 
 static void same_bits(const struct data *d, const void *want, const char *what)

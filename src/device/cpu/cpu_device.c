@@ -43,6 +43,9 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
 };
 
 /* The arena is one reservation; what is inside it, by tensor class, is the plan's business. */
+/* Below this there is no point in starting. */
+#define LEAST_ADDRESSES ((size_t)64 << 20)
+
 static const char *const ledger_classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
 
 struct cpu {
@@ -159,7 +162,11 @@ enum plim_status device_cpu_open(int threads, struct device **out, struct plim_e
     ledger_init(&cpu->ledger, tier_name(TIER_DEVICE), LEDGER_UNLIMITED, ledger_classes,
                 DEVICE_LEDGER_CLASSES);
     dev->ledger = &cpu->ledger;
-    status = arena_reserve(&cpu->arena, dev->facts.memory_bytes, dev->ledger, DEVICE_LEDGER_ARENA, err);
+    /* Addresses cost nothing, but some processes have few of them (sanitizers, ulimit -v): then fewer will do. */
+    for (size_t most = dev->facts.memory_bytes; most >= LEAST_ADDRESSES; most /= 2) {
+        status = arena_reserve(&cpu->arena, most, dev->ledger, DEVICE_LEDGER_ARENA, err);
+        if (status == PLIM_OK) break;
+    }
     if (status == PLIM_OK) *out = dev;
 out:
     if (status != PLIM_OK) cpu_close(dev);

@@ -18,9 +18,9 @@
  * rows of a round are so few that every task's sums stay until its last range of k.
  *
  * Invariants (with those of gemm.h)
- *  1. cut_problem depends on shapes, types and the thread count alone; gemm_workspace and gemm_run both use it.
- *  2. However a problem is cut, an element of C is made from the same sums in the same order (gemm_block.c): the
- *     cut cannot be seen in the result.
+ *  1. cut_problem depends on shapes, types and the thread count alone; gemm_workspace and gemm_run use it.
+ *  2. However a problem is cut, an element of C is made from the same sums in the same order (gemm_block.c):
+ *     the cut cannot be seen in the result.
  */
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_block.h"
@@ -41,12 +41,12 @@ enum {
 struct cut {
     const struct gemm_kernel *kernel;
     bool share_a;
-    int64_t mc, nc; /* rows and columns of C that one task makes */
-    int64_t m_round, n_round,
-        k_round;    /* what one round covers; k_round: a multiple of GEMM_KC, or all of k */
-    bool sums;      /* there are running sums: C is narrow and k has several blocks */
-    bool sums_stay; /* one set per task of a round, not per worker: k has several rounds */
-    int64_t sets;   /* of running sums */
+    int64_t mc, nc;           /* rows and columns of C that one task makes */
+    int64_t m_round, n_round; /* rows and columns of C that one round covers */
+    int64_t k_round;          /* and its range of k: a multiple of GEMM_KC, or all of k */
+    bool sums;                /* there are running sums: C is narrow and k has several blocks */
+    bool sums_stay;           /* one set per task of a round, not per worker: k has several rounds */
+    int64_t sets;             /* of running sums */
     size_t shared_bytes, own_bytes, sum_bytes; /* own: per worker; sum: per set */
 };
 
@@ -101,7 +101,7 @@ static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, i
     int64_t size = (int64_t)dtype_size(kernel->type), line = least(k, GEMM_KC) * size;
     int64_t fit = SHARED_BYTES / size / k; /* columns of B that fit with all of k */
     cut->mc = even_piece(m, OWN_BYTES / line, kernel->mr, m > threads * kernel->mr ? threads : 1);
-    if (fit >= least(n, ENOUGH_COLUMNS)) {
+    if (fit >= least(round_up(n, kernel->nr), ENOUGH_COLUMNS)) {
         cut->n_round = even_piece(n, fit, kernel->nr, 1);
         cut->k_round = k;
     } else {
@@ -242,7 +242,7 @@ static void run_block(const struct job *job, struct gemm_block *block, char *own
     } while (block->k < job->k1);
 }
 
-/* One item: one block of C. Where B is read in place, one panel at a time: its lines are read from end to end. */
+/* One item: one block of C. Where B is read in place, one panel at a time: lines are read from end to end. */
 static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct job *job = arg;

@@ -5,12 +5,15 @@
  * A and B share a dtype (F32, BF16 or F16); C is that dtype or F32; accumulation is always in fp32.
  *
  * Invariants
- *  1. Work is cut over M and N only, never over K, and K is summed in blocks of GEMM_KC in increasing order
- *     with one rounding into the fp32 running value per block. So the result does not depend on the thread
- *     count, and for an F32 C, one call over K equals two accumulating calls over a split of K at a multiple
- *     of GEMM_KC, bit for bit.
- *  2. When C is narrower than fp32 it is rounded once, after all of K (the running sum lives in workspace).
- *  3. No allocation: the caller brings gemm_workspace() bytes.
+ *  1. Work is cut over M and N only, never over K, and K is summed in blocks of GEMM_KC in increasing order,
+ *     each block from zero, with one rounding into the fp32 running value per block. An F32 C is that running
+ *     value and starts as R + bias. So the result does not depend on the thread count, and for an F32 C, one
+ *     call over K equals two accumulating calls over a split of K at a multiple of GEMM_KC, bit for bit.
+ *  2. When C is narrower than fp32 it is rounded once, after all of K (the running sum lives in workspace),
+ *     from sum + (R + bias).
+ *  3. An element of C depends on its row of A, its column of B, its R and its bias alone: computing some rows
+ *     or columns in a call of their own (a chunked loss, one token) gives the same bits.
+ *  4. No allocation: the caller brings gemm_workspace() bytes.
  */
 #ifndef PLIM_DEVICE_CPU_GEMM_H
 #define PLIM_DEVICE_CPU_GEMM_H
@@ -33,11 +36,12 @@ struct gemm {
     enum dtype ab_type; /* of A and B */
     enum dtype c_type;  /* of C: F32 or ab_type */
     const void *bias;   /* [N] of dtype ab_type, or NULL */
-    const void *add;    /* R [M,N] of dtype c_type, row stride c_rs; may equal c; or NULL. `add == c` is C += */
+    const void *add;    /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
 };
 
-/* Bytes of scratch for this problem with that many threads (64-byte aligned memory expected). Pure. Bounded:
- * a few MiB per thread whatever the problem, except the packed panel of B shared by all. */
+/* Bytes of scratch for this problem with that many threads (64-byte aligned memory expected). Pure. Bounded
+ * whatever the problem: about 4 MiB shared by all and 1.2 MiB per thread at most, less for small ones. Not
+ * monotone: a smaller problem may be cut differently and need more, so ask for every shape that will run. */
 size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
 
 void gemm_run(const struct gemm *g, void *workspace, struct threads *team);

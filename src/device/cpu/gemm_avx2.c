@@ -10,7 +10,8 @@
 
 enum { MR = 6, NR = 16 };
 
-AVX2_CODE INLINE void put(float *c, __m256 x, bool accumulate) {
+AVX2_CODE INLINE void put(float *c, __m256 x, bool accumulate)
+{
     _mm256_storeu_ps(c, accumulate ? _mm256_add_ps(_mm256_loadu_ps(c), x) : x);
 }
 
@@ -32,7 +33,8 @@ AVX2_CODE INLINE void put(float *c, __m256 x, bool accumulate) {
     }
 
 AVX2_CODE INLINE void multiply(const float *a, const float *b, int64_t k, float *c, int64_t ldc, int rows,
-                               bool accumulate) {
+                               bool accumulate)
+{
     __m256 s[2 * MR];
     EACH_ROW(ZERO)
     EACH_ROW(FETCH)
@@ -45,7 +47,8 @@ AVX2_CODE INLINE void multiply(const float *a, const float *b, int64_t k, float 
 
 #define MULTIPLY(rows)                                                                                       \
     AVX2_CODE static void multiply_##rows(const float *a, const float *b, int64_t k, float *c, int64_t ldc,  \
-                                          bool accumulate) {                                                 \
+                                          bool accumulate)                                                   \
+    {                                                                                                        \
         multiply(a, b, k, c, ldc, rows, accumulate);                                                         \
     }
 MULTIPLY(1)
@@ -55,7 +58,8 @@ MULTIPLY(4)
 MULTIPLY(5)
 MULTIPLY(6)
 
-static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate) {
+static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
+{
     static void (*const by_rows[])(const float *, const float *, int64_t, float *, int64_t, bool) = {
         multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6,
     };
@@ -63,7 +67,8 @@ static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, 
 }
 
 /* The plain rule, compiled for these instructions. */
-AVX2_CODE static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols) {
+AVX2_CODE static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
+{
     for (int m = 0; m < rows; m++, c += ldc, tile += NR) {
         for (int n = 0; n < cols; n++) c[n] = f32_to_bf16(tile[n]);
     }

@@ -15,7 +15,8 @@
 
 enum { MR = 14, NR = 32 };
 
-F32_CODE INLINE void put(float *c, __m512 x, bool accumulate) {
+F32_CODE INLINE void put(float *c, __m512 x, bool accumulate)
+{
     _mm512_storeu_ps(c, accumulate ? _mm512_add_ps(_mm512_loadu_ps(c), x) : x);
 }
 
@@ -48,7 +49,8 @@ F32_CODE INLINE void put(float *c, __m512 x, bool accumulate) {
     }
 
 F32_CODE INLINE void f32_multiply(const float *a, const float *b, int64_t k, float *c, int64_t ldc, int rows,
-                                  bool accumulate) {
+                                  bool accumulate)
+{
     __m512 s[2 * MR];
     EACH_ROW(BEGIN)
     for (int64_t i = 0; i < k; i++, a += MR, b += NR) {
@@ -60,7 +62,8 @@ F32_CODE INLINE void f32_multiply(const float *a, const float *b, int64_t k, flo
 
 /* Two k to a step. */
 BF16_CODE INLINE void bf16_multiply(const uint16_t *a, const uint16_t *b, int64_t k, float *c, int64_t ldc,
-                                    int rows, bool accumulate) {
+                                    int rows, bool accumulate)
+{
     __m512 s[2 * MR];
     EACH_ROW(BEGIN)
     for (int64_t i = 0; i < k; i += 2, a += 2 * MR, b += 2 * NR) {
@@ -74,7 +77,8 @@ BF16_CODE INLINE void bf16_multiply(const uint16_t *a, const uint16_t *b, int64_
 typedef void few_rows(const void *a, const void *b, int64_t k, float *c, int64_t ldc, bool accumulate);
 #define ROWS(code, kind, rows)                                                                               \
     code static void kind##_##rows(const void *a, const void *b, int64_t k, float *c, int64_t ldc,           \
-                                   bool accumulate) {                                                        \
+                                   bool accumulate)                                                          \
+    {                                                                                                        \
         kind##_multiply(a, b, k, c, ldc, rows, accumulate);                                                  \
     }
 ROWS(F32_CODE, f32, 1)
@@ -92,7 +96,8 @@ enum { SIZES = 5 };
 static const int sizes[SIZES] = {1, 2, 4, 8, MR};
 
 static void run_by_size(few_rows *const kernels[SIZES], const void *a, const void *b, int64_t k, float *c,
-                        int64_t ldc, int rows, bool accumulate) {
+                        int64_t ldc, int rows, bool accumulate)
+{
     int i = 0;
     while (sizes[i] < rows) i++;
     if (sizes[i] == rows) {
@@ -106,20 +111,22 @@ static void run_by_size(few_rows *const kernels[SIZES], const void *a, const voi
     }
 }
 
-static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
-                    bool accumulate) {
+static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
+{
     static few_rows *const kernels[SIZES] = {f32_1, f32_2, f32_4, f32_8, f32_14};
     run_by_size(kernels, a, b, k, c, ldc, rows, accumulate);
 }
 
 static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
-                     bool accumulate) {
+                     bool accumulate)
+{
     static few_rows *const kernels[SIZES] = {bf16_1, bf16_2, bf16_4, bf16_8, bf16_14};
     run_by_size(kernels, a, b, k, c, ldc, rows, accumulate);
 }
 
 /* The plain rule, compiled for these instructions. */
-F32_CODE static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols) {
+F32_CODE static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
+{
     for (int m = 0; m < rows; m++, c += ldc, tile += NR) {
         for (int n = 0; n < cols; n++) c[n] = f32_to_bf16(tile[n]);
     }

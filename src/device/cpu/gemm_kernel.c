@@ -21,22 +21,22 @@ static const struct {
 #endif
 };
 
-const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type) {
+const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type)
+{
     return type == DT_BF16 ? kernels[level].bf16 : kernels[level].f32;
 }
 
-int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k) {
+int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k)
+{
     return (k + kernel->kg - 1) / kernel->kg * kernel->kg * width;
 }
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Convert `count` runs of `len` elements, `step` apart and each with element stride `unit`, to rows of `ld`.
- */
+/* Convert `count` runs of `len` elements, `step` apart and with element stride `unit`, to rows of `ld`. */
 static void convert_runs(void *dst, enum dtype dst_type, int64_t ld, const char *src, enum dtype src_type,
-                         int64_t step, int64_t unit, int64_t count, int64_t len) {
+                         int64_t step, int64_t unit, int64_t count, int64_t len)
+{
     size_t to = dtype_size(dst_type), from = dtype_size(src_type);
     for (int64_t i = 0; i < count; i++) {
         char *out = (char *)dst + (size_t)(i * ld) * to;
@@ -51,15 +51,15 @@ static void convert_runs(void *dst, enum dtype dst_type, int64_t ld, const char 
     }
 }
 
-enum { BLOCK_LINES = 96, BLOCK_K = 64 }; /* 96 is a multiple of most panel widths; see pack_converted */
+enum { BLOCK_LINES = 96, BLOCK_K = 64 }; /* 24 KiB of stack; 96 is a multiple of most panel widths */
 
 static void pack_converted(const struct gemm_kernel *kernel, gemm_pack *pack, int width, char *dst,
                            int64_t stride, const char *src, enum dtype src_type, int64_t ls, int64_t ks,
-                           int64_t lines, int64_t k) {
+                           int64_t lines, int64_t k)
+{
     _Alignas(64) float block[BLOCK_LINES * BLOCK_K];
     int64_t from = (int64_t)dtype_size(src_type), to = (int64_t)dtype_size(kernel->type);
-    int64_t most =
-        BLOCK_LINES / width * width; /* whole panels, so that a panel is packed by one call per k */
+    int64_t most = BLOCK_LINES / width * width; /* whole panels: none is packed by two calls */
     for (int64_t l = 0; l < lines; l += most) {
         int64_t nl = least(most, lines - l);
         for (int64_t i = 0; i < k; i += BLOCK_K) {
@@ -78,12 +78,16 @@ static void pack_converted(const struct gemm_kernel *kernel, gemm_pack *pack, in
 }
 
 void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, const void *src,
-                    enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k) {
+                    enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k)
+{
     int width = side_a ? kernel->mr : kernel->nr;
     gemm_pack *pack = side_a ? kernel->pack_a : kernel->pack_b;
+    gemm_pack *rounding = side_a ? kernel->round_a : kernel->round_b;
     int64_t stride = gemm_panel(kernel, width, k);
     if (src_type == kernel->type) {
         pack(dst, stride, src, ls, ks, lines, k);
+    } else if (src_type == DT_F32 && rounding) {
+        rounding(dst, stride, src, ls, ks, lines, k);
     } else {
         pack_converted(kernel, pack, width, dst, stride, src, src_type, ls, ks, lines, k);
     }

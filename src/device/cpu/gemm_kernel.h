@@ -12,9 +12,8 @@
  *
  * Invariants
  *  1. run() starts its sums at zero, adds products in increasing k, and adds the sum to C once: the value of
- * an element depends on its two lines and k alone, whatever `rows` and whatever the other lines hold.
- *  2. Panels are only written by pack functions and only read by run(); both know the layout, nobody else
- * does.
+ *     an element depends on its two lines and k alone, whatever `rows` and whatever the other lines hold.
+ *  2. Panels are only written by pack functions and only read by kernels; nobody else knows the layout.
  */
 #ifndef PLIM_DEVICE_CPU_GEMM_KERNEL_H
 #define PLIM_DEVICE_CPU_GEMM_KERNEL_H
@@ -48,8 +47,7 @@ typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, i
 typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, const uint16_t *add,
                              const float *bias, uint16_t *c, int64_t ldc);
 
-/* As gemm_tile, for few rows and an unpacked B: nr lines of the kernel's type, contiguous over k, ls apart.
- */
+/* As gemm_tile, for few rows and a B in place: nr lines of the kernel's type, contiguous over k, ls apart. */
 typedef void gemm_few(const void *a, const void *b, int64_t ls, int64_t k, float *c, int64_t ldc, int rows,
                       bool accumulate);
 
@@ -58,6 +56,7 @@ struct gemm_kernel {
     int mr, nr, kg;
     enum dtype type; /* of packed elements: F32 or BF16 */
     gemm_pack *pack_a, *pack_b;
+    gemm_pack *round_a, *round_b; /* optional, bf16 kernels: from an fp32 source, rounded on the way */
     gemm_tile *run;
     gemm_round *round;
     gemm_tile_round *run_round; /* optional: run and round in one, without the detour through memory */
@@ -73,8 +72,7 @@ extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
 extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16;
 #endif
 
-/* The kernel for arithmetic in `type` (F32, BF16, F16) at a level; the machine's own level with cpu_level().
- */
+/* The kernel for arithmetic in `type` (F32, BF16, F16) at a level that cpu_has(). */
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type);
 
 /* Elements of a panel of `width` lines over k. */

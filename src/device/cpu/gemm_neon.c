@@ -6,8 +6,8 @@
 /* clang-format off */
 #define FM(c, a, lane, b) "fmla v" #c ".4s, v" #b ".4s, v" #a ".s[" #lane "]\n"
 
-/* One column vector of B against the eight rows, lanes of two A registers: rows r of column vector j accumulate
- * in v(8 + 3r + j). */
+/* One column vector of B against the eight rows, lanes of two A registers: row r of column vector j
+ * accumulates in v(8 + 3r + j). */
 #define FM_LOW0(a, b)  FM(8, a, 0, b)  FM(11, a, 1, b) FM(14, a, 2, b) FM(17, a, 3, b)
 #define FM_HIGH0(a, b) FM(20, a, 0, b) FM(23, a, 1, b) FM(26, a, 2, b) FM(29, a, 3, b)
 #define FM_LOW1(a, b)  FM(9, a, 0, b)  FM(12, a, 1, b) FM(15, a, 2, b) FM(18, a, 3, b)
@@ -16,7 +16,8 @@
 #define FM_HIGH2(a, b) FM(22, a, 0, b) FM(25, a, 1, b) FM(28, a, 2, b) FM(31, a, 3, b)
 /* clang-format on */
 
-static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_t ldc, bool accumulate) {
+static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_t ldc, bool accumulate)
+{
     int64_t n = k;
     ACCUMULATORS;
     gemm_prefetch_tile(c, ldc);
@@ -59,8 +60,8 @@ static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_
     }
 }
 
-static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
-                    bool accumulate) {
+static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
+{
     float tile[GEMM_NEON_MR * GEMM_NEON_NR];
     if (rows == GEMM_NEON_MR) {
         f32_8x12(a, b, k, c, ldc, accumulate);
@@ -70,7 +71,8 @@ static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t l
     }
 }
 
-static void round_plain(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols) {
+static void round_plain(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
+{
     gemm_round_plain(c, ldc, tile, GEMM_NEON_NR, rows, cols);
 }
 

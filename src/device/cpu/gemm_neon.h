@@ -27,6 +27,7 @@
 enum { GEMM_NEON_MR = 8, GEMM_NEON_NR = 12 };
 
 gemm_pack gemm_neon_f32_pack_a, gemm_neon_f32_pack_b, gemm_neon_bf16_pack_a, gemm_neon_bf16_pack_b;
+gemm_pack gemm_neon_bf16_round_a, gemm_neon_bf16_round_b;
 gemm_few gemm_neon_f32_few, gemm_neon_bf16_few;
 
 /* ---- assembly: the tile of C fills v8..v31, operands pass through v0..v7 ---- */
@@ -38,10 +39,10 @@ gemm_few gemm_neon_f32_few, gemm_neon_bf16_few;
     ACC(6, v14);  ACC(7, v15);  ACC(8, v16);  ACC(9, v17);  ACC(10, v18); ACC(11, v19); \
     ACC(12, v20); ACC(13, v21); ACC(14, v22); ACC(15, v23); ACC(16, v24); ACC(17, v25); \
     ACC(18, v26); ACC(19, v27); ACC(20, v28); ACC(21, v29); ACC(22, v30); ACC(23, v31)
-#define ACCUMULATOR_OUTPUTS                                                                                    \
-    "=w"(c0), "=w"(c1), "=w"(c2), "=w"(c3), "=w"(c4), "=w"(c5), "=w"(c6), "=w"(c7), "=w"(c8), "=w"(c9),        \
-        "=w"(c10), "=w"(c11), "=w"(c12), "=w"(c13), "=w"(c14), "=w"(c15), "=w"(c16), "=w"(c17), "=w"(c18),     \
-        "=w"(c19), "=w"(c20), "=w"(c21), "=w"(c22), "=w"(c23)
+#define ACCUMULATOR_OUTPUTS                                                           \
+    "=w"(c0), "=w"(c1), "=w"(c2), "=w"(c3), "=w"(c4), "=w"(c5), "=w"(c6), "=w"(c7),       \
+    "=w"(c8), "=w"(c9), "=w"(c10), "=w"(c11), "=w"(c12), "=w"(c13), "=w"(c14), "=w"(c15), \
+    "=w"(c16), "=w"(c17), "=w"(c18), "=w"(c19), "=w"(c20), "=w"(c21), "=w"(c22), "=w"(c23)
 
 #define ZERO(i) "movi v" #i ".4s, #0\n"
 #define ZERO_ALL                                                                      \
@@ -59,14 +60,16 @@ gemm_few gemm_neon_f32_few, gemm_neon_bf16_few;
 #define GEMM_PUT(p, x) vst1q_f32(p, accumulate ? vaddq_f32(vld1q_f32(p), x) : (x))
 
 static inline __attribute__((always_inline)) float *
-gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z, bool accumulate) {
+gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z, bool accumulate)
+{
     GEMM_PUT(c, x);
     GEMM_PUT(c + 4, y);
     GEMM_PUT(c + 8, z);
     return c + ldc;
 }
 
-static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int rows, bool accumulate) {
+static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int rows, bool accumulate)
+{
     for (int r = 0; r < rows; r++, tile += GEMM_NEON_NR) {
         c = gemm_put_row(c, ldc, vld1q_f32(tile), vld1q_f32(tile + 4), vld1q_f32(tile + 8), accumulate);
     }
@@ -78,15 +81,33 @@ static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int r
 static inline __attribute__((always_inline)) float *gemm_put_pair(float *c, int64_t ldc, float32x4_t x0,
                                                                   float32x4_t x1, float32x4_t x2,
                                                                   float32x4_t x3, float32x4_t x4,
-                                                                  float32x4_t x5, bool accumulate) {
+                                                                  float32x4_t x5, bool accumulate)
+{
     c = gemm_put_row(c, ldc, GEMM_JOIN(vzip1q_f64, x0, x1), GEMM_JOIN(vzip1q_f64, x2, x3),
                      GEMM_JOIN(vzip1q_f64, x4, x5), accumulate);
     return gemm_put_row(c, ldc, GEMM_JOIN(vzip2q_f64, x0, x1), GEMM_JOIN(vzip2q_f64, x2, x3),
                         GEMM_JOIN(vzip2q_f64, x4, x5), accumulate);
 }
 
+/* Four, or two times four, fp32 rounded to bf16. */
+GEMM_BF16_CODE static inline __attribute__((always_inline)) uint16x4_t gemm_bfcvt(float32x4_t x)
+{
+    uint16x4_t y;
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(y) : "w"(x));
+    return y;
+}
+
+GEMM_BF16_CODE static inline __attribute__((always_inline)) uint16x8_t gemm_bfcvt2(float32x4_t x,
+                                                                                   float32x4_t y)
+{
+    uint16x8_t z = vcombine_u16(gemm_bfcvt(x), vdup_n_u16(0));
+    __asm__("bfcvtn2 %0.8h, %1.4s" : "+w"(z) : "w"(y));
+    return z;
+}
+
 /* A tile beside C is near; C itself may be far away. */
-static inline void gemm_prefetch_tile(const float *c, int64_t ldc) {
+static inline void gemm_prefetch_tile(const float *c, int64_t ldc)
+{
     if (ldc == GEMM_NEON_NR) return;
     for (int m = 0; m < GEMM_NEON_MR; m++) {
         __builtin_prefetch(c + m * ldc, 1, 3);

@@ -15,42 +15,45 @@
  * and column pair j accumulates in v(8 + 6r + j). Two steps per turn of the loop. Uses a, b and n of the
  * function. */
 /* clang-format off */
-#define BF16_LOOP                                                                                               \
-    __asm__ volatile(                                                                                           \
-        LD(0, a, 0) LD(4, b, 0) LD(1, a, 16) LD(2, a, 32) LD(3, a, 48) LD(5, b, 16) LD(6, b, 32) LD(7, b, 48)   \
-        ZERO_ALL STEP(2) "b.lt 2f\n"                                                                            \
-        ".p2align 6\n"                                                                                          \
-        "1:\n"                                                                                                  \
-        MM(26, 3, 4) MM(8, 0, 4) MM(20, 2, 4) MM(14, 1, 4) LD(4, b, 64)                                         \
-        MM(9, 0, 5) MM(10, 0, 6) MM(15, 1, 5) MM(11, 0, 7) MM(21, 2, 5) MM(27, 3, 5)                            \
-        MM(16, 1, 6) MM(22, 2, 6) MM(28, 3, 6) LD(5, b, 80)                                                     \
-        MM(17, 1, 7) MM(23, 2, 7) MM(29, 3, 7) MM(12, 0, 4) LD(7, b, 112) LD(6, b, 96)                          \
-        MM(24, 2, 4) MM(30, 3, 4) MM(18, 1, 4) LD(4, b, 128)                                                    \
-        MM(19, 1, 5) LD(1, a, 80) MM(13, 0, 5) MM(25, 2, 5) LD(0, a, 64) LD(2, a, 96)                           \
-        MM(31, 3, 5) LD(3, a, 112) LD(5, b, 144)                                                                \
-        MM(21, 2, 7) MM(8, 0, 6) MM(14, 1, 6) MM(20, 2, 6) MM(26, 3, 6) MM(15, 1, 7) MM(27, 3, 7) LD(6, b, 160) \
-        MM(30, 3, 6) MM(9, 0, 7) LD(7, b, 176)                                                                  \
-        MM(10, 0, 4) MM(22, 2, 4) MM(16, 1, 4) MM(17, 1, 5) MM(28, 3, 4) LD(4, b, 192)                          \
-        MM(11, 0, 5) MM(23, 2, 5) MM(29, 3, 5) LD(5, b, 208)                                                    \
-        MM(19, 1, 7) MM(24, 2, 6) MM(12, 0, 6) MM(18, 1, 6) LD(6, b, 224)                                       \
-        MM(13, 0, 7) LD(0, a, 128) LD(1, a, 144) MM(25, 2, 7) LD(2, a, 160) MM(31, 3, 7) LD(3, a, 176)          \
-        ADD(a, 128) LD(7, b, 240) ADD(b, 192) STEP(2) "b.ge 1b\n"                                               \
-        "2:\n"                                                                                                  \
-        "tbz %[n], #0, 3f\n"                                                                                    \
-        MM(8, 0, 4) MM(14, 1, 4) MM(20, 2, 4) MM(26, 3, 4) LD(4, b, 64)                                         \
-        MM(9, 0, 5) MM(15, 1, 5) MM(21, 2, 5) MM(27, 3, 5) LD(5, b, 80)                                         \
-        MM(10, 0, 6) MM(16, 1, 6) MM(22, 2, 6) MM(28, 3, 6)                                                     \
-        MM(11, 0, 7) MM(17, 1, 7) MM(23, 2, 7) MM(29, 3, 7)                                                     \
-        MM(12, 0, 4) MM(18, 1, 4) MM(24, 2, 4) MM(30, 3, 4)                                                     \
-        MM(13, 0, 5) MM(19, 1, 5) MM(25, 2, 5) MM(31, 3, 5)                                                     \
-        "3:\n"                                                                                                  \
-        : ACCUMULATOR_OUTPUTS, [a] "+r"(a), [b] "+r"(b), [n] "+r"(n)                                            \
-        :                                                                                                       \
+#define BF16_LOOP                                                                                          \
+    __asm__ volatile(                                                                                      \
+        LD(0, a, 0) LD(4, b, 0) LD(1, a, 16) LD(2, a, 32) LD(3, a, 48) LD(5, b, 16)                        \
+        LD(6, b, 32) LD(7, b, 48)                                                                          \
+        ZERO_ALL STEP(2) "b.lt 2f\n"                                                                       \
+        ".p2align 6\n"                                                                                     \
+        "1:\n"                                                                                             \
+        MM(26, 3, 4) MM(8, 0, 4) MM(20, 2, 4) MM(14, 1, 4) LD(4, b, 64)                                    \
+        MM(9, 0, 5) MM(10, 0, 6) MM(15, 1, 5) MM(11, 0, 7) MM(21, 2, 5) MM(27, 3, 5)                       \
+        MM(16, 1, 6) MM(22, 2, 6) MM(28, 3, 6) LD(5, b, 80)                                                \
+        MM(17, 1, 7) MM(23, 2, 7) MM(29, 3, 7) MM(12, 0, 4) LD(7, b, 112) LD(6, b, 96)                     \
+        MM(24, 2, 4) MM(30, 3, 4) MM(18, 1, 4) LD(4, b, 128)                                               \
+        MM(19, 1, 5) LD(1, a, 80) MM(13, 0, 5) MM(25, 2, 5) LD(0, a, 64) LD(2, a, 96)                      \
+        MM(31, 3, 5) LD(3, a, 112) LD(5, b, 144)                                                           \
+        MM(21, 2, 7) MM(8, 0, 6) MM(14, 1, 6) MM(20, 2, 6) MM(26, 3, 6) MM(15, 1, 7) MM(27, 3, 7)          \
+        LD(6, b, 160)                                                                                      \
+        MM(30, 3, 6) MM(9, 0, 7) LD(7, b, 176)                                                             \
+        MM(10, 0, 4) MM(22, 2, 4) MM(16, 1, 4) MM(17, 1, 5) MM(28, 3, 4) LD(4, b, 192)                     \
+        MM(11, 0, 5) MM(23, 2, 5) MM(29, 3, 5) LD(5, b, 208)                                               \
+        MM(19, 1, 7) MM(24, 2, 6) MM(12, 0, 6) MM(18, 1, 6) LD(6, b, 224)                                  \
+        MM(13, 0, 7) LD(0, a, 128) LD(1, a, 144) MM(25, 2, 7) LD(2, a, 160) MM(31, 3, 7) LD(3, a, 176)     \
+        ADD(a, 128) LD(7, b, 240) ADD(b, 192) STEP(2) "b.ge 1b\n"                                          \
+        "2:\n"                                                                                             \
+        "tbz %[n], #0, 3f\n"                                                                               \
+        MM(8, 0, 4) MM(14, 1, 4) MM(20, 2, 4) MM(26, 3, 4) LD(4, b, 64)                                    \
+        MM(9, 0, 5) MM(15, 1, 5) MM(21, 2, 5) MM(27, 3, 5) LD(5, b, 80)                                    \
+        MM(10, 0, 6) MM(16, 1, 6) MM(22, 2, 6) MM(28, 3, 6)                                                \
+        MM(11, 0, 7) MM(17, 1, 7) MM(23, 2, 7) MM(29, 3, 7)                                                \
+        MM(12, 0, 4) MM(18, 1, 4) MM(24, 2, 4) MM(30, 3, 4)                                                \
+        MM(13, 0, 5) MM(19, 1, 5) MM(25, 2, 5) MM(31, 3, 5)                                                \
+        "3:\n"                                                                                             \
+        : ACCUMULATOR_OUTPUTS, [a] "+r"(a), [b] "+r"(b), [n] "+r"(n)                                       \
+        :                                                                                                  \
         : OPERAND_REGISTERS, "cc", "memory")
 /* clang-format on */
 
 GEMM_BF16_CODE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64_t k, float *c, int64_t ldc,
-                                     bool accumulate) {
+                                     bool accumulate)
+{
     int64_t n = (k + 3) / 4;
     ACCUMULATORS;
     gemm_prefetch_tile(c, ldc);
@@ -67,22 +70,11 @@ GEMM_BF16_CODE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64
     }
 }
 
-GEMM_BF16_CODE INLINE uint16x4_t bfcvtn(float32x4_t x) {
-    uint16x4_t y;
-    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(y) : "w"(x));
-    return y;
-}
-
-GEMM_BF16_CODE INLINE uint16x8_t bfcvtn2(float32x4_t x, float32x4_t y) {
-    uint16x8_t z = vcombine_u16(bfcvtn(x), vdup_n_u16(0));
-    __asm__("bfcvtn2 %0.8h, %1.4s" : "+w"(z) : "w"(y));
-    return z;
-}
-
 GEMM_BF16_CODE INLINE uint16_t *round_row(uint16_t *c, int64_t ldc, float32x4_t x, float32x4_t y,
-                                          float32x4_t z) {
-    vst1q_u16(c, bfcvtn2(x, y));
-    vst1_u16(c + 8, bfcvtn(z));
+                                          float32x4_t z)
+{
+    vst1q_u16(c, gemm_bfcvt2(x, y));
+    vst1_u16(c + 8, gemm_bfcvt(z));
     return c + ldc;
 }
 
@@ -96,7 +88,8 @@ struct extras {
 
 /* One row of twelve: complete it, round it, store it. */
 GEMM_BF16_CODE INLINE uint16_t *finish_row(uint16_t *c, int64_t ldc, float32x4_t x, float32x4_t y,
-                                           float32x4_t z, struct extras *e) {
+                                           float32x4_t z, struct extras *e)
+{
     if (e->sums) {
         x = vaddq_f32(vld1q_f32(e->sums), x);
         y = vaddq_f32(vld1q_f32(e->sums + 4), y);
@@ -120,7 +113,8 @@ GEMM_BF16_CODE INLINE uint16_t *finish_row(uint16_t *c, int64_t ldc, float32x4_t
 /* Two rows from six 2x2 blocks. */
 GEMM_BF16_CODE INLINE uint16_t *finish_pair(uint16_t *c, int64_t ldc, float32x4_t x0, float32x4_t x1,
                                             float32x4_t x2, float32x4_t x3, float32x4_t x4, float32x4_t x5,
-                                            struct extras *e) {
+                                            struct extras *e)
+{
     c = finish_row(c, ldc, GEMM_JOIN(vzip1q_f64, x0, x1), GEMM_JOIN(vzip1q_f64, x2, x3),
                    GEMM_JOIN(vzip1q_f64, x4, x5), e);
     return finish_row(c, ldc, GEMM_JOIN(vzip2q_f64, x0, x1), GEMM_JOIN(vzip2q_f64, x2, x3),
@@ -134,7 +128,8 @@ GEMM_BF16_CODE INLINE uint16_t *finish_pair(uint16_t *c, int64_t ldc, float32x4_
     finish_pair(c, ldc, c18, c19, c20, c21, c22, c23, e)
 
 GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_t k, const float *sums,
-                                          const uint16_t *add, const float *bias, uint16_t *c, int64_t ldc) {
+                                          const uint16_t *add, const float *bias, uint16_t *c, int64_t ldc)
+{
     const uint16_t *a = ap, *b = bp;
     int64_t n = (k + 3) / 4;
     ACCUMULATORS;
@@ -154,7 +149,8 @@ GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_
 }
 
 static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
-                     bool accumulate) {
+                     bool accumulate)
+{
     float tile[GEMM_NEON_MR * GEMM_NEON_NR];
     if (rows == GEMM_NEON_MR) {
         bf16_8x12(a, b, k, c, ldc, accumulate);
@@ -164,7 +160,8 @@ static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t 
     }
 }
 
-GEMM_BF16_CODE static void round_bfcvt(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols) {
+GEMM_BF16_CODE static void round_bfcvt(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
+{
     if (cols < GEMM_NEON_NR) {
         gemm_round_plain(c, ldc, tile, GEMM_NEON_NR, rows, cols);
         return;
@@ -182,6 +179,8 @@ const struct gemm_kernel gemm_neon_bf16 = {
     .type = DT_BF16,
     .pack_a = gemm_neon_bf16_pack_a,
     .pack_b = gemm_neon_bf16_pack_b,
+    .round_a = gemm_neon_bf16_round_a,
+    .round_b = gemm_neon_bf16_round_b,
     .run = bf16_run,
     .round = round_bfcvt,
     .run_round = bf16_run_round,

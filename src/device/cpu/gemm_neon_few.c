@@ -15,7 +15,8 @@ enum { MR = GEMM_NEON_MR, NR = GEMM_NEON_NR };
 
 /* ---- fp32: four k of four lines are transposed, then multiplied by lanes of A (one to four rows) ---- */
 
-INLINE void f32_four_k(float32x4_t *s, int rows, int j, const float *a, const float *b, int64_t ls) {
+INLINE void f32_four_k(float32x4_t *s, int rows, int j, const float *a, const float *b, int64_t ls)
+{
     float32x4_t r0 = vld1q_f32(b), r1 = vld1q_f32(b + ls), r2 = vld1q_f32(b + 2 * ls),
                 r3 = vld1q_f32(b + 3 * ls);
     float32x4_t t0 = vtrn1q_f32(r0, r1), t1 = vtrn2q_f32(r0, r1);
@@ -31,7 +32,8 @@ INLINE void f32_four_k(float32x4_t *s, int rows, int j, const float *a, const fl
     }
 }
 
-INLINE void f32_one_k(float32x4_t *s, int rows, const float *a, const float *b, int64_t ls) {
+INLINE void f32_one_k(float32x4_t *s, int rows, const float *a, const float *b, int64_t ls)
+{
     float line[NR];
     for (int l = 0; l < NR; l++) line[l] = b[l * ls];
     for (int r = 0; r < rows; r++) {
@@ -39,7 +41,8 @@ INLINE void f32_one_k(float32x4_t *s, int rows, const float *a, const float *b, 
     }
 }
 
-INLINE void f32_few(const float *a, const float *b, int64_t ls, int64_t k, float *tile, int rows) {
+INLINE void f32_few(const float *a, const float *b, int64_t ls, int64_t k, float *tile, int rows)
+{
     float32x4_t s[4 * 3] = {{0}};
     int64_t i = 0;
     for (; i + 4 <= k; i += 4, a += 4 * MR) {
@@ -50,7 +53,8 @@ INLINE void f32_few(const float *a, const float *b, int64_t ls, int64_t k, float
 }
 
 void gemm_neon_f32_few(const void *a, const void *b, int64_t ls, int64_t k, float *c, int64_t ldc, int rows,
-                       bool accumulate) {
+                       bool accumulate)
+{
     float tile[MR * NR];
     if (rows == 1) {
         f32_few(a, b, ls, k, tile, 1);
@@ -64,13 +68,15 @@ void gemm_neon_f32_few(const void *a, const void *b, int64_t ls, int64_t k, floa
 
 /* ---- bf16: eight k of two lines are two operands of bfmmla ---- */
 
-GEMM_BF16_CODE INLINE float32x4_t bfmmla(float32x4_t sum, uint16x8_t a, uint16x8_t b) {
+GEMM_BF16_CODE INLINE float32x4_t bfmmla(float32x4_t sum, uint16x8_t a, uint16x8_t b)
+{
     __asm__("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
     return sum;
 }
 
 GEMM_BF16_CODE INLINE void bf16_eight_k(float32x4_t *s, int pairs, const uint16_t *a, const uint16_t *b,
-                                        int64_t ls, bool both) {
+                                        int64_t ls, bool both)
+{
     for (int j = 0; j < 6; j++, b += 2 * ls) {
         uint64x2_t x = vreinterpretq_u64_u16(vld1q_u16(b)), y = vreinterpretq_u64_u16(vld1q_u16(b + ls));
         uint16x8_t first = vreinterpretq_u16_u64(vzip1q_u64(x, y));
@@ -84,7 +90,8 @@ GEMM_BF16_CODE INLINE void bf16_eight_k(float32x4_t *s, int pairs, const uint16_
 }
 
 GEMM_BF16_CODE INLINE void bf16_few(const uint16_t *a, const uint16_t *b, int64_t ls, int64_t k, float *tile,
-                                    int pairs) {
+                                    int pairs)
+{
     float32x4_t s[2 * 6] = {{0}};
     int64_t i = 0;
     for (; i + 8 <= k; i += 8, a += 8 * MR) {
@@ -102,7 +109,8 @@ GEMM_BF16_CODE INLINE void bf16_few(const uint16_t *a, const uint16_t *b, int64_
 }
 
 GEMM_BF16_CODE void gemm_neon_bf16_few(const void *a, const void *b, int64_t ls, int64_t k, float *c,
-                                       int64_t ldc, int rows, bool accumulate) {
+                                       int64_t ldc, int rows, bool accumulate)
+{
     float tile[MR * NR];
     if (rows <= 2) {
         bf16_few(a, b, ls, k, tile, 1);

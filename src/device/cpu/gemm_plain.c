@@ -4,12 +4,11 @@
 
 enum { MR = 4, NR = 8 };
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src, int64_t ls, int64_t ks,
-                         int64_t lines, int64_t k) {
+                         int64_t lines, int64_t k)
+{
     for (int64_t first = 0; first < lines; first += width, dst += stride) {
         int64_t here = least(width, lines - first);
         for (int64_t i = 0; i < k; i++) {
@@ -22,7 +21,8 @@ void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src
 }
 
 void gemm_pack_bf16_plain(uint16_t *dst, int64_t stride, int width, int kg, const uint16_t *src, int64_t ls,
-                          int64_t ks, int64_t lines, int64_t k) {
+                          int64_t ks, int64_t lines, int64_t k)
+{
     int64_t padded = (k + kg - 1) / kg * kg;
     for (int64_t first = 0; first < lines; first += width, dst += stride) {
         for (int64_t i = 0; i < padded; i++) {
@@ -35,23 +35,27 @@ void gemm_pack_bf16_plain(uint16_t *dst, int64_t stride, int width, int kg, cons
     }
 }
 
-void gemm_round_plain(uint16_t *c, int64_t ldc, const float *tile, int nr, int rows, int cols) {
+void gemm_round_plain(uint16_t *c, int64_t ldc, const float *tile, int nr, int rows, int cols)
+{
     for (int m = 0; m < rows; m++, c += ldc, tile += nr) {
         for (int n = 0; n < cols; n++) c[n] = f32_to_bf16(tile[n]);
     }
 }
 
 static void pack_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                   int64_t k) {
+                   int64_t k)
+{
     gemm_pack_f32_plain(dst, stride, MR, src, ls, ks, lines, k);
 }
 
 static void pack_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                   int64_t k) {
+                   int64_t k)
+{
     gemm_pack_f32_plain(dst, stride, NR, src, ls, ks, lines, k);
 }
 
-static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate) {
+static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
+{
     const float *ap = a, *bp = b;
     float sum[MR][NR] = {{0}};
     for (int64_t i = 0; i < k; i++, ap += MR, bp += NR) {
@@ -64,7 +68,8 @@ static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, 
     }
 }
 
-static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols) {
+static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
+{
     gemm_round_plain(c, ldc, tile, NR, rows, cols);
 }
 

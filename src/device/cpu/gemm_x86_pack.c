@@ -13,18 +13,18 @@
 
 enum { MOST_LINES = 32 };
 
-INLINE int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-INLINE __m128 load_cells(const char *at) {
+INLINE __m128 load_cells(const char *at)
+{
     return _mm_castsi128_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
 }
 
 /* ---- lines strided, k contiguous: cells[k][line] from lines[line][k] ---- */
 
 /* Four cells of each of four lines. */
-INLINE void turn_4x4(float *dst, int width, const char *const line[4], int64_t at) {
+INLINE void turn_4x4(float *dst, int width, const char *const line[4], int64_t at)
+{
     __m128 r0 = load_cells(line[0] + at), r1 = load_cells(line[1] + at);
     __m128 r2 = load_cells(line[2] + at), r3 = load_cells(line[3] + at);
     _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
@@ -35,7 +35,8 @@ INLINE void turn_4x4(float *dst, int width, const char *const line[4], int64_t a
 }
 
 /* Four cells of each of two lines. */
-INLINE void turn_2x4(float *dst, int width, const char *const line[2], int64_t at) {
+INLINE void turn_2x4(float *dst, int width, const char *const line[2], int64_t at)
+{
     __m128 r0 = load_cells(line[0] + at), r1 = load_cells(line[1] + at);
     __m128 low = _mm_unpacklo_ps(r0, r1), high = _mm_unpackhi_ps(r0, r1);
     _mm_storel_pi((__m64 *)(void *)dst, low);
@@ -45,8 +46,8 @@ INLINE void turn_2x4(float *dst, int width, const char *const line[2], int64_t a
 }
 
 /* One panel; ls in bytes. Returns how many cells of each line were packed: a multiple of four. */
-INLINE int64_t panel_along_k(float *dst, int width, const char *src, int64_t ls, int64_t lines,
-                             int64_t cells) {
+INLINE int64_t panel_along_k(float *dst, int width, const char *src, int64_t ls, int64_t lines, int64_t cells)
+{
     const char *line[MOST_LINES];
     int64_t i = 0;
     for (int l = 0; l < width; l++) line[l] = src + least(l, lines - 1) * ls;
@@ -61,7 +62,8 @@ INLINE int64_t panel_along_k(float *dst, int width, const char *src, int64_t ls,
 /* ---- fp32 ---- */
 
 INLINE void f32_along_lines(float *dst, int64_t stride, int width, const float *src, int64_t ks,
-                            int64_t lines, int64_t k) {
+                            int64_t lines, int64_t k)
+{
     int64_t whole = lines / width * width;
     for (int64_t i = 0; i < k; i += 4) {
         int64_t stop = least(i + 4, k);
@@ -75,7 +77,8 @@ INLINE void f32_along_lines(float *dst, int64_t stride, int width, const float *
 }
 
 INLINE void f32_along_k(float *dst, int64_t stride, int width, const float *src, int64_t ls, int64_t lines,
-                        int64_t k) {
+                        int64_t k)
+{
     for (int64_t l = 0; l < lines; l += width, dst += stride) {
         int64_t here = least(width, lines - l);
         const float *from = src + l * ls;
@@ -85,7 +88,8 @@ INLINE void f32_along_k(float *dst, int64_t stride, int width, const float *src,
 }
 
 INLINE void f32_pack(void *dst, int64_t stride, int width, const void *src, int64_t ls, int64_t ks,
-                     int64_t lines, int64_t k) {
+                     int64_t lines, int64_t k)
+{
     if (ls == 1) {
         f32_along_lines(dst, stride, width, src, ks, lines, k);
     } else if (ks == 1) {
@@ -97,7 +101,8 @@ INLINE void f32_pack(void *dst, int64_t stride, int width, const void *src, int6
 
 #define F32_PACK(width)                                                                                      \
     void gemm_x86_f32_pack_##width(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks,       \
-                                   int64_t lines, int64_t k) {                                               \
+                                   int64_t lines, int64_t k)                                                 \
+    {                                                                                                        \
         f32_pack(dst, stride, width, src, ls, ks, lines, k);                                                 \
     }
 F32_PACK(6)
@@ -108,7 +113,8 @@ F32_PACK(32)
 /* ---- bf16, two k to a cell ---- */
 
 /* Two k of up to eight contiguous lines. */
-INLINE void pair_lines(uint16_t *dst, const uint16_t *x, const uint16_t *y, int lines) {
+INLINE void pair_lines(uint16_t *dst, const uint16_t *x, const uint16_t *y, int lines)
+{
     if (lines == 8) {
         __m128i a = _mm_loadu_si128((const __m128i *)(const void *)x);
         __m128i b = _mm_loadu_si128((const __m128i *)(const void *)y);
@@ -120,7 +126,8 @@ INLINE void pair_lines(uint16_t *dst, const uint16_t *x, const uint16_t *y, int 
 }
 
 INLINE void bf16_along_lines(uint16_t *dst, int64_t stride, int width, const uint16_t *src, int64_t ks,
-                             int64_t lines, int64_t k) {
+                             int64_t lines, int64_t k)
+{
     int64_t whole = lines / width * width, even = k / 2 * 2;
     for (int64_t i = 0; i < even; i += 2) {
         const uint16_t *from = src + i * ks;
@@ -139,7 +146,8 @@ INLINE void bf16_along_lines(uint16_t *dst, int64_t stride, int width, const uin
 }
 
 INLINE void bf16_along_k(uint16_t *dst, int64_t stride, int width, const uint16_t *src, int64_t ls,
-                         int64_t lines, int64_t k) {
+                         int64_t lines, int64_t k)
+{
     for (int64_t l = 0; l < lines; l += width, dst += stride) {
         int64_t here = least(width, lines - l);
         const uint16_t *from = src + l * ls;
@@ -150,7 +158,8 @@ INLINE void bf16_along_k(uint16_t *dst, int64_t stride, int width, const uint16_
 }
 
 INLINE void bf16_pack(void *dst, int64_t stride, int width, const void *src, int64_t ls, int64_t ks,
-                      int64_t lines, int64_t k) {
+                      int64_t lines, int64_t k)
+{
     if (ls == 1) {
         bf16_along_lines(dst, stride, width, src, ks, lines, k);
     } else if (ks == 1) {
@@ -162,7 +171,8 @@ INLINE void bf16_pack(void *dst, int64_t stride, int width, const void *src, int
 
 #define BF16_PACK(width)                                                                                     \
     void gemm_x86_bf16_pack_##width(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks,      \
-                                    int64_t lines, int64_t k) {                                              \
+                                    int64_t lines, int64_t k)                                                \
+    {                                                                                                        \
         bf16_pack(dst, stride, width, src, ls, ks, lines, k);                                                \
     }
 BF16_PACK(14)
