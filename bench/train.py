@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 
+LIMIT = 300  # seconds for one PyTorch run
 MODELS = {
     "30m": dict(vocab=16384, hidden=512, inter=1408, layers=8, heads=8, kv=4, T=512, B=4),
     "120m": dict(vocab=32000, hidden=768, inter=2048, layers=15, heads=12, kv=4, T=512, B=4),
@@ -23,7 +24,10 @@ MODELS = {
 def torch_run(python, shape, mode, compile_, steps, threads):
     config = dict(shape, mode=mode, compile=compile_, steps=steps, threads=threads)
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_train.py")
-    result = subprocess.run([python, script, json.dumps(config)], capture_output=True, text=True)
+    try:
+        result = subprocess.run([python, script, json.dumps(config)], capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return dict(error=f"no result after {LIMIT} s")
     if result.returncode:
         return dict(error=result.stderr.strip().splitlines()[-1:] or result.returncode)
     return json.loads(result.stdout.strip().splitlines()[-1])
@@ -57,6 +61,14 @@ def flops_per_token(s):
     return 6 * (layer * s["layers"] + s["vocab"] * s["hidden"]) + 6 * s["layers"] * s["hidden"] * s["T"]
 
 
+def show(label, r, shape):
+    if "error" in r:
+        print(f"  {label:26} failed: {r['error']}", flush=True)
+    else:
+        print(f"  {label:26} {r['tokens_per_s']:9.1f} tok/s {r['tokens_per_s'] * flops_per_token(shape) / 1e9:8.1f} GFLOP/s "
+              f"{r['rss'] / 2**20:8.0f} MiB", flush=True)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--plimsoll", default="build/release/plimsoll")
@@ -64,24 +76,20 @@ def main():
     p.add_argument("--models", default="30m,120m")
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--torch", default="fp32,autocast,bf16", help="PyTorch's modes")
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     a = p.parse_args()
     for name in a.models.split(","):
         shape = MODELS[name]
         ours, theirs = {}, {}
-        for mode in ("fp32", "autocast", "bf16"):
+        print(f"\n{name}: {flops_per_token(shape) / 1e9:.3f} GFLOP a token, B={shape['B']} T={shape['T']}, {a.threads} threads")
+        for mode in ("fp32", "bf16"):
+            ours[mode] = our_run(a.plimsoll, shape, mode, a.steps, a.threads)
+            show(f"plimsoll {mode}", ours[mode], shape)
+        for mode in a.torch.split(","):
             for compile_ in (False, True)[: 1 if a.no_compile else 2]:
                 theirs[(mode, compile_)] = torch_run(a.python, shape, mode, compile_, a.steps, a.threads)
-            if mode != "autocast":
-                ours[mode] = our_run(a.plimsoll, shape, mode, a.steps, a.threads)
-        print(f"\n{name}: {flops_per_token(shape) / 1e9:.3f} GFLOP a token, B={shape['B']} T={shape['T']}, {a.threads} threads")
-        rows = [(f"torch {m}{' compiled' if c else ''}", r) for (m, c), r in theirs.items()]
-        rows += [(f"plimsoll {m}", r) for m, r in ours.items()]
-        for label, r in rows:
-            if "error" in r:
-                print(f"  {label:26} failed: {r['error']}")
-            else:
-                print(f"  {label:26} {r['tokens_per_s']:9.1f} tok/s {r['tokens_per_s'] * flops_per_token(shape) / 1e9:8.1f} GFLOP/s {r['rss'] / 2**20:8.0f} MiB")
+                show(f"torch {mode}{' compiled' if compile_ else ''}", theirs[(mode, compile_)], shape)
         good = {k: r for k, r in theirs.items() if "error" not in r}
         best32 = max((r for k, r in good.items() if k[0] == "fp32"), key=lambda r: r["tokens_per_s"])
         best = max(good.values(), key=lambda r: r["tokens_per_s"])

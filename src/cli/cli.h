@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "job/job.h"
+#include <signal.h>
 
 /* A subcommand: its option table and what runs it. argv starts after its name. Returns the exit code. */
 struct subcommand {
@@ -54,6 +55,9 @@ enum plim_status cli_open_device(const struct job *job, struct device **out, str
 
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
+
+/* From now on SIGINT and SIGTERM set the flag this returns; a second one ends the program as usual. */
+volatile sig_atomic_t *cli_stop_flag(void);
 
 bool cli_colour(int fd); /* a terminal that wants colours (NO_COLOR, TERM) */
 

@@ -57,22 +57,6 @@ static const struct command command = {
     .takes_files = true,
 };
 
-static volatile sig_atomic_t stop_asked;
-
-static void on_signal(int number)
-{
-    (void)number;
-    stop_asked = 1;
-}
-
-static void listen_to_signals(void)
-{
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
 /* One run of the command. */
 struct generation {
     const struct generate_flags *flags;
@@ -178,7 +162,7 @@ static enum plim_status generate(struct generation *g, struct device *device, st
                                        .sampling = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed},
                                        .hear = hear,
                                        .arg = g,
-                                       .stop = &stop_asked};
+                                       .stop = cli_stop_flag()};
     if (status == PLIM_OK) status = generator_run(generator, &request, &g->result, err);
     char rest[BYTE_TEXT_MAX];
     put_text(g, rest, byte_text_end(&g->text, rest));
@@ -252,7 +236,6 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
     if (status == PLIM_OK) status = read_prompt(&g, &err);
     if (status == PLIM_OK) status = device_cpu_open(f->threads, &device, &err);
     if (status == PLIM_OK) {
-        listen_to_signals();
         status = generate(&g, device, &err);
     }
     if (status == PLIM_OK && f->json) code = tell_json(&g);

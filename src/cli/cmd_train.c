@@ -56,22 +56,6 @@ static const struct command command = {
     .takes_files = true,
 };
 
-static volatile sig_atomic_t stop_asked;
-
-static void on_signal(int number)
-{
-    (void)number;
-    stop_asked = 1;
-}
-
-static void listen_to_signals(void)
-{
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
 static int by_step(const void *a, const void *b)
 {
     int64_t x = ((const struct budget_change *)a)->step, y = ((const struct budget_change *)b)->step;
@@ -147,10 +131,9 @@ static int train(struct job *job, const struct train_flags *f)
                                         .changes = changes,
                                         .nchanges = (int)f->budget_at.count,
                                         .listener = {train_log_hear, &log},
-                                        .stop = &stop_asked,
+                                        .stop = cli_stop_flag(),
                                         .profile = f->profile,
                                         .save_at_end = f->save};
-        listen_to_signals();
         status = trainer_open(job, device, &options, &trainer, &err);
     }
     if (status == PLIM_OK) status = trainer_run(trainer, &err);

@@ -61,6 +61,23 @@ int cli_print(struct strbuf *text)
     return failed ? 2 : 0;
 }
 
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stop_asked = 1;
+}
+
+volatile sig_atomic_t *cli_stop_flag(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    return &stop_asked;
+}
+
 bool cli_colour(int fd)
 {
     const char *term = getenv("TERM"), *no = getenv("NO_COLOR");

@@ -17,8 +17,7 @@ static bool unpin_all(struct attempt *a)
 {
     const struct knobs *p = &a->request.pins;
     if (p->micro_batch == KNOB_OPEN && p->recompute == KNOB_OPEN && p->loss_chunks == KNOB_OPEN &&
-        p->optimizer_in_backward == KNOB_OPEN && p->state_tier == KNOB_OPEN &&
-        p->grad_tier == KNOB_OPEN)
+        p->optimizer_in_backward == KNOB_OPEN && p->state_tier == KNOB_OPEN && p->grad_tier == KNOB_OPEN)
         return false;
     knobs_open(&a->request.pins);
     snprintf(a->out->change, sizeof a->out->change,

@@ -88,11 +88,10 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
                 (long long)k->micro_batch, (long long)k->accumulation,
                 knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
                 k->loss_chunks == 1 ? "" : "s");
-    strbuf_addf(out, "  %s %s, optimizer state on %s%s\n",
-                optimizer_name((enum optimizer)r->job->training.optimizer),
-                k->optimizer_in_backward ? "inside backward" : "after backward",
-                tier_name((enum tier)k->state_tier),
-                k->grad_tier != TIER_DEVICE ? ", gradients wait on disk" : "");
+    strbuf_addf(
+        out, "  %s %s, optimizer state on %s%s\n", optimizer_name((enum optimizer)r->job->training.optimizer),
+        k->optimizer_in_backward ? "inside backward" : "after backward", tier_name((enum tier)k->state_tier),
+        k->grad_tier != TIER_DEVICE ? ", gradients wait on disk" : "");
     double step = r->plan->step_seconds;
     strbuf_addf(out, "  predicted %.3g s a step, %.0f tokens/s   (planned in %.1f ms, %d tapes)\n\n", step,
                 step > 0 ? (double)(r->request->rows * r->request->time) / step : 0,

@@ -7,7 +7,8 @@
 
 void knobs_open(struct knobs *pins)
 {
-    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
+    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN,
+                           KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
 }
 
 const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size)

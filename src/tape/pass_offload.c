@@ -17,7 +17,10 @@ struct slice {
     int near[OP_MAX_IN], far[OP_MAX_IN]; /* by input slot; -1: not moved */
 };
 
-static bool is_far(const struct tape *tape, int id) { return id >= 0 && tape->tensors[id].tier != TIER_DEVICE; }
+static bool is_far(const struct tape *tape, int id)
+{
+    return id >= 0 && tape->tensors[id].tier != TIER_DEVICE;
+}
 
 static struct slice make_slice(struct tape *tape, const struct op *op, int64_t first, int64_t rows)
 {
@@ -142,7 +145,8 @@ static void mark_far(struct tape *tape, const struct offload_options *options)
 }
 
 /* An update whose operands are far, slice by slice; `waiting` is the slice fetched but not yet computed. */
-static void emit_update(struct tape *tape, const struct op *op, int64_t per, struct slice *waiting, bool *has_waiting)
+static void emit_update(struct tape *tape, const struct op *op, int64_t per, struct slice *waiting,
+                        bool *has_waiting)
 {
     int64_t all = tape->tensors[op->in[0]].dim[0];
     for (int64_t first = 0; first < all; first += per) {

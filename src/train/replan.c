@@ -23,8 +23,7 @@ struct move {
 
 static bool holds_something(const struct tensor *x)
 {
-    return x->view_of < 0 && (x->flags & TENSOR_KEPT) && x->cls != CLASS_IO &&
-           x->cls != CLASS_GRAD;
+    return x->view_of < 0 && (x->flags & TENSOR_KEPT) && x->cls != CLASS_IO && x->cls != CLASS_GRAD;
 }
 
 /* The same kept tensor in the other tape: same class, layer, label and owner. */

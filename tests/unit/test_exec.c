@@ -109,7 +109,8 @@ static void test_state_on_disk(void **state)
             struct rig_options o = {
                 .loss_chunks = 1, .precision = (enum precision)precision, .global_norm = true};
             model_run(&device, models[m], &o, 3);
-            o.offload = (struct offload_options){TIER_DISK, m % 2 ? TIER_DISK : TIER_DEVICE, slices[(m + (size_t)precision) % 3]};
+            o.offload = (struct offload_options){TIER_DISK, m % 2 ? TIER_DISK : TIER_DEVICE,
+                                                 slices[(m + (size_t)precision) % 3]};
             model_run(&disk, models[m], &o, 3);
             if (!model_run_same(&device, &disk)) fail_msg("%s, %s", models[m], precision_name(o.precision));
             o.global_norm = false, o.in_backward = true;
