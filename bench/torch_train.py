@@ -1,6 +1,6 @@
 """One training run of a LLaMA in PyTorch on the CPU: prints one JSON line with tokens/s and peak RSS.
 
-usage: torch_train.py CONFIG_JSON   (vocab, hidden, inter, layers, heads, kv, T, B, steps, mode, compile, threads)
+usage: torch_train.py CONFIG_JSON   (vocab, hidden, inter, layers, heads, kv, T, B, steps, mode, compile, attention, threads)
 mode: fp32, autocast (bf16 compute, fp32 weights), bf16 (everything bf16)
 """
 import json
@@ -16,7 +16,7 @@ torch.manual_seed(0)
 config = LlamaConfig(vocab_size=c["vocab"], hidden_size=c["hidden"], intermediate_size=c["inter"],
                      num_hidden_layers=c["layers"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"],
                      max_position_embeddings=c["T"], tie_word_embeddings=True, use_cache=False,
-                     attn_implementation="sdpa")
+                     attn_implementation=c["attention"])
 model = LlamaForCausalLM(config)
 if c["mode"] == "bf16":
     model = model.to(torch.bfloat16)

@@ -13,7 +13,7 @@ struct train_flags {
     struct job_options job;
     int64_t steps;
     const char *log;
-    bool resume, profile, json, save;
+    bool resume, profile, numerics, json, save;
     struct string_list budget_at;
 };
 
@@ -31,6 +31,8 @@ static const struct option_row rows[] = {
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
      "go on from the newest checkpoint of output.dir, if there is one"},
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end (the default)"},
+    {"check-numerics", 0, OPTION_FLAG, AT(numerics), NULL,
+     "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
@@ -133,6 +135,7 @@ static int train(struct job *job, const struct train_flags *f)
                                         .listener = {train_log_hear, &log},
                                         .stop = cli_stop_flag(),
                                         .profile = f->profile,
+                                        .numerics = f->numerics,
                                         .save_at_end = f->save};
         status = trainer_open(job, device, &options, &trainer, &err);
     }

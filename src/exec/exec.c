@@ -102,6 +102,10 @@ enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, 
         else if (status == PLIM_OK)
             compute(exec, i, micro);
         if (status != PLIM_OK) return status;
+        if (exec->inspect) {
+            exec->device->ops->sync(exec->device);
+            exec->inspect(exec->inspect_arg, exec, i);
+        }
         if (exec->op_seconds) {
             exec->device->ops->sync(exec->device);
             exec->op_seconds[op->kind] += clock_seconds() - start;

@@ -30,6 +30,9 @@ struct exec {
     } fetching[EXEC_FETCHES];
     int nfetching;
     double *op_seconds; /* by op kind, when the caller wants a profile; else NULL */
+    /* Called after each op, when set, with its results in place. */
+    void (*inspect)(void *arg, const struct exec *exec, int op);
+    void *inspect_arg;
 };
 
 /* PLIM_UNSUPPORTED when the device lacks an op of the tape. */

@@ -96,6 +96,8 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     enum plim_status status = exec_open(&t->exec, t->device, tape, &t->plan.layout, t->far, err);
     if (status != PLIM_OK) return status;
     if (t->options.profile) t->exec.op_seconds = t->op_seconds;
+    if (t->options.numerics) t->exec.inspect = numerics_inspect, t->exec.inspect_arg = &t->numerics;
+    t->numerics.trainer = t;
     return weights_write_constants(&t->exec, &t->job->spec, err);
 }
 

