@@ -107,6 +107,17 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
             err, PLIM_UNSUPPORTED,
             "%s: key 'training.optimizer': this version has adamw and sgd; write optimizer: adamw",
             job->name);
+    if (job->model.attention_type == 2)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: key 'model.attention_type': sparse attention is not supported by this version; write "
+            "flash or sliding_window",
+            job->name);
+    if (job->model.attention_type == 1 && job->model.sliding_window < 1 && !job->model.path)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'model.attention_type': sliding_window needs model.sliding_window, e.g. 1024",
+            job->name);
     if (job->model.num_experts > 0)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "%s: key 'model.num_experts': mixtures of experts are not supported "

@@ -43,6 +43,7 @@ struct job_model { /* as written; becomes the spec */
         max_positions, sliding_window, num_experts;
     double norm_eps, rope_theta, initializer_range;
     bool tie, tie_given;
+    int attention_type; /* flash, sliding_window, sparse */
 };
 
 struct job_training {

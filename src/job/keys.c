@@ -13,7 +13,7 @@ static const char *const greedy_events[] = {"step", "eval", NULL};
 static const char *const formats[] = {"text", NULL};
 static const char *const tokenizers[] = {"bytes", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
-static const char *const attention_types[] = {"flash", "sliding_window", NULL};
+static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
 #define FLASH    "attention is always flash-style, in O(T) memory"
 #define ONE_RANK "there is one rank, so there is nothing to shard"
@@ -40,7 +40,9 @@ static const struct schema_row rows[] = {
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
     {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .help = "experts of a mixture; only 0 is supported yet"},
     {"model.use_flash_attention", .note = FLASH},
-    {"model.attention_type", SCHEMA_NOTHING, .names = attention_types, .note = FLASH "; a window is model.sliding_window"},
+    {"model.attention_type", SCHEMA_ENUM, AT(model.attention_type), .names = attention_types, .fallback = "flash", .help = "flash, or sliding_window with model.sliding_window; sparse is not supported yet"},
+    {"model.sparse_block_size", .note = "only sparse attention has blocks, and this version has none"},
+    {"model.num_local_blocks", .note = "only sparse attention has blocks, and this version has none"},
     {"model.deepspeed_activation_checkpointing", .note = "recomputation is training.recompute, chosen by the planner when absent"},
     /* data */
     {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files"},
