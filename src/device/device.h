@@ -49,7 +49,6 @@ struct device_ops {
     /* Copies between the arena and host memory, by arena offset. */
     void (*read)(struct device *, size_t offset, void *host, size_t bytes);
     void (*write)(struct device *, size_t offset, const void *host, size_t bytes);
-    void (*move)(struct device *, size_t to, size_t from, size_t bytes); /* inside the arena, may overlap */
     void (*run)(struct device *, struct kernel_call *call);
     void (*sync)(struct device *);
     void (*close)(struct device *);

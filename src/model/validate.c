@@ -59,9 +59,12 @@ static enum plim_status check_heads(const struct model_spec *spec, struct plim_e
                          keys->kv_heads ? keys->kv_heads : "num_key_value_heads", spec->num_kv_heads,
                          keys->heads, spec->num_heads,
                          (long long)nearest_divisor(spec->num_heads, spec->num_kv_heads));
-    if (spec->head_dim < 1 || spec->head_dim > 4096)
-        return plim_fail(err, PLIM_BAD_INPUT, "key 'head_dim': %d is out of range; it must be from 1 to 4096",
-                         spec->head_dim);
+    if (spec->head_dim < 1 || spec->head_dim > 256) /* the most attention kernels take */
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "key 'head_dim': heads of %d numbers are out of range; they must have 1 to 256, e.g. with "
+            "more heads",
+            spec->head_dim);
     if (spec->arch->rope && spec->head_dim % 2)
         return plim_fail(
             err, PLIM_BAD_INPUT,

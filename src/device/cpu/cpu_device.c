@@ -1,6 +1,6 @@
 /* cpu_device.c - the CPU as a device: an arena, a ledger, a team of threads and the table of kernels.
  *
- * Device memory is host memory, so read, write and move are copies, and nothing is ever in flight: every
+ * Device memory is host memory, so read and write are copies, and nothing is ever in flight: every
  * function has finished its work when it returns. */
 #include "device/cpu/calibrate.h"
 #include "device/cpu/cpu_model.h"
@@ -73,12 +73,6 @@ static void cpu_write(struct device *dev, size_t offset, const void *host, size_
     memcpy(arena_base(&cpu_of(dev)->arena) + offset, host, bytes);
 }
 
-static void cpu_move(struct device *dev, size_t to, size_t from, size_t bytes)
-{
-    char *base = arena_base(&cpu_of(dev)->arena);
-    memmove(base + to, base + from, bytes);
-}
-
 static void cpu_run(struct device *dev, struct kernel_call *call)
 {
     call->team = dev->team;
@@ -103,7 +97,6 @@ static const struct device_ops ops = {
     .base = cpu_base,
     .read = cpu_read,
     .write = cpu_write,
-    .move = cpu_move,
     .run = cpu_run,
     .sync = cpu_sync,
     .close = cpu_close,
