@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 enum fault_point {
-    FAULT_ALLOC,   /* mem_alloc and friends, arena_commit  */
+    FAULT_ALLOC,   /* arena_commit                         */
     FAULT_RESERVE, /* ledger_reserve                       */
     FAULT_WRITE,   /* file_pwrite_full and everything on it */
     FAULT_POINTS

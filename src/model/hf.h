@@ -25,4 +25,8 @@ enum plim_status hf_config_load(const char *path, struct model_spec *spec, struc
 /* A config.json that transformers (4 and 5) loads as this model; `type` is that of the saved weights. */
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out);
 
+/* The same as dir/config.json, atomically. */
+enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
+                                struct plim_error *err);
+
 #endif

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "model/arch.h"
 #include "model/hf.h"
+#include "base/file.h"
 
 static const char *torch_name(enum dtype type)
 {
@@ -122,4 +123,18 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_bool(&w, "use_cache", true);
     json_end_object(&w);
     strbuf_addc(out, '\n');
+}
+
+enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
+                                struct plim_error *err)
+{
+    struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
+    strbuf_addf(&path, "%s/config.json", dir);
+    hf_config_write(spec, type, &text);
+    enum plim_status status = strbuf_status(&path, err);
+    if (status == PLIM_OK) status = strbuf_status(&text, err);
+    if (status == PLIM_OK) status = file_write_atomic(strbuf_text(&path), text.data, text.len, err);
+    strbuf_release(&path);
+    strbuf_release(&text);
+    return status;
 }

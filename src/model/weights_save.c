@@ -111,20 +111,6 @@ static enum plim_status save_tensors(struct saving *s, const char *dir, uint64_t
     return status;
 }
 
-static enum plim_status save_config(const struct model_spec *spec, enum dtype type, const char *dir,
-                                    struct plim_error *err)
-{
-    struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
-    strbuf_addf(&path, "%s/config.json", dir);
-    hf_config_write(spec, type, &text);
-    enum plim_status status = strbuf_status(&path, err);
-    if (status == PLIM_OK) status = strbuf_status(&text, err);
-    if (status == PLIM_OK) status = file_write_atomic(strbuf_text(&path), text.data, text.len, err);
-    strbuf_release(&path);
-    strbuf_release(&text);
-    return status;
-}
-
 enum plim_status weights_save(const struct tape *tape, const struct model_spec *spec,
                               const struct weights_source *source, const char *dir,
                               const struct weights_save_options *options, struct plim_error *err)
@@ -143,7 +129,7 @@ enum plim_status weights_save(const struct tape *tape, const struct model_spec *
     status = list_entries(s, err);
     if (status == PLIM_OK) status = file_make_dirs(dir, err);
     if (status == PLIM_OK) status = save_tensors(s, dir, options->shard_bytes, err);
-    if (status == PLIM_OK) status = save_config(spec, options->type, dir, err);
+    if (status == PLIM_OK) status = hf_config_save(spec, options->type, dir, err);
 out:
     bump_free(&s->store);
     free(s->entries);

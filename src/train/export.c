@@ -147,20 +147,6 @@ static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
     return PLIM_OK;
 }
 
-static enum plim_status write_config(const struct model_spec *spec, enum dtype type, const char *dir,
-                                     struct plim_error *err)
-{
-    struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
-    strbuf_addf(&path, "%s/config.json", dir);
-    hf_config_write(spec, type, &text);
-    enum plim_status status = strbuf_status(&path, err);
-    if (status == PLIM_OK) status = strbuf_status(&text, err);
-    if (status == PLIM_OK) status = file_write_atomic(strbuf_text(&path), text.data, text.len, err);
-    strbuf_release(&path);
-    strbuf_release(&text);
-    return status;
-}
-
 static enum plim_status write_all(struct exporter *e, const struct model_spec *spec, const char *dir,
                                   uint64_t shard_bytes, struct plim_error *err)
 {
@@ -173,7 +159,7 @@ static enum plim_status write_all(struct exporter *e, const struct model_spec *s
         status = safetensors_writer_end(&w, err);
     else
         safetensors_writer_abandon(&w);
-    if (status == PLIM_OK) status = write_config(spec, e->result->type, dir, err);
+    if (status == PLIM_OK) status = hf_config_save(spec, e->result->type, dir, err);
     return status;
 }
 

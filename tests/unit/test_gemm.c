@@ -8,7 +8,6 @@
 #include <cmocka.h>
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/gemm.h"
-#include "device/cpu/tile.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -353,37 +352,6 @@ static void test_parts(void **state)
     }
 }
 
-static void test_tile(void **state)
-{
-    (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1}, {64, 128, 64}, {37, 19, 80}, {128, 128, 256}, {5, 64, 33}};
-    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    uint32_t seed = 5;
-    for (int i = 0; i < 5 * 3 * 3; i += STRIDE) {
-        int64_t m = shapes[i % 5][0], n = shapes[i % 5][1], k = shapes[i % 5][2];
-        enum dtype type = types[i / 5 % 3], src = types[i / 15];
-        float *c = fresh(m * n, DT_F32, &seed, true), *was = malloc((size_t)(m * n) * sizeof *was);
-        void *a = fresh(m * k, src, &seed, true), *b = fresh(k * n, src, &seed, true);
-        void *ap = aligned_alloc(64, tile_a_bytes(type, m, k)),
-             *bp = aligned_alloc(64, tile_b_bytes(type, k, n));
-        assert_true(was && ap && bp);
-        memcpy(was, c, (size_t)(m * n) * sizeof *c);
-        bool turned = i & 1, accumulate = i & 2;
-        tile_pack_a(type, ap, a, src, turned ? 1 : k, turned ? m : 1, m, k);
-        tile_pack_b(type, bp, b, src, turned ? 1 : n, turned ? k : 1, k, n);
-        tile_multiply(type, c, n, ap, bp, m, n, k, accumulate);
-        for (int64_t e = 0; e < m * n; e++) {
-            double want = accumulate ? was[e] : 0;
-            for (int64_t p = 0; p < k; p++) {
-                want += get(a, src, turned ? p * m + e / n : e / n * k + p) *
-                        get(b, src, turned ? e % n * k + p : p * n + e % n);
-            }
-            assert_true(c[e] == (float)want);
-        }
-        free(c), free(was), free(a), free(b), free(ap), free(bp);
-    }
-}
-
 static int start_teams(void **state)
 {
     (void)state;
@@ -420,7 +388,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),        cmocka_unit_test(test_blocks),  cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_thread_count), cmocka_unit_test(test_split_k), cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_tile),
     };
     int failed = 0;
     if (!getenv("PLIMSOLL_CPU") && !SANITIZED) {
