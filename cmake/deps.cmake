@@ -29,6 +29,14 @@ if(NOT TARGET plimsoll_yaml)
                       "PKG_CONFIG_PATH or CMAKE_PREFIX_PATH at it")
 endif()
 
+plimsoll_dependency(zlib zlib zlib.h z)
+plimsoll_dependency(zstd libzstd zstd.h zstd)
+if(NOT TARGET plimsoll_zlib OR NOT TARGET plimsoll_zstd)
+  message(FATAL_ERROR "zlib or libzstd is missing (compressed data files are read with them). Install them with "
+                      "tools/deps.sh (Debian: zlib1g-dev libzstd-dev), or point PKG_CONFIG_PATH or "
+                      "CMAKE_PREFIX_PATH at them")
+endif()
+
 if(PLIMSOLL_TESTS)
   plimsoll_dependency(cmocka cmocka cmocka.h cmocka)
 endif()

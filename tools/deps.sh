@@ -31,6 +31,8 @@ if ! has "${CC:-gcc}" || ! printf '#include <stdio.h>\n' | "${CC:-gcc}" -E - >/d
     need libc6-dev
 fi
 need_library yaml-0.1 libyaml-dev
+need_library zlib zlib1g-dev
+need_library libzstd libzstd-dev
 if [ "$purpose" = fuzz ]; then
     has clang || need clang
 fi

@@ -4,8 +4,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "mem/os.h"
-#include "serve/byte_text.h"
 #include "serve/generate.h"
+#include "serve/token_text.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct generate_flags {
-    const char *prompt;
+    const char *prompt, *tokenizer;
     int64_t tokens, top_k, seed;
     double temperature, top_p;
     uint64_t budget;
@@ -24,6 +24,8 @@ struct generate_flags {
 #define AT(field) offsetof(struct generate_flags, field)
 static const struct option_row rows[] = {
     {"prompt", 'p', OPTION_STRING, AT(prompt), "TEXT", "what the text begins with; needed"},
+    {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
+     "tokenizer.json, a folder with one, or bytes; absent: the model's own, else bytes"},
     {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
     {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
     {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
@@ -49,8 +51,9 @@ static const struct command command = {
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
         "MODEL is a Hugging Face folder, a checkpoint, or a run folder, of which the newest checkpoint is "
-        "taken; CONFIG stands for the newest checkpoint of its output.dir. Text is read and written as "
-        "bytes. Parameters, a cache of exactly the positions needed and one pass are planned and "
+        "taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through --tokenizer, or "
+        "the tokenizer.json beside the weights; without one it is bytes. Parameters, a cache of exactly the "
+        "positions needed and one pass are planned and "
         "committed before anything is computed; what does not fit the budget exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
@@ -61,12 +64,17 @@ static const struct command command = {
 struct generation {
     const struct generate_flags *flags;
     char dir[CLI_PATH];
-    int32_t *prompt;
+    struct codec codec;
+    struct token_list prompt;
     int64_t count;
-    struct byte_text text;
+    struct token_text text;
+    struct strbuf piece; /* text that has become certain */
+    bool ended;          /* the tokenizer's end-of-text token came */
+    struct plim_error err;
     struct strbuf copy; /* for JSON */
     char last;          /* byte written to stdout */
     bool failed;        /* stdout does not take it */
+    int64_t heard;      /* tokens */
     int32_t *tokens;    /* for JSON */
     struct generate_result result;
     struct generate_plan plan;
@@ -86,9 +94,15 @@ static void put_text(struct generation *g, const char *bytes, size_t n)
 static bool hear(void *arg, int32_t token)
 {
     struct generation *g = arg;
-    char bytes[BYTE_TEXT_MAX];
-    if (g->tokens) g->tokens[g->result.tokens] = token;
-    put_text(g, bytes, byte_text_add(&g->text, token, bytes));
+    if (g->codec.eos >= 0 && token == g->codec.eos) {
+        g->ended = true;
+        return false;
+    }
+    if (g->tokens) g->tokens[g->heard] = token;
+    g->heard++;
+    strbuf_clear(&g->piece);
+    if (token_text_add(&g->text, token, &g->piece, &g->err) != PLIM_OK) return false;
+    put_text(g, g->piece.data, g->piece.len);
     return !g->failed;
 }
 
@@ -111,32 +125,50 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
     return status;
 }
 
+/* The tokenizer: as asked, else the one beside the weights, else bytes. */
+static enum plim_status open_codec(struct generation *g, struct plim_error *err)
+{
+    char path[CLI_PATH + 32];
+    const char *which = g->flags->tokenizer;
+    snprintf(path, sizeof path, "%s/tokenizer.json", g->dir);
+    if (!which && file_exists(path)) which = path;
+    enum plim_status status = codec_open(which, &g->codec, err);
+    token_text_init(&g->text, &g->codec);
+    return status;
+}
+
 static enum plim_status read_prompt(struct generation *g, struct plim_error *err)
 {
     const char *text = g->flags->prompt;
-    g->count = (int64_t)strlen(text);
-    g->prompt = malloc((size_t)g->count * sizeof *g->prompt);
+    size_t len = strlen(text);
+    struct encoder *encoder = NULL;
+    enum plim_status status = open_codec(g, err);
+    if (status == PLIM_OK && g->codec.tokenizer) {
+        status = encoder_open(g->codec.tokenizer, &encoder, err);
+        if (status == PLIM_OK) status = encoder_encode(encoder, text, len, TOKENIZE_SPECIAL, &g->prompt, err);
+        encoder_close(encoder);
+    } else if (status == PLIM_OK && token_list_reserve(&g->prompt, len)) {
+        for (size_t i = 0; i < len; i++) g->prompt.id[g->prompt.count++] = (unsigned char)text[i];
+    }
     if (g->flags->json) g->tokens = malloc((size_t)g->flags->tokens * sizeof *g->tokens);
-    if (!g->prompt || (g->flags->json && !g->tokens))
-        return plim_fail(err, PLIM_NO_MEMORY, "out of memory for prompt and answer");
-    for (int64_t i = 0; i < g->count; i++) g->prompt[i] = (unsigned char)text[i];
-    return PLIM_OK;
+    if (status == PLIM_OK && (!g->prompt.count || (g->flags->json && !g->tokens)))
+        status = plim_fail(err, PLIM_NO_MEMORY, "out of memory for prompt and answer");
+    g->count = (int64_t)g->prompt.count;
+    return status == PLIM_OK ? token_text_follow(&g->text, g->prompt.id, g->prompt.count, err) : status;
 }
 
-/* A model with a vocabulary of its own does not speak bytes; better said than wondered about. */
 static enum plim_status check_vocabulary(const struct generation *g, const struct model_spec *spec,
                                          struct plim_error *err)
 {
-    char path[CLI_PATH + 32];
-    if (spec->vocab_size < 256)
+    if (spec->vocab_size >= g->codec.vocab_size) return PLIM_OK;
+    if (!g->codec.tokenizer)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: a vocabulary of %lld is too small for the byte tokenizer; use a model with 256 or more",
             g->dir, (long long)spec->vocab_size);
-    snprintf(path, sizeof path, "%s/tokenizer.json", g->dir);
-    if (file_exists(path) && !g->flags->quiet)
-        fprintf(stderr, "plimsoll: %s is not read by this version: text goes in and out as bytes\n", path);
-    return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: the tokenizer has %lld tokens, the model only %lld; give its own", g->codec.path,
+                     (long long)g->codec.vocab_size, (long long)spec->vocab_size);
 }
 
 static enum plim_status generate(struct generation *g, struct device *device, struct plim_error *err)
@@ -156,7 +188,7 @@ static enum plim_status generate(struct generation *g, struct device *device, st
     g->plan = *generator_plan(generator);
     status = check_vocabulary(g, generator_spec(generator), err);
     if (status == PLIM_OK && f->echo && !f->json) put_text(g, f->prompt, strlen(f->prompt));
-    struct generate_request request = {.prompt = g->prompt,
+    struct generate_request request = {.prompt = g->prompt.id,
                                        .count = g->count,
                                        .tokens = f->tokens,
                                        .sampling = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed},
@@ -164,8 +196,12 @@ static enum plim_status generate(struct generation *g, struct device *device, st
                                        .arg = g,
                                        .stop = cli_stop_flag()};
     if (status == PLIM_OK) status = generator_run(generator, &request, &g->result, err);
-    char rest[BYTE_TEXT_MAX];
-    put_text(g, rest, byte_text_end(&g->text, rest));
+    if (status == PLIM_OK && g->err.status != PLIM_OK) status = g->err.status, *err = g->err;
+    if (g->ended) g->result.stop = GENERATE_END;
+    g->result.tokens = g->heard;
+    strbuf_clear(&g->piece);
+    if (status == PLIM_OK) status = token_text_end(&g->text, &g->piece, err);
+    put_text(g, g->piece.data, g->piece.len);
     if (!f->json && g->last && g->last != '\n') put_text(g, "\n", 1);
     if (status == PLIM_OK && g->failed) status = plim_fail(err, PLIM_IO, "standard output: write failed");
     g->ledger_peak = ledger_peak(device->ledger);
@@ -227,7 +263,7 @@ static int tell_json(const struct generation *g)
 
 static int generate_and_tell(const struct generate_flags *f, const char *what)
 {
-    struct generation g = {.flags = f, .copy = STRBUF_INIT};
+    struct generation g = {.flags = f, .copy = STRBUF_INIT, .piece = STRBUF_INIT};
     struct plim_error err = {0};
     struct device *device = NULL;
     int code = 0;
@@ -243,7 +279,10 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
     if (status == PLIM_OK && g.result.stop == GENERATE_ASKED) code = plim_exit_code(PLIM_INTERRUPTED);
     if (device) device->ops->close(device);
     strbuf_release(&g.copy);
-    free(g.prompt);
+    strbuf_release(&g.piece);
+    token_text_release(&g.text);
+    token_list_release(&g.prompt);
+    codec_close(&g.codec);
     free(g.tokens);
     return status == PLIM_OK ? code : cli_error(&err);
 }

@@ -47,6 +47,14 @@ static const struct command command = {
 #define ARCHITECTURE "other"
 #endif
 
+#ifdef PLIMSOLL_CUDA /* the toolkit's version, by the build */
+#define CUDA_IN   true
+#define CUDA_WHAT "CUDA backend (" PLIMSOLL_CUDA ")"
+#else
+#define CUDA_IN   false
+#define CUDA_WHAT "CUDA backend"
+#endif
+
 /* Everything the design knows; what this build lacks is said. */
 static const struct {
     const char *name, *what;
@@ -55,7 +63,7 @@ static const struct {
     {"cpu", "CPU backend", true},
     {"disk", "disk tier for optimizer state and gradients", true},
     {"safetensors", "Hugging Face folders", true},
-    {"cuda", "CUDA backend", false},
+    {"cuda", CUDA_WHAT, CUDA_IN},
     {"pjrt", "XLA devices", false},
     {"mpi", "several ranks", false},
     {"nccl", "collectives between GPUs", false},

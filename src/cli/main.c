@@ -7,10 +7,17 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {
-    &subcommand_plan,    &subcommand_train,  &subcommand_generate,
-    &subcommand_eval,    &subcommand_export, &subcommand_pack,
-    &subcommand_version, &subcommand_docs,   NULL};
+static const struct subcommand *const subcommands[] = {&subcommand_plan,
+                                                       &subcommand_train,
+                                                       &subcommand_generate,
+                                                       &subcommand_eval,
+                                                       &subcommand_export,
+                                                       &subcommand_tokenize,
+                                                       &subcommand_inspect,
+                                                       &subcommand_pack,
+                                                       &subcommand_version,
+                                                       &subcommand_docs,
+                                                       NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -121,6 +128,13 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
 {
+    bool may_fall_back;
+    int index = job_device(job, &may_fall_back);
+    struct plim_error why = {0};
+    enum plim_status status = index >= 0 ? device_cuda_open(index, out, &why) : PLIM_UNSUPPORTED;
+    if (status == PLIM_OK) return status;
+    if (index >= 0 && !may_fall_back) return plim_fail(err, why.status, "%s: %s", job->name, why.text);
+    if (index >= 0 && status != PLIM_UNSUPPORTED) fprintf(stderr, "plimsoll: %s; using the CPU\n", why.text);
     return device_cpu_open((int)job->training.threads, out, err);
 }
 

@@ -24,6 +24,7 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
     json_int(w, "budget_bytes", e->budget);
     json_int(w, "planned_total", e->plan->total);
     json_int(w, "arena_bytes", e->plan->layout.arena_bytes);
+    json_int(w, "host_bytes", e->plan->layout.far_bytes[TIER_HOST]);
     json_int(w, "disk_bytes", e->plan->disk);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
     json_double(w, "plan_ms", 1e3 * (e->kind == TRAIN_REPLANNED ? e->plan_seconds : e->plan->search_seconds));
@@ -76,6 +77,8 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         json_int(w, "planned_peak", e->planned_peak);
         json_int(w, "ledger_peak", e->ledger_peak);
         json_int(w, "rss_peak", e->rss_peak);
+        if (e->bad_records) json_int(w, "bad_records", e->bad_records);
+        if (e->dropped_samples) json_int(w, "dropped_samples", e->dropped_samples);
         json_double(w, "seconds", clock_seconds() - log->started);
         break;
     }
@@ -135,15 +138,15 @@ static void draw_step(struct train_log *log, const struct train_event *e)
 
 static void tell_plan(struct train_log *log, const struct train_event *e)
 {
-    char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64];
+    char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64], state[64];
     const struct knobs *k = &e->plan->knobs;
-    fprintf(log->people, "%s%s %s of %s: micro-batch %lld x %lld, recompute %s, loss in %d, state on %s%s\n",
-            log->bar && e->kind == TRAIN_REPLANNED ? "\r\033[K" : "",
-            e->kind == TRAIN_REPLANNED ? "re-planned" : "planned",
-            bytes_format(total, (uint64_t)e->plan->total), bytes_format(budget, (uint64_t)e->budget),
-            (long long)k->micro_batch, (long long)k->accumulation,
-            knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
-            tier_name((enum tier)k->state_tier), k->optimizer_in_backward ? ", optimizer in backward" : "");
+    fprintf(
+        log->people, "%s%s %s of %s: micro-batch %lld x %lld, recompute %s, loss in %d, state on %s%s\n",
+        log->bar && e->kind == TRAIN_REPLANNED ? "\r\033[K" : "",
+        e->kind == TRAIN_REPLANNED ? "re-planned" : "planned", bytes_format(total, (uint64_t)e->plan->total),
+        bytes_format(budget, (uint64_t)e->budget), (long long)k->micro_batch, (long long)k->accumulation,
+        knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
+        knobs_state_text(k, state, sizeof state), k->optimizer_in_backward ? ", optimizer in backward" : "");
 }
 
 static void tell_end(struct train_log *log, const struct train_event *e)
@@ -152,6 +155,10 @@ static void tell_end(struct train_log *log, const struct train_event *e)
     fprintf(log->people, "planned %s, ledger %s, process %s at its peak; %lld steps in %.1f s\n",
             bytes_format(planned, (uint64_t)e->planned_peak), bytes_format(ledger, (uint64_t)e->ledger_peak),
             bytes_format(rss, (uint64_t)e->rss_peak), (long long)e->step, clock_seconds() - log->started);
+    if (e->bad_records || e->dropped_samples)
+        fprintf(log->people,
+                "of the data, %lld bad records were skipped and %lld samples had nothing to learn\n",
+                (long long)e->bad_records, (long long)e->dropped_samples);
 }
 
 static void tell_people(struct train_log *log, const struct train_event *e)

@@ -1,156 +1,344 @@
 /* dataset.c - see dataset.h. */
 #include "data/dataset.h"
 #include "base/file.h"
-#include "data/order.h"
+#include "data/hash64.h"
+#include "data/token_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-struct text_file {
-    char *path;
-    int fd;
-    int64_t bytes;
-    int64_t first_row; /* of this file in the whole */
+/* A file read by index. */
+struct indexed_file {
+    struct token_file *tokens; /* a token file */
+    int fd;                    /* or text as bytes */
+    int64_t length;            /* in tokens */
+    int64_t first;             /* sample of this file in the whole */
 };
 
 struct dataset {
-    struct text_file *files;
-    int count;
-    int64_t rows, time;
-    unsigned char *window; /* [T+1] */
+    struct data_options options;
+    const struct codec *codec;
+    struct inputs inputs;
+    struct indexed_file *files; /* NULL: a stream */
+    int64_t samples, vocab_size;
+    bool by_window;        /* samples are windows of T + 1 over each file */
+    unsigned char *window; /* [T + 1], bytes */
+    int last;              /* file read last: only its pages are resident */
 };
 
-static enum plim_status open_file(struct text_file *file, const char *path, struct plim_error *err)
+int64_t dataset_time(const struct dataset *data) { return data->options.time; }
+const struct data_options *dataset_options(const struct dataset *data) { return &data->options; }
+const struct inputs *dataset_inputs(const struct dataset *data) { return &data->inputs; }
+int64_t dataset_samples(const struct dataset *data) { return data->samples; }
+int64_t dataset_vocab_size(const struct dataset *data) { return data->vocab_size; }
+
+static enum data_format format_of(const struct input_file *f)
 {
-    struct stat st;
-    file->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (file->fd < 0)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: cannot open the data file: %s; check data.train", path,
-                         strerror(errno));
-    file->path = strdup(path);
-    if (!file->path) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while data files were opened");
-    if (fstat(file->fd, &st) || !S_ISREG(st.st_mode))
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: is not a regular file; give text files in data.train",
-                         path);
-    if (st.st_size < 2)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: the data file is empty; give a file with at least two bytes of text", path);
-    file->bytes = st.st_size;
+    if (f->is_tokens) return DATA_TOKENS;
+    if (input_ends(f->path, ".jsonl") || input_ends(f->path, ".ndjson")) return DATA_JSONL;
+    return DATA_TEXT;
+}
+
+/* One format for all files. */
+static enum plim_status settle_format(struct dataset *d, struct plim_error *err)
+{
+    static const char *const names[] = {"", "text", "lines", "JSON lines", "tokens"};
+    struct data_options *o = &d->options;
+    for (int i = 0; i < d->inputs.count; i++) {
+        const struct input_file *f = &d->inputs.file[i];
+        enum data_format format = format_of(f);
+        if (o->format == DATA_AUTO && i > 0 && format != format_of(&d->inputs.file[0]))
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s looks like %s, %s like %s; give files of one kind, or say which with data.format",
+                d->inputs.file[0].path, names[format_of(&d->inputs.file[0])], f->path, names[format]);
+        if (o->format != DATA_AUTO && (o->format == DATA_TOKENS) != f->is_tokens)
+            return plim_fail(err, PLIM_BAD_INPUT, "%s: is %sa token file; change data.format", f->path,
+                             f->is_tokens ? "" : "not ");
+        if (f->bytes < 1 || (f->bytes < 2 && format == DATA_TEXT))
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: the data file is empty; give a file with at least two bytes of text",
+                             f->path);
+    }
+    if (o->format == DATA_AUTO) o->format = format_of(&d->inputs.file[0]);
     return PLIM_OK;
 }
 
-enum plim_status dataset_open(const char *const *paths, int count, int64_t time, struct dataset **out,
-                              struct plim_error *err)
+static enum record_kind record_kind_of(const struct data_options *o)
 {
-    if (count < 1)
+    if (o->format == DATA_TEXT) return RECORD_TEXT;
+    if (o->format == DATA_LINES) return RECORD_LINE;
+    if (o->messages_field) return RECORD_CHAT;
+    return o->prompt_field ? RECORD_PAIR : RECORD_JSON;
+}
+
+static enum plim_status check_fields(const struct data_options *o, struct plim_error *err)
+{
+    if (!o->prompt_field != !o->response_field)
+        return plim_fail(err, PLIM_BAD_INPUT, "a pair needs both fields: '%s' stands alone",
+                         o->prompt_field ? o->prompt_field : o->response_field);
+    if (o->prompt_field && o->messages_field)
+        return plim_fail(err, PLIM_BAD_INPUT, "fields of pairs and of messages exclude each other; keep one");
+    if (o->messages_field && !o->chat)
+        return plim_fail(err, PLIM_BAD_INPUT, "messages need a chat template, and none was found");
+    if (o->format != DATA_JSONL && (o->prompt_field || o->messages_field))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "fields are for JSON lines; name the files .jsonl or set data.format");
+    if (o->format == DATA_TEXT && o->rows == ROWS_SAMPLES && o->overlong != OVERLONG_SPLIT)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "text files are running text: drop data.rows: samples, or set data.format: lines");
+    if (o->rows == ROWS_STREAM && (o->prompt_field || o->messages_field))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "pairs and messages are samples of their own: drop data.rows: stream");
+    return PLIM_OK;
+}
+
+static enum plim_status open_tokens(struct dataset *d, struct indexed_file *x, const char *path,
+                                    struct plim_error *err)
+{
+    enum plim_status status = token_file_open(path, &x->tokens, err);
+    if (status != PLIM_OK) return status;
+    const struct token_file_header *h = token_file_header(x->tokens);
+    x->length = (int64_t)h->tokens;
+    if ((int64_t)h->vocab_size > d->vocab_size) d->vocab_size = (int64_t)h->vocab_size;
+    if (d->codec->tokenizer && h->fingerprint != d->codec->fingerprint)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: was made with another tokenizer than %s; make it again, or drop data.tokenizer",
+                         path, d->codec->path);
+    if (h->flags & (TOKEN_FILE_MASK | TOKEN_FILE_LINES) && d->options.rows == ROWS_AUTO)
+        d->options.rows = ROWS_SAMPLES;
+    return PLIM_OK;
+}
+
+static enum plim_status open_bytes(struct indexed_file *x, const struct input_file *f, struct plim_error *err)
+{
+    x->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    if (x->fd < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: cannot open the data file: %s", f->path, strerror(errno));
+    x->length = f->bytes;
+    return PLIM_OK;
+}
+
+static enum plim_status open_indexed(struct dataset *d, struct plim_error *err)
+{
+    bool tokens = d->options.format == DATA_TOKENS;
+    d->files = calloc((size_t)(unsigned)d->inputs.count, sizeof *d->files);
+    d->window = malloc((size_t)d->options.time + 1);
+    if (!d->files || !d->window)
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while data files were opened");
+    for (int i = 0; i < d->inputs.count; i++) d->files[i].fd = -1;
+    if (tokens) d->vocab_size = 1;
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < d->inputs.count && status == PLIM_OK; i++)
+        status = tokens ? open_tokens(d, &d->files[i], d->inputs.file[i].path, err)
+                        : open_bytes(&d->files[i], &d->inputs.file[i], err);
+    if (d->options.rows == ROWS_AUTO) d->options.rows = ROWS_STREAM;
+    d->by_window = d->options.rows == ROWS_STREAM;
+    if (status == PLIM_OK && !d->by_window && d->options.overlong == OVERLONG_SPLIT)
+        status =
+            plim_fail(err, PLIM_BAD_INPUT,
+                      "%s: is a token file, whose samples are not cut anew; set data.rows: stream or another "
+                      "data.overlong",
+                      d->inputs.file[0].path);
+    for (int i = 0; i < d->inputs.count && status == PLIM_OK; i++) {
+        struct indexed_file *x = &d->files[i];
+        x->first = d->samples;
+        int64_t targets = x->length > 1 ? x->length - 1 : 0;
+        d->samples += d->by_window ? (targets + d->options.time - 1) / d->options.time
+                                   : (int64_t)token_file_header(x->tokens)->samples;
+    }
+    if (status == PLIM_OK && !d->samples)
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: holds no sample", d->inputs.file[0].path);
+    return status;
+}
+
+static bool any_compressed(const struct inputs *in)
+{
+    for (int i = 0; i < in->count; i++)
+        if (in->file[i].compression) return true;
+    return false;
+}
+
+/* Bytes of plain files need neither tokenizer nor decompression: they are read where they lie. */
+static bool is_indexed(const struct dataset *d)
+{
+    if (d->options.format == DATA_TOKENS) return true;
+    return d->options.format == DATA_TEXT && d->options.rows != ROWS_SAMPLES && !d->codec->tokenizer &&
+           !any_compressed(&d->inputs);
+}
+
+enum plim_status dataset_open(const struct data_options *options, const struct codec *codec,
+                              struct dataset **out, struct plim_error *err)
+{
+    if (options->count < 1)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "data.train: no file is given; write e.g. data: {train: [corpus.txt]}");
-    struct dataset *data = calloc(1, sizeof *data);
-    if (data)
-        data->files = calloc((size_t)count, sizeof *data->files), data->window = malloc((size_t)time + 1);
-    if (!data || !data->files || !data->window) {
-        dataset_close(data);
-        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while data files were opened");
+    struct dataset *d = calloc(1, sizeof *d);
+    if (!d) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while data files were opened");
+    d->options = *options, d->codec = codec, d->vocab_size = codec->vocab_size;
+    if (!d->options.field) d->options.field = "text";
+    enum plim_status status = inputs_find(options->paths, options->count, &d->inputs, err);
+    if (status == PLIM_OK) status = settle_format(d, err);
+    if (status == PLIM_OK) status = check_fields(&d->options, err);
+    if (status == PLIM_OK && is_indexed(d)) status = open_indexed(d, err);
+    if (status == PLIM_OK && d->options.rows == ROWS_AUTO)
+        d->options.rows = d->options.format == DATA_TEXT ? ROWS_STREAM : ROWS_SAMPLES;
+    if (status != PLIM_OK) {
+        dataset_close(d);
+        return status;
     }
-    data->time = time;
-    for (int i = 0; i < count; i++) data->files[i].fd = -1;
-    data->count = count;
-    for (int i = 0; i < count; i++) {
-        enum plim_status status = open_file(&data->files[i], paths[i], err);
-        if (status != PLIM_OK) {
-            dataset_close(data);
-            return status;
-        }
-        data->files[i].first_row = data->rows;
-        data->rows += (data->files[i].bytes - 1 + time - 1) / time;
-    }
-    *out = data;
+    *out = d;
     return PLIM_OK;
 }
 
-void dataset_close(struct dataset *data)
+void dataset_close(struct dataset *d)
 {
-    if (!data) return;
-    for (int i = 0; i < data->count; i++) {
-        if (data->files[i].fd >= 0) close(data->files[i].fd);
-        free(data->files[i].path);
+    if (!d) return;
+    for (int i = 0; d->files && i < d->inputs.count; i++) {
+        token_file_close(d->files[i].tokens);
+        if (d->files[i].fd >= 0) close(d->files[i].fd);
     }
-    free(data->files);
-    free(data->window);
-    free(data);
+    free(d->files);
+    free(d->window);
+    inputs_release(&d->inputs);
+    free(d);
 }
 
-int64_t dataset_rows(const struct dataset *data) { return data->rows; }
-int64_t dataset_time(const struct dataset *data) { return data->time; }
-
-/* The file that holds a row, and how many targets of the row count. */
-static const struct text_file *locate(const struct dataset *data, int64_t index, int64_t *offset,
-                                      int64_t *tokens)
+/* The file that holds a sample. */
+static int locate(const struct dataset *d, int64_t i)
 {
-    int low = 0, high = data->count - 1;
+    int low = 0, high = d->inputs.count - 1;
     while (low < high) {
         int mid = (low + high + 1) / 2;
-        if (data->files[mid].first_row <= index)
+        if (d->files[mid].first <= i)
             low = mid;
         else
             high = mid - 1;
     }
-    const struct text_file *file = &data->files[low];
-    *offset = (index - file->first_row) * data->time;
-    int64_t left = file->bytes - 1 - *offset;
-    *tokens = left < data->time ? left : data->time;
-    return file;
+    return low;
 }
 
-enum plim_status dataset_row(struct dataset *data, int64_t index, int32_t *ids, int32_t *targets,
-                             int32_t *pos, int64_t *tokens, struct plim_error *err)
+/* Where sample i lies in its file, cut to T + 1 tokens. */
+static enum plim_status span(struct dataset *d, int file, int64_t i, uint64_t *first, uint64_t *count,
+                             struct plim_error *err)
 {
-    int64_t offset;
-    const struct text_file *file = locate(data, index, &offset, tokens);
-    enum plim_status status =
-        file_pread_full(file->fd, data->window, (size_t)*tokens + 1, (uint64_t)offset, file->path, err);
+    struct indexed_file *x = &d->files[file];
+    uint64_t most = (uint64_t)d->options.time + 1;
+    if (file != d->last && d->files[d->last].tokens) token_file_rest(d->files[d->last].tokens);
+    d->last = file;
+    i -= x->first;
+    enum plim_status status = PLIM_OK;
+    if (d->by_window) {
+        *first = (uint64_t)(i * d->options.time);
+        *count = (uint64_t)x->length - *first;
+    } else {
+        status = token_file_sample(x->tokens, (uint64_t)i, first, count, err);
+        if (status == PLIM_OK && *count > most && d->options.overlong == OVERLONG_DROP) *count = 0;
+    }
+    if (*count > most) *count = most;
+    return status;
+}
+
+/* Have the system read what will be asked for soon. */
+static void hint(const struct dataset *d, int file, uint64_t first, uint64_t count)
+{
+    const struct indexed_file *x = &d->files[file];
+    if (x->tokens)
+        token_file_hint(x->tokens, first, count);
+    else
+        posix_fadvise(x->fd, (off_t)first, (off_t)count, POSIX_FADV_WILLNEED);
+}
+
+enum plim_status dataset_measure(struct dataset *d, int64_t i, int64_t *length, int64_t *targets,
+                                 struct plim_error *err)
+{
+    int file = locate(d, i);
+    uint64_t first = 0, count = 0, wanted = 0;
+    enum plim_status status = span(d, file, i, &first, &count, err);
+    if (status == PLIM_OK && count > 1) {
+        wanted = count - 1;
+        hint(d, file, first, count);
+        if (d->files[file].tokens)
+            status = token_file_targets(d->files[file].tokens, first + 1, (size_t)count - 1, &wanted, err);
+    }
+    *length = (int64_t)count, *targets = (int64_t)wanted;
+    return status;
+}
+
+enum plim_status dataset_sample(struct dataset *d, int64_t i, int32_t *tokens, int64_t *length,
+                                int64_t *targets, struct plim_error *err)
+{
+    int file = locate(d, i);
+    struct indexed_file *x = &d->files[file];
+    uint64_t first = 0, count = 0;
+    enum plim_status status = span(d, file, i, &first, &count, err);
+    *length = (int64_t)count, *targets = 0;
     if (status != PLIM_OK) return status;
-    for (int64_t t = 0; t < data->time; t++) {
-        ids[t] = t < *tokens ? data->window[t] : 0;
-        targets[t] = t < *tokens ? data->window[t + 1] : -1;
-        pos[t] = (int32_t)t;
+    if (x->tokens) {
+        status = token_file_read(x->tokens, first, (size_t)count, tokens, err);
+    } else {
+        status = file_pread_full(x->fd, d->window, (size_t)count, first, d->inputs.file[file].path, err);
+        for (uint64_t t = 0; t < count; t++) tokens[t] = d->window[t];
     }
-    return PLIM_OK;
+    for (uint64_t t = 1; status == PLIM_OK && t < count; t++) *targets += token_is_target(tokens[t]);
+    return status;
 }
 
-static int64_t row_at(const struct loader *loader, uint64_t position)
+void dataset_intake_options(const struct dataset *d, struct intake_options *out)
 {
-    uint64_t n = (uint64_t)loader->data->rows;
-    if (loader->in_order) return (int64_t)(position % n);
-    return (int64_t)order_sample(loader->seed, position / n, position % n, n);
+    const struct data_options *o = &d->options;
+    bool whole = o->rows == ROWS_STREAM || o->overlong == OVERLONG_SPLIT;
+    *out = (struct intake_options){.inputs = &d->inputs,
+                                   .rules = {.kind = record_kind_of(o),
+                                             .field = {o->field, NULL},
+                                             .codec = d->codec,
+                                             .chat = o->chat,
+                                             .add_special = o->add_special,
+                                             .append_eos = o->append_eos,
+                                             .most = whole ? 0 : o->time + 2},
+                                   .max_line = o->max_line,
+                                   .skip_bad = o->skip_bad};
+    if (out->rules.kind == RECORD_CHAT) out->rules.field[0] = o->messages_field;
+    if (out->rules.kind == RECORD_PAIR)
+        out->rules.field[0] = o->prompt_field, out->rules.field[1] = o->response_field;
 }
 
-enum plim_status loader_fill(struct loader *loader, int64_t rows, int32_t *ids, int32_t *targets,
-                             int32_t *pos, int64_t *tokens, struct plim_error *err)
+static uint64_t add_text(uint64_t hash, const char *text)
 {
-    int64_t time = loader->data->time;
-    *tokens = 0;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t counted;
-        enum plim_status status = dataset_row(loader->data, row_at(loader, loader->position), ids + r * time,
-                                              targets + r * time, pos + r * time, &counted, err);
-        if (status != PLIM_OK) return status;
-        *tokens += counted;
-        loader->position++;
-    }
-    return PLIM_OK;
+    return text ? hash64(text, strlen(text), hash) : hash64("", 0, hash + 1);
 }
 
-int64_t loader_tokens_ahead(const struct loader *loader, int64_t rows)
+uint64_t dataset_identity(const struct dataset *d)
 {
-    int64_t sum = 0, offset, tokens;
-    for (int64_t r = 0; r < rows; r++) {
-        locate(loader->data, row_at(loader, loader->position + (uint64_t)r), &offset, &tokens);
-        sum += tokens;
-    }
-    return sum;
+    const struct data_options *o = &d->options;
+    int64_t numbers[] = {o->append_eos ? d->codec->eos : -1,
+                         o->time,
+                         o->format,
+                         o->rows,
+                         o->overlong,
+                         o->packing,
+                         d->samples,
+                         o->add_special,
+                         o->append_eos,
+                         d->inputs.count,
+                         (int64_t)d->codec->fingerprint};
+    uint64_t hash = hash64(numbers, sizeof numbers, 0);
+    const char *texts[] = {o->field, o->prompt_field, o->response_field, o->messages_field};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) hash = add_text(hash, texts[i]);
+    for (int i = 0; i < d->inputs.count; i++)
+        hash = hash64(&d->inputs.file[i].bytes, sizeof d->inputs.file[i].bytes, hash);
+    return hash;
+}
+
+size_t dataset_bytes_most(const struct dataset *d)
+{
+    size_t sum = sizeof *d + (size_t)d->inputs.count * (sizeof(struct input_file) + 256);
+    if (!d->files) return sum;
+    sum += (size_t)d->inputs.count * sizeof *d->files + (size_t)d->options.time + 1;
+    for (int i = 0; i < d->inputs.count; i++)
+        if (d->files[i].tokens) sum += token_file_bytes_most((uint64_t)d->inputs.file[i].bytes);
+    return sum + (d->files[0].tokens ? TOKEN_FILE_WORKING : 0);
 }

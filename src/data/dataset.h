@@ -1,49 +1,84 @@
-/* dataset.h - text files as training rows: windows of T tokens and the token that follows each.
+/* dataset.h - what data files are, and how rows are to be made of them. loader.h makes the rows.
  *
+ *     struct data_options options = {.paths = paths, .count = n, .time = 256, ...};
  *     struct dataset *data;
- *     dataset_open(paths, count, 256, &data, &err);
- *     struct loader loader = {.data = data, .seed = 1};
- *     loader_fill(&loader, rows, ids, targets, pos, &tokens, &err);   // advances loader.position by rows
+ *     dataset_open(&options, &codec, &data, &err);
  *     dataset_close(data);
  *
- * The byte tokenizer: token = byte, vocabulary 256. Row i of a file is bytes [i*T, (i+1)*T); the last row may
- * be short and is padded with ignored targets (-1), so no text is lost. Files are read with pread when a row
- * is asked for: nothing is kept in memory. The order of rows is a pure function of seed and position, so a
- * run can go on from any position and the split into micro-batches does not change what is seen.
+ * Files are text, lines, JSON lines or token files (docs/data.md). They come in two ways:
+ *
+ *   by index    any sample can be had at once: token files, and plain text as bytes. The order of an epoch is
+ *               a permutation of all of them, computed, not stored.
+ *   as a stream text and JSON through a tokenizer, and whatever is compressed: read from front to back and
+ *               shuffled within blocks.
+ *
+ * A sample is a run of at most T + 1 tokens and makes at most T positions: token i is the input, token i + 1 its
+ * target.
  */
 #ifndef PLIM_DATA_DATASET_H
 #define PLIM_DATA_DATASET_H
 
 #include "base/status.h"
+#include "data/codec.h"
+#include "data/intake.h"
+#include "data/inputs.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-struct dataset;
+enum data_format { DATA_AUTO, DATA_TEXT, DATA_LINES, DATA_JSONL, DATA_TOKENS };
+enum data_rows { ROWS_AUTO, ROWS_STREAM, ROWS_SAMPLES };
+enum data_overlong { OVERLONG_TRUNCATE, OVERLONG_SPLIT, OVERLONG_DROP };
 
-/* PLIM_BAD_INPUT names the file that is missing, empty or unreadable. */
-enum plim_status dataset_open(const char *const *paths, int count, int64_t time, struct dataset **out,
-                              struct plim_error *err);
-void dataset_close(struct dataset *data);
-int64_t dataset_rows(const struct dataset *data);
-int64_t dataset_time(const struct dataset *data);
-
-/* Row `index` into ids, targets, pos (each [T]); *tokens gets the number of targets that count. */
-enum plim_status dataset_row(struct dataset *data, int64_t index, int32_t *ids, int32_t *targets,
-                             int32_t *pos, int64_t *tokens, struct plim_error *err);
-
-struct loader {
-    struct dataset *data;
-    uint64_t seed;
-    uint64_t position; /* rows handed out since the beginning */
-    bool in_order;     /* evaluation: file order instead of a shuffled one */
+struct data_options {
+    const char *const *paths;
+    int count;
+    int64_t time; /* T */
+    enum data_format format;
+    enum data_rows rows;
+    enum data_overlong overlong;
+    bool packing;
+    const char *field;                         /* JSON lines: one text; NULL: "text" */
+    const char *prompt_field, *response_field; /* or a pair, of which the second is learned */
+    const char *messages_field;                /* or a conversation */
+    const struct chat_template *chat;          /* for messages */
+    bool add_special, append_eos, skip_bad;
+    size_t max_line;
 };
 
-/* The next `rows` rows; *tokens is the number of targets that count among them. */
-enum plim_status loader_fill(struct loader *loader, int64_t rows, int32_t *ids, int32_t *targets,
-                             int32_t *pos, int64_t *tokens, struct plim_error *err);
+struct dataset;
 
-/* Targets that count in `rows` rows from the present position, without reading them: the weight of a window.
- */
-int64_t loader_tokens_ahead(const struct loader *loader, int64_t rows);
+/* The codec and the texts of the options are borrowed until dataset_close. PLIM_BAD_INPUT names the file that is
+ * missing, empty, of another kind than the others, or made with another tokenizer. */
+enum plim_status dataset_open(const struct data_options *options, const struct codec *codec,
+                              struct dataset **out, struct plim_error *err);
+void dataset_close(struct dataset *data);
+
+int64_t dataset_time(const struct dataset *data);
+const struct data_options *dataset_options(const struct dataset *data); /* format and rows decided */
+const struct inputs *dataset_inputs(const struct dataset *data);
+
+/* One more than the largest token id that may come. */
+int64_t dataset_vocab_size(const struct dataset *data);
+
+/* Samples that can be had by index; 0: the dataset is a stream. */
+int64_t dataset_samples(const struct dataset *data);
+
+/* Sample i of those: its length, at most T + 1, and how many of its tokens after the first are targets. The system
+ * begins to read it. */
+enum plim_status dataset_measure(struct dataset *data, int64_t i, int64_t *length, int64_t *targets,
+                                 struct plim_error *err);
+/* The same with its tokens, [T + 1]; targets not counted have TOKEN_QUIET (record.h). */
+enum plim_status dataset_sample(struct dataset *data, int64_t i, int32_t *tokens, int64_t *length,
+                                int64_t *targets, struct plim_error *err);
+
+/* How a stream's records are made: everything of the intake's options but threads and order. */
+void dataset_intake_options(const struct dataset *data, struct intake_options *out);
+
+/* A number for what the files and options make of the data: equal numbers, equal samples. Whether bad records are
+ * skipped is not in it, so that a run that met one can go on. */
+uint64_t dataset_identity(const struct dataset *data);
+
+/* The most memory reading by index takes. */
+size_t dataset_bytes_most(const struct dataset *data);
 
 #endif

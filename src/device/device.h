@@ -13,28 +13,9 @@
 #define PLIM_DEVICE_DEVICE_H
 
 #include "base/threads.h"
+#include "device/kernel.h"
 #include "mem/ledger.h"
 #include "plan/facts.h"
-#include "tape/op.h"
-
-/* One op with its operands' addresses. */
-struct kernel_call {
-    const struct op *op;
-    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT]; /* of in[0..], then of out[0..]; NULL when absent */
-    void *in[OP_MAX_IN];
-    void *out[OP_MAX_OUT];
-    bool accumulate; /* resolved: outputs marked acc are added to */
-    void *work;      /* workspace() bytes, 64-byte aligned */
-    struct threads *team;
-};
-
-typedef void kernel_run(const struct kernel_call *call);
-typedef size_t kernel_workspace(const struct tensor *const *desc, const struct op *op, int threads);
-
-struct kernel {
-    kernel_run *run;
-    kernel_workspace *workspace; /* NULL: needs none */
-};
 
 /* Classes of a device's ledger: the arena, and what the process takes beside it. */
 enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
@@ -46,11 +27,33 @@ struct device_ops {
     /* Grow or shrink the arena; shrinking gives the pages back to the system. Contents of what stays are kept. */
     enum plim_status (*commit)(struct device *, size_t bytes, struct plim_error *err);
     void *(*base)(struct device *);
-    /* Copies between the arena and host memory, by arena offset. */
-    void (*read)(struct device *, size_t offset, void *host, size_t bytes);
-    void (*write)(struct device *, size_t offset, const void *host, size_t bytes);
+    /* Copies between the arena and host memory, by arena offset; done when they return. */
+    enum plim_status (*read)(struct device *, size_t offset, void *host, size_t bytes,
+                             struct plim_error *err);
+    enum plim_status (*write)(struct device *, size_t offset, const void *host, size_t bytes,
+                              struct plim_error *err);
+    /* One op. A device that computes asynchronously only takes note; what goes wrong, sync tells. */
     void (*run)(struct device *, struct kernel_call *call);
-    void (*sync)(struct device *);
+    /* Learn how best to run this op, or NULL. Writes its outputs and workspace: nothing of value may be in them. */
+    void (*tune)(struct device *, struct kernel_call *call);
+    /* Everything so far is done. PLIM_IO: the device failed, and how. */
+    enum plim_status (*sync)(struct device *, struct plim_error *err);
+    /* What the driver says this process takes on the device; NULL: device memory is the process's own. */
+    size_t (*used)(struct device *);
+    /* Optional, all or none: ops between begin and end are recorded instead of run, and recordings are run
+     * again at the price of one launch. Operand addresses are part of a recording. end: its number, or -1 when
+     * the device cannot record (run them one by one then). forget: all recordings, before the plan changes. */
+    void (*record_begin)(struct device *);
+    int (*record_end)(struct device *);
+    void (*replay)(struct device *, int recording);
+    void (*forget)(struct device *);
+    /* The tier below, for devices with their own memory: NULL on the CPU, whose lower tier is the disk. host_commit
+     * sizes it (content up to the smaller size is kept), fetch and store copy between it and the arena beside what
+     * computes; ops that touch the bytes of a copy under way wait for it by themselves. */
+    enum plim_status (*host_commit)(struct device *, size_t bytes, struct plim_error *err);
+    void *(*host_base)(struct device *);
+    void (*fetch)(struct device *, size_t host_offset, void *to, size_t bytes);
+    void (*store)(struct device *, const void *from, size_t host_offset, size_t bytes);
     void (*close)(struct device *);
 };
 
@@ -59,11 +62,15 @@ struct device {
     struct device_facts facts;
     const struct kernel *kernels; /* by op kind */
     struct ledger *ledger;        /* of the device tier, owned by the device */
-    struct threads *team;         /* NULL on devices without host threads */
+    struct threads *team;         /* the host's: computes on the CPU, makes weights for every device */
 };
 
 /* The CPU: `threads` 0 means one per online CPU. */
 enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err);
+
+/* An NVIDIA GPU by its number. PLIM_UNSUPPORTED says what is missing: this build's CUDA part, a driver, a card, a
+ * card this build has code for, cuBLASLt. PLIM_NO_MEMORY: the card has too little free for the context. */
+enum plim_status device_cuda_open(int index, struct device **out, struct plim_error *err);
 
 /* Workspace of an op on this device, as the planner counts it. */
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op);

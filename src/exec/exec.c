@@ -5,16 +5,31 @@
 #include "exec/exec.h"
 #include "base/clock.h"
 
+#include <string.h>
+
+static bool moves(const struct op *op) { return op->kind == OP_FETCH || op->kind == OP_STORE; }
+
+static enum tier far_tier(const struct tape *tape, const struct op *op)
+{
+    return tape->tensors[op->kind == OP_FETCH ? op->in[0] : op->out[0]].tier;
+}
+
+/* Disk copies go through host addresses, which only the CPU's arena has. */
+static bool tier_is_open(const struct device *device, const struct far_store *far, enum tier tier)
+{
+    return tier == TIER_HOST ? device->ops->fetch != NULL : tier == TIER_DISK && far && device->facts.is_host;
+}
+
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
                            const struct layout *layout, struct far_store *far, struct plim_error *err)
 {
     *exec = (struct exec){.device = device, .tape = tape, .layout = layout, .far = far};
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
-        bool moves = op->kind == OP_FETCH || op->kind == OP_STORE;
-        if (moves && !far)
-            return plim_fail(err, PLIM_BUG, "the tape moves tensors to a tier that is not open");
-        if (!moves && !device->kernels[op->kind].run)
+        if (moves(op) && !tier_is_open(device, far, far_tier(tape, op)))
+            return plim_fail(err, PLIM_UNSUPPORTED, "device %s cannot move tensors to and from tier %s",
+                             device->ops->name, tier_name(far_tier(tape, op)));
+        if (!moves(op) && !device->kernels[op->kind].run)
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s has no kernel for op %s", device->ops->name,
                              op_row(op->kind)->name);
     }
@@ -62,6 +77,14 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
     size_t bytes = (size_t)tensor_bytes(&exec->tape->tensors[near]);
     uint64_t offset = (uint64_t)exec->layout->offset[far];
     if (op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && micro == 0) return PLIM_OK;
+    if (exec->tape->tensors[far].tier == TIER_HOST) {
+        const struct device_ops *ops = exec->device->ops;
+        if (op->kind == OP_FETCH)
+            ops->fetch(exec->device, offset, address(exec, near), bytes);
+        else
+            ops->store(exec->device, address(exec, near), offset, bytes);
+        return PLIM_OK;
+    }
     if (op->kind == OP_STORE) return far_write(exec->far, address(exec, near), bytes, offset, err);
     if (exec->nfetching == EXEC_FETCHES) {
         enum plim_status status = await_operand(exec, exec->fetching[0].tensor, err);
@@ -72,7 +95,7 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
     return PLIM_OK;
 }
 
-static void compute(struct exec *exec, int index, int64_t micro)
+static struct kernel_call call_of(const struct exec *exec, int index, int64_t micro)
 {
     const struct op *op = &exec->tape->ops[index];
     struct kernel_call call = {.op = op, .team = exec->device->team};
@@ -88,31 +111,94 @@ static void compute(struct exec *exec, int index, int64_t micro)
     }
     call.accumulate = op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0);
     call.work = (char *)exec->device->ops->base(exec->device) + exec->layout->work_offset[index];
+    return call;
+}
+
+static void compute(struct exec *exec, int index, int64_t micro)
+{
+    struct kernel_call call = call_of(exec, index, micro);
     exec->device->ops->run(exec->device, &call);
 }
 
-enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
+static bool writes_kept(const struct tape *tape, const struct op *op)
+{
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (op->out[k] >= 0 && tape->tensors[tape_root(tape, op->out[k])].flags & TENSOR_KEPT) return true;
+    return false;
+}
+
+enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
+{
+    const struct device_ops *ops = exec->device->ops;
+    if (ops->forget) ops->forget(exec->device);
+    exec->nrecordings = 0;
+    exec->records = ops->record_begin && !exec->far;
+    if (!ops->tune) return PLIM_OK;
+    for (int i = 0; i < exec->tape->nops; i++)
+        for (int64_t micro = 0; micro < 2; micro++) {
+            struct kernel_call call = call_of(exec, i, micro);
+            if (!moves(call.op) && !writes_kept(exec->tape, call.op)) ops->tune(exec->device, &call);
+        }
+    return ops->sync(exec->device, err);
+}
+
+/* One op after the other. */
+static enum plim_status run_ops(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
 {
     for (int i = begin; i < end; i++) {
         const struct op *op = &exec->tape->ops[i];
         double start = exec->op_seconds ? clock_seconds() : 0;
         enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
-        if (status == PLIM_OK && (op->kind == OP_FETCH || op->kind == OP_STORE))
+        if (status == PLIM_OK && moves(op))
             status = move(exec, op, micro, err);
         else if (status == PLIM_OK)
             compute(exec, i, micro);
+        if (status == PLIM_OK && (exec->inspect || exec->op_seconds))
+            status = exec->device->ops->sync(exec->device, err);
         if (status != PLIM_OK) return status;
-        if (exec->inspect) {
-            exec->device->ops->sync(exec->device);
-            exec->inspect(exec->inspect_arg, exec, i);
-        }
-        if (exec->op_seconds) {
-            exec->device->ops->sync(exec->device);
-            exec->op_seconds[op->kind] += clock_seconds() - start;
+        if (exec->inspect) exec->inspect(exec->inspect_arg, exec, i);
+        if (exec->op_seconds) exec->op_seconds[op->kind] += clock_seconds() - start;
+    }
+    return PLIM_OK;
+}
+
+static struct recording *find_recording(struct exec *exec, int begin, int end, bool first)
+{
+    for (int i = 0; i < exec->nrecordings; i++) {
+        struct recording *r = &exec->recordings[i];
+        if (r->begin == begin && r->end == end && r->first == first) return r;
+    }
+    return NULL;
+}
+
+/* Record the ops; NULL when the device cannot after all. */
+static struct recording *record(struct exec *exec, int begin, int end, int64_t micro)
+{
+    const struct device_ops *ops = exec->device->ops;
+    if (exec->nrecordings == EXEC_RECORDINGS) return NULL;
+    ops->record_begin(exec->device);
+    if (run_ops(exec, begin, end, micro, NULL) != PLIM_OK) exec->records = false;
+    int number = ops->record_end(exec->device);
+    if (number < 0 || !exec->records) {
+        exec->records = false;
+        return NULL;
+    }
+    struct recording *r = &exec->recordings[exec->nrecordings++];
+    *r = (struct recording){begin, end, micro == 0, number};
+    return r;
+}
+
+enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
+{
+    if (exec->records && !exec->inspect && !exec->op_seconds && begin < end) {
+        struct recording *r = find_recording(exec, begin, end, micro == 0);
+        if (!r) r = record(exec, begin, end, micro);
+        if (r) {
+            exec->device->ops->replay(exec->device, r->number);
+            return PLIM_OK;
         }
     }
-    exec->device->ops->sync(exec->device);
-    return PLIM_OK;
+    return run_ops(exec, begin, end, micro, err);
 }
 
 enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err)
@@ -125,20 +211,30 @@ enum plim_status exec_update(struct exec *exec, struct plim_error *err)
     return exec_run(exec, exec->tape->loop_end, exec->tape->nops, 0, err);
 }
 
-enum plim_status exec_read(struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
+enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
                            struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
+    if (exec->tape->tensors[id].tier == TIER_HOST) {
+        enum plim_status status = exec->device->ops->sync(exec->device, err);
+        if (status == PLIM_OK)
+            memcpy(host, (char *)exec->device->ops->host_base(exec->device) + at, (size_t)bytes);
+        return status;
+    }
     if (exec->tape->tensors[id].tier == TIER_DISK) return far_read(exec->far, host, (size_t)bytes, at, err);
-    exec->device->ops->read(exec->device, (size_t)at, host, (size_t)bytes);
-    return PLIM_OK;
+    return exec->device->ops->read(exec->device, (size_t)at, host, (size_t)bytes, err);
 }
 
-enum plim_status exec_write(struct exec *exec, int id, const void *host, int64_t offset, int64_t bytes,
+enum plim_status exec_write(const struct exec *exec, int id, const void *host, int64_t offset, int64_t bytes,
                             struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
+    if (exec->tape->tensors[id].tier == TIER_HOST) {
+        enum plim_status status = exec->device->ops->sync(exec->device, err);
+        if (status == PLIM_OK)
+            memcpy((char *)exec->device->ops->host_base(exec->device) + at, host, (size_t)bytes);
+        return status;
+    }
     if (exec->tape->tensors[id].tier == TIER_DISK) return far_write(exec->far, host, (size_t)bytes, at, err);
-    exec->device->ops->write(exec->device, (size_t)at, host, (size_t)bytes);
-    return PLIM_OK;
+    return exec->device->ops->write(exec->device, (size_t)at, host, (size_t)bytes, err);
 }

@@ -17,7 +17,8 @@
 #include "exec/far.h"
 #include "plan/layout.h"
 
-#define EXEC_FETCHES 16
+#define EXEC_FETCHES    16
+#define EXEC_RECORDINGS 4
 
 struct exec {
     struct device *device;
@@ -29,6 +30,13 @@ struct exec {
         uint64_t ticket;
     } fetching[EXEC_FETCHES];
     int nfetching;
+    struct recording {
+        int begin, end; /* ops */
+        bool first;     /* of the first micro-batch of a window */
+        int number;     /* the device's */
+    } recordings[EXEC_RECORDINGS];
+    int nrecordings;
+    bool records;       /* the device records what runs twice; set by exec_tune */
     double *op_seconds; /* by op kind, when the caller wants a profile; else NULL */
     /* Called after each op, when set, with its results in place. */
     void (*inspect)(void *arg, const struct exec *exec, int op);
@@ -39,6 +47,10 @@ struct exec {
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
                            const struct layout *layout, struct far_store *far, struct plim_error *err);
 
+/* Lets the device learn how to run this tape's ops best and, where it can, record them: worth it when the tape runs
+ * many times. Whatever is in the arena outside kept tensors is lost. Forgets what was recorded before. */
+enum plim_status exec_tune(struct exec *exec, struct plim_error *err);
+
 /* Ops [begin, end); micro is the index of the micro-batch in its window. */
 enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err);
 enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err);
@@ -48,9 +60,9 @@ enum plim_status exec_update(struct exec *exec, struct plim_error *err);
 void *exec_host(const struct exec *exec, int tensor);
 
 /* Copy between host memory and a tensor, wherever it lives; offset and bytes within the tensor. */
-enum plim_status exec_read(struct exec *exec, int tensor, void *host, int64_t offset, int64_t bytes,
+enum plim_status exec_read(const struct exec *exec, int tensor, void *host, int64_t offset, int64_t bytes,
                            struct plim_error *err);
-enum plim_status exec_write(struct exec *exec, int tensor, const void *host, int64_t offset, int64_t bytes,
-                            struct plim_error *err);
+enum plim_status exec_write(const struct exec *exec, int tensor, const void *host, int64_t offset,
+                            int64_t bytes, struct plim_error *err);
 
 #endif

@@ -1,9 +1,11 @@
 /* job.c - from keys to a checked job. */
 #include "job/job.h"
 #include "base/yaml.h"
+#include "data/dataset.h"
 #include "model/hf.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void job_init(struct job *job) { *job = (struct job){.name = "defaults"}; }
@@ -100,13 +102,56 @@ static enum plim_status settle_precision(struct job *job, struct plim_error *err
     return PLIM_OK;
 }
 
+/* "cuda" and "cuda:N" to a number; -2: neither. */
+static int gpu_number(const char *text)
+{
+    char *end;
+    if (!strcmp(text, "cuda")) return 0;
+    if (strncmp(text, "cuda:", 5) || text[5] < '0' || text[5] > '9') return -2;
+    long n = strtol(text + 5, &end, 10);
+    return *end || n > 1023 ? -2 : (int)n;
+}
+
+int job_device(const struct job *job, bool *may_fall_back)
+{
+    const char *text = job->training.device;
+    *may_fall_back = !strcmp(text, "auto");
+    if (!strcmp(text, "cpu")) return -1;
+    return *may_fall_back ? 0 : gpu_number(text);
+}
+
+/* Names of the second kind, and what does not go together. */
+static enum plim_status settle_optimizer(struct job *job, struct plim_error *err)
+{
+    struct job_training *t = &job->training;
+    if (t->optimizer >= OPTIMIZER_COUNT) t->optimizer = OPTIMIZER_ADAMW8; /* "adamw_8bit" */
+    if (t->master && t->precision == PRECISION_F16)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.master_weights': fp16 weights need their fp32 master; write fp32, or "
+            "mixed_precision: bf16",
+            job->name);
+    if (t->state_type && t->optimizer == OPTIMIZER_ADAMW8)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: key 'training.state_dtype': adamw8bit keeps moments in 8 bits; write fp32 or "
+                         "optimizer: adamw",
+                         job->name);
+    if (t->grad_type && t->precision != PRECISION_BF16)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.grad_dtype': bf16 gradients come with bf16 weights; write fp32 or "
+            "mixed_precision: bf16",
+            job->name);
+    return PLIM_OK;
+}
+
 static enum plim_status check_supported(const struct job *job, struct plim_error *err)
 {
-    if (job->training.optimizer >= OPTIMIZER_COUNT)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "%s: key 'training.optimizer': this version has adamw and sgd; write optimizer: adamw",
-            job->name);
+    bool unused;
+    if (job_device(job, &unused) < -1)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: key 'training.device': '%s' is no device; write auto, cpu, cuda or cuda:1",
+                         job->name, job->training.device);
     if (job->model.attention_type == 2)
         return plim_fail(
             err, PLIM_UNSUPPORTED,
@@ -123,11 +168,11 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
                          "%s: key 'model.num_experts': mixtures of experts are not supported "
                          "by this version; remove the key",
                          job->name);
-    bool good_state = job->training.state_tier == TIER_DEVICE || job->training.state_tier == TIER_DISK;
-    bool good_grad = job->training.grad_tier == TIER_DEVICE || job->training.grad_tier == TIER_DISK;
-    if ((job->training.state_tier_given && !good_state) || (job->training.grad_tier_given && !good_grad))
-        return plim_fail(err, PLIM_UNSUPPORTED, "%s: key 'training.%s': on this device write device or disk",
-                         job->name, good_state ? "grad_tier" : "state_tier");
+    if ((job->training.state_tier_given && job->training.state_tier == TIER_PINNED) ||
+        (job->training.grad_tier_given && job->training.grad_tier == TIER_PINNED))
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: key 'training.%s': host memory is always pinned; write host", job->name,
+                         job->training.state_tier == TIER_PINNED ? "state_tier" : "grad_tier");
     return PLIM_OK;
 }
 
@@ -148,7 +193,8 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: data.max_length %lld is beyond the model's %lld learned positions; lower it",
                          job->name, (long long)job->max_length, (long long)job->spec.max_positions);
-    if (job->spec.vocab_size < 256)
+    bool bytes = codec_is_bytes(job->data.tokenizer) && job->data.format != DATA_TOKENS;
+    if (job->spec.vocab_size < 256 && bytes)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: model.vocab_size %lld is too small for the byte tokenizer; write 256 or more",
                          job->name, (long long)job->spec.vocab_size);
@@ -168,11 +214,18 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
 enum plim_status job_finish(struct job *job, struct plim_error *err)
 {
     enum plim_status status = settle_precision(job, err);
+    if (status == PLIM_OK) status = settle_optimizer(job, err);
     if (status == PLIM_OK) status = check_supported(job, err);
     if (status == PLIM_OK) status = find_spec(job, err);
     if (status == PLIM_OK) status = check_lengths(job, err);
     if (status == PLIM_OK) status = check_output(job, err);
     return status;
+}
+
+double job_beta1(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    return t->optimizer == OPTIMIZER_ADAFACTOR && !t->beta1_given ? 0 : t->beta1;
 }
 
 int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }

@@ -51,6 +51,9 @@ struct job_training {
     bool micro_batch_given;
     int precision; /* enum precision */
     int optimizer;
+    int master;                /* of narrow weights: 0 fp32, 1 none */
+    int state_type, grad_type; /* 0 fp32, 1 bf16 */
+    bool beta1_given;
     bool fp16, bf16, checkpointing, checkpointing_given;
     double beta1, beta2, eps, weight_decay, clip;
     int recompute;
@@ -67,6 +70,17 @@ struct job_training {
     int64_t loss_scale_window;
     int64_t zero_stage;
     int64_t threads;
+    bool deterministic; /* the same bits on every run, on every device */
+    const char *device; /* "auto", "cpu", "cuda", "cuda:N"; see job_device */
+};
+
+struct job_data { /* see data/dataset.h and data/loader.h */
+    int format, rows, overlong;
+    const char *tokenizer, *chat_template;
+    const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
+    bool packing, add_special, append_eos, skip_bad;
+    uint64_t max_line_bytes, shuffle_bytes;
+    int64_t workers, prefetch_factor, shuffle_buffer;
 };
 
 struct job {
@@ -74,7 +88,8 @@ struct job {
     struct job_training training;
     struct job_schedule schedule;
     struct string_list train, validation;
-    int data_format, tokenizer;
+    struct job_data data;
+    int64_t loader_bytes; /* host memory of tokenizer and loaders; part of every plan's overhead */
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
@@ -96,10 +111,16 @@ enum plim_status job_set(struct job *job, const char *assignment, const struct s
                          struct plim_error *err);
 enum plim_status job_finish(struct job *job, struct plim_error *err);
 
+/* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
+double job_beta1(const struct job *job);
+
 /* Rows of one optimizer step: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);
 
 extern const struct schema job_schema;
+
+/* Where the job runs: -1 the CPU, 0.. that GPU. *may_fall_back: the CPU will do when there is no GPU. */
+int job_device(const struct job *job, bool *may_fall_back);
 
 /* The tape of one set of knobs (plan_request.build with a struct job * as argument). */
 enum plim_status job_build(void *job, const struct knobs *knobs, struct tape *out, struct plim_error *err);

@@ -5,13 +5,16 @@
 #define GIVEN(field) SCHEMA_FLAG(struct job, field)
 
 static const char *const precisions[] = {"fp32", "bf16", "fp16", "no", NULL};
-static const char *const optimizers[] = {"adamw", "sgd", "adamw_8bit", "adafactor", NULL};
+static const char *const optimizers[] = {"adamw", "sgd", "adamw8bit", "adafactor", "adamw_8bit", NULL};
+static const char *const masters[] = {"fp32", "none", NULL};
+static const char *const widths[] = {"fp32", "bf16", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 static const char *const tiers[] = {"device", "pinned", "host", "disk", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", "wsd", "greedy", NULL};
 static const char *const greedy_events[] = {"step", "eval", NULL};
-static const char *const formats[] = {"text", NULL};
-static const char *const tokenizers[] = {"bytes", NULL};
+static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens", NULL};
+static const char *const row_kinds[] = {"auto", "stream", "samples", NULL};
+static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
@@ -45,16 +48,33 @@ static const struct schema_row rows[] = {
     {"model.num_local_blocks", .note = "only sparse attention has blocks, and this version has none"},
     {"model.deepspeed_activation_checkpointing", .note = "recomputation is training.recompute, chosen by the planner when absent"},
     /* data */
-    {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files"},
+    {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files: paths, folders, globs; .gz and .zst are decompressed"},
     {"data.validation", SCHEMA_STRING_LIST, AT(validation), .help = "evaluation files"},
-    {"data.format", SCHEMA_ENUM, AT(data_format), .names = formats, .fallback = "text", .help = "how files are read"},
-    {"data.tokenizer", SCHEMA_ENUM, AT(tokenizer), .names = tokenizers, .fallback = "bytes", .help = "how text becomes tokens"},
+    {"data.format", SCHEMA_ENUM, AT(data.format), .names = formats, .fallback = "auto", .help = "how files are read; auto: token files by their content, .jsonl and .ndjson by name, all else as text"},
+    {"data.tokenizer", SCHEMA_STRING, AT(data.tokenizer), .fallback = "bytes", .help = "how text becomes tokens: a tokenizer.json, a folder with one, or bytes"},
     {"data.max_length", SCHEMA_INT64, AT(max_length), .min = 2, .max = 1e7, .fallback = "256", .help = "tokens of a row"},
-    {"data.prefetch_factor", .note = "rows are read when they are needed; nothing is queued"},
-    {"data.num_workers", .note = "rows are read when they are needed; no workers are necessary"},
-    {"data.buffer_size", .note = "shuffling needs no buffer: the order is computed"},
-    {"data.persistent_workers", .note = "rows are read when they are needed; no workers are necessary"},
-    {"data.padding", .note = "only the last row of a file is padded"},
+    {"data.field", SCHEMA_STRING, AT(data.field), .fallback = "text", .help = "jsonl: the field with the text"},
+    {"data.prompt_field", SCHEMA_STRING, AT(data.prompt_field), .help = "jsonl: pairs, of which only the response is learned"},
+    {"data.response_field", SCHEMA_STRING, AT(data.response_field), .help = "jsonl: the other half of a pair"},
+    {"data.source_field", SCHEMA_STRING, AT(data.source_field), .help = "jsonl: the same for translations and the like: not learned"},
+    {"data.target_field", SCHEMA_STRING, AT(data.target_field), .help = "jsonl: learned"},
+    {"data.messages_field", SCHEMA_STRING, AT(data.messages_field), .help = "jsonl: conversations ([{role, content}, ...]); what the assistant says is learned"},
+    {"data.chat_template", SCHEMA_STRING, AT(data.chat_template), .help = "template of conversations: a .jinja file, tokenizer_config.json or a folder; absent: beside data.tokenizer"},
+    {"data.rows", SCHEMA_ENUM, AT(data.rows), .names = row_kinds, .fallback = "auto", .help = "stream: running text cut into full rows; samples: each record begins at position 0; auto: by the kind of data"},
+    {"data.packing", SCHEMA_BOOL, AT(data.packing), .fallback = "false", .help = "samples: several short ones share a row, blind to each other"},
+    {"data.overlong", SCHEMA_ENUM, AT(data.overlong), .names = overlongs, .fallback = "truncate", .help = "samples longer than a row"},
+    {"data.add_special", SCHEMA_BOOL, AT(data.add_special), .fallback = "true", .help = "add what the tokenizer adds to a text, such as a begin mark"},
+    {"data.append_eos", SCHEMA_BOOL, AT(data.append_eos), .fallback = "true", .help = "end each document with the tokenizer's end-of-text token, if it has one"},
+    {"data.skip_bad", SCHEMA_BOOL, AT(data.skip_bad), .fallback = "false", .help = "count bad records instead of stopping at the first"},
+    {"data.max_line_bytes", SCHEMA_BYTES, AT(data.max_line_bytes), .min = 64, .max = 1e12, .fallback = "16MiB", .help = "longest line; bounds the loader's memory"},
+    {"data.workers", SCHEMA_INT64, AT(data.workers), .min = 0, .max = 256, .fallback = "2", .help = "threads that read and tokenise; 0: none but the trainer's"},
+    {"data.num_workers", .alias = "data.workers"},
+    {"data.prefetch_factor", SCHEMA_INT64, AT(data.prefetch_factor), .min = 1, .max = 1024, .fallback = "4", .help = "pieces of 32 KiB read ahead by each worker"},
+    {"data.shuffle_buffer", SCHEMA_INT64, AT(data.shuffle_buffer), .min = 1, .max = 1e9, .fallback = "2048", .help = "streams: samples shuffled together; token files and bytes are always shuffled as a whole"},
+    {"data.buffer_size", .alias = "data.shuffle_buffer"},
+    {"data.shuffle_bytes", SCHEMA_BYTES, AT(data.shuffle_bytes), .min = 4096, .max = 1e12, .fallback = "4MiB", .help = "the same in bytes of tokens (4 for each); the smaller of both counts"},
+    {"data.persistent_workers", .note = "workers always live as long as the run"},
+    {"data.padding", .note = "rows are always padded to data.max_length; data.packing fills them"},
     /* training */
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
     {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},
@@ -78,15 +98,20 @@ static const struct schema_row rows[] = {
     {"training.greedy.window_size", SCHEMA_INT64, AT(schedule.window_size), .min = 1, .max = 1000, .fallback = "50", .help = "greedy: how many losses the mean takes"},
     {"training.greedy.reset_start", SCHEMA_INT64, AT(schedule.reset_start), .min = 0, .max = 1e9, .fallback = "500", .help = "greedy: lowerings at the floor before it starts anew"},
     {"training.greedy.on", SCHEMA_ENUM, AT(schedule.on), .names = greedy_events, .fallback = "step", .help = "greedy: moves per optimizer step or per evaluation"},
-    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .names = precisions, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master"},
+    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .names = precisions, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master unless training.master_weights says otherwise"},
     {"training.fp16", SCHEMA_BOOL, AT(training.fp16), .fallback = "false", .help = "the same as mixed_precision: fp16"},
     {"training.bf16", SCHEMA_BOOL, AT(training.bf16), .fallback = "false", .help = "the same as mixed_precision: bf16"},
     {"training.loss_scale", SCHEMA_FLOAT, AT(training.loss_scale), .min = 1, .max = 1e9, .fallback = "65536", .help = "fp16: first loss scale"},
     {"training.loss_scale_window", SCHEMA_INT64, AT(training.loss_scale_window), .min = 1, .max = 1e9, .fallback = "2000", .help = "fp16: good steps before the scale doubles"},
-    {"training.optimizer", SCHEMA_ENUM, AT(training.optimizer), .names = optimizers, .fallback = "adamw", .help = "adamw or sgd"},
-    {"training.beta1", SCHEMA_FLOAT, AT(training.beta1), .min = 0, .max = 1, .fallback = "0.9", .help = "first moment (sgd: momentum)"},
+    {"training.optimizer", SCHEMA_ENUM, AT(training.optimizer), .names = optimizers, .fallback = "adamw", .help = "adamw; sgd; adamw8bit: moments in 8 bits, a scale for every 256 of them; adafactor: second moment by rows and columns (adamw_8bit is adamw8bit)"},
+    {"optimizer.name", .alias = "training.optimizer"},
+    {"training.master_weights", SCHEMA_ENUM, AT(training.master), .names = masters, .fallback = "fp32", .help = "bf16: fp32 keeps the bits that rounding takes, none rounds weights stochastically and saves 2 bytes for each"},
+    {"training.state_dtype", SCHEMA_ENUM, AT(training.state_type), .names = widths, .fallback = "fp32", .help = "type of the optimizer's moments; bf16 is rounded stochastically"},
+    {"optimizer.state_dtype", .alias = "training.state_dtype"},
+    {"training.grad_dtype", SCHEMA_ENUM, AT(training.grad_type), .names = widths, .fallback = "fp32", .help = "type of parameter gradients; bf16 (with mixed_precision: bf16) rounds them once per op that adds to them"},
+    {"training.beta1", SCHEMA_FLOAT, AT(training.beta1), .flag = GIVEN(training.beta1_given), .min = 0, .max = 1, .fallback = "0.9", .help = "first moment (sgd: momentum; adafactor: no first moment unless given)"},
     {"training.beta2", SCHEMA_FLOAT, AT(training.beta2), .min = 0, .max = 1, .fallback = "0.999", .help = "second moment"},
-    {"training.eps", SCHEMA_FLOAT, AT(training.eps), .min = 0, .max = 1, .fallback = "1e-8", .help = "AdamW epsilon"},
+    {"training.eps", SCHEMA_FLOAT, AT(training.eps), .min = 0, .max = 1, .fallback = "1e-8", .help = "AdamW epsilon (adafactor: always 1e-30)"},
     {"training.weight_decay", SCHEMA_FLOAT, AT(training.weight_decay), .min = 0, .max = 100, .fallback = "0", .help = "on parameters of two or more dimensions"},
     {"training.max_grad_norm", SCHEMA_FLOAT, AT(training.clip), .min = 0, .max = 1e9, .fallback = "0", .help = "global-norm clipping; 0: none"},
     {"training.gradient_clipping", .alias = "training.max_grad_norm"},
@@ -102,7 +127,9 @@ static const struct schema_row rows[] = {
     {"training.eval_rows", SCHEMA_INT64, AT(training.eval_rows), .min = 1, .max = 1e9, .fallback = "32", .help = "rows of one evaluation"},
     {"training.save_every", SCHEMA_INT64, AT(training.save_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between checkpoints; 0: only at the end"},
     {"training.log_every", SCHEMA_INT64, AT(training.log_every), .min = 1, .max = 1e9, .fallback = "1", .help = "steps between step lines"},
-    {"training.seed", SCHEMA_INT64, AT(training.seed), .min = 0, .max = 9e15, .fallback = "1", .help = "of fresh weights and of the order of rows"},
+    {"training.seed", SCHEMA_INT64, AT(training.seed), .min = 0, .max = 9e15, .fallback = "1", .help = "of fresh weights, of the order of rows and of stochastic rounding"},
+    {"training.device", SCHEMA_STRING, AT(training.device), .fallback = "auto", .help = "cpu, cuda, cuda:N (the N-th GPU), or auto: a GPU when there is one that works, else the CPU"},
+    {"training.deterministic", SCHEMA_BOOL, AT(training.deterministic), .fallback = "false", .help = "cuda: the same bits on every run, at some cost in attention (the CPU always computes so)"},
     {"training.threads", SCHEMA_INT64, AT(training.threads), .min = 0, .max = 1024, .fallback = "0", .help = "CPU threads; 0: one per core"},
     {"training.deepspeed.use_deepspeed", .note = IN_PLAN},
     {"training.deepspeed.zero_stage", .note = ONE_RANK},

@@ -56,6 +56,7 @@ static bool halve_length(struct attempt *a)
                               .recompute = RECOMPUTE_FULL,
                               .loss_chunks = 4096,
                               .state_tier = lower,
+                              .state_share = OFFLOAD_SHARES,
                               .grad_tier = lower};
         if (plan_bound_of(&a->request, &tight, &bound, NULL) != PLIM_OK) return false;
         if (bound.total > a->request.budget) continue;
@@ -64,6 +65,15 @@ static bool halve_length(struct attempt *a)
         return true;
     }
     return false;
+}
+
+static bool eight_bits(struct attempt *a)
+{
+    if (a->job.training.optimizer != OPTIMIZER_ADAMW || a->job.training.state_type) return false;
+    a->job.training.optimizer = OPTIMIZER_ADAMW8;
+    snprintf(a->out->change, sizeof a->out->change, "training.optimizer: adamw8bit");
+    snprintf(a->out->cost, sizeof a->out->cost, "moments in 8 bits: slightly other results");
+    return true;
 }
 
 static bool lighter_optimizer(struct attempt *a)
@@ -75,7 +85,8 @@ static bool lighter_optimizer(struct attempt *a)
     return true;
 }
 
-static change *const changes[] = {unpin_all, narrow, drop_clipping, halve_length, lighter_optimizer};
+static change *const changes[] = {unpin_all,     narrow,       eight_bits,
+                                  drop_clipping, halve_length, lighter_optimizer};
 
 enum plim_status job_remedies(const struct job *job, const struct plan_request *request,
                               const struct plan *smallest, struct remedy *out, int *count,
@@ -95,7 +106,7 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
         plan_release(&plan);
     }
     struct remedy *raise = &out[(*count)++];
-    int64_t need = request->facts->is_host ? smallest->total : smallest->device;
+    int64_t need = smallest->total;
     char text[BYTES_TEXT];
     int64_t mib = (need + (1 << 20) - 1) >> 20;
     snprintf(raise->change, sizeof raise->change, "budget: %lldMiB", (long long)mib);

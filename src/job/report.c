@@ -32,11 +32,12 @@ void report_json_knobs(struct json_writer *w, const char *key, const struct job 
     json_str(w, "optimizer", optimizer_name((enum optimizer)job->training.optimizer));
     json_bool(w, "optimizer_in_backward", knobs->optimizer_in_backward);
     json_str(w, "state_tier", tier_name((enum tier)knobs->state_tier));
+    json_int(w, "state_share", knobs->state_share);
     json_str(w, "grad_tier", tier_name((enum tier)knobs->grad_tier));
     json_end_object(w);
 }
 
-static void put_bytes(struct json_writer *w, const struct plan *p)
+static void put_bytes(struct json_writer *w, const struct plan *p, int64_t loader)
 {
     json_begin_object(w, "peak_bytes");
     json_int(w, "total", p->total);
@@ -46,9 +47,10 @@ static void put_bytes(struct json_writer *w, const struct plan *p)
     json_end_object(w);
     json_begin_object(w, "by_class");
     for (int c = 0; c < CLASS_COUNT; c++)
-        json_int(w, tensor_class_name((enum tensor_class)c), p->layout.by_class[c]);
+        json_int(w, tensor_class_name((enum tensor_class)c),
+                 p->layout.by_class[c] + (c == CLASS_IO ? loader : 0));
     json_int(w, "slack", p->layout.arena_bytes - p->layout.lower_bound);
-    json_int(w, "overhead", p->total - p->layout.arena_bytes);
+    json_int(w, "overhead", p->total - p->layout.arena_bytes - loader);
     json_end_object(w);
     json_int(w, "arena_bytes", p->layout.arena_bytes);
     json_int(w, "lower_bound_bytes", p->layout.lower_bound);
@@ -82,14 +84,14 @@ static void put_lists(struct json_writer *w, const struct plan_report *r)
 void report_json(const struct plan_report *r, struct strbuf *out)
 {
     const struct plan *p = r->plan;
-    int64_t need = r->request->facts->is_host ? p->total : p->device;
+    int64_t need = p->total;
     struct json_writer w;
     json_writer_init(&w, out, 2);
     json_begin_object(&w, NULL);
     json_bool(&w, "fits", p->fits);
     json_int(&w, "budget_bytes", p->budget);
     json_int(&w, "missing_bytes", need > p->budget ? need - p->budget : 0);
-    put_bytes(&w, p);
+    put_bytes(&w, p, r->job->loader_bytes);
     json_int(&w, "naive_bytes", r->naive_total);
     json_str(&w, "device", r->request->facts->name);
     json_int(&w, "parameters", model_param_count(&r->job->spec));

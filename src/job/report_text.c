@@ -47,7 +47,7 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
                 model_architecture_name(s->arch), params,
                 precision_name((enum precision)r->job->training.precision), (long long)r->request->time,
                 (long long)r->request->rows, r->request->facts->name);
-    int64_t need = r->request->facts->is_host ? p->total : p->device;
+    int64_t need = p->total;
     bytes_format(total, (uint64_t)need);
     bytes_format(budget, (uint64_t)p->budget);
     struct strbuf verdict = STRBUF_INIT;
@@ -71,11 +71,17 @@ static void put_classes(const struct plan_report *r, bool colour, struct strbuf 
                      class_rows[i].colour);
     int64_t slack = p->layout.arena_bytes - p->layout.lower_bound;
     if (slack) put_line(out, "gaps", slack, whole, colour, TABLE_RED);
-    put_line(out, "overhead", p->total - p->layout.arena_bytes, whole, colour, TABLE_DIM);
+    bool is_host = r->request->facts->is_host;
+    int64_t loader = is_host ? r->job->loader_bytes : 0;
+    if (loader) put_line(out, "data loader", loader, whole, colour, TABLE_DIM);
+    put_line(out, "overhead", p->total - p->layout.arena_bytes - loader, whole, colour, TABLE_DIM);
     char text[BYTES_TEXT];
     strbuf_addf(out, "  %-19s %10s  planned arena is %.4f x the live-bytes lower bound\n", "total",
                 bytes_format(text, (uint64_t)whole),
                 p->layout.lower_bound ? (double)p->layout.arena_bytes / (double)p->layout.lower_bound : 1.0);
+    if (!is_host)
+        strbuf_addf(out, "  %-19s %10s  beside the budget: program, data loader, what is on the host tier\n",
+                    "on the host", bytes_format(text, (uint64_t)p->host));
     if (p->disk) strbuf_addf(out, "  %-19s %10s\n", "on disk", bytes_format(text, (uint64_t)p->disk));
     strbuf_addf(out, "\n");
 }
@@ -88,10 +94,13 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
                 (long long)k->micro_batch, (long long)k->accumulation,
                 knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
                 k->loss_chunks == 1 ? "" : "s");
-    strbuf_addf(
-        out, "  %s %s, optimizer state on %s%s\n", optimizer_name((enum optimizer)r->job->training.optimizer),
-        k->optimizer_in_backward ? "inside backward" : "after backward", tier_name((enum tier)k->state_tier),
-        k->grad_tier != TIER_DEVICE ? ", gradients wait on disk" : "");
+    strbuf_addf(out, "  %s %s, optimizer state on %s",
+                optimizer_name((enum optimizer)r->job->training.optimizer),
+                k->optimizer_in_backward ? "inside backward" : "after backward",
+                knobs_state_text(k, recompute, sizeof recompute));
+    if (k->grad_tier != TIER_DEVICE)
+        strbuf_addf(out, ", gradients wait on %s", tier_name((enum tier)k->grad_tier));
+    strbuf_addf(out, "\n");
     double step = r->plan->step_seconds;
     strbuf_addf(out, "  predicted %.3g s a step, %.0f tokens/s   (planned in %.1f ms, %d tapes)\n\n", step,
                 step > 0 ? (double)(r->request->rows * r->request->time) / step : 0,

@@ -48,6 +48,7 @@ static int flip_state_tier(struct job *other, const struct plan_request *r, stru
     (void)other;
     bool on = k->state_tier != TIER_DEVICE;
     k->state_tier = on ? TIER_DEVICE : r->facts->is_host ? TIER_DISK : TIER_HOST;
+    k->state_share = on ? 0 : OFFLOAD_SHARES;
     return on;
 }
 
@@ -68,6 +69,15 @@ static int flip_precision(struct job *other, const struct plan_request *r, struc
     return on;
 }
 
+static int flip_moments(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)r, (void)k;
+    bool on = other->training.optimizer == OPTIMIZER_ADAMW8;
+    if (!on && other->training.optimizer != OPTIMIZER_ADAMW) return -1;
+    other->training.optimizer = on ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW8;
+    return on;
+}
+
 static const struct {
     const char *name;
     flip *flip;
@@ -79,6 +89,7 @@ static const struct {
     {"optimizer state offload", flip_state_tier},
     {"gradient offload", flip_grad_tier},
     {"mixed precision", flip_precision},
+    {"8-bit moments", flip_moments},
 };
 
 /* Attention that keeps its score matrices: the bytes flash-style attention never has. */
@@ -114,7 +125,7 @@ enum plim_status job_savings(struct job *job, const struct plan_request *request
     }
     if (status != PLIM_OK) return status;
     add_flash(job, plan, &out[(*count)++]);
-    if (job->training.precision == PRECISION_BF16)
+    if (job->training.precision == PRECISION_BF16 && !job->training.master)
         out[(*count)++] = (struct saving){"16-bit master", true, 2 * model_param_count(&job->spec), 0};
     return PLIM_OK;
 }

@@ -11,6 +11,10 @@ static bool needs_global_norm(const struct job *job)
 #define OFFLOAD_SLICE  (4 << 20)
 #define OFFLOAD_SLICES 512
 
+/* Copies between a GPU and the host run beside computing: three slices of an update in flight, gradients asked for
+ * three ops ahead. */
+static const struct spread_options host_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 1};
+
 static int64_t offload_slice(const struct job *job)
 {
     int64_t share = model_param_count(&job->spec) * 12 / OFFLOAD_SLICES;
@@ -21,25 +25,36 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
                                    struct plim_error *err)
 {
     const struct job_training *t = &job->training;
-    struct model_shape shape = {.batch = knobs->micro_batch, .time = job->max_length, .head = HEAD_LOSS};
+    bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
+    struct model_shape shape = {.batch = knobs->micro_batch,
+                                .time = job->max_length,
+                                .head = HEAD_LOSS,
+                                .whole_rows = true,
+                                .repeatable = t->deterministic};
     struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
-                                    .beta1 = (float)t->beta1,
+                                    .beta1 = (float)job_beta1(job),
                                     .beta2 = (float)t->beta2,
-                                    .eps = (float)t->eps,
+                                    .eps = adafactor ? 1e-30f : (float)t->eps,
+                                    .limit = 1, /* Adafactor's usual clip threshold */
+                                    .no_master = t->master,
+                                    .narrow_state = t->state_type,
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward};
     struct offload_options offload = {(enum tier)knobs->state_tier, (enum tier)knobs->grad_tier,
-                                      offload_slice(job)};
+                                      offload_slice(job), knobs->state_share};
+    bool beside = knobs->state_tier == TIER_HOST || knobs->grad_tier == TIER_HOST;
     enum plim_status status;
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
     if ((status = pass_loss_chunks(tape, knobs->loss_chunks, err)) != PLIM_OK) return status;
     if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
+    if (t->grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
-    return pass_offload(tape, &offload, err);
+    if ((status = pass_offload(tape, &offload, err)) != PLIM_OK || !beside) return status;
+    return pass_spread(tape, &host_spread, err);
 }
 
 enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)
@@ -81,7 +96,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                  struct plan_request *out)
 {
     *out = (struct plan_request){.facts = facts,
-                                 .overhead = overhead,
+                                 .overhead = overhead + job->loader_bytes,
                                  .rows = job_rows(job),
                                  .time = job->max_length,
                                  .layers = job->spec.num_layers,

@@ -1,36 +1,49 @@
 /* cost.c - an op takes the longer of computing and moving, plus a part of the shorter one that does not overlap.
  *
  * Moving is at cache speed when an op's operands fit half of the last-level cache, since the op before has just
- * written most of them. Far traffic overlaps with nothing but its own update, so it is added. */
+ * written most of them. Traffic to a disk is added; traffic between a GPU and its host runs beside computing. */
 #include "plan/cost.h"
 
 #include <math.h>
 
 #define UNHIDDEN 0.3 /* share of the shorter of computing and moving that is not hidden by the longer */
 
-static double op_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+/* Seconds of one part of a tape. */
+struct spent {
+    double compute, fetch, store;
+};
+
+static void add_op(const struct tape *tape, const struct op *op, const struct device_facts *facts,
+                   struct spent *spent)
 {
     struct op_cost cost = op_cost_of(tape, op);
     enum dtype type = DT_F32;
+    if (cost.far_bytes > 0) {
+        *(op->kind == OP_FETCH ? &spent->fetch : &spent->store) += cost.far_bytes / facts->far_bandwidth;
+        spent->compute += facts->op_seconds;
+        return;
+    }
     if (cost.matmul_flops > 0 || cost.attn_flops > 0) type = tape->tensors[op->in[0]].type;
     double compute = 0;
     if (cost.matmul_flops > 0) compute += cost.matmul_flops / facts->flops[type];
     if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[type];
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
-    double far = cost.far_bytes > 0 ? cost.far_bytes / facts->far_bandwidth : 0;
-    return fmax(compute, move) + UNHIDDEN * fmin(compute, move) + far + facts->op_seconds;
+    spent->compute += fmax(compute, move) + UNHIDDEN * fmin(compute, move) + facts->op_seconds;
+}
+
+/* A device with its own memory copies both ways beside computing; a disk does one thing at a time, and the CPU waits. */
+static double total_of(const struct spent *spent, const struct device_facts *facts)
+{
+    if (facts->is_host) return spent->compute + spent->fetch + spent->store;
+    double longest = fmax(spent->compute, fmax(spent->fetch, spent->store));
+    return longest + UNHIDDEN * (fmin(spent->compute, spent->fetch) + fmin(spent->fetch, spent->store));
 }
 
 struct tape_time tape_time_of(const struct tape *tape, const struct device_facts *facts)
 {
-    struct tape_time time = {0};
-    for (int i = 0; i < tape->nops; i++) {
-        double seconds = op_seconds(tape, &tape->ops[i], facts);
-        if (i < tape->loop_end)
-            time.loop_seconds += seconds;
-        else
-            time.update_seconds += seconds;
-    }
-    return time;
+    struct spent loop = {0}, update = {0};
+    for (int i = 0; i < tape->nops; i++)
+        add_op(tape, &tape->ops[i], facts, i < tape->loop_end ? &loop : &update);
+    return (struct tape_time){total_of(&loop, facts), total_of(&update, facts)};
 }

@@ -107,8 +107,27 @@ static void share_in_place(struct layout *l, const struct tape *tape)
     }
 }
 
-static const enum tensor_class kept_order[] = {CLASS_PARAM, CLASS_MASTER, CLASS_STATE, CLASS_KV,
-                                               CLASS_IO,    CLASS_GRAD,   CLASS_ACT,   CLASS_WORK};
+/* Places at the bottom of the arena: parameters and what never leaves the device, then each parameter's master and
+ * moments together, then the rest. */
+static int kept_rank(const struct tensor *t)
+{
+    static const int ranks[CLASS_COUNT] = {
+        [CLASS_PARAM] = 0, [CLASS_MASTER] = 1, [CLASS_STATE] = 1, [CLASS_KV] = 2,
+        [CLASS_IO] = 3,    [CLASS_GRAD] = 4,   [CLASS_ACT] = 5,   [CLASS_WORK] = 6};
+    return t->flags & TENSOR_NEAR ? 0 : ranks[t->cls];
+}
+
+struct kept {
+    int rank, owner, id;
+};
+
+static int kept_before(const void *a, const void *b)
+{
+    const struct kept *x = a, *y = b;
+    if (x->rank != y->rank) return x->rank - y->rank;
+    if (x->rank == 1 && x->owner != y->owner) return x->owner - y->owner;
+    return x->id - y->id;
+}
 
 static bool inherit_offset(struct layout *l, const struct tape *tape, int id, const struct layout_options *o)
 {
@@ -124,25 +143,42 @@ static bool inherit_offset(struct layout *l, const struct tape *tape, int id, co
     return false;
 }
 
-/* Offsets of kept tensors in the arena and of everything on lower tiers. */
-static void place_kept(struct layout *l, const struct tape *tape, const struct layout_options *options)
+static int list_kept(const struct tape *tape, struct kept *list)
+{
+    int n = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->view_of < 0 && t->flags & TENSOR_KEPT) list[n++] = (struct kept){kept_rank(t), t->owner, i};
+    }
+    qsort(list, (size_t)n, sizeof *list, kept_before);
+    return n;
+}
+
+/* Offsets of kept tensors in the arena and of everything on lower tiers. State leaves from the last parameter on, so
+ * lower tiers are filled in the opposite order: a larger share adds to a smaller one's end. */
+static enum plim_status place_kept(struct layout *l, const struct tape *tape,
+                                   const struct layout_options *options, struct plim_error *err)
 {
     int64_t align = (int64_t)options->facts->align;
+    struct kept *list = malloc(((size_t)tape->ntensors + 1) * sizeof *list);
+    if (!list) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was made");
+    int n = list_kept(tape, list);
     l->kept_bytes = options->above ? options->above->kept_bytes : 0;
-    for (size_t c = 0; c < sizeof kept_order / sizeof *kept_order; c++) {
-        for (int i = 0; i < tape->ntensors; i++) {
-            const struct tensor *t = &tape->tensors[i];
-            if (t->cls != kept_order[c] || t->view_of >= 0 || !(t->flags & TENSOR_KEPT)) continue;
-            int64_t bytes = align_up(tensor_bytes(t), align);
-            if (t->tier != TIER_DEVICE) {
-                l->offset[i] = l->far_bytes[t->tier];
-                l->far_bytes[t->tier] += bytes;
-            } else if (!inherit_offset(l, tape, i, options)) {
-                l->offset[i] = l->kept_bytes;
-                l->kept_bytes += bytes;
-            }
-        }
+    for (int k = 0; k < n; k++) {
+        int i = list[k].id;
+        if (tape->tensors[i].tier != TIER_DEVICE || inherit_offset(l, tape, i, options)) continue;
+        l->offset[i] = l->kept_bytes;
+        l->kept_bytes += align_up(tensor_bytes(&tape->tensors[i]), align);
     }
+    for (int state = 1; state >= 0; state--)
+        for (int k = n - 1; k >= 0; k--) {
+            const struct tensor *t = &tape->tensors[list[k].id];
+            if (t->tier == TIER_DEVICE || (list[k].rank == 1) != state) continue;
+            l->offset[list[k].id] = l->far_bytes[t->tier];
+            l->far_bytes[t->tier] += align_up(tensor_bytes(t), align);
+        }
+    free(list);
+    return PLIM_OK;
 }
 
 /* Peak of live bytes by a sweep over op indices. */
@@ -187,8 +223,8 @@ enum plim_status layout_bound(const struct tape *tape, const struct layout_optio
     if (status != PLIM_OK) return status;
     find_lifetimes(out, tape, options);
     share_in_place(out, tape);
-    place_kept(out, tape, options);
-    status = find_bound(out, tape, options, err);
+    status = place_kept(out, tape, options, err);
+    if (status == PLIM_OK) status = find_bound(out, tape, options, err);
     if (status != PLIM_OK) layout_release(out);
     return status;
 }

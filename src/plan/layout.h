@@ -6,8 +6,9 @@
  *     layout_release(&layout);
  *
  * Invariants
- *  1. Kept tensors lie at the bottom of the arena in the order param, master, state, kv, io and of their ids, so
- *     two layouts of the same model that differ only above them agree on their offsets.
+ *  1. Kept tensors lie at the bottom of the arena: parameters, then each parameter's master and moments together, then
+ *     kv, io. State leaves the device from the last parameter on, so two layouts of the same model agree on the
+ *     offsets of all that is on the same tier in both.
  *  2. A transient lives from its first write to its last use; what is added to across micro-batches lives
  *     throughout when there is more than one. Outputs live to the end.
  *  3. An output takes over an input's bytes when the op's row permits it and the input dies there.

@@ -7,7 +7,7 @@
 
 void knobs_open(struct knobs *pins)
 {
-    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN,
+    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN,
                            KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
 }
 
@@ -18,6 +18,16 @@ const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t si
                  knobs->full_layers);
     else
         snprintf(buf, size, "%s", recompute_name((enum recompute)knobs->recompute));
+    return buf;
+}
+
+const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size)
+{
+    const char *tier = tier_name((enum tier)knobs->state_tier);
+    if (knobs->state_share > 0 && knobs->state_share < OFFLOAD_SHARES)
+        snprintf(buf, size, "%s (%d %% of it)", tier, 100 * knobs->state_share / OFFLOAD_SHARES);
+    else
+        snprintf(buf, size, "%s", tier);
     return buf;
 }
 
@@ -39,8 +49,8 @@ static void fill_totals(struct plan *plan, const struct plan_request *request, i
     plan->device = arena + (int64_t)request->facts->overhead_bytes;
     plan->host = request->overhead + plan->layout.far_bytes[TIER_HOST];
     plan->disk = plan->layout.far_bytes[TIER_DISK];
-    plan->total = plan->device + plan->host;
-    plan->fits = (request->facts->is_host ? plan->total : plan->device) <= request->budget;
+    plan->total = request->facts->is_host ? plan->device + plan->host : plan->device;
+    plan->fits = plan->total <= request->budget;
 }
 
 static double step_seconds(const struct tape *tape, const struct plan_request *request,
@@ -64,7 +74,7 @@ enum plim_status plan_bound_of(const struct plan_request *request, const struct 
     if (status == PLIM_OK) status = layout_bound(&plan.tape, &options, &plan.layout, err);
     if (status == PLIM_OK) {
         fill_totals(&plan, request, plan.layout.lower_bound);
-        out->total = request->facts->is_host ? plan.total : plan.device;
+        out->total = plan.total;
         out->step_seconds = step_seconds(&plan.tape, request, knobs);
     }
     plan_release(&plan);

@@ -33,9 +33,13 @@ struct knobs {
     int optimizer_in_backward;
     int state_tier; /* enum tier of moments and masters */
     int grad_tier;  /* enum tier where gradients wait between micro-batches */
+    int state_share; /* of OFFLOAD_SHARES parts of the state, so many are on state_tier; 0 when that is the device */
 };
 
 void knobs_open(struct knobs *pins);
+
+/* "device", "host", "host (25 % of it)" */
+const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size);
 
 /* "none", "selective", "full", "selective + 6 layers in full" */
 const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size);
@@ -61,7 +65,7 @@ struct plan {
     struct tape tape;
     struct layout layout;
     int64_t budget, overhead;
-    int64_t total; /* what the process will take: overhead + arena (+ host tier) */
+    int64_t total; /* what the budget is held against: the process on the CPU, the device's bytes on a GPU */
     int64_t device, host, disk;
     double step_seconds; /* predicted, one optimizer step */
     double search_seconds;

@@ -16,7 +16,7 @@
 #define MAX_TOKENS   INT32_MAX
 
 struct way { /* one choice of everything but micro-batch and loss cut */
-    int recompute, full_layers, in_backward, state_tier, grad_tier;
+    int recompute, full_layers, in_backward, state_tier, state_share, grad_tier;
 };
 
 struct search {
@@ -51,6 +51,7 @@ static struct knobs knobs_for(const struct search *s, const struct way *way, int
                       .full_layers = way->full_layers,
                       .loss_chunks = chunks,
                       .state_tier = way->state_tier,
+                      .state_share = way->state_share,
                       .grad_tier = way->grad_tier};
     bool possible = k.accumulation == 1 && !r->needs_global_norm;
     k.optimizer_in_backward = way->in_backward && possible;
@@ -165,22 +166,25 @@ static enum plim_status tightest_fits(struct search *s, const struct way *way, b
 }
 
 /* One list of ways, from free to costly. Once one fits, ways that recompute more are slower and can only win
- * through a larger micro-batch: look at one more, then stop. */
+ * through a larger micro-batch: look at one more, then stop. Far gradients travel once per micro-batch, so there
+ * larger ones are worth most: from costly to free, as long as it pays. */
 static enum plim_status search_list(struct search *s, const struct way *ways, int n)
 {
     bool fits = false;
     enum plim_status status = n ? tightest_fits(s, &ways[n - 1], &fits) : PLIM_OK;
+    bool reverse = n && ways[0].grad_tier != TIER_DEVICE;
     for (int i = 0; i < n && fits && status == PLIM_OK; i++) {
         bool before = s->found;
-        status = search_way(s, &ways[i]);
-        if (before && i > 0) break;
+        double best = s->best_seconds;
+        status = search_way(s, &ways[reverse ? n - 1 - i : i]);
+        if (before && i > 0 && !(reverse && s->best_seconds < best)) break;
     }
     return status;
 }
 
 /* All ways with one placement of state and gradients, with the optimizer at the end or inside backward (where
  * gradients do not wait for anything). */
-static enum plim_status search_placement(struct search *s, int state_tier, int grad_tier)
+static enum plim_status search_placement(struct search *s, int state_tier, int state_share, int grad_tier)
 {
     enum plim_status status = PLIM_OK;
     bool may_be_inside = !s->request->needs_global_norm && grad_tier == TIER_DEVICE &&
@@ -190,10 +194,37 @@ static enum plim_status search_placement(struct search *s, int state_tier, int g
         int n = recompute_ways(s->request, ways), allowed = 0;
         for (int i = 0; i < n; i++) {
             struct way way = ways[i];
-            way.state_tier = state_tier, way.grad_tier = grad_tier, way.in_backward = in_backward;
+            way.state_tier = state_tier, way.state_share = state_share, way.grad_tier = grad_tier;
+            way.in_backward = in_backward;
             if (allowed_by_pins(&s->request->pins, &way)) ways[allowed++] = way;
         }
         status = search_list(s, ways, allowed);
+    }
+    return status;
+}
+
+/* State on a lower tier: a part of it costs less traffic, all of it leaves more room; a quarter at a time. Who pins the
+ * tier means all of it. */
+static enum plim_status search_shares(struct search *s, int state_tier, int grad_tier)
+{
+    if (state_tier == TIER_DEVICE) return search_placement(s, state_tier, 0, grad_tier);
+    enum plim_status status = PLIM_OK;
+    bool all = s->request->pins.state_tier != KNOB_OPEN || grad_tier != TIER_DEVICE, fits;
+    struct way least = {.recompute = RECOMPUTE_FULL,
+                        .state_tier = state_tier,
+                        .state_share = OFFLOAD_SHARES,
+                        .grad_tier = grad_tier};
+    if (!all &&
+        allowed_by_pins(&s->request->pins, &least)) { /* when not even all of it is enough, no part is */
+        status = tightest_fits(s, &least, &fits);
+        if (status != PLIM_OK || !fits) return status;
+    }
+    for (int share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4; share <= OFFLOAD_SHARES && status == PLIM_OK;
+         share += OFFLOAD_SHARES / 4) {
+        bool before = s->found;
+        status = search_placement(s, state_tier, share, grad_tier);
+        /* The first that fits travels least. One more is worth a look when that one recomputes whole layers. */
+        if (before || (s->found && s->best.full_layers == 0 && s->best.recompute != RECOMPUTE_FULL)) break;
     }
     return status;
 }
@@ -234,7 +265,7 @@ static enum plim_status run_search(struct search *s)
     s->found = false;
     for (int i = 0; i < 4 && !s->found; i++) {
         if (i > 0 && !s->request->far_state_allowed && !pinned) break;
-        enum plim_status status = search_placement(s, placements[i][0], placements[i][1]);
+        enum plim_status status = search_shares(s, placements[i][0], placements[i][1]);
         if (status != PLIM_OK) return status;
     }
     return s->found ? coarsen_cut(s) : PLIM_OK;
@@ -246,13 +277,12 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out, struct 
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
     enum plim_status status = plan_make(s->request, &s->smallest, out, err);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
-    int64_t total = s->request->facts->is_host ? out->total : out->device;
-    bytes_format(need, (uint64_t)total);
+    bytes_format(need, (uint64_t)out->total);
     bytes_format(have, (uint64_t)s->request->budget);
-    bytes_format(missing, (uint64_t)(total - s->request->budget));
+    bytes_format(missing, (uint64_t)(out->total - s->request->budget));
     return plim_fail(err, PLIM_NO_FIT,
                      "does not fit: the smallest plan takes %s, the budget is %s: %s (%lld bytes) missing",
-                     need, have, missing, (long long)(total - s->request->budget));
+                     need, have, missing, (long long)(out->total - s->request->budget));
 }
 
 enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)

@@ -1,7 +1,8 @@
 /* op.h - the op table: one row per op drives shape rule, gradient, cost, in-place permission and printer.
  *
  * Semantics. N is B*T rows; dtypes: "x-type" is the compute type (f32, bf16, f16); statistics are f32; gradients
- * of parameters are f32. All arithmetic inside an op is at least fp32; results are rounded once.
+ * of parameters are f32 or of the x-type. All arithmetic inside an op is at least fp32; results are rounded once:
+ * an op that adds to a narrow gradient reads it, adds its own fp32 sum and rounds the total once.
  * acc: the output obeys op.accumulate. [..] marks optional operands (-1 when absent).
  *
  *  op            inputs                                            outputs                     meaning
@@ -17,10 +18,10 @@
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD]; target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
  *  split3        x[B,T,3C]                                         q k v [B,T,H,D]             thirds of each row; C = H*D
- *  embed_bwd     ids dy[B,T,C]                                     dW[V,C]f32 acc
- *  norm_bwd      dy x w stat [add]                                 dx dw[C]f32 acc [db acc]    dx = d norm (+ add)
+ *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc
+ *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
- *  linear_dw     dy[..,M] x[..,K]                                  dW f32 acc [db[M]f32 acc]   in W's layout
+ *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout
  *  attn_bwd      do q k v o lse pos                                dq dk dv
  *  swiglu_bwd    dh gate up                                        dgate dup
  *  gelu_bwd      dy x                                              dx
@@ -29,6 +30,9 @@
  *  clip          sum scalars                                       coef[4]f32                  see enum clip_value; multiplier = unscale * min(1, clip / (norm + 1e-6))
  *  adamw         p g m v [master] scalars [coef]                   p m v [master]              torch.optim.AdamW; decay on p before the step
  *  sgd           p g [momentum] [master] scalars [coef]            p [momentum] [master]       torch.optim.SGD with momentum beta1
+ *  adamw8        p g mq vq ms vs [master] scalars [coef]           p mq vq ms vs [master]      adamw on moments of 8 bits, see below
+ *  factor_stat   g row [col] scalars [coef]                        row [col] factor[2]f32      Adafactor's second moment, see below
+ *  adafactor     p g row [col] factor [m] [master] scalars [coef]  p [m] [master]              Adafactor's step, see below
  *  fetch         far                                               near                        copy from a lower tier
  *  store         near                                              far                         copy to a lower tier
  *
@@ -36,6 +40,53 @@
  * packed into one row restart pos at 0, which makes attention block-diagonal); with a cache keys
  * [max(0, pos[t] - window + 1), pos[t]]. GQA: query head h reads kv head h / (H / K).
  * The master of a bf16 parameter is u16 (see master_split), of an f16 parameter f32; an f32 one has none.
+ *
+ * Optimizers. g always stands for gradient * coef[MULTIPLIER] (1 without coef); coef[FINITE] == 0 leaves every
+ * output as the input was (factor: 1, 1). Per element, in fp32, with lr = scalars[LR] and the attributes beta1, beta2, eps, decay
+ * (1 - beta is formed from the decimal number people wrote: round(beta * 1e7) / 1e7, in fp64):
+ *
+ *     adamw:  p *= 1 - lr decay;  m += (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g g
+ *             p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps)
+ *     sgd:    g += decay p;  m = beta1 m + g;  p -= lr (nesterov ? g + beta1 m : m)        without m: p -= lr g
+ *
+ * Moments (m, v, momentum) are f32 or bf16, all of an op the same. Where p has a master, p here is the master.
+ *
+ * Stochastic rounding. With attr.stochastic an optimizer op rounds its bf16 moments, and its bf16 parameter when
+ * there is no master, up or down at random so that the mean is exact (tensor/stochastic.h is this text in C):
+ *
+ *     mix(x):   x ^= x >> 16; x *= 0x85ebca6b; x ^= x >> 13; x *= 0xc2b2ae35; x ^= x >> 16
+ *     key   =   mix(mix(attr.stream) ^ (scalars[KEY_HIGH] << 16 | scalars[KEY_LOW]))           once per op
+ *     i     =   attr.first + position in the operand, modulo 2^32 (first: where this slice begins in the parameter)
+ *     r(i)  =   mix((i * 0x9e3779b1) ^ key)
+ *     parameter uses the 16 bits r & 0xffff, m (momentum) r >> 16, v (r * 0x9e3779b1) >> 16
+ *     bf16  =   (bits of the fp32 value + those 16 bits) >> 16;   NaN: (bits >> 16) | 0x40
+ *
+ * all in 32-bit unsigned arithmetic. The two scalars are whole numbers below 65536. Other roundings, and all without
+ * attr.stochastic, are to nearest even.
+ *
+ * adamw8. mq and vq are u8 codes, ms and vs f32 with one number for each QUANT8_BLOCK = 256 elements of the flattened
+ * parameter (the last block may be short): moment = map[code] * scale of its block, with the signed map for m and the
+ * unsigned one for v (tensor/quant8.h has the tables and their formula). The step is adamw's, in fp32 on the
+ * moments so decoded. Then for each block and moment: scale = largest |moment| of the block; x = moment * (1 / scale)
+ * (0 when scale < 2^-126, and the scale stored then is 0); code = that of the nearest map value, of the one nearer to 0
+ * on a tie. One exception: the code of an x above 0 of v is at least 1, because a v that became 0 would turn the next
+ * step into m / eps. Zero bytes everywhere are zero moments.
+ * Slices of a parameter begin at multiples of 256 elements.
+ *
+ * Adafactor (transformers' Adafactor with relative_step and scale_parameter off). A parameter of two dimensions [R,C]
+ * is factored: row[R] and col[C]. One of one dimension has row[R] = its whole second moment and no col; read C = 1.
+ * With b = scalars[BETA2], e = attr.eps, N = R C elements:
+ *
+ *     factor_stat:  row[i] = b row[i] + (1 - b) mean over j of (g[i,j]^2 + e)
+ *                   col[j] = b col[j] + (1 - b) mean over i of (g[i,j]^2 + e)
+ *                   factor[FACTOR_MEAN] = mean of row (1 without col)
+ *                   u[i,j] = g[i,j] / sqrt(row[i] / factor[FACTOR_MEAN]) / sqrt(col[j])       (without col: / sqrt(row[i]))
+ *                   factor[FACTOR_SCALE] = 1 / max(1, rms(u) / attr.limit)
+ *     adafactor:    step = lr factor[FACTOR_SCALE] u[i,j];  with m: m = beta1 m + (1 - beta1) step, step = m
+ *                   p = p (1 - lr decay) - step
+ *
+ * Sums over elements are in fp64 or in blocks of fp32, in an order that depends on the shape alone. adafactor may be
+ * cut into slices of rows (row is cut alike, col and factor are not); factor_stat may not.
  */
 #ifndef PLIM_TAPE_OP_H
 #define PLIM_TAPE_OP_H
@@ -67,6 +118,9 @@ enum op_kind {
     OP_CLIP,
     OP_ADAMW,
     OP_SGD,
+    OP_ADAMW8,
+    OP_FACTOR_STAT,
+    OP_ADAFACTOR,
     OP_FETCH,
     OP_STORE,
     OP_KIND_COUNT
@@ -84,9 +138,12 @@ struct grad_pass;
 
 /* Operand patterns. The first letter is the type: x compute type, f f32, d f64, i i32, m the master of the
  * compute type, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
- * y any type, the same everywhere. Then the dimensions: letters are bound to sizes and must agree across
- * operands, digits are constants; after '#' only the number of elements is compared. A trailing '?' marks an
- * operand that may be absent. */
+ * e a gradient too: both are f32 or the compute type. s is an optimizer's moment: f32 or bf16, all of an op the
+ * same; q is u8; y any type, the same everywhere. Then the dimensions: letters are bound to sizes and must agree
+ * across operands, digits are constants; after '#' only the number of elements is compared, after '%' the number of
+ * blocks of QUANT8_BLOCK elements, the last one rounded up. A trailing '?' marks an operand that may be absent.
+ *
+ * When an update is cut into slices of the parameter's rows, operands with N or R in their pattern are cut too. */
 struct op_row {
     const char *name;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];

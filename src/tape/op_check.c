@@ -4,22 +4,32 @@
  * still open by division. Two rounds are enough for every row; what stays open is unconstrained.
  */
 #include "tape/op.h"
+#include "tensor/quant8.h"
 
 #include <ctype.h>
 #include <string.h>
 
 struct binding {
     int64_t size[128]; /* by letter, 0: open */
-    enum dtype compute, any;
-    bool has_compute, has_any;
+    enum dtype compute, any, state;
+    bool has_compute, has_any, has_state;
 };
+
+static bool is_compute(enum dtype type) { return type == DT_F32 || type == DT_BF16 || type == DT_F16; }
 
 static bool bind_type(struct binding *b, char kind, enum dtype type)
 {
     switch (kind) {
     case 'f':
-    case 'g':
         return type == DT_F32;
+    case 'g':
+    case 'e':
+        return type == DT_F32 || (b->has_compute ? type == b->compute : is_compute(type));
+    case 's':
+        if (!b->has_state) b->state = type, b->has_state = true;
+        return b->state == type && (type == DT_F32 || type == DT_BF16);
+    case 'q':
+        return type == DT_U8;
     case 'd':
         return type == DT_F64;
     case 'i':
@@ -31,7 +41,7 @@ static bool bind_type(struct binding *b, char kind, enum dtype type)
         return b->any == type;
     default:
         if (!b->has_compute) b->compute = type, b->has_compute = true;
-        return b->compute == type && (type == DT_F32 || type == DT_BF16 || type == DT_F16);
+        return b->compute == type && is_compute(type);
     }
 }
 
@@ -50,8 +60,8 @@ static bool bind_exact(struct binding *b, const char *dims, int n, const struct 
     return true;
 }
 
-/* True unless the element count contradicts what is bound. */
-static bool bind_count(struct binding *b, const char *dims, int n, const struct tensor *t)
+/* True unless the element count (or the number of blocks) contradicts what is bound. */
+static bool bind_count(struct binding *b, const char *dims, int n, const struct tensor *t, bool blocks)
 {
     int64_t known = 1, count = tensor_count(t);
     char open = 0;
@@ -64,6 +74,7 @@ static bool bind_count(struct binding *b, const char *dims, int n, const struct 
         else
             open = dims[i], opens++;
     }
+    if (blocks) return opens > 0 || quant8_blocks(known) == count;
     if (opens == 0) return known == count;
     if (known == 0 || count % known) return false;
     if (opens == 1) b->size[(int)open] = count / known;
@@ -73,11 +84,11 @@ static bool bind_count(struct binding *b, const char *dims, int n, const struct 
 static bool bind_operand(struct binding *b, const char *pattern, const struct tensor *t, const struct op *op,
                          bool counts)
 {
-    bool count_only = pattern[1] == '#';
+    bool count_only = pattern[1] == '#' || pattern[1] == '%';
     const char *dims = pattern + (count_only ? 2 : 1);
     int n = (int)strcspn(dims, "?");
     bool swap = (pattern[0] == 'w' || pattern[0] == 'g') && op->attr.weight_kn;
-    if (count_only) return !counts || bind_count(b, dims, n, t);
+    if (count_only) return !counts || bind_count(b, dims, n, t, pattern[1] == '%');
     return counts || bind_exact(b, dims, n, t, swap);
 }
 

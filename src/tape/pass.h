@@ -9,6 +9,7 @@
  *     pass_recompute    chosen activations are dropped and made again
  *     pass_update       optimizer ops, at the end or inside the backward part
  *     pass_offload      which class lives on a lower tier, with fetch and store ops
+ *     pass_spread       copies run beside computing: fetches earlier, stores later
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
  */
@@ -40,12 +41,23 @@ struct recompute_options {
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err);
 
-enum optimizer { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };
+/* Gradients of parameters of the compute type take that type too, instead of f32: half the bytes, one rounding per
+ * op that adds to them. After pass_grad, before pass_update. */
+void pass_narrow_grads(struct tape *tape);
+
+enum optimizer { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_ADAMW8, OPTIMIZER_ADAFACTOR, OPTIMIZER_COUNT };
 const char *optimizer_name(enum optimizer o);
+
+/* Parameters with fewer elements keep f32 moments under OPTIMIZER_ADAMW8. */
+#define ADAMW8_LEAST 4096
 
 struct update_options {
     enum optimizer optimizer;
     float beta1, beta2, eps, weight_decay; /* decay applies to parameters of two or more dimensions */
+    float limit;                           /* Adafactor: largest rms of a step */
+    bool no_master; /* a bf16 parameter is rounded stochastically instead of having an fp32 master */
+    bool
+        narrow_state; /* moments are bf16, rounded stochastically (not those of 8 bits, nor Adafactor's statistics) */
     bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
     bool in_backward; /* each parameter is updated as soon as its gradient is complete;
                                               needs accumulation 1 and no global norm */
@@ -56,8 +68,18 @@ struct offload_options {
     enum tier state_tier; /* where moments and masters live; TIER_DEVICE: nothing is moved */
     enum tier grad_tier;  /* where gradients wait between micro-batches and for the update */
     int64_t slice_bytes;  /* a parameter is updated in slices whose staging is at most this large */
+    int state_share; /* of OFFLOAD_SHARES parts of the state, so many leave (0: all); the last parameters first */
 };
+#define OFFLOAD_SHARES 16
+
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
                               struct plim_error *err);
+
+/* Fetches so many computing ops earlier and stores so many later, as far as the tape allows: for devices that copy
+ * beside computing, at the price of buffers that live longer. The update part's fetches are early already. */
+struct spread_options {
+    int loop_lead, loop_lag, update_lag;
+};
+enum plim_status pass_spread(struct tape *tape, const struct spread_options *options, struct plim_error *err);
 
 #endif

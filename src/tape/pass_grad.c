@@ -6,7 +6,7 @@
  *     the op has one, and is an add op otherwise; no gradient is ever zeroed first.
  *  3. A residual connection costs nothing: the gradient of linear's `add` operand is the gradient of its output.
  *  4. Each slice of the head (linear + xent) is differentiated where it stands, so its logits die at once.
- *  5. Gradients of parameters are f32 and obey accumulate: the first op of the tape that writes one overwrites
+ *  5. Gradients of parameters are f32 (until pass_narrow_grads) and obey accumulate: the first op that writes one overwrites
  *     it in the first micro-batch, later ops of the same tape always add.
  */
 #include "tape/pass_grad.h"

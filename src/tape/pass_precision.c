@@ -20,3 +20,11 @@ enum plim_status pass_precision(struct tape *tape, enum precision precision, str
     }
     return PLIM_OK;
 }
+
+void pass_narrow_grads(struct tape *tape)
+{
+    for (int i = 0; i < tape->ntensors; i++) {
+        struct tensor *t = &tape->tensors[i];
+        if (t->cls == CLASS_GRAD && t->owner >= 0) t->type = tape->tensors[t->owner].type;
+    }
+}

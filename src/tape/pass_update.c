@@ -3,16 +3,23 @@
  * Inside the backward part a parameter is updated after the last op that reads it or writes its gradient, so the
  * mathematics is that of an update at the end, and gradients are never all alive. */
 #include "tape/pass.h"
+#include "tensor/quant8.h"
 
 #include <stdlib.h>
 
-static const char *const names[OPTIMIZER_COUNT] = {"adamw", "sgd"};
+static const char *const names[OPTIMIZER_COUNT] = {"adamw", "sgd", "adamw8bit", "adafactor"};
 const char *optimizer_name(enum optimizer o) { return names[o]; }
 
 struct update_pass {
     struct tape *tape;
     const struct update_options *options;
     int scalars, coef;
+};
+
+/* The ops that update one parameter, in order. */
+struct update {
+    struct op op[2];
+    int count;
 };
 
 /* A kept companion of a parameter: moments, master. */
@@ -24,44 +31,118 @@ static int companion(struct update_pass *u, int param, const char *label, enum t
     return tape_tensor(u->tape, &t);
 }
 
+/* A list of `count` f32 numbers that belongs to a parameter. */
+static int list_of(struct update_pass *u, int param, const char *label, enum tensor_class cls, unsigned flags,
+                   int64_t count)
+{
+    struct tensor t = u->tape->tensors[param];
+    t.label = label, t.owner = param, t.cls = cls, t.type = DT_F32, t.flags = flags;
+    t.ndim = 1, t.dim[0] = count;
+    return tape_tensor(u->tape, &t);
+}
+
+static int moment(struct update_pass *u, int param, const char *label)
+{
+    return companion(u, param, label, CLASS_STATE, u->options->narrow_state ? DT_BF16 : DT_F32);
+}
+
 static int master_of(struct update_pass *u, int param)
 {
     enum dtype type = u->tape->tensors[param].type;
-    if (type == DT_F32) return -1;
+    if (type == DT_F32 || (type == DT_BF16 && u->options->no_master)) return -1;
     return companion(u, param, "master", CLASS_MASTER, type == DT_BF16 ? DT_U16 : DT_F32);
 }
 
-static struct op adamw_op(struct update_pass *u, int param, int grad)
+static struct update adamw_update(struct update_pass *u, int param, int grad)
 {
+    bool narrow = u->options->optimizer == OPTIMIZER_ADAMW;
     struct op op = tape_op(OP_ADAMW, u->tape->tensors[param].layer);
     op.in[0] = op.out[0] = param, op.in[1] = grad;
-    op.in[2] = op.out[1] = companion(u, param, "m", CLASS_STATE, DT_F32);
-    op.in[3] = op.out[2] = companion(u, param, "v", CLASS_STATE, DT_F32);
+    op.in[2] = op.out[1] = narrow ? moment(u, param, "m") : companion(u, param, "m", CLASS_STATE, DT_F32);
+    op.in[3] = op.out[2] = narrow ? moment(u, param, "v") : companion(u, param, "v", CLASS_STATE, DT_F32);
     op.in[4] = op.out[3] = master_of(u, param);
     op.in[5] = u->scalars, op.in[6] = u->coef;
-    return op;
+    return (struct update){{op}, 1};
 }
 
-static struct op sgd_op(struct update_pass *u, int param, int grad)
+static struct update sgd_update(struct update_pass *u, int param, int grad)
 {
     struct op op = tape_op(OP_SGD, u->tape->tensors[param].layer);
     op.in[0] = op.out[0] = param, op.in[1] = grad;
-    if (u->options->beta1 > 0) op.in[2] = op.out[1] = companion(u, param, "m", CLASS_STATE, DT_F32);
+    if (u->options->beta1 > 0) op.in[2] = op.out[1] = moment(u, param, "m");
     op.in[3] = op.out[2] = master_of(u, param);
     op.in[4] = u->scalars, op.in[5] = u->coef;
-    return op;
+    return (struct update){{op}, 1};
 }
 
-static struct op (*const makers[OPTIMIZER_COUNT])(struct update_pass *, int, int) = {adamw_op, sgd_op};
-
-static struct op update_op(struct update_pass *u, int grad)
+static struct update adamw8_update(struct update_pass *u, int param, int grad)
 {
+    int64_t n = tensor_count(&u->tape->tensors[param]);
+    if (n < ADAMW8_LEAST) return adamw_update(u, param, grad);
+    struct op op = tape_op(OP_ADAMW8, u->tape->tensors[param].layer);
+    op.in[0] = op.out[0] = param, op.in[1] = grad;
+    op.in[2] = op.out[1] = companion(u, param, "m", CLASS_STATE, DT_U8);
+    op.in[3] = op.out[2] = companion(u, param, "v", CLASS_STATE, DT_U8);
+    op.in[4] = op.out[3] = list_of(u, param, "m.scale", CLASS_STATE, TENSOR_KEPT, quant8_blocks(n));
+    op.in[5] = op.out[4] = list_of(u, param, "v.scale", CLASS_STATE, TENSOR_KEPT, quant8_blocks(n));
+    op.in[6] = op.out[5] = master_of(u, param);
+    op.in[7] = u->scalars, op.in[8] = u->coef;
+    return (struct update){{op}, 1};
+}
+
+/* Row and column statistics are small: they stay near whatever the tier of the rest. */
+static struct update adafactor_update(struct update_pass *u, int param, int grad)
+{
+    const struct tensor t = u->tape->tensors[param];
+    bool factored = t.ndim >= 2;
+    unsigned near = TENSOR_KEPT | TENSOR_NEAR;
+    struct op stat = tape_op(OP_FACTOR_STAT, t.layer), step = tape_op(OP_ADAFACTOR, t.layer);
+    stat.in[0] = grad, stat.in[3] = u->scalars, stat.in[4] = u->coef;
+    stat.in[1] = stat.out[0] = list_of(u, param, factored ? "v.row" : "v", CLASS_STATE, near, t.dim[0]);
+    if (factored)
+        stat.in[2] = stat.out[1] = list_of(u, param, "v.col", CLASS_STATE, near, tensor_count(&t) / t.dim[0]);
+    stat.out[2] = list_of(u, param, "factor", CLASS_WORK, 0, FACTOR_COUNT);
+    step.in[0] = step.out[0] = param, step.in[1] = grad;
+    step.in[2] = stat.out[0], step.in[3] = stat.out[1], step.in[4] = stat.out[2];
+    if (u->options->beta1 > 0) step.in[5] = step.out[1] = moment(u, param, "m");
+    step.in[6] = step.out[2] = master_of(u, param);
+    step.in[7] = u->scalars, step.in[8] = u->coef;
+    return (struct update){{stat, step}, 2};
+}
+
+static struct update (*const makers[OPTIMIZER_COUNT])(struct update_pass *, int, int) = {
+    adamw_update, sgd_update, adamw8_update, adafactor_update};
+
+/* FNV-1a of the parameter's name: the same stream of random bits in every plan. */
+static uint32_t stream_of(const struct tape *tape, int param)
+{
+    char name[192];
+    uint32_t hash = 2166136261u;
+    for (const char *c = tape_tensor_name(tape, param, name, sizeof name); *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return hash;
+}
+
+static struct update update_of(struct update_pass *u, int grad)
+{
+    const struct update_options *o = u->options;
     int param = u->tape->tensors[grad].owner;
-    struct op op = makers[u->options->optimizer](u, param, grad);
-    op.part = PART_UPDATE;
-    op.attr.beta1 = u->options->beta1, op.attr.beta2 = u->options->beta2, op.attr.eps = u->options->eps;
-    op.attr.decay = u->tape->tensors[param].ndim >= 2 ? u->options->weight_decay : 0;
-    return op;
+    struct update update = makers[o->optimizer](u, param, grad);
+    for (int i = 0; i < update.count; i++) {
+        struct op *op = &update.op[i];
+        op->part = PART_UPDATE;
+        op->attr.beta1 = o->beta1, op->attr.beta2 = o->beta2, op->attr.eps = o->eps;
+        op->attr.limit = o->limit;
+        op->attr.decay = u->tape->tensors[param].ndim >= 2 ? o->weight_decay : 0;
+        op->attr.stochastic = o->no_master || o->narrow_state;
+        op->attr.stream = stream_of(u->tape, param);
+    }
+    return update;
+}
+
+static void append_update(struct tape *tape, const struct update *update)
+{
+    for (int i = 0; i < update->count; i++) tape_append(tape, &update->op[i]);
 }
 
 /* Sum of squares of all gradients, then the multiplier made of it. */
@@ -115,15 +196,15 @@ static void last_touches(const struct tape *tape, const int *grad_of, int *last)
 
 /* The update of each gradient, in the order of their ids whatever the placement, so that moments and masters have
  * the same order in every plan of a job and a re-plan need not move them. */
-static struct op *make_updates(struct update_pass *u, int end)
+static struct update *make_updates(struct update_pass *u, int end)
 {
-    struct op *updates = malloc(((size_t)end + 1) * sizeof *updates);
+    struct update *updates = malloc(((size_t)end + 1) * sizeof *updates);
     for (int i = 0; i < end && updates; i++)
-        if (u->tape->tensors[i].cls == CLASS_GRAD) updates[i] = update_op(u, i);
+        if (u->tape->tensors[i].cls == CLASS_GRAD) updates[i] = update_of(u, i);
     return updates;
 }
 
-static enum plim_status update_in_backward(struct update_pass *u, const struct op *updates, int end,
+static enum plim_status update_in_backward(struct update_pass *u, const struct update *updates, int end,
                                            struct plim_error *err)
 {
     struct tape *tape = u->tape;
@@ -154,7 +235,7 @@ static enum plim_status update_in_backward(struct update_pass *u, const struct o
         for (int k = 0; k < count; k++) {
             if (last[due[k]] != i) continue;
             last[due[k]] = -1;
-            tape_append(tape, &updates[due[k]]);
+            append_update(tape, &updates[due[k]]);
         }
     }
     tape->loop_end = tape->nops;
@@ -176,14 +257,14 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
     int end = tape->ntensors;
     tape->loop_end = tape->nops;
     if (options->global_norm) emit_global_norm(&u, 0, end);
-    struct op *updates = make_updates(&u, end);
+    struct update *updates = make_updates(&u, end);
     if (!updates) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
     enum plim_status status = PLIM_OK;
     if (options->in_backward)
         status = update_in_backward(&u, updates, end, err);
     else
         for (int i = 0; i < end; i++)
-            if (tape->tensors[i].cls == CLASS_GRAD) tape_append(tape, &updates[i]);
+            if (tape->tensors[i].cls == CLASS_GRAD) append_update(tape, &updates[i]);
     free(updates);
     if (status == PLIM_OK && tape->failed)
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");

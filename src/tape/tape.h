@@ -47,6 +47,7 @@ enum tensor_flag {
     TENSOR_INPUT = 2,  /* the host writes it before the tape (or each micro-batch) runs */
     TENSOR_OUTPUT = 4, /* the host reads it when the tape has run */
     TENSOR_STAT = 8,   /* stays as declared under every precision: statistics, tables, losses */
+    TENSOR_NEAR = 16,  /* state too small to be worth a lower tier */
 };
 
 #define TENSOR_MAX_DIM 4
@@ -77,20 +78,26 @@ enum accumulate {
 
 enum op_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_RECOMPUTE, PART_UPDATE, PART_COUNT };
 
-#define OP_MAX_IN  8
-#define OP_MAX_OUT 4
+#define OP_MAX_IN  9
+#define OP_MAX_OUT 6
 
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
     int window;      /* sliding window, 0: none */
     bool cached;     /* attention over a KV cache */
+    bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
+    bool repeatable; /* attention: the same bits on every run, whatever that costs */
     bool inverse;    /* rope: rotate back */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
     float eps, scale; /* norm and optimizer epsilon; attention scale */
     float beta1, beta2, decay;
+    float limit;     /* adafactor: largest rms of a step before the learning rate */
+    bool stochastic; /* optimizers: how bf16 results are rounded */
+    uint32_t stream; /* of random bits: one per parameter */
+    int64_t first;   /* element of the parameter with which this slice begins */
 };
 
 struct op {
@@ -119,6 +126,9 @@ enum step_scalar {
     SCALAR_BIAS2,   /* 1 - beta2^step */
     SCALAR_CLIP,    /* largest global norm, 0: no clipping */
     SCALAR_UNSCALE, /* 1 / loss scale */
+    SCALAR_BETA2,   /* Adafactor: 1 - step^-0.8 */
+    SCALAR_KEY_LOW, /* 32 random bits of this step, in two whole numbers below 65536 */
+    SCALAR_KEY_HIGH,
     SCALAR_COUNT = 16
 };
 
@@ -128,6 +138,13 @@ enum clip_value {
     CLIP_NORM,       /* global norm after unscaling */
     CLIP_FINITE,     /* 1: update; 0: skip this step */
     CLIP_COUNT = 4
+};
+
+/* What OP_FACTOR_STAT leaves for OP_ADAFACTOR. */
+enum factor_value {
+    FACTOR_SCALE, /* the step is multiplied with this */
+    FACTOR_MEAN,  /* of the row statistic */
+    FACTOR_COUNT = 2
 };
 
 void tape_init(struct tape *tape);

@@ -71,11 +71,13 @@ static void write_identity(const struct job *job, struct strbuf *out)
                 "\"model\":{\"architecture\":\"%s\",\"vocab_size\":%lld,\"hidden_size\":%lld,"
                 "\"intermediate_size\":%lld,\"num_layers\":%d,\"num_attention_heads\":%d,"
                 "\"num_key_value_heads\":%d,\"head_dim\":%d,\"tie_word_embeddings\":%s},"
-                "\"mixed_precision\":\"%s\",\"optimizer\":\"%s\"",
+                "\"mixed_precision\":\"%s\",\"optimizer\":\"%s\",\"master_weights\":\"%s\","
+                "\"state_dtype\":\"%s\"",
                 model_architecture_name(s->arch), (long long)s->vocab_size, (long long)s->hidden_size,
                 (long long)s->intermediate_size, s->num_layers, s->num_heads, s->num_kv_heads, s->head_dim,
                 s->tie_embeddings ? "true" : "false", precision_name((enum precision)job->training.precision),
-                optimizer_name((enum optimizer)job->training.optimizer));
+                optimizer_name((enum optimizer)job->training.optimizer),
+                job->training.master ? "none" : "fp32", job->training.state_type ? "bf16" : "fp32");
 }
 
 /* First leaf below `want` that `have` lacks or has otherwise; its path into key. */
@@ -194,8 +196,13 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, str
     t->step = node_int(node_get(root, "step"), 0);
     t->updates = node_int(node_get(root, "updates"), t->step);
     t->saved_step = t->step;
-    t->loader.position = (uint64_t)node_int(node_get(root, "position"), 0);
-    t->loader.seed = (uint64_t)node_int(node_get(root, "seed"), (int64_t)t->loader.seed);
+    loader_set_seed(t->loader, (uint64_t)node_int(node_get(root, "seed"), (int64_t)loader_seed(t->loader)));
+    status = loader_restore(t->loader, node_get(root, "loader"),
+                            (uint64_t)node_int(node_get(root, "position"), 0), err);
+    if (status != PLIM_OK) {
+        plim_error_prefix(err, "%s", c->path);
+        return status;
+    }
     t->scaler.scale = node_float(node_path(root, "scaler.scale"), t->scaler.scale);
     t->scaler.good_steps = node_int(node_path(root, "scaler.good_steps"), 0);
     schedule_restore(&t->schedule, node_get(root, "schedule"));
@@ -282,18 +289,60 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct pl
     strbuf_release(&text);
     if (status != PLIM_OK) return status;
     text = (struct strbuf)STRBUF_INIT;
+    struct loader_state data;
+    loader_state(t->loader, &data);
     strbuf_addf(&text, "{\"step\":%lld,\"updates\":%lld,\"position\":%llu,\"seed\":%llu,", (long long)t->step,
-                (long long)t->updates, (unsigned long long)t->loader.position,
-                (unsigned long long)t->loader.seed);
+                (long long)t->updates, (unsigned long long)data.rows,
+                (unsigned long long)loader_seed(t->loader));
     write_identity(t->job, &text);
     strbuf_addf(&text, ",\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld},\"schedule\":", t->scaler.scale,
                 (long long)t->scaler.good_steps);
     schedule_save(&t->schedule, &text);
+    strbuf_addf(&text, ",\"loader\":");
+    loader_save(t->loader, &text);
     strbuf_addf(&text, "}\n");
     snprintf(path, sizeof path, "%s/trainer.json", dir);
     status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
     strbuf_release(&text);
+    return status;
+}
+
+/* The tokenizer goes with the weights, so that a checkpoint can be talked to. Through a small buffer: nothing here
+ * may add to what the plan counts. */
+static enum plim_status copy_file(const char *from, const char *to, struct plim_error *err)
+{
+    char piece[16384];
+    struct file_atomic f;
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return plim_fail(err, PLIM_IO, "%s: cannot read: %s", from, strerror(errno));
+    enum plim_status status = file_atomic_begin(&f, to, err);
+    ssize_t n = 0;
+    for (uint64_t at = 0; status == PLIM_OK && (n = pread(fd, piece, sizeof piece, (off_t)at)) > 0;
+         at += (uint64_t)n)
+        status = file_pwrite_full(f.fd, piece, (size_t)n, at, f.temp, err);
+    if (status == PLIM_OK && n < 0)
+        status = plim_fail(err, PLIM_IO, "%s: cannot read: %s", from, strerror(errno));
+    if (status == PLIM_OK)
+        status = file_atomic_commit(&f, err);
+    else
+        file_atomic_abandon(&f);
+    close(fd);
+    return status;
+}
+
+static enum plim_status save_tokenizer(const struct trainer *t, const char *dir, struct plim_error *err)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                        "chat_template.jinja"};
+    const char *path = t->corpus.codec.path, *slash = path ? strrchr(path, '/') : NULL;
+    enum plim_status status = PLIM_OK;
+    for (size_t i = 0; path && i < sizeof names / sizeof *names && status == PLIM_OK; i++) {
+        char from[4200], to[640];
+        snprintf(from, sizeof from, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, names[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, names[i]);
+        if (i == 0 || file_exists(from)) status = copy_file(i == 0 ? path : from, to, err);
+    }
     return status;
 }
 
@@ -373,6 +422,7 @@ enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, str
     enum plim_status status = file_make_dirs(temp, err);
     if (status == PLIM_OK) status = save_set(t, false, temp, err);
     if (status == PLIM_OK) status = save_set(t, true, state, err);
+    if (status == PLIM_OK) status = save_tokenizer(t, temp, err);
     if (status == PLIM_OK) status = save_texts(t, temp, err);
     if (status == PLIM_OK) status = take_name(temp, path, err);
     if (status != PLIM_OK) {

@@ -9,10 +9,13 @@
 #ifndef PLIM_TRAIN_EVALUATE_H
 #define PLIM_TRAIN_EVALUATE_H
 
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "device/device.h"
 #include "exec/exec.h"
 #include "job/job.h"
+
+/* More tokens than this at once make no matrix multiply faster. */
+#define EVAL_TOKENS 4096
 
 struct evaluation {
     double loss;
@@ -22,9 +25,10 @@ struct evaluation {
     double seconds;
 };
 
-/* The first `rows` rows of data, in file order, `batch` at a time, through a tape with a loss whose layout
- * keeps the loss from pass to pass. sum becomes the sum of token losses and the number of tokens. */
-enum plim_status evaluate_rows(struct exec *exec, struct dataset *data, int64_t rows, int64_t batch,
+/* The next `rows` rows of the loader, or as many as there are, `batch` at a time, through a tape with a loss whose
+ * layout keeps the loss from pass to pass. sum becomes the sum of token losses and the number of tokens; *rows
+ * what there was. */
+enum plim_status evaluate_rows(struct exec *exec, struct loader *loader, int64_t *rows, int64_t batch,
                                double sum[2], struct plim_error *err);
 
 /* Weights from the Hugging Face directory `dir`, text from data.validation (data.train when there is none),

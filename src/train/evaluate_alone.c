@@ -5,9 +5,6 @@
 #include "model/load.h"
 #include "train/trainer.h"
 
-/* More tokens than this at once make no matrix multiply faster. */
-#define ENOUGH_TOKENS 4096
-
 static enum plim_status refuse(const struct evaluation *e, const char *dir, struct plim_error *err)
 {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
@@ -27,7 +24,7 @@ static enum plim_status fit(const struct job *job, const struct device *device, 
                             struct plim_error *err)
 {
     struct layout_options options = {.facts = &device->facts, .accumulation = 2};
-    int64_t batch = ENOUGH_TOKENS / job->max_length;
+    int64_t batch = EVAL_TOKENS / job->max_length;
     for (batch = batch > e->rows ? e->rows : batch < 1 ? 1 : batch;; batch /= 2) {
         enum plim_status status = job_build_eval(job, batch, tape, err);
         if (status != PLIM_OK) return status;
@@ -46,7 +43,7 @@ static enum plim_status fit(const struct job *job, const struct device *device, 
 }
 
 static enum plim_status run(const struct job *job, struct device *device, const char *dir,
-                            struct dataset *data, const struct tape *tape, const struct layout *layout,
+                            struct loader *loader, const struct tape *tape, const struct layout *layout,
                             struct evaluation *e, struct plim_error *err)
 {
     struct exec exec;
@@ -56,7 +53,7 @@ static enum plim_status run(const struct job *job, struct device *device, const 
     if (status == PLIM_OK) status = weights_write_constants(&exec, &job->spec, err);
     if (status == PLIM_OK) status = weights_from_directory(&exec, &job->spec, dir, NULL, err);
     double start = clock_seconds();
-    if (status == PLIM_OK) status = evaluate_rows(&exec, data, e->rows, e->batch, sum, err);
+    if (status == PLIM_OK) status = evaluate_rows(&exec, loader, &e->rows, e->batch, sum, err);
     e->seconds = clock_seconds() - start;
     e->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     e->tokens = (int64_t)sum[1];
@@ -64,34 +61,46 @@ static enum plim_status run(const struct job *job, struct device *device, const 
     return status;
 }
 
+/* Everything after the data are open. */
+static enum plim_status evaluate(const struct job *job, struct device *device, const char *dir,
+                                 struct loader *loader, struct evaluation *out, struct plim_error *err)
+{
+    struct tape tape;
+    struct layout layout;
+    enum plim_status status = fit(job, device, dir, out, &tape, &layout, err);
+    if (status != PLIM_OK) return status;
+    ledger_set_budget(device->ledger, (uint64_t)out->budget);
+    status = ledger_reserve(device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)out->overhead, err);
+    if (status == PLIM_OK) {
+        status = run(job, device, dir, loader, &tape, &layout, out, err);
+        ledger_release(device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)out->overhead);
+    }
+    layout_release(&layout);
+    tape_release(&tape);
+    return status;
+}
+
 enum plim_status evaluate_alone(struct job *job, struct device *device, const char *dir, int64_t rows,
                                 struct evaluation *out, struct plim_error *err)
 {
-    const struct string_list *files = job->validation.count ? &job->validation : &job->train;
     struct plan_request request;
-    struct dataset *data = NULL;
-    struct tape tape;
-    struct layout layout;
+    struct corpus corpus;
+    struct loader *loader = NULL;
+    int64_t overhead = trainer_overhead();
     *out = (struct evaluation){0};
-    const char *key = job->validation.count ? "data.validation" : "data.train";
-    enum plim_status status = trainer_open_files(job, key, files, &data, err);
+    enum plim_status status =
+        corpus_open(job, job->validation.count ? CORPUS_VALIDATION : CORPUS_TRAIN, &corpus, err);
     if (status != PLIM_OK) return status;
-    job_request(job, &device->facts, trainer_overhead(), &request);
-    out->rows = rows > 0 && rows < dataset_rows(data) ? rows : dataset_rows(data);
+    struct dataset *data = corpus.validation ? corpus.validation : corpus.train;
+    job->loader_bytes = corpus.bytes;
+    job_request(job, &device->facts, overhead, &request);
+    out->rows = corpus_rows(data, rows);
     out->budget = request.budget;
     out->overhead = device->facts.is_host ? request.overhead : (int64_t)device->facts.overhead_bytes;
     status = trainer_check_budget(job, &request, err);
-    if (status == PLIM_OK) status = fit(job, device, dir, out, &tape, &layout, err);
-    if (status == PLIM_OK) {
-        ledger_set_budget(device->ledger, (uint64_t)out->budget);
-        status = ledger_reserve(device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)out->overhead, err);
-        if (status == PLIM_OK) {
-            status = run(job, device, dir, data, &tape, &layout, out, err);
-            ledger_release(device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)out->overhead);
-        }
-        layout_release(&layout);
-        tape_release(&tape);
-    }
-    dataset_close(data);
+    if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
+    if (status == PLIM_OK) status = evaluate(job, device, dir, loader, out, err);
+    loader_close(loader);
+    corpus_close(&corpus);
     return status;
 }

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#define PIECE 1024
+#define PIECE 8192
 
 struct counts {
     int64_t all, not_finite, tiny;
@@ -24,11 +24,12 @@ static struct counts look_at(const struct exec *exec, int id)
 {
     const struct tensor *t = &exec->tape->tensors[id];
     struct counts c = {.all = tensor_count(t)};
-    const char *data = exec_host(exec, id);
-    double least = smallest_normal(t->type), values[PIECE];
-    for (int64_t at = 0; data && at < c.all; at += PIECE) {
+    int64_t size = (int64_t)dtype_size(t->type);
+    double least = smallest_normal(t->type), values[PIECE], raw[PIECE];
+    for (int64_t at = 0; at < c.all; at += PIECE) {
         int64_t n = c.all - at < PIECE ? c.all - at : PIECE;
-        dtype_convert(values, DT_F64, data + at * (int64_t)dtype_size(t->type), t->type, n);
+        if (exec_read(exec, id, raw, at * size, n * size, NULL) != PLIM_OK) break;
+        dtype_convert(values, DT_F64, raw, t->type, n);
         for (int64_t i = 0; i < n; i++)
             c.not_finite += !isfinite(values[i]), c.tiny += fabs(values[i]) < least;
     }

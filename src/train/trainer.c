@@ -2,18 +2,23 @@
 #include "train/trainer.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/rng.h"
 #include "mem/os.h"
 #include "model/load.h"
 #include "train/checkpoint.h"
 #include "train/weights_start.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
  * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
 #define RUN_ALLOWANCE (1536 << 10)
+
+/* Of the seed's random numbers, those that round weights and moments of 16 bits. */
+#define ROUNDING_STREAM 0x726f756e64
 
 static const char *const status_names[] = {"normal", "warning", "critical", "emergency"};
 const char *memory_status_name(enum memory_status status) { return status_names[status]; }
@@ -42,7 +47,7 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     event->plan = &t->plan;
     event->steps = t->job->training.steps;
     event->budget = t->request.budget;
-    event->used = (int64_t)me.rss;
+    event->used = t->device->ops->used ? (int64_t)t->device->ops->used(t->device) : (int64_t)me.rss;
     event->rss_peak = (int64_t)me.peak;
     event->planned_peak = t->planned_peak;
     event->ledger_peak = (int64_t)ledger_peak(t->device->ledger);
@@ -62,34 +67,16 @@ enum plim_status trainer_check_budget(const struct job *job, const struct plan_r
                      job->name, budget, overhead);
 }
 
-enum plim_status trainer_open_files(const struct job *job, const char *key, const struct string_list *files,
-                                    struct dataset **out, struct plim_error *err)
-{
-    enum plim_status status = dataset_open(files->items, (int)files->count, job->max_length, out, err);
-    if (status == PLIM_OK || !err) return status;
-    if (strstr(err->text, key))
-        plim_error_prefix(err, "%s", job->name);
-    else
-        plim_error_prefix(err, "%s: key '%s'", job->name, key);
-    return status;
-}
-
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
-    struct job *job = t->job;
-    enum plim_status status = trainer_open_files(job, "data.train", &job->train, &t->data, err);
-    if (status == PLIM_OK && job->validation.count)
-        status = trainer_open_files(job, "data.validation", &job->validation, &t->validation, err);
-    t->loader = (struct loader){.data = t->data, .seed = (uint64_t)job->training.seed};
-    return status;
+    enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
+    t->job->loader_bytes = t->corpus.bytes;
+    return status == PLIM_OK ? corpus_loader(&t->corpus, t->corpus.train, &t->loader, err) : status;
 }
 
 enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
 {
     const struct tape *tape = &t->plan.tape;
-    t->ids = tape_find(tape, "ids", -1);
-    t->pos = tape_find(tape, "pos", -1);
-    t->targets = tape_find(tape, "targets", -1);
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
@@ -98,20 +85,25 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     if (t->options.profile) t->exec.op_seconds = t->op_seconds;
     if (t->options.numerics) t->exec.inspect = numerics_inspect, t->exec.inspect_arg = &t->numerics;
     t->numerics.trainer = t;
-    return weights_write_constants(&t->exec, &t->job->spec, err);
+    feed_close(&t->feed);
+    status = feed_open(&t->feed, &t->exec, err);
+    if (status == PLIM_OK) status = exec_tune(&t->exec, err);
+    return status == PLIM_OK ? weights_write_constants(&t->exec, &t->job->spec, err) : status;
 }
 
 static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
 {
     ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
-    enum plim_status status = PLIM_OK;
-    if (t->request.facts->is_host)
-        status =
-            ledger_reserve(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->request.overhead, err);
+    int64_t overhead =
+        t->request.facts->is_host ? t->request.overhead : (int64_t)t->request.facts->overhead_bytes;
+    enum plim_status status =
+        ledger_reserve(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)overhead, err);
     if (status != PLIM_OK) return status;
-    t->reserved_overhead = t->request.facts->is_host ? t->request.overhead : 0;
+    t->reserved_overhead = overhead;
     if (t->plan.layout.far_bytes[TIER_DISK])
         status = far_open(t->job->output_dir, (uint64_t)t->plan.layout.far_bytes[TIER_DISK], &t->far, err);
+    if (status == PLIM_OK && t->plan.layout.far_bytes[TIER_HOST])
+        status = t->device->ops->host_commit(t->device, (size_t)t->plan.layout.far_bytes[TIER_HOST], err);
     if (status == PLIM_OK)
         status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     t->planned_peak = t->plan.total;
@@ -128,10 +120,11 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     schedule_init(&t->schedule, &job->schedule, job->training.steps);
     scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
                 job->training.loss_scale_window);
+    int64_t overhead = trainer_overhead(); /* before the data: their bytes are a number of their own */
     enum plim_status status = open_data(t, err);
     struct checkpoint *saved = NULL;
     if (status == PLIM_OK && options->resume) status = checkpoint_find(job, &saved, err);
-    job_request(job, &device->facts, trainer_overhead(), &t->request);
+    job_request(job, &device->facts, overhead, &t->request);
     if (status == PLIM_OK) status = trainer_check_budget(job, &t->request, err);
     if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
     if (status == PLIM_NO_FIT && err)
@@ -159,9 +152,10 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
+    feed_close(&t->feed);
     far_close(t->far);
-    dataset_close(t->data);
-    dataset_close(t->validation);
+    loader_close(t->loader);
+    corpus_close(&t->corpus);
     t->device->ops->commit(t->device, 0, NULL);
     if (t->reserved_overhead)
         ledger_release(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->reserved_overhead);
@@ -182,24 +176,26 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     scalars[SCALAR_BIAS2] = (float)(1 - pow(c->beta2, n));
     scalars[SCALAR_CLIP] = (float)c->clip;
     scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
+    scalars[SCALAR_BETA2] = (float)(1 - pow(n, -0.8));
+    uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
+    scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
+    scalars[SCALAR_KEY_HIGH] = (float)(random >> 16 & 0xffff);
     return exec_write(&t->exec, t->scalars, scalars, 0, sizeof scalars, err);
 }
 
 /* The micro-batches of one window. */
 static enum plim_status run_window(struct trainer *t, bool *finished, struct plim_error *err)
 {
-    uint64_t first_row = t->loader.position;
     *finished = true;
     for (int64_t micro = 0; micro < t->plan.knobs.accumulation; micro++) {
-        int64_t tokens;
         if (stop_asked(t)) { /* invariant 2 */
-            t->loader.position = first_row;
+            loader_rewind(t->loader);
             *finished = false;
             return PLIM_OK;
         }
         enum plim_status status =
-            loader_fill(&t->loader, t->plan.knobs.micro_batch, exec_host(&t->exec, t->ids),
-                        exec_host(&t->exec, t->targets), exec_host(&t->exec, t->pos), &tokens, err);
+            loader_fill(t->loader, t->plan.knobs.micro_batch, t->feed.ids, t->feed.targets, t->feed.pos, err);
+        if (status == PLIM_OK) status = feed_send(&t->feed, err);
         if (status == PLIM_OK) status = exec_loop(&t->exec, micro, err);
         if (status != PLIM_OK) return status;
     }
@@ -243,9 +239,12 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
                               struct plim_error *err)
 {
     double start = clock_seconds();
-    int64_t rows = t->request.rows, tokens = loader_tokens_ahead(&t->loader, rows);
+    struct loader_window window;
     double lr = schedule_rate(&t->schedule, t->step);
-    enum plim_status status = write_scalars(t, tokens, lr, err);
+    enum plim_status status = loader_window(t->loader, t->request.rows, &window, err);
+    t->data_failed = status != PLIM_OK;
+    int64_t tokens = window.all_targets;
+    if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
     if (status == PLIM_OK) status = run_window(t, finished, err);
     if (status != PLIM_OK || !*finished) return status;
     status = finish_step(t, event, err);
@@ -260,6 +259,28 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
 }
 
 static bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+/* The first bad record is worth a line; the others are counted. */
+static void tell_bad(struct trainer *t)
+{
+    struct loader_stats stats;
+    char text[320];
+    loader_stats(t->loader, &stats);
+    if (t->told_bad || !stats.problem) return;
+    snprintf(text, sizeof text, "skipped: %s", stats.problem);
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = text});
+    t->told_bad = true;
+}
+
+static void tell_end(struct trainer *t)
+{
+    struct loader_stats stats;
+    loader_stats(t->loader, &stats);
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_ENDED,
+                                          .step = t->step,
+                                          .bad_records = (int64_t)stats.bad,
+                                          .dropped_samples = (int64_t)stats.dropped});
+}
 
 static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *err)
 {
@@ -303,15 +324,21 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         status = change_budget(t, err);
         if (status == PLIM_OK) status = trainer_step(t, &event, &finished, err);
         if (status != PLIM_OK || !finished) break;
+        tell_bad(t);
         trainer_tell(t, &event);
         saved = false;
         bool last = t->step == c->steps;
-        if (t->validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
+        if (t->corpus.validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
         if (status == PLIM_OK && due(c->save_every, t->step)) status = save_and_tell(t, err), saved = true;
         if (stop_asked(t)) finished = false;
     }
     if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = save_and_tell(t, err);
-    trainer_tell(t, &(struct train_event){.kind = TRAIN_ENDED, .step = t->step});
+    if (t->data_failed && t->step > 0 &&
+        t->options.save_at_end) { /* bad data are no reason to lose the work */
+        struct plim_error unsaved;
+        save_and_tell(t, &unsaved);
+    }
+    tell_end(t);
     if (status == PLIM_OK && !finished)
         return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal after step %lld; go on with --resume",
                          (long long)t->step);

@@ -22,12 +22,14 @@
 #ifndef PLIM_TRAIN_TRAINER_H
 #define PLIM_TRAIN_TRAINER_H
 
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "device/device.h"
 #include "exec/exec.h"
 #include "job/job.h"
 #include "job/preset.h"
 #include "plan/plan.h"
+#include "train/corpus.h"
+#include "train/feed.h"
 #include "train/numerics.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
@@ -57,10 +59,11 @@ struct train_event {
     double scale;
     int64_t tokens;
     double seconds, tokens_per_s;
-    int64_t used, budget; /* resident bytes of the process, and the line */
+    int64_t used, budget; /* bytes of the process as the system or the driver tells them, and the line */
     enum memory_status status;
     double plan_seconds, move_seconds; /* TRAIN_REPLANNED */
     int64_t planned_peak, ledger_peak, rss_peak, moved_bytes;
+    int64_t bad_records, dropped_samples; /* TRAIN_ENDED: left out of the data */
 };
 
 struct train_listener {
@@ -92,8 +95,10 @@ struct trainer {
     struct plan plan;
     struct exec exec;
     struct far_store *far;
-    struct dataset *data, *validation;
-    struct loader loader;
+    struct corpus corpus;
+    struct loader *loader;
+    bool told_bad;    /* the first bad record has been told */
+    bool data_failed; /* the rows of a step could not be had; nothing of it has been computed */
     struct schedule schedule;
     struct scaler scaler;
     struct profile thresholds;
@@ -106,7 +111,8 @@ struct trainer {
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
-    int ids, targets, pos, scalars, loss, clip;
+    int scalars, loss, clip;
+    struct feed feed;
 };
 
 enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
@@ -133,10 +139,6 @@ enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
 
 /* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
 int64_t trainer_overhead(void);
-
-/* The files of a key ("data.train"); errors name the configuration file and the key. */
-enum plim_status trainer_open_files(const struct job *job, const char *key, const struct string_list *files,
-                                    struct dataset **out, struct plim_error *err);
 
 /* PLIM_BAD_INPUT when the budget is below the overhead. */
 enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE 4096 /* elements made at a time */
+/* Elements made at a time: on the CPU as few as fit a cache, for a device with its own memory enough for a copy. */
+#define PIECE_HOST   4096
+#define PIECE_DEVICE (256 << 10)
 
 /* FNV-1a of the name: which stream of random numbers a tensor takes. */
 static uint64_t stream_of(const char *name)
@@ -18,54 +20,79 @@ static uint64_t stream_of(const char *name)
     return hash;
 }
 
+struct buffers { /* of one worker */
+    float *values;
+    uint16_t *high, *low;
+    struct plim_error err;
+};
+
 struct fill {
     struct exec *exec;
     int param, master;
     struct param_init init;
     uint64_t seed, stream;
-    int64_t count;
-    struct plim_error errors[]; /* by worker */
+    int64_t count, piece;
+    struct buffers workers[];
 };
 
 /* One piece of a parameter: fp32 values, then its own type and, where there is one, the master's. */
-static enum plim_status fill_piece(struct fill *f, int64_t piece, struct plim_error *err)
+static enum plim_status fill_piece(struct fill *f, int64_t piece, struct buffers *b)
 {
-    float values[PIECE];
-    uint16_t high[PIECE], low[PIECE];
-    int64_t first = piece * PIECE, n = f->count - first < PIECE ? f->count - first : PIECE;
+    int64_t first = piece * f->piece, n = f->count - first < f->piece ? f->count - first : f->piece;
     enum dtype type = f->exec->tape->tensors[f->param].type;
+    struct plim_error *err = &b->err;
     if (f->init.kind == INIT_NORMAL)
-        rng_fill_normal(f->seed, f->stream, (uint64_t)first, values, (size_t)n, 0, f->init.std);
+        rng_fill_normal(f->seed, f->stream, (uint64_t)first, b->values, (size_t)n, 0, f->init.std);
     else
-        for (int64_t i = 0; i < n; i++) values[i] = f->init.kind == INIT_ONES ? 1.0f : 0.0f;
-    if (type == DT_F32) return weights_put(f->exec, f->param, first, values, n, err);
-    enum plim_status status;
-    if (type == DT_BF16) {
-        for (int64_t i = 0; i < n; i++) master_split(values[i], &high[i], &low[i]);
-        status = weights_put(f->exec, f->param, first, high, n, err);
-        if (status == PLIM_OK && f->master >= 0) status = weights_put(f->exec, f->master, first, low, n, err);
-        return status;
-    }
-    dtype_convert(high, type, values, DT_F32, n);
-    status = weights_put(f->exec, f->param, first, high, n, err);
-    if (status == PLIM_OK && f->master >= 0) status = weights_put(f->exec, f->master, first, values, n, err);
-    return status;
+        for (int64_t i = 0; i < n; i++) b->values[i] = f->init.kind == INIT_ONES ? 1.0f : 0.0f;
+    if (type == DT_F32) return weights_put(f->exec, f->param, first, b->values, n, err);
+    if (type == DT_BF16 && f->master >= 0)
+        for (int64_t i = 0; i < n; i++) master_split(b->values[i], &b->high[i], &b->low[i]);
+    else
+        dtype_convert(b->high, type, b->values, DT_F32, n);
+    enum plim_status status = weights_put(f->exec, f->param, first, b->high, n, err);
+    if (status != PLIM_OK || f->master < 0) return status;
+    return weights_put(f->exec, f->master, first, type == DT_BF16 ? (void *)b->low : (void *)b->values, n,
+                       err);
 }
 
 static void fill_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     struct fill *f = arg;
-    for (int64_t p = begin; p < end && f->errors[worker].status == PLIM_OK; p++)
-        fill_piece(f, p, &f->errors[worker]);
+    struct buffers *b = &f->workers[worker];
+    for (int64_t p = begin; p < end && b->err.status == PLIM_OK; p++) fill_piece(f, p, b);
+}
+
+static struct fill *fill_open(const struct trainer *t, int workers)
+{
+    struct fill *f = calloc(1, sizeof *f + (size_t)workers * sizeof f->workers[0]);
+    bool good = f != NULL;
+    if (f) f->piece = t->device->facts.is_host ? PIECE_HOST : PIECE_DEVICE;
+    for (int w = 0; w < workers && good; w++) {
+        struct buffers *b = &f->workers[w];
+        b->values = malloc((size_t)f->piece * sizeof *b->values);
+        b->high = malloc((size_t)f->piece * sizeof *b->high);
+        b->low = malloc((size_t)f->piece * sizeof *b->low);
+        good = b->values && b->high && b->low;
+    }
+    if (f && !good) f->piece = 0; /* the caller sees that memory was short */
+    return f;
+}
+
+static void fill_close(struct fill *f, int workers)
+{
+    for (int w = 0; w < workers && f; w++)
+        free(f->workers[w].values), free(f->workers[w].high), free(f->workers[w].low);
+    free(f);
 }
 
 static enum plim_status fresh_weights(struct trainer *t, struct plim_error *err)
 {
     const struct tape *tape = &t->plan.tape;
     int workers = threads_count(t->device->team);
-    struct fill *f = calloc(1, sizeof *f + (size_t)workers * sizeof f->errors[0]);
-    if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while weights were made");
-    enum plim_status status = PLIM_OK;
+    struct fill *f = fill_open(t, workers);
+    enum plim_status status = f && f->piece ? PLIM_OK : PLIM_NO_MEMORY;
+    if (status != PLIM_OK) plim_fail(err, status, "out of memory while weights were made");
     for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
         if (tape->tensors[i].cls != CLASS_PARAM || tape->tensors[i].view_of >= 0) continue;
         char name[160];
@@ -74,11 +101,12 @@ static enum plim_status fresh_weights(struct trainer *t, struct plim_error *err)
         f->seed = (uint64_t)t->job->training.seed;
         f->stream = stream_of(tape_tensor_name(tape, i, name, sizeof name));
         f->count = tensor_count(&tape->tensors[i]);
-        threads_each(t->device->team, (f->count + PIECE - 1) / PIECE, 1, fill_body, f);
+        threads_each(t->device->team, (f->count + f->piece - 1) / f->piece, 1, fill_body, f);
         for (int w = 0; w < workers && status == PLIM_OK; w++)
-            if (f->errors[w].status != PLIM_OK) status = f->errors[w].status, *err = f->errors[w];
+            if (f->workers[w].err.status != PLIM_OK)
+                status = f->workers[w].err.status, *err = f->workers[w].err;
     }
-    free(f);
+    fill_close(f, workers);
     return status;
 }
 

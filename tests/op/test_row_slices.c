@@ -55,7 +55,8 @@ static enum dtype letter_type(char letter, enum dtype compute)
 {
     switch (letter) {
     case 'f':
-    case 'g':
+    case 'g': /* gradients of fewer bits are rounded by every slice: only f32 ones are the whole's */
+    case 'e':
         return DT_F32;
     case 'd':
         return DT_F64;

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -23,11 +24,15 @@ static void build(struct model_rig *rig, const struct rig_options *o)
     if (o->head == HEAD_LOSS) must(rig, pass_loss_chunks(&rig->tape, o->loss_chunks, &rig->err));
     if (!o->grad) return;
     must(rig, pass_grad(&rig->tape, &rig->err));
+    if (o->narrow_grads) pass_narrow_grads(&rig->tape);
     must(rig, pass_recompute(&rig->tape, &o->recompute, &rig->err));
-    struct update_options update = {.optimizer = OPTIMIZER_ADAMW,
+    struct update_options update = {.optimizer = o->optimizer,
                                     .beta1 = 0.9f,
                                     .beta2 = 0.999f,
-                                    .eps = 1e-8f,
+                                    .eps = o->optimizer == OPTIMIZER_ADAFACTOR ? 1e-30f : 1e-8f,
+                                    .limit = 1,
+                                    .no_master = o->no_master,
+                                    .narrow_state = o->narrow_state,
                                     .weight_decay = 0.1f,
                                     .global_norm = o->global_norm,
                                     .in_backward = o->in_backward};
@@ -44,7 +49,11 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     must(rig, hf_config_load(o->model, &rig->spec, &rig->err));
     build(rig, o);
     must(rig, tape_verify(&rig->tape, &rig->err));
-    must(rig, device_cpu_open(o->threads ? o->threads : 2, &rig->device, &rig->err));
+    const char *device = getenv("TEST_DEVICE"); /* cuda: the whole rig on a GPU */
+    if (device && !strcmp(device, "cuda"))
+        must(rig, device_cuda_open(0, &rig->device, &rig->err));
+    else
+        must(rig, device_cpu_open(o->threads ? o->threads : 2, &rig->device, &rig->err));
     struct layout_options layout = {.facts = &rig->device->facts,
                                     .accumulation = o->accumulation ? o->accumulation : 1};
     must(rig, layout_make(&rig->tape, &layout, &rig->layout, &rig->err));

@@ -18,7 +18,9 @@ struct rig_options {
     const char *model; /* Hugging Face directory */
     int64_t batch, time;
     enum model_head head;
-    bool grad, update; /* backward; AdamW as in the golden files */
+    bool grad, update; /* backward; the optimizer, with the golden files' settings */
+    enum optimizer optimizer;
+    bool no_master, narrow_state, narrow_grads;
     enum precision precision;
     struct recompute_options recompute;
     int loss_chunks;

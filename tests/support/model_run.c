@@ -40,6 +40,8 @@ static void write_scalars(struct model_rig *rig, int step)
     scalars[SCALAR_BIAS1] = (float)(1 - pow(0.9, step + 1));
     scalars[SCALAR_BIAS2] = (float)(1 - pow(0.999, step + 1));
     scalars[SCALAR_CLIP] = 1, scalars[SCALAR_UNSCALE] = 1;
+    scalars[SCALAR_BETA2] = (float)(1 - pow(step + 1, -0.8));
+    scalars[SCALAR_KEY_LOW] = (float)(step * 7919 % 65536), scalars[SCALAR_KEY_HIGH] = (float)(step + 11);
     rig_write(rig, "step.scalars", scalars, sizeof scalars);
 }
 

@@ -35,6 +35,9 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_CLIP] = make_clip,
     [OP_ADAMW] = make_adamw,
     [OP_SGD] = make_sgd,
+    [OP_ADAMW8] = make_adamw8,
+    [OP_FACTOR_STAT] = make_factor_stat,
+    [OP_ADAFACTOR] = make_adafactor,
     [OP_FETCH] = make_fetch,
     [OP_STORE] = make_store,
 };
@@ -93,8 +96,9 @@ static int declare(struct op_case *c, const char *label, enum dtype type, int nd
     return tape_tensor(&c->tape, &t);
 }
 
-static const char *const in_names[OP_MAX_IN] = {"in0", "in1", "in2", "in3", "in4", "in5", "in6", "in7"};
-static const char *const out_names[OP_MAX_OUT] = {"out0", "out1", "out2", "out3"};
+static const char *const in_names[OP_MAX_IN] = {"in0", "in1", "in2", "in3", "in4",
+                                                "in5", "in6", "in7", "in8"};
+static const char *const out_names[OP_MAX_OUT] = {"out0", "out1", "out2", "out3", "out4", "out5"};
 
 const struct tensor *op_case_in(const struct op_case *c, int slot)
 {

@@ -2,6 +2,7 @@
 #include "support/op_run.h"
 
 #include "device/reference/reference.h"
+#include "tensor/stochastic.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +21,52 @@ static struct kernel_call call_of(const struct op_case *c, void *const *out)
 /* A u16 master was joined with its weight: it is as fine as fp32. */
 static enum dtype fineness(const struct tensor *t) { return t->type == DT_U16 ? DT_F32 : t->type; }
 
+/* The output that is an optimizer's master, -1: none. */
+static int master_slot(int kind)
+{
+    switch (kind) {
+    case OP_ADAMW:
+        return 3;
+    case OP_SGD:
+    case OP_ADAFACTOR:
+        return 2;
+    case OP_ADAMW8:
+        return 5;
+    default:
+        return -1;
+    }
+}
+
+/* Is this output rounded with random bits? */
+static bool is_stochastic(const struct op_case *c, int slot)
+{
+    int master = master_slot(c->kind);
+    if (master < 0 || !c->op.attr.stochastic || op_case_out(c, slot)->type != DT_BF16) return false;
+    return slot > 0 || !op_case_out(c, master);
+}
+
+static uint32_t step_key(const struct op_case *c)
+{
+    static const int slots[OP_KIND_COUNT] = {
+        [OP_ADAMW] = 5, [OP_SGD] = 4, [OP_ADAMW8] = 7, [OP_ADAFACTOR] = 7};
+    const float *scalars = c->in[slots[c->kind]];
+    uint32_t bits = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
+    return stochastic_key(bits, c->op.attr.stream);
+}
+
+/* The random bits are known and rounding with them ascends: the result lies between those of the ends of the range
+ * that arithmetic may err in. */
+static double judge_stochastic(const struct op_case *c, int slot, int64_t i, double got, double want,
+                               double rms)
+{
+    uint32_t r = stochastic_bits(step_key(c), (uint64_t)(c->op.attr.first + i));
+    uint32_t bits = slot == 0 ? STOCHASTIC_P(r) : slot == 1 ? STOCHASTIC_M(r) : STOCHASTIC_V(r);
+    double slack = c->inner[slot] * (fabs(want) + rms + c->scale[slot]) + 0x1p-149;
+    double low = (double)bf16_to_f32(stochastic_bf16((float)(want - slack), bits));
+    double high = (double)bf16_to_f32(stochastic_bf16((float)(want + slack), bits));
+    return got >= low && got <= high ? 0 : (double)INFINITY;
+}
+
 static double rms_of(const double *x, int64_t n)
 {
     double sum = 0;
@@ -28,12 +75,14 @@ static double rms_of(const double *x, int64_t n)
 }
 
 /* Error of one element in units of its tolerance. */
-static double judge(const struct op_case *c, int slot, double got, double want, double rms)
+static double judge(const struct op_case *c, int slot, int64_t i, double got, double want, double rms)
 {
     enum dtype type = fineness(op_case_out(c, slot));
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : (double)INFINITY;
+    if (is_stochastic(c, slot) && !c->exact) return judge_stochastic(c, slot, i, got, want, rms);
     if (got == want) return 0;
     if (c->exact || !isfinite(want)) return (double)INFINITY;
+    if (type == DT_U8) return fabs(got - want) <= 1 ? 0.5 : (double)INFINITY; /* beside a tie */
     double inner = c->inner[slot], base = c->by_element ? 0 : rms + c->scale[slot];
     double tolerance =
         1.1 * dtype_unit(type) * fmax(fabs(want), dtype_tiny(type)) + inner * (fabs(want) + base);
@@ -46,7 +95,7 @@ static double compare_reals(const struct op_case *c, int slot, const double *got
     int64_t n = tensor_count(op_case_out(c, slot)), at = 0;
     double worst = 0, rms = rms_of(want, n), errors = 0;
     for (int64_t i = 0; i < n; i++) {
-        double e = judge(c, slot, got[i], want[i], rms);
+        double e = judge(c, slot, i, got[i], want[i], rms);
         if (e > worst) worst = e, at = i;
         if (isfinite(want[i])) errors += (got[i] - want[i]) * (got[i] - want[i]);
     }
@@ -57,6 +106,7 @@ static double compare_reals(const struct op_case *c, int slot, const double *got
                      (0.25 + 1 / sqrt((double)n)) * c->inner[slot] * (2 * rms + c->scale[slot]);
     double norm = sqrt(errors / (double)n);
     bool by_norm = !c->exact && !c->by_element && norm > 0 && norm / allowed > worst;
+    if (is_stochastic(c, slot) || type == DT_U8) by_norm = false;
     if (by_norm)
         snprintf(why, size, "output %d: rms error %.3g, rms of the reference %.3g", slot, norm, rms);
     else
@@ -79,7 +129,7 @@ static double compare_ints(int slot, const int32_t *got, const int32_t *want, in
 /* An fp16 weight is its master rounded, whatever the master's own error. */
 static double compare_rounding(const struct op_case *c, const struct op_result *r, char *why, size_t size)
 {
-    int master = c->kind == OP_ADAMW ? 3 : (c->kind == OP_SGD ? 2 : -1);
+    int master = master_slot(c->kind);
     if (master < 0 || c->type != DT_F16 || !r->out[master] || c->exact) return 0;
     for (int64_t i = 0; i < tensor_count(op_case_out(c, 0)); i++) {
         if (((uint16_t *)r->out[0])[i] == f32_to_f16(((float *)r->out[master])[i])) continue;

@@ -3,6 +3,9 @@
 
 #include <math.h>
 
+/* Gradients of parameters are f32 or of the compute type. */
+static enum dtype grad_type(struct op_case *c) { return case_below(c, 3) ? DT_F32 : c->type; }
+
 static int64_t any_width(struct op_case *c) { return PICK(c, 1, 2, 3, 7, 16, 31, 37, 64, 97, 129, 200, 257); }
 
 void make_embed_bwd(struct op_case *c)
@@ -12,7 +15,7 @@ void make_embed_bwd(struct op_case *c)
     case_in(c, 0, DT_I32, lead.ndim, lead.dim);
     for (int64_t i = 0; i < lead.rows; i++) case_set_int(c, 0, i, (int32_t)case_below(c, vocab));
     case_in_rows(c, 1, c->type, lead, width);
-    case_acc(c, 0, DT_F32, DIMS(vocab, width));
+    case_acc(c, 0, grad_type(c), DIMS(vocab, width));
     c->inner[0] = sum_error(1 + lead.rows / vocab);
     c->scale[0] = sqrt(1 + (double)lead.rows / (double)vocab);
 }
@@ -40,8 +43,9 @@ void make_norm_bwd(struct op_case *c)
     case_in_rows(c, 3, DT_F32, lead, layer ? 2 : 1);
     if (add) case_in_rows(c, 4, c->type, lead, width);
     case_out_rows(c, 0, c->type, lead, width);
-    case_acc(c, 1, DT_F32, DIMS(width));
-    if (bias) case_acc(c, 2, DT_F32, DIMS(width));
+    enum dtype narrow = grad_type(c);
+    case_acc(c, 1, narrow, DIMS(width));
+    if (bias) case_acc(c, 2, narrow, DIMS(width));
     /* The statistics are those of x; y is made on the way, in the place of dy, and dy is filled again. */
     case_forward(c, OP_NORM, from, (const int[]){0, 3, -1});
     case_fill(c, 0, 0, 1);
@@ -87,8 +91,9 @@ void make_linear_dw(struct op_case *c)
     bool kn = c->op.attr.weight_kn;
     case_in_rows(c, 0, c->type, s.lead, s.m);
     case_in_rows(c, 1, c->type, s.lead, s.k);
-    case_acc(c, 0, DT_F32, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
-    if (case_flip(c)) case_acc(c, 1, DT_F32, DIMS(s.m));
+    enum dtype narrow = grad_type(c);
+    case_acc(c, 0, narrow, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
+    if (case_flip(c)) case_acc(c, 1, narrow, DIMS(s.m));
     c->inner[0] = c->inner[1] = sum_error(s.lead.rows);
     c->scale[0] = c->scale[1] = sqrt((double)s.lead.rows);
 }

@@ -29,7 +29,7 @@
 #define UNPOISON(p, n) ((void)(p), (void)(n))
 #endif
 
-enum { GUARD = 192, ALIGN = 64, PLACES = OP_MAX_IN + OP_MAX_OUT + 1, WORK = PLACES - 1 };
+enum { GUARD = 192, ALIGN = 64, WORK_ALIGN = 256, PLACES = OP_MAX_IN + OP_MAX_OUT + 1, WORK = PLACES - 1 };
 
 struct place {
     size_t at, bytes;
@@ -88,6 +88,7 @@ static void lay_out(struct block *b, const struct op_case *c, unsigned in_place,
             put(b, OP_MAX_IN + i, (size_t)tensor_bytes(op_case_out(c, i)), true);
         }
     }
+    b->bytes = (b->bytes + WORK_ALIGN - 1) / WORK_ALIGN * WORK_ALIGN;
     put(b, WORK, work, true);
 }
 
@@ -138,21 +139,25 @@ static bool run_host(const struct op_case *c, struct device *dev, struct block *
     return true;
 }
 
+/* One size for most cases, so that a device need not map memory again for each. */
+#define ARENA_LEAST ((size_t)64 << 20)
+
 static bool run_arena(const struct op_case *c, struct device *dev, struct block *b, char *why, size_t size)
 {
     struct plim_error err = {0};
     struct kernel_call call;
-    if (dev->ops->commit(dev, b->bytes, &err) != PLIM_OK) {
-        snprintf(why, size, "arena of %zu bytes: %s", b->bytes, err.text);
-        return false;
+    size_t arena = b->bytes > ARENA_LEAST ? b->bytes : ARENA_LEAST;
+    enum plim_status status = dev->ops->commit(dev, arena, &err);
+    if (status == PLIM_OK) status = dev->ops->write(dev, 0, b->memory, b->bytes, &err);
+    if (status == PLIM_OK) {
+        fill_call(&call, c, b, dev->ops->base(dev));
+        call.team = dev->team;
+        dev->ops->run(dev, &call);
+        status = dev->ops->sync(dev, &err);
     }
-    dev->ops->write(dev, 0, b->memory, b->bytes);
-    fill_call(&call, c, b, dev->ops->base(dev));
-    call.team = dev->team;
-    dev->ops->run(dev, &call);
-    dev->ops->sync(dev);
-    dev->ops->read(dev, 0, b->memory, b->bytes);
-    return true;
+    if (status == PLIM_OK) status = dev->ops->read(dev, 0, b->memory, b->bytes, &err);
+    if (status != PLIM_OK) snprintf(why, size, "%s", err.text);
+    return status == PLIM_OK;
 }
 
 /* Whether all is as it was but what the op may write; the text names the first other byte. */

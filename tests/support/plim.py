@@ -44,8 +44,26 @@ def done():
     sys.exit(1 if _failed else 0)
 
 
+def need_gpu():
+    """Ends the test as skipped unless a GPU answers and the program has the CUDA backend in it."""
+    why = "CUDA_VISIBLE_DEVICES hides every GPU" if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else ""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+        if listed.returncode or "GPU" not in listed.stdout: why = "nvidia-smi lists no GPU"
+    except (OSError, subprocess.TimeoutExpired):
+        why = "no GPU: nvidia-smi does not run"
+    if not why and not has_cuda(): why = "this plimsoll was built without CUDA"
+    if why:
+        print(why)
+        sys.exit(77)
+
+
+def has_cuda():
+    return json.loads(run("version", "--json").stdout)["features"]["cuda"]
+
+
 def job(folder, **changes):
-    """A small job's YAML in a folder; changes are dotted keys with __ for dots."""
+    """A small job's YAML in a folder, for the CPU; changes are dotted keys with __ for dots."""
     keys = {
         "model.architecture": "llama", "model.vocab_size": 256, "model.hidden_size": 64,
         "model.intermediate_size": 192, "model.num_layers": 3, "model.num_attention_heads": 4,
@@ -53,6 +71,7 @@ def job(folder, **changes):
         "data.train": f"[{folder}/corpus.txt]", "data.max_length": 64,
         "training.batch_size": 4, "training.gradient_accumulation_steps": 2, "training.steps": 4,
         "training.learning_rate": 1e-3, "training.mixed_precision": "fp32", "training.seed": 7,
+        "training.device": "cpu",
         "output.dir": f"{folder}/run",
     }
     keys.update({k.replace("__", "."): v for k, v in changes.items()})

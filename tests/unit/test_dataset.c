@@ -1,6 +1,7 @@
-/* test_dataset.c - rows, their order and the position a run goes on from. */
-#include "data/dataset.h"
+/* test_dataset.c - rows of bytes, their order and the position a run goes on from. */
+#include "data/loader.h"
 #include "data/order.h"
+#include "base/json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 #include <cmocka.h>
 
 static struct plim_error err;
+static const struct codec bytes = {.vocab_size = 256, .eos = -1};
 
 /* Every sample once, for awkward n and several epochs; epochs and seeds differ. */
 static void test_order_is_a_bijection(void **state)
@@ -42,21 +44,22 @@ static void test_order_is_a_bijection(void **state)
 /* Files of 31, 2 and 20 bytes: rows of 10, 10, 10 | 1 | 10, 9 targets. */
 static struct dataset *open_three(char names[3][64])
 {
-    static const int bytes[] = {31, 2, 20};
+    static const int sizes[] = {31, 2, 20};
     const char *paths[3];
     struct dataset *data;
     for (int f = 0; f < 3; f++) {
         strcpy(names[f], "/tmp/plimsoll-data-XXXXXX");
         int fd = mkstemp(names[f]);
         assert_true(fd >= 0);
-        for (int i = 0; i < bytes[f]; i++) {
+        for (int i = 0; i < sizes[f]; i++) {
             unsigned char c = (unsigned char)(f * 64 + i);
             assert_int_equal(write(fd, &c, 1), 1);
         }
         close(fd);
         paths[f] = names[f];
     }
-    if (dataset_open(paths, 3, TIME, &data, &err) != PLIM_OK) fail_msg("%s", err.text);
+    struct data_options options = {.paths = paths, .count = 3, .time = TIME};
+    if (dataset_open(&options, &bytes, &data, &err) != PLIM_OK) fail_msg("%s", err.text);
     return data;
 }
 
@@ -66,93 +69,151 @@ static void close_three(struct dataset *data, char names[3][64])
     for (int f = 0; f < 3; f++) unlink(names[f]);
 }
 
-static void test_rows_and_tokens(void **state)
+static struct loader *open_loader(struct dataset *data, const struct loader_options *options)
+{
+    struct loader *loader;
+    if (loader_open(data, options, &loader, &err) != PLIM_OK) fail_msg("%s", err.text);
+    return loader;
+}
+
+/* A window of n rows at once; its targets. */
+static int64_t take(struct loader *loader, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos)
+{
+    struct loader_window window;
+    if (loader_window(loader, n, &window, &err) != PLIM_OK) fail_msg("%s", err.text);
+    assert_int_equal(window.rows, n);
+    if (loader_fill(loader, n, ids, targets, pos, &err) != PLIM_OK) fail_msg("%s", err.text);
+    return window.targets;
+}
+
+static void test_rows_and_targets(void **state)
 {
     (void)state;
-    static const int64_t tokens[] = {10, 10, 10, 1, 10, 9}, first[] = {0, 10, 20, 64, 128, 138};
+    static const int64_t counts[] = {10, 10, 10, 1, 10, 9}, first[] = {0, 10, 20, 64, 128, 138};
     char names[3][64];
     struct dataset *data = open_three(names);
-    assert_int_equal(dataset_rows(data), 6);
+    assert_int_equal(dataset_samples(data), 6);
     assert_int_equal(dataset_time(data), TIME);
+    struct loader *loader = open_loader(data, &(struct loader_options){.in_order = true});
     for (int64_t r = 0; r < 6; r++) {
         int32_t ids[TIME], targets[TIME], pos[TIME];
-        int64_t counted;
-        assert_int_equal(dataset_row(data, r, ids, targets, pos, &counted, &err), PLIM_OK);
-        assert_int_equal(counted, tokens[r]);
+        assert_int_equal(take(loader, 1, ids, targets, pos), counts[r]);
         for (int t = 0; t < TIME; t++) {
-            assert_int_equal(ids[t], t < counted ? first[r] + t : 0);
-            assert_int_equal(targets[t], t < counted ? first[r] + t + 1 : -1);
+            assert_int_equal(ids[t], t < counts[r] ? first[r] + t : 0);
+            assert_int_equal(targets[t], t < counts[r] ? first[r] + t + 1 : -1);
             assert_int_equal(pos[t], t);
         }
     }
+    loader_close(loader);
     close_three(data, names);
 }
 
-/* Every row once per epoch; the tokens promised are the tokens given; any split sees the same rows. */
-static void test_loader(void **state)
+/* Every row once per epoch; the targets promised are the targets given; any split sees the same rows. */
+static void test_order_of_rows(void **state)
 {
     (void)state;
     char names[3][64];
     struct dataset *data = open_three(names);
     int32_t whole[24][TIME], piece[4][TIME], targets[24 * TIME], pos[24 * TIME];
-    int64_t tokens, sum;
-    struct loader a = {.data = data, .seed = 3}, b = a;
-    assert_int_equal(loader_tokens_ahead(&a, 6), 50);
-    assert_int_equal(loader_fill(&a, 24, whole[0], targets, pos, &tokens, &err), PLIM_OK);
-    assert_true(tokens == 200 && a.position == 24);
+    struct loader *a = open_loader(data, &(struct loader_options){.seed = 3});
+    struct loader *b = open_loader(data, &(struct loader_options){.seed = 3});
+    assert_int_equal(take(a, 24, whole[0], targets, pos), 200);
     for (int64_t first = 0; first < 24; first += 4) {
-        struct loader resumed = {.data = data, .seed = 3, .position = (uint64_t)first};
-        sum = loader_tokens_ahead(&b, 4);
-        assert_int_equal(loader_fill(&b, 4, piece[0], targets, pos, &tokens, &err), PLIM_OK);
-        assert_int_equal(sum, tokens);
+        struct loader *resumed = open_loader(data, &(struct loader_options){.seed = 3});
+        assert_int_equal(loader_restore(resumed, NULL, (uint64_t)first, &err), PLIM_OK);
+        take(b, 4, piece[0], targets, pos);
         assert_memory_equal(piece, whole[first], sizeof piece);
-        assert_int_equal(loader_fill(&resumed, 4, piece[0], targets, pos, &tokens, &err), PLIM_OK);
+        take(resumed, 4, piece[0], targets, pos);
         assert_memory_equal(piece, whole[first], sizeof piece);
+        loader_close(resumed);
     }
     for (int epoch = 0; epoch < 4; epoch++) {
         int starts = 0;
         for (int r = 0; r < 6; r++) starts += whole[6 * epoch + r][0];
         assert_int_equal(starts, 0 + 10 + 20 + 64 + 128 + 138);
     }
-    struct loader in_order = {.data = data, .in_order = true, .position = 5};
-    assert_int_equal(loader_fill(&in_order, 2, piece[0], targets, pos, &tokens, &err), PLIM_OK);
-    assert_true(piece[0][0] == 138 && piece[1][0] == 0 && tokens == 19);
+    loader_close(a);
+    loader_close(b);
     close_three(data, names);
+}
+
+/* A window that is given up begins again; one that is half filled is saved as not begun. */
+static void test_rewind(void **state)
+{
+    (void)state;
+    char names[3][64];
+    struct dataset *data = open_three(names);
+    int32_t a[4][TIME], b[4][TIME], targets[4 * TIME], pos[4 * TIME];
+    struct loader *loader = open_loader(data, &(struct loader_options){.seed = 3});
+    struct loader_window window;
+    struct loader_state start, now;
+    take(loader, 3, a[0], targets, pos);
+    loader_state(loader, &start);
+    assert_int_equal(start.rows, 3);
+    assert_int_equal(loader_window(loader, 4, &window, &err), PLIM_OK);
+    assert_int_equal(loader_fill(loader, 2, a[0], targets, pos, &err), PLIM_OK);
+    loader_state(loader, &now);
+    assert_memory_equal(&now, &start, sizeof now);
+    assert_int_equal(loader_fill(loader, 3, a[2], targets, pos, &err), PLIM_BUG); /* only two are left */
+    assert_int_equal(loader_fill(loader, 2, a[2], targets, pos, &err), PLIM_OK);
+    loader_state(loader, &now);
+    assert_int_equal(now.rows, 7);
+    assert_int_equal(loader_seek(loader, &start, &err), PLIM_OK);
+    assert_int_equal(loader_window(loader, 4, &window, &err), PLIM_OK);
+    assert_int_equal(loader_fill(loader, 1, b[0], targets, pos, &err), PLIM_OK);
+    loader_rewind(loader);
+    take(loader, 4, b[0], targets, pos);
+    assert_memory_equal(a, b, sizeof a);
+    loader_close(loader);
+    close_three(data, names);
+}
+
+static enum plim_status open_paths(const char *const *paths, int count, struct dataset **data)
+{
+    struct data_options options = {.paths = paths, .count = count, .time = TIME};
+    return dataset_open(&options, &bytes, data, &err);
 }
 
 static void test_bad_files(void **state)
 {
     (void)state;
     struct dataset *data = NULL;
-    char name[] = "/tmp/plimsoll-data-XXXXXX";
-    const char *paths[] = {name, "/tmp/plimsoll-none"}, *folder[] = {"/tmp"};
+    char name[] = "/tmp/plimsoll-data-XXXXXX", folder[] = "/tmp/plimsoll-empty-XXXXXX";
+    const char *paths[] = {name, "/tmp/plimsoll-none"}, *folders[] = {mkdtemp(folder)},
+               *none[] = {"/tmp/plimsoll-none-*"};
     int fd = mkstemp(name);
     assert_int_equal(write(fd, "x", 1), 1);
-    assert_int_equal(dataset_open(paths, 1, TIME, &data, &err), PLIM_BAD_INPUT); /* one byte has no target */
+    assert_int_equal(open_paths(paths, 1, &data), PLIM_BAD_INPUT); /* one byte has no target */
     assert_non_null(strstr(err.text, name));
     assert_int_equal(write(fd, "yz", 2), 2);
-    assert_int_equal(dataset_open(paths, 2, TIME, &data, &err), PLIM_BAD_INPUT);
+    assert_int_equal(open_paths(paths, 2, &data), PLIM_BAD_INPUT);
     assert_non_null(strstr(err.text, "plimsoll-none"));
-    assert_int_equal(dataset_open(folder, 1, TIME, &data, &err), PLIM_BAD_INPUT);
-    assert_int_equal(dataset_open(paths, 0, TIME, &data, &err), PLIM_BAD_INPUT);
+    assert_int_equal(open_paths(folders, 1, &data), PLIM_BAD_INPUT);
+    assert_int_equal(open_paths(none, 1, &data), PLIM_BAD_INPUT);
+    assert_int_equal(open_paths(paths, 0, &data), PLIM_BAD_INPUT);
     assert_null(data);
     /* A file that shrinks while it is in use is an error, not garbage. */
     int32_t ids[TIME], targets[TIME], pos[TIME];
-    int64_t tokens;
-    assert_int_equal(dataset_open(paths, 1, TIME, &data, &err), PLIM_OK);
+    struct loader_window window;
+    assert_int_equal(open_paths(paths, 1, &data), PLIM_OK);
+    struct loader *loader = open_loader(data, &(struct loader_options){0});
     assert_int_equal(ftruncate(fd, 1), 0);
-    assert_int_not_equal(dataset_row(data, 0, ids, targets, pos, &tokens, &err), PLIM_OK);
+    assert_int_equal(loader_window(loader, 1, &window, &err), PLIM_OK);
+    assert_int_not_equal(loader_fill(loader, 1, ids, targets, pos, &err), PLIM_OK);
+    loader_close(loader);
     dataset_close(data);
     close(fd);
     unlink(name);
+    rmdir(folder);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_is_a_bijection),
-        cmocka_unit_test(test_rows_and_tokens),
-        cmocka_unit_test(test_loader),
+        cmocka_unit_test(test_rows_and_targets),
+        cmocka_unit_test(test_order_of_rows),
+        cmocka_unit_test(test_rewind),
         cmocka_unit_test(test_bad_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

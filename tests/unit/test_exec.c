@@ -122,11 +122,50 @@ static void test_state_on_disk(void **state)
         }
 }
 
+/* Every optimizer in slices: those of 8 bits are cut at blocks, Adafactor's statistics stay whole, and random bits
+ * belong to an element wherever it is computed. */
+static void test_every_optimizer_in_slices(void **state)
+{
+    (void)state;
+    static const int64_t slices[] = {640, 5000, 4 << 20};
+    static const char *const models[] = {"gpt2", "llama-untied"};
+    for (int optimizer = 0; optimizer < OPTIMIZER_COUNT; optimizer++)
+        for (int way = 0; way < 6; way++) {
+            struct model_run device, disk, inside, one;
+            bool light = way % 2;
+            struct rig_options o = {.loss_chunks = 1,
+                                    .optimizer = (enum optimizer)optimizer,
+                                    .precision = light ? PRECISION_BF16 : PRECISION_F32,
+                                    .no_master = light,
+                                    .narrow_state = light && optimizer != OPTIMIZER_ADAMW8,
+                                    .narrow_grads = light,
+                                    .global_norm = true};
+            const char *model = models[way / 2 % 2];
+            model_run(&device, model, &o, 3);
+            assert_true(device.loss[2] < device.loss[0]);
+            o.threads = 1;
+            model_run(&one, model, &o, 3);
+            o.offload =
+                (struct offload_options){TIER_DISK, way % 3 ? TIER_DISK : TIER_DEVICE, slices[way / 2]};
+            model_run(&disk, model, &o, 3);
+            o.global_norm = false, o.in_backward = true, o.offload.grad_tier = TIER_DEVICE;
+            model_run(&inside, model, &o, 3);
+            if (!model_run_same(&device, &one)) fail_msg("%s, one thread", optimizer_name(o.optimizer));
+            if (!model_run_same(&device, &disk)) fail_msg("%s on disk", optimizer_name(o.optimizer));
+            o.offload = (struct offload_options){0};
+            model_run(&device, model, &o, 3);
+            if (!model_run_same(&device, &inside)) fail_msg("%s in backward", optimizer_name(o.optimizer));
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_ahead),      cmocka_unit_test(test_close_in_flight),
-        cmocka_unit_test(test_errors_are_kept), cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_every_optimizer_in_slices),
+        cmocka_unit_test(test_read_ahead),
+        cmocka_unit_test(test_close_in_flight),
+        cmocka_unit_test(test_errors_are_kept),
+        cmocka_unit_test(test_no_folder),
         cmocka_unit_test(test_state_on_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

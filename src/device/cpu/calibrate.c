@@ -1,10 +1,4 @@
-/* calibrate.c - measurements are remembered in a small JSON file. See calibrate.h.
- *
- * The file repeats the key it is for, so that two keys whose names clash are told apart. Anything unexpected
- * in it (missing numbers, another key, damage) counts as "not there". */
-#include "base/file.h"
-#include "base/json.h"
-#include "base/strbuf.h"
+/* calibrate.c - see calibrate.h. */
 #include "device/cpu/calibrate.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_model.h"
@@ -18,104 +12,12 @@
 
 #define FAR_ASSUMED 500e6 /* bytes/s: a modest SSD */
 
-/* What a cache file is about. */
-struct cache {
-    char key[256];
-    struct strbuf folder, path; /* empty: there is no place for a cache */
-};
-
-static uint64_t hash(const char *text)
-{
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
-    return h;
-}
-
-static void cache_init(struct cache *c, int threads)
+/* Everything the numbers depend on. */
+static void describe(char *key, size_t size, int threads)
 {
     char model[128];
-    *c = (struct cache){.folder = STRBUF_INIT, .path = STRBUF_INIT};
-    snprintf(c->key, sizeof c->key, "%s, %s, %d threads, plimsoll %s", cpu_model_name(model, sizeof model),
+    snprintf(key, size, "%s, %s, %d threads, plimsoll %s", cpu_model_name(model, sizeof model),
              cpu_level_name(cpu_level()), threads, PLIMSOLL_VERSION);
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (base && base[0] == '/')
-        strbuf_addf(&c->folder, "%s/plimsoll", base);
-    else if (home && home[0])
-        strbuf_addf(&c->folder, "%s/.cache/plimsoll", home);
-    else
-        return;
-    strbuf_addf(&c->path, "%s/cpu-%016llx.json", strbuf_text(&c->folder), (unsigned long long)hash(c->key));
-}
-
-static void cache_release(struct cache *c)
-{
-    strbuf_release(&c->folder);
-    strbuf_release(&c->path);
-}
-
-/* The numbers of a calibration by name; types by their index. */
-struct number {
-    const char *name;
-    size_t offset;
-};
-
-#define NUMBER(name, member)                                                                                 \
-    {                                                                                                        \
-        name, offsetof(struct calibration, member)                                                           \
-    }
-
-static const struct number numbers[] = {
-    NUMBER("flops_f32", flops[DT_F32]),
-    NUMBER("flops_bf16", flops[DT_BF16]),
-    NUMBER("flops_f16", flops[DT_F16]),
-    NUMBER("attn_flops_f32", attn_flops[DT_F32]),
-    NUMBER("attn_flops_bf16", attn_flops[DT_BF16]),
-    NUMBER("attn_flops_f16", attn_flops[DT_F16]),
-    NUMBER("bandwidth", bandwidth),
-    NUMBER("cache_bandwidth", cache_bandwidth),
-    NUMBER("op_seconds", op_seconds),
-    NUMBER("far_bandwidth", far_bandwidth),
-};
-
-enum { NUMBERS = sizeof numbers / sizeof *numbers };
-
-static double *number_at(struct calibration *c, size_t i)
-{
-    return (double *)(void *)((char *)c + numbers[i].offset);
-}
-
-/* `disk` is the device number far_bandwidth was measured on, 0: it is an assumption. */
-static bool cache_load(const struct cache *c, struct calibration *out, int64_t *disk)
-{
-    struct doc *doc = NULL;
-    memset(out, 0, sizeof *out);
-    if (!c->path.len || json_load(strbuf_text(&c->path), &doc, NULL) != PLIM_OK) return false;
-    bool good = !strcmp(node_string(node_get(&doc->root, "key"), ""), c->key);
-    for (size_t i = 0; i < NUMBERS; i++) {
-        double value = node_float(node_get(&doc->root, numbers[i].name), 0);
-        good = good && value > 0;
-        *number_at(out, i) = value;
-    }
-    *disk = node_int(node_get(&doc->root, "far_device"), 0);
-    doc_free(doc);
-    return good;
-}
-
-/* Nobody is told when this fails: the numbers are there, only the next start is slower. */
-static void cache_save(const struct cache *c, struct calibration *speed, int64_t disk)
-{
-    struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &text, 2);
-    json_begin_object(&w, NULL);
-    json_str(&w, "key", c->key);
-    for (size_t i = 0; i < NUMBERS; i++) json_double(&w, numbers[i].name, *number_at(speed, i));
-    json_int(&w, "far_device", disk);
-    json_end_object(&w);
-    strbuf_addc(&text, '\n');
-    if (c->path.len && !text.failed && file_make_dirs(strbuf_text(&c->folder), NULL) == PLIM_OK)
-        file_write_atomic(strbuf_text(&c->path), text.data, text.len, NULL);
-    strbuf_release(&text);
 }
 
 static enum plim_status disk_of(const char *folder, int64_t *disk, struct plim_error *err)
@@ -155,15 +57,15 @@ static bool measure_in_child(int threads, struct calibration *out)
 enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct calibration *out,
                                struct plim_error *err)
 {
-    struct cache cache;
+    char key[256];
     int64_t known_disk = 0, disk = 0;
     enum plim_status status = PLIM_OK;
-    cache_init(&cache, threads_count(team));
-    bool changed = !cache_load(&cache, out, &known_disk);
+    describe(key, sizeof key, threads_count(team));
+    bool changed = !calibration_load("cpu", key, out, &known_disk);
     if (changed) {
         known_disk = 0;
         if (!measure_in_child(threads_count(team), out)) status = calibrate_measure(team, out, err);
-        if (status != PLIM_OK) goto out;
+        if (status != PLIM_OK) return status;
         out->far_bandwidth = FAR_ASSUMED;
     }
     if (folder) {
@@ -172,10 +74,8 @@ enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct 
             status = calibrate_disk(folder, &out->far_bandwidth, err);
             known_disk = disk, changed = true;
         }
-        if (status != PLIM_OK) goto out;
+        if (status != PLIM_OK) return status;
     }
-    if (changed) cache_save(&cache, out, known_disk);
-out:
-    cache_release(&cache);
-    return status;
+    if (changed) calibration_save("cpu", key, out, known_disk);
+    return PLIM_OK;
 }

@@ -4,25 +4,15 @@
  *     calibrate_cpu(team, NULL, &speed, &err);           // from the cache file, or 60 ms of measuring
  *     calibrate_cpu(team, "/data/run1", &speed, &err);   // and the disk behind that folder
  *
- * The cache is $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll), one JSON file per processor model,
- * instruction set, number of threads and version of Plimsoll; a changed machine therefore measures again. A
- * cache that cannot be read or written is no error: then every start measures.
+ * The numbers are remembered (device/calibration.h) for one processor model, instruction set, number of threads and
+ * version of Plimsoll.
  */
 #ifndef PLIM_DEVICE_CPU_CALIBRATE_H
 #define PLIM_DEVICE_CPU_CALIBRATE_H
 
 #include "base/status.h"
 #include "base/threads.h"
-#include "tensor/dtype.h"
-
-struct calibration {
-    double flops[DT_COUNT];      /* matmul, by element type; 0 for types without matmul */
-    double attn_flops[DT_COUNT]; /* attention */
-    double bandwidth;            /* bytes/s read plus written, operands in memory */
-    double cache_bandwidth;      /* the same, operands in the last-level cache */
-    double far_bandwidth;        /* bytes/s to and from disk; an assumption until a folder was measured */
-    double op_seconds;           /* starting one op on all threads */
-};
+#include "device/calibration.h"
 
 /* With a folder, the disk it lies on is measured too (a file of 8 MiB, removed again) unless the cache has
  * it. PLIM_NO_MEMORY when there is no room to measure, PLIM_IO when the folder cannot be written. */

@@ -4,19 +4,6 @@
 
 #include "device/device.h"
 
-static inline const struct tensor *call_in(const struct kernel_call *call, int slot)
-{
-    return call->desc[slot];
-}
-
-static inline const struct tensor *call_out(const struct kernel_call *call, int slot)
-{
-    return call->desc[OP_MAX_IN + slot];
-}
-
-/* Size of the last dimension. */
-static inline int64_t last_dim(const struct tensor *t) { return t->dim[t->ndim - 1]; }
-
 /* Address of element i; NULL stays NULL, so that absent operands need no question. */
 static inline void *element(const void *base, enum dtype type, int64_t i)
 {

@@ -26,7 +26,7 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_XENT] = {cpu_xent, cpu_xent_workspace},
     [OP_KV_APPEND] = {cpu_kv_append, NULL},
     [OP_SPLIT3] = {cpu_split3, NULL},
-    [OP_EMBED_BWD] = {cpu_embed_bwd, NULL},
+    [OP_EMBED_BWD] = {cpu_embed_bwd, cpu_embed_bwd_workspace},
     [OP_NORM_BWD] = {cpu_norm_bwd, cpu_norm_bwd_workspace},
     [OP_LINEAR_DX] = {cpu_linear_dx, cpu_linear_dx_workspace},
     [OP_LINEAR_DW] = {cpu_linear_dw, cpu_linear_dw_workspace},
@@ -38,6 +38,9 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_CLIP] = {cpu_clip, NULL},
     [OP_ADAMW] = {cpu_adamw, NULL},
     [OP_SGD] = {cpu_sgd, NULL},
+    [OP_ADAMW8] = {cpu_adamw8, NULL},
+    [OP_FACTOR_STAT] = {cpu_factor_stat, cpu_factor_stat_workspace},
+    [OP_ADAFACTOR] = {cpu_adafactor, NULL},
     [OP_FETCH] = {cpu_copy, NULL},
     [OP_STORE] = {cpu_copy, NULL},
 };
@@ -63,14 +66,20 @@ static enum plim_status cpu_commit(struct device *dev, size_t bytes, struct plim
 
 static void *cpu_base(struct device *dev) { return arena_base(&cpu_of(dev)->arena); }
 
-static void cpu_read(struct device *dev, size_t offset, void *host, size_t bytes)
+static enum plim_status cpu_read(struct device *dev, size_t offset, void *host, size_t bytes,
+                                 struct plim_error *err)
 {
+    (void)err;
     memcpy(host, arena_base(&cpu_of(dev)->arena) + offset, bytes);
+    return PLIM_OK;
 }
 
-static void cpu_write(struct device *dev, size_t offset, const void *host, size_t bytes)
+static enum plim_status cpu_write(struct device *dev, size_t offset, const void *host, size_t bytes,
+                                  struct plim_error *err)
 {
+    (void)err;
     memcpy(arena_base(&cpu_of(dev)->arena) + offset, host, bytes);
+    return PLIM_OK;
 }
 
 static void cpu_run(struct device *dev, struct kernel_call *call)
@@ -79,7 +88,11 @@ static void cpu_run(struct device *dev, struct kernel_call *call)
     kernels[call->op->kind].run(call);
 }
 
-static void cpu_sync(struct device *dev) { (void)dev; }
+static enum plim_status cpu_sync(struct device *dev, struct plim_error *err)
+{
+    (void)dev, (void)err;
+    return PLIM_OK;
+}
 
 static void cpu_close(struct device *dev)
 {
@@ -128,13 +141,8 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     facts->threads = threads_count(cpu->device.team);
     facts->memory_bytes = machine.total;
     facts->align = ALIGN;
-    memcpy(facts->flops, speed.flops, sizeof facts->flops);
-    memcpy(facts->attn_flops, speed.attn_flops, sizeof facts->attn_flops);
-    facts->bandwidth = speed.bandwidth;
     facts->cache_bytes = cpu_cache_bytes();
-    facts->cache_bandwidth = speed.cache_bandwidth;
-    facts->far_bandwidth = speed.far_bandwidth;
-    facts->op_seconds = speed.op_seconds;
+    calibration_apply(&speed, facts);
     facts->supports = supports;
     facts->workspace = workspace;
     facts->backend = &cpu->device;

@@ -1,7 +1,8 @@
 /* embed.c - rows of the embedding table by token, and their gradients.
  *
  * Backward, several rows may add to the same row of the table, so threads share the columns, not the rows:
- * each strip of columns sees all rows in order, whoever does it. */
+ * each strip of columns sees all rows in order, whoever does it. A narrow gradient is rounded once per call, so its rows
+ * are made one token at a time, in fp32: rows are first linked into one list per token, in order. */
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
@@ -68,6 +69,65 @@ static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+static void wide_bwd(const struct embed_bwd *e, const struct kernel_call *call)
+{
+    struct embed_bwd all = *e;
+    if (!call->accumulate) threads_each(call->team, e->vocabulary, row_grain(e->columns), clear_body, &all);
+    /* Two strips per thread, in whole cache lines of 16 floats. */
+    int64_t strip = blocks_of(e->columns, 2 * threads_count(call->team));
+    threads_each(call->team, e->columns, blocks_of(strip, 16) * 16, strip_body, &all);
+}
+
+enum { STRIP = 512 };
+
+/* Rows of each token as lists: first[token] and next[row], -1 at the end. */
+struct narrow_bwd {
+    struct embed_bwd e;
+    enum dtype grad_type;
+    void *dw;
+    int32_t *first, *next;
+    bool accumulate;
+};
+
+static void token_strip(const struct narrow_bwd *n, int64_t token, int64_t at, int64_t width)
+{
+    float sum[STRIP] = {0};
+    void *dw = element(n->dw, n->grad_type, token * n->e.columns + at);
+    if (n->accumulate) dtype_convert(sum, DT_F32, dw, n->grad_type, width);
+    for (int32_t r = n->first[token]; r >= 0; r = n->next[r])
+        n->e.rows->add_to(n->e.type, sum, element(n->e.dy, n->e.type, r * n->e.columns + at), width);
+    dtype_convert(dw, n->grad_type, sum, DT_F32, width);
+}
+
+/* begin and end count tokens */
+static void token_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct narrow_bwd *n = arg;
+    (void)worker;
+    for (int64_t token = begin; token < end; token++) {
+        if (n->first[token] < 0 && n->accumulate) continue;
+        for (int64_t at = 0; at < n->e.columns; at += STRIP)
+            token_strip(n, token, at, lesser(STRIP, n->e.columns - at));
+    }
+}
+
+static void narrow_bwd(const struct embed_bwd *e, const struct kernel_call *call)
+{
+    struct narrow_bwd n = {.e = *e,
+                           .grad_type = call_out(call, 0)->type,
+                           .dw = call->out[0],
+                           .first = call->work,
+                           .accumulate = call->accumulate};
+    n.next = n.first + e->vocabulary;
+    for (int64_t i = 0; i < e->vocabulary; i++) n.first[i] = -1;
+    for (int64_t r = e->count - 1; r >= 0; r--) { /* from the end, so that lists ascend */
+        assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
+        n.next[r] = n.first[e->ids[r]];
+        n.first[e->ids[r]] = (int32_t)r;
+    }
+    threads_each(call->team, e->vocabulary, row_grain(e->columns), token_body, &n);
+}
+
 void cpu_embed_bwd(const struct kernel_call *call)
 {
     const struct tensor *dw = call_out(call, 0);
@@ -81,8 +141,16 @@ void cpu_embed_bwd(const struct kernel_call *call)
         .columns = dw->dim[1],
         .vocabulary = dw->dim[0],
     };
-    if (!call->accumulate) threads_each(call->team, e.vocabulary, row_grain(e.columns), clear_body, &e);
-    /* Two strips per thread, in whole cache lines of 16 floats. */
-    int64_t strip = blocks_of(e.columns, 2 * threads_count(call->team));
-    threads_each(call->team, e.columns, blocks_of(strip, 16) * 16, strip_body, &e);
+    if (dw->type == DT_F32)
+        wide_bwd(&e, call);
+    else
+        narrow_bwd(&e, call);
+}
+
+size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    (void)op, (void)threads;
+    const struct tensor *dw = desc[OP_MAX_IN];
+    if (dw->type == DT_F32) return 0;
+    return (size_t)(dw->dim[0] + tensor_count(desc[0])) * sizeof(int32_t);
 }

@@ -4,7 +4,8 @@
  *  1. Results do not depend on the number of threads: every sum has a fixed order, whoever computes it.
  *  2. Sums over rows that an op adds to (dw of norm, db of linear, the loss) are the same bits whether
  *     the rows come in one call or in several that add up, when calls are cut at multiples of
- *     KERNEL_ROW_BLOCK rows (of GEMM_KC rows for dW of linear, see gemm.h).
+ *     KERNEL_ROW_BLOCK rows (of GEMM_KC rows for dW of linear, see gemm.h) and the sums are f32 or wider: one
+ *     of fewer bits is rounded by each call.
  *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names. Also allowed:
  *     norm_bwd writes dx over dy, swiglu_bwd writes dgate and dup over any two of its inputs, elementwise
  *     ops over either operand. Otherwise operands do not overlap.
@@ -19,6 +20,7 @@
 #define KERNEL_ROW_BLOCK 256
 
 kernel_run cpu_embed, cpu_embed_bwd;
+kernel_workspace cpu_embed_bwd_workspace;
 
 kernel_run cpu_norm, cpu_norm_bwd;
 kernel_workspace cpu_norm_bwd_workspace;
@@ -38,8 +40,11 @@ kernel_workspace cpu_xent_workspace;
 
 kernel_run cpu_kv_append;
 
-kernel_run cpu_sumsq, cpu_clip, cpu_adamw, cpu_sgd;
+kernel_run cpu_sumsq, cpu_clip, cpu_adamw, cpu_sgd, cpu_adamw8, cpu_adafactor;
 kernel_workspace cpu_sumsq_workspace;
+
+kernel_run cpu_factor_stat;
+kernel_workspace cpu_factor_stat_workspace;
 
 kernel_run cpu_split3, cpu_join3;
 kernel_run cpu_copy; /* fetch and store */

@@ -91,10 +91,8 @@ struct bias_grad {
     const struct row_ops *rows;
     enum dtype type;
     const void *dy; /* [R,M] */
-    float *db;      /* [M] */
     float *partial; /* [blocks,M] */
     int64_t count, columns;
-    bool accumulate;
 };
 
 /* begin and end count tiles, strips fastest */
@@ -116,12 +114,18 @@ static void bias_body(void *arg, int64_t begin, int64_t end, int worker)
 
 static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns)
 {
-    struct bias_grad b = {row_ops(), call_in(call, 0)->type, call->in[0], call->out[1], call->work, count,
-                          columns,   call->accumulate};
+    struct bias_grad b = {row_ops(), call_in(call, 0)->type, call->in[0], call->work, count, columns};
+    enum dtype type = call_out(call, 1)->type;
     int64_t blocks = blocks_of(count, KERNEL_ROW_BLOCK);
     threads_each(call->team, blocks * blocks_of(columns, STRIP), 1, bias_body, &b);
-    if (!call->accumulate) memset(b.db, 0, (size_t)columns * sizeof *b.db);
-    for (int64_t i = 0; i < blocks; i++) b.rows->add_to(DT_F32, b.db, b.partial + i * columns, columns);
+    for (int64_t at = 0; at < columns; at += STRIP) {
+        float sum[STRIP] = {0};
+        int64_t width = lesser(STRIP, columns - at);
+        void *db = element(call->out[1], type, at);
+        if (call->accumulate) dtype_convert(sum, DT_F32, db, type, width);
+        for (int64_t i = 0; i < blocks; i++) b.rows->add_to(DT_F32, sum, b.partial + i * columns + at, width);
+        dtype_convert(db, type, sum, DT_F32, width);
+    }
 }
 
 void cpu_linear_dw(const struct kernel_call *call)
@@ -144,7 +148,7 @@ void cpu_linear_dw(const struct kernel_call *call)
         .c = call->out[0],
         .c_rs = n,
         .ab_type = dy->type,
-        .c_type = DT_F32,
+        .c_type = call_out(call, 0)->type,
         .add = call->accumulate ? call->out[0] : NULL,
     };
     gemm_run(&g, call->work, call->team);
@@ -154,8 +158,8 @@ size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op
 {
     struct shape s = shape_of(desc[OP_MAX_IN], op, desc[1]);
     bool kn = op->attr.weight_kn;
-    size_t gemm =
-        gemm_workspace(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[0]->type, DT_F32, threads);
+    size_t gemm = gemm_workspace(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[0]->type,
+                                 desc[OP_MAX_IN]->type, threads);
     size_t bias = (size_t)(blocks_of(s.rows, KERNEL_ROW_BLOCK) * s.out) * sizeof(float);
     return desc[OP_MAX_IN + 1] && bias > gemm ? bias : gemm; /* one after the other in the same bytes */
 }

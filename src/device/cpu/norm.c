@@ -9,7 +9,7 @@
 #include "device/cpu/rows.h"
 #include <string.h>
 
-enum { NORM_BLOCK = 32 };
+enum { NORM_BLOCK = 32, COMBINE = 256 };
 
 struct norm {
     const struct row_ops *rows;
@@ -63,7 +63,8 @@ struct norm_bwd {
     const void *dy, *x, *w, *add;
     const float *stat;
     void *dx;
-    float *dw, *db; /* [C]; db NULL: none */
+    void *dw, *db; /* [C]; db NULL: none */
+    enum dtype grad_type;
     float *partial; /* [blocks][dw, db][C] */
     int64_t count, columns;
     int sums; /* 1: dw, 2: dw and db */
@@ -109,12 +110,17 @@ static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct norm_bwd *n = arg;
     (void)worker;
-    float *sums[2] = {n->dw, n->db};
+    void *const grads[2] = {n->dw, n->db};
     for (int s = 0; s < n->sums; s++) {
-        if (!n->accumulate) memset(sums[s] + begin, 0, (size_t)(end - begin) * sizeof(float));
-        for (int64_t block = 0; block * NORM_BLOCK < n->count; block++)
-            n->rows->add_to(DT_F32, sums[s] + begin, n->partial + (block * n->sums + s) * n->columns + begin,
-                            end - begin);
+        for (int64_t at = begin, width; at < end; at += width) {
+            float sum[COMBINE] = {0};
+            void *grad = element(grads[s], n->grad_type, at);
+            width = lesser(COMBINE, end - at);
+            if (n->accumulate) dtype_convert(sum, DT_F32, grad, n->grad_type, width);
+            for (int64_t block = 0; block * NORM_BLOCK < n->count; block++)
+                n->rows->add_to(DT_F32, sum, n->partial + (block * n->sums + s) * n->columns + at, width);
+            dtype_convert(grad, n->grad_type, sum, DT_F32, width);
+        }
     }
 }
 
@@ -132,6 +138,7 @@ void cpu_norm_bwd(const struct kernel_call *call)
         .dx = call->out[0],
         .dw = call->out[1],
         .db = call->out[2],
+        .grad_type = call_out(call, 1)->type,
         .partial = call->work,
         .columns = tensor_count(w),
         .sums = call->out[2] ? 2 : 1,
@@ -140,7 +147,7 @@ void cpu_norm_bwd(const struct kernel_call *call)
     };
     n.count = tensor_count(call_in(call, 1)) / n.columns;
     threads_each(call->team, blocks_of(n.count, NORM_BLOCK), 1, bwd_body, &n);
-    threads_each(call->team, n.columns, 256, combine_body, &n);
+    threads_each(call->team, n.columns, COMBINE, combine_body, &n);
 }
 
 size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)

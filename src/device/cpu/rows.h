@@ -41,9 +41,12 @@ struct row_update {
     void *p;               /* of type t */
     const void *master_in; /* NULL: none. u16 beside bf16 (master_join), f32 beside f16 */
     void *master;
-    const float *g;
-    const float *m_in, *v_in; /* SGD: m is the momentum, NULL: none; v unused */
-    float *m, *v;
+    const void *g;
+    const void *m_in, *v_in; /* SGD: m is the momentum, NULL: none; v unused */
+    void *m, *v;
+    bool wide_g, wide_state; /* g is f32 instead of t; m and v are f32 instead of bf16 */
+    bool stochastic;         /* rounding to bf16, with these (tensor/stochastic.h): */
+    uint32_t key, first;     /* first: of this span's elements in the parameter */
     float multiplier;        /* of g */
     float keep;              /* AdamW: p is multiplied by this first (1 - lr decay) */
     float decay;             /* SGD: decay p is added to g */
@@ -51,6 +54,21 @@ struct row_update {
     float beta1;             /* SGD: momentum */
     float step, root, eps;   /* AdamW: p -= step m / (sqrt(v) root + eps); SGD: p -= step g */
     bool nesterov;
+    /* AdamW on 8 bits: codes instead of m and v, a scale for each QUANT8_BLOCK of them. A span begins with a block. */
+    const uint8_t *mq_in, *vq_in;
+    uint8_t *mq, *vq;
+    const float *m_scale_in, *v_scale_in;
+    float *m_scale, *v_scale;
+    /* Adafactor: s = step g / sqrt(col), m += mix1 (s - m), p = keep p - s or m */
+    const float *col;
+};
+
+/* Adafactor's second moment of each element: out = beta2 in + (1 - beta2) (g^2 + eps), g multiplied first. */
+struct row_second {
+    float *out;
+    const float *in;
+    const void *g; /* of type t */
+    float multiplier, beta2, eps;
 };
 
 struct row_ops {
@@ -77,9 +95,16 @@ struct row_ops {
     void (*exp_scaled)(enum dtype t, void *y, const void *x, int64_t n, float top,
                        float scale); /* y = exp(x - top) scale */
 
-    double (*sumsq)(const float *x, int64_t n); /* in fp64 */
+    double (*sumsq)(enum dtype t, const void *x, int64_t n); /* in fp64 */
     void (*adamw)(enum dtype t, const struct row_update *u, int64_t n);
     void (*sgd)(enum dtype t, const struct row_update *u, int64_t n);
+    void (*adamw8)(enum dtype t, const struct row_update *u, int64_t n);
+    void (*adafactor)(enum dtype t, const struct row_update *u, int64_t n);
+
+    void (*add_squares)(enum dtype t, float *sum, const void *x, int64_t n); /* sum += x^2 */
+    /* Sum of x^2 / col in fp64; second does the same with the moment it has just made. */
+    double (*sumsq_over)(enum dtype t, const void *x, const float *col, int64_t n);
+    double (*second)(enum dtype t, const struct row_second *s, int64_t n);
 };
 
 /* The table for the machine's level, and for a given one (which the machine must have). */

@@ -1,5 +1,5 @@
 /* rows_body.h - the source of every table of row functions. A .c file defines ROWS_TABLE (the table's name)
- * and an instruction set (see vec.h) and includes this once. The functions are in the three headers. */
+ * and an instruction set (see vec.h) and includes this once. The functions are in the four headers. */
 #ifndef PLIM_DEVICE_CPU_ROWS_BODY_H
 #define PLIM_DEVICE_CPU_ROWS_BODY_H
 
@@ -7,6 +7,7 @@
 #include "device/cpu/rows_elements.h"
 #include "device/cpu/rows_reduce.h"
 #include "device/cpu/rows_update.h"
+#include "device/cpu/rows_update8.h"
 
 #if defined(ROWS_TABLE)
 const struct row_ops ROWS_TABLE = {
@@ -26,6 +27,11 @@ const struct row_ops ROWS_TABLE = {
     .sumsq = row_sumsq,
     .adamw = row_adamw,
     .sgd = row_sgd,
+    .adamw8 = row_adamw8,
+    .adafactor = row_adafactor,
+    .add_squares = row_add_squares,
+    .sumsq_over = row_sumsq_over,
+    .second = row_second,
 };
 #endif
 

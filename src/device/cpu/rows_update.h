@@ -6,6 +6,7 @@
 
 #include "device/cpu/rows.h"
 #include "device/cpu/vec.h"
+#include "tensor/stochastic.h"
 
 #ifndef ROW_FN
 #define ROW_FN static __attribute__((unused))
@@ -44,28 +45,106 @@ VEC_FN vf load_param(enum dtype t, const struct row_update *u, int64_t i, int k)
     return v_load(DT_F32, u->master_in, i, k);
 }
 
-VEC_FN void store_param(enum dtype t, const struct row_update *u, int64_t i, int k, vf p)
+/* Sixteen random words of one step; the compiler's own vectors of four do for integers. */
+typedef uint32_t vec_w4 __attribute__((vector_size(16)));
+typedef uint16_t vec_s4 __attribute__((vector_size(8)));
+
+typedef struct {
+    vec_w4 v[4];
+} vw;
+
+VEC_FN vw random_words(const struct row_update *u, int64_t i)
+{
+    vw r;
+    uint32_t at = u->first + (uint32_t)i;
+    for (uint32_t q = 0; q < 4; q++) {
+        vec_w4 x = {at + 4 * q, at + 4 * q + 1, at + 4 * q + 2, at + 4 * q + 3};
+        x = (x * STOCHASTIC_ODD) ^ u->key;
+        x ^= x >> 16;
+        x *= 0x85ebca6bu;
+        x ^= x >> 13;
+        x *= 0xc2b2ae35u;
+        r.v[q] = x ^ (x >> 16);
+    }
+    return r;
+}
+
+/* stochastic_bf16 of sixteen numbers, with the 16 bits that `which` (0: p, 1: m, 2: v) takes. */
+VEC_FN void store_random(void *p, int64_t i, int k, vf x, vw r, int which)
+{
+    float lanes[VEC_LANES];
+    uint16_t part[VEC_LANES], *to = k == VEC_LANES ? (uint16_t *)p + i : part;
+    v_store_f32(lanes, x);
+    for (int q = 0; q < 4; q++) {
+        vec_w4 bits, random = r.v[q];
+        memcpy(&bits, lanes + 4 * q, sizeof bits);
+        random = which == 0 ? STOCHASTIC_P(random) : which == 1 ? STOCHASTIC_M(random) : STOCHASTIC_V(random);
+        vec_w4 nan = (vec_w4)((bits & 0x7fffffffu) > 0x7f800000u);
+        vec_w4 up = ((bits + random) & ~nan) | ((bits | 0x400000u) & nan);
+        vec_s4 halves = __builtin_convertvector(up >> 16, vec_s4);
+        memcpy(to + 4 * q, &halves, sizeof halves);
+    }
+    if (k != VEC_LANES) memcpy((uint16_t *)p + i, part, (size_t)k * 2);
+}
+
+VEC_FN void store_param(enum dtype t, const struct row_update *u, int64_t i, int k, vf p, vw r)
 {
     if (t == DT_BF16 && u->master) {
         store_pair(u->p, u->master, i, k, p);
+        return;
+    }
+    if (t == DT_BF16 && u->stochastic) {
+        store_random(u->p, i, k, p, r, 0);
         return;
     }
     if (t == DT_F16 && u->master) v_store(DT_F32, u->master, i, k, p);
     v_store(t, u->p, i, k, p);
 }
 
+VEC_FN vf load_grad(enum dtype t, const struct row_update *u, int64_t i, int k)
+{
+    vf g = u->wide_g ? v_load(DT_F32, u->g, i, k) : v_load(t, u->g, i, k);
+    return v_mul(g, v_all(u->multiplier));
+}
+
+VEC_FN vf load_state(const struct row_update *u, const void *state, int64_t i, int k)
+{
+    return u->wide_state ? v_load(DT_F32, state, i, k) : v_load(DT_BF16, state, i, k);
+}
+
+VEC_FN void store_state(const struct row_update *u, void *state, int64_t i, int k, vf x, vw r, int which)
+{
+    if (u->wide_state)
+        v_store(DT_F32, state, i, k, x);
+    else if (u->stochastic)
+        store_random(state, i, k, x, r, which);
+    else
+        v_store(DT_BF16, state, i, k, x);
+}
+
+VEC_FN vw words_if_needed(const struct row_update *u, int64_t i)
+{
+    vw none = {{{0}}};
+    return u->stochastic ? random_words(u, i) : none;
+}
+
+/* The step on one group of sixteen: moments are changed, the new parameter is the result. */
+VEC_FN vf adamw_step(const struct row_update *u, vf p, vf g, vf *m, vf *v)
+{
+    *m = v_fma(v_sub(g, *m), v_all(u->mix1), *m);
+    *v = v_fma(v_mul(g, g), v_all(u->mix2), v_mul(*v, v_all(u->beta2)));
+    vf denominator = v_fma(v_sqrt(*v), v_all(u->root), v_all(u->eps));
+    return v_fnma(v_div(*m, denominator), v_all(u->step), v_mul(p, v_all(u->keep)));
+}
+
 VEC_FN void adamw_at(enum dtype t, const struct row_update *u, int64_t i, int k)
 {
-    vf g = v_mul(v_load(DT_F32, u->g, i, k), v_all(u->multiplier));
-    vf m = v_load(DT_F32, u->m_in, i, k), v = v_load(DT_F32, u->v_in, i, k);
-    vf p = v_mul(load_param(t, u, i, k), v_all(u->keep));
-    m = v_fma(v_sub(g, m), v_all(u->mix1), m);
-    v = v_fma(v_mul(g, g), v_all(u->mix2), v_mul(v, v_all(u->beta2)));
-    vf denominator = v_fma(v_sqrt(v), v_all(u->root), v_all(u->eps));
-    p = v_fnma(v_div(m, denominator), v_all(u->step), p);
-    v_store(DT_F32, u->m, i, k, m);
-    v_store(DT_F32, u->v, i, k, v);
-    store_param(t, u, i, k, p);
+    vf m = load_state(u, u->m_in, i, k), v = load_state(u, u->v_in, i, k);
+    vf p = adamw_step(u, load_param(t, u, i, k), load_grad(t, u, i, k), &m, &v);
+    vw r = words_if_needed(u, i);
+    store_state(u, u->m, i, k, m, r, 1);
+    store_state(u, u->v, i, k, v, r, 2);
+    store_param(t, u, i, k, p, r);
 }
 
 ROW_FN void row_adamw(enum dtype t, const struct row_update *update, int64_t n)
@@ -77,13 +156,14 @@ ROW_FN void row_adamw(enum dtype t, const struct row_update *update, int64_t n)
 VEC_FN void sgd_at(enum dtype t, const struct row_update *u, int64_t i, int k)
 {
     vf p = load_param(t, u, i, k);
-    vf g = v_fma(p, v_all(u->decay), v_mul(v_load(DT_F32, u->g, i, k), v_all(u->multiplier)));
+    vf g = v_fma(p, v_all(u->decay), load_grad(t, u, i, k));
+    vw r = words_if_needed(u, i);
     if (u->m) {
-        vf m = v_fma(v_load(DT_F32, u->m_in, i, k), v_all(u->beta1), g);
-        v_store(DT_F32, u->m, i, k, m);
+        vf m = v_fma(load_state(u, u->m_in, i, k), v_all(u->beta1), g);
+        store_state(u, u->m, i, k, m, r, 1);
         g = u->nesterov ? v_fma(m, v_all(u->beta1), g) : m;
     }
-    store_param(t, u, i, k, v_fnma(g, v_all(u->step), p));
+    store_param(t, u, i, k, v_fnma(g, v_all(u->step), p), r);
 }
 
 ROW_FN void row_sgd(enum dtype t, const struct row_update *update, int64_t n)
@@ -92,15 +172,75 @@ ROW_FN void row_sgd(enum dtype t, const struct row_update *update, int64_t n)
     VEC_TYPES(t, VEC_EACH(n, sgd_at(T, &u, i, k)))
 }
 
-VEC_FN void sumsq_at(vd *sum, const float *x, int64_t i, int k)
+VEC_FN void adafactor_at(enum dtype t, const struct row_update *u, int64_t i, int k)
 {
-    *sum = vd_add_square(*sum, v_load(DT_F32, x, i, k));
+    vf p = v_mul(load_param(t, u, i, k), v_all(u->keep));
+    vf root = v_sqrt(v_head(v_load(DT_F32, u->col, i, k), k, 1));
+    vf s = v_div(v_mul(load_grad(t, u, i, k), v_all(u->step)), root);
+    vw r = words_if_needed(u, i);
+    if (u->m) {
+        vf m = load_state(u, u->m_in, i, k);
+        s = v_fma(v_sub(s, m), v_all(u->mix1), m);
+        store_state(u, u->m, i, k, s, r, 1);
+    }
+    store_param(t, u, i, k, v_sub(p, s), r);
 }
 
-ROW_FN double row_sumsq(const float *x, int64_t n)
+ROW_FN void row_adafactor(enum dtype t, const struct row_update *update, int64_t n)
+{
+    const struct row_update u = *update;
+    VEC_TYPES(t, VEC_EACH(n, adafactor_at(T, &u, i, k)))
+}
+
+VEC_FN void sumsq_at(enum dtype t, vd *sum, const void *x, int64_t i, int k)
+{
+    *sum = vd_add_square(*sum, v_load(t, x, i, k));
+}
+
+ROW_FN double row_sumsq(enum dtype t, const void *x, int64_t n)
 {
     vd sum = vd_zero();
-    VEC_EACH(n, sumsq_at(&sum, x, i, k))
+    VEC_TYPES(t, VEC_EACH(n, sumsq_at(T, &sum, x, i, k)))
+    return vd_sum(sum);
+}
+
+VEC_FN void add_squares_at(enum dtype t, float *sum, const void *x, int64_t i, int k)
+{
+    vf v = v_load(t, x, i, k);
+    v_store(DT_F32, sum, i, k, v_fma(v, v, v_load(DT_F32, sum, i, k)));
+}
+
+ROW_FN void row_add_squares(enum dtype t, float *sum, const void *x,
+                            int64_t n){VEC_TYPES(t, VEC_EACH(n, add_squares_at(T, sum, x, i, k)))}
+
+/* Lanes above k: 0 / 1. */
+VEC_FN void sumsq_over_at(enum dtype t, vd *sum, const void *x, const float *col, int64_t i, int k)
+{
+    vf root = v_sqrt(v_head(v_load(DT_F32, col, i, k), k, 1));
+    *sum = vd_add_square(*sum, v_div(v_load(t, x, i, k), root));
+}
+
+ROW_FN double row_sumsq_over(enum dtype t, const void *x, const float *col, int64_t n)
+{
+    vd sum = vd_zero();
+    VEC_TYPES(t, VEC_EACH(n, sumsq_over_at(T, &sum, x, col, i, k)))
+    return vd_sum(sum);
+}
+
+VEC_FN void second_at(enum dtype t, vd *sum, const struct row_second *s, int64_t i, int k)
+{
+    vf g = v_mul(v_load(t, s->g, i, k), v_all(s->multiplier));
+    vf v = v_mul(v_load(DT_F32, s->in, i, k), v_all(s->beta2));
+    v = v_fma(v_fma(g, g, v_all(s->eps)), v_all(1 - s->beta2), v);
+    v_store(DT_F32, s->out, i, k, v);
+    *sum = vd_add_square(*sum, v_div(g, v_sqrt(v_head(v, k, 1))));
+}
+
+ROW_FN double row_second(enum dtype t, const struct row_second *second, int64_t n)
+{
+    const struct row_second s = *second;
+    vd sum = vd_zero();
+    VEC_TYPES(t, VEC_EACH(n, second_at(T, &sum, &s, i, k)))
     return vd_sum(sum);
 }
 

@@ -8,6 +8,7 @@
  */
 #include "device/reference/reference.h"
 #include "device/reference/reference_ops.h"
+#include "tensor/stochastic.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 struct ref_row {
     ref_op *run;
     signed char master_in, master_out; /* slots + 1 of the master whose weight is slot 0; 0: none */
+    signed char scalars;               /* of an optimizer: slot + 1 of the step's scalars; 0: none */
 };
 
 static const struct ref_row rows[OP_KIND_COUNT] = {
@@ -40,8 +42,11 @@ static const struct ref_row rows[OP_KIND_COUNT] = {
     [OP_JOIN3] = {ref_join3, 0, 0},
     [OP_SUMSQ] = {ref_sumsq, 0, 0},
     [OP_CLIP] = {ref_clip, 0, 0},
-    [OP_ADAMW] = {ref_adamw, 5, 4},
-    [OP_SGD] = {ref_sgd, 4, 3},
+    [OP_ADAMW] = {ref_adamw, 5, 4, 6},
+    [OP_SGD] = {ref_sgd, 4, 3, 5},
+    [OP_ADAMW8] = {ref_adamw8, 7, 6, 8},
+    [OP_FACTOR_STAT] = {ref_factor_stat, 0, 0},
+    [OP_ADAFACTOR] = {ref_adafactor, 7, 3, 8},
     [OP_FETCH] = {ref_copy, 0, 0},
     [OP_STORE] = {ref_copy, 0, 0},
 };
@@ -175,12 +180,32 @@ static void store_master(const double *from, const struct tensor *const *desc, i
     }
 }
 
+/* Output `slot` of an optimizer with random bits: a parameter's, m's or v's by the slot. */
+static void store_stochastic(const struct ref_call *ref, const struct kernel_call *call, int slot)
+{
+    const double *scalars = ref->in[rows[call->op->kind].scalars - 1].f;
+    uint32_t step = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
+    uint32_t key = stochastic_key(step, call->op->attr.stream);
+    int64_t n = tensor_count(call->desc[OP_MAX_IN + slot]);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t r = stochastic_bits(key, (uint64_t)(call->op->attr.first + i));
+        uint32_t bits = slot == 0 ? STOCHASTIC_P(r) : slot == 1 ? STOCHASTIC_M(r) : STOCHASTIC_V(r);
+        ((uint16_t *)call->out[slot])[i] = stochastic_bf16((float)ref->out[slot].f[i], bits);
+    }
+}
+
 void reference_store(const struct ref_call *ref, const struct kernel_call *call)
 {
-    int master = rows[call->op->kind].master_out - 1;
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        if (call->desc[OP_MAX_IN + i] && i != master)
-            store(&ref->out[i], call->desc[OP_MAX_IN + i], call->out[i]);
+    const struct ref_row *row = &rows[call->op->kind];
+    int master = row->master_out - 1;
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        const struct tensor *desc = call->desc[OP_MAX_IN + i];
+        if (!desc || i == master) continue;
+        if (row->scalars && call->op->attr.stochastic && desc->type == DT_BF16)
+            store_stochastic(ref, call, i);
+        else
+            store(&ref->out[i], desc, call->out[i]);
+    }
     if (master >= 0 && call->desc[OP_MAX_IN + master])
         store_master(ref->out[master].f, call->desc, master, call->out);
 }
@@ -204,11 +229,12 @@ static size_t run_workspace(const struct tensor *const *desc, const struct op *o
         run_kernel, run_workspace                                                                            \
     }
 const struct kernel reference_kernels[OP_KIND_COUNT] = {
-    [OP_EMBED] = ROW,     [OP_NORM] = ROW,       [OP_LINEAR] = ROW,    [OP_ROPE_TABLE] = ROW,
-    [OP_ROPE] = ROW,      [OP_ATTN] = ROW,       [OP_SWIGLU] = ROW,    [OP_GELU] = ROW,
-    [OP_ADD] = ROW,       [OP_XENT] = ROW,       [OP_KV_APPEND] = ROW, [OP_SPLIT3] = ROW,
-    [OP_EMBED_BWD] = ROW, [OP_NORM_BWD] = ROW,   [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW,
-    [OP_ATTN_BWD] = ROW,  [OP_SWIGLU_BWD] = ROW, [OP_GELU_BWD] = ROW,  [OP_JOIN3] = ROW,
-    [OP_SUMSQ] = ROW,     [OP_CLIP] = ROW,       [OP_ADAMW] = ROW,     [OP_SGD] = ROW,
-    [OP_FETCH] = ROW,     [OP_STORE] = ROW,
+    [OP_EMBED] = ROW,     [OP_NORM] = ROW,        [OP_LINEAR] = ROW,    [OP_ROPE_TABLE] = ROW,
+    [OP_ROPE] = ROW,      [OP_ATTN] = ROW,        [OP_SWIGLU] = ROW,    [OP_GELU] = ROW,
+    [OP_ADD] = ROW,       [OP_XENT] = ROW,        [OP_KV_APPEND] = ROW, [OP_SPLIT3] = ROW,
+    [OP_EMBED_BWD] = ROW, [OP_NORM_BWD] = ROW,    [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW,
+    [OP_ATTN_BWD] = ROW,  [OP_SWIGLU_BWD] = ROW,  [OP_GELU_BWD] = ROW,  [OP_JOIN3] = ROW,
+    [OP_SUMSQ] = ROW,     [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,     [OP_SGD] = ROW,
+    [OP_ADAMW8] = ROW,    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW, [OP_FETCH] = ROW,
+    [OP_STORE] = ROW,
 };

@@ -15,6 +15,7 @@ ref_op ref_linear, ref_linear_dx, ref_linear_dw;                    /* reference
 ref_op ref_attn, ref_attn_bwd;                                      /* reference_attn.c */
 ref_op ref_swiglu, ref_swiglu_bwd, ref_gelu, ref_gelu_bwd, ref_add; /* reference_each.c */
 ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                     /* reference_optim.c */
+ref_op ref_adamw8, ref_factor_stat, ref_adafactor;                  /* reference_optim.c */
 ref_op ref_kv_append, ref_split3, ref_join3, ref_copy;              /* reference_copy.c */
 
 static inline const struct tensor *ref_in(const struct ref_call *call, int slot) { return call->desc[slot]; }

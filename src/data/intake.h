@@ -1,0 +1,84 @@
+/* intake.h - data files as encoded records, in order, by several threads.
+ *
+ *     struct intake *intake;
+ *     intake_open(&options, &(struct intake_place){0}, &intake, &err);
+ *     for (struct intake_slot *slot; intake_next(intake, &slot, &err) == PLIM_OK && slot;) {
+ *         use(slot->records, slot->count, slot->tokens.id);
+ *         intake_give_back(intake, slot);
+ *     }
+ *     intake_close(intake);
+ *
+ * One thread at a time reads the next piece of a file into a slot (about INTAKE_SLOT bytes of whole records), then
+ * encodes it while another reads on. Slots come out in the order of the data whatever the number of threads; with
+ * none the caller does the work. What a slot holds depends on the data alone.
+ *
+ * Memory is bounded: INTAKE_SLOT bytes for each slot, and of records longer than that only one is in flight at a time.
+ *
+ * A bad record ends the intake with "file:line: what" after the records before it, or is counted when skip_bad is
+ * set. Files are visited in their order, or in one shuffled for each epoch when `shuffle` is set.
+ */
+#ifndef PLIM_DATA_INTAKE_H
+#define PLIM_DATA_INTAKE_H
+
+#include "data/inputs.h"
+#include "data/record.h"
+
+#define INTAKE_SLOT ((size_t)32 << 10)
+
+struct intake_options {
+    const struct inputs *inputs; /* borrowed until intake_close */
+    struct record_rules rules;
+    int workers;  /* threads; 0: the caller's */
+    int prefetch; /* slots per worker */
+    size_t max_line;
+    bool skip_bad;
+    bool endless; /* the files over and over: epochs */
+    bool shuffle; /* the order of files */
+    uint64_t seed;
+};
+
+/* A place between two records. */
+struct intake_place {
+    uint64_t epoch;
+    uint64_t visit;  /* files of the epoch already done */
+    uint64_t offset; /* in the file, decompressed */
+    uint64_t line;   /* lines before it */
+};
+
+struct intake_record {
+    uint64_t offset, line; /* of its begin */
+    size_t first, count;   /* in tokens */
+    bool bad;              /* skipped; no tokens */
+};
+
+struct intake_slot {
+    struct intake_place place, next; /* of its first byte; after its last */
+    bool file_end, epoch_end;        /* the last slot of its file; of the last file */
+    struct intake_record *records;
+    size_t count;
+    struct token_list tokens;
+    char problem[256];         /* the first bad record's error, when it was skipped */
+    enum plim_status failed;   /* not PLIM_OK: after these records comes one that ends everything, */
+    struct plim_error failure; /* for this reason */
+    struct intake_slot_work *work;
+};
+
+struct intake;
+
+enum plim_status intake_open(const struct intake_options *options, const struct intake_place *start,
+                             struct intake **out, struct plim_error *err);
+void intake_close(struct intake *intake);
+/* Let an intake_next that waits in another thread come back, with PLIM_INTERRUPTED; only intake_close may follow. */
+void intake_stop(struct intake *intake);
+
+/* *slot is NULL when all is done. The slot is the caller's until intake_give_back, and only one at a time. */
+enum plim_status intake_next(struct intake *intake, struct intake_slot **slot, struct plim_error *err);
+void intake_give_back(struct intake *intake, struct intake_slot *slot);
+
+/* The file visited at that time of an epoch: an index into inputs. */
+int intake_file(const struct intake_options *options, uint64_t epoch, uint64_t visit);
+
+/* The most memory an intake takes. */
+size_t intake_bytes_most(const struct intake_options *options);
+
+#endif

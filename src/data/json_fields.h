@@ -1,0 +1,40 @@
+/* json_fields.h - a few fields of one line of JSON, without building a tree.
+ *
+ *     struct json_field f = {.name = "text"};
+ *     if (!json_fields(line, len, &f, 1, &problem)) ... problem.what, problem.column
+ *     if (f.kind == JSON_TEXT) { f.len = json_unescape(f.at, f.len); use(f.at, f.len); }
+ *
+ * The whole line is checked as RFC 8259 has it: one object, strings in valid UTF-8 with valid escapes and paired
+ * surrogates, at most 128 levels. Of a key that appears twice the last value counts. Nothing is allocated; the
+ * line may be of any length. Safe on hostile input.
+ */
+#ifndef PLIM_DATA_JSON_FIELDS_H
+#define PLIM_DATA_JSON_FIELDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum json_kind { JSON_ABSENT, JSON_TEXT, JSON_LIST, JSON_OBJECT, JSON_NUMBER, JSON_BOOL, JSON_NULL };
+const char *json_kind_name(enum json_kind kind); /* "missing", "text", "a list", ... */
+
+struct json_field {
+    const char *name; /* asked for; plain text without escapes */
+    size_t name_len;  /* filled in by json_fields */
+    enum json_kind kind;
+    char *at; /* inside the line: a text without its quotes, anything else as written */
+    size_t len;
+    bool escaped; /* the text holds escapes: json_unescape it */
+};
+
+struct json_problem {
+    const char *what;
+    size_t column; /* from 1, in bytes */
+};
+
+/* False: the line is not valid, and problem says where. Fields that are not there are JSON_ABSENT. */
+bool json_fields(char *line, size_t len, struct json_field *fields, int count, struct json_problem *problem);
+
+/* Resolves the escapes of a checked text in place; its new length, never more than len. */
+size_t json_unescape(char *text, size_t len);
+
+#endif

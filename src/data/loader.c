@@ -1,0 +1,377 @@
+/* loader.c - samples in their order become rows; rows become windows. See loader.h.
+ *
+ * `at` is the cursor: the state before the next row to be formed. Invariants
+ *  1. Between two rows the cursor stands before a sample that no row has: rows never share or split one.
+ *  2. A window of a stream is formed when it begins and kept until it is filled; one of data read by index is only
+ *     measured, and formed again row by row. Either way loader_fill gives the rows that loader_window counted.
+ *  3. Whatever the cursor says can be reached again by loader_seek, from its numbers alone.
+ */
+#include "data/loader_part.h"
+#include "data/hash64.h"
+#include "data/order.h"
+#include "data/record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct loader {
+    struct dataset *data;
+    struct loader_options options;
+    struct loader_state at;
+    bool indexed, finished; /* finished: `once` is done */
+    int empty_epochs;       /* gone by without a row */
+    int32_t *sample;        /* [T + 1], by index */
+    struct block_source *source;
+    struct block *block; /* NULL: the next is not there yet */
+    uint64_t block_key;
+    char problem[256];
+    /* the window */
+    struct loader_state window_start, window_end;
+    int64_t window_left, window_rows;
+    int32_t *stored; /* [rows, 3, T], streams */
+    size_t stored_cap;
+};
+
+/* One sample as the cursor sees it. */
+struct view {
+    const int32_t *tokens; /* NULL when only measured */
+    int64_t length, targets;
+    bool none; /* the epoch is over */
+};
+
+/* Where a row goes; all NULL: nowhere, it is only counted. */
+struct row {
+    int32_t *ids, *targets, *pos;
+};
+
+enum plim_status loader_open(struct dataset *data, const struct loader_options *options, struct loader **out,
+                             struct plim_error *err)
+{
+    struct loader *l = calloc(1, sizeof *l);
+    if (l) l->sample = malloc(((size_t)dataset_time(data) + 1) * sizeof *l->sample);
+    if (!l || !l->sample) {
+        free(l);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the data loader");
+    }
+    l->data = data, l->options = *options;
+    l->indexed = dataset_samples(data) > 0;
+    if (l->options.ranks < 1) l->options.ranks = 1;
+    if (l->options.shuffle_samples < 1) l->options.shuffle_samples = 1;
+    *out = l;
+    return PLIM_OK;
+}
+
+static void stop_source(struct loader *l)
+{
+    block_source_close(l->source);
+    l->source = NULL, l->block = NULL;
+}
+
+void loader_close(struct loader *l)
+{
+    if (!l) return;
+    stop_source(l);
+    free(l->stored);
+    free(l->sample);
+    free(l);
+}
+
+uint64_t loader_seed(const struct loader *l) { return l->options.seed; }
+void loader_set_seed(struct loader *l, uint64_t seed) { l->options.seed = seed; }
+
+/* --- the cursor, by index --- */
+
+static enum plim_status peek_indexed(struct loader *l, bool want_tokens, struct view *v,
+                                     struct plim_error *err)
+{
+    uint64_t n = (uint64_t)dataset_samples(l->data);
+    for (; l->at.index < n; l->at.index++, l->at.dropped++) {
+        uint64_t i =
+            l->options.in_order ? l->at.index : order_sample(l->options.seed, l->at.epoch, l->at.index, n);
+        enum plim_status status =
+            want_tokens ? dataset_sample(l->data, (int64_t)i, l->sample, &v->length, &v->targets, err)
+                        : dataset_measure(l->data, (int64_t)i, &v->length, &v->targets, err);
+        v->tokens = want_tokens ? l->sample : NULL;
+        if (status != PLIM_OK || v->targets > 0) return status;
+    }
+    v->none = true;
+    return PLIM_OK;
+}
+
+/* --- the cursor, over blocks --- */
+
+static void enter_block(struct loader *l)
+{
+    const struct block *b = l->block;
+    if (b->problem[0] && !l->problem[0]) memcpy(l->problem, b->problem, sizeof l->problem);
+    if (!b->samples) return;
+    l->at.epoch = b->start.epoch, l->at.visit = b->start.visit;
+    l->at.offset = b->start.offset, l->at.line = b->start.line, l->at.skip = b->start.skip;
+    uint64_t key[] = {b->start.epoch, b->start.visit, b->start.offset, b->start.skip};
+    l->block_key = hash64(key, sizeof key, 0) >> 8; /* order_sample multiplies it by its rounds */
+}
+
+static enum plim_status first_block(struct loader *l, struct plim_error *err)
+{
+    struct loader_state from = l->at;
+    enum plim_status status = PLIM_OK;
+    if (!l->source) status = block_source_open(l->data, &l->options, &from, &l->source, err);
+    if (status == PLIM_OK) status = block_source_next(l->source, &l->block, err);
+    if (status != PLIM_OK) {
+        l->block = NULL;
+        return status;
+    }
+    enter_block(l);
+    if (l->at.index > l->block->samples || (from.index && l->at.offset != from.offset))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "the data have changed: the place to go on from is not there any more");
+    return PLIM_OK;
+}
+
+static enum plim_status next_block(struct loader *l, struct plim_error *err)
+{
+    l->at.bad += l->block->bad, l->at.dropped += l->block->dropped;
+    l->at.index = 0;
+    enum plim_status status = block_source_next(l->source, &l->block, err);
+    if (status == PLIM_OK)
+        enter_block(l);
+    else
+        l->block = NULL;
+    return status;
+}
+
+static enum plim_status peek_stream(struct loader *l, struct view *v, struct plim_error *err)
+{
+    enum plim_status status = l->block ? PLIM_OK : first_block(l, err);
+    while (status == PLIM_OK && l->at.index == l->block->samples) {
+        if (l->block->epoch_end || l->block->over) {
+            v->none = true;
+            return PLIM_OK;
+        }
+        status = next_block(l, err);
+    }
+    if (status != PLIM_OK) return status;
+    const struct block *b = l->block;
+    uint64_t i = l->options.in_order ? l->at.index
+                                     : order_sample(l->options.seed, l->block_key, l->at.index, b->samples);
+    size_t from = i ? b->end[i - 1] : 0;
+    v->tokens = b->tokens + from, v->length = (int64_t)(b->end[i] - from), v->targets = 0;
+    for (int64_t t = 1; t < v->length; t++) v->targets += token_is_target(v->tokens[t]);
+    return PLIM_OK;
+}
+
+static enum plim_status peek(struct loader *l, bool want_tokens, struct view *v, struct plim_error *err)
+{
+    *v = (struct view){0};
+    return l->indexed ? peek_indexed(l, want_tokens, v, err) : peek_stream(l, v, err);
+}
+
+/* The epoch has no sample left. */
+static enum plim_status next_epoch(struct loader *l, struct plim_error *err)
+{
+    if (l->empty_epochs++ > 1)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: the data hold no sample with a target to learn",
+                         dataset_inputs(l->data)->file[0].path);
+    if (l->options.once || (!l->indexed && l->block->over)) {
+        l->finished = true;
+        return PLIM_OK;
+    }
+    if (!l->indexed) return next_block(l, err);
+    l->at.epoch++, l->at.index = 0;
+    return PLIM_OK;
+}
+
+/* --- rows --- */
+
+static void put_sample(const struct row *row, int64_t used, const struct view *v)
+{
+    for (int64_t t = 0; t + 1 < v->length; t++) {
+        int32_t next = v->tokens[t + 1];
+        row->ids[used + t] = token_id(v->tokens[t]);
+        row->targets[used + t] = token_is_target(next) ? next : -1;
+        row->pos[used + t] = (int32_t)t;
+    }
+}
+
+static void pad(const struct row *row, int64_t used, int64_t time)
+{
+    for (int64_t t = used; t < time; t++) {
+        row->ids[t] = 0, row->targets[t] = -1;
+        row->pos[t] = t ? row->pos[t - 1] + 1 : 0;
+    }
+}
+
+/* The next row of the global order; *formed is false when there is none. */
+static enum plim_status form_row(struct loader *l, const struct row *row, int64_t *targets, bool *formed,
+                                 struct plim_error *err)
+{
+    int64_t used = 0, time = dataset_time(l->data);
+    bool packing = dataset_options(l->data)->packing;
+    enum plim_status status = PLIM_OK;
+    *targets = 0;
+    while (status == PLIM_OK && !l->finished) {
+        struct view v;
+        status = peek(l, row->ids != NULL, &v, err);
+        if (status != PLIM_OK) break;
+        if (v.none) {
+            if (used) break;
+            status = next_epoch(l, err);
+            continue;
+        }
+        if (used && used + v.length - 1 > time) break;
+        if (row->ids) put_sample(row, used, &v);
+        used += v.length - 1, *targets += v.targets;
+        l->at.index++;
+        if (!packing) break;
+    }
+    *formed = used > 0;
+    if (status != PLIM_OK || !used) return status;
+    l->empty_epochs = 0;
+    l->at.rows++;
+    if (row->ids) pad(row, used, time);
+    return PLIM_OK;
+}
+
+/* --- windows --- */
+
+static bool is_mine(const struct loader *l)
+{
+    return l->at.rows % (uint64_t)l->options.ranks == (uint64_t)l->options.rank;
+}
+
+static struct row stored_row(const struct loader *l, int64_t i)
+{
+    int64_t time = dataset_time(l->data);
+    int32_t *at = l->stored + 3 * time * i;
+    return (struct row){at, at + time, at + 2 * time};
+}
+
+static enum plim_status make_room(struct loader *l, int64_t rows, struct plim_error *err)
+{
+    size_t want = (size_t)rows * 3 * (size_t)dataset_time(l->data);
+    if (l->indexed || want <= l->stored_cap) return PLIM_OK;
+    int32_t *more = realloc(l->stored, want * sizeof *more);
+    if (!more) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
+    l->stored = more, l->stored_cap = want;
+    return PLIM_OK;
+}
+
+enum plim_status loader_window(struct loader *l, int64_t rows, struct loader_window *out,
+                               struct plim_error *err)
+{
+    *out = (struct loader_window){0};
+    l->window_start = l->at;
+    l->window_left = l->window_rows = 0;
+    enum plim_status status = make_room(l, rows, err);
+    for (int64_t i = 0; i < rows * l->options.ranks && status == PLIM_OK; i++) {
+        bool mine = is_mine(l), formed;
+        int64_t targets;
+        struct row row = mine && !l->indexed ? stored_row(l, out->rows) : (struct row){0};
+        status = form_row(l, &row, &targets, &formed, err);
+        if (status != PLIM_OK || !formed) break;
+        out->all_targets += targets;
+        if (mine) out->rows++, out->targets += targets;
+    }
+    if (status != PLIM_OK) {
+        loader_rewind(l);
+        return status;
+    }
+    l->window_end = l->at;
+    l->window_left = l->window_rows = out->rows;
+    if (l->indexed && out->rows)
+        l->at = l->window_start, l->finished = false; /* invariant 2: form them again */
+    return PLIM_OK;
+}
+
+static enum plim_status fill_indexed(struct loader *l, const struct row *to, struct plim_error *err)
+{
+    int64_t targets;
+    bool formed;
+    enum plim_status status = PLIM_OK;
+    for (bool mine = false; status == PLIM_OK && !mine;) {
+        mine = is_mine(l);
+        status = form_row(l, mine ? to : &(struct row){0}, &targets, &formed, err);
+        if (status == PLIM_OK && !formed) return plim_fail(err, PLIM_BUG, "a row of the window is gone");
+    }
+    return status;
+}
+
+enum plim_status loader_fill(struct loader *l, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos,
+                             struct plim_error *err)
+{
+    int64_t time = dataset_time(l->data);
+    if (n > l->window_left) return plim_fail(err, PLIM_BUG, "more rows are asked for than the window has");
+    for (int64_t i = 0; i < n; i++) {
+        struct row to = {ids + i * time, targets + i * time, pos + i * time};
+        if (l->indexed) {
+            enum plim_status status = fill_indexed(l, &to, err);
+            if (status != PLIM_OK) return status;
+        } else {
+            struct row from = stored_row(l, l->window_rows - l->window_left);
+            memcpy(to.ids, from.ids, (size_t)time * sizeof *to.ids);
+            memcpy(to.targets, from.targets, (size_t)time * sizeof *to.targets);
+            memcpy(to.pos, from.pos, (size_t)time * sizeof *to.pos);
+        }
+        if (--l->window_left == 0) l->at = l->window_end;
+    }
+    return PLIM_OK;
+}
+
+void loader_rewind(struct loader *l)
+{
+    if (!l->indexed) stop_source(l);
+    l->at = l->window_start;
+    l->window_left = 0;
+    l->finished = false;
+}
+
+/* --- state --- */
+
+void loader_state(const struct loader *l, struct loader_state *out)
+{
+    *out = l->window_left ? l->window_start : l->at;
+}
+
+enum plim_status loader_seek(struct loader *l, const struct loader_state *state, struct plim_error *err)
+{
+    bool inside = l->indexed ? state->index <= (uint64_t)dataset_samples(l->data)
+                             : state->visit <= (uint64_t)dataset_inputs(l->data)->count;
+    if (!inside)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "the data have changed: the place to go on from is not there any more");
+    stop_source(l);
+    l->at = *state;
+    l->window_left = 0;
+    l->finished = false;
+    return PLIM_OK;
+}
+
+uint64_t loader_order(const struct loader *l)
+{
+    const struct loader_options *o = &l->options;
+    uint64_t numbers[] = {o->seed, o->in_order, l->indexed ? 0 : (uint64_t)o->shuffle_samples,
+                          l->indexed ? 0 : o->shuffle_bytes};
+    return hash64(numbers, sizeof numbers, dataset_identity(l->data));
+}
+
+int64_t loader_plain_rows(const struct loader *l)
+{
+    const struct data_options *o = dataset_options(l->data);
+    return o->format == DATA_TEXT && !o->packing ? dataset_samples(l->data) : 0;
+}
+
+void loader_stats(const struct loader *l, struct loader_stats *out)
+{
+    *out = (struct loader_stats){l->at.bad, l->at.dropped, l->problem[0] ? l->problem : NULL};
+    if (l->block) out->bad += l->block->bad, out->dropped += l->block->dropped;
+}
+
+size_t loader_bytes(const struct dataset *data, const struct loader_options *options)
+{
+    struct loader_options o = *options;
+    size_t row = (size_t)dataset_time(data) + 1;
+    if (o.shuffle_samples < 1) o.shuffle_samples = 1;
+    size_t sum = sizeof(struct loader) + row * sizeof(int32_t) + dataset_bytes_most(data);
+    if (dataset_samples(data)) return sum;
+    return sum + block_source_bytes(data, &o) + (size_t)o.window_rows * 3 * row * sizeof(int32_t);
+}

@@ -1,0 +1,98 @@
+/* loader.h - rows for training and evaluation, in an order that is a pure function of seed and data.
+ *
+ *     struct loader *loader;
+ *     loader_open(data, &(struct loader_options){.seed = 1, .workers = 2, ...}, &loader, &err);
+ *     struct loader_window w;
+ *     loader_window(loader, rows, &w, &err);                   // the rows of one optimizer step; w.targets
+ *     loader_fill(loader, n, ids, targets, pos, &err);         // its rows, n at a time, in any split
+ *     loader_state(loader, &state);                            // where to go on; small
+ *     loader_close(loader);
+ *
+ * Rows have T positions: ids, targets (-1: not counted) and pos. A sample begins at pos 0. With packing, samples
+ * that fit whole share a row, and pos restarting at 0 keeps attention inside each; what is left over is padded
+ * with targets -1. Without, each sample has a row.
+ *
+ * The order depends neither on the number of workers nor on how rows are asked for. Rank r of n gets the rows
+ * whose number in the global order is r modulo n, and the state counts global rows: a run may go on with another
+ * number of ranks and neither repeats nor skips one.
+ *
+ * Streams are shuffled in blocks of shuffle_samples samples (or shuffle_bytes of tokens, whichever is less); one
+ * block is consumed while the next is made. A block's order is a pure function of seed and of the place in the
+ * data where it begins. Nothing is read or started before the first window.
+ */
+#ifndef PLIM_DATA_LOADER_H
+#define PLIM_DATA_LOADER_H
+
+#include "base/node.h"
+#include "base/strbuf.h"
+#include "data/dataset.h"
+
+struct loader_options {
+    uint64_t seed;
+    bool in_order; /* no shuffling */
+    bool once;     /* one epoch, then windows come up short */
+    int workers, prefetch;
+    int64_t shuffle_samples;
+    size_t shuffle_bytes;
+    int64_t window_rows; /* of the largest window: for loader_bytes */
+    int rank, ranks;     /* ranks 0: one */
+};
+
+/* Where a loader stands: before row `rows` of the global order. */
+struct loader_state {
+    uint64_t rows;
+    uint64_t epoch;
+    uint64_t index; /* samples done: of the epoch, or of the block that begins at: */
+    uint64_t visit, offset, line, skip;
+    uint64_t bad, dropped; /* counted before that block (by index: up to here) */
+};
+
+struct loader_window {
+    int64_t rows;        /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t targets;     /* counted targets in them */
+    int64_t all_targets; /* of all ranks' rows */
+};
+
+struct loader_stats {
+    uint64_t bad;        /* records skipped */
+    uint64_t dropped;    /* samples without a target, or too long with data.overlong: drop */
+    const char *problem; /* the first bad record; NULL: none */
+};
+
+struct loader;
+
+/* data and what it borrows stay the caller's until loader_close. */
+enum plim_status loader_open(struct dataset *data, const struct loader_options *options, struct loader **out,
+                             struct plim_error *err);
+void loader_close(struct loader *loader);
+
+/* Begin a window of `rows` rows per rank after the last one. Errors are those of the data: "file:line: what". */
+enum plim_status loader_window(struct loader *loader, int64_t rows, struct loader_window *out,
+                               struct plim_error *err);
+
+/* The next n rows of the window: each array [n, T]. */
+enum plim_status loader_fill(struct loader *loader, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos,
+                             struct plim_error *err);
+
+/* Forget the window: the next one begins where it began. */
+void loader_rewind(struct loader *loader);
+
+/* The state before the present window while rows of it are left to fill, else after it. */
+void loader_state(const struct loader *loader, struct loader_state *out);
+/* Go on from a state; PLIM_BAD_INPUT when it lies outside the data. */
+enum plim_status loader_seek(struct loader *loader, const struct loader_state *state, struct plim_error *err);
+
+/* The state as a JSON object, and back. Reading refuses a state of other data or options by name. `rows` alone
+ * (position) is enough for data read by index without packing: that is what early checkpoints have. */
+void loader_save(const struct loader *loader, struct strbuf *out);
+enum plim_status loader_restore(struct loader *loader, const struct node *saved, uint64_t position,
+                                struct plim_error *err);
+
+void loader_stats(const struct loader *loader, struct loader_stats *out);
+uint64_t loader_seed(const struct loader *loader);
+void loader_set_seed(struct loader *loader, uint64_t seed); /* before the first window */
+
+/* The most memory a loader takes, with its dataset and without its codec: known before anything is read. */
+size_t loader_bytes(const struct dataset *data, const struct loader_options *options);
+
+#endif

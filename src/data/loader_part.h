@@ -1,0 +1,40 @@
+/* loader_part.h - blocks of a stream's samples, for loader.c and loader_block.c alone. */
+#ifndef PLIM_DATA_LOADER_PART_H
+#define PLIM_DATA_LOADER_PART_H
+
+#include "data/loader.h"
+#include <pthread.h>
+
+/* Samples in the order of the data. */
+struct block {
+    int32_t *tokens; /* with TOKEN_QUIET */
+    size_t *end;     /* of each sample, in tokens */
+    uint64_t samples;
+    struct loader_state start; /* of its first sample; index 0 */
+    bool epoch_end;            /* nothing of the epoch follows */
+    bool over;                 /* nothing at all follows */
+    uint64_t bad, dropped;     /* met while it was made */
+    char problem[256];
+    enum plim_status status;
+    struct plim_error err;
+};
+
+struct block_source;
+
+/* Blocks from a place in the data on. The state's index is the caller's affair. */
+enum plim_status block_source_open(const struct dataset *data, const struct loader_options *options,
+                                   const struct loader_state *from, struct block_source **out,
+                                   struct plim_error *err);
+void block_source_close(struct block_source *s);
+
+/* The next block; the one before it is gone. An error is that of the data. */
+enum plim_status block_source_next(struct block_source *s, struct block **out, struct plim_error *err);
+
+size_t block_source_bytes(const struct dataset *data, const struct loader_options *options);
+
+/* For loader_state.c: a number for the order of rows (equal numbers, equal rows), and the rows of an epoch when each
+ * sample is a row and all are known, else 0. */
+uint64_t loader_order(const struct loader *loader);
+int64_t loader_plain_rows(const struct loader *loader);
+
+#endif

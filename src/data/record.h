@@ -1,0 +1,64 @@
+/* record.h - one record of a data file becomes tokens, each marked when it is no target.
+ *
+ *     struct record_encoder *enc;
+ *     record_encoder_open(&rules, &enc, &err);                      // one per thread
+ *     record_encode(enc, line, len, RECORD_WHOLE, &tokens, &err);   // appends; changes the line
+ *     record_encoder_close(enc);
+ *
+ * A token that the loss leaves out (a prompt, a header of a chat) has TOKEN_QUIET set: token_id() takes it off.
+ * Long texts are encoded piece by piece, cut where text_cut says, so that scratch stays small; encoding stops
+ * once `most` tokens are there.
+ */
+#ifndef PLIM_DATA_RECORD_H
+#define PLIM_DATA_RECORD_H
+
+#include "base/status.h"
+#include "data/chat_template.h"
+#include "data/codec.h"
+
+#define TOKEN_QUIET INT32_MIN
+static inline int32_t token_id(int32_t token) { return token & INT32_MAX; }
+static inline bool token_is_target(int32_t token) { return token >= 0; }
+
+enum record_kind {
+    RECORD_TEXT, /* a piece of a text file */
+    RECORD_LINE, /* a line of text */
+    RECORD_JSON, /* a line of JSON with a text field */
+    RECORD_PAIR, /* a line of JSON: the second field answers the first */
+    RECORD_CHAT, /* a line of JSON with a list of messages */
+};
+
+struct record_rules {
+    enum record_kind kind;
+    const char *field[2]; /* text; or prompt and response; or messages */
+    const struct codec *codec;
+    const struct chat_template *chat; /* RECORD_CHAT */
+    bool add_special;                 /* what the tokenizer's post-processor adds (BOS) */
+    bool append_eos;                  /* where the codec has one */
+    int64_t most;                     /* tokens of a record that are needed; 0: all */
+};
+
+/* Where in its file a piece of text lies; a line is all of itself. */
+enum record_place { RECORD_MIDDLE = 0, RECORD_FIRST = 1, RECORD_LAST = 2, RECORD_WHOLE = 3 };
+
+#define RECORD_PIECE ((size_t)256 << 10) /* longer texts are encoded in pieces of this size */
+
+struct record_encoder;
+
+enum plim_status record_encoder_open(const struct record_rules *rules, struct record_encoder **out,
+                                     struct plim_error *err);
+void record_encoder_close(struct record_encoder *enc);
+
+/* Appends the record's tokens. PLIM_BAD_INPUT says what is wrong with it ("byte 12: expected ':' after a key",
+ * "field 'text' is missing"); the caller knows file and line. text is changed on the way. */
+enum plim_status record_encode(struct record_encoder *enc, char *text, size_t len, unsigned place,
+                               struct token_list *out, struct plim_error *err);
+
+/* The most memory one encoder takes beside its tokenizer's, for records of up to `longest` bytes. */
+size_t record_encoder_bytes_most(const struct record_rules *rules, size_t longest);
+
+/* How much of text[0..len), at least 1, to encode by itself: up to the end of a line that is followed by text, or of
+ * any line, or up to a blank, or to the end of a character; as late as possible. */
+size_t text_cut(const char *text, size_t len);
+
+#endif

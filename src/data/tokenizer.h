@@ -1,0 +1,71 @@
+/* tokenizer.h - text to token ids and back, exactly as a Hugging Face tokenizer.json says.
+ *
+ *     struct tokenizer *tok;
+ *     tokenizer_load("model/tokenizer.json", &tok, &err);       // or the folder that holds it
+ *     struct encoder *enc;
+ *     encoder_open(tok, &enc, &err);                            // one per thread
+ *     struct token_list ids = {0};
+ *     encoder_encode(enc, text, len, TOKENIZE_SPECIAL, &ids, &err);    // appends
+ *     tokenizer_decode(tok, ids.id, ids.count, TOKENIZE_SKIP_SPECIAL, &text_out, &err);
+ *     token_list_release(&ids); encoder_close(enc); tokenizer_free(tok);
+ *
+ * A tokenizer is read-only once loaded and may be shared by threads; an encoder holds one thread's scratch and
+ * its cache. Bytes that are not UTF-8 are read as U+FFFD, one for each maximal bad subsequence, as Python's
+ * decode(errors="replace") does. Parts of tokenizer.json that are not supported are refused by name at load.
+ */
+#ifndef PLIM_DATA_TOKENIZER_H
+#define PLIM_DATA_TOKENIZER_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct tokenizer;
+struct encoder;
+
+/* A list of ids that grows; {0} is empty. The caller owns it. */
+struct token_list {
+    int32_t *id;
+    size_t count, cap;
+};
+/* Room for `more` ids beyond count; false when memory is short. */
+bool token_list_reserve(struct token_list *list, size_t more);
+void token_list_release(struct token_list *list);
+
+enum tokenize_flag {
+    TOKENIZE_SPECIAL = 1,      /* encode: what the post-processor adds (BOS, [CLS], </s>) */
+    TOKENIZE_SKIP_SPECIAL = 2, /* decode: leave special tokens out */
+};
+
+/* A tokenizer.json, or a folder with one. PLIM_BAD_INPUT: "file:line: what"; PLIM_UNSUPPORTED names the part. */
+enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct plim_error *err);
+/* The same from memory; `name` stands in errors. */
+enum plim_status tokenizer_parse(const char *text, size_t len, const char *name, struct tokenizer **out,
+                                 struct plim_error *err);
+void tokenizer_free(struct tokenizer *tok);
+
+const char *tokenizer_kind(const struct tokenizer *tok); /* "byte-level BPE", "BPE", "Unigram", "WordPiece" */
+int64_t tokenizer_vocab_size(const struct tokenizer *tok); /* largest id + 1, added tokens included */
+/* Id of a token as it is written in the file, or -1; text of an id, or NULL when there is none. */
+int32_t tokenizer_id(const struct tokenizer *tok, const char *text, size_t len);
+const char *tokenizer_text(const struct tokenizer *tok, int32_t id, size_t *len);
+bool tokenizer_is_special(const struct tokenizer *tok, int32_t id);
+
+/* Bytes a loaded tokenizer holds, and what one encoder may come to hold: for the plan's io line. */
+size_t tokenizer_bytes(const struct tokenizer *tok);
+size_t encoder_bytes_most(const struct tokenizer *tok);
+
+enum plim_status encoder_open(const struct tokenizer *tok, struct encoder **out, struct plim_error *err);
+void encoder_close(struct encoder *enc);
+
+/* Appends the ids of text[0..len). PLIM_NO_MEMORY is the only error; the list is then as before. */
+enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
+                                struct token_list *out, struct plim_error *err);
+
+/* Appends the text of the ids. PLIM_BAD_INPUT when an id is not in the vocabulary. */
+enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t count,
+                                  unsigned flags, struct strbuf *out, struct plim_error *err);
+
+#endif

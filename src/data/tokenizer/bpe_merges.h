@@ -1,0 +1,45 @@
+/* bpe_merges.h - which pairs of symbols join, in which order, and the joining itself.
+ *
+ *     struct bpe_merges *m = bpe_merges_new(count);
+ *     bpe_merges_add(m, left, right, rank, joined);              // a later rank for the same pair replaces
+ *     size_t left_over = bpe_merges_run(m, &work, symbols, n);   // in place
+ *
+ * The lowest rank joins first, of equal ranks the leftmost.
+ */
+#ifndef PLIM_DATA_TOKENIZER_BPE_MERGES_H
+#define PLIM_DATA_TOKENIZER_BPE_MERGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BPE_NO_MERGE UINT64_MAX
+
+struct bpe_merges;
+
+/* Room for `count` pairs; NULL when memory is short. */
+struct bpe_merges *bpe_merges_new(size_t count);
+void bpe_merges_free(struct bpe_merges *m);
+void bpe_merges_add(struct bpe_merges *m, int32_t left, int32_t right, uint32_t rank, int32_t joined);
+/* rank << 32 | joined, or BPE_NO_MERGE. */
+uint64_t bpe_merges_find(const struct bpe_merges *m, int32_t left, int32_t right);
+size_t bpe_merges_bytes(const struct bpe_merges *m);
+
+/* Marks that something may join across a boundary between these two first symbols; unmarked boundaries are
+ * places where a long word is cut before joining. */
+void bpe_merges_allow(struct bpe_merges *m, int32_t left, int32_t right);
+void bpe_merges_allow_all(struct bpe_merges *m);
+
+/* What joining long words needs; {0} is empty. */
+struct bpe_work {
+    struct bpe_link *link;
+    struct bpe_candidate *heap;
+    size_t links, heaps; /* room */
+};
+void bpe_work_release(struct bpe_work *work);
+size_t bpe_work_bytes(size_t symbols); /* for a word of that many */
+
+/* Joins symbols[0..count) in place; the new count, or SIZE_MAX when memory is short. */
+size_t bpe_merges_run(const struct bpe_merges *m, struct bpe_work *work, int32_t *symbols, size_t count);
+
+#endif

@@ -1,0 +1,36 @@
+/* byte_alphabet.h - the printable stand-ins byte-level vocabularies write for the 256 bytes.
+ *
+ * The printable bytes of Latin-1 stand for themselves, the others for U+0100 onwards in order; a blank is thus
+ * written U+0120.
+ */
+#ifndef PLIM_DATA_TOKENIZER_BYTE_ALPHABET_H
+#define PLIM_DATA_TOKENIZER_BYTE_ALPHABET_H
+
+#include "base/utf8.h"
+#include <stdbool.h>
+
+enum { BYTE_ALPHABET_MOST = 2 }; /* bytes of UTF-8 for one byte */
+
+static inline uint32_t byte_alphabet_point(unsigned char byte)
+{
+    if (byte <= 32) return 256 + byte;
+    if (byte >= 127 && byte <= 160) return 256 + 33 + (byte - 127u);
+    if (byte == 173) return 256 + 67;
+    return byte;
+}
+
+/* Writes bytes[0..len) in the alphabet; `out` has room for 2 * len. Returns what was written. */
+static inline size_t byte_alphabet_write(const char *bytes, size_t len, char *out)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < len; i++) {
+        char point[4];
+        size_t n = utf8_encode(byte_alphabet_point((unsigned char)bytes[i]), point);
+        out[at] = point[0];
+        if (n == 2) out[at + 1] = point[1];
+        at += n;
+    }
+    return at;
+}
+
+#endif

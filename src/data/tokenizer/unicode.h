@@ -1,0 +1,127 @@
+/* unicode.h - the properties of code points that tokenizers look at, from tables made by tools/make-unicode.
+ *
+ * The library whose results we reproduce carries several Unicode versions: its regular expressions know 16, its
+ * lower case and digits 17, its normal forms 9 and its punctuation 8. Each predicate here says whose it is.
+ * All take any value; beyond U+10FFFF everything is unassigned.
+ */
+#ifndef PLIM_DATA_TOKENIZER_UNICODE_H
+#define PLIM_DATA_TOKENIZER_UNICODE_H
+
+#include "base/strbuf.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum unicode_class { /* one bit each, so that sets are masks; all as the regular expressions see them */
+                     UNICODE_LU = 1u << 0,
+                     UNICODE_LL = 1u << 1,
+                     UNICODE_LT = 1u << 2,
+                     UNICODE_LM = 1u << 3,
+                     UNICODE_LO = 1u << 4,
+                     UNICODE_MN = 1u << 5,
+                     UNICODE_MC = 1u << 6,
+                     UNICODE_ME = 1u << 7,
+                     UNICODE_ND = 1u << 8,
+                     UNICODE_NL = 1u << 9,
+                     UNICODE_NO = 1u << 10,
+                     UNICODE_P = 1u << 11, /* any punctuation */
+                     UNICODE_S = 1u << 12, /* any symbol */
+                     UNICODE_Z = 1u << 13, /* separators */
+                     UNICODE_CC = 1u << 14,
+                     UNICODE_CF = 1u << 15,
+                     UNICODE_CO = 1u << 16,
+                     UNICODE_CS = 1u << 17,
+                     UNICODE_CN = 1u << 18,
+                     UNICODE_SPACE = 1u << 19, /* White_Space, \s; beside the category, as are those below */
+                     UNICODE_WORD = 1u << 20,  /* \w */
+                     UNICODE_ALPHA =
+                         1u << 21, /* [[:alpha:]]; [[:alnum:]] is this or ND, [[:punct:]] is P or S */
+                     UNICODE_HAN = 1u << 22, /* scripts */
+                     UNICODE_HIRAGANA = 1u << 23,
+                     UNICODE_KATAKANA = 1u << 24,
+                     UNICODE_L = UNICODE_LU | UNICODE_LL | UNICODE_LT | UNICODE_LM | UNICODE_LO,
+                     UNICODE_M = UNICODE_MN | UNICODE_MC | UNICODE_ME,
+                     UNICODE_N = UNICODE_ND | UNICODE_NL | UNICODE_NO,
+};
+
+/* The tables behind the inline functions: rows of properties, and two stages of 128 code points a block. */
+extern const uint64_t unicode_rows[];
+extern const uint16_t unicode_stage[];
+extern const uint8_t unicode_block[];
+
+/* All properties: classes in the low half, flags from bit 32, grapheme class from 48, combining class from 56. */
+static inline uint64_t unicode_row(uint32_t point)
+{
+    if (point >= 0x110000) return UNICODE_CN;
+    return unicode_rows[unicode_block[(size_t)unicode_stage[point >> 7] << 7 | (point & 127)]];
+}
+
+/* The mask of a code point: its category's bit, and UNICODE_SPACE and the ones after it. Constant time. */
+static inline uint32_t unicode_classes(uint32_t point) { return (uint32_t)unicode_row(point); }
+
+enum unicode_flag { /* bit numbers in a row */
+                    UNICODE_FLAG_NUMERIC = 32,
+                    UNICODE_FLAG_WORD,
+                    UNICODE_FLAG_BERT_PUNCTUATION,
+                    UNICODE_FLAG_BERT_CONTROL,
+                    UNICODE_FLAG_BERT_SPACE,
+                    UNICODE_FLAG_BERT_ACCENT,
+                    UNICODE_FLAG_ACCENT,
+                    UNICODE_FLAG_FORM, /* four: UNICODE_NFC.. in order */
+};
+static inline bool unicode_flag(uint32_t point, unsigned flag) { return unicode_row(point) >> flag & 1; }
+
+/* White space: the same for all parts (\s, WhitespaceSplit, Strip, BertPreTokenizer). */
+static inline bool unicode_is_space(uint32_t point) { return unicode_classes(point) & UNICODE_SPACE; }
+/* What the pre-tokenizer Digits cuts at: N of Unicode 17. */
+static inline bool unicode_is_numeric(uint32_t point) { return unicode_flag(point, UNICODE_FLAG_NUMERIC); }
+/* \w of the pre-tokenizer Whitespace, which differs from UNICODE_WORD in eight places. */
+static inline bool unicode_is_word(uint32_t point) { return unicode_flag(point, UNICODE_FLAG_WORD); }
+/* The pre-tokenizers Punctuation and BertPreTokenizer: ASCII punctuation and P of Unicode 8. */
+static inline bool unicode_is_bert_punctuation(uint32_t point)
+{
+    return unicode_flag(point, UNICODE_FLAG_BERT_PUNCTUATION);
+}
+/* BertNormalizer: what clean_text drops, what it makes a blank, and what strip_accents drops after NFD. */
+static inline bool unicode_is_bert_control(uint32_t point)
+{
+    return unicode_flag(point, UNICODE_FLAG_BERT_CONTROL);
+}
+static inline bool unicode_is_bert_space(uint32_t point)
+{
+    return unicode_flag(point, UNICODE_FLAG_BERT_SPACE);
+}
+static inline bool unicode_is_bert_accent(uint32_t point)
+{
+    return unicode_flag(point, UNICODE_FLAG_BERT_ACCENT);
+}
+/* What the normalizer StripAccents drops. */
+static inline bool unicode_is_accent(uint32_t point) { return unicode_flag(point, UNICODE_FLAG_ACCENT); }
+/* The ideographs BertNormalizer puts blanks around. */
+bool unicode_is_bert_ideograph(uint32_t point);
+
+/* Lower case of one code point (one to three of them), context-free. */
+enum { UNICODE_LOWER_MOST = 3 };
+size_t unicode_lower(uint32_t point, uint32_t out[UNICODE_LOWER_MOST]);
+
+/* --- unicode_normalize.c: the four normal forms ----------------------------------------------------------- */
+enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
+/* May the form change this code point, or join it with what stands before it? Text without such code points is
+ * left alone by the form. */
+static inline bool unicode_form_touches(enum unicode_form form, uint32_t point)
+{
+    return unicode_flag(point, UNICODE_FLAG_FORM + (unsigned)form);
+}
+/* Appends the form of text[0..len), which is valid UTF-8. Out of memory is sticky in `out`. */
+void unicode_normalize(enum unicode_form form, const char *text, size_t len, struct strbuf *out);
+
+/* Full decomposition (of a code point that is not a Hangul syllable): NULL when it has none. */
+const uint32_t *unicode_decomposition(uint32_t point, bool compatible, size_t *count);
+/* The code point that two compose to (Hangul not included), or 0. */
+uint32_t unicode_composition(uint32_t first, uint32_t second);
+
+/* --- unicode_grapheme.c ----------------------------------------------------------------------------------- */
+/* Bytes of the extended grapheme cluster that text[0..len) begins with; valid UTF-8, len at least 1. */
+size_t unicode_grapheme(const char *text, size_t len);
+
+#endif

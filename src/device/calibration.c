@@ -1,0 +1,113 @@
+/* calibration.c - see calibration.h.
+ *
+ * The file repeats the key it is for, so that two keys whose names clash are told apart. Anything unexpected in it
+ * (missing numbers, another key, damage) counts as "not there". */
+#include "device/calibration.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/strbuf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t hash(const char *text)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return h;
+}
+
+/* Both stay empty when there is no place for a cache. */
+static void name_file(const char *kind, const char *key, struct strbuf *folder, struct strbuf *path)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (base && base[0] == '/')
+        strbuf_addf(folder, "%s/plimsoll", base);
+    else if (home && home[0])
+        strbuf_addf(folder, "%s/.cache/plimsoll", home);
+    else
+        return;
+    strbuf_addf(path, "%s/%s-%016llx.json", strbuf_text(folder), kind, (unsigned long long)hash(key));
+}
+
+/* The numbers of a calibration by name; types by their index. */
+struct number {
+    const char *name;
+    size_t offset;
+};
+
+#define NUMBER(name, member)                                                                                 \
+    {                                                                                                        \
+        name, offsetof(struct calibration, member)                                                           \
+    }
+
+static const struct number numbers[] = {
+    NUMBER("flops_f32", flops[DT_F32]),
+    NUMBER("flops_bf16", flops[DT_BF16]),
+    NUMBER("flops_f16", flops[DT_F16]),
+    NUMBER("attn_flops_f32", attn_flops[DT_F32]),
+    NUMBER("attn_flops_bf16", attn_flops[DT_BF16]),
+    NUMBER("attn_flops_f16", attn_flops[DT_F16]),
+    NUMBER("bandwidth", bandwidth),
+    NUMBER("cache_bandwidth", cache_bandwidth),
+    NUMBER("op_seconds", op_seconds),
+    NUMBER("far_bandwidth", far_bandwidth),
+};
+
+enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+static double *number_at(struct calibration *c, size_t i)
+{
+    return (double *)(void *)((char *)c + numbers[i].offset);
+}
+
+bool calibration_load(const char *kind, const char *key, struct calibration *out, int64_t *disk)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    struct doc *doc = NULL;
+    bool good = false;
+    memset(out, 0, sizeof *out);
+    name_file(kind, key, &folder, &path);
+    if (path.len && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
+        good = !strcmp(node_string(node_get(&doc->root, "key"), ""), key);
+        for (size_t i = 0; i < NUMBERS; i++) {
+            double value = node_float(node_get(&doc->root, numbers[i].name), 0);
+            good = good && value > 0;
+            *number_at(out, i) = value;
+        }
+        *disk = node_int(node_get(&doc->root, "far_device"), 0);
+        doc_free(doc);
+    }
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    return good;
+}
+
+void calibration_save(const char *kind, const char *key, struct calibration *speed, int64_t disk)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
+    struct json_writer w;
+    name_file(kind, key, &folder, &path);
+    json_writer_init(&w, &text, 2);
+    json_begin_object(&w, NULL);
+    json_str(&w, "key", key);
+    for (size_t i = 0; i < NUMBERS; i++) json_double(&w, numbers[i].name, *number_at(speed, i));
+    json_int(&w, "far_device", disk);
+    json_end_object(&w);
+    strbuf_addc(&text, '\n');
+    if (path.len && !text.failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
+        file_write_atomic(strbuf_text(&path), text.data, text.len, NULL);
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    strbuf_release(&text);
+}
+
+void calibration_apply(const struct calibration *speed, struct device_facts *facts)
+{
+    memcpy(facts->flops, speed->flops, sizeof facts->flops);
+    memcpy(facts->attn_flops, speed->attn_flops, sizeof facts->attn_flops);
+    facts->bandwidth = speed->bandwidth;
+    facts->cache_bandwidth = speed->cache_bandwidth;
+    facts->far_bandwidth = speed->far_bandwidth;
+    facts->op_seconds = speed->op_seconds;
+}

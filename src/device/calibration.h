@@ -1,0 +1,32 @@
+/* calibration.h - how fast a device is, as measured, and the file that remembers it.
+ *
+ * The cache is $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll), one JSON file per key; the key names everything the
+ * numbers depend on, so a changed machine measures again. A cache that cannot be read or written is no error:
+ * then every start measures. */
+#ifndef PLIM_DEVICE_CALIBRATION_H
+#define PLIM_DEVICE_CALIBRATION_H
+
+#include "plan/facts.h"
+#include "tensor/dtype.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct calibration {
+    double flops[DT_COUNT];      /* matmul, by element type; 0 for types without matmul */
+    double attn_flops[DT_COUNT]; /* attention */
+    double bandwidth;            /* bytes/s read plus written, operands in memory */
+    double cache_bandwidth;      /* the same, operands in the last-level cache */
+    double far_bandwidth;        /* bytes/s to and from the tier below */
+    double op_seconds;           /* starting one op */
+};
+
+/* The rates of the facts. */
+void calibration_apply(const struct calibration *speed, struct device_facts *facts);
+
+/* False when there is nothing for this key. `kind` ("cpu", "cuda") begins the file's name; `disk` is the number of
+ * the disk far_bandwidth was measured on, 0: it is an assumption. */
+bool calibration_load(const char *kind, const char *key, struct calibration *out, int64_t *disk);
+/* Nobody is told when this fails: the numbers are there, only the next start is slower. */
+void calibration_save(const char *kind, const char *key, struct calibration *speed, int64_t disk);
+
+#endif

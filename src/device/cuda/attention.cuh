@@ -1,0 +1,203 @@
+/* attention.cuh - what the attention kernels share: the call as they get it, the keys a query sees, the parts.
+ *
+ * attention.cu reads the call, chooses a way and launches one of
+ *
+ *     attention_forward.cu           tensor cores, tiles of 128 queries
+ *     attention_hopper.cu            the same by warpgroups, on capability 9.0
+ *     attention_decode.cu            tensor cores, few queries over a long cache: keys are split over blocks
+ *     attention_prepare.cu           what the backward passes need of every query
+ *     attention_backward.cu          tensor cores, one pass for dK and dV, one for dQ
+ *     attention_hopper_backward.cu   the same by warpgroups
+ *     attention_plain.cu, attention_plain_backward.cu   f32 arithmetic, every type and head size
+ *
+ * Invariants
+ *  1. A query's keys are one interval [first, last] and hold at least one key. A block of queries and a block of
+ *     keys that share nothing never meet; they need masks only where an interval ends inside.
+ *  2. Every sum runs inside one thread or over lanes and pieces in a fixed order: no atomics.
+ *  3. Keys outside the union of a block's intervals are read as zeros: what a cache holds there is not touched.
+ *  4. Every kernel takes one argument, struct attn.
+ */
+#ifndef PLIM_DEVICE_CUDA_ATTENTION_CUH
+#define PLIM_DEVICE_CUDA_ATTENTION_CUH
+
+#include "device/cuda/kernels.h"
+
+#include <cuda_runtime.h>
+#include <limits.h>
+
+#define ATTN_LOG2E 1.44269504088896340736f
+
+enum {
+    ATTN_MAX_SIZE = 256, /* of a head */
+    ATTN_MMA_SIZE = 128, /* of a head on the tensor cores */
+    ATTN_GRAIN = 32,     /* queries that share a span in the backward passes */
+    ATTN_PAD = 128,      /* prepared statistics are padded to a multiple of it */
+    ATTN_MAX_SPLITS = 64,
+    ATTN_DECODE_ROWS = 64, /* rows (queries times heads of a group) up to which keys are split */
+};
+
+/* All keys of some queries lie in [low, high]; each of them sees [first_most, last_least]. */
+struct attn_span {
+    int low, high, first_most, last_least;
+};
+
+struct attn {
+    const void *q, *k, *v; /* [B,T,H,D] [B,S,K,D] [B,S,K,D] */
+    const int32_t *pos;    /* [B,T] */
+    void *o;               /* [B,T,H,D]; read by the backward passes */
+    float *lse;            /* [B,H,T]; likewise */
+    const void *grad;      /* d o */
+    void *dq, *dk, *dv;
+    int batch, time, keys, heads, kv_heads, group, size;
+    int window; /* 0: none */
+    int cached;
+    enum dtype type;
+    float scale, scale2; /* of scores; the same for exponentials to base 2 */
+    int stages;          /* buffers a kernel has for the rows that stream through it: 1 or 2 */
+    int section;         /* heads that share the second-level cache */
+    int splits;          /* pieces the keys are cut into */
+    /* Workspace. Forward: partial outputs [B,K,splits,rows,D], their (maximum, sum) [..,2]. */
+    float *part, *part_stat;
+    /* Backward, with padded = T rounded up to ATTN_PAD: log-sum-exp to base 2 and sum(d o * o) [B,H,padded],
+     * (first, last) [B,padded], spans [B,padded/ATTN_GRAIN]. Padding has an infinite lse2: no probability. */
+    int padded;
+    float *lse2, *delta;
+    int2 *range;
+    int4 *spans;
+};
+
+/* The ways. Each launches and returns cudaError_t as an int. */
+extern "C" {
+int cuda_attn_forward(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_hopper(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_decode(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_prepare(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_backward(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_hopper_backward(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_plain(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_plain_backward(const struct cuda_queue *queue, struct attn *a);
+}
+
+typedef void attn_kernel(const struct attn a);
+
+static inline int attn_launch(attn_kernel *kernel, int64_t blocks, int threads, size_t shared,
+                              const struct cuda_queue *queue, struct attn *a)
+{
+    const void *entry = (const void *)kernel;
+    cudaError_t status =
+        cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (status != cudaSuccess) return (int)status;
+    void *args[] = {a};
+    return (int)cudaLaunchKernel(entry, dim3((unsigned)blocks), dim3((unsigned)threads), args, shared,
+                                 (cudaStream_t)queue->stream);
+}
+
+/* Heads whose rows of `tensors` tensors fit well into the second-level cache. */
+static inline int attn_section(const struct attn *a, int64_t rows, int heads, int tensors)
+{
+    int64_t bytes = rows * a->size * tensors * (a->type == DT_F32 ? 4 : 2), fit = (16 << 20) / bytes;
+    return fit < 1 ? 1 : fit > heads ? heads : (int)fit;
+}
+
+/* ---- on the device ----------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ int64_t attn_query_at(const struct attn &a, int b, int t, int h)
+{
+    return (((int64_t)b * a.time + t) * a.heads + h) * a.size;
+}
+
+static __device__ __forceinline__ int64_t attn_key_at(const struct attn &a, int b, int s, int n)
+{
+    return (((int64_t)b * a.keys + s) * a.kv_heads + n) * a.size;
+}
+
+/* (first, last) of query t. */
+static __device__ __forceinline__ int2 attn_visible(const struct attn &a, int b, int t)
+{
+    int pos = a.pos[(int64_t)b * a.time + t], last = min(a.cached ? pos : t, a.keys - 1);
+    int first = a.cached ? 0 : t - pos;
+    if (a.window) first = max(first, last - a.window + 1);
+    return make_int2(max(first, 0), last);
+}
+
+static __device__ __forceinline__ struct attn_span attn_no_span(void)
+{
+    struct attn_span none = {INT_MAX, -1, -1, INT_MAX};
+    return none;
+}
+
+static __device__ __forceinline__ struct attn_span attn_join(struct attn_span x, struct attn_span y)
+{
+    x.low = min(x.low, y.low), x.high = max(x.high, y.high);
+    x.first_most = max(x.first_most, y.first_most), x.last_least = min(x.last_least, y.last_least);
+    return x;
+}
+
+/* The span of the ranges that the lanes of a warp hold. */
+static __device__ __forceinline__ struct attn_span attn_warp_span(int2 range, bool have)
+{
+    const unsigned all = 0xffffffffu;
+    struct attn_span s;
+    s.low = __reduce_min_sync(all, have ? range.x : INT_MAX);
+    s.high = __reduce_max_sync(all, have ? range.y : -1);
+    s.first_most = __reduce_max_sync(all, have ? range.x : -1);
+    s.last_least = __reduce_min_sync(all, have ? range.y : INT_MAX);
+    return s;
+}
+
+/* A span as it is stored. */
+static __device__ __forceinline__ struct attn_span attn_unpack(int4 s)
+{
+    struct attn_span span = {s.x, s.y, s.z, s.w};
+    return span;
+}
+
+/* Prepared span `grain` of row b; there are padded / ATTN_GRAIN of them. */
+static __device__ __forceinline__ struct attn_span attn_span_at(const struct attn &a, int b, int grain)
+{
+    return attn_unpack(a.spans[(int64_t)b * (a.padded / ATTN_GRAIN) + grain]);
+}
+
+static __device__ __forceinline__ bool attn_meets(struct attn_span s, int key, int count)
+{
+    return s.low < key + count && s.high >= key;
+}
+
+static __device__ __forceinline__ bool attn_needs_mask(struct attn_span s, int key, int count)
+{
+    return s.first_most > key || s.last_least < key + count - 1;
+}
+
+/* First and last grain of queries of row b that meet keys [key, key + count); empty when first > last. All lanes
+ * of the warp take part. */
+static __device__ __forceinline__ int2 attn_grains(const struct attn &a, int b, int key, int count)
+{
+    int first = INT_MAX, last = -1;
+    for (int i = threadIdx.x % 32; i < a.padded / ATTN_GRAIN; i += 32) {
+        if (attn_meets(attn_span_at(a, b, i), key, count)) first = min(first, i), last = i;
+    }
+    return make_int2(__reduce_min_sync(0xffffffffu, first), __reduce_max_sync(0xffffffffu, last));
+}
+
+/* Which block of rows of which head a thread block has. Heads go by sections, so that what streams past stays in
+ * the second-level cache; inside a section the dearest blocks of all heads go first. */
+struct attn_place {
+    int head, tile;
+};
+
+static __device__ __forceinline__ struct attn_place attn_place_at(int block, int heads, int tiles,
+                                                                  int section, bool last_first)
+{
+    int part = block / (section * tiles), rest = block % (section * tiles);
+    int have = min(section, heads - part * section), tile = rest / have;
+    struct attn_place p = {part * section + rest % have, last_first ? tiles - 1 - tile : tile};
+    return p;
+}
+
+static __device__ __forceinline__ struct attn_place attn_place_of(int heads, int tiles, int section,
+                                                                  bool last_first)
+{
+    return attn_place_at(blockIdx.x, heads, tiles, section, last_first);
+}
+
+#endif

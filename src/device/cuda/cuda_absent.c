@@ -1,0 +1,11 @@
+/* cuda_absent.c - stands in for the CUDA backend in a build without nvcc. */
+#include "device/device.h"
+
+enum plim_status device_cuda_open(int index, struct device **out, struct plim_error *err)
+{
+    (void)index;
+    *out = NULL;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "this plimsoll was built without CUDA; build it where nvcc is, or use training.device: cpu");
+}

@@ -1,0 +1,105 @@
+/* cuda_api.c - see cuda_api.h. */
+#include "device/cuda/cuda_api.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum plim_status cuda_check(cudaError_t code, const char *what, struct plim_error *err)
+{
+    if (code == cudaSuccess) return PLIM_OK;
+    enum plim_status status = code == cudaErrorMemoryAllocation ? PLIM_NO_MEMORY : PLIM_IO;
+    return plim_fail(err, status, "cuda: %s: %s", what, cudaGetErrorString(code));
+}
+
+enum plim_status cuda_check_driver(const struct cuda_api *api, CUresult code, const char *what,
+                                   struct plim_error *err)
+{
+    if (code == CUDA_SUCCESS) return PLIM_OK;
+    const char *text = NULL;
+    api->cuGetErrorString(code, &text);
+    return plim_fail(err, code == CUDA_ERROR_OUT_OF_MEMORY ? PLIM_NO_MEMORY : PLIM_IO, "cuda: %s: %s", what,
+                     text ? text : "unknown error");
+}
+
+static void *driver_function(const char *name)
+{
+    void *function = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    if (cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found) != cudaSuccess)
+        return NULL;
+    return found == cudaDriverEntryPointSuccess ? function : NULL;
+}
+
+static void *open_first(const char *const *names)
+{
+    void *library = NULL;
+    for (int i = 0; names[i] && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return library;
+}
+
+/* The toolkit's own folder is not always on the loader's path. */
+static const char *const cublaslt_names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
+                                             "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                             "/usr/local/cuda/lib64/libcublasLt.so.12", NULL};
+static const char *const nvml_names[] = {"libnvidia-ml.so.1", NULL};
+
+enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err)
+{
+    memset(api, 0, sizeof *api);
+#define FIND(name)                                                                                           \
+    if (!(api->name = (__typeof__(&name))driver_function(#name)))                                            \
+        return plim_fail(err, PLIM_UNSUPPORTED,                                                              \
+                         "the NVIDIA driver is too old: it has no %s; driver 525 or newer does", #name);
+    CUDA_DRIVER_FUNCTIONS(FIND)
+#undef FIND
+    api->cublaslt = open_first(cublaslt_names);
+    if (!api->cublaslt)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "cuBLASLt is missing (libcublasLt.so.13); install the CUDA libraries or put their folder "
+            "on LD_LIBRARY_PATH, or use training.device: cpu");
+#define FIND(name)                                                                                           \
+    if (!(api->name = (__typeof__(&name))dlsym(api->cublaslt, #name)))                                       \
+        return plim_fail(err, PLIM_UNSUPPORTED, "cuBLASLt has no %s; install version 12 or newer", #name);
+    CUBLASLT_FUNCTIONS(FIND)
+#undef FIND
+    api->nvml = open_first(nvml_names);
+    return PLIM_OK;
+}
+
+void cuda_api_close(struct cuda_api *api)
+{
+    if (api->cublaslt) dlclose(api->cublaslt);
+    if (api->nvml) dlclose(api->nvml);
+    memset(api, 0, sizeof *api);
+}
+
+/* NVML's list of processes; its header is not everywhere the toolkit is, so the little we need stands here. */
+struct nvml_process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id)
+{
+    if (!api->nvml) return 0;
+    int (*init)(void) = (int (*)(void))dlsym(api->nvml, "nvmlInit_v2");
+    int (*by_bus)(const char *, void **) =
+        (int (*)(const char *, void **))dlsym(api->nvml, "nvmlDeviceGetHandleByPciBusId_v2");
+    int (*list)(void *, unsigned *, struct nvml_process *) =
+        (int (*)(void *, unsigned *, struct nvml_process *))dlsym(api->nvml,
+                                                                  "nvmlDeviceGetComputeRunningProcesses_v3");
+    void *device = NULL;
+    struct nvml_process found[64];
+    unsigned count = 64, me = (unsigned)getpid();
+    if (!init || !by_bus || !list || init() || by_bus(pci_bus_id, &device) || list(device, &count, found))
+        return 0;
+    for (unsigned i = 0; i < count; i++)
+        if (found[i].pid == me && found[i].used != ~0ull) return (size_t)found[i].used;
+    /* Inside a container process ids may be another name space's: alone on the card, the one entry is us. */
+    return count == 1 && found[0].used != ~0ull ? (size_t)found[0].used : 0;
+}

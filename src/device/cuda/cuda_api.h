@@ -1,0 +1,61 @@
+/* cuda_api.h - what the backend calls that is found at run time: the driver's memory mapping, cuBLASLt, NVML.
+ *
+ * The CUDA runtime is linked into the program and finds the driver itself; driver functions it has no name for
+ * come from it by name. cuBLASLt is opened when the device is; NVML only tells what the process takes and may be
+ * missing. */
+#ifndef PLIM_DEVICE_CUDA_CUDA_API_H
+#define PLIM_DEVICE_CUDA_CUDA_API_H
+
+#include "base/status.h"
+#include <cublasLt.h>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#define CUDA_DRIVER_FUNCTIONS(X)                                                                             \
+    X(cuMemAddressReserve)                                                                                   \
+    X(cuMemAddressFree)                                                                                      \
+    X(cuMemCreate)                                                                                           \
+    X(cuMemRelease)                                                                                          \
+    X(cuMemMap)                                                                                              \
+    X(cuMemUnmap)                                                                                            \
+    X(cuMemSetAccess)                                                                                        \
+    X(cuMemGetAllocationGranularity)                                                                         \
+    X(cuGetErrorString)
+
+#define CUBLASLT_FUNCTIONS(X)                                                                                \
+    X(cublasLtCreate)                                                                                        \
+    X(cublasLtDestroy)                                                                                       \
+    X(cublasLtGetVersion)                                                                                    \
+    X(cublasLtGetStatusString)                                                                               \
+    X(cublasLtMatmul)                                                                                        \
+    X(cublasLtMatmulDescCreate)                                                                              \
+    X(cublasLtMatmulDescDestroy)                                                                             \
+    X(cublasLtMatmulDescSetAttribute)                                                                        \
+    X(cublasLtMatrixLayoutCreate)                                                                            \
+    X(cublasLtMatrixLayoutDestroy)                                                                           \
+    X(cublasLtMatmulPreferenceCreate)                                                                        \
+    X(cublasLtMatmulPreferenceDestroy)                                                                       \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                  \
+    X(cublasLtMatmulAlgoGetHeuristic)
+
+struct cuda_api {
+#define MEMBER(name) __typeof__(&name) name;
+    CUDA_DRIVER_FUNCTIONS(MEMBER)
+    CUBLASLT_FUNCTIONS(MEMBER)
+#undef MEMBER
+    void *cublaslt, *nvml; /* as dlopen gave them */
+};
+
+/* PLIM_UNSUPPORTED names what is missing. The runtime must have a device already. */
+enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err);
+void cuda_api_close(struct cuda_api *api);
+
+/* PLIM_OK, or PLIM_NO_MEMORY / PLIM_IO with "what: the runtime's words". */
+enum plim_status cuda_check(cudaError_t code, const char *what, struct plim_error *err);
+enum plim_status cuda_check_driver(const struct cuda_api *api, CUresult code, const char *what,
+                                   struct plim_error *err);
+
+/* Bytes of device `index` this process takes, as the driver tells it; 0 when it does not. */
+size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id);
+
+#endif

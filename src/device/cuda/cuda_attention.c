@@ -1,0 +1,130 @@
+/* cuda_attention.c - see cuda_attention.h. */
+#include "device/cuda/cuda_attention.h"
+#include "device/cuda/cudnn_attention.h"
+
+#include <stdlib.h>
+
+struct cuda_attention {
+    struct cudnn_attention *cudnn; /* NULL: not there */
+    bool off;                      /* it failed once: our own from then on */
+};
+
+/* The tensors of a call by role, whichever of the two ops it is. */
+static int first_of(const struct op *op) { return op->kind == OP_ATTN_BWD ? 1 : 0; }
+
+static struct attention_shape shape_of(const struct tensor *const *desc, const struct op *op)
+{
+    const struct tensor *q = desc[first_of(op)], *k = desc[first_of(op) + 1];
+    return (struct attention_shape){.batch = q->dim[0],
+                                    .time = q->dim[1],
+                                    .heads = q->dim[2],
+                                    .kv_heads = k->dim[2],
+                                    .head_size = q->dim[3],
+                                    .window = op->attr.window,
+                                    .type = q->type,
+                                    .scale = op->attr.scale};
+}
+
+static enum attention_pass pass_of(const struct op *op)
+{
+    return op->kind == OP_ATTN_BWD ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
+}
+
+/* Short rows are over before cuDNN's kernels are worth their launch. */
+#define TIME_LEAST 128
+
+static bool may_use_cudnn(const struct attention_shape *s, const struct op *op)
+{
+    bool type = s->type == DT_BF16 || s->type == DT_F16;
+    bool size = (s->head_size == 64 || s->head_size == 128) && s->time >= TIME_LEAST;
+    return type && size && op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable;
+}
+
+static bool aligned(const struct kernel_call *call)
+{
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if ((uintptr_t)call->in[i] % 16) return false;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if ((uintptr_t)call->out[i] % 16) return false;
+    return true;
+}
+
+/* What cuDNN 9 asks for in backward: dq summed in f32, a sum per query, and, where several query heads share a key
+ * head, gradients of every head before they are added up. */
+static size_t cudnn_bytes(const struct attention_shape *s, enum attention_pass pass)
+{
+    size_t slack = (size_t)1 << 20;
+    if (pass == ATTENTION_FORWARD) return slack;
+    size_t time = ((size_t)s->time + 127) / 128 * 128, rows = (size_t)(s->batch * s->heads) * time;
+    size_t bytes = rows * (size_t)s->head_size * 4 + rows * 4;
+    if (s->kv_heads < s->heads) bytes += 2 * rows * (size_t)s->head_size * 2;
+    return bytes + slack;
+}
+
+size_t cuda_attention_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    struct attention_shape s = shape_of(desc, op);
+    kernel_workspace *own = op->kind == OP_ATTN ? cuda_attn_workspace : cuda_attn_bwd_workspace;
+    size_t bytes = own(desc, op, threads);
+    size_t theirs = may_use_cudnn(&s, op) ? cudnn_bytes(&s, pass_of(op)) : 0;
+    return theirs > bytes ? theirs : bytes;
+}
+
+void cuda_attention_tune(struct cuda_attention *a, const struct kernel_call *call)
+{
+    struct attention_shape s = shape_of(call->desc, call->op);
+    size_t bytes;
+    if (a->cudnn && may_use_cudnn(&s, call->op) && cudnn_attention_supports(a->cudnn, &s))
+        cudnn_attention_prepare(a->cudnn, &s, pass_of(call->op), &bytes, NULL);
+}
+
+/* A plan that was built for this call and keeps within the planned workspace. */
+static bool has_plan(const struct cuda_attention *a, const struct attention_shape *s,
+                     const struct kernel_call *call)
+{
+    size_t bytes = 0;
+    if (!a->cudnn || a->off || !may_use_cudnn(s, call->op) || !aligned(call)) return false;
+    if (cudnn_attention_engine(a->cudnn, s, pass_of(call->op), &(bool){false}) < 0) return false;
+    return cudnn_attention_prepare(a->cudnn, s, pass_of(call->op), &bytes, NULL) == PLIM_OK &&
+           bytes <= cudnn_bytes(s, pass_of(call->op));
+}
+
+static enum plim_status run_cudnn(struct cuda_attention *a, const struct attention_shape *s,
+                                  const struct kernel_call *call)
+{
+    void *const *in = call->in, *const *out = call->out;
+    if (call->op->kind == OP_ATTN) {
+        struct attention_forward io = {in[0], in[1], in[2], out[0], out[1]};
+        return cudnn_attention_forward(a->cudnn, s, &io, call->work, NULL);
+    }
+    struct attention_backward io = {in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1], out[2]};
+    return cudnn_attention_backward(a->cudnn, s, &io, call->work, NULL);
+}
+
+int cuda_attention_run(struct cuda_attention *a, const struct cuda_queue *queue,
+                       const struct kernel_call *call)
+{
+    struct attention_shape s = shape_of(call->desc, call->op);
+    if (has_plan(a, &s, call)) {
+        if (run_cudnn(a, &s, call) == PLIM_OK) return 0;
+        a->off = true;
+    }
+    return call->op->kind == OP_ATTN ? cuda_attn(queue, call) : cuda_attn_bwd(queue, call);
+}
+
+enum plim_status cuda_attention_open(const struct cuda_queue *queue, struct cuda_attention **out,
+                                     struct plim_error *err)
+{
+    struct cuda_attention *a = calloc(1, sizeof *a);
+    if (!a) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for attention");
+    if (cudnn_attention_open(queue->stream, &a->cudnn, NULL) != PLIM_OK) a->cudnn = NULL;
+    *out = a;
+    return PLIM_OK;
+}
+
+void cuda_attention_close(struct cuda_attention *a)
+{
+    if (!a) return;
+    cudnn_attention_close(a->cudnn);
+    free(a);
+}

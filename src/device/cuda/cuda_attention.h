@@ -1,0 +1,25 @@
+/* cuda_attention.h - which attention runs: cuDNN's where it knows the case and is there, else our own.
+ *
+ * cuDNN's plans take half a second to build, so they are built by _tune only; a call whose plan was not built takes
+ * our kernels. The planner counts the larger of both workspaces, by formula, so that planning builds nothing. */
+#ifndef PLIM_DEVICE_CUDA_CUDA_ATTENTION_H
+#define PLIM_DEVICE_CUDA_CUDA_ATTENTION_H
+
+#include "base/status.h"
+#include "device/cuda/kernels.h"
+
+struct cuda_attention;
+
+/* Never fails for want of cuDNN. */
+enum plim_status cuda_attention_open(const struct cuda_queue *queue, struct cuda_attention **out,
+                                     struct plim_error *err);
+void cuda_attention_close(struct cuda_attention *attention);
+
+void cuda_attention_tune(struct cuda_attention *attention, const struct kernel_call *call);
+
+/* attn or attn_bwd; a cudaError_t as an int. */
+int cuda_attention_run(struct cuda_attention *attention, const struct cuda_queue *queue,
+                       const struct kernel_call *call);
+kernel_workspace cuda_attention_workspace;
+
+#endif

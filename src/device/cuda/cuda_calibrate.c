@@ -1,0 +1,173 @@
+/* cuda_calibrate.c - see cuda_calibrate.h. */
+#include "device/cuda/cuda_calibrate.h"
+#include "base/clock.h"
+#include "device/calibration.h"
+#include "device/cuda/cuda_api.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROWS = 4096, /* tokens of the matmul, with a weight of WIDTH x WIDTH */
+    WIDTH = 4096,
+    HEADS = 32, /* attention: ROWS tokens in rows of TIME */
+    HEAD_DIM = 64,
+    TIME = 2048,
+    ROUNDS = 5,
+};
+
+#define COPY_BYTES ((size_t)128 << 20)
+#define FAR_BYTES  ((size_t)64 << 20)
+#define ARENA      ((size_t)448 << 20)
+
+static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+
+struct bench {
+    struct device *dev;
+    struct tensor t[OP_MAX_IN + OP_MAX_OUT];
+    struct kernel_call call;
+    struct op op;
+    size_t next; /* first free byte of the arena */
+};
+
+/* An operand in the next free bytes. */
+static void operand(struct bench *b, bool output, int slot, enum dtype type, int ndim, const int64_t *dim)
+{
+    int at = output ? OP_MAX_IN + slot : slot;
+    struct tensor *t = &b->t[at];
+    *t = (struct tensor){.type = type, .ndim = ndim, .view_of = -1, .owner = -1};
+    memcpy(t->dim, dim, (size_t)ndim * sizeof *dim);
+    b->call.desc[at] = t;
+    *(output ? &b->call.out[slot] : &b->call.in[slot]) = (char *)b->dev->ops->base(b->dev) + b->next;
+    b->next = (b->next + (size_t)tensor_bytes(t) + 255) / 256 * 256;
+    (output ? b->op.out : b->op.in)[slot] = at;
+}
+
+static void begin(struct bench *b, int kind)
+{
+    b->op = tape_op(kind, -1);
+    b->call = (struct kernel_call){.op = &b->op};
+    b->next = 0;
+}
+
+/* Seconds of one run; the first, which loads and chooses, is not counted. */
+static double seconds(struct bench *b)
+{
+    b->call.work = (char *)b->dev->ops->base(b->dev) + b->next;
+    if (b->dev->ops->tune) b->dev->ops->tune(b->dev, &b->call);
+    b->dev->ops->run(b->dev, &b->call);
+    if (b->dev->ops->sync(b->dev, NULL) != PLIM_OK) return 1;
+    double start = clock_seconds();
+    for (int i = 0; i < ROUNDS; i++) b->dev->ops->run(b->dev, &b->call);
+    if (b->dev->ops->sync(b->dev, NULL) != PLIM_OK) return 1;
+    return (clock_seconds() - start) / ROUNDS;
+}
+
+static double matmul_rate(struct bench *b, enum dtype type)
+{
+    begin(b, OP_LINEAR);
+    operand(b, false, 0, type, 2, (int64_t[]){ROWS, WIDTH});
+    operand(b, false, 1, type, 2, (int64_t[]){WIDTH, WIDTH});
+    operand(b, true, 0, type, 2, (int64_t[]){ROWS, WIDTH});
+    return 2.0 * ROWS * WIDTH * WIDTH / seconds(b);
+}
+
+static double attn_rate(struct bench *b, enum dtype type)
+{
+    int64_t rows[] = {ROWS / TIME, TIME, HEADS, HEAD_DIM};
+    begin(b, OP_ATTN);
+    b->op.attr.heads = b->op.attr.kv_heads = HEADS, b->op.attr.head_dim = HEAD_DIM, b->op.attr.scale = 0.125f;
+    for (int slot = 0; slot < 3; slot++) operand(b, false, slot, type, 4, rows);
+    operand(b, false, 3, DT_I32, 2, rows);
+    operand(b, true, 0, type, 4, rows);
+    operand(b, true, 1, DT_F32, 3, (int64_t[]){ROWS / TIME, HEADS, TIME});
+    static int32_t pos[ROWS];
+    for (int i = 0; i < ROWS; i++) pos[i] = i % TIME;
+    size_t at = (size_t)((char *)b->call.in[3] - (char *)b->dev->ops->base(b->dev));
+    if (b->dev->ops->write(b->dev, at, pos, sizeof pos, NULL) != PLIM_OK) return 0;
+    return 4.0 * (ROWS / TIME) * HEADS * HEAD_DIM * (0.5 * TIME * (TIME + 1)) / seconds(b);
+}
+
+static double copy_rate(struct bench *b, size_t bytes)
+{
+    begin(b, OP_FETCH);
+    operand(b, false, 0, DT_F32, 1, (int64_t[]){(int64_t)(bytes / 4)});
+    operand(b, true, 0, DT_F32, 1, (int64_t[]){(int64_t)(bytes / 4)});
+    return 2.0 * (double)bytes / seconds(b);
+}
+
+static double launch_seconds(struct bench *b)
+{
+    begin(b, OP_FETCH);
+    operand(b, false, 0, DT_F32, 1, (int64_t[]){256});
+    operand(b, true, 0, DT_F32, 1, (int64_t[]){256});
+    return seconds(b);
+}
+
+/* Pinned memory to the device. */
+static double far_rate(struct bench *b)
+{
+    void *host = NULL;
+    double rate = 12e9;
+    if (cudaMallocHost(&host, FAR_BYTES) != cudaSuccess) return rate;
+    memset(host, 1, FAR_BYTES);
+    b->dev->ops->write(b->dev, 0, host, FAR_BYTES, NULL);
+    double start = clock_seconds();
+    for (int i = 0; i < ROUNDS; i++) b->dev->ops->write(b->dev, 0, host, FAR_BYTES, NULL);
+    rate = ROUNDS * (double)FAR_BYTES / (clock_seconds() - start);
+    cudaFreeHost(host);
+    return rate;
+}
+
+static void measure(struct device *dev, struct calibration *out)
+{
+    struct bench b = {.dev = dev};
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < 3; i++) {
+        out->flops[types[i]] = matmul_rate(&b, types[i]);
+        out->attn_flops[types[i]] = attn_rate(&b, types[i]);
+    }
+    out->bandwidth = copy_rate(&b, COPY_BYTES);
+    out->cache_bandwidth = out->bandwidth;
+    out->op_seconds = launch_seconds(&b);
+    out->far_bandwidth = far_rate(&b);
+}
+
+/* A small card of the oldest generation we run on. */
+static const struct calibration modest = {.flops = {10e12, 60e12, 60e12},
+                                          .attn_flops = {3e12, 30e12, 30e12},
+                                          .bandwidth = 0.4e12,
+                                          .cache_bandwidth = 0.4e12,
+                                          .far_bandwidth = 12e9,
+                                          .op_seconds = 4e-6};
+
+enum plim_status cuda_calibrate(struct device *dev, struct plim_error *err)
+{
+    struct calibration speed;
+    char key[256];
+    int driver = 0;
+    int64_t unused;
+    cudaDriverGetVersion(&driver);
+    snprintf(key, sizeof key, "%s, driver %d, plimsoll %s", dev->facts.name, driver, PLIMSOLL_VERSION);
+    bool known = calibration_load("cuda", key, &speed, &unused);
+    enum plim_status status = dev->ops->commit(dev, ARENA, err);
+    if (status == PLIM_OK) {
+        struct calibration now;
+        struct bench b = {.dev = dev};
+        if (known)
+            matmul_rate(&b, DT_BF16), attn_rate(&b, DT_BF16); /* for what they load */
+        else
+            measure(dev, &now), speed = now;
+        status = dev->ops->sync(dev, err);
+    } else if (status == PLIM_NO_MEMORY && !known) {
+        speed = modest;
+        known = true; /* not worth remembering */
+        status = PLIM_OK;
+    }
+    if (status == PLIM_OK) status = dev->ops->commit(dev, 0, err);
+    if (status != PLIM_OK) return status;
+    calibration_apply(&speed, &dev->facts);
+    if (!known) calibration_save("cuda", key, &speed, 0);
+    return PLIM_OK;
+}

@@ -1,0 +1,417 @@
+/* cuda_device.c - an NVIDIA GPU as a device: arena, one compute stream, cuBLASLt, our kernels, recordings.
+ *
+ * Everything is queued on one stream in the order of the tape; read, write and sync wait. The first error stays
+ * until sync tells it. What the driver and libraries take is measured once everything is open and is the plan's
+ * overhead. */
+#include "device/cuda/cuda_arena.h"
+#include "device/cuda/cuda_attention.h"
+#include "device/cuda/cuda_calibrate.h"
+#include "device/cuda/cuda_matmul.h"
+#include "device/cuda/cuda_transfer.h"
+#include "device/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN 256
+/* Kernels that libraries load when they are first used, and graphs. */
+#define LATE_BYTES ((size_t)32 << 20)
+/* Where the driver does not tell what a process takes: a context with the libraries' kernels. */
+#define OVERHEAD_ASSUMED ((size_t)700 << 20)
+
+enum { RECORDINGS = 8 };
+
+struct cuda {
+    struct device device; /* first: a struct device * is a struct cuda * */
+    struct ledger ledger;
+    struct cuda_api api;
+    struct cuda_arena arena;
+    struct cuda_matmul *matmul;
+    struct cuda_attention *attention;
+    struct cuda_transfer *transfer;
+    struct cuda_queue queue;
+    int index;
+    char bus[32];
+    int failed; /* the first cudaError_t a launch gave */
+    const char *failed_at;
+    cudaGraphExec_t recordings[RECORDINGS];
+    int nrecordings;
+};
+
+static struct cuda *cuda_of(struct device *dev) { return (struct cuda *)dev; }
+static cudaStream_t stream_of(const struct cuda *cuda) { return (cudaStream_t)cuda->queue.stream; }
+
+static void note(struct cuda *cuda, int code, const char *where)
+{
+    if (code && !cuda->failed) cuda->failed = code, cuda->failed_at = where;
+}
+
+/* --- the table of kernels -------------------------------------------------------------------------------- */
+
+#define LAUNCH(launch)                                                                                       \
+    static void launch##_run(const struct kernel_call *call)                                                 \
+    {                                                                                                        \
+        struct cuda *cuda = call->backend;                                                                   \
+        note(cuda, launch(&cuda->queue, call), op_row(call->op->kind)->name);                                \
+    }
+#define LAUNCHERS(X)                                                                                         \
+    X(cuda_embed)                                                                                            \
+    X(cuda_norm)                                                                                             \
+    X(cuda_rope_table)                                                                                       \
+    X(cuda_rope)                                                                                             \
+    X(cuda_swiglu)                                                                                           \
+    X(cuda_gelu)                                                                                             \
+    X(cuda_add)                                                                                              \
+    X(cuda_xent)                                                                                             \
+    X(cuda_kv_append)                                                                                        \
+    X(cuda_split3)                                                                                           \
+    X(cuda_embed_bwd)                                                                                        \
+    X(cuda_norm_bwd)                                                                                         \
+    X(cuda_swiglu_bwd)                                                                                       \
+    X(cuda_gelu_bwd)                                                                                         \
+    X(cuda_join3)                                                                                            \
+    X(cuda_sumsq)                                                                                            \
+    X(cuda_clip)                                                                                             \
+    X(cuda_adamw)                                                                                            \
+    X(cuda_sgd)                                                                                              \
+    X(cuda_adamw8)                                                                                           \
+    X(cuda_factor_stat)                                                                                      \
+    X(cuda_adafactor)                                                                                        \
+    X(cuda_copy)
+LAUNCHERS(LAUNCH)
+
+static void cuda_linear_run(const struct kernel_call *call)
+{
+    struct cuda *cuda = call->backend;
+    int code = cuda_matmul_run(cuda->matmul, &cuda->queue, call);
+    note(cuda, code, code ? cuda_matmul_words(cuda->matmul) : NULL);
+}
+
+static void cuda_attention_op_run(const struct kernel_call *call)
+{
+    struct cuda *cuda = call->backend;
+    note(cuda, cuda_attention_run(cuda->attention, &cuda->queue, call), op_row(call->op->kind)->name);
+}
+
+static const struct kernel kernels[OP_KIND_COUNT] = {
+    [OP_EMBED] = {cuda_embed_run, NULL},
+    [OP_NORM] = {cuda_norm_run, NULL},
+    [OP_LINEAR] = {cuda_linear_run, cuda_matmul_workspace},
+    [OP_ROPE_TABLE] = {cuda_rope_table_run, NULL},
+    [OP_ROPE] = {cuda_rope_run, NULL},
+    [OP_ATTN] = {cuda_attention_op_run, cuda_attention_workspace},
+    [OP_SWIGLU] = {cuda_swiglu_run, NULL},
+    [OP_GELU] = {cuda_gelu_run, NULL},
+    [OP_ADD] = {cuda_add_run, NULL},
+    [OP_XENT] = {cuda_xent_run, cuda_xent_workspace},
+    [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
+    [OP_SPLIT3] = {cuda_split3_run, NULL},
+    [OP_EMBED_BWD] = {cuda_embed_bwd_run, cuda_embed_bwd_workspace},
+    [OP_NORM_BWD] = {cuda_norm_bwd_run, cuda_norm_bwd_workspace},
+    [OP_LINEAR_DX] = {cuda_linear_run, cuda_matmul_workspace},
+    [OP_LINEAR_DW] = {cuda_linear_run, cuda_matmul_workspace},
+    [OP_ATTN_BWD] = {cuda_attention_op_run, cuda_attention_workspace},
+    [OP_SWIGLU_BWD] = {cuda_swiglu_bwd_run, NULL},
+    [OP_GELU_BWD] = {cuda_gelu_bwd_run, NULL},
+    [OP_JOIN3] = {cuda_join3_run, NULL},
+    [OP_SUMSQ] = {cuda_sumsq_run, cuda_sumsq_workspace},
+    [OP_CLIP] = {cuda_clip_run, NULL},
+    [OP_ADAMW] = {cuda_adamw_run, NULL},
+    [OP_SGD] = {cuda_sgd_run, NULL},
+    [OP_ADAMW8] = {cuda_adamw8_run, NULL},
+    [OP_FACTOR_STAT] = {cuda_factor_stat_run, cuda_factor_stat_workspace},
+    [OP_ADAFACTOR] = {cuda_adafactor_run, NULL},
+    [OP_FETCH] = {cuda_copy_run, NULL}, /* within the device; between tiers: fetch and store below */
+    [OP_STORE] = {cuda_copy_run, NULL},
+};
+
+/* --- device_ops ------------------------------------------------------------------------------------------ */
+
+static enum plim_status cuda_sync(struct device *dev, struct plim_error *err)
+{
+    struct cuda *cuda = cuda_of(dev);
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
+    cudaError_t code = cudaStreamSynchronize(stream_of(cuda));
+    if (cuda->failed)
+        return plim_fail(err, PLIM_IO, "cuda: %s: %s", cuda->failed_at,
+                         cudaGetErrorString((cudaError_t)cuda->failed));
+    return cuda_check(code, "computing", err);
+}
+
+static enum plim_status cuda_commit(struct device *dev, size_t bytes, struct plim_error *err)
+{
+    enum plim_status status = cuda_sync(dev, err);
+    return status == PLIM_OK ? cuda_arena_commit(&cuda_of(dev)->arena, bytes, err) : status;
+}
+
+static void *cuda_base(struct device *dev) { return (void *)(uintptr_t)cuda_of(dev)->arena.base; }
+
+static enum plim_status cuda_read(struct device *dev, size_t offset, void *host, size_t bytes,
+                                  struct plim_error *err)
+{
+    struct cuda *cuda = cuda_of(dev);
+    const char *from = (const char *)cuda_base(dev) + offset;
+    note(cuda, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
+         "copying to the host");
+    return cuda_sync(dev, err);
+}
+
+static enum plim_status cuda_write(struct device *dev, size_t offset, const void *host, size_t bytes,
+                                   struct plim_error *err)
+{
+    struct cuda *cuda = cuda_of(dev);
+    char *to = (char *)cuda_base(dev) + offset;
+    cudaSetDevice(cuda->index); /* worker threads write too */
+    note(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
+         "copying to the device");
+    return cuda_sync(dev, err);
+}
+
+/* Copies under way may still read or write what this op touches. */
+static void await_copies(struct cuda *cuda, const struct kernel_call *call)
+{
+    struct cuda_transfer *tr = cuda->transfer;
+    kernel_workspace *workspace_of = kernels[call->op->kind].workspace;
+    int code = 0;
+    for (int k = 0; k < OP_MAX_IN && !code; k++)
+        if (call->in[k]) code = cuda_transfer_before(tr, call->in[k], (size_t)tensor_bytes(call_in(call, k)));
+    for (int k = 0; k < OP_MAX_OUT && !code; k++)
+        if (call->out[k])
+            code = cuda_transfer_before(tr, call->out[k], (size_t)tensor_bytes(call_out(call, k)));
+    if (workspace_of && !code)
+        code = cuda_transfer_before(tr, call->work, workspace_of(call->desc, call->op, 1));
+    note(cuda, code, "waiting for copies");
+}
+
+static void cuda_run(struct device *dev, struct kernel_call *call)
+{
+    call->backend = dev;
+    await_copies(cuda_of(dev), call);
+    kernels[call->op->kind].run(call);
+}
+
+static void cuda_tune(struct device *dev, struct kernel_call *call)
+{
+    struct cuda *cuda = cuda_of(dev);
+    call->backend = dev;
+    int kind = call->op->kind;
+    if (kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW)
+        cuda_matmul_tune(cuda->matmul, &cuda->queue, call);
+    if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->attention, call);
+}
+
+static size_t cuda_used(struct device *dev)
+{
+    struct cuda *cuda = cuda_of(dev);
+    size_t told = cuda_api_used(&cuda->api, cuda->bus);
+    return told ? told : dev->facts.overhead_bytes + cuda->arena.mapped;
+}
+
+static void cuda_record_begin(struct device *dev)
+{
+    struct cuda *cuda = cuda_of(dev);
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
+    note(cuda, cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
+}
+
+static int cuda_record_end(struct device *dev)
+{
+    struct cuda *cuda = cuda_of(dev);
+    cudaGraph_t graph = NULL;
+    int number = -1;
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
+    cudaError_t code = cudaStreamEndCapture(stream_of(cuda), &graph);
+    if (code == cudaSuccess && cuda->nrecordings < RECORDINGS) {
+        code = cudaGraphInstantiate(&cuda->recordings[cuda->nrecordings], graph, 0);
+        if (code == cudaSuccess) number = cuda->nrecordings++;
+    }
+    if (graph) cudaGraphDestroy(graph);
+    if (code != cudaSuccess) cudaGetLastError(); /* one by one, then */
+    return number;
+}
+
+static void cuda_replay(struct device *dev, int recording)
+{
+    struct cuda *cuda = cuda_of(dev);
+    note(cuda, cudaGraphLaunch(cuda->recordings[recording], stream_of(cuda)), "running a recording");
+}
+
+static void cuda_forget(struct device *dev)
+{
+    struct cuda *cuda = cuda_of(dev);
+    cudaStreamSynchronize(stream_of(cuda));
+    while (cuda->nrecordings) cudaGraphExecDestroy(cuda->recordings[--cuda->nrecordings]);
+}
+
+static enum plim_status cuda_host_commit(struct device *dev, size_t bytes, struct plim_error *err)
+{
+    enum plim_status status = cuda_sync(dev, err);
+    return status == PLIM_OK ? cuda_transfer_commit(cuda_of(dev)->transfer, bytes, err) : status;
+}
+
+static void *cuda_host_base(struct device *dev) { return cuda_transfer_base(cuda_of(dev)->transfer); }
+
+static void cuda_fetch(struct device *dev, size_t host_offset, void *to, size_t bytes)
+{
+    note(cuda_of(dev), cuda_transfer_fetch(cuda_of(dev)->transfer, host_offset, to, bytes), "fetch");
+}
+
+static void cuda_store(struct device *dev, const void *from, size_t host_offset, size_t bytes)
+{
+    note(cuda_of(dev), cuda_transfer_store(cuda_of(dev)->transfer, from, host_offset, bytes), "store");
+}
+
+static void cuda_close(struct device *dev)
+{
+    if (!dev) return;
+    struct cuda *cuda = cuda_of(dev);
+    if (cuda->queue.stream) {
+        cuda_forget(dev);
+        cuda_transfer_close(cuda->transfer);
+        cuda_attention_close(cuda->attention);
+        cuda_matmul_close(cuda->matmul);
+        cudaStreamDestroy(stream_of(cuda));
+    }
+    if (cuda->arena.api) cuda_arena_release(&cuda->arena);
+    cuda_api_close(&cuda->api);
+    if (dev->ledger) ledger_destroy(dev->ledger);
+    threads_free(dev->team);
+    free(cuda);
+}
+
+static const struct device_ops ops = {
+    .name = "cuda",
+    .commit = cuda_commit,
+    .base = cuda_base,
+    .read = cuda_read,
+    .write = cuda_write,
+    .run = cuda_run,
+    .tune = cuda_tune,
+    .sync = cuda_sync,
+    .used = cuda_used,
+    .record_begin = cuda_record_begin,
+    .record_end = cuda_record_end,
+    .replay = cuda_replay,
+    .forget = cuda_forget,
+    .host_commit = cuda_host_commit,
+    .host_base = cuda_host_base,
+    .fetch = cuda_fetch,
+    .store = cuda_store,
+    .close = cuda_close,
+};
+
+/* --- opening --------------------------------------------------------------------------------------------- */
+
+static bool supports(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+{
+    (void)facts, (void)tape;
+    return op->kind >= 0 && op->kind < OP_KIND_COUNT && kernels[op->kind].run;
+}
+
+static size_t workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+{
+    return device_workspace(facts->backend, tape, op);
+}
+
+/* The card: present, and one our kernels were made for. */
+static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_error *err)
+{
+    int count = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaErrorInsufficientDriver)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "no NVIDIA driver, or one older than CUDA %d.%d needs; install it or use training.device: "
+            "cpu",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (code != cudaSuccess || count == 0)
+        return plim_fail(err, PLIM_UNSUPPORTED, "no NVIDIA GPU was found (%s); use training.device: cpu",
+                         code != cudaSuccess ? cudaGetErrorString(code) : "the driver lists none");
+    if (index < 0 || index >= count)
+        return plim_fail(err, PLIM_BAD_INPUT, "there is no GPU %d; this machine has %d (0 to %d)", index,
+                         count, count - 1);
+    struct cudaDeviceProp prop;
+    enum plim_status status =
+        cuda_check(cudaGetDeviceProperties(&prop, index), "reading the card's properties", err);
+    if (status != PLIM_OK) return status;
+    if (prop.major < 8)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "GPU %d (%s) has compute capability %d.%d; this build needs 8.0 or newer, use "
+                         "training.device: cpu",
+                         index, prop.name, prop.major, prop.minor);
+    cuda->index = index;
+    cuda->queue.sms = prop.multiProcessorCount;
+    cuda->queue.capability = prop.major * 10 + prop.minor;
+    cuda->queue.shared_most = prop.sharedMemPerBlockOptin;
+    struct device_facts *facts = &cuda->device.facts;
+    snprintf(facts->name, sizeof facts->name, "%s", prop.name);
+    facts->memory_bytes = prop.totalGlobalMem;
+    facts->cache_bytes = (size_t)prop.l2CacheSize;
+    return cuda_check(cudaDeviceGetPCIBusId(cuda->bus, sizeof cuda->bus, index), "the card's bus id", err);
+}
+
+static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
+{
+    cudaStream_t stream;
+    cudaError_t code = cudaSetDevice(cuda->index);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (code == cudaErrorMemoryAllocation)
+        return plim_fail(
+            err, PLIM_NO_MEMORY,
+            "GPU %d has too little free memory even for a context; see what else runs there (nvidia-smi), "
+            "or use training.device: cpu",
+            cuda->index);
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "this build has no code for GPU %d (compute capability %d.%d)", cuda->index,
+                         cuda->queue.capability / 10, cuda->queue.capability % 10);
+    if (code != cudaSuccess) return cuda_check(code, "opening the card", err);
+    cuda->queue.stream = stream;
+    return PLIM_OK;
+}
+
+static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
+{
+    struct device_facts *facts = &cuda->device.facts;
+    facts->threads = 1;
+    facts->align = ALIGN;
+    facts->supports = supports;
+    facts->workspace = workspace;
+    facts->backend = &cuda->device;
+    enum plim_status status = cuda_calibrate(&cuda->device, err);
+    size_t used = cuda_api_used(&cuda->api, cuda->bus);
+    facts->overhead_bytes = (used ? used : OVERHEAD_ASSUMED) + LATE_BYTES;
+    return status;
+}
+
+static const char *const ledger_classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
+
+enum plim_status device_cuda_open(int index, struct device **out, struct plim_error *err)
+{
+    *out = NULL;
+    struct cuda *cuda = calloc(1, sizeof *cuda);
+    if (!cuda) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the GPU");
+    struct device *dev = &cuda->device;
+    dev->ops = &ops;
+    dev->kernels = kernels;
+    ledger_init(&cuda->ledger, tier_name(TIER_DEVICE), LEDGER_UNLIMITED, ledger_classes,
+                DEVICE_LEDGER_CLASSES);
+    dev->ledger = &cuda->ledger;
+    enum plim_status status = choose_card(cuda, index, err);
+    if (status == PLIM_OK) status = open_context(cuda, err);
+    if (status == PLIM_OK) status = threads_start(0, &dev->team, err);
+    if (status == PLIM_OK) status = cuda_transfer_open(cuda->queue.stream, dev->team, &cuda->transfer, err);
+    if (status == PLIM_OK) status = cuda_api_open(&cuda->api, err);
+    if (status == PLIM_OK) status = cuda_matmul_open(&cuda->api, &cuda->matmul, err);
+    if (status == PLIM_OK) status = cuda_attention_open(&cuda->queue, &cuda->attention, err);
+    if (status == PLIM_OK)
+        status = cuda_arena_reserve(&cuda->arena, &cuda->api, index, dev->facts.memory_bytes, dev->ledger,
+                                    DEVICE_LEDGER_ARENA, err);
+    if (status == PLIM_OK) status = find_facts(cuda, err);
+    if (status == PLIM_OK)
+        *out = dev;
+    else
+        cuda_close(dev);
+    return status;
+}

@@ -1,0 +1,346 @@
+/* cuda_matmul.c - see cuda_matmul.h.
+ *
+ * cuBLASLt counts columns first, our tensors rows first: a row-major [R,K] is to it a K x R matrix. Every op is
+ * one product D = op(A) op(B) (+ C) (+ bias) in its terms:
+ *
+ *     linear      D = y  [M x R]   A = W  (K x M, transposed;   kn: M x K)   B = x  (K x R)
+ *     linear_dx   D = dx [K x R]   A = W  (K x M;   kn: M x K, transposed)   B = dy (M x R)
+ *     linear_dw   D = dW [K x M]   A = x  (K x R)                            B = dy (M x R, transposed)
+ *            kn   D = dW [M x K]   A = dy (M x R)                            B = x  (K x R, transposed)
+ */
+#include "device/cuda/cuda_matmul.h"
+#include "device/cuda/matmul_small.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WORKSPACE ((size_t)32 << 20)
+#define WAYS_MAX  512 /* shapes remembered */
+#define TRIALS    8   /* ways tried when tuning */
+
+struct matrix {
+    const void *at;
+    int64_t rows, cols; /* as cuBLASLt counts; rows is the leading dimension */
+    bool transposed;
+    enum dtype type;
+};
+
+struct product {
+    struct matrix a, b, c, d; /* c.at NULL: nothing is added */
+    const void *bias;
+};
+
+/* What a way of computing depends on. */
+struct key {
+    int64_t m, n, k;
+    int type, out_type;
+    bool ta, tb, adds, bias;
+    unsigned align;
+};
+
+struct way {
+    struct key key;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c, d;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct cuda_matmul {
+    const struct cuda_api *api;
+    cublasLtHandle_t handle;
+    bool tf32;
+    const char *words; /* what cuBLASLt said of the last failure */
+    struct way ways[WAYS_MAX];
+    int count, next; /* next: the one to go when all places are taken */
+};
+
+static cudaDataType_t data_type(enum dtype type)
+{
+    return type == DT_BF16 ? CUDA_R_16BF : type == DT_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+static struct matrix rows_of(const void *at, const struct tensor *t, int64_t width)
+{
+    return (struct matrix){at, width, tensor_count(t) / width, false, t->type};
+}
+
+static struct product product_of(const struct kernel_call *call)
+{
+    const struct op *op = call->op;
+    bool kn = op->attr.weight_kn;
+    struct product p = {0};
+    const struct tensor *first = call_in(call, 0), *second = call_in(call, 1), *out = call_out(call, 0);
+    if (op->kind == OP_LINEAR_DW) {
+        int64_t m = kn ? out->dim[1] : out->dim[0], k = kn ? out->dim[0] : out->dim[1];
+        struct matrix dy = rows_of(call->in[0], first, m), x = rows_of(call->in[1], second, k);
+        p.a = kn ? dy : x, p.b = kn ? x : dy;
+        p.b.transposed = true;
+        p.d = (struct matrix){call->out[0], out->dim[1], out->dim[0], false, out->type};
+        if (call->accumulate) p.c = p.d;
+        return p;
+    }
+    int64_t m = kn ? second->dim[1] : second->dim[0], k = kn ? second->dim[0] : second->dim[1];
+    bool forward = op->kind == OP_LINEAR;
+    p.a = (struct matrix){call->in[1], second->dim[1], second->dim[0], forward != kn, second->type};
+    p.b = rows_of(call->in[0], first, forward ? k : m);
+    p.d = rows_of(call->out[0], out, forward ? m : k);
+    int add = forward ? 3 : 2;
+    if (call->in[add]) p.c = p.d, p.c.at = call->in[add];
+    if (forward) p.bias = call->in[2];
+    return p;
+}
+
+static unsigned alignment_of(const void *at)
+{
+    uintptr_t bits = (uintptr_t)at | 256;
+    return (unsigned)(bits & -bits);
+}
+
+static struct key key_of(const struct product *p)
+{
+    struct key key;
+    memset(&key, 0, sizeof key); /* compared as bytes */
+    key.m = p->d.rows, key.n = p->d.cols;
+    key.k = p->a.transposed ? p->a.rows : p->a.cols;
+    key.type = (int)p->a.type, key.out_type = (int)p->d.type;
+    key.ta = p->a.transposed, key.tb = p->b.transposed;
+    key.adds = p->c.at != NULL, key.bias = p->bias != NULL;
+    key.align = alignment_of(p->a.at);
+    const void *others[] = {p->b.at, p->d.at, p->c.at};
+    for (int i = 0; i < 3; i++)
+        if (others[i] && alignment_of(others[i]) < key.align) key.align = alignment_of(others[i]);
+    return key;
+}
+
+static void way_release(const struct cuda_api *api, struct way *w)
+{
+    if (w->desc) api->cublasLtMatmulDescDestroy(w->desc);
+    cublasLtMatrixLayout_t layouts[] = {w->a, w->b, w->c, w->d};
+    for (int i = 0; i < 4; i++)
+        if (layouts[i]) api->cublasLtMatrixLayoutDestroy(layouts[i]);
+    memset(w, 0, sizeof *w);
+}
+
+static bool layout_of(const struct cuda_api *api, const struct matrix *m, cublasLtMatrixLayout_t *out)
+{
+    return api->cublasLtMatrixLayoutCreate(out, data_type(m->type), (uint64_t)m->rows, (uint64_t)m->cols,
+                                           m->rows) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool describe(struct cuda_matmul *mm, const struct product *p, struct way *w)
+{
+    const struct cuda_api *api = mm->api;
+    cublasComputeType_t compute =
+        p->a.type == DT_F32 && mm->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasOperation_t ta = p->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      tb = p->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cudaDataType_t bias_type = data_type(p->d.type);
+    bool good = api->cublasLtMatmulDescCreate(&w->desc, compute, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+                layout_of(api, &p->a, &w->a) && layout_of(api, &p->b, &w->b) &&
+                layout_of(api, &p->d, &w->c) && layout_of(api, &p->d, &w->d);
+    if (!good) return false;
+    api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
+    api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
+    if (p->bias) {
+        api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                            sizeof epilogue);
+        api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                                            sizeof bias_type);
+        api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                                            sizeof p->bias);
+    }
+    return true;
+}
+
+/* Ways cuBLASLt proposes, best guess first; their number. */
+static int propose(struct cuda_matmul *mm, const struct way *w, cublasLtMatmulHeuristicResult_t *found,
+                   int most)
+{
+    const struct cuda_api *api = mm->api;
+    cublasLtMatmulPreference_t wish;
+    size_t workspace = WORKSPACE;
+    uint32_t align = w->key.align,
+             schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums stay fp32 */
+    int count = 0;
+    if (api->cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS) return 0;
+    api->cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                              sizeof workspace);
+    api->cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                              sizeof schemes);
+    const cublasLtMatmulPreferenceAttributes_t aligns[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    for (int i = 0; i < 4; i++)
+        api->cublasLtMatmulPreferenceSetAttribute(wish, aligns[i], &align, sizeof align);
+    if (api->cublasLtMatmulAlgoGetHeuristic(mm->handle, w->desc, w->a, w->b, w->c, w->d, wish, most, found,
+                                            &count) != CUBLAS_STATUS_SUCCESS)
+        count = 0;
+    api->cublasLtMatmulPreferenceDestroy(wish);
+    return count;
+}
+
+static int multiply(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
+                    const struct way *w, const cublasLtMatmulAlgo_t *algo, void *work)
+{
+    const struct cuda_api *api = mm->api;
+    float one = 1, beta = p->c.at ? 1 : 0;
+    if (p->bias)
+        api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                                            sizeof p->bias);
+    cublasStatus_t status = api->cublasLtMatmul(
+        mm->handle, w->desc, &one, p->a.at, w->a, p->b.at, w->b, &beta, p->c.at ? p->c.at : p->d.at, w->c,
+        (void *)(uintptr_t)p->d.at, w->d, algo, work, WORKSPACE, (cudaStream_t)queue->stream);
+    if (status == CUBLAS_STATUS_SUCCESS) return cudaSuccess;
+    mm->words = api->cublasLtGetStatusString(status);
+    return cudaErrorUnknown;
+}
+
+const char *cuda_matmul_words(const struct cuda_matmul *mm) { return mm->words ? mm->words : "linear"; }
+
+static struct way *find_way(struct cuda_matmul *mm, const struct key *key)
+{
+    for (int i = 0; i < mm->count; i++)
+        if (!memcmp(&mm->ways[i].key, key, sizeof *key)) return &mm->ways[i];
+    return NULL;
+}
+
+static struct way *place_for(struct cuda_matmul *mm)
+{
+    if (mm->count < WAYS_MAX) return &mm->ways[mm->count++];
+    struct way *w = &mm->ways[mm->next++ % WAYS_MAX];
+    way_release(mm->api, w);
+    return w;
+}
+
+static struct way *add_way(struct cuda_matmul *mm, const struct product *p, const struct key *key)
+{
+    struct way *w = place_for(mm);
+    cublasLtMatmulHeuristicResult_t best;
+    w->key = *key;
+    if (describe(mm, p, w) && propose(mm, w, &best, 1) == 1) {
+        w->algo = best.algo;
+        return w;
+    }
+    way_release(mm->api, w);
+    if (w == &mm->ways[mm->count - 1]) mm->count--;
+    return NULL;
+}
+
+static void *after_workspace(const struct kernel_call *call) { return (char *)call->work + WORKSPACE; }
+
+/* Not worth a choice among cuBLASLt's kernels. */
+#define SMALL ((int64_t)1 << 18)
+
+static bool is_small(const struct key *key) { return key->m * key->n * key->k < SMALL; }
+
+static int multiply_small(const struct cuda_queue *queue, const struct product *p, const struct key *key)
+{
+    struct small_product s = {.a = p->a.at,
+                              .b = p->b.at,
+                              .c = p->c.at,
+                              .bias = p->bias,
+                              .d = (void *)(uintptr_t)p->d.at,
+                              .m = key->m,
+                              .n = key->n,
+                              .k = key->k,
+                              .ta = key->ta,
+                              .tb = key->tb,
+                              .type = p->a.type,
+                              .out_type = p->d.type};
+    return cuda_matmul_small(queue, &s);
+}
+
+static int multiply_large(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
+                          const struct key *key, void *work)
+{
+    struct way *w = find_way(mm, key);
+    if (!w) w = add_way(mm, p, key);
+    return w ? multiply(mm, queue, p, w, &w->algo, work) : cudaErrorNotSupported;
+}
+
+int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct product p = product_of(call);
+    struct key key = key_of(&p);
+    int code =
+        is_small(&key) ? multiply_small(queue, &p, &key) : multiply_large(mm, queue, &p, &key, call->work);
+    if (code || call->op->kind != OP_LINEAR_DW || !call->out[1]) return code;
+    const struct tensor *dy = call_in(call, 0), *db = call_out(call, 1);
+    int64_t width = tensor_count(db);
+    return cuda_column_sum(queue, call->in[0], dy->type, tensor_count(dy) / width, width, call->out[1],
+                           db->type, call->accumulate, after_workspace(call));
+}
+
+static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
+                      const struct way *w, const cublasLtMatmulAlgo_t *algo, void *work)
+{
+    enum { ROUNDS = 5 };
+    cudaStream_t stream = (cudaStream_t)queue->stream;
+    cudaEvent_t begin, end;
+    float ms = 1e30f;
+    if (cudaEventCreate(&begin) != cudaSuccess) return ms;
+    if (cudaEventCreate(&end) != cudaSuccess) {
+        cudaEventDestroy(begin);
+        return ms;
+    }
+    int code = multiply(mm, queue, p, w, algo, work);
+    cudaEventRecord(begin, stream);
+    for (int i = 0; i < ROUNDS && !code; i++) code = multiply(mm, queue, p, w, algo, work);
+    cudaEventRecord(end, stream);
+    if (code || cudaEventSynchronize(end) != cudaSuccess ||
+        cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
+        ms = 1e30f;
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    return ms;
+}
+
+void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct product p = product_of(call);
+    struct key key = key_of(&p);
+    if (is_small(&key) || find_way(mm, &key)) return;
+    struct way *w = add_way(mm, &p, &key);
+    cublasLtMatmulHeuristicResult_t found[TRIALS];
+    int count = w ? propose(mm, w, found, TRIALS) : 0;
+    float best = 1e30f;
+    for (int i = 0; i < count; i++) {
+        float ms = time_way(mm, queue, &p, w, &found[i].algo, call->work);
+        if (ms >= best * 0.99f) continue; /* a later proposal must be clearly faster */
+        best = ms, w->algo = found[i].algo;
+    }
+}
+
+size_t cuda_matmul_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    (void)threads;
+    if (op->kind != OP_LINEAR_DW || !desc[OP_MAX_IN + 1]) return WORKSPACE;
+    int64_t width = tensor_count(desc[OP_MAX_IN + 1]);
+    return WORKSPACE + cuda_column_sum_workspace(tensor_count(desc[0]) / width, width);
+}
+
+void cuda_matmul_allow_tf32(struct cuda_matmul *matmul, bool allow) { matmul->tf32 = allow; }
+
+enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul **out,
+                                  struct plim_error *err)
+{
+    struct cuda_matmul *mm = calloc(1, sizeof *mm);
+    if (!mm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for cuBLASLt");
+    mm->api = api;
+    cublasStatus_t status = api->cublasLtCreate(&mm->handle);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        free(mm);
+        return plim_fail(err, PLIM_IO, "cuda: cuBLASLt: %s", api->cublasLtGetStatusString(status));
+    }
+    *out = mm;
+    return PLIM_OK;
+}
+
+void cuda_matmul_close(struct cuda_matmul *mm)
+{
+    if (!mm) return;
+    for (int i = 0; i < mm->count; i++) way_release(mm->api, &mm->ways[i]);
+    mm->api->cublasLtDestroy(mm->handle);
+    free(mm);
+}

@@ -1,0 +1,38 @@
+/* cuda_matmul.h - linear, linear_dx and linear_dw through cuBLASLt.
+ *
+ *     struct cuda_matmul *matmul;
+ *     cuda_matmul_open(&api, &matmul, &err);
+ *     int code = cuda_matmul_run(matmul, &queue, &call);     // a cudaError_t; any of the three ops
+ *     cuda_matmul_close(matmul);
+ *
+ * The way cuBLASLt is to compute a shape is asked for once and remembered: the same operands' shapes always take
+ * the same way, so a recomputed activation has the bits of the first one. Accumulation is fp32; fp32 operands are
+ * multiplied in fp32 unless tf32 is allowed. */
+#ifndef PLIM_DEVICE_CUDA_CUDA_MATMUL_H
+#define PLIM_DEVICE_CUDA_CUDA_MATMUL_H
+
+#include "device/cuda/cuda_api.h"
+#include "device/cuda/kernels.h"
+
+struct cuda_matmul;
+
+enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul **out,
+                                  struct plim_error *err);
+void cuda_matmul_close(struct cuda_matmul *matmul);
+void cuda_matmul_allow_tf32(struct cuda_matmul *matmul, bool allow);
+
+int cuda_matmul_run(struct cuda_matmul *matmul, const struct cuda_queue *queue,
+                    const struct kernel_call *call);
+
+/* What cuBLASLt said when a run failed. */
+const char *cuda_matmul_words(const struct cuda_matmul *matmul);
+
+/* Times several ways of computing this call and remembers the fastest. Writes the call's outputs and workspace:
+ * call it while nothing of value is in them. */
+void cuda_matmul_tune(struct cuda_matmul *matmul, const struct cuda_queue *queue,
+                      const struct kernel_call *call);
+
+/* cuBLASLt's workspace, and the bias gradient's. */
+kernel_workspace cuda_matmul_workspace;
+
+#endif

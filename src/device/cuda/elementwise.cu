@@ -1,0 +1,293 @@
+/* elementwise.cu - ops that treat every element by itself, and ops that only move bytes.
+ *
+ * `each` runs a function of IN operands and OUT results over all elements. A thread loads all packets it works
+ * on before it stores the first result: several loads are in flight, and outputs may be inputs. */
+#include "device/cuda/vec.cuh"
+
+namespace
+{
+
+enum { THREADS = 256 };
+
+template <class T, int IN, int OUT> struct operands {
+    const T *in[IN];
+    T *out[OUT];
+};
+
+/* --- functions ------------------------------------------------------------------------------------------- */
+
+/* s = sigmoid(x), c = 1 - s */
+template <class T> ON_GPU void sigmoid(float x, float *s, float *c)
+{
+    float e = exp_for<T>(-fminf(87.0f, fmaxf(-87.0f, x)));
+    *s = divide_for<T>(1.0f, 1.0f + e);
+    *c = e * *s;
+}
+
+template <class T> struct swiglu {
+    static constexpr int IN = 2, OUT = 1;
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
+    {
+        out[0] = divide_for<T>(in[0] * in[1], 1.0f + exp_for<T>(-in[0]));
+    }
+};
+
+/* silu = g s, silu' = s + g s (1 - s) */
+template <class T> struct swiglu_bwd {
+    static constexpr int IN = 3, OUT = 2;
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
+    {
+        float d = in[0], g = in[1], u = in[2], s, c;
+        sigmoid<T>(g, &s, &c);
+        float silu = g * s;
+        out[0] = d * u * fmaf(silu, c, s);
+        out[1] = d * silu;
+    }
+};
+
+/* The tanh form is a sigmoid: (1 + tanh(z)) / 2 = sigmoid(2 z), with 2 z = x (a + b x^2). */
+constexpr float GELU_A = 1.5957691216057308f;  /* 2 sqrt(2 / pi) */
+constexpr float GELU_B = 0.07135481627260025f; /* 0.044715 a */
+
+template <class T> struct gelu {
+    static constexpr int IN = 1, OUT = 1;
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
+    {
+        float x = in[0], inner = x * fmaf(x * x, GELU_B, GELU_A);
+        out[0] = divide_for<T>(x, 1.0f + exp_for<T>(-inner));
+    }
+};
+
+/* d(x s) = s + x s (1 - s) (a + 3 b x^2) */
+template <class T> struct gelu_bwd {
+    static constexpr int IN = 2, OUT = 1;
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
+    {
+        float x = in[1], square = x * x, s, c;
+        sigmoid<T>(x * fmaf(square, GELU_B, GELU_A), &s, &c);
+        float rate = x * fmaf(square, 3 * GELU_B, GELU_A);
+        out[0] = in[0] * fmaf(rate * s, c, s);
+    }
+};
+
+template <class T> struct add {
+    static constexpr int IN = 2, OUT = 1;
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT]) { out[0] = in[0] + in[1]; }
+};
+
+/* --- over all elements ----------------------------------------------------------------------------------- */
+
+template <class F, class T, int N>
+ON_GPU void finish(const packet<T, N> (&x)[F::IN], T *const (&out)[F::OUT], int64_t at)
+{
+    float in[F::IN][N], result[F::OUT][N];
+#pragma unroll
+    for (int k = 0; k < F::IN; k++) unpack(x[k], in[k]);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float a[F::IN], r[F::OUT];
+#pragma unroll
+        for (int k = 0; k < F::IN; k++) a[k] = in[k][i];
+        F::apply(a, r);
+#pragma unroll
+        for (int k = 0; k < F::OUT; k++) result[k][i] = r[k];
+    }
+#pragma unroll
+    for (int k = 0; k < F::OUT; k++) save(out[k] + at, result[k]);
+}
+
+/* Packets [0, count / N), then what is left of `count` by the last block. */
+template <class F, class T, int N>
+__global__ void __launch_bounds__(THREADS) each(operands<T, F::IN, F::OUT> o, int64_t count)
+{
+    constexpr int U = F::IN == 1 ? 4 : 2;
+    packet<T, N> x[U][F::IN];
+    int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x, packets = count / N;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int64_t i = first + u * THREADS;
+#pragma unroll
+        for (int k = 0; k < F::IN; k++)
+            if (i < packets) x[u][k] = fetch<T, N>(o.in[k] + i * N);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int64_t i = first + u * THREADS;
+        if (i < packets) finish<F, T, N>(x[u], o.out, i * N);
+    }
+    if constexpr (N > 1) {
+        int64_t rest = packets * N + threadIdx.x;
+        if (blockIdx.x + 1 < gridDim.x || rest >= count) return;
+        packet<T, 1> y[F::IN];
+#pragma unroll
+        for (int k = 0; k < F::IN; k++) y[k] = fetch<T, 1>(o.in[k] + rest);
+        finish<F, T, 1>(y, o.out, rest);
+    }
+}
+
+template <class F, class T>
+static int run_each(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    operands<T, F::IN, F::OUT> o;
+    int64_t count = tensor_count(call_in(call, 0));
+    bool wide = true;
+    for (int k = 0; k < F::IN; k++) o.in[k] = (const T *)call->in[k], wide = wide && aligned(call->in[k]);
+    for (int k = 0; k < F::OUT; k++) o.out[k] = (T *)call->out[k], wide = wide && aligned(call->out[k]);
+    if (count == 0) return 0;
+    int64_t work = wide ? parts_of(count, lanes<T>) : count;
+    unsigned blocks = (unsigned)parts_of(work, THREADS * (F::IN == 1 ? 4 : 2));
+    if (wide)
+        each<F, T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(o, count);
+    else
+        each<F, T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(o, count);
+    return launched();
+}
+
+template <template <class> class F>
+static int run(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return with_type(call_in(call, 0)->type, [&](auto t) {
+        using T = typename decltype(t)::type;
+        return run_each<F<T>, T>(queue, call);
+    });
+}
+
+/* --- movement -------------------------------------------------------------------------------------------- */
+
+/* Copies `count` words from place from(i) to place to(i), each given by `M`. */
+template <class W, class M> __global__ void __launch_bounds__(THREADS) move(M places, int64_t count)
+{
+    constexpr int U = 4;
+    W words[U];
+    W *to[U];
+    int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int64_t i = first + u * THREADS;
+        if (i < count) words[u] = *places.template find<W>(i, &to[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        if (first + u * THREADS < count) *to[u] = words[u];
+}
+
+template <class W, class M>
+static int run_move(const struct cuda_queue *queue, const M &places, int64_t count)
+{
+    if (count == 0) return 0;
+    move<W><<<(unsigned)parts_of(count, THREADS * 4), THREADS, 0, stream_of(queue)>>>(places, count);
+    return launched();
+}
+
+/* Rows of 3 `width` words, against three tensors with rows of `width`. */
+struct thirds {
+    void *whole, *part[3];
+    int64_t width;
+    bool join;
+    template <class W> __device__ __forceinline__ const W *find(int64_t i, W **to) const
+    {
+        int64_t column, third, row = divide(divide(i, width, &column), 3, &third);
+        W *inside = (W *)(third == 0 ? part[0] : (third == 1 ? part[1] : part[2])) + row * width + column;
+        W *there = (W *)whole + i;
+        *to = join ? there : inside;
+        return join ? inside : there;
+    }
+};
+
+static int run_thirds(const struct cuda_queue *queue, const struct tensor *whole, struct thirds t)
+{
+    int64_t count = tensor_count(whole), bytes = last_dim(whole) / 3 * (int64_t)dtype_size(whole->type);
+    if (count == 0) return 0;
+    bool wide = bytes % 16 == 0 && aligned(t.whole, t.part[0], t.part[1], t.part[2]);
+    int64_t word = wide ? 16 : (int64_t)dtype_size(whole->type);
+    t.width = bytes / word;
+    count = tensor_bytes(whole) / word;
+    if (wide) return run_move<uint4>(queue, t, count);
+    return word == 4 ? run_move<unsigned>(queue, t, count) : run_move<unsigned short>(queue, t, count);
+}
+
+/* New keys, then new values: word i of [2][B*T][width] goes to the place of its row in the cache. */
+struct append {
+    const void *from[2];
+    void *to[2];
+    const int32_t *pos; /* [B,T] */
+    int64_t rows, time, slots, width;
+    template <class W> __device__ __forceinline__ const W *find(int64_t i, W **there) const
+    {
+        int64_t column, row = divide(i, width, &column), step;
+        bool value = row >= rows;
+        if (value) row -= rows;
+        int64_t slot = divide(row, time, &step) * slots + pos[row];
+        *there = (W *)(value ? to[1] : to[0]) + slot * width + column;
+        return (const W *)(value ? from[1] : from[0]) + row * width + column;
+    }
+};
+
+static int keep(const struct cuda_queue *queue, void *out, const void *in, const struct tensor *t)
+{
+    if (out == in || tensor_count(t) == 0) return 0;
+    return (int)cudaMemcpyAsync(out, in, (size_t)tensor_bytes(t), cudaMemcpyDefault, stream_of(queue));
+}
+
+} // namespace
+
+int cuda_swiglu(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run<swiglu>(queue, call);
+}
+
+int cuda_swiglu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run<swiglu_bwd>(queue, call);
+}
+
+int cuda_gelu(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run<gelu>(queue, call);
+}
+
+int cuda_gelu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run<gelu_bwd>(queue, call);
+}
+
+int cuda_add(const struct cuda_queue *queue, const struct kernel_call *call) { return run<add>(queue, call); }
+
+int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct thirds t = {call->in[0], {call->out[0], call->out[1], call->out[2]}, 0, false};
+    return run_thirds(queue, call_in(call, 0), t);
+}
+
+int cuda_join3(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct thirds t = {call->out[0], {call->in[0], call->in[1], call->in[2]}, 0, true};
+    return run_thirds(queue, call_out(call, 0), t);
+}
+
+int cuda_kv_append(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const struct tensor *k = call_in(call, 0), *cache = call_in(call, 3);
+    int64_t bytes = k->dim[2] * k->dim[3] * (int64_t)dtype_size(k->type);
+    int failed = keep(queue, call->out[0], call->in[3], cache);
+    if (!failed) failed = keep(queue, call->out[1], call->in[4], cache);
+    if (failed || tensor_count(k) == 0) return failed;
+    struct append a = {{call->in[0], call->in[1]},
+                       {call->out[0], call->out[1]},
+                       (const int32_t *)call->in[2],
+                       k->dim[0] * k->dim[1],
+                       k->dim[1],
+                       cache->dim[1],
+                       0};
+    bool wide = bytes % 16 == 0 && aligned(a.from[0], a.from[1], a.to[0], a.to[1]);
+    int64_t word = wide ? 16 : (int64_t)dtype_size(k->type);
+    a.width = bytes / word;
+    int64_t count = 2 * a.rows * a.width;
+    if (wide) return run_move<uint4>(queue, a, count);
+    return word == 4 ? run_move<unsigned>(queue, a, count) : run_move<unsigned short>(queue, a, count);
+}
+
+int cuda_copy(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return keep(queue, call->out[0], call->in[0], call_in(call, 0));
+}

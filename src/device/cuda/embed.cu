@@ -1,0 +1,355 @@
+/* embed.cu - rows of the embedding table by token, and their gradients.
+ *
+ * Backward, several rows may add to the same row of the table, in the order of their positions. So positions are
+ * sorted by id first: a stable radix sort, two passes for vocabularies up to 2^18. Then the sorted positions are
+ * cut into tiles of TILE. A run of equal ids inside a tile is summed and added to the table at once. A run that
+ * crosses tiles leaves one partial sum per tile, in `head` where it came from the tile before, in `tail` where it
+ * begins; the tile where it begins adds them up in order. So however often an id comes, work stays even. */
+#include "device/cuda/vec.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, TILE = 32, COLUMN_THREADS = 128 };
+enum { DIGIT_BITS = 9, DIGITS = 1 << DIGIT_BITS };
+enum { SORT_THREADS = DIGITS, SORT_WARPS = SORT_THREADS / 32, ITEMS = 4, CHUNK = SORT_THREADS * ITEMS };
+
+/* --- forward --------------------------------------------------------------------------------------------- */
+
+template <class T, int N>
+__global__ void __launch_bounds__(THREADS)
+    gather(const int32_t *ids, const T *table, const T *add, T *y, int64_t rows, int64_t columns)
+{
+    constexpr int U = 4;
+    int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x, packets = columns / N;
+    packet<T, N> x[U], a[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int64_t i = first + u * THREADS, c, r = divide(i, packets, &c);
+        if (r >= rows) continue;
+        x[u] = fetch<T, N>(table + ids[r] * columns + c * N);
+        if (add) a[u] = fetch<T, N>(add + i * N);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int64_t i = first + u * THREADS;
+        if (i >= rows * packets) continue;
+        if (add) {
+            float v[N], w[N];
+            unpack(x[u], v), unpack(a[u], w);
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] += w[k];
+            x[u] = pack<T>(v);
+        }
+        store(y + i * N, x[u]);
+    }
+}
+
+/* --- sorting positions by id ----------------------------------------------------------------------------- */
+
+struct sort_pass {
+    const int32_t *ids;
+    const int32_t *from; /* positions as the last pass left them, NULL: in order */
+    int32_t *to;
+    int32_t *counts; /* [chunks][DIGITS] */
+    int64_t count;
+    int shift;
+};
+
+ON_GPU int32_t position_at(const sort_pass &p, int64_t i) { return p.from ? p.from[i] : (int32_t)i; }
+
+ON_GPU int digit_of(const sort_pass &p, int32_t position)
+{
+    return (int)((unsigned)p.ids[position] >> p.shift) & (DIGITS - 1);
+}
+
+/* How often each digit comes in each chunk. */
+static __global__ void __launch_bounds__(SORT_THREADS) count_digits(sort_pass p)
+{
+    __shared__ int32_t here[DIGITS];
+    here[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++) {
+        int64_t i = (int64_t)blockIdx.x * CHUNK + j * SORT_THREADS + threadIdx.x;
+        if (i < p.count) atomicAdd(&here[digit_of(p, position_at(p, i))], 1);
+    }
+    __syncthreads();
+    p.counts[(int64_t)blockIdx.x * DIGITS + threadIdx.x] = here[threadIdx.x];
+}
+
+/* Where this chunk's items with digit threadIdx.x begin in the sorted order. */
+ON_GPU int32_t digit_begin(const sort_pass &p, int32_t *warps)
+{
+    int32_t before = 0, all = 0;
+#pragma unroll 8
+    for (int64_t chunk = 0; chunk < gridDim.x; chunk++) {
+        int32_t n = p.counts[chunk * DIGITS + threadIdx.x];
+        if (chunk < blockIdx.x) before += n;
+        all += n;
+    }
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int32_t sum = all;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        int32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+        if (lane >= step) sum += other;
+    }
+    if (lane == 31) warps[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < warp; i++) before += warps[i];
+    return before + sum - all;
+}
+
+/* Warp w takes items [w, w + 1) * 32 * ITEMS of the chunk in order; the rank of an item among those of its warp
+ * with the same digit, and then where those begin, give its place. */
+static __global__ void __launch_bounds__(SORT_THREADS) place_items(sort_pass p)
+{
+    __shared__ int32_t places[SORT_WARPS][DIGITS], warps[SORT_WARPS];
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    for (int i = 0; i < SORT_WARPS; i++) places[i][threadIdx.x] = 0;
+    int32_t begin = digit_begin(p, warps);
+    __syncthreads();
+    int32_t position[ITEMS], digit[ITEMS], rank[ITEMS];
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++) {
+        int64_t i = (int64_t)blockIdx.x * CHUNK + (warp * ITEMS + j) * 32 + lane;
+        position[j] = i < p.count ? position_at(p, i) : -1;
+        digit[j] = i < p.count ? digit_of(p, position[j]) : DIGITS;
+        unsigned same = __match_any_sync(0xffffffffu, digit[j]), below = (1u << lane) - 1;
+        rank[j] = 0;
+        if (i < p.count) rank[j] = places[warp][digit[j]] + __popc(same & below);
+        __syncwarp();
+        if (i < p.count && (same & below) == 0) places[warp][digit[j]] += __popc(same);
+        __syncwarp();
+    }
+    __syncthreads();
+    for (int i = 0; i < SORT_WARPS; i++) {
+        int32_t n = places[i][threadIdx.x];
+        places[i][threadIdx.x] = begin;
+        begin += n;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < ITEMS; j++)
+        if (position[j] >= 0) p.to[places[warp][digit[j]] + rank[j]] = position[j];
+}
+
+/* --- summing runs ---------------------------------------------------------------------------------------- */
+
+template <class T, class G> struct runs {
+    const int32_t *ids, *order; /* order: positions sorted by id */
+    const T *dy;                /* [R,C] */
+    G *dw;                      /* [V,C] */
+    float *head, *tail;         /* [tiles][C] */
+    int64_t count, columns;
+};
+
+template <int N, class G> ON_GPU void add_to_table(G *to, float (&sum)[N])
+{
+    float before[N];
+    load(to, before);
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] += before[k];
+    save(to, sum);
+}
+
+template <class T, class G, int N>
+ON_GPU void end_run(const runs<T, G> &r, int32_t id, bool came, bool goes, int64_t column, float (&sum)[N])
+{
+    int64_t at = blockIdx.x * r.columns + column;
+    if (came)
+        save(r.head + at, sum);
+    else if (goes)
+        save(r.tail + at, sum);
+    else
+        add_to_table(r.dw + id * r.columns + column, sum);
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] = 0;
+}
+
+/* Rows are fetched eight at a time, before their places among the runs matter. */
+template <class T, class G, int N> __global__ void __launch_bounds__(COLUMN_THREADS) sum_tile(runs<T, G> r)
+{
+    constexpr int AHEAD = 8;
+    __shared__ int32_t ids[TILE + 2], rows[TILE]; /* ids[0] is before the tile, -1 where there is none */
+    int64_t first = (int64_t)blockIdx.x * TILE,
+            column = ((int64_t)blockIdx.y * COLUMN_THREADS + threadIdx.x) * N;
+    int n = (int)(r.count - first < TILE ? r.count - first : TILE);
+    for (int i = (int)threadIdx.x; i < n + 2; i += COLUMN_THREADS) {
+        int64_t at = first + i - 1;
+        int32_t row = at >= 0 && at < r.count ? r.order[at] : -1;
+        ids[i] = row >= 0 ? r.ids[row] : -1;
+        if (i > 0 && i <= n) rows[i - 1] = row;
+    }
+    __syncthreads();
+    if (column >= r.columns) return;
+    float sum[N] = {};
+    bool came = ids[0] == ids[1];
+    for (int begin = 0; begin < n; begin += AHEAD) {
+        packet<T, N> x[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (begin + j < n) x[j] = fetch<T, N>(r.dy + rows[begin + j] * r.columns + column);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            int i = begin + j;
+            if (i >= n) break;
+            float v[N];
+            unpack(x[j], v);
+#pragma unroll
+            for (int k = 0; k < N; k++) sum[k] += v[k];
+            bool last = i == n - 1, goes = ids[i + 1] == ids[i + 2];
+            if (!last && goes) continue;
+            end_run<T, G, N>(r, ids[i + 1], came, goes, column, sum);
+            came = false;
+        }
+    }
+}
+
+/* The id of sorted place i. */
+template <class T, class G> ON_GPU int32_t id_at(const runs<T, G> &r, int64_t i) { return r.ids[r.order[i]]; }
+
+/* Runs that begin in a tile and go on: their tail and the heads that follow. The threads look at COLUMN_THREADS
+ * tiles at once for how far the run goes. */
+template <class T, class G, int N> __global__ void __launch_bounds__(COLUMN_THREADS) join_tiles(runs<T, G> r)
+{
+    int64_t first = (int64_t)blockIdx.x * TILE, next = first + TILE;
+    int64_t column = ((int64_t)blockIdx.y * COLUMN_THREADS + threadIdx.x) * N;
+    if (next >= r.count) return;
+    int32_t id = id_at(r, next - 1);
+    if (id_at(r, next) != id) return;
+    if (first > 0 && id_at(r, first - 1) == id) return; /* began before this tile */
+    bool mine = column < r.columns;
+    float sum[N] = {};
+    if (mine) load(r.tail + blockIdx.x * r.columns + column, sum);
+    int found = COLUMN_THREADS;
+    for (int64_t tile = blockIdx.x + 1; found == COLUMN_THREADS; tile += COLUMN_THREADS) {
+        int64_t at = (tile + threadIdx.x) * TILE;
+        found = __syncthreads_count(at < r.count && id_at(r, at) == id);
+        if (!mine) continue;
+#pragma unroll 8
+        for (int i = 0; i < found; i++) {
+            float v[N];
+            load(r.head + (tile + i) * r.columns + column, v);
+#pragma unroll
+            for (int k = 0; k < N; k++) sum[k] += v[k];
+        }
+    }
+    if (mine) add_to_table(r.dw + id * r.columns + column, sum);
+}
+
+template <class T, class G, int N> static int run_sums(const struct cuda_queue *queue, const runs<T, G> &r)
+{
+    dim3 grid((unsigned)parts_of(r.count, TILE), (unsigned)parts_of(r.columns, COLUMN_THREADS * N));
+    sum_tile<T, G, N><<<grid, COLUMN_THREADS, 0, stream_of(queue)>>>(r);
+    int failed = launched();
+    if (failed || grid.x == 1) return failed;
+    join_tiles<T, G, N><<<grid, COLUMN_THREADS, 0, stream_of(queue)>>>(r);
+    return launched();
+}
+
+/* --- the workspace --------------------------------------------------------------------------------------- */
+
+struct places {
+    int64_t order[2], counts, head, tail, bytes;
+};
+
+static int64_t take(struct places *p, int64_t bytes)
+{
+    int64_t at = p->bytes;
+    p->bytes += parts_of(bytes, 256) * 256;
+    return at;
+}
+
+static struct places lay_out(int64_t count, int64_t columns)
+{
+    struct places p = {};
+    for (int i = 0; i < 2; i++) p.order[i] = take(&p, count * 4);
+    p.counts = take(&p, parts_of(count, CHUNK) * DIGITS * 4);
+    p.head = take(&p, parts_of(count, TILE) * columns * 4);
+    p.tail = take(&p, parts_of(count, TILE) * columns * 4);
+    return p;
+}
+
+/* Leaves the positions sorted by id in order[return value]. */
+static int sort(const struct cuda_queue *queue, const int32_t *ids, int64_t count, int64_t vocabulary,
+                char *work, const struct places &at, int *failed)
+{
+    int last = 1;
+    sort_pass p = {ids, NULL, NULL, (int32_t *)(work + at.counts), count, 0};
+    do {
+        last ^= 1;
+        p.to = (int32_t *)(work + at.order[last]);
+        count_digits<<<(unsigned)parts_of(count, CHUNK), SORT_THREADS, 0, stream_of(queue)>>>(p);
+        place_items<<<(unsigned)parts_of(count, CHUNK), SORT_THREADS, 0, stream_of(queue)>>>(p);
+        p.from = p.to;
+        p.shift += DIGIT_BITS;
+    } while (p.shift < 31 && (vocabulary - 1) >> p.shift);
+    *failed = launched();
+    return last;
+}
+
+template <class T, class G>
+static int run_backward(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const struct tensor *dw = call_out(call, 0);
+    int64_t count = tensor_count(call_in(call, 0)), columns = dw->dim[1];
+    char *work = (char *)call->work;
+    struct places at = lay_out(count, columns);
+    int failed = 0;
+    if (tensor_count(dw) == 0) return 0;
+    if (!call->accumulate)
+        failed = (int)cudaMemsetAsync(call->out[0], 0, (size_t)tensor_bytes(dw), stream_of(queue));
+    if (failed || count == 0) return failed;
+    int last = sort(queue, (const int32_t *)call->in[0], count, dw->dim[0], work, at, &failed);
+    if (failed) return failed;
+    runs<T, G> r = {(const int32_t *)call->in[0],
+                    (const int32_t *)(work + at.order[last]),
+                    (const T *)call->in[1],
+                    (G *)call->out[0],
+                    (float *)(work + at.head),
+                    (float *)(work + at.tail),
+                    count,
+                    columns};
+    bool wide = columns % lanes<T> == 0 && aligned(r.dy, r.dw);
+    return wide ? run_sums<T, G, lanes<T>>(queue, r) : run_sums<T, G, 1>(queue, r);
+}
+
+template <class T> static int run_forward(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    int64_t rows = tensor_count(call_in(call, 0)), columns = call_in(call, 1)->dim[1];
+    const T *table = (const T *)call->in[1], *add = (const T *)call->in[2];
+    const int32_t *ids = (const int32_t *)call->in[0];
+    T *y = (T *)call->out[0];
+    bool wide = columns % lanes<T> == 0 && aligned(table, add, y);
+    int64_t packets = rows * columns / (wide ? lanes<T> : 1);
+    unsigned blocks = (unsigned)parts_of(packets, THREADS * 4);
+    if (packets == 0) return 0;
+    if (wide)
+        gather<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns);
+    else
+        gather<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns);
+    return launched();
+}
+
+} // namespace
+
+int cuda_embed(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return with_type(call_in(call, 1)->type,
+                     [&](auto t) { return run_forward<typename decltype(t)::type>(queue, call); });
+}
+
+int cuda_embed_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return with_types(call_in(call, 1)->type, call_out(call, 0)->type, [&](auto t, auto g) {
+        return run_backward<typename decltype(t)::type, typename decltype(g)::type>(queue, call);
+    });
+}
+
+size_t cuda_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    (void)op, (void)threads;
+    return (size_t)lay_out(tensor_count(desc[0]), desc[OP_MAX_IN]->dim[1]).bytes;
+}

@@ -1,0 +1,25 @@
+/* matmul_small.h - see matmul_small.cu. */
+#ifndef PLIM_DEVICE_CUDA_MATMUL_SMALL_H
+#define PLIM_DEVICE_CUDA_MATMUL_SMALL_H
+
+#include "device/cuda/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct small_product {
+    const void *a, *b, *c, *bias; /* c, bias: NULL when absent */
+    void *d;
+    int64_t m, n, k;
+    bool ta, tb;
+    enum dtype type, out_type;
+};
+
+int cuda_matmul_small(const struct cuda_queue *queue, const struct small_product *p);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,70 @@
+/* quant8.h - eight bits for a number of an optimizer's moment: blocks with one scale, codes spaced by decades.
+ *
+ * A block of QUANT8_BLOCK elements shares its largest magnitude, the scale; an element is value[code] * scale. The
+ * codes are "dynamic tree" maps (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2021), which spend
+ * half of them on the decade below 1 and half as many on each decade further down, seven in all:
+ *
+ *     decade d = 0..6 is (10^(d-7), 10^(d-6)]; it is cut into n equal parts and the middle of each is a value
+ *     signed map (first moment):     n = 2^d, both signs, and 0 and 1        127 + 1 + 127 + 1 = 256
+ *     unsigned map (second moment):  n = 2^(d+1), and 0 and 1                        254 + 2 = 256
+ *
+ * Values ascend with the code: signed code 127 is 0 and 255 is 1; unsigned code 0 is 0 and 255 is 1. Each value is the
+ * formula in fp64, rounded to fp32.
+ *
+ *     const struct quant8_map *map = quant8_signed();
+ *     float x = map->value[code] * scale;
+ *     uint8_t code = quant8_code(map, x * (1 / scale));      // the nearest; the one nearer to 0 on a tie
+ *
+ * The tables are made once, on first use, and are the same on every machine. Other devices copy value and middle.
+ */
+#ifndef PLIM_TENSOR_QUANT8_H
+#define PLIM_TENSOR_QUANT8_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    QUANT8_BLOCK = 256,
+    QUANT8_CODES = 256,
+    /* Cells of the look-up table: the upper 16 bits of a float from 2^-25 to 1. No cell has two midpoints in it. */
+    QUANT8_FIRST_CELL = 102 << 7,
+    QUANT8_LAST_CELL = 127 << 7,
+    QUANT8_CELLS = QUANT8_LAST_CELL - QUANT8_FIRST_CELL + 1,
+};
+
+struct quant8_map {
+    float value[QUANT8_CODES];  /* ascending */
+    float middle[QUANT8_CODES]; /* between value[i] and value[i + 1]; the last is infinity */
+    /* Of a magnitude's cell: how many midpoints above 0 lie below all of it. */
+    uint8_t below[QUANT8_CELLS];
+    int zero; /* code of 0 */
+};
+
+const struct quant8_map *quant8_signed(void);
+const struct quant8_map *quant8_unsigned(void);
+
+static inline int64_t quant8_blocks(int64_t elements) { return (elements + QUANT8_BLOCK - 1) / QUANT8_BLOCK; }
+
+/* The cell of |x|; everything below the first and above the last cell counts as in them. */
+static inline uint32_t quant8_cell(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits = (bits & 0x7fffffffu) >> 16;
+    if (bits < QUANT8_FIRST_CELL) bits = QUANT8_FIRST_CELL;
+    if (bits > QUANT8_LAST_CELL) bits = QUANT8_LAST_CELL;
+    return bits - QUANT8_FIRST_CELL;
+}
+
+/* The code whose value is nearest to x in [-1,1] (signed) or [0,1] (unsigned), nearer to 0 on a tie. */
+static inline uint8_t quant8_code(const struct quant8_map *map, float x)
+{
+    float size = x < 0 ? -x : x;
+    int k = map->below[quant8_cell(x)];
+    k += size > map->middle[map->zero + k];
+    if (x < 0) return (uint8_t)(k < map->zero ? map->zero - k : 0);
+    return (uint8_t)(map->zero + k);
+}
+
+#endif

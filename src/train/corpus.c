@@ -1,0 +1,176 @@
+/* corpus.c - see corpus.h. */
+#include "train/corpus.h"
+#include "train/evaluate.h"
+
+#include <malloc.h>
+#include <string.h>
+
+/* Evaluation shuffles nothing; its blocks only decouple it from its worker, and one of those does. */
+#define EVAL_BLOCK 256
+
+static bool is_text(const char *text) { return text && *text; }
+
+static void data_options(const struct corpus *c, const struct string_list *files, struct data_options *out)
+{
+    const struct job_data *d = &c->job->data;
+    bool pair = is_text(d->prompt_field) || is_text(d->response_field);
+    const char *prompt = pair ? d->prompt_field : d->source_field,
+               *response = pair ? d->response_field : d->target_field;
+    *out = (struct data_options){.paths = files->items,
+                                 .count = (int)files->count,
+                                 .time = c->job->max_length,
+                                 .format = (enum data_format)d->format,
+                                 .rows = (enum data_rows)d->rows,
+                                 .overlong = (enum data_overlong)d->overlong,
+                                 .packing = d->packing,
+                                 .field = is_text(d->field) ? d->field : NULL,
+                                 .prompt_field = is_text(prompt) ? prompt : NULL,
+                                 .response_field = is_text(response) ? response : NULL,
+                                 .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
+                                 .chat = c->chat,
+                                 .add_special = d->add_special,
+                                 .append_eos = d->append_eos,
+                                 .skip_bad = d->skip_bad,
+                                 .max_line = (size_t)d->max_line_bytes};
+}
+
+/* A window of an evaluation is one pass. */
+static int64_t eval_window(const struct job *job)
+{
+    int64_t most = EVAL_TOKENS / job->max_length;
+    if (job->training.eval_rows > most) most = job->training.eval_rows;
+    return most;
+}
+
+static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
+{
+    const struct job_data *d = &job->data;
+    *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
+                                   .in_order = evaluation,
+                                   .once = evaluation,
+                                   .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
+                                   .prefetch = (int)d->prefetch_factor,
+                                   .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
+                                   .shuffle_bytes = (size_t)d->shuffle_bytes,
+                                   .window_rows = evaluation ? eval_window(job) : job_rows(job),
+                                   .ranks = 1};
+}
+
+static enum plim_status at_key(const struct corpus *c, const char *key, enum plim_status status,
+                               struct plim_error *err)
+{
+    if (status == PLIM_OK || !err) return status;
+    if (strstr(err->text, key))
+        plim_error_prefix(err, "%s", c->job->name);
+    else
+        plim_error_prefix(err, "%s: key '%s'", c->job->name, key);
+    return status;
+}
+
+static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, const char *what,
+                                         struct plim_error *err)
+{
+    if (size <= c->job->spec.vocab_size) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s has a vocabulary of %lld, the model only %lld; set model.vocab_size or take the model's own "
+        "tokenizer",
+        what, (long long)size, (long long)c->job->spec.vocab_size);
+}
+
+static enum plim_status open_codec(struct corpus *c, struct plim_error *err)
+{
+    const struct job_data *d = &c->job->data;
+    enum plim_status status = codec_open(d->tokenizer, &c->codec, err);
+    if (status == PLIM_OK && c->codec.tokenizer)
+        status = check_vocabulary(c, c->codec.vocab_size, d->tokenizer, err);
+    return at_key(c, "data.tokenizer", status, err);
+}
+
+static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
+{
+    const struct job_data *d = &c->job->data;
+    const char *path = is_text(d->chat_template) ? d->chat_template : d->tokenizer;
+    if (!is_text(d->messages_field)) return PLIM_OK;
+    enum plim_status status =
+        !is_text(d->chat_template) && codec_is_bytes(d->tokenizer)
+            ? plim_fail(err, PLIM_BAD_INPUT,
+                        "conversations need the model's template; give its folder or file")
+            : chat_template_load(path, NULL, &c->chat, err);
+    return at_key(c, "data.chat_template", status, err);
+}
+
+static enum plim_status open_part(struct corpus *c, const char *key, const struct string_list *files,
+                                  bool evaluation, struct dataset **out, struct plim_error *err)
+{
+    struct data_options data;
+    struct loader_options loader;
+    data_options(c, files, &data);
+    enum plim_status status = dataset_open(&data, &c->codec, out, err);
+    if (status == PLIM_OK)
+        status = check_vocabulary(c, dataset_vocab_size(*out), dataset_inputs(*out)->file[0].path, err);
+    if (status != PLIM_OK) return at_key(c, key, status, err);
+    loader_options(c->job, evaluation, &loader);
+    c->bytes += (int64_t)loader_bytes(*out, &loader);
+    return PLIM_OK;
+}
+
+enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpus *out,
+                             struct plim_error *err)
+{
+    *out = (struct corpus){.job = job};
+    enum plim_status status = open_codec(out, err);
+    if (status == PLIM_OK) status = open_chat(out, err);
+    out->bytes = (int64_t)out->codec.bytes;
+    if (out->codec.tokenizer) malloc_trim(0); /* what parsing took is not what the tokenizer holds */
+    if (status == PLIM_OK && parts & CORPUS_TRAIN)
+        status = open_part(out, "data.train", &job->train, false, &out->train, err);
+    if (status == PLIM_OK && parts & CORPUS_VALIDATION && job->validation.count)
+        status = open_part(out, "data.validation", &job->validation, true, &out->validation, err);
+    if (status != PLIM_OK) corpus_close(out);
+    return status;
+}
+
+void corpus_close(struct corpus *c)
+{
+    dataset_close(c->train);
+    dataset_close(c->validation);
+    chat_template_free(c->chat);
+    codec_close(&c->codec);
+    *c = (struct corpus){0};
+}
+
+enum plim_status corpus_loader(const struct corpus *c, struct dataset *data, struct loader **out,
+                               struct plim_error *err)
+{
+    struct loader_options options;
+    loader_options(c->job, false, &options);
+    return loader_open(data, &options, out, err);
+}
+
+enum plim_status corpus_evaluator(const struct corpus *c, struct dataset *data, struct loader **out,
+                                  struct plim_error *err)
+{
+    struct loader_options options;
+    loader_options(c->job, true, &options);
+    return loader_open(data, &options, out, err);
+}
+
+int64_t corpus_rows(struct dataset *data, int64_t wanted)
+{
+    int64_t known = dataset_samples(data), rows = known > 0 ? known : INT64_MAX / 2;
+    return wanted > 0 && wanted < rows ? wanted : rows;
+}
+
+enum plim_status corpus_measure(const struct job *job, int64_t *bytes, struct plim_error *err)
+{
+    struct corpus c;
+    *bytes = 0;
+    enum plim_status status = corpus_open(job, CORPUS_TRAIN | CORPUS_VALIDATION, &c, NULL);
+    if (status != PLIM_OK)
+        status = corpus_open(job, 0, &c, err); /* files may come later, a tokenizer may not */
+    if (status != PLIM_OK) return status;
+    *bytes = c.bytes;
+    corpus_close(&c);
+    return PLIM_OK;
+}

@@ -1,0 +1,45 @@
+/* corpus.h - a job's data: tokenizer, chat template, files for training and evaluation, and what they cost.
+ *
+ *     struct corpus corpus;
+ *     corpus_open(&job, CORPUS_TRAIN | CORPUS_VALIDATION, &corpus, &err);
+ *     corpus_loader(&corpus, corpus.train, &loader, &err);
+ *     corpus_evaluator(&corpus, corpus.validation, &loader, &err);     // once, in order
+ *     corpus_close(&corpus);
+ *
+ * Errors name the configuration file and the key.
+ */
+#ifndef PLIM_TRAIN_CORPUS_H
+#define PLIM_TRAIN_CORPUS_H
+
+#include "data/loader.h"
+#include "job/job.h"
+
+enum corpus_part { CORPUS_TRAIN = 1, CORPUS_VALIDATION = 2 };
+
+struct corpus {
+    const struct job *job;
+    struct codec codec;
+    struct chat_template *chat;
+    struct dataset *train, *validation; /* NULL: not asked for, or not in the job */
+    int64_t bytes;                      /* host memory that codec and loaders will take, at most */
+};
+
+/* Opens files and loads the tokenizer; no data are read. Refuses a tokenizer or token files whose vocabulary is
+ * larger than the model's. */
+enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpus *out,
+                             struct plim_error *err);
+void corpus_close(struct corpus *corpus);
+
+/* Rows of rank 0 of 1, shuffled, for ever; or in order, once. */
+enum plim_status corpus_loader(const struct corpus *corpus, struct dataset *data, struct loader **out,
+                               struct plim_error *err);
+enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *data, struct loader **out,
+                                  struct plim_error *err);
+
+/* What an evaluation of `data` has, at most `wanted` rows; 0 wanted: all that is known, else a great many. */
+int64_t corpus_rows(struct dataset *data, int64_t wanted);
+
+/* The bytes of corpus_open without keeping anything: for a plan. Files that are not there yet cost nothing. */
+enum plim_status corpus_measure(const struct job *job, int64_t *bytes, struct plim_error *err);
+
+#endif

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# run-tests: serial, timeout=600
+"""The loader's memory is in the plan: what `plan` says is what `train` reserves, and the process never takes more.
+
+Points differ in how data are read: streams with workers and shuffle blocks, compressed streams, long lines, token
+files larger than what may stay mapped. The process's own peak is read from /proc while it runs; the bound on the
+loader is the most it may take, so the process may stay below it.
+"""
+import gzip
+import json
+import os
+import random
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+MIB = 1 << 20
+
+if plim.SANITIZED:
+    print("1..0 # SKIP resident memory means nothing under a sanitizer")
+    sys.exit(77)
+
+
+def write_lines(path, size, longest=200, opener=open):
+    random.seed(9)
+    words = plim.CORPUS.split()
+    done = 0
+    with opener(path, "wt") as f:
+        while done < size:
+            text = json.dumps({"text": " ".join(random.choices(words, k=random.randint(1, longest)))}) + "\n"
+            f.write(text)
+            done += len(text)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    write_lines(f"{folder}/a.jsonl", 24 * MIB)
+    write_lines(f"{folder}/b.jsonl.gz", 8 * MIB, opener=gzip.open)
+    write_lines(f"{folder}/long.jsonl", 8 * MIB, longest=200000)
+    plim.run("tokenize", f"{folder}/a.jsonl", "-o", f"{folder}/a.tok", "-q")
+    path = plim.job(folder, training__steps=60, training__batch_size=16, data__max_length=128)
+    points = [("JSON lines, 2 workers", "a.jsonl", []), ("no workers", "a.jsonl", ["data.workers=0"]),
+              ("5 workers, packed, large blocks", "a.jsonl", ["data.workers=5", "data.packing=true", "data.shuffle_bytes=16MiB", "data.shuffle_buffer=100000"]),
+              ("gzip", "b.jsonl.gz", ["data.max_line_bytes=1MiB"]), ("lines of a megabyte, split", "long.jsonl", ["data.overlong=split"]),
+              ("a token file", "a.tok", []), ("a token file, packed", "a.tok", ["data.packing=true", "data.rows=samples"])]
+    for name, data, sets in points:
+        args = ["--set", f"data.train={folder}/{data}"] + [x for s in sets for x in ("--set", s)]
+        plan, result = plim.plan(path, "--budget", "400MiB", *args)
+        if not plim.ok(plan and plan["fits"], f"{name}: plans {result.stderr.strip()}"): continue
+        events, peak, _, code, stderr = plim.run_watched("train", path, "--budget", "400MiB", "--no-checkpoint", *args)
+        end = events[-1] if events else {}
+        if not plim.ok(code == 0 and end.get("event") == "end", f"{name}: trains {stderr.strip()}"): continue
+        total = plan["peak_bytes"]["total"]
+        # The program itself differs by a few pages from run to run; the rest is the same number.
+        plim.ok(end["ledger_peak"] == end["planned_peak"] and abs(end["planned_peak"] - total) < MIB,
+                f"{name}: reserved {end['ledger_peak'] / MIB:.2f} MiB, planned {total / MIB:.2f} MiB")
+        plim.ok(peak <= max(1.01 * total, total + MIB),
+                f"{name}: RSS {peak / MIB:.2f} MiB, planned {total / MIB:.2f} MiB of which the loader {plan['by_class']['io'] / MIB:.2f} MiB")
+plim.done()

@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+# run-tests: serial, timeout=1800, not=asan, not=tsan
+"""Every op on the GPU against the double-precision reference (tests/op/test_ops.c).
+
+    OP_CASES                                    random cases per op, default 120
+    GPU_SANITIZER=memcheck|racecheck|initcheck  the same under compute-sanitizer, default 4 cases; any finding fails
+"""
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+plim.need_gpu()
+tool = os.environ.get("GPU_SANITIZER")
+program = [os.path.join(os.environ["BUILD_DIR"], "tests", "op", "test_ops")]
+if tool:
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(sanitizer):
+        print("compute-sanitizer is not installed")
+        sys.exit(77)
+    program = [sanitizer, "--tool", tool, "--error-exitcode", "9", *program]
+cases = os.environ.get("OP_CASES", "4" if tool else "120")
+sys.exit(subprocess.run(program, env={**os.environ, "OP_DEVICE": "cuda", "OP_CASES": cases}).returncode)

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+# run-tests: serial, timeout=900, not=asan, not=tsan
+"""Truth on the GPU: what was planned, what is booked and what the driver says the process takes are the same.
+
+At five budgets, from all there is down to almost the smallest plan: the driver's number, read from outside while it
+trains, and the program's own (memory.used) are within 1 % or 32 MiB of the planned bytes on the device, and never above
+the budget.
+"""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import gpu
+import plim
+
+MIB = gpu.MIB
+SHARES = [None, 1.0, 0.5, 0.2, 0.03]  # of the way from the smallest plan to the one without a budget
+STEPS = 60
+
+
+def check(path, budget, name):
+    limit = ["--budget", budget] if budget else []
+    planned, result = plim.plan(path, *limit)
+    if not plim.ok(planned and planned["fits"], f"{name}: plans {result.stderr.strip()}"): return
+    run = gpu.train(path, *limit, sample=True)
+    if run.code: return
+    # The context is measured by each process for itself; the arena is the plan's.
+    arena, overhead = run.of("plan")[0]["arena_bytes"], planned["peak_bytes"]["device"] - planned["arena_bytes"]
+    total, line = arena + overhead, run.of("plan")[0]["budget_bytes"]
+    near = max(0.01 * total, 32 * MIB)
+    own = [e["memory"]["used"] for e in run.of("step")]
+    booked = run.of("end")[0]["ledger_peak"]
+    knobs = run.of("plan")[0]["knobs"]
+    print(f"# {name}: {' '.join(f'{k}={v}' for k, v in knobs.items())}")
+    if not plim.ok(len(run.samples) > 0, f"{name}: the driver told what the process takes, {len(run.samples)} times"): return
+    for who, peak in (("driver", max(run.samples)), ("memory.used", max(own)), ("ledger", booked)):
+        plim.ok(abs(peak - total) <= near, f"{name}: {who} {peak / MIB:.0f} MiB, planned {total / MIB:.0f} MiB "
+                                           f"({(peak - total) / MIB:+.1f} MiB, {100 * (peak / total - 1):+.2f} %)")
+        plim.ok(peak <= line + MIB, f"{name}: {who} is not above the budget of {line / MIB:.0f} MiB")  # nvidia-smi counts in MiB
+
+
+plim.need_gpu()
+with tempfile.TemporaryDirectory() as folder:
+    path_ = plim.job(folder, **{**gpu.MIDDLE, "training__steps": STEPS, "data__max_length": 1024})
+    roomy, result_ = plim.plan(path_)
+    least = gpu.smallest(path_)
+    if plim.ok(roomy and least, f"the job plans {result_.stderr.strip()}"):
+        most = roomy["peak_bytes"]["device"]
+        print(f"# smallest plan {least / MIB:.0f} MiB, without a budget {most / MIB:.0f} MiB")
+        for share in SHARES:
+            bytes_ = None if share is None else int(least + max(share * (most - least), 40 * MIB))
+            check(path_, bytes_, "no budget" if share is None else f"budget {bytes_ / MIB:.0f} MiB")
+plim.done()

@@ -1,0 +1,223 @@
+/* fake_device.c - see fake_device.h. */
+#include "support/fake_device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static struct fake *fake_of(struct device *dev) { return (struct fake *)dev; }
+
+static void copy_now(struct fake *f, const struct fake_event *e)
+{
+    assert_true(e->host + e->bytes <= f->host_bytes);
+    memcpy(e->fetch ? e->near : f->host + e->host, e->fetch ? f->host + e->host : e->near, e->bytes);
+}
+
+static bool overlap(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
+{
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+/* Makes the copies that touch these bytes of the device, or of the host tier; the others go on waiting. */
+static void settle(struct fake *f, const void *near, size_t near_bytes, size_t host, size_t host_bytes)
+{
+    int left = 0;
+    for (int i = 0; i < f->npending; i++) {
+        const struct fake_event *e = &f->pending[i];
+        if (overlap((uintptr_t)e->near, e->bytes, (uintptr_t)near, near_bytes) ||
+            overlap(e->host, e->bytes, host, host_bytes))
+            copy_now(f, e);
+        else
+            f->pending[left++] = *e;
+    }
+    f->npending = left;
+}
+
+static void join(struct fake *f)
+{
+    for (int i = 0; i < f->npending; i++) copy_now(f, &f->pending[i]);
+    f->npending = 0;
+}
+
+static size_t work_bytes(const struct fake *f, const struct kernel_call *call)
+{
+    kernel_workspace *of = f->cpu->kernels[call->op->kind].workspace;
+    return of ? of(call->desc, call->op, f->device.facts.threads) : 0;
+}
+
+static void perform(struct fake *f, struct fake_event *e)
+{
+    if (!e->call.op) {
+        settle(f, e->near, e->bytes, e->host, e->bytes);
+        f->copies++;
+        if (f->npending == FAKE_PENDING) join(f);
+        if (f->timing == (e->fetch ? LATE_FETCHES : LATE_STORES))
+            f->pending[f->npending++] = *e;
+        else
+            copy_now(f, e);
+        return;
+    }
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (e->call.in[k]) settle(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)), 0, 0);
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (e->call.out[k]) settle(f, e->call.out[k], (size_t)tensor_bytes(call_out(&e->call, k)), 0, 0);
+    settle(f, e->call.work, work_bytes(f, &e->call), 0, 0);
+    f->cpu->ops->run(f->cpu, &e->call);
+    f->runs++;
+}
+
+static void take(struct fake *f, struct fake_event e)
+{
+    if (!f->recording) {
+        perform(f, &e);
+        return;
+    }
+    __typeof__(&f->recorded[0]) r = &f->recorded[f->nrecorded];
+    if (r->count == r->room) {
+        r->room = r->room ? 2 * r->room : 64;
+        r->events = realloc(r->events, (size_t)r->room * sizeof *r->events);
+        assert_non_null(r->events);
+    }
+    r->events[r->count++] = e;
+}
+
+static void fake_run(struct device *dev, struct kernel_call *call)
+{
+    take(fake_of(dev), (struct fake_event){.call = *call});
+}
+
+static void fake_fetch(struct device *dev, size_t host, void *to, size_t bytes)
+{
+    take(fake_of(dev), (struct fake_event){.fetch = true, .near = to, .host = host, .bytes = bytes});
+}
+
+static void fake_store(struct device *dev, const void *from, size_t host, size_t bytes)
+{
+    take(fake_of(dev), (struct fake_event){.near = (char *)(uintptr_t)from, .host = host, .bytes = bytes});
+}
+
+static void fake_tune(struct device *dev, struct kernel_call *call)
+{
+    struct fake *f = fake_of(dev);
+    assert_true(call->op->kind != OP_FETCH && call->op->kind != OP_STORE);
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (call->out[k]) memset(call->out[k], 0xff, (size_t)tensor_bytes(call_out(call, k)));
+    memset(call->work, 0xff, work_bytes(f, call));
+    f->tunes++;
+}
+
+static void fake_record_begin(struct device *dev)
+{
+    struct fake *f = fake_of(dev);
+    join(f);
+    assert_true(!f->recording && f->nrecorded < FAKE_RECORDINGS);
+    f->recorded[f->nrecorded].count = 0;
+    f->recording = true, f->begun++;
+}
+
+static int fake_record_end(struct device *dev)
+{
+    struct fake *f = fake_of(dev);
+    f->recording = false;
+    return f->cannot_record ? -1 : f->nrecorded++;
+}
+
+static void fake_replay(struct device *dev, int number)
+{
+    struct fake *f = fake_of(dev);
+    assert_true(number >= 0 && number < f->nrecorded);
+    for (int i = 0; i < f->recorded[number].count; i++) {
+        struct fake_event e = f->recorded[number].events[i];
+        perform(f, &e);
+    }
+    join(f);
+    f->replays++;
+}
+
+static void fake_forget(struct device *dev) { fake_of(dev)->nrecorded = 0, fake_of(dev)->forgets++; }
+
+static enum plim_status fake_sync(struct device *dev, struct plim_error *e)
+{
+    (void)e;
+    join(fake_of(dev));
+    return PLIM_OK;
+}
+
+static enum plim_status fake_commit(struct device *dev, size_t bytes, struct plim_error *e)
+{
+    join(fake_of(dev));
+    return fake_of(dev)->cpu->ops->commit(fake_of(dev)->cpu, bytes, e);
+}
+
+static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base(fake_of(dev)->cpu); }
+
+static enum plim_status fake_read(struct device *dev, size_t at, void *host, size_t bytes,
+                                  struct plim_error *e)
+{
+    return fake_of(dev)->cpu->ops->read(fake_of(dev)->cpu, at, host, bytes, e);
+}
+
+static enum plim_status fake_write(struct device *dev, size_t at, const void *host, size_t bytes,
+                                   struct plim_error *e)
+{
+    __atomic_add_fetch(&fake_of(dev)->writes, 1,
+                       __ATOMIC_RELAXED); /* fresh weights come from several threads */
+    return fake_of(dev)->cpu->ops->write(fake_of(dev)->cpu, at, host, bytes, e);
+}
+
+static enum plim_status fake_host_commit(struct device *dev, size_t bytes, struct plim_error *e)
+{
+    struct fake *f = fake_of(dev);
+    (void)e;
+    join(f);
+    char *grown = realloc(f->host, bytes + 1);
+    assert_non_null(grown);
+    if (bytes > f->host_bytes) memset(grown + f->host_bytes, 0, bytes - f->host_bytes);
+    f->host = grown, f->host_bytes = bytes;
+    return PLIM_OK;
+}
+
+static void *fake_host_base(struct device *dev) { return fake_of(dev)->host; }
+
+static void fake_close(struct device *dev)
+{
+    struct fake *f = fake_of(dev);
+    for (int i = 0; i < FAKE_RECORDINGS; i++) free(f->recorded[i].events);
+    free(f->host);
+    f->cpu->ops->close(f->cpu);
+    free(f);
+}
+
+static const struct device_ops fake_ops = {
+    .name = "fake",
+    .commit = fake_commit,
+    .base = fake_base,
+    .read = fake_read,
+    .write = fake_write,
+    .run = fake_run,
+    .tune = fake_tune,
+    .sync = fake_sync,
+    .record_begin = fake_record_begin,
+    .record_end = fake_record_end,
+    .replay = fake_replay,
+    .forget = fake_forget,
+    .host_commit = fake_host_commit,
+    .host_base = fake_host_base,
+    .fetch = fake_fetch,
+    .store = fake_store,
+    .close = fake_close,
+};
+
+struct fake *fake_open(enum fake_timing timing)
+{
+    struct fake *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    struct plim_error err;
+    if (device_cpu_open(2, &f->cpu, &err) != PLIM_OK) fail_msg("%s", err.text);
+    f->device = *f->cpu;
+    f->device.ops = &fake_ops, f->device.facts.is_host = false, f->timing = timing;
+    return f;
+}

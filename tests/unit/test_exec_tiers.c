@@ -1,0 +1,299 @@
+/* test_exec_tiers.c - what exec and the trainer do for a device with its own memory: copies to and from the host tier,
+ * recordings, staged rows, tuning, a re-plan between tiers. The device is a fake (support/fake_device.h) that is as
+ * late and as destructive as it may be; the losses must be the CPU's, bit for bit. */
+#include "support/fake_device.h"
+#include "support/job_rig.h"
+#include "train/trainer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { STEPS = 3, MICROS = 2, KEYS = 40 };
+
+static struct plim_error err;
+static char corpus[300] = "data.train=";
+
+struct run {
+    struct job job;
+    struct trainer *trainer;
+    double loss[STEPS];
+};
+
+static void hear(void *arg, const struct train_event *event)
+{
+    if (event->kind == TRAIN_STEP) ((struct run *)arg)->loss[event->step - 1] = event->loss;
+}
+
+/* Only the tiers are the planner's choice. `more` are keys, one space between two. */
+static enum plim_status run_open(struct run *run, struct device *device, const char *more, bool profile)
+{
+    const char *keys[KEYS] = {"model.architecture=llama",
+                              "model.vocab_size=256",
+                              "model.hidden_size=96",
+                              "model.intermediate_size=256",
+                              "model.num_layers=2",
+                              "model.num_attention_heads=4",
+                              "model.tie_word_embeddings=true",
+                              "data.max_length=48",
+                              "training.batch_size=4",
+                              "training.gradient_accumulation_steps=2",
+                              "training.micro_batch_size=4",
+                              "training.recompute=none",
+                              "training.loss_chunks=1",
+                              "training.steps=3",
+                              "training.optimizer_in_backward=false",
+                              "training.learning_rate=1e-2",
+                              "training.mixed_precision=bf16",
+                              "budget=256MiB",
+                              corpus};
+    char text[256];
+    int n = 0;
+    while (keys[n]) n++;
+    snprintf(text, sizeof text, "%s", more);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) keys[n++] = word;
+    memset(run, 0, sizeof *run);
+    rig_job(&run->job, keys);
+    run->job.name = "test";
+    struct train_options options = {.listener = {hear, run}, .profile = profile};
+    return trainer_open(&run->job, device, &options, &run->trainer, &err);
+}
+
+static void must(enum plim_status status)
+{
+    if (status != PLIM_OK) fail_msg("%s", err.text);
+}
+
+static void run_close(struct run *run, struct device *device)
+{
+    trainer_close(run->trainer);
+    job_release(&run->job);
+    device->ops->close(device);
+}
+
+/* Trains on the device and closes it. */
+static void run_all(struct run *run, struct device *device, const char *more)
+{
+    must(run_open(run, device, more, false));
+    must(trainer_run(run->trainer, &err));
+    run_close(run, device);
+}
+
+static void on_the_cpu(struct run *run, const char *more)
+{
+    struct device *cpu;
+    must(device_cpu_open(2, &cpu, &err));
+    run_all(run, cpu, more);
+    assert_true(run->loss[STEPS - 1] < run->loss[0]);
+}
+
+static bool same(const struct run *a, const struct run *b)
+{
+    return !memcmp(a->loss, b->loss, sizeof a->loss);
+}
+
+/* --- tests ------------------------------------------------------------------------------------------------ */
+
+static void test_tiers_give_the_same_bits(void **state)
+{
+    (void)state;
+    /* One layer below a large tied head: its gradient is fetched again when it has hardly been stored. */
+    static const char *const optimizers[] = {
+        "training.optimizer=adamw", "training.optimizer=adamw8bit",
+        "training.optimizer=sgd training.max_grad_norm=0.5",
+        "training.mixed_precision=fp32 model.num_layers=1 model.vocab_size=2048"};
+    static const char *const tiers[] = {"training.state_tier=host",
+                                        "training.state_tier=host training.grad_tier=host",
+                                        "training.grad_tier=host"};
+    for (int o = 0; o < 4; o++) {
+        struct run cpu, run;
+        on_the_cpu(&cpu, optimizers[o]);
+        for (int k = 0; k < 3 * FAKE_TIMINGS; k++) {
+            char keys[256];
+            struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
+            snprintf(keys, sizeof keys, "%s %s", optimizers[o], tiers[k / FAKE_TIMINGS]);
+            must(run_open(&run, &f->device, keys, false));
+            assert_int_equal(f->host_bytes, run.trainer->plan.layout.far_bytes[TIER_HOST]);
+            must(trainer_run(run.trainer, &err));
+            assert_true(f->copies > 0 && f->npending == 0);
+            run_close(&run, &f->device);
+            if (!same(&cpu, &run))
+                fail_msg("%s, copies %d: other losses than on the CPU", keys, k % FAKE_TIMINGS);
+        }
+    }
+}
+
+static void test_the_cpu_has_no_host_tier(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct run run;
+    must(device_cpu_open(1, &cpu, &err));
+    assert_int_equal(run_open(&run, cpu, "training.state_tier=host", false), PLIM_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "tier host"));
+    job_release(&run.job);
+    cpu->ops->close(cpu);
+}
+
+/* The first micro-batch, the others and the update are recorded once each; every step replays them. */
+static void test_recorded_once(void **state)
+{
+    (void)state;
+    struct run cpu, run;
+    struct fake *f = fake_open(PROMPT);
+    on_the_cpu(&cpu, "");
+    must(run_open(&run, &f->device, "", false));
+    assert_int_equal(f->forgets, 1);
+    assert_int_equal(f->begun, 0);
+    must(trainer_run(run.trainer, &err));
+    assert_int_equal(f->begun, 3);
+    assert_int_equal(f->replays, STEPS * (MICROS + 1));
+    assert_int_equal(f->runs, STEPS * (MICROS * run.trainer->plan.tape.loop_end +
+                                       (run.trainer->plan.tape.nops - run.trainer->plan.tape.loop_end)));
+    must(exec_tune(&run.trainer->exec, &err));
+    assert_int_equal(f->forgets, 2);
+    assert_int_equal(run.trainer->exec.nrecordings, 0);
+    run_close(&run, &f->device);
+    assert_true(same(&cpu, &run));
+}
+
+/* A profile times op by op; a device may find that it cannot record. Both compute without recordings. */
+static void test_not_recorded(void **state)
+{
+    (void)state;
+    struct run cpu, run;
+    on_the_cpu(&cpu, "");
+    for (int profile = 0; profile < 2; profile++) {
+        struct fake *f = fake_open(LATE_FETCHES);
+        f->cannot_record = !profile;
+        must(run_open(&run, &f->device, "training.state_tier=host", profile));
+        must(trainer_run(run.trainer, &err));
+        assert_int_equal(f->begun, profile ? 0 : 1);
+        assert_int_equal(f->replays, 0);
+        if (profile) assert_true(run.trainer->op_seconds[OP_LINEAR] > 0);
+        run_close(&run, &f->device);
+        assert_true(same(&cpu, &run));
+    }
+}
+
+static void test_rows_are_staged(void **state)
+{
+    (void)state;
+    struct run run;
+    struct fake *f = fake_open(PROMPT);
+    must(run_open(&run, &f->device, "", false));
+    struct feed *feed = &run.trainer->feed;
+    int64_t bytes = tensor_bytes(&run.trainer->plan.tape.tensors[feed->tensor[1]]), count = bytes / 4;
+    int32_t *seen = malloc((size_t)bytes);
+    assert_non_null(seen);
+    assert_non_null(feed->staged);
+    assert_null(exec_host(&run.trainer->exec, feed->tensor[0]));
+    for (int64_t i = 0; i < count; i++) feed->ids[i] = 7, feed->targets[i] = (int32_t)i, feed->pos[i] = 3;
+    int before = f->writes;
+    must(feed_send(feed, &err));
+    assert_int_equal(f->writes, before + 3);
+    must(exec_read(&run.trainer->exec, feed->tensor[1], seen, 0, bytes, &err));
+    assert_memory_equal(seen, feed->targets, (size_t)bytes);
+    free(seen);
+    run_close(&run, &f->device);
+
+    struct device *cpu;
+    must(device_cpu_open(1, &cpu, &err));
+    must(run_open(&run, cpu, "", false));
+    feed = &run.trainer->feed;
+    assert_null(feed->staged);
+    assert_ptr_equal(feed->ids, exec_host(&run.trainer->exec, feed->tensor[0]));
+    must(feed_send(feed, &err));
+    run_close(&run, cpu);
+}
+
+static bool writes_kept(const struct tape *tape, const struct op *op)
+{
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (op->out[k] >= 0 && tape->tensors[tape_root(tape, op->out[k])].flags & TENSOR_KEPT) return true;
+    return false;
+}
+
+/* Every op that computes and writes nothing of value, as the first micro-batch runs it and as the others do. */
+static void test_tuned(void **state)
+{
+    (void)state;
+    struct run run;
+    struct fake *f = fake_open(PROMPT);
+    must(run_open(&run, &f->device, "training.state_tier=host", false));
+    const struct tape *tape = &run.trainer->plan.tape;
+    int want = 0, left_out = 0;
+    for (int i = 0; i < tape->nops; i++) {
+        bool moves = tape->ops[i].kind == OP_FETCH || tape->ops[i].kind == OP_STORE;
+        if (moves || writes_kept(tape, &tape->ops[i]))
+            left_out++;
+        else
+            want += 2;
+    }
+    assert_int_equal(f->tunes, want);
+    assert_true(left_out > 0);
+    run_close(&run, &f->device);
+}
+
+/* The budget falls below the state and rises again: state goes to the host tier and comes back. */
+static void test_replan_between_tiers(void **state)
+{
+    (void)state;
+    struct run cpu, run;
+    struct fake *f = fake_open(LATE_STORES);
+    on_the_cpu(&cpu, "");
+    must(run_open(&run, &f->device, "", false));
+    struct trainer *t = run.trainer;
+    int64_t roomy = t->request.budget, arena = t->plan.layout.arena_bytes;
+    for (int step = 0; step < STEPS; step++) {
+        struct train_event event = {0};
+        bool finished;
+        int64_t budget = step == 1 ? arena * 9 / 10 : roomy;
+        if (step) must(trainer_replan(t, budget, &err));
+        assert_int_equal(t->plan.knobs.state_tier, step == 1 ? TIER_HOST : TIER_DEVICE);
+        assert_int_equal(f->host_bytes, t->plan.layout.far_bytes[TIER_HOST]);
+        must(trainer_step(t, &event, &finished, &err));
+        run.loss[step] = event.loss;
+        assert_true(ledger_current(f->device.ledger) <= (uint64_t)budget);
+    }
+    assert_int_equal(f->forgets, 3);
+    run_close(&run, &f->device);
+    assert_true(same(&cpu, &run));
+}
+
+static int make_corpus(void **state)
+{
+    (void)state;
+    const char *tmp = getenv("TMPDIR");
+    size_t key = strlen(corpus);
+    snprintf(corpus + key, sizeof corpus - key, "%s/tiers-XXXXXX", tmp ? tmp : "/tmp");
+    int fd = mkstemp(corpus + key);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    for (int i = 0; file && i < 400; i++) fprintf(file, "the %d ships of line %d\n", i % 7, i % 11);
+    return file && !fclose(file) ? 0 : -1;
+}
+
+static int drop_corpus(void **state)
+{
+    (void)state;
+    return unlink(strchr(corpus, '=') + 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiers_give_the_same_bits),
+        cmocka_unit_test(test_the_cpu_has_no_host_tier),
+        cmocka_unit_test(test_recorded_once),
+        cmocka_unit_test(test_not_recorded),
+        cmocka_unit_test(test_rows_are_staged),
+        cmocka_unit_test(test_tuned),
+        cmocka_unit_test(test_replan_between_tiers),
+    };
+    return cmocka_run_group_tests(tests, make_corpus, drop_corpus);
+}
