@@ -4,7 +4,7 @@
 #
 #   PLIMSOLL_CUDA=AUTO|ON|OFF   PLIMSOLL_CUDA_TARGETS="-gencode=... ..."
 
-set(PLIMSOLL_CUDA OFF CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (when nvcc is found)")
+set(PLIMSOLL_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (when nvcc is found)")
 set(PLIMSOLL_CUDA_TARGETS
   "-gencode=arch=compute_80,code=[sm_80,compute_80];-gencode=arch=compute_90a,code=sm_90a"
   CACHE STRING "What nvcc makes code for; cards between these run the portable form")

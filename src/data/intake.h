@@ -53,6 +53,7 @@ struct intake_record {
 
 struct intake_slot {
     struct intake_place place, next; /* of its first byte; after its last */
+    size_t bytes;                    /* of the data it holds, decompressed */
     bool file_end, epoch_end;        /* the last slot of its file; of the last file */
     struct intake_record *records;
     size_t count;

@@ -204,7 +204,7 @@ enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *s
     r->carry_len = w->len - cut;
     if (!ensure(&r->carry, &r->carry_cap, r->carry_len)) return no_memory(err);
     memcpy(r->carry, w->raw + cut, r->carry_len);
-    w->len = cut;
+    w->len = slot->bytes = cut;
     r->at.offset += cut;
     r->at.line += count_lines(w->raw, cut);
     if (eof) close_file(r, slot);

@@ -128,8 +128,7 @@ static enum plim_status run(struct work *w, struct plim_error *err)
         if (status == PLIM_OK && slot->failed != PLIM_OK)
             status = plim_fail(err, slot->failed, "%s", slot->failure.text);
         w->at = slot->next;
-        if (slot->next.offset > slot->place.offset && slot->next.visit == slot->place.visit)
-            w->result->input_bytes += slot->next.offset - slot->place.offset;
+        w->result->input_bytes += slot->bytes;
         intake_give_back(intake, slot);
         if (status == PLIM_OK) hear(w, false);
         bool stop = w->options->stop && *w->options->stop;

@@ -160,8 +160,8 @@ static int by_offset(const void *a, const void *b)
 /* Invariant 3 over the tensors this file added. */
 static enum plim_status check_tiling(const struct file_reader *f, size_t first)
 {
-    struct safetensor *t = f->set->tensors + first;
     size_t n = f->set->count - first;
+    struct safetensor *t = n ? f->set->tensors + first : NULL; /* an empty set has no array */
     uint64_t at = f->data_begin;
     if (n) qsort(t, n, sizeof *t, by_offset);
     for (size_t i = 0; i < n; i++) {

@@ -11,9 +11,9 @@ static bool needs_global_norm(const struct job *job)
 #define OFFLOAD_SLICE  (4 << 20)
 #define OFFLOAD_SLICES 512
 
-/* Copies between a GPU and the host run beside computing: three slices of an update in flight, gradients asked for
+/* Copies between a GPU and the host run beside computing: four slices of an update in flight, gradients asked for
  * three ops ahead. */
-static const struct spread_options host_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 1};
+static const struct spread_options host_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 2};
 
 static int64_t offload_slice(const struct job *job)
 {
@@ -29,7 +29,7 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
     struct model_shape shape = {.batch = knobs->micro_batch,
                                 .time = job->max_length,
                                 .head = HEAD_LOSS,
-                                .whole_rows = true,
+                                .whole_rows = !job->data.packing,
                                 .repeatable = t->deterministic};
     struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,

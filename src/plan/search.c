@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define MAX_DIVISORS 6720 /* no number up to 10^12 has more */
@@ -203,6 +204,19 @@ static enum plim_status search_placement(struct search *s, int state_tier, int s
     return status;
 }
 
+/* A little less on the lower tier, as long as it pays. */
+static enum plim_status refine_share(struct search *s, int state_tier, int grad_tier)
+{
+    enum plim_status status = PLIM_OK;
+    double best = INFINITY;
+    int from = s->best.state_share - 1, to = s->best.state_share - OFFLOAD_SHARES / 4;
+    for (int share = from; share > to && status == PLIM_OK && s->best_seconds < best; share--) {
+        best = s->best_seconds;
+        status = search_placement(s, state_tier, share, grad_tier);
+    }
+    return status;
+}
+
 /* State on a lower tier: a part of it costs less traffic, all of it leaves more room; a quarter at a time. Who pins the
  * tier means all of it. */
 static enum plim_status search_shares(struct search *s, int state_tier, int grad_tier)
@@ -226,7 +240,7 @@ static enum plim_status search_shares(struct search *s, int state_tier, int grad
         /* The first that fits travels least. One more is worth a look when that one recomputes whole layers. */
         if (before || (s->found && s->best.full_layers == 0 && s->best.recompute != RECOMPUTE_FULL)) break;
     }
-    return status;
+    return s->found && !all && status == PLIM_OK ? refine_share(s, state_tier, grad_tier) : status;
 }
 
 static enum plim_status list_divisors(struct search *s)

@@ -33,6 +33,7 @@ with tempfile.TemporaryDirectory() as folder:
             for tiers in TIERS:
                 far = gpu.train(path, *gpu.sets(f"{optimizer} {tiers}"))
                 gpu.same(near.losses(), far.losses(), f"{name}, {optimizer}, {tiers}")
+                if "state_tier=device" in tiers: continue  # a gradient is whole on the device while it is made
                 arenas = [r.of("plan")[0]["arena_bytes"] if r.of("plan") else 0 for r in (near, far)]
                 plim.ok(arenas[1] < arenas[0], f"{name}, {optimizer}, {tiers}: arena {arenas[0] / gpu.MIB:.0f} -> {arenas[1] / gpu.MIB:.0f} MiB")
 plim.done()

@@ -44,12 +44,12 @@ def check(path, name, limit):
     roomy, result = plim.plan(path)
     least = gpu.smallest(path)
     if not plim.ok(roomy and least, f"{name}: plans {result.stderr.strip()}"): return
-    full = roomy["peak_bytes"]["device"] + 64 * MIB
+    full = roomy["peak_bytes"]["total"] + 64 * MIB
     low = int(least + max(0.25 * (full - least), 64 * MIB))
     calm = gpu.train(path, "--budget", full)
     with gpu.Neighbour() as neighbour:
         if not plim.ok("free" in neighbour.ready, f"{name}: the neighbour is on the card {neighbour.ready}"): return
-        neighbour.leave(full + 256 * MIB)
+        neighbour.leave(full + 64 * MIB)
         borrower = Borrower(neighbour)
         moved = gpu.train(path, "--budget", full, "--budget-at", f"{DOWN}={low}", "--budget-at", f"{UP}={full}", on_event=borrower)
     replans = moved.of("replan")

@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as folder, gpu.Neighbour() as neighbour:
     plim.ok(planned and planned["fits"], f"plans {result.stderr.strip()}")
     plim.ok("free" in neighbour.ready, f"the neighbour is on the card {neighbour.ready}")
     if planned and "free" in neighbour.ready:
-        total = planned["peak_bytes"]["device"]
+        total = planned["peak_bytes"]["total"]
         limit = ["--budget", total + 512 * MIB]
         calm = gpu.train(path, *limit)
         full = neighbour.leave(total + MARGIN)

@@ -16,7 +16,7 @@ import plim
 
 MIB = gpu.MIB
 SHARES = [None, 1.0, 0.5, 0.2, 0.03]  # of the way from the smallest plan to the one without a budget
-STEPS = 60
+STEPS = 200
 
 
 def check(path, budget, name):
@@ -25,16 +25,15 @@ def check(path, budget, name):
     if not plim.ok(planned and planned["fits"], f"{name}: plans {result.stderr.strip()}"): return
     run = gpu.train(path, *limit, sample=True)
     if run.code: return
-    # The context is measured by each process for itself; the arena is the plan's.
-    arena, overhead = run.of("plan")[0]["arena_bytes"], planned["peak_bytes"]["device"] - planned["arena_bytes"]
-    total, line = arena + overhead, run.of("plan")[0]["budget_bytes"]
+    plan, end = run.of("plan")[0], run.of("end")[0]
+    total, line, knobs = plan["planned_total"], plan["budget_bytes"], plan["knobs"]
     near = max(0.01 * total, 32 * MIB)
     own = [e["memory"]["used"] for e in run.of("step")]
-    booked = run.of("end")[0]["ledger_peak"]
-    knobs = run.of("plan")[0]["knobs"]
+    before = planned["peak_bytes"]["total"]  # another process: its context may be a little larger or smaller
     print(f"# {name}: {' '.join(f'{k}={v}' for k, v in knobs.items())}")
     if not plim.ok(len(run.samples) > 0, f"{name}: the driver told what the process takes, {len(run.samples)} times"): return
-    for who, peak in (("driver", max(run.samples)), ("memory.used", max(own)), ("ledger", booked)):
+    plim.ok(end["ledger_peak"] == end["planned_peak"] == total, f"{name}: booked {end['ledger_peak']} = planned {total}")
+    for who, peak in (("driver", max(run.samples)), ("memory.used", max(own)), ("plimsoll plan", before)):
         plim.ok(abs(peak - total) <= near, f"{name}: {who} {peak / MIB:.0f} MiB, planned {total / MIB:.0f} MiB "
                                            f"({(peak - total) / MIB:+.1f} MiB, {100 * (peak / total - 1):+.2f} %)")
         plim.ok(peak <= line + MIB, f"{name}: {who} is not above the budget of {line / MIB:.0f} MiB")  # nvidia-smi counts in MiB
@@ -46,7 +45,7 @@ with tempfile.TemporaryDirectory() as folder:
     roomy, result_ = plim.plan(path_)
     least = gpu.smallest(path_)
     if plim.ok(roomy and least, f"the job plans {result_.stderr.strip()}"):
-        most = roomy["peak_bytes"]["device"]
+        most = roomy["peak_bytes"]["total"]
         print(f"# smallest plan {least / MIB:.0f} MiB, without a budget {most / MIB:.0f} MiB")
         for share in SHARES:
             bytes_ = None if share is None else int(least + max(share * (most - least), 40 * MIB))

@@ -19,7 +19,7 @@ CARD = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
 # 110 million parameters; what may change the order of a sum is pinned.
 MIDDLE = dict(model__vocab_size=32000, model__hidden_size=768, model__intermediate_size=2048, model__num_layers=12,
               model__num_attention_heads=12, model__num_key_value_heads=4, data__max_length=512,
-              training__batch_size=8, training__gradient_accumulation_steps=2, training__learning_rate=1e-4,
+              training__batch_size=8, training__gradient_accumulation_steps=2, training__learning_rate=2e-5,
               training__mixed_precision="bf16", training__device="cuda")
 PINNED = dict(training__micro_batch_size=8, training__loss_chunks=4, training__deterministic="true")
 

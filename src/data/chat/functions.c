@@ -75,7 +75,7 @@ static bool fn_range(struct chat_eval *ev, struct chat_call *call, struct chat_v
     if (count > RANGE_MAX) return eval_raise(ev, "range: more than %d numbers", RANGE_MAX);
     struct chat_value *item = eval_alloc(ev, (size_t)count * sizeof *item);
     if (!item || !eval_charge(ev, (size_t)count)) return false;
-    for (int64_t i = 0; i < count; i++) item[i] = chat_int(at[0] + i * at[2]);
+    for (int64_t i = 0; i < count; i++) item[i] = chat_int((int64_t)((__int128)at[0] + (__int128)i * at[2]));
     return eval_list(ev, CHAT_VIEW, item, (size_t)count, out);
 }
 

@@ -72,7 +72,7 @@ static inline void word_cache_put(struct word_cache *cache, uint64_t hash, const
     if (len > WORD_KEY_MOST || count > WORD_IDS_MOST) return;
     struct word_entry *entry = word_cache_pair(cache, hash);
     entry[1] = entry[0];
-    memcpy(entry->id, ids, count * sizeof *ids);
+    if (count) memcpy(entry->id, ids, count * sizeof *ids);
     memcpy(entry->key, word, len);
     entry->tag = (uint32_t)(hash >> 32), entry->len = (uint8_t)len, entry->count = (uint8_t)count;
 }

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""training.device: what is no device, what is not here, and falling back to the CPU. Runs with and without a GPU."""
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def gpu_here():
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return listed.returncode == 0 and "GPU" in listed.stdout and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+
+
+def ask(command, device, env=None):
+    more = ["--no-checkpoint"] if command == "train" else []
+    return plim.run(command, path, "-q", "--json", "--set", f"training.device={device}", *more, env=env)
+
+
+def refused(result, words, text):
+    """Exit 2 and one line that has all these words."""
+    plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and result.stderr.startswith(f"plimsoll: {path}: ")
+            and all(word in result.stderr for word in words) and not result.stdout, f"{text}: {result.stderr.strip()}")
+
+
+built, here = plim.has_cuda(), gpu_here()
+print(f"# CUDA {'is' if built else 'is not'} in the program; there is {'a' if here else 'no'} GPU")
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__steps=2)
+    for name in ("tpu", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999", "cpu:0", ""):
+        refused(ask("plan", name), ["'training.device'", f"'{name}'", "cpu, cuda or cuda:1"], f"'{name}' is no device")
+    refused(ask("train", "tpu"), ["'training.device'"], "train says the same")
+
+    why = ["NVIDIA", "training.device: cpu"] if built else ["without CUDA", "nvcc", "training.device: cpu"]
+    for command in ("plan", "train"):
+        refused(ask(command, "cuda", HIDDEN), why, f"{command} on a GPU that is hidden or not there")
+    first = ask("plan", "cuda")
+    usable = built and here and first.returncode == 0
+    if built and here and not usable:
+        refused(first, ["training.device: cpu"], "a GPU this program cannot use")
+    elif usable:
+        refused(ask("train", "cuda:99"), ["no GPU 99", "this machine has"], "the hundredth GPU")
+    else:
+        refused(ask("train", "cuda:99"), why, "the hundredth GPU of none")
+
+    cpu = plim.losses(ask("train", "cpu").stdout)
+    fallen = ask("train", "auto", HIDDEN)
+    plim.ok(fallen.returncode == 0 and plim.losses(fallen.stdout) == cpu and len(cpu) == 2 and not fallen.stderr,
+            f"auto falls back to the CPU without a word {fallen.stderr.strip()}")
+    auto = ask("train", "auto")
+    plim.ok(auto.returncode == 0 and len(plim.losses(auto.stdout)) == 2, f"auto trains on what there is {auto.stderr.strip()}")
+    named = [plim.plan(path, "--set", f"training.device={name}")[0] for name in ("auto", "cuda" if usable else "cpu")]
+    plim.ok(all(named) and named[0]["device"] == named[1]["device"], f"auto is {named[0] and named[0]['device']}")
+plim.done()
