@@ -68,7 +68,7 @@ static const struct {
     {"mpi", "several ranks", false},
     {"nccl", "collectives between GPUs", false},
     {"http", "server", false},
-    {"tokenizers", "tokenizers other than bytes", false},
+    {"tokenizers", "tokenizer.json of Hugging Face, chat templates", true},
 };
 enum { FEATURES = sizeof features / sizeof features[0] };
 

@@ -21,6 +21,13 @@ static int64_t offload_slice(const struct job *job)
     return share > OFFLOAD_SLICE ? share : OFFLOAD_SLICE;
 }
 
+static enum plim_status finish(struct tape *tape, const struct job *job, bool copies_beside,
+                               struct plim_error *err)
+{
+    for (int i = 0; i < tape->nops; i++) tape->ops[i].attr.repeatable = job->training.deterministic;
+    return copies_beside ? pass_spread(tape, &host_spread, err) : PLIM_OK;
+}
+
 static enum plim_status run_passes(const struct job *job, const struct knobs *knobs, struct tape *tape,
                                    struct plim_error *err)
 {
@@ -29,8 +36,7 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
     struct model_shape shape = {.batch = knobs->micro_batch,
                                 .time = job->max_length,
                                 .head = HEAD_LOSS,
-                                .whole_rows = !job->data.packing,
-                                .repeatable = t->deterministic};
+                                .whole_rows = !job->data.packing};
     struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
                                     .beta1 = (float)job_beta1(job),
@@ -53,8 +59,8 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
     if (t->grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
-    if ((status = pass_offload(tape, &offload, err)) != PLIM_OK || !beside) return status;
-    return pass_spread(tape, &host_spread, err);
+    if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
+    return finish(tape, job, beside, err);
 }
 
 enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)

@@ -175,7 +175,6 @@ int build_attention(struct builder *b, struct build_qkv qkv)
     op.attr = head_attributes(spec);
     op.attr.cached = cached;
     op.attr.whole_rows = b->shape->whole_rows && !cached;
-    op.attr.repeatable = b->shape->repeatable;
     op.attr.window = (int)model_layer_window(spec, b->layer);
     op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
     op.in[0] = qkv.q, op.in[1] = qkv.k, op.in[2] = qkv.v, op.in[3] = b->pos;

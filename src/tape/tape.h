@@ -87,7 +87,7 @@ struct op_attr {
     int window;      /* sliding window, 0: none */
     bool cached;     /* attention over a KV cache */
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
-    bool repeatable; /* attention: the same bits on every run, whatever that costs */
+    bool repeatable; /* the same bits on every run, whatever that costs; any op */
     bool inverse;    /* rope: rotate back */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */

@@ -106,7 +106,7 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
         status = t->far ? far_reserve(t->far, far_bytes, err)
                         : far_open(t->job->output_dir, far_bytes, &t->far, err);
     int64_t host = t->plan.layout.far_bytes[TIER_HOST], next_host = next->layout.far_bytes[TIER_HOST];
-    if (status == PLIM_OK && next_host > host) status = dev->ops->host_commit(dev, (size_t)next_host, err);
+    if (status == PLIM_OK && next_host > host) status = trainer_commit_host(t, next_host, err);
     if (status == PLIM_OK && next->layout.arena_bytes > t->plan.layout.arena_bytes)
         status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
     if (status == PLIM_OK) {
@@ -116,7 +116,7 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     if (status == PLIM_OK) status = move_kept(&m, err);
     if (status == PLIM_OK && next->layout.arena_bytes < t->plan.layout.arena_bytes)
         status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
-    if (status == PLIM_OK && next_host < host) status = dev->ops->host_commit(dev, (size_t)next_host, err);
+    if (status == PLIM_OK && next_host < host) status = trainer_commit_host(t, next_host, err);
     *moved = m.moved;
     free(m.piece);
     return status;

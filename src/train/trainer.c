@@ -91,6 +91,17 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     return status == PLIM_OK ? weights_write_constants(&t->exec, &t->job->spec, err) : status;
 }
 
+enum plim_status trainer_commit_host(struct trainer *t, int64_t bytes, struct plim_error *err)
+{
+    const struct device_ops *ops = t->device->ops;
+    if (ops->host_commit) return ops->host_commit(t->device, (size_t)bytes, err);
+    if (bytes == 0) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: device %s has no tier host below it; write disk for training.state_tier and grad_tier",
+        t->job->name, ops->name);
+}
+
 static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
 {
     ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
@@ -102,8 +113,7 @@ static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
     t->reserved_overhead = overhead;
     if (t->plan.layout.far_bytes[TIER_DISK])
         status = far_open(t->job->output_dir, (uint64_t)t->plan.layout.far_bytes[TIER_DISK], &t->far, err);
-    if (status == PLIM_OK && t->plan.layout.far_bytes[TIER_HOST])
-        status = t->device->ops->host_commit(t->device, (size_t)t->plan.layout.far_bytes[TIER_HOST], err);
+    if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);
     if (status == PLIM_OK)
         status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     t->planned_peak = t->plan.total;

@@ -137,6 +137,9 @@ void trainer_tell(struct trainer *trainer, struct train_event *event);
 /* Find the host's tensors in the present tape and write its constants (after a plan or a re-plan). */
 enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
 
+/* Size of the device's host tier; PLIM_UNSUPPORTED when it has none and bytes are asked for. */
+enum plim_status trainer_commit_host(struct trainer *trainer, int64_t bytes, struct plim_error *err);
+
 /* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
 int64_t trainer_overhead(void);
 

@@ -91,13 +91,13 @@ def size_test(path):
 
 
 def loss_test(path):
-    """After 200 steps 8-bit moments are within a hundredth of fp32's, the narrow types within three."""
+    """After 200 steps 8-bit moments are at most a hundredth worse than fp32's, the narrow types within three."""
     def last(*way):
         losses, why = train(path, "long", "--steps", 200, "--no-checkpoint", *sets(*way))
         return sum(losses[s] for s in range(191, 201)) / 10 if len(losses) == 200 else print("#", why) or 99
     fp32, bf16 = last(), last(BF16)
     eight, light = last("training.optimizer=adamw8bit"), last(*LIGHT)
-    plim.ok(abs(eight / fp32 - 1) < 0.01, f"adamw8bit {eight:.4f}, adamw {fp32:.4f}")
+    plim.ok(eight < 1.01 * fp32, f"adamw8bit {eight:.4f} is not more than 1 % above adamw's {fp32:.4f}")
     plim.ok(abs(light / bf16 - 1) < 0.03, f"bf16 without master, moments and gradients in bf16 {light:.4f}, with fp32 ones {bf16:.4f}")
 
 

@@ -160,8 +160,8 @@ enum plim_status cuda_calibrate(struct device *dev, struct plim_error *err)
         else
             measure(dev, &now), speed = now;
         status = dev->ops->sync(dev, err);
-    } else if (status == PLIM_NO_MEMORY && !known) {
-        speed = modest;
+    } else if (status == PLIM_NO_MEMORY) {
+        if (!known) speed = modest;
         known = true; /* not worth remembering */
         status = PLIM_OK;
     }

@@ -10,7 +10,7 @@
 enum { COPIES = 32 }; /* under way at a time; more than a pipeline of slices has */
 
 struct copy {
-    const char *at; /* on the device */
+    const char *device, *host;
     size_t bytes;
     int event;
 };
@@ -38,17 +38,21 @@ static void forget(struct cuda_transfer *tr, int index)
     tr->copies[index] = tr->copies[--tr->count];
 }
 
-static bool overlaps(const struct copy *c, const char *at, size_t bytes)
+static bool overlaps(const char *at, size_t n, const char *other, size_t m)
 {
-    return c->at < at + bytes && at < c->at + c->bytes;
+    return at < other + m && other < at + n;
 }
 
-/* `stream` waits for copies that touch these bytes. */
-static int wait_overlapping(struct cuda_transfer *tr, cudaStream_t stream, const char *at, size_t bytes)
+/* `stream` waits for copies that touch the device's bytes or, for a copy, the host's (NULL: none). */
+static int wait_overlapping(struct cuda_transfer *tr, cudaStream_t stream, const char *device,
+                            const char *host, size_t bytes)
 {
     int code = 0;
     for (int i = tr->count - 1; i >= 0 && !code; i--) {
-        if (!overlaps(&tr->copies[i], at, bytes)) continue;
+        const struct copy *c = &tr->copies[i];
+        bool same = overlaps(c->device, c->bytes, device, bytes) ||
+                    (host && overlaps(c->host, c->bytes, host, bytes));
+        if (!same) continue;
         code = wait(tr, stream, i);
         if (stream == tr->compute) forget(tr, i); /* everything later is ordered behind computing */
     }
@@ -57,7 +61,7 @@ static int wait_overlapping(struct cuda_transfer *tr, cudaStream_t stream, const
 
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes)
 {
-    return tr->count ? wait_overlapping(tr, tr->compute, operand, bytes) : 0;
+    return tr->count ? wait_overlapping(tr, tr->compute, operand, NULL, bytes) : 0;
 }
 
 int cuda_transfer_join(struct cuda_transfer *tr)
@@ -70,31 +74,33 @@ int cuda_transfer_join(struct cuda_transfer *tr)
     return code;
 }
 
-static int copy(struct cuda_transfer *tr, cudaStream_t stream, const char *device, void *to, const void *from,
-                size_t bytes, enum cudaMemcpyKind kind)
+static int copy(struct cuda_transfer *tr, char *device, char *host, size_t bytes, enum cudaMemcpyKind kind)
 {
+    bool in = kind == cudaMemcpyHostToDevice;
+    cudaStream_t stream = in ? tr->in : tr->out;
     int code = tr->count == COPIES ? cuda_transfer_join(tr) : 0;
     int event = 0;
     while (tr->taken[event]) event++;
     if (!code) code = (int)cudaEventRecord(tr->computed, tr->compute);
     if (!code) code = (int)cudaStreamWaitEvent(stream, tr->computed, 0);
-    if (!code) code = wait_overlapping(tr, stream, device, bytes);
-    if (!code) code = (int)cudaMemcpyAsync(to, from, bytes, kind, stream);
+    if (!code) code = wait_overlapping(tr, stream, device, host, bytes);
+    if (!code) code = (int)cudaMemcpyAsync(in ? device : host, in ? host : device, bytes, kind, stream);
     if (!code) code = (int)cudaEventRecord(tr->events[event], stream);
     if (code) return code;
     tr->taken[event] = true;
-    tr->copies[tr->count++] = (struct copy){device, bytes, event};
+    tr->copies[tr->count++] = (struct copy){device, host, bytes, event};
     return 0;
 }
 
 int cuda_transfer_fetch(struct cuda_transfer *tr, size_t host_offset, void *to, size_t bytes)
 {
-    return copy(tr, tr->in, to, to, arena_base(&tr->host) + host_offset, bytes, cudaMemcpyHostToDevice);
+    return copy(tr, to, arena_base(&tr->host) + host_offset, bytes, cudaMemcpyHostToDevice);
 }
 
 int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_offset, size_t bytes)
 {
-    return copy(tr, tr->out, from, arena_base(&tr->host) + host_offset, from, bytes, cudaMemcpyDeviceToHost);
+    return copy(tr, (char *)(uintptr_t)from, arena_base(&tr->host) + host_offset, bytes,
+                cudaMemcpyDeviceToHost);
 }
 
 void *cuda_transfer_base(const struct cuda_transfer *tr) { return arena_base(&tr->host); }

@@ -8,7 +8,7 @@
  *     cuda_transfer_join(tr);                              // the compute stream waits for every copy
  *
  * Order. A fetch begins when everything queued for computing before it is done, and after stores out of the bytes it
- * writes; a store begins when everything queued before it is done. So a tape that asks for a slice one update ahead
+ * writes or into the host's bytes it reads; a store begins when everything queued before it is done. So a tape that asks for a slice one update ahead
  * copies while it computes, in both directions at once. All of it can be captured into a graph. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
 #define PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
