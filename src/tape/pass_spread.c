@@ -2,7 +2,7 @@
  *
  * Every op gets a key: computing ops their number among themselves, copies the number of the computing op they stand
  * before, moved by lead or lag. Sorting by key keeps everything else in its order. Two things bound a copy: its part
- * of the tape, and other copies of the same far tensor, which must not change their order. */
+ * of the tape, and other copies of the same far tensor or slice, which must not change their order. */
 #include "tape/pass.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void find_keys(const struct tape *tape, int begin, int end, int lead, int
             out[i] = (struct placed){2 * computed++ + 1, i};
             continue;
         }
-        int far = tape_root(tape, op->kind == OP_FETCH ? op->in[0] : op->out[0]);
+        int far = op->kind == OP_FETCH ? op->in[0] : op->out[0]; /* slices of one tensor are each their own */
         key += op->kind == OP_FETCH ? -2 * (int64_t)lead : 2 * (int64_t)lag;
         if (key < 0) key = 0;
         if (key > 2 * all) key = 2 * all;

@@ -127,7 +127,7 @@ static void run_again(const struct suite *suite, const struct op_case *c, struct
 /* cuBLASLt rounds a product to the output's type before it adds to it, on some shapes. */
 static void allow_rounded_product(struct op_case *c)
 {
-    bool adds = (c->kind == OP_LINEAR && c->in[3]) || (c->kind == OP_LINEAR_DX && c->in[2]) ||
+    bool adds = (c->kind == OP_LINEAR && (c->in[2] || c->in[3])) || (c->kind == OP_LINEAR_DX && c->in[2]) ||
                 (c->kind == OP_LINEAR_DW && c->op.accumulate == ACC_ADD);
     enum dtype type = op_case_out(c, 0)->type;
     if (adds && type != DT_F32) c->inner[0] = fmax(c->inner[0], 4 * dtype_unit(type));
