@@ -259,9 +259,23 @@ static int multiply_large(struct cuda_matmul *mm, const struct cuda_queue *queue
     return w ? multiply(mm, queue, p, w, &w->algo, work) : cudaErrorNotSupported;
 }
 
+/* Adding in place and adding from elsewhere round differently in cuBLASLt, and which of them a plan has depends on its
+ * layout: where bits must repeat it is always in place. */
+static int add_in_place(const struct cuda_queue *queue, struct product *p)
+{
+    if (!p->c.at || p->c.at == p->d.at) return 0;
+    size_t bytes = (size_t)(p->d.rows * p->d.cols) * dtype_size(p->d.type);
+    void *to = (void *)(uintptr_t)p->d.at;
+    const void *from = p->c.at;
+    p->c.at = p->d.at;
+    return (int)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)queue->stream);
+}
+
 int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
 {
     struct product p = product_of(call);
+    int moved = call->op->attr.repeatable ? add_in_place(queue, &p) : 0;
+    if (moved) return moved;
     struct key key = key_of(&p);
     int code =
         is_small(&key) ? multiply_small(queue, &p, &key) : multiply_large(mm, queue, &p, &key, call->work);
