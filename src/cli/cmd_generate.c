@@ -191,6 +191,7 @@ static enum plim_status generate(struct generation *g, struct device *device, st
     struct generate_request request = {.prompt = g->prompt.id,
                                        .count = g->count,
                                        .tokens = f->tokens,
+                                       .vocab = g->codec.vocab_size,
                                        .sampling = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed},
                                        .hear = hear,
                                        .arg = g,

@@ -328,7 +328,9 @@ enum plim_status generator_run(struct generator *g, const struct generate_reques
     struct sampler sampler;
     *result = (struct generate_result){0};
     enum plim_status status = check_request(g, request, err);
-    if (status == PLIM_OK) status = sampler_init(&sampler, g->spec.vocab_size, &request->sampling, err);
+    int64_t vocab =
+        request->vocab && request->vocab < g->spec.vocab_size ? request->vocab : g->spec.vocab_size;
+    if (status == PLIM_OK) status = sampler_init(&sampler, vocab, &request->sampling, err);
     if (status != PLIM_OK) return status;
     double start = clock_seconds();
     status = read_prompt(g, request, err);

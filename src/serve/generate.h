@@ -64,6 +64,7 @@ const char *generate_stop_name(enum generate_stop stop); /* "length", "end", "po
 struct generate_request {
     const int32_t *prompt; /* ids below the vocabulary */
     int64_t count, tokens;
+    int64_t vocab; /* ids from here on have no text and are never drawn (padded models); 0: all may be */
     struct sampling sampling;
     bool (*hear)(void *arg, int32_t token); /* each token as it comes; false: stop */
     void *arg;

@@ -12,7 +12,7 @@
 #include "data/tokenizer/tokenizer_impl.h"
 #include <stdlib.h>
 
-enum { KEEP_TEXT = 1 << 20, BUFFERS = 4 }; /* longer texts give their memory back */
+enum { KEEP_TEXT = 128 << 10, BUFFERS = 4 }; /* longer texts give their memory back */
 
 struct encoder {
     const struct tokenizer *tok;
