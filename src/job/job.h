@@ -46,6 +46,12 @@ struct job_model { /* as written; becomes the spec */
     int attention_type; /* flash, sliding_window, sparse */
 };
 
+enum {
+    MATMUL_HIGHEST,
+    MATMUL_HIGH,
+    MATMUL_MEDIUM
+}; /* as people know them from PyTorch; the last two are TF32 */
+
 struct job_training {
     int64_t batch_size, accumulation, micro_batch, steps;
     bool micro_batch_given;
@@ -70,8 +76,9 @@ struct job_training {
     int64_t loss_scale_window;
     int64_t zero_stage;
     int64_t threads;
-    bool deterministic; /* the same bits on every run, on every device */
-    const char *device; /* "auto", "cpu", "cuda", "cuda:N"; see job_device */
+    int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
+    bool deterministic;   /* the same bits on every run, on every device */
+    const char *device;   /* "auto", "cpu", "cuda", "cuda:N"; see job_device */
 };
 
 struct job_data { /* see data/dataset.h and data/loader.h */

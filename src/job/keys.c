@@ -8,6 +8,7 @@ static const char *const precisions[] = {"fp32", "bf16", "fp16", "no", NULL};
 static const char *const optimizers[] = {"adamw", "sgd", "adamw8bit", "adafactor", "adamw_8bit", NULL};
 static const char *const masters[] = {"fp32", "none", NULL};
 static const char *const widths[] = {"fp32", "bf16", NULL};
+static const char *const matmul_precisions[] = {"highest", "high", "medium", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 static const char *const tiers[] = {"device", "pinned", "host", "disk", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", "wsd", "greedy", NULL};
@@ -151,7 +152,7 @@ static const struct schema_row rows[] = {
     {"training.dynamic_batching.adjustment_frequency", .note = IN_PLAN},
     {"training.dynamic_batching.smooth_transitions", .note = IN_PLAN},
     {"performance.torch_compile", .note = "needless: kernels are compiled ahead"},
-    {"performance.float32_matmul_precision", .note = "fp32 matmul is exact fp32; choose training.mixed_precision"},
+    {"performance.float32_matmul_precision", SCHEMA_ENUM, AT(training.matmul_precision), .names = matmul_precisions, .fallback = "highest", .help = "fp32 training on cuda: highest multiplies in fp32, high and medium in TF32 (the CPU always in fp32)"},
     /* output and budget */
     {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
     {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},

@@ -24,7 +24,10 @@ static int64_t offload_slice(const struct job *job)
 static enum plim_status finish(struct tape *tape, const struct job *job, bool copies_beside,
                                struct plim_error *err)
 {
-    for (int i = 0; i < tape->nops; i++) tape->ops[i].attr.repeatable = job->training.deterministic;
+    for (int i = 0; i < tape->nops; i++) {
+        tape->ops[i].attr.repeatable = job->training.deterministic;
+        tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
+    }
     return copies_beside ? pass_spread(tape, &host_spread, err) : PLIM_OK;
 }
 

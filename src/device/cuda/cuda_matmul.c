@@ -28,13 +28,14 @@ struct matrix {
 struct product {
     struct matrix a, b, c, d; /* c.at NULL: nothing is added */
     const void *bias;
+    bool tf32;
 };
 
 /* What a way of computing depends on. */
 struct key {
     int64_t m, n, k;
     int type, out_type;
-    bool ta, tb, adds, bias;
+    bool ta, tb, adds, bias, tf32;
     unsigned align;
 };
 
@@ -48,7 +49,6 @@ struct way {
 struct cuda_matmul {
     const struct cuda_api *api;
     cublasLtHandle_t handle;
-    bool tf32;
     const char *words; /* what cuBLASLt said of the last failure */
     struct way ways[WAYS_MAX];
     int count, next; /* next: the one to go when all places are taken */
@@ -68,7 +68,7 @@ static struct product product_of(const struct kernel_call *call)
 {
     const struct op *op = call->op;
     bool kn = op->attr.weight_kn;
-    struct product p = {0};
+    struct product p = {.tf32 = op->attr.tf32 && call_in(call, 0)->type == DT_F32};
     const struct tensor *first = call_in(call, 0), *second = call_in(call, 1), *out = call_out(call, 0);
     if (op->kind == OP_LINEAR_DW) {
         int64_t m = kn ? out->dim[1] : out->dim[0], k = kn ? out->dim[0] : out->dim[1];
@@ -104,7 +104,7 @@ static struct key key_of(const struct product *p)
     key.k = p->a.transposed ? p->a.rows : p->a.cols;
     key.type = (int)p->a.type, key.out_type = (int)p->d.type;
     key.ta = p->a.transposed, key.tb = p->b.transposed;
-    key.adds = p->c.at != NULL, key.bias = p->bias != NULL;
+    key.adds = p->c.at != NULL, key.bias = p->bias != NULL, key.tf32 = p->tf32;
     key.align = alignment_of(p->a.at);
     const void *others[] = {p->b.at, p->d.at, p->c.at};
     for (int i = 0; i < 3; i++)
@@ -130,8 +130,7 @@ static bool layout_of(const struct cuda_api *api, const struct matrix *m, cublas
 static bool describe(struct cuda_matmul *mm, const struct product *p, struct way *w)
 {
     const struct cuda_api *api = mm->api;
-    cublasComputeType_t compute =
-        p->a.type == DT_F32 && mm->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasComputeType_t compute = p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasOperation_t ta = p->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                       tb = p->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
@@ -333,8 +332,6 @@ size_t cuda_matmul_workspace(const struct tensor *const *desc, const struct op *
     int64_t width = tensor_count(desc[OP_MAX_IN + 1]);
     return WORKSPACE + cuda_column_sum_workspace(tensor_count(desc[0]) / width, width);
 }
-
-void cuda_matmul_allow_tf32(struct cuda_matmul *matmul, bool allow) { matmul->tf32 = allow; }
 
 enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul **out,
                                   struct plim_error *err)

@@ -7,7 +7,7 @@
  *
  * The way cuBLASLt is to compute a shape is asked for once and remembered: the same operands' shapes always take
  * the same way, so a recomputed activation has the bits of the first one. Accumulation is fp32; fp32 operands are
- * multiplied in fp32 unless tf32 is allowed. */
+ * multiplied in fp32 unless the op allows tf32. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_MATMUL_H
 #define PLIM_DEVICE_CUDA_CUDA_MATMUL_H
 
@@ -19,7 +19,6 @@ struct cuda_matmul;
 enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul **out,
                                   struct plim_error *err);
 void cuda_matmul_close(struct cuda_matmul *matmul);
-void cuda_matmul_allow_tf32(struct cuda_matmul *matmul, bool allow);
 
 int cuda_matmul_run(struct cuda_matmul *matmul, const struct cuda_queue *queue,
                     const struct kernel_call *call);
