@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "data/safetensors.h"
 #include "model/hf.h"
+#include "train/tokenizer_files.h"
 #include "train/trainer.h"
 
 #include <dirent.h>
@@ -308,44 +309,6 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct pl
     return status;
 }
 
-/* The tokenizer goes with the weights, so that a checkpoint can be talked to. Through a small buffer: nothing here
- * may add to what the plan counts. */
-static enum plim_status copy_file(const char *from, const char *to, struct plim_error *err)
-{
-    char piece[16384];
-    struct file_atomic f;
-    int fd = open(from, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return plim_fail(err, PLIM_IO, "%s: cannot read: %s", from, strerror(errno));
-    enum plim_status status = file_atomic_begin(&f, to, err);
-    ssize_t n = 0;
-    for (uint64_t at = 0; status == PLIM_OK && (n = pread(fd, piece, sizeof piece, (off_t)at)) > 0;
-         at += (uint64_t)n)
-        status = file_pwrite_full(f.fd, piece, (size_t)n, at, f.temp, err);
-    if (status == PLIM_OK && n < 0)
-        status = plim_fail(err, PLIM_IO, "%s: cannot read: %s", from, strerror(errno));
-    if (status == PLIM_OK)
-        status = file_atomic_commit(&f, err);
-    else
-        file_atomic_abandon(&f);
-    close(fd);
-    return status;
-}
-
-static enum plim_status save_tokenizer(const struct trainer *t, const char *dir, struct plim_error *err)
-{
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "chat_template.jinja"};
-    const char *path = t->corpus.codec.path, *slash = path ? strrchr(path, '/') : NULL;
-    enum plim_status status = PLIM_OK;
-    for (size_t i = 0; path && i < sizeof names / sizeof *names && status == PLIM_OK; i++) {
-        char from[4200], to[640];
-        snprintf(from, sizeof from, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, names[i]);
-        snprintf(to, sizeof to, "%s/%s", dir, names[i]);
-        if (i == 0 || file_exists(from)) status = copy_file(i == 0 ? path : from, to, err);
-    }
-    return status;
-}
-
 /* Remove a file, a link or a folder two levels deep: ours have no more. */
 static void remove_tree(const char *path, int depth)
 {
@@ -422,7 +385,7 @@ enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, str
     enum plim_status status = file_make_dirs(temp, err);
     if (status == PLIM_OK) status = save_set(t, false, temp, err);
     if (status == PLIM_OK) status = save_set(t, true, state, err);
-    if (status == PLIM_OK) status = save_tokenizer(t, temp, err);
+    if (status == PLIM_OK) status = tokenizer_files_copy(t->corpus.codec.path, temp, err);
     if (status == PLIM_OK) status = save_texts(t, temp, err);
     if (status == PLIM_OK) status = take_name(temp, path, err);
     if (status != PLIM_OK) {

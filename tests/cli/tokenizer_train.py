@@ -83,6 +83,8 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(found.get("prompt_tokens") == 8 and len(found.get("tokens", [])) == found.get("generated_tokens") > 0, f"generate reads it by itself {result.stderr.strip()}")
     again = plim.run("generate", f"{folder}/whole", "-p", "The old ship", "-n", 30, "-t", 0, "-q", "--tokenizer", f"{folder}/tok")
     plim.ok(again.stdout.rstrip("\n") == found.get("text", "").rstrip("\n"), "and when it is named: the same text, as it comes")
+    out = plim.run("export", f"{folder}/whole", "-o", f"{folder}/hf", "-q")
+    plim.ok(out.returncode == 0 and open(f"{folder}/hf/tokenizer.json").read() == open(f"{folder}/tok/tokenizer.json").read(), f"so has the export {out.stderr.strip()}")
     as_bytes = plim.run("generate", f"{folder}/whole", "-p", "The old ship", "-n", 5, "--json", "--tokenizer", "bytes")
     plim.ok(json.loads(as_bytes.stdout)["prompt_tokens"] == 12, "bytes when asked for")
 plim.done()
