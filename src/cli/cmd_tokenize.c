@@ -104,8 +104,8 @@ static void tell(const struct tokenize_flags *f, const struct pretokenize_result
             (unsigned long long)p->tokens, (unsigned long long)p->samples, bytes_format(read, r->input_bytes),
             seconds, seconds > 0 ? (double)r->input_bytes / seconds / 1e6 : 0);
     if (p->bad)
-        fprintf(stderr, "%llu bad lines were skipped, the first: %s\n", (unsigned long long)p->bad,
-                r->problem);
+        fprintf(stderr, "bad lines skipped: %llu%s%s\n", (unsigned long long)p->bad,
+                r->problem[0] ? ", the first: " : "", r->problem); /* none: an earlier start met them */
 }
 
 static int online_cpus(void)

@@ -158,7 +158,8 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);
         if (!subcommands[i]->hidden) nearest_offer(&near, subcommands[i]->command->name);
     }
-    fprintf(stderr, "plimsoll: unknown command '%s'; %s%s\n", argv[1],
-            near.best ? "did you mean " : "see plimsoll --help", near.best ? near.best : "");
+    fprintf(stderr, "plimsoll: unknown command '%s'; %s%s%s\n", argv[1],
+            near.best ? "did you mean '" : "see plimsoll --help", near.best ? near.best : "",
+            near.best ? "'?" : "");
     return 2;
 }

@@ -61,7 +61,11 @@ enum plim_status codec_open(const char *path, struct codec *out, struct plim_err
     out->path = find_file(path);
     if (!out->path) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
     enum plim_status status = file_read(out->path, TOKENIZER_MAX, &text, err);
-    if (status == PLIM_IO && err) status = err->status = PLIM_BAD_INPUT;
+    if (status == PLIM_IO && err) {
+        struct plim_error why = *err;
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s; give a tokenizer.json, a folder with one, or bytes",
+                           why.text);
+    }
     if (status == PLIM_OK) {
         out->fingerprint = hash64(text.data, text.len, 0) | 1; /* never 0, which means bytes */
         status = tokenizer_parse(text.data, text.len, out->path, &out->tokenizer, err);

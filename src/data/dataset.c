@@ -181,6 +181,9 @@ enum plim_status dataset_open(const struct data_options *options, const struct c
     d->options = *options, d->codec = codec, d->vocab_size = codec->vocab_size;
     if (!d->options.field) d->options.field = "text";
     enum plim_status status = inputs_find(options->paths, options->count, &d->inputs, err);
+    if (status == PLIM_OK && options->making) inputs_leave_out(&d->inputs, options->making, ".part");
+    if (status == PLIM_OK && !d->inputs.count)
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: holds no data file", options->paths[0]);
     if (status == PLIM_OK) status = settle_format(d, err);
     if (status == PLIM_OK) status = check_fields(&d->options, err);
     if (status == PLIM_OK && is_indexed(d)) status = open_indexed(d, err);

@@ -43,6 +43,8 @@ struct data_options {
     const struct chat_template *chat;          /* for messages */
     bool add_special, append_eos, skip_bad;
     size_t max_line;
+    const char
+        *making; /* a token file that is being made: its parts (MAKING.part*) are no data; NULL: none */
 };
 
 struct dataset;

@@ -151,6 +151,35 @@ enum plim_status inputs_find(const char *const *paths, int count, struct inputs 
     return status;
 }
 
+/* What stat says of the folder a file lies in. */
+static bool stat_folder(const char *path, struct stat *out)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+    if (n >= sizeof folder) return false;
+    memcpy(folder, path, n), folder[n] = 0;
+    return !stat(n ? folder : ".", out);
+}
+
+static bool lies_beside(const char *path, const char *other, const char *suffix)
+{
+    struct stat a, b;
+    const char *slash = strrchr(path, '/'), *last = strrchr(other, '/');
+    const char *name = slash ? slash + 1 : path, *begin = last ? last + 1 : other;
+    size_t n = strlen(begin);
+    return !strncmp(name, begin, n) && !strncmp(name + n, suffix, strlen(suffix)) && stat_folder(path, &a) &&
+           stat_folder(other, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+void inputs_leave_out(struct inputs *in, const char *path, const char *suffix)
+{
+    int kept = 0;
+    for (int i = 0; i < in->count; i++)
+        if (!lies_beside(in->file[i].path, path, suffix)) in->file[kept++] = in->file[i];
+    in->count = kept;
+}
+
 void inputs_release(struct inputs *in)
 {
     free(in->file);

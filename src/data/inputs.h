@@ -34,6 +34,9 @@ struct inputs {
 enum plim_status inputs_find(const char *const *paths, int count, struct inputs *out, struct plim_error *err);
 void inputs_release(struct inputs *in);
 
+/* Take the files out that lie beside `path` and whose names are its name, then `suffix`, then anything. */
+void inputs_leave_out(struct inputs *in, const char *path, const char *suffix);
+
 /* Does the name end so, compression suffix left aside: input_ends("a.jsonl.gz", ".jsonl"). */
 bool input_ends(const char *path, const char *suffix);
 

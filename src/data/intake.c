@@ -267,8 +267,10 @@ size_t intake_bytes_most(const struct intake_options *o)
         total += (uint64_t)o->inputs->file[i].bytes, compressed |= o->inputs->file[i].compression != 0;
     size_t line = longest_line(o), encoders = o->workers > 0 ? (size_t)o->workers : 1;
     size_t piece = !compressed && total < INTAKE_SLOT ? (size_t)total + 1 : INTAKE_SLOT;
+    size_t lines = piece / (o->rules.kind == RECORD_LINE ? 2 : 12); /* {"text":""} */
+    if (lines > INTAKE_LINES) lines = INTAKE_LINES;
     size_t slot = 2 * piece + token_bytes(o, piece) + sizeof(struct intake_slot) +
-                  sizeof(struct intake_slot_work) + piece / 12 * sizeof(struct intake_record);
+                  sizeof(struct intake_slot_work) + lines * sizeof(struct intake_record);
     size_t large = line > INTAKE_SLOT ? line + INTAKE_SLOT + token_bytes(o, line) : 0;
     return sizeof(struct intake) + (size_t)slots_of(o) * slot + large + INTAKE_SLOT +
            stream_bytes(o->inputs) +

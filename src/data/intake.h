@@ -23,7 +23,8 @@
 #include "data/inputs.h"
 #include "data/record.h"
 
-#define INTAKE_SLOT ((size_t)32 << 10)
+#define INTAKE_SLOT  ((size_t)32 << 10)
+#define INTAKE_LINES (INTAKE_SLOT / 12) /* of a slot, at most: of short ones it holds fewer bytes */
 
 struct intake_options {
     const struct inputs *inputs; /* borrowed until intake_close */

@@ -1,7 +1,7 @@
 /* intake_read.c - from files to slots of whole records, and from slots to tokens.
  *
  * A slot begins where the one before it ended. It is filled up to INTAKE_SLOT bytes and cut after the last whole line
- * (text: where text_cut says); what is left over is carried into the next. A line longer than that makes its slot
+ * (text: where text_cut says) or after INTAKE_LINES of them; what is left over is carried into the next. A line longer than that makes its slot
  * grow until the line ends or is longer than allowed. So where slots are cut follows from the place of the first
  * byte, and reading can begin at any such place.
  */
@@ -183,6 +183,18 @@ static void close_file(struct intake_reader *r, struct intake_slot *slot)
     r->at = (struct intake_place){.epoch = r->at.epoch, .visit = r->at.visit + 1};
 }
 
+/* Where the last line ends that a slot has room for. */
+static size_t limit_lines(const char *text, size_t n)
+{
+    const char *at = text, *end = text + n;
+    for (size_t lines = 0; lines < INTAKE_LINES; lines++) {
+        const char *next = memchr(at, '\n', (size_t)(end - at));
+        if (!next) return n;
+        at = next + 1;
+    }
+    return (size_t)(at - text);
+}
+
 enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *slot, struct plim_error *err)
 {
     struct intake_slot_work *w = slot->work;
@@ -201,6 +213,10 @@ enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *s
     w->len = r->carry_len, r->carry_len = 0;
     status = fill(r, slot, &cut, &eof, err);
     if (status != PLIM_OK) return status;
+    if (r->options->rules.kind != RECORD_TEXT) {
+        size_t some = limit_lines(w->raw, cut);
+        if (some < cut) cut = some, eof = false; /* the end is met again */
+    }
     r->carry_len = w->len - cut;
     if (!ensure(&r->carry, &r->carry_cap, r->carry_len)) return no_memory(err);
     memcpy(r->carry, w->raw + cut, r->carry_len);

@@ -100,11 +100,32 @@ static enum plim_status peek_indexed(struct loader *l, bool want_tokens, struct 
 
 /* --- the cursor, over blocks --- */
 
+/* Counts that lie before the cursor are its own from now on: a block made again from there does not meet them. */
+static void take_counts(struct loader *l, uint64_t bad, uint64_t dropped)
+{
+    l->at.bad += bad, l->at.dropped += dropped;
+    l->block->bad -= bad, l->block->dropped -= dropped;
+}
+
+/* Without a sample it says that the epoch is over, and the cursor stands before the next one: a packed row may have
+ * looked for more and end here. */
+static void enter_empty(struct loader *l)
+{
+    take_counts(l, l->block->bad, l->block->dropped);
+    if (!l->block->epoch_end) return;
+    l->at.epoch++;
+    l->at.index = l->at.visit = l->at.offset = l->at.line = l->at.skip = 0;
+}
+
 static void enter_block(struct loader *l)
 {
     const struct block *b = l->block;
     if (b->problem[0] && !l->problem[0]) memcpy(l->problem, b->problem, sizeof l->problem);
-    if (!b->samples) return;
+    if (!b->samples) {
+        enter_empty(l);
+        return;
+    }
+    take_counts(l, b->start.bad, b->start.dropped);
     l->at.epoch = b->start.epoch, l->at.visit = b->start.visit;
     l->at.offset = b->start.offset, l->at.line = b->start.line, l->at.skip = b->start.skip;
     uint64_t key[] = {b->start.epoch, b->start.visit, b->start.offset, b->start.skip};
@@ -122,7 +143,7 @@ static enum plim_status first_block(struct loader *l, struct plim_error *err)
         return status;
     }
     enter_block(l);
-    if (l->at.index > l->block->samples || (from.index && l->at.offset != from.offset))
+    if (from.index > l->block->samples || (from.index && l->at.offset != from.offset))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "the data have changed: the place to go on from is not there any more");
     return PLIM_OK;

@@ -46,13 +46,17 @@ struct block_source {
     bool threaded, stop;
 };
 
-static struct loader_state place_of(const struct cutter *c, const struct intake_record *r, size_t token)
+/* With what the block has counted before that place. */
+static struct loader_state place_of(const struct cutter *c, const struct block *b,
+                                    const struct intake_record *r, size_t token)
 {
     return (struct loader_state){.epoch = c->slot->place.epoch,
                                  .visit = c->slot->place.visit,
                                  .offset = r->offset,
                                  .line = r->line,
-                                 .skip = token};
+                                 .skip = token,
+                                 .bad = b->bad,
+                                 .dropped = b->dropped};
 }
 
 /* The next record with something left in it; NULL at the end of a file (*file_end) or of everything. */
@@ -119,7 +123,7 @@ static void cut_sample(struct cutter *c, const struct intake_record *r, struct b
 {
     const struct data_options *o = dataset_options(c->data);
     size_t most = (size_t)o->time + 1, left = r->count - c->token, n = left < most ? left : most;
-    struct loader_state at = place_of(c, r, c->token);
+    struct loader_state at = place_of(c, b, r, c->token);
     if (left > most && o->overlong == OVERLONG_DROP)
         b->dropped++;
     else if (n > 1 || c->token == 0) /* the last token of a split sample has been a target already */
@@ -139,13 +143,13 @@ static void cut_window(struct cutter *c, const struct intake_record *r, struct b
 {
     size_t most = (size_t)dataset_options(c->data)->time + 1, left = r->count - c->token;
     size_t n = most - c->window_len < left ? most - c->window_len : left;
-    if (!c->window_len) c->window_at = place_of(c, r, c->token);
+    if (!c->window_len) c->window_at = place_of(c, b, r, c->token);
     memcpy(c->window + c->window_len, c->slot->tokens.id + r->first + c->token, n * sizeof *c->window);
     c->window_len += n, c->token += n;
     if (c->window_len < most) return;
     put_sample(b, c->window, most, &c->window_at);
     c->window[0] = c->window[most - 1], c->window_len = 1;
-    c->window_at = place_of(c, r, c->token - 1);
+    c->window_at = place_of(c, b, r, c->token - 1);
 }
 
 static bool has_room(const struct block_source *s, const struct block *b)
@@ -162,6 +166,7 @@ static enum plim_status make_block(struct block_source *s, struct block *b, stru
     b->samples = b->bad = b->dropped = 0;
     b->problem[0] = 0;
     b->epoch_end = b->over = false;
+    c->window_at.bad = c->window_at.dropped = 0; /* one left open began before this block */
     while (has_room(s, b)) {
         enum plim_status status = next_record(c, b, &r, &file_end, err);
         if (status != PLIM_OK) return status;

@@ -10,8 +10,8 @@ struct block {
     int32_t *tokens; /* with TOKEN_QUIET */
     size_t *end;     /* of each sample, in tokens */
     uint64_t samples;
-    struct loader_state start; /* of its first sample; index 0 */
-    bool epoch_end;            /* nothing of the epoch follows */
+    struct loader_state start; /* of its first sample; index 0; bad, dropped: of those below, met before it */
+    bool epoch_end;            /* nothing of the epoch follows; only then, or over, may it hold no sample */
     bool over;                 /* nothing at all follows */
     uint64_t bad, dropped;     /* met while it was made */
     char problem[256];

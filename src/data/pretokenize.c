@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define COMMIT_SECONDS 2.0
@@ -58,7 +59,9 @@ static enum plim_status read_journal(struct work *w, struct token_writer_mark *m
     struct doc *doc = NULL;
     char mine[17];
     *found = false;
-    if (!w->options->resume || !file_exists(w->journal)) return PLIM_OK;
+    /* Without its parts the journal is what a kill between a finished file's last two steps leaves. */
+    if (!w->options->resume || !file_exists(w->journal) || !token_writer_has_parts(w->options->out))
+        return PLIM_OK;
     enum plim_status status = json_load(w->journal, &doc, err);
     if (status != PLIM_OK) return status;
     snprintf(mine, sizeof mine, "%016" PRIx64, identity(w));
@@ -154,10 +157,25 @@ static enum plim_status open_writer(struct work *w, struct plim_error *err)
     bool found;
     enum plim_status status = read_journal(w, &mark, &found, err);
     if (status != PLIM_OK) return status;
-    if (!found) token_writer_discard(w->options->out);
     w->result->progress.tokens = mark.tokens, w->result->progress.samples = mark.samples;
     status = token_writer_open(w->options->out, &format, found ? &mark : NULL, &w->writer, err);
     return status == PLIM_OK ? write_journal(w, err) : status;
+}
+
+/* Nothing that is read may be lost, and no work that cannot be kept is begun. */
+static enum plim_status check_out(const struct work *w, struct plim_error *err)
+{
+    const struct inputs *in = dataset_inputs(w->data);
+    const char *out = w->options->out;
+    struct stat to, from;
+    if (stat(out, &to)) return PLIM_OK;
+    if (S_ISDIR(to.st_mode))
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: is a folder; give the token file a name in it", out);
+    for (int i = 0; i < in->count; i++)
+        if (!stat(in->file[i].path, &from) && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+            return plim_fail(err, PLIM_BAD_INPUT, "%s: is input and output; write the result to another file",
+                             out);
+    return PLIM_OK;
 }
 
 enum plim_status pretokenize(const struct pretokenize_options *options, struct pretokenize_result *result,
@@ -167,12 +185,14 @@ enum plim_status pretokenize(const struct pretokenize_options *options, struct p
     struct data_options data = options->data;
     *result = (struct pretokenize_result){0};
     data.rows = ROWS_SAMPLES, data.overlong = OVERLONG_SPLIT, data.time = 1;
+    data.making = options->out;
     if ((size_t)snprintf(w.journal, sizeof w.journal, "%s.part.journal", options->out) >= sizeof w.journal)
         return plim_fail(err, PLIM_BAD_INPUT, "%.200s...: the path is too long", options->out);
     enum plim_status status = dataset_open(&data, options->codec, &w.data, err);
     if (status != PLIM_OK) return status;
     dataset_intake_options(w.data, &w.intake);
     w.intake.workers = options->workers, w.intake.prefetch = options->prefetch;
+    status = check_out(&w, err);
     if (status == PLIM_OK) status = open_writer(&w, err);
     if (status == PLIM_OK) status = run(&w, err);
     if (status == PLIM_OK) {

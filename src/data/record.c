@@ -125,7 +125,9 @@ static enum plim_status encode_plain(struct record_encoder *enc, const char *tex
                                      struct token_list *out, struct plim_error *err)
 {
     size_t begin = out->count;
-    unsigned flags = enc->rules.add_special && place == RECORD_WHOLE ? TOKENIZE_SPECIAL : 0;
+    /* Running text has no begin mark, even when the whole file is one piece. */
+    bool special = enc->rules.add_special && enc->rules.kind != RECORD_TEXT;
+    unsigned flags = special ? TOKENIZE_SPECIAL : 0;
     enum plim_status status = len ? encode_text(enc, text, len, flags, out, begin, err) : PLIM_OK;
     bool ends = place & RECORD_LAST && (len || place != RECORD_WHOLE);
     return status == PLIM_OK && ends ? put_eos(enc, out, begin, err) : status;
@@ -151,7 +153,9 @@ static enum plim_status take_fields(const struct record_encoder *enc, char *line
         return plim_fail(err, PLIM_BAD_INPUT, "byte %zu: %s", problem.column, problem.what);
     for (int i = 0; i < count; i++)
         if (fields[i].kind == JSON_ABSENT)
-            return plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is missing", fields[i].name);
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "the field '%s' is missing; name another field or skip bad records",
+                             fields[i].name);
         else if (fields[i].kind != kind)
             return plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is %s, not %s", fields[i].name,
                              json_kind_name(fields[i].kind), json_kind_name(kind));

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define BUFFER ((size_t)1 << 18)
@@ -66,6 +67,9 @@ static enum plim_status open_part(struct token_writer *w, enum part p, uint64_t 
     if (!f->buffer) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", w->path);
     f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (f->fd < 0) return plim_fail(err, PLIM_IO, "%s: cannot write: %s", f->path, strerror(errno));
+    if (p == PART_TOKENS && flock(f->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: another run is writing it; wait for that one, or give another output", f->path);
     off_t have = lseek(f->fd, 0, SEEK_END);
     if (have < 0 || (uint64_t)have < keep)
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -74,6 +78,14 @@ static enum plim_status open_part(struct token_writer *w, enum part p, uint64_t 
         return plim_fail(err, PLIM_IO, "%s: cannot cut: %s", f->path, strerror(errno));
     f->at = keep;
     return PLIM_OK;
+}
+
+/* Of an earlier writer with another format. */
+static void remove_part(const char *path, enum part p)
+{
+    char name[4096];
+    snprintf(name, sizeof name, "%s%s", path, suffixes[p]);
+    unlink(name);
 }
 
 enum plim_status token_writer_open(const char *path, const struct token_writer_format *format,
@@ -99,6 +111,7 @@ enum plim_status token_writer_open(const char *path, const struct token_writer_f
         status = append(&w->parts[PART_TOKENS], blank, sizeof blank, err);
     }
     if (status == PLIM_OK) status = open_part(w, PART_INDEX, 8 * m->samples, err);
+    if (status == PLIM_OK && !format->mask) remove_part(path, PART_MASK);
     if (status == PLIM_OK && format->mask) status = open_part(w, PART_MASK, (m->tokens + 7) / 8, err);
     if (status == PLIM_OK && format->mask && m->tokens % 8) {
         struct part_file *f = &w->parts[PART_MASK];
@@ -124,13 +137,11 @@ void token_writer_close(struct token_writer *w)
     free(w);
 }
 
-void token_writer_discard(const char *path)
+bool token_writer_has_parts(const char *path)
 {
     char name[4096];
-    for (int p = 0; p < PARTS; p++) {
-        snprintf(name, sizeof name, "%s%s", path, suffixes[p]);
-        unlink(name);
-    }
+    snprintf(name, sizeof name, "%s%s", path, suffixes[PART_TOKENS]);
+    return file_exists(name);
 }
 
 static enum plim_status put_mask(struct token_writer *w, const int32_t *tokens, size_t n,

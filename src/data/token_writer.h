@@ -8,7 +8,7 @@
  *     token_writer_finish(w, &err);                                 // the file gets its name
  *
  * Until then there are corpus.tok.part (tokens), .part.index and .part.mask. Opening with a mark cuts them back to
- * it. The finished file depends on the tokens alone, not on how often writing was stopped.
+ * it, without one to nothing; while one writer has them open, another is refused (PLIM_BAD_INPUT). The finished file depends on the tokens alone, not on how often writing was stopped.
  */
 #ifndef PLIM_DATA_TOKEN_WRITER_H
 #define PLIM_DATA_TOKEN_WRITER_H
@@ -41,7 +41,7 @@ enum plim_status token_writer_sync(struct token_writer *w, struct token_writer_m
 /* Releases the writer whatever it returns; on failure the parts stay. */
 enum plim_status token_writer_finish(struct token_writer *w, struct plim_error *err);
 void token_writer_close(struct token_writer *w); /* the parts stay */
-/* Remove the parts of a path. */
-void token_writer_discard(const char *path);
+/* Has an earlier writer left parts of that path? */
+bool token_writer_has_parts(const char *path);
 
 #endif

@@ -32,8 +32,9 @@ static enum plim_status find_entry(const char *file, const char *kind, const cha
     if (n > MAX_NAMES) n = MAX_NAMES;
     for (size_t i = 0; i < n; i++) names[i] = node_item(&(*doc)->root, i)->key;
     const char *near = nearest_word(name, names, n);
-    status = plim_fail(err, PLIM_BAD_INPUT, "%s '%s' is not known; %s%s", kind, name,
-                       near ? "did you mean " : "see plimsoll plan --list-devices", near ? near : "");
+    status = plim_fail(err, PLIM_BAD_INPUT, "%s '%s' is not known; %s%s%s", kind, name,
+                       near ? "did you mean '" : "see plimsoll plan --list-devices", near ? near : "",
+                       near ? "'?" : "");
     doc_free(*doc);
     return status;
 }

@@ -81,6 +81,7 @@ enum plim_status job_build_eval(const struct job *job, int64_t rows, struct tape
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
+    if (status == PLIM_OK) status = finish(out, job, false, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
 }

@@ -157,13 +157,28 @@ static int recompute_ways(const struct plan_request *r, struct way *ways)
     return n;
 }
 
-/* Does the way that needs least fit with the smallest micro-batch? If not, no other way of its list does. */
-static enum plim_status tightest_fits(struct search *s, const struct way *way, bool *fits)
+/* Does this way fit with the smallest micro-batch? */
+static enum plim_status tightest_fits(struct search *s, const struct way *way, struct plan_bound *bound,
+                                      bool *fits)
 {
     int64_t micro_batch = s->divisors[way->in_backward ? s->ndivisors - 1 : 0];
     struct knobs k = knobs_for(s, way, micro_batch, finest_cut(s->request, micro_batch));
+    return try_knobs(s, &k, bound, fits);
+}
+
+/* Does any way of the list fit? The one that recomputes most needs least when activations are the peak; where weights
+ * and gradients are, what a whole layer takes while it is made again can make selective recomputation the smaller, by
+ * a few per cent. */
+static enum plim_status any_fits(struct search *s, const struct way *ways, int n, bool *fits)
+{
     struct plan_bound bound;
-    return try_knobs(s, &k, &bound, fits);
+    *fits = false;
+    enum plim_status status = n ? tightest_fits(s, &ways[n - 1], &bound, fits) : PLIM_OK;
+    if (!n || *fits || status != PLIM_OK || bound.total - bound.total / 8 > s->allowed) return status;
+    for (int i = n - 2; i >= 0 && !*fits && status == PLIM_OK; i--)
+        if (ways[i].recompute == RECOMPUTE_SELECTIVE && ways[i].full_layers == 0)
+            status = tightest_fits(s, &ways[i], &bound, fits);
+    return status;
 }
 
 /* One list of ways, from free to costly. Once one fits, ways that recompute more are slower and can only win
@@ -172,7 +187,7 @@ static enum plim_status tightest_fits(struct search *s, const struct way *way, b
 static enum plim_status search_list(struct search *s, const struct way *ways, int n)
 {
     bool fits = false;
-    enum plim_status status = n ? tightest_fits(s, &ways[n - 1], &fits) : PLIM_OK;
+    enum plim_status status = any_fits(s, ways, n, &fits);
     bool reverse = n && ways[0].grad_tier != TIER_DEVICE;
     for (int i = 0; i < n && fits && status == PLIM_OK; i++) {
         bool before = s->found;
@@ -183,14 +198,19 @@ static enum plim_status search_list(struct search *s, const struct way *ways, in
     return status;
 }
 
+static bool may_be_inside(const struct search *s, int grad_tier)
+{
+    return !s->request->needs_global_norm && grad_tier == TIER_DEVICE &&
+           s->divisors[s->ndivisors - 1] == s->request->rows;
+}
+
 /* All ways with one placement of state and gradients, with the optimizer at the end or inside backward (where
  * gradients do not wait for anything). */
 static enum plim_status search_placement(struct search *s, int state_tier, int state_share, int grad_tier)
 {
     enum plim_status status = PLIM_OK;
-    bool may_be_inside = !s->request->needs_global_norm && grad_tier == TIER_DEVICE &&
-                         s->divisors[s->ndivisors - 1] == s->request->rows;
-    for (int in_backward = 0; in_backward <= may_be_inside && status == PLIM_OK; in_backward++) {
+    int inside = may_be_inside(s, grad_tier);
+    for (int in_backward = 0; in_backward <= inside && status == PLIM_OK; in_backward++) {
         struct way ways[8];
         int n = recompute_ways(s->request, ways), allowed = 0;
         for (int i = 0; i < n; i++) {
@@ -217,22 +237,38 @@ static enum plim_status refine_share(struct search *s, int state_tier, int grad_
     return status;
 }
 
+/* Could any share of the state on this tier be enough? Not when all of it is not, neither with gradients that wait nor,
+ * where that is possible, with updates inside backward. Pins that exclude the question leave it open. */
+static enum plim_status far_state_helps(struct search *s, int state_tier, int grad_tier, bool *helps)
+{
+    enum plim_status status = PLIM_OK;
+    int inside = may_be_inside(s, grad_tier);
+    struct way ways[2];
+    bool fits = false, asked = false;
+    for (int in_backward = 0; in_backward <= inside && !fits && status == PLIM_OK; in_backward++) {
+        struct way way = {.in_backward = in_backward,
+                          .state_tier = state_tier,
+                          .state_share = OFFLOAD_SHARES,
+                          .grad_tier = grad_tier};
+        int n = 0;
+        for (way.recompute = RECOMPUTE_SELECTIVE; way.recompute <= RECOMPUTE_FULL; way.recompute++)
+            if (allowed_by_pins(&s->request->pins, &way)) ways[n++] = way;
+        status = any_fits(s, ways, n, &fits);
+        asked = asked || n;
+    }
+    *helps = fits || !asked;
+    return status;
+}
+
 /* State on a lower tier: a part of it costs less traffic, all of it leaves more room; a quarter at a time. Who pins the
  * tier means all of it. */
 static enum plim_status search_shares(struct search *s, int state_tier, int grad_tier)
 {
     if (state_tier == TIER_DEVICE) return search_placement(s, state_tier, 0, grad_tier);
     enum plim_status status = PLIM_OK;
-    bool all = s->request->pins.state_tier != KNOB_OPEN || grad_tier != TIER_DEVICE, fits;
-    struct way least = {.recompute = RECOMPUTE_FULL,
-                        .state_tier = state_tier,
-                        .state_share = OFFLOAD_SHARES,
-                        .grad_tier = grad_tier};
-    if (!all &&
-        allowed_by_pins(&s->request->pins, &least)) { /* when not even all of it is enough, no part is */
-        status = tightest_fits(s, &least, &fits);
-        if (status != PLIM_OK || !fits) return status;
-    }
+    bool all = s->request->pins.state_tier != KNOB_OPEN || grad_tier != TIER_DEVICE, helps = true;
+    if (!all) status = far_state_helps(s, state_tier, grad_tier, &helps);
+    if (status != PLIM_OK || !helps) return status;
     for (int share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4; share <= OFFLOAD_SHARES && status == PLIM_OK;
          share += OFFLOAD_SHARES / 4) {
         bool before = s->found;

@@ -34,7 +34,9 @@ void tape_release(struct tape *tape)
 static bool grow(struct tape *tape, void **array, int count, int *cap, size_t size)
 {
     if (count < *cap) return true;
-    int wanted = *cap ? *cap * 2 : 256;
+    int first = tape->ntensors > 256 ? tape->ntensors
+                                     : 256; /* a pass writes about as many ops as there are tensors */
+    int wanted = *cap ? *cap * 2 : first;
     void *bigger = realloc(*array, (size_t)wanted * size);
     if (!bigger) {
         tape->failed = true;

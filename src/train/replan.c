@@ -122,12 +122,13 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     return status;
 }
 
-/* The old plan again after a re-plan that failed: arena, disk tier, constants. */
+/* The old plan again after a re-plan that failed: arena, lower tiers, constants. */
 static enum plim_status stand_by(struct trainer *t, int64_t budget, struct plim_error *err)
 {
     enum plim_status status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     ledger_set_budget(t->device->ledger, (uint64_t)budget);
     if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
+    if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }
 

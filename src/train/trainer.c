@@ -15,7 +15,7 @@
 
 /* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
  * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
-#define RUN_ALLOWANCE (1536 << 10)
+#define RUN_ALLOWANCE (2560 << 10)
 
 /* Of the seed's random numbers, those that round weights and moments of 16 bits. */
 #define ROUNDING_STREAM 0x726f756e64
@@ -55,11 +55,25 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
+/* Below a CPU is the disk, below a GPU the host. */
+static enum plim_status check_tier(const struct job *job, const char *key, int tier, bool is_host,
+                                   struct plim_error *err)
+{
+    if (tier <= TIER_DEVICE || tier == (is_host ? TIER_DISK : TIER_HOST)) return PLIM_OK;
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "%s: key 'training.%s': below this device there is no tier %s; write %s", job->name, key,
+                     tier_name((enum tier)tier), is_host ? "disk" : "host");
+}
+
 enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
                                       struct plim_error *err)
 {
+    bool is_host = request->facts->is_host;
+    enum plim_status status = check_tier(job, "state_tier", request->pins.state_tier, is_host, err);
+    if (status == PLIM_OK) status = check_tier(job, "grad_tier", request->pins.grad_tier, is_host, err);
+    if (status != PLIM_OK) return status;
     char overhead[BYTES_TEXT], budget[BYTES_TEXT];
-    if (!request->facts->is_host || request->budget > request->overhead) return PLIM_OK;
+    if (!is_host || request->budget > request->overhead) return PLIM_OK;
     bytes_format(overhead, (uint64_t)request->overhead);
     bytes_format(budget, (uint64_t)request->budget);
     return plim_fail(err, PLIM_BAD_INPUT,
@@ -249,7 +263,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
                               struct plim_error *err)
 {
     double start = clock_seconds();
-    struct loader_window window;
+    struct loader_window window = {0};
     double lr = schedule_rate(&t->schedule, t->step);
     enum plim_status status = loader_window(t->loader, t->request.rows, &window, err);
     t->data_failed = status != PLIM_OK;

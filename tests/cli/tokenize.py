@@ -81,6 +81,46 @@ def kills(folder, one):
         plim.ok(result.returncode == 0 and read(out) == read(want), "SIGTERM, then the same command: the same bytes")
 
 
+def begun(args, out):
+    """A run that has begun its journal, stopped there; None when it was too quick."""
+    process = subprocess.Popen([plim.PLIMSOLL, "tokenize", *args, "-o", out, "--threads", "1", "-q"], stdin=subprocess.DEVNULL)
+    while not os.path.exists(out + ".part.journal") and process.poll() is None: time.sleep(0.001)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(0.05)
+    return process if process.poll() is None and not os.path.exists(out) else None
+
+
+def places(folder):
+    """The output beside, inside and in place of the input; parts of others."""
+    home = f"{folder}/home"
+    os.mkdir(home)
+    source, out = f"{home}/big.txt", f"{home}/out.tok"
+    with open(source, "w") as f:
+        for _ in range(1000): f.write(plim.CORPUS)
+    _, want = tokenize(folder, "places.tok", source, "-q")
+    size = os.path.getsize(source)
+    for name, text in (("big.txt", "input and output"), ("", "folder")):
+        result, _ = tokenize(home, name, source, "-q")
+        plim.ok(result.returncode == 2 and text in result.stderr and result.stderr.count("\n") == 1, f"refused: {result.stderr.strip()}")
+    plim.ok(os.path.getsize(source) == size and os.listdir(home) == ["big.txt"], "the input is as it was, nothing beside it")
+    process = begun([home], out)
+    if process:
+        for more in ([], ["--no-resume"]):
+            result, _ = tokenize(home, "out.tok", home, "-q", *more)
+            plim.ok(result.returncode == 2 and "another run" in result.stderr, f"one writer at a time: {result.stderr.strip()}")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        journal = read(out + ".part.journal")
+        result, _ = tokenize(home, "out.tok", home, "-q")
+        plim.ok(result.returncode == 0 and read(out) == read(want), f"parts in the folder that is read are no data {result.stderr.strip()}")
+        os.remove(out)
+        with open(out + ".part.journal", "wb") as f: f.write(journal)
+        result, _ = tokenize(home, "out.tok", home, "-q")
+        plim.ok(result.returncode == 0 and read(out) == read(want), f"a journal without its parts is begun anew {result.stderr.strip()}")
+    else:
+        plim.skip("the machine was too quick to be stopped")
+
+
 def trains(folder):
     """Rows from a token file are the rows of the text: the same losses."""
     path = plim.job(folder)
@@ -116,6 +156,7 @@ def old_checkpoint(folder):
 with tempfile.TemporaryDirectory() as folder_:
     one_ = same_bytes(folder_)
     kills(folder_, one_)
+    places(folder_)
     trains(folder_)
     old_checkpoint(folder_)
 plim.done()

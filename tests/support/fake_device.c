@@ -149,6 +149,10 @@ static enum plim_status fake_sync(struct device *dev, struct plim_error *e)
 static enum plim_status fake_commit(struct device *dev, size_t bytes, struct plim_error *e)
 {
     join(fake_of(dev));
+    if (fake_of(dev)->refuse) {
+        fake_of(dev)->refuse = false;
+        return plim_fail(e, PLIM_NO_MEMORY, "refused");
+    }
     return fake_of(dev)->cpu->ops->commit(fake_of(dev)->cpu, bytes, e);
 }
 
@@ -157,6 +161,7 @@ static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base
 static enum plim_status fake_read(struct device *dev, size_t at, void *host, size_t bytes,
                                   struct plim_error *e)
 {
+    if (fake_of(dev)->npending) settle(fake_of(dev), (char *)fake_base(dev) + at, bytes, 0, 0);
     return fake_of(dev)->cpu->ops->read(fake_of(dev)->cpu, at, host, bytes, e);
 }
 
@@ -165,6 +170,7 @@ static enum plim_status fake_write(struct device *dev, size_t at, const void *ho
 {
     __atomic_add_fetch(&fake_of(dev)->writes, 1,
                        __ATOMIC_RELAXED); /* fresh weights come from several threads */
+    if (fake_of(dev)->npending) settle(fake_of(dev), (char *)fake_base(dev) + at, bytes, 0, 0);
     return fake_of(dev)->cpu->ops->write(fake_of(dev)->cpu, at, host, bytes, e);
 }
 

@@ -28,6 +28,7 @@ struct fake {
     struct device *cpu;
     enum fake_timing timing;
     bool cannot_record; /* record_end says so */
+    bool refuse;        /* the next commit fails */
     bool recording;
     char *host;
     size_t host_bytes;

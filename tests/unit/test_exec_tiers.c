@@ -181,6 +181,41 @@ static void test_not_recorded(void **state)
     }
 }
 
+/* Without recordings nothing joins the copies at the end of a micro-batch: rows of the next one arrive while gradients
+ * are still being stored, perhaps out of the same bytes. */
+static void test_not_recorded_late(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "training.state_tier=host training.grad_tier=host",
+        "training.mixed_precision=fp32 model.num_layers=1 model.vocab_size=2048 training.grad_tier=host"};
+    for (int k = 0; k < 2 * FAKE_TIMINGS; k++) {
+        struct run cpu, run;
+        struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
+        f->cannot_record = true;
+        on_the_cpu(&cpu, k < FAKE_TIMINGS
+                             ? ""
+                             : "training.mixed_precision=fp32 model.num_layers=1 model.vocab_size=2048");
+        run_all(&run, &f->device, keys[k / FAKE_TIMINGS]);
+        assert_true(same(&cpu, &run));
+    }
+}
+
+/* Updates inside backward with state on the host: slices are fetched and stored between the ops of the loop. */
+static void test_updates_inside_backward(void **state)
+{
+    (void)state;
+    static const char inside[] = "training.optimizer_in_backward=true training.gradient_accumulation_steps=1";
+    for (int k = 0; k < FAKE_TIMINGS; k++) {
+        struct run cpu, run;
+        char keys[256];
+        on_the_cpu(&cpu, inside);
+        snprintf(keys, sizeof keys, "%s training.state_tier=host", inside);
+        run_all(&run, &fake_open((enum fake_timing)k)->device, keys);
+        assert_true(same(&cpu, &run));
+    }
+}
+
 static void test_rows_are_staged(void **state)
 {
     (void)state;
@@ -266,6 +301,31 @@ static void test_replan_between_tiers(void **state)
     assert_true(same(&cpu, &run));
 }
 
+/* A re-plan that fails when state is on the host already: the old plan goes on, and the host tier is as small as it was. */
+static void test_replan_refused(void **state)
+{
+    (void)state;
+    struct run cpu, run;
+    struct fake *f = fake_open(LATE_STORES);
+    on_the_cpu(&cpu, "");
+    must(run_open(&run, &f->device, "", false));
+    struct trainer *t = run.trainer;
+    for (int step = 0; step < STEPS; step++) {
+        struct train_event event = {0};
+        bool finished;
+        if (step == 1) {
+            f->refuse = true;
+            assert_int_equal(trainer_replan(t, t->plan.layout.arena_bytes * 9 / 10, &err), PLIM_NO_MEMORY);
+            assert_false(t->torn);
+            assert_int_equal(f->host_bytes, 0);
+        }
+        must(trainer_step(t, &event, &finished, &err));
+        run.loss[step] = event.loss;
+    }
+    run_close(&run, &f->device);
+    assert_true(same(&cpu, &run));
+}
+
 static int make_corpus(void **state)
 {
     (void)state;
@@ -291,9 +351,12 @@ int main(void)
         cmocka_unit_test(test_the_cpu_has_no_host_tier),
         cmocka_unit_test(test_recorded_once),
         cmocka_unit_test(test_not_recorded),
+        cmocka_unit_test(test_not_recorded_late),
+        cmocka_unit_test(test_updates_inside_backward),
         cmocka_unit_test(test_rows_are_staged),
         cmocka_unit_test(test_tuned),
         cmocka_unit_test(test_replan_between_tiers),
+        cmocka_unit_test(test_replan_refused),
     };
     return cmocka_run_group_tests(tests, make_corpus, drop_corpus);
 }

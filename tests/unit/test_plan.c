@@ -1,3 +1,4 @@
+/* run-tests: serial */
 /* test_plan.c - layouts are sound and tight, the search obeys budget and pins, planning is fast. */
 #include "support/job_rig.h"
 

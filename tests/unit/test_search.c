@@ -92,12 +92,65 @@ static void test_edge_of_the_budget(void **state)
     job_release(&job);
 }
 
+static int64_t bound_of(int recompute, int in_backward, int state_tier)
+{
+    struct knobs k = {.micro_batch = 1,
+                      .accumulation = 1,
+                      .recompute = recompute,
+                      .loss_chunks = 1,
+                      .optimizer_in_backward = in_backward,
+                      .state_tier = state_tier,
+                      .state_share = state_tier == TIER_DEVICE ? 0 : OFFLOAD_SHARES};
+    struct plan_bound bound;
+    assert_int_equal(plan_bound_of(&request, &k, &bound, &err), PLIM_OK);
+    return bound.total;
+}
+
+/* State far away, gradients never all alive: found although far state alone is not enough, before gradients are sent to
+ * the disk. */
+static void test_far_state_with_updates_inside(void **state)
+{
+    (void)state;
+    struct plan plan;
+    ask(1, 1, (int64_t)1 << 30);
+    request.needs_global_norm = false;
+    int64_t waits = bound_of(RECOMPUTE_FULL, 0, TIER_DISK), inside = bound_of(RECOMPUTE_FULL, 1, TIER_DISK);
+    assert_true(inside < waits);
+    request.budget = waits - (waits - inside) / 8;
+    assert_int_equal(search(&plan), PLIM_OK);
+    assert_int_equal(plan.knobs.grad_tier, TIER_DEVICE);
+    assert_true(plan.knobs.optimizer_in_backward);
+    plan_release(&plan);
+    job_release(&job);
+}
+
+/* With one short row weights and gradients are the peak, and a whole layer made again beside them is more than what
+ * selective recomputation keeps: that must not send state to the disk. */
+static void test_full_is_not_always_least(void **state)
+{
+    (void)state;
+    struct plan plan;
+    ask(1, 1, (int64_t)1 << 30);
+    request.needs_global_norm = true;
+    int64_t full = bound_of(RECOMPUTE_FULL, 0, TIER_DEVICE),
+            selective = bound_of(RECOMPUTE_SELECTIVE, 0, TIER_DEVICE);
+    assert_true(selective < full);
+    request.budget = selective + (full - selective) / 2;
+    assert_int_equal(search(&plan), PLIM_OK);
+    assert_int_equal(plan.knobs.state_tier, TIER_DEVICE);
+    assert_int_equal(plan.knobs.recompute, RECOMPUTE_SELECTIVE);
+    plan_release(&plan);
+    job_release(&job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_odd_batches),
         cmocka_unit_test(test_pins_that_exclude_each_other),
         cmocka_unit_test(test_edge_of_the_budget),
+        cmocka_unit_test(test_far_state_with_updates_inside),
+        cmocka_unit_test(test_full_is_not_always_least),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,9 @@ static enum plim_status choose(const char *path, const struct node *config, cons
                            "%s: no chat template '%s'; there is only one, without a name", path, which);
     else if (!*out)
         status = plim_fail(err, PLIM_BAD_INPUT,
-                           "%s: no chat template: the key 'chat_template' is missing or not a text", path);
+                           "%s: no chat template: the key 'chat_template' is missing or not a text; name a "
+                           ".jinja file or the model's folder",
+                           path);
     strbuf_release(&names);
     return status;
 }
@@ -115,8 +117,10 @@ static enum plim_status load_config(const char *path, const char *which, struct 
     enum plim_status status = json_load(path, &doc, err);
     if (status != PLIM_OK) return status;
     status = choose(path, &doc->root, which, &text, err);
-    if (status == PLIM_OK)
+    if (status == PLIM_OK) {
         status = chat_template_parse(text->as.string.text, text->as.string.len, "chat template", out, err);
+        if (status != PLIM_OK) plim_error_prefix(err, "%s", path);
+    }
     if (status == PLIM_OK) status = keep_tokens(*out, &doc->root, err);
     if (status != PLIM_OK) {
         chat_template_free(*out);
@@ -165,11 +169,19 @@ enum plim_status chat_template_load(const char *path, const char *which, struct 
         bool named = which && strcmp(which, "default") != 0;
         if (!named && file_exists(jinja)) return load_jinja(jinja, config, out, err);
         if (file_exists(config)) return load_config(config, which, out, err);
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: no chat template: neither chat_template.jinja nor tokenizer_config.json", path);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: no chat template: neither chat_template.jinja nor tokenizer_config.json; name a "
+            ".jinja file",
+            path);
+    }
+    const char *slash = strrchr(path, '/');
+    /* A tokenizer by its file: look beside it. */
+    if (strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0) {
+        snprintf(jinja, sizeof jinja, "%.*s", slash ? (int)(slash + 1 - path) : 1, slash ? path : ".");
+        return chat_template_load(jinja, which, out, err);
     }
     if (len < 6 || strcmp(path + len - 6, ".jinja") != 0) return load_config(path, which, out, err);
-    const char *slash = strrchr(path, '/');
     snprintf(config, sizeof config, "%.*stokenizer_config.json", slash ? (int)(slash + 1 - path) : 0, path);
     return load_jinja(path, config, out, err);
 }

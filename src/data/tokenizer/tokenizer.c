@@ -53,7 +53,7 @@ static enum plim_status model_type(const struct node *model, const char *name, e
     static const char *const names[] = {
         [MODEL_BPE] = "BPE", [MODEL_UNIGRAM] = "Unigram", [MODEL_WORDPIECE] = "WordPiece"};
     if (!model || model->kind != NODE_MAP)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: expected a model", name);
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: expected a model; is it a tokenizer.json?", name);
     const char *text = model_type_name(model);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], text) == 0) {

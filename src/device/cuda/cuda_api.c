@@ -10,6 +10,7 @@
 enum plim_status cuda_check(cudaError_t code, const char *what, struct plim_error *err)
 {
     if (code == cudaSuccess) return PLIM_OK;
+    cudaGetLastError(); /* told here: the next launch must not find it and think it its own */
     enum plim_status status = code == cudaErrorMemoryAllocation ? PLIM_NO_MEMORY : PLIM_IO;
     return plim_fail(err, status, "cuda: %s: %s", what, cudaGetErrorString(code));
 }

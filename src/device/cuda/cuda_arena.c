@@ -79,22 +79,28 @@ static enum plim_status grow(struct cuda_arena *arena, size_t to, struct plim_er
     return PLIM_OK;
 }
 
-/* The mark falls into the last segment: what is below it moves through the host into a smaller one. */
-static enum plim_status cut_last(struct cuda_arena *arena, size_t to, struct plim_error *err)
+/* What is below the mark in the segment it falls into moves through the host into a smaller one. Up to the first pop a
+ * failure leaves everything as it was; after it, content may be lost, and `torn` says so from then on. */
+static enum plim_status shrink(struct cuda_arena *arena, size_t to, struct plim_error *err)
 {
-    size_t start = arena->mapped - arena->segments[arena->count - 1].bytes, keep = to - start;
-    void *content = malloc(keep);
-    if (!content) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the GPU's arena shrank");
-    const void *from = (const void *)(uintptr_t)(arena->base + start);
-    enum plim_status status =
-        cuda_check(cudaMemcpy(content, from, keep, cudaMemcpyDeviceToHost), "saving a segment", err);
+    size_t start = arena->mapped, cut = arena->count;
+    while (start > to) start -= arena->segments[--cut].bytes;
+    size_t keep = to - start;
+    void *at = (void *)(uintptr_t)(arena->base + start), *content = keep ? malloc(keep) : NULL;
+    if (keep && !content) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the GPU's arena shrank");
+    enum plim_status status = PLIM_OK;
+    if (keep)
+        status = cuda_check(cudaMemcpy(content, at, keep, cudaMemcpyDeviceToHost), "saving a segment", err);
     if (status == PLIM_OK) {
-        pop(arena);
-        status = push(arena, keep, err);
-        if (status == PLIM_OK)
-            status = cuda_check(
-                cudaMemcpy((void *)(uintptr_t)(arena->base + start), content, keep, cudaMemcpyHostToDevice),
-                "restoring a segment", err);
+        while (arena->mapped > start) pop(arena);
+        if (keep) status = push(arena, keep, err);
+        if (keep && status == PLIM_OK)
+            status =
+                cuda_check(cudaMemcpy(at, content, keep, cudaMemcpyHostToDevice), "restoring a segment", err);
+        /* The copy may be under way still, and the compute stream does not wait for the one it is on. */
+        if (keep && status == PLIM_OK)
+            status = cuda_check(cudaStreamSynchronize(NULL), "restoring a segment", err);
+        arena->torn = status != PLIM_OK;
     }
     free(content);
     return status;
@@ -109,19 +115,21 @@ enum plim_status cuda_arena_commit(struct cuda_arena *arena, size_t bytes, struc
         bytes_format(most, arena->reserved);
         return plim_fail(err, PLIM_NO_MEMORY, "cuda: the card has no more than %s", most);
     }
-    if (bytes > arena->committed) {
-        size_t more = bytes - arena->committed;
-        status = ledger_reserve(arena->ledger, arena->cls, more, err);
-        if (status != PLIM_OK) return status;
-        if (to > arena->mapped) status = grow(arena, to, err);
-        if (status != PLIM_OK) ledger_release(arena->ledger, arena->cls, more);
-    } else {
-        while (arena->count && arena->mapped - arena->segments[arena->count - 1].bytes >= to) pop(arena);
-        if (arena->mapped > to) status = cut_last(arena, to, err);
-        if (status == PLIM_OK) ledger_release(arena->ledger, arena->cls, arena->committed - bytes);
+    if (arena->torn) return plim_fail(err, PLIM_IO, "cuda: the arena lost content when it last shrank");
+    size_t more = bytes > arena->committed ? bytes - arena->committed : 0;
+    if (more) status = ledger_reserve(arena->ledger, arena->cls, more, err);
+    if (status != PLIM_OK) return status;
+    if (to > arena->mapped)
+        status = grow(arena, to, err);
+    else if (to < arena->mapped)
+        status = shrink(arena, to, err);
+    if (status != PLIM_OK) {
+        if (more) ledger_release(arena->ledger, arena->cls, more);
+        return status;
     }
-    if (status == PLIM_OK) arena->committed = bytes;
-    return status;
+    if (bytes < arena->committed) ledger_release(arena->ledger, arena->cls, arena->committed - bytes);
+    arena->committed = bytes;
+    return PLIM_OK;
 }
 
 void cuda_arena_release(struct cuda_arena *arena)

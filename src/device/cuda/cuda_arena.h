@@ -9,6 +9,7 @@
 
 #include "device/cuda/cuda_api.h"
 #include "mem/ledger.h"
+#include <stdbool.h>
 
 struct cuda_segment {
     CUmemGenericAllocationHandle handle;
@@ -25,6 +26,7 @@ struct cuda_arena {
     size_t mapped;    /* committed rounded up to granules */
     struct cuda_segment *segments;
     size_t count, room;
+    bool torn; /* content was lost: nothing is committed any more */
     struct ledger *ledger;
     int cls;
 };
@@ -32,7 +34,8 @@ struct cuda_arena {
 enum plim_status cuda_arena_reserve(struct cuda_arena *arena, const struct cuda_api *api, int device,
                                     size_t most, struct ledger *ledger, int cls, struct plim_error *err);
 
-/* PLIM_NO_MEMORY when the ledger or the card refuses: the arena is then as before. The device must be idle. */
+/* PLIM_NO_MEMORY when the ledger or the card refuses: the arena is then as before. PLIM_IO: the driver failed while
+ * content was moved; every later call fails too. The device must be idle. */
 enum plim_status cuda_arena_commit(struct cuda_arena *arena, size_t bytes, struct plim_error *err);
 void cuda_arena_release(struct cuda_arena *arena);
 

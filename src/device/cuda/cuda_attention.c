@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/cudnn_attention.h"
 
+#include <cuda_runtime_api.h>
 #include <stdlib.h>
 
 struct cuda_attention {
@@ -117,6 +118,7 @@ int cuda_attention_run(struct cuda_attention *a, const struct cuda_queue *queue,
     if (has_plan(a, &s, call)) {
         if (run_cudnn(a, &s, call) == PLIM_OK) return 0;
         a->off = true;
+        cudaGetLastError(); /* cuDNN's, not that of the launch below */
     }
     return call->op->kind == OP_ATTN ? cuda_attn(queue, call) : cuda_attn_bwd(queue, call);
 }

@@ -110,7 +110,10 @@ static double far_rate(struct bench *b)
 {
     void *host = NULL;
     double rate = 12e9;
-    if (cudaMallocHost(&host, FAR_BYTES) != cudaSuccess) return rate;
+    if (cudaMallocHost(&host, FAR_BYTES) != cudaSuccess) {
+        cudaGetLastError(); /* no launch's error */
+        return rate;
+    }
     memset(host, 1, FAR_BYTES);
     b->dev->ops->write(b->dev, 0, host, FAR_BYTES, NULL);
     double start = clock_seconds();

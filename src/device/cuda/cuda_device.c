@@ -35,6 +35,7 @@ struct cuda {
     char bus[32];
     int failed; /* the first cudaError_t a launch gave */
     const char *failed_at;
+    bool recording; /* errors from here on are of the recording alone */
     cudaGraphExec_t recordings[RECORDINGS];
     int nrecordings;
 };
@@ -152,6 +153,7 @@ static enum plim_status cuda_read(struct device *dev, size_t offset, void *host,
 {
     struct cuda *cuda = cuda_of(dev);
     const char *from = (const char *)cuda_base(dev) + offset;
+    note(cuda, cuda_transfer_before(cuda->transfer, from, bytes), "waiting for copies");
     note(cuda, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
          "copying to the host");
     return cuda_sync(dev, err);
@@ -163,6 +165,7 @@ static enum plim_status cuda_write(struct device *dev, size_t offset, const void
     struct cuda *cuda = cuda_of(dev);
     char *to = (char *)cuda_base(dev) + offset;
     cudaSetDevice(cuda->index); /* worker threads write too */
+    note(cuda, cuda_transfer_before(cuda->transfer, to, bytes), "waiting for copies");
     note(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
          "copying to the device");
     return cuda_sync(dev, err);
@@ -213,7 +216,9 @@ static void cuda_record_begin(struct device *dev)
 {
     struct cuda *cuda = cuda_of(dev);
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
-    note(cuda, cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
+    int code = (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal);
+    note(cuda, code, "recording");
+    cuda->recording = !cuda->failed;
 }
 
 static int cuda_record_end(struct device *dev)
@@ -228,7 +233,10 @@ static int cuda_record_end(struct device *dev)
         if (code == cudaSuccess) number = cuda->nrecordings++;
     }
     if (graph) cudaGraphDestroy(graph);
-    if (code != cudaSuccess) cudaGetLastError(); /* one by one, then */
+    if (number < 0)
+        cudaGetLastError(); /* one by one, then: nothing has run, and what is really wrong shows again */
+    if (number < 0 && cuda->recording) cuda->failed = 0;
+    cuda->recording = false;
     return number;
 }
 

@@ -323,6 +323,7 @@ void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, co
         if (ms >= best * 0.99f) continue; /* a later proposal must be clearly faster */
         best = ms, w->algo = found[i].algo;
     }
+    cudaGetLastError(); /* a way that does not run here is no error of the next launch */
 }
 
 size_t cuda_matmul_workspace(const struct tensor *const *desc, const struct op *op, int threads)

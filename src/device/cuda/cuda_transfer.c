@@ -67,8 +67,9 @@ int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t b
 int cuda_transfer_join(struct cuda_transfer *tr)
 {
     int code = 0;
-    while (tr->count && !code) {
-        code = wait(tr, tr->compute, tr->count - 1);
+    while (tr->count) { /* to the end: events may be of a recording that failed, and none of those may stay */
+        int waited = wait(tr, tr->compute, tr->count - 1);
+        if (!code) code = waited;
         forget(tr, tr->count - 1);
     }
     return code;
@@ -111,9 +112,8 @@ static void unpin(struct cuda_transfer *tr)
     tr->pinned = false;
 }
 
-static enum plim_status pin(struct cuda_transfer *tr, struct plim_error *err)
+static enum plim_status pin(struct cuda_transfer *tr, size_t bytes, struct plim_error *err)
 {
-    size_t bytes = (size_t)arena_committed(&tr->host);
     if (!bytes) return PLIM_OK;
     enum plim_status status = cuda_check(
         cudaHostRegister(arena_base(&tr->host), bytes, cudaHostRegisterDefault), "pinning host memory", err);
@@ -124,7 +124,7 @@ static enum plim_status pin(struct cuda_transfer *tr, struct plim_error *err)
 enum plim_status cuda_transfer_commit(struct cuda_transfer *tr, size_t bytes, struct plim_error *err)
 {
     size_t had = (size_t)arena_committed(&tr->host);
-    if (bytes == had) return PLIM_OK;
+    if (bytes == had && (tr->pinned || !bytes)) return PLIM_OK;
     enum plim_status status = PLIM_OK;
     if (!arena_base(&tr->host)) {
         struct os_machine machine;
@@ -133,11 +133,12 @@ enum plim_status cuda_transfer_commit(struct cuda_transfer *tr, size_t bytes, st
         if (status != PLIM_OK) return status;
     }
     unpin(tr);
-    status = arena_commit(&tr->host, bytes, tr->team, err);
-    if (status == PLIM_OK) status = pin(tr, err);
-    if (status == PLIM_OK) return status;
-    arena_commit(&tr->host, had, NULL, NULL);
-    pin(tr, NULL);
+    if (bytes > had) status = arena_commit(&tr->host, bytes, tr->team, err);
+    if (status == PLIM_OK) status = pin(tr, bytes, err);
+    if (status == PLIM_OK) /* pages go last, when nothing can fail any more */
+        return bytes < had ? arena_commit(&tr->host, bytes, NULL, err) : PLIM_OK;
+    if (bytes > had) arena_commit(&tr->host, had, NULL, NULL);
+    pin(tr, had, NULL);
     return status;
 }
 
