@@ -183,17 +183,16 @@ static int online_cpus(void)
     return n > 0 ? (int)n : 1;
 }
 
-/* Workers take no signals: those belong to the program's own threads. */
-static int spawn(struct worker *worker)
+int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void *arg)
 {
     pthread_attr_t attr;
+    sigset_t all, old;
     int rc = pthread_attr_init(&attr);
     if (rc) return rc;
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigset_t all, old;
+    pthread_attr_setstacksize(&attr, stack_bytes);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(&worker->thread, &attr, worker_main, worker);
+    rc = pthread_create(out, &attr, body, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     return rc;
@@ -218,7 +217,7 @@ enum plim_status threads_start(int count, struct threads **out, struct plim_erro
     for (team->count = 1; team->count < count; team->count++) {
         struct worker *worker = &workers[team->count];
         *worker = (struct worker){.team = team, .index = team->count};
-        int rc = spawn(worker);
+        int rc = thread_begin(&worker->thread, STACK_BYTES, worker_main, worker);
         if (rc == 0) continue;
         int started = team->count;
         threads_free(team);

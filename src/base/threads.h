@@ -15,6 +15,8 @@
 #define PLIM_BASE_THREADS_H
 
 #include "base/status.h"
+#include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct threads;
@@ -25,5 +27,9 @@ enum plim_status threads_start(int count, struct threads **out, struct plim_erro
 void threads_free(struct threads *team);
 int threads_count(const struct threads *team);
 void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *body, void *arg);
+
+/* A thread of one's own, outside any team, with so large a stack. It takes no signals: those belong to the program's
+ * own threads. 0, or an errno. */
+int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void *arg);
 
 #endif

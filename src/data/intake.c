@@ -8,10 +8,10 @@
  * Everything shared is under `lock`; a slot's content belongs to whoever has it: the reader and encoder until done,
  * then the consumer until it is given back.
  */
+#include "base/threads.h"
 #include "data/intake_part.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,22 +96,6 @@ static void *worker_main(void *arg)
     }
 }
 
-/* Signals belong to the program's own threads. */
-static int spawn(struct worker *worker)
-{
-    pthread_attr_t attr;
-    sigset_t all, old;
-    int rc = pthread_attr_init(&attr);
-    if (rc) return rc;
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(&worker->thread, &attr, worker_main, worker);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    return rc;
-}
-
 static enum plim_status start_workers(struct intake *intake, struct plim_error *err)
 {
     int encoders = intake->options.workers > 0 ? intake->options.workers : 1;
@@ -124,7 +108,8 @@ static enum plim_status start_workers(struct intake *intake, struct plim_error *
         if (status != PLIM_OK) return status;
     }
     for (; intake->started < intake->options.workers; intake->started++) {
-        int rc = spawn(&intake->workers[intake->started]);
+        struct worker *worker = &intake->workers[intake->started];
+        int rc = thread_begin(&worker->thread, STACK_BYTES, worker_main, worker);
         if (rc)
             return plim_fail(err, PLIM_NO_MEMORY, "cannot start data worker %d: %s; lower data.workers",
                              intake->started + 1, strerror(rc));

@@ -8,10 +8,10 @@
  * A block ends when it holds shuffle_samples samples, when another sample of T + 1 tokens might not fit
  * shuffle_bytes, or at the end of an epoch. So where it ends follows from where it begins.
  */
+#include "base/threads.h"
 #include "data/loader_part.h"
 #include "data/record.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -210,17 +210,9 @@ static void *maker_main(void *arg)
     }
 }
 
-static bool spawn(struct block_source *s)
+static bool start_maker(struct block_source *s)
 {
-    pthread_attr_t attr;
-    sigset_t all, old;
-    if (pthread_attr_init(&attr)) return false;
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    s->threaded = pthread_create(&s->thread, &attr, maker_main, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
+    s->threaded = thread_begin(&s->thread, STACK_BYTES, maker_main, s) == 0;
     return s->threaded;
 }
 
@@ -269,7 +261,7 @@ enum plim_status block_source_open(const struct dataset *data, const struct load
     intake_options(data, options, &intake);
     enum plim_status status = allocate(s, data, err);
     if (status == PLIM_OK) status = intake_open(&intake, &place, &s->cutter.intake, err);
-    if (status == PLIM_OK && options->workers > 0 && !spawn(s))
+    if (status == PLIM_OK && options->workers > 0 && !start_maker(s))
         status = plim_fail(err, PLIM_NO_MEMORY, "cannot start the data loader's thread");
     if (status != PLIM_OK) {
         block_source_close(s);

@@ -1,6 +1,7 @@
 /* far.c - see far.h. A ring of requests, one reader thread. */
 #include "exec/far.h"
 #include "base/file.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RING 32
+#define RING        32
+#define STACK_BYTES ((size_t)128 << 10)
 
 struct request {
     void *buf;
@@ -55,11 +57,7 @@ static void *reader_main(void *arg)
 
 static enum plim_status start_reader(struct far_store *far, struct plim_error *err)
 {
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 128 * 1024);
-    int rc = pthread_create(&far->reader, &attr, reader_main, far);
-    pthread_attr_destroy(&attr);
+    int rc = thread_begin(&far->reader, STACK_BYTES, reader_main, far);
     if (rc) return plim_fail(err, PLIM_NO_MEMORY, "cannot start the read-ahead thread: %s", strerror(rc));
     far->has_reader = true;
     return PLIM_OK;
