@@ -33,7 +33,7 @@ CASES = {
     "llama1b-16x4": (LLAMA_1B, 16, 2048, 4, "bf16", NARROW, 24, ()),
     "gpt2": (GPT2, 32, 1024, 1, "amp", MASTER, None, ("compile",)),
     "gpt2-9": (GPT2, 32, 1024, 1, "amp", MASTER, 9, ()),
-    **{f"llama1b-at-{gib}": (LLAMA_1B, 4, 2048, 1, "amp", MASTER, gib, ()) for gib in (24, 20, 16, 12, 10, 8, 6)},
+    **{f"llama1b-at-{gib}": (LLAMA_1B, 4, 2048, 1, "amp", MASTER, gib, ()) for gib in (24, 20, 16, 12, 10, 8, 6, 4, 3)},
     "llama8b": (LLAMA_8B, 8, 2048, 8, "bf16", MASTER, None, ()),
     "llama8b-80": (LLAMA_8B, 8, 2048, 8, "bf16", MASTER, 80, ()),
     "llama8b-24": (LLAMA_8B, 8, 2048, 8, "bf16", MASTER, 24, ()),

@@ -52,6 +52,7 @@ static const struct number numbers[] = {
     NUMBER("cache_bandwidth", cache_bandwidth),
     NUMBER("op_seconds", op_seconds),
     NUMBER("far_bandwidth", far_bandwidth),
+    NUMBER("host_bandwidth", host_bandwidth),
 };
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -109,5 +110,6 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
     facts->bandwidth = speed->bandwidth;
     facts->cache_bandwidth = speed->cache_bandwidth;
     facts->far_bandwidth = speed->far_bandwidth;
+    facts->host_bandwidth = speed->host_bandwidth;
     facts->op_seconds = speed->op_seconds;
 }

@@ -17,6 +17,7 @@ struct calibration {
     double bandwidth;            /* bytes/s read plus written, operands in memory */
     double cache_bandwidth;      /* the same, operands in the last-level cache */
     double far_bandwidth;        /* bytes/s to and from the tier below */
+    double host_bandwidth;       /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
     double op_seconds;           /* starting one op */
 };
 

@@ -50,11 +50,14 @@ struct device_ops {
     void (*forget)(struct device *);
     /* The tier below, for devices with their own memory: NULL on the CPU, whose lower tier is the disk. host_commit
      * sizes it (content up to the smaller size is kept), fetch and store copy between it and the arena beside what
-     * computes; ops that touch the bytes of a copy under way wait for it by themselves. */
+     * computes; ops that touch the bytes of a copy under way wait for it by themselves. run_host computes an op on
+     * operands in the host tier with the CPU's kernel, beside what the device computes: it waits for copies of its bytes,
+     * and copies of its bytes wait for it. */
     enum plim_status (*host_commit)(struct device *, size_t bytes, struct plim_error *err);
     void *(*host_base)(struct device *);
     void (*fetch)(struct device *, size_t host_offset, void *to, size_t bytes);
     void (*store)(struct device *, const void *from, size_t host_offset, size_t bytes);
+    void (*run_host)(struct device *, struct kernel_call *call);
     void (*close)(struct device *);
 };
 
@@ -68,6 +71,9 @@ struct device {
 
 /* The CPU: `threads` 0 means one per online CPU. */
 enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err);
+
+/* The CPU's kernels, by op kind: for ops that other devices leave to their host. */
+const struct kernel *device_cpu_kernels(void);
 
 /* An NVIDIA GPU by its number. PLIM_UNSUPPORTED says what is missing: this build's CUDA part, a driver, a card, a
  * card this build has code for, cuBLASLt. PLIM_NO_MEMORY: the card has too little free for the context. */

@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-static bool moves(const struct op *op) { return op->kind == OP_FETCH || op->kind == OP_STORE; }
-
 static enum tier far_tier(const struct tape *tape, const struct op *op)
 {
     return tape->tensors[op->kind == OP_FETCH ? op->in[0] : op->out[0]].tier;
@@ -26,10 +24,12 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
     *exec = (struct exec){.device = device, .tape = tape, .layout = layout, .far = far};
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
-        if (moves(op) && !tier_is_open(device, far, far_tier(tape, op)))
+        if (op_moves(op) && !tier_is_open(device, far, far_tier(tape, op)))
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s cannot move tensors to and from tier %s",
                              device->ops->name, tier_name(far_tier(tape, op)));
-        if (!moves(op) && !device->kernels[op->kind].run)
+        bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind].run
+                                      : device->kernels[op->kind].run != NULL;
+        if (op_computes(op) && !known)
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s has no kernel for op %s", device->ops->name,
                              op_row(op->kind)->name);
     }
@@ -38,7 +38,9 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
 
 static void *address(const struct exec *exec, int id)
 {
-    return (char *)exec->device->ops->base(exec->device) + exec->layout->offset[id];
+    const struct device_ops *ops = exec->device->ops;
+    bool on_host = exec->tape->tensors[id].tier == TIER_HOST;
+    return (char *)(on_host ? ops->host_base : ops->base)(exec->device) + exec->layout->offset[id];
 }
 
 void *exec_host(const struct exec *exec, int tensor)
@@ -117,7 +119,8 @@ static struct kernel_call call_of(const struct exec *exec, int index, int64_t mi
 static void compute(struct exec *exec, int index, int64_t micro)
 {
     struct kernel_call call = call_of(exec, index, micro);
-    exec->device->ops->run(exec->device, &call);
+    const struct device_ops *ops = exec->device->ops;
+    (call.op->attr.on_host ? ops->run_host : ops->run)(exec->device, &call);
 }
 
 static bool writes_kept(const struct tape *tape, const struct op *op)
@@ -137,7 +140,8 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
             struct kernel_call call = call_of(exec, i, micro);
-            if (!moves(call.op) && !writes_kept(exec->tape, call.op)) ops->tune(exec->device, &call);
+            bool free_to_run = op_computes(call.op) && !call.op->attr.on_host;
+            if (free_to_run && !writes_kept(exec->tape, call.op)) ops->tune(exec->device, &call);
         }
     return ops->sync(exec->device, err);
 }
@@ -149,9 +153,9 @@ static enum plim_status run_ops(struct exec *exec, int begin, int end, int64_t m
         const struct op *op = &exec->tape->ops[i];
         double start = exec->op_seconds ? clock_seconds() : 0;
         enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
-        if (status == PLIM_OK && moves(op))
+        if (status == PLIM_OK && op_moves(op))
             status = move(exec, op, micro, err);
-        else if (status == PLIM_OK)
+        else if (status == PLIM_OK && op_computes(op))
             compute(exec, i, micro);
         if (status == PLIM_OK && (exec->inspect || exec->op_seconds))
             status = exec->device->ops->sync(exec->device, err);

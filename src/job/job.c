@@ -168,11 +168,15 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
                          "%s: key 'model.num_experts': mixtures of experts are not supported "
                          "by this version; remove the key",
                          job->name);
-    if ((job->training.state_tier_given && job->training.state_tier == TIER_PINNED) ||
-        (job->training.grad_tier_given && job->training.grad_tier == TIER_PINNED))
+    const struct job_training *t = &job->training;
+    const char *pinned = t->state_tier_given && t->state_tier == TIER_PINNED   ? "state_tier"
+                         : t->grad_tier_given && t->grad_tier == TIER_PINNED   ? "grad_tier"
+                         : t->param_tier_given && t->param_tier == TIER_PINNED ? "param_tier"
+                                                                               : NULL;
+    if (pinned)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "%s: key 'training.%s': host memory is always pinned; write host", job->name,
-                         job->training.state_tier == TIER_PINNED ? "state_tier" : "grad_tier");
+                         pinned);
     return PLIM_OK;
 }
 

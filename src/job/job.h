@@ -69,8 +69,10 @@ struct job_training {
     int64_t loss_chunks;
     bool loss_chunks_given;
     bool in_backward, in_backward_given;
-    int state_tier, grad_tier;
-    bool state_tier_given, grad_tier_given;
+    int state_tier, grad_tier, param_tier;
+    bool state_tier_given, grad_tier_given, param_tier_given;
+    double host_update; /* share of the updates of state in host memory that the CPU makes */
+    bool host_update_given;
     int64_t seed, eval_every, eval_rows, save_every, log_every;
     double loss_scale;
     int64_t loss_scale_window;
@@ -100,7 +102,7 @@ struct job {
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
-    uint64_t budget;
+    uint64_t budget, host_budget; /* host_budget 0: what the machine has */
     bool budget_given;
     int profile;
     double target, warning, critical, emergency; /* 0: the profile's */
@@ -132,9 +134,10 @@ int job_device(const struct job *job, bool *may_fall_back);
 /* The tape of one set of knobs (plan_request.build with a struct job * as argument). */
 enum plim_status job_build(void *job, const struct knobs *knobs, struct tape *out, struct plim_error *err);
 
-/* Forward-only tape with a loss, for evaluation. */
-enum plim_status job_build_eval(const struct job *job, int64_t rows, struct tape *out,
-                                struct plim_error *err);
+/* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
+ * on the device). */
+enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows,
+                                struct tape *out, struct plim_error *err);
 
 /* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */
 void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,

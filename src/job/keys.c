@@ -123,6 +123,8 @@ static const struct schema_row rows[] = {
     {"training.loss_chunks", SCHEMA_INT64, AT(training.loss_chunks), .flag = GIVEN(training.loss_chunks_given), .min = 1, .max = 4096, .help = "pins the slices of the output projection and loss"},
     {"training.optimizer_in_backward", SCHEMA_BOOL, AT(training.in_backward), .flag = GIVEN(training.in_backward_given), .help = "pins whether parameters are updated during backward (needs accumulation 1, no clipping)"},
     {"training.state_tier", SCHEMA_ENUM, AT(training.state_tier), .flag = GIVEN(training.state_tier_given), .names = tiers, .help = "pins where optimizer state lives: device, or what is below it: disk under a CPU, host under a GPU"},
+    {"training.param_tier", SCHEMA_ENUM, AT(training.param_tier), .flag = GIVEN(training.param_tier_given), .names = tiers, .help = "pins where parameters are while no layer needs them: device, disk under a CPU, host under a GPU"},
+    {"training.host_update", SCHEMA_FLOAT, AT(training.host_update), .flag = GIVEN(training.host_update_given), .min = 0, .max = 1, .help = "pins the share of updates of state in host memory under a GPU that the CPU makes instead of the GPU (adamw, sgd)"},
     {"training.grad_tier", SCHEMA_ENUM, AT(training.grad_tier), .flag = GIVEN(training.grad_tier_given), .names = tiers, .help = "pins where gradients wait between micro-batches: device, disk under a CPU, host under a GPU"},
     {"training.eval_every", SCHEMA_INT64, AT(training.eval_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between evaluations; 0: only at the end"},
     {"training.eval_rows", SCHEMA_INT64, AT(training.eval_rows), .min = 1, .max = 1e9, .fallback = "32", .help = "rows of one evaluation"},
@@ -156,6 +158,7 @@ static const struct schema_row rows[] = {
     /* output and budget */
     {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
     {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},
+    {"host_budget", SCHEMA_BYTES, AT(host_budget), .min = 1, .max = 1e18, .help = "bytes of the host that a job on a GPU may take, host tier and program together; absent: what the machine has free"},
     {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .min = 1, .max = 1e18, .help = "bytes the job may take; absent: what the machine has, times the profile's target"},
     {"profile", SCHEMA_ENUM, AT(profile), .names = profiles, .fallback = "balanced", .help = "memory profile"},
 };

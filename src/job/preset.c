@@ -69,6 +69,7 @@ enum plim_status preset_find(const char *name, struct preset *out, struct plim_e
     for (int t = 0; t < DT_COUNT; t++) f->attn_flops[t] = f->flops[t] / 2;
     f->bandwidth = node_float(node_get(d, "bandwidth"), 1e11);
     f->far_bandwidth = node_float(node_get(d, "far"), 1e9);
+    f->host_bandwidth = f->is_host ? 0 : node_float(node_get(d, "host_memory"), 40e9);
     f->op_seconds = f->is_host ? 2e-6 : 4e-6;
     for (int p = 0; p < PRECISION_COUNT; p++)
         if (!strcmp(node_string(node_get(d, "precision"), "fp32"), precision_name((enum precision)p)))

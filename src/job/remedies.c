@@ -17,7 +17,8 @@ static bool unpin_all(struct attempt *a)
 {
     const struct knobs *p = &a->request.pins;
     if (p->micro_batch == KNOB_OPEN && p->recompute == KNOB_OPEN && p->loss_chunks == KNOB_OPEN &&
-        p->optimizer_in_backward == KNOB_OPEN && p->state_tier == KNOB_OPEN && p->grad_tier == KNOB_OPEN)
+        p->optimizer_in_backward == KNOB_OPEN && p->state_tier == KNOB_OPEN && p->grad_tier == KNOB_OPEN &&
+        p->param_tier == KNOB_OPEN)
         return false;
     knobs_open(&a->request.pins);
     snprintf(a->out->change, sizeof a->out->change,
@@ -57,8 +58,10 @@ static bool halve_length(struct attempt *a)
                               .loss_chunks = 4096,
                               .state_tier = lower,
                               .state_share = OFFLOAD_SHARES,
-                              .grad_tier = lower};
-        if (plan_bound_of(&a->request, &tight, &bound, NULL) != PLIM_OK) return false;
+                              .grad_tier = lower,
+                              .param_tier = lower,
+                              .param_share = OFFLOAD_SHARES};
+        if (plan_bound_of(&a->request, &tight, NULL, &bound, NULL) != PLIM_OK) return false;
         if (bound.total > a->request.budget) continue;
         snprintf(a->out->change, sizeof a->out->change, "data.max_length: %lld", (long long)length);
         snprintf(a->out->cost, sizeof a->out->cost, "shorter context");
@@ -106,12 +109,14 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
         plan_release(&plan);
     }
     struct remedy *raise = &out[(*count)++];
-    int64_t need = smallest->total;
+    bool on_host = smallest->total <= request->budget; /* the device's line holds, the host's does not */
+    int64_t need = on_host ? smallest->host : smallest->total;
+    int64_t have = on_host ? request->host_budget : request->budget, mib = (need + (1 << 20) - 1) >> 20;
     char text[BYTES_TEXT];
-    int64_t mib = (need + (1 << 20) - 1) >> 20;
-    snprintf(raise->change, sizeof raise->change, "budget: %lldMiB", (long long)mib);
-    snprintf(raise->cost, sizeof raise->cost, "%s more memory",
-             bytes_format(text, (uint64_t)(need - request->budget)));
-    raise->total = need, raise->step_seconds = smallest->step_seconds;
+    snprintf(raise->change, sizeof raise->change, "%s: %lldMiB", on_host ? "host_budget" : "budget",
+             (long long)mib);
+    snprintf(raise->cost, sizeof raise->cost, "%s more memory%s", bytes_format(text, (uint64_t)(need - have)),
+             on_host ? " of the host" : "");
+    raise->total = smallest->total, raise->step_seconds = smallest->step_seconds;
     return PLIM_OK;
 }

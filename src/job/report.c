@@ -9,7 +9,7 @@ enum plim_status report_fill(struct plan_report *report, struct job *job, const 
     *report = (struct plan_report){.job = job, .request = request, .plan = plan};
     struct knobs naive = knobs_naive(request);
     struct plan_bound bound;
-    enum plim_status status = plan_bound_of(request, &naive, &bound, err);
+    enum plim_status status = plan_bound_of(request, &naive, NULL, &bound, err);
     if (status != PLIM_OK) return status;
     report->naive_total = bound.total;
     status = job_savings(job, request, plan, report->savings, &report->nsavings, err);
@@ -33,7 +33,10 @@ void report_json_knobs(struct json_writer *w, const char *key, const struct job 
     json_bool(w, "optimizer_in_backward", knobs->optimizer_in_backward);
     json_str(w, "state_tier", tier_name((enum tier)knobs->state_tier));
     json_int(w, "state_share", knobs->state_share);
+    json_int(w, "host_share", knobs->host_share);
     json_str(w, "grad_tier", tier_name((enum tier)knobs->grad_tier));
+    json_str(w, "param_tier", tier_name((enum tier)knobs->param_tier));
+    json_int(w, "param_share", knobs->param_share);
     json_end_object(w);
 }
 

@@ -100,6 +100,8 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
                 knobs_state_text(k, recompute, sizeof recompute));
     if (k->grad_tier != TIER_DEVICE)
         strbuf_addf(out, ", gradients wait on %s", tier_name((enum tier)k->grad_tier));
+    if (k->param_tier != TIER_DEVICE)
+        strbuf_addf(out, ", parameters come from %s", knobs_param_text(k, recompute, sizeof recompute));
     strbuf_addf(out, "\n");
     double step = r->plan->step_seconds;
     strbuf_addf(out, "  predicted %.3g s a step, %.0f tokens/s   (planned in %.1f ms, %d tapes)\n\n", step,

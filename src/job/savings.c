@@ -49,6 +49,7 @@ static int flip_state_tier(struct job *other, const struct plan_request *r, stru
     bool on = k->state_tier != TIER_DEVICE;
     k->state_tier = on ? TIER_DEVICE : r->facts->is_host ? TIER_DISK : TIER_HOST;
     k->state_share = on ? 0 : OFFLOAD_SHARES;
+    if (on) k->host_share = 0, k->param_tier = TIER_DEVICE, k->param_share = 0;
     return on;
 }
 
@@ -58,6 +59,16 @@ static int flip_grad_tier(struct job *other, const struct plan_request *r, struc
     bool on = k->grad_tier != TIER_DEVICE;
     if (k->optimizer_in_backward) return -1;
     k->grad_tier = on ? TIER_DEVICE : r->facts->is_host ? TIER_DISK : TIER_HOST;
+    return on;
+}
+
+static int flip_param_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->param_tier != TIER_DEVICE;
+    if (!on && k->state_tier == TIER_DEVICE) return -1; /* it follows the state */
+    k->param_tier = on ? TIER_DEVICE : r->facts->is_host ? TIER_DISK : TIER_HOST;
+    k->param_share = on ? 0 : OFFLOAD_SHARES;
     return on;
 }
 
@@ -88,6 +99,7 @@ static const struct {
     {"optimizer in backward", flip_in_backward},
     {"optimizer state offload", flip_state_tier},
     {"gradient offload", flip_grad_tier},
+    {"parameter streaming", flip_param_tier},
     {"mixed precision", flip_precision},
     {"8-bit moments", flip_moments},
 };
@@ -106,8 +118,10 @@ enum plim_status job_savings(struct job *job, const struct plan_request *request
                              struct saving *out, int *count, struct plim_error *err)
 {
     struct plan_bound now;
+    struct tape room;
+    tape_init(&room);
     *count = 0;
-    enum plim_status status = plan_bound_of(request, &plan->knobs, &now, err);
+    enum plim_status status = plan_bound_of(request, &plan->knobs, &room, &now, err);
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++) {
         struct job other = *job;
         struct plan_request ask = *request;
@@ -116,13 +130,14 @@ enum plim_status job_savings(struct job *job, const struct plan_request *request
         ask.build_arg = &other;
         int on = rows[i].flip(&other, request, &knobs);
         if (on < 0) continue;
-        status = plan_bound_of(&ask, &knobs, &flipped, err);
+        status = plan_bound_of(&ask, &knobs, &room, &flipped, err);
         int64_t bytes = on ? flipped.total - now.total : now.total - flipped.total;
         double base = on ? flipped.step_seconds : now.step_seconds;
         double extra = on ? now.step_seconds - base : flipped.step_seconds - base;
         if (status == PLIM_OK)
             out[(*count)++] = (struct saving){rows[i].name, on, bytes, base > 0 ? extra / base : 0};
     }
+    tape_release(&room);
     if (status != PLIM_OK) return status;
     add_flash(job, plan, &out[(*count)++]);
     if (job->training.precision == PRECISION_BF16 && !job->training.master)

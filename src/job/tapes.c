@@ -11,8 +11,8 @@ static bool needs_global_norm(const struct job *job)
 #define OFFLOAD_SLICE  (4 << 20)
 #define OFFLOAD_SLICES 512
 
-/* Copies between a GPU and the host run beside computing: four slices of an update in flight, gradients asked for
- * three ops ahead. */
+/* Copies between a GPU and the host run beside computing: four slices of an update in flight, parameters and gradients
+ * asked for three ops ahead. */
 static const struct spread_options host_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 2};
 
 static int64_t offload_slice(const struct job *job)
@@ -21,9 +21,22 @@ static int64_t offload_slice(const struct job *job)
     return share > OFFLOAD_SLICE ? share : OFFLOAD_SLICE;
 }
 
-static enum plim_status finish(struct tape *tape, const struct job *job, bool copies_beside,
+static struct offload_options offload_of(const struct job *job, const struct knobs *knobs)
+{
+    return (struct offload_options){.state_tier = (enum tier)knobs->state_tier,
+                                    .grad_tier = (enum tier)knobs->grad_tier,
+                                    .param_tier = (enum tier)knobs->param_tier,
+                                    .slice_bytes = offload_slice(job),
+                                    .state_share = knobs->state_share,
+                                    .param_share = knobs->param_share,
+                                    .host_share = knobs->host_share};
+}
+
+static enum plim_status finish(struct tape *tape, const struct job *job, const struct offload_options *o,
                                struct plim_error *err)
 {
+    bool copies_beside =
+        o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST || o->param_tier == TIER_HOST;
     for (int i = 0; i < tape->nops; i++) {
         tape->ops[i].attr.repeatable = job->training.deterministic;
         tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
@@ -51,9 +64,7 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward};
-    struct offload_options offload = {(enum tier)knobs->state_tier, (enum tier)knobs->grad_tier,
-                                      offload_slice(job), knobs->state_share};
-    bool beside = knobs->state_tier == TIER_HOST || knobs->grad_tier == TIER_HOST;
+    struct offload_options offload = offload_of(job, knobs);
     enum plim_status status;
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
@@ -63,25 +74,29 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
     if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
-    return finish(tape, job, beside, err);
+    return finish(tape, job, &offload, err);
 }
 
 enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)
 {
-    tape_init(out);
+    tape_clear(out);
     enum plim_status status = run_passes(arg, knobs, out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
 }
 
-enum plim_status job_build_eval(const struct job *job, int64_t rows, struct tape *out, struct plim_error *err)
+enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows,
+                                struct tape *out, struct plim_error *err)
 {
+    struct offload_options offload = {.slice_bytes = offload_slice(job)};
+    if (knobs) offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = knobs->param_share;
     struct model_shape shape = {.batch = rows, .time = job->max_length, .head = HEAD_LOSS};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
-    if (status == PLIM_OK) status = finish(out, job, false, err);
+    if (status == PLIM_OK) status = pass_offload(out, &offload, err);
+    if (status == PLIM_OK) status = finish(out, job, &offload, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
 }
@@ -100,6 +115,8 @@ static void set_pins(const struct job *job, struct knobs *pins)
     if (t->in_backward_given) pins->optimizer_in_backward = t->in_backward;
     if (t->state_tier_given) pins->state_tier = t->state_tier;
     if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
+    if (t->param_tier_given) pins->param_tier = t->param_tier;
+    if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);
 }
 
 void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
@@ -115,5 +132,6 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .build = job_build,
                                  .build_arg = job};
     out->budget = job_budget(job, (int64_t)facts->memory_bytes);
+    out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
     set_pins(job, &out->pins);
 }

@@ -1,7 +1,8 @@
 /* cost.c - an op takes the longer of computing and moving, plus a part of the shorter one that does not overlap.
  *
  * Moving is at cache speed when an op's operands fit half of the last-level cache, since the op before has just
- * written most of them. Traffic to a disk is added; traffic between a GPU and its host runs beside computing. */
+ * written most of them. Traffic to a disk is added; traffic between a GPU and its host, and updates by the host, run
+ * beside computing and share the host's memory. */
 #include "plan/cost.h"
 
 #include <math.h>
@@ -11,6 +12,7 @@
 /* Seconds of one part of a tape. */
 struct spent {
     double compute, fetch, store;
+    double host; /* in the host's memory: updates there, and one end of every copy */
 };
 
 static void add_op(const struct tape *tape, const struct op *op, const struct device_facts *facts,
@@ -18,8 +20,12 @@ static void add_op(const struct tape *tape, const struct op *op, const struct de
 {
     struct op_cost cost = op_cost_of(tape, op);
     enum dtype type = DT_F32;
-    if (cost.far_bytes > 0) {
-        *(op->kind == OP_FETCH ? &spent->fetch : &spent->store) += cost.far_bytes / facts->far_bandwidth;
+    if (op->kind == OP_HOLD) return;
+    double host_bytes = op->attr.on_host ? cost.bytes : cost.far_bytes;
+    if (host_bytes > 0) {
+        if (op_moves(op))
+            *(op->kind == OP_FETCH ? &spent->fetch : &spent->store) += host_bytes / facts->far_bandwidth;
+        if (facts->host_bandwidth > 0) spent->host += host_bytes / facts->host_bandwidth;
         spent->compute += facts->op_seconds;
         return;
     }
@@ -36,7 +42,7 @@ static void add_op(const struct tape *tape, const struct op *op, const struct de
 static double total_of(const struct spent *spent, const struct device_facts *facts)
 {
     if (facts->is_host) return spent->compute + spent->fetch + spent->store;
-    double longest = fmax(spent->compute, fmax(spent->fetch, spent->store));
+    double longest = fmax(fmax(spent->compute, spent->host), fmax(spent->fetch, spent->store));
     return longest + UNHIDDEN * (fmin(spent->compute, spent->fetch) + fmin(spent->fetch, spent->store));
 }
 

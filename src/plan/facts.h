@@ -16,8 +16,10 @@ struct device_facts {
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
     double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */
     double far_bandwidth;   /* bytes/s between this device and the tier below it */
+    double host_bandwidth;  /* bytes/s, reading plus writing, at which the host's CPU updates; 0: it cannot */
     double op_seconds;      /* fixed cost of one op */
-    size_t overhead_bytes;  /* taken on the device outside the arena (context, libraries) */
+    size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
+    size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
     bool (*supports)(const struct device_facts *, const struct tape *, const struct op *);    /* NULL: all */
     size_t (*workspace)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: none */
     const void *backend; /* for the two functions above */

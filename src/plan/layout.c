@@ -62,7 +62,7 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
                 touch(l, tape, root, tape->loop_end - 1);
             }
         }
-        if (options->facts->workspace)
+        if (options->facts->workspace && op_computes(op) && !op->attr.on_host)
             l->work_bytes[i] = (int64_t)options->facts->workspace(options->facts, tape, op);
     }
     for (int i = 0; i < tape->ntensors; i++) {
@@ -107,14 +107,17 @@ static void share_in_place(struct layout *l, const struct tape *tape)
     }
 }
 
-/* Places at the bottom of the arena: parameters and what never leaves the device, then each parameter's master and
+/* Places at the bottom of the arena: what never leaves the device, parameters, then each parameter's master and
  * moments together, then the rest. */
+enum { RANK_NEAR, RANK_PARAM, RANK_STATE, RANK_REST };
+
 static int kept_rank(const struct tensor *t)
 {
     static const int ranks[CLASS_COUNT] = {
-        [CLASS_PARAM] = 0, [CLASS_MASTER] = 1, [CLASS_STATE] = 1, [CLASS_KV] = 2,
-        [CLASS_IO] = 3,    [CLASS_GRAD] = 4,   [CLASS_ACT] = 5,   [CLASS_WORK] = 6};
-    return t->flags & TENSOR_NEAR ? 0 : ranks[t->cls];
+        [CLASS_PARAM] = RANK_PARAM,  [CLASS_MASTER] = RANK_STATE, [CLASS_STATE] = RANK_STATE,
+        [CLASS_KV] = RANK_REST,      [CLASS_IO] = RANK_REST + 1,  [CLASS_GRAD] = RANK_REST + 2,
+        [CLASS_ACT] = RANK_REST + 3, [CLASS_WORK] = RANK_REST + 4};
+    return t->flags & TENSOR_NEAR ? RANK_NEAR : ranks[t->cls];
 }
 
 struct kept {
@@ -125,7 +128,7 @@ static int kept_before(const void *a, const void *b)
 {
     const struct kept *x = a, *y = b;
     if (x->rank != y->rank) return x->rank - y->rank;
-    if (x->rank == 1 && x->owner != y->owner) return x->owner - y->owner;
+    if (x->rank == RANK_STATE && x->owner != y->owner) return x->owner - y->owner;
     return x->id - y->id;
 }
 
@@ -143,19 +146,37 @@ static bool inherit_offset(struct layout *l, const struct tape *tape, int id, co
     return false;
 }
 
+/* Kept tensors and all that is on lower tiers, where nothing shares its bytes with anything. */
 static int list_kept(const struct tape *tape, struct kept *list)
 {
     int n = 0;
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
-        if (t->view_of < 0 && t->flags & TENSOR_KEPT) list[n++] = (struct kept){kept_rank(t), t->owner, i};
+        bool placed = t->flags & TENSOR_KEPT || t->tier != TIER_DEVICE;
+        if (t->view_of < 0 && placed) list[n++] = (struct kept){kept_rank(t), t->owner, i};
     }
     qsort(list, (size_t)n, sizeof *list, kept_before);
     return n;
 }
 
-/* Offsets of kept tensors in the arena and of everything on lower tiers. State leaves from the last parameter on, so
- * lower tiers are filled in the opposite order: a larger share adds to a smaller one's end. */
+/* Lower tiers are filled in the order in which things leave: state, from the last parameter on, then parameters, also
+ * from the last on, then the rest. A larger share adds to a smaller one's end. */
+static void place_far(struct layout *l, const struct tape *tape, const struct layout_options *options,
+                      const struct kept *list, int n)
+{
+    int64_t align = (int64_t)options->facts->align;
+    for (int round = 0; round < 3; round++)
+        for (int k = n - 1; k >= 0; k--) {
+            const struct tensor *t = &tape->tensors[list[k].id];
+            int turn = list[k].rank == RANK_STATE ? 0 : list[k].rank == RANK_PARAM ? 1 : 2;
+            if (t->tier == TIER_DEVICE || turn != round || inherit_offset(l, tape, list[k].id, options))
+                continue;
+            l->offset[list[k].id] = l->far_bytes[t->tier];
+            l->far_bytes[t->tier] += align_up(tensor_bytes(t), align);
+        }
+}
+
+/* Offsets of kept tensors in the arena and of everything on lower tiers. */
 static enum plim_status place_kept(struct layout *l, const struct tape *tape,
                                    const struct layout_options *options, struct plim_error *err)
 {
@@ -163,20 +184,17 @@ static enum plim_status place_kept(struct layout *l, const struct tape *tape,
     struct kept *list = malloc(((size_t)tape->ntensors + 1) * sizeof *list);
     if (!list) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was made");
     int n = list_kept(tape, list);
-    l->kept_bytes = options->above ? options->above->kept_bytes : 0;
+    if (options->above) {
+        l->kept_bytes = options->above->kept_bytes;
+        memcpy(l->far_bytes, options->above->far_bytes, sizeof l->far_bytes);
+    }
     for (int k = 0; k < n; k++) {
         int i = list[k].id;
         if (tape->tensors[i].tier != TIER_DEVICE || inherit_offset(l, tape, i, options)) continue;
         l->offset[i] = l->kept_bytes;
         l->kept_bytes += align_up(tensor_bytes(&tape->tensors[i]), align);
     }
-    for (int state = 1; state >= 0; state--)
-        for (int k = n - 1; k >= 0; k--) {
-            const struct tensor *t = &tape->tensors[list[k].id];
-            if (t->tier == TIER_DEVICE || (list[k].rank == 1) != state) continue;
-            l->offset[list[k].id] = l->far_bytes[t->tier];
-            l->far_bytes[t->tier] += align_up(tensor_bytes(t), align);
-        }
+    place_far(l, tape, options, list, n);
     free(list);
     return PLIM_OK;
 }

@@ -7,8 +7,8 @@
  *
  * Invariants
  *  1. Kept tensors lie at the bottom of the arena: parameters, then each parameter's master and moments together, then
- *     kv, io. State leaves the device from the last parameter on, so two layouts of the same model agree on the
- *     offsets of all that is on the same tier in both.
+ *     kv, io. State leaves the device from the last parameter on, and parameters only when all state has left, in the
+ *     same order; so two layouts of the same model agree on the offsets of all that is on the same tier in both.
  *  2. A transient lives from its first write to its last use; what is added to across micro-batches lives
  *     throughout when there is more than one. Outputs live to the end.
  *  3. An output takes over an input's bytes when the op's row permits it and the input dies there.

@@ -7,8 +7,8 @@
 
 void knobs_open(struct knobs *pins)
 {
-    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN,
-                           KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
+    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN,
+                           KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
 }
 
 const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size)
@@ -21,14 +21,31 @@ const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t si
     return buf;
 }
 
+static int percent(int share) { return 100 * share / OFFLOAD_SHARES; }
+
+static const char *place_text(int tier, int share, char *buf, size_t size)
+{
+    if (share > 0 && share < OFFLOAD_SHARES)
+        snprintf(buf, size, "%s (%d %% of it)", tier_name((enum tier)tier), percent(share));
+    else
+        snprintf(buf, size, "%s", tier_name((enum tier)tier));
+    return buf;
+}
+
 const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size)
 {
-    const char *tier = tier_name((enum tier)knobs->state_tier);
-    if (knobs->state_share > 0 && knobs->state_share < OFFLOAD_SHARES)
-        snprintf(buf, size, "%s (%d %% of it)", tier, 100 * knobs->state_share / OFFLOAD_SHARES);
-    else
-        snprintf(buf, size, "%s", tier);
+    place_text(knobs->state_tier, knobs->state_share, buf, size);
+    size_t used = strlen(buf);
+    if (knobs->host_share >= OFFLOAD_SHARES)
+        snprintf(buf + used, size - used, ", updated there");
+    else if (knobs->host_share > 0)
+        snprintf(buf + used, size - used, ", %d %% of that updated there", percent(knobs->host_share));
     return buf;
+}
+
+const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size)
+{
+    return place_text(knobs->param_tier, knobs->param_share, buf, size);
 }
 
 struct knobs knobs_naive(const struct plan_request *request)
@@ -43,6 +60,12 @@ struct knobs knobs_naive(const struct plan_request *request)
                           .grad_tier = TIER_DEVICE};
 }
 
+bool plan_within(const struct plan_request *request, int64_t total, int64_t host)
+{
+    bool limited = request->host_budget > 0 && !request->facts->is_host;
+    return total <= request->budget && (!limited || host <= request->host_budget);
+}
+
 static void fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena)
 {
     plan->budget = request->budget, plan->overhead = request->overhead;
@@ -50,7 +73,7 @@ static void fill_totals(struct plan *plan, const struct plan_request *request, i
     plan->host = request->overhead + plan->layout.far_bytes[TIER_HOST];
     plan->disk = plan->layout.far_bytes[TIER_DISK];
     plan->total = request->facts->is_host ? plan->device + plan->host : plan->device;
-    plan->fits = plan->total <= request->budget;
+    plan->fits = plan_within(request, plan->total, plan->host);
 }
 
 static double step_seconds(const struct tape *tape, const struct plan_request *request,
@@ -66,17 +89,19 @@ static struct layout_options options_of(const struct plan_request *request, cons
 }
 
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
-                               struct plan_bound *out, struct plim_error *err)
+                               struct tape *room, struct plan_bound *out, struct plim_error *err)
 {
     struct plan plan = {0};
     struct layout_options options = options_of(request, knobs);
+    if (room) plan.tape = *room;
     enum plim_status status = request->build(request->build_arg, knobs, &plan.tape, err);
     if (status == PLIM_OK) status = layout_bound(&plan.tape, &options, &plan.layout, err);
     if (status == PLIM_OK) {
         fill_totals(&plan, request, plan.layout.lower_bound);
-        out->total = plan.total;
+        out->total = plan.total, out->host = plan.host;
         out->step_seconds = step_seconds(&plan.tape, request, knobs);
     }
+    if (room) *room = plan.tape, tape_init(&plan.tape);
     plan_release(&plan);
     return status;
 }

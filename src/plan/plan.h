@@ -34,27 +34,34 @@ struct knobs {
     int state_tier; /* enum tier of moments and masters */
     int grad_tier;  /* enum tier where gradients wait between micro-batches */
     int state_share; /* of OFFLOAD_SHARES parts of the state, so many are on state_tier; 0 when that is the device */
+    int host_share; /* of OFFLOAD_SHARES slices of an update of state in host memory, so many the CPU does */
+    int param_tier; /* enum tier of parameters while no op reads them */
+    int param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier; 0 when that is the device */
 };
 
 void knobs_open(struct knobs *pins);
 
-/* "device", "host", "host (25 % of it)" */
+/* "device", "disk", "host (25 % of it), updated there" */
 const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size);
+
+/* "device", "host (50 % of it)" */
+const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size);
 
 /* "none", "selective", "full", "selective + 6 layers in full" */
 const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size);
 
 struct plan_request {
     const struct device_facts *facts;
-    int64_t budget;   /* bytes in all; on a device with its own memory: bytes on the device */
-    int64_t overhead; /* host bytes outside the arena: code, stacks, heap */
-    int64_t rows;     /* effective batch of this rank */
-    int64_t time;     /* T, tokens per row */
+    int64_t budget;      /* bytes in all; on a device with its own memory: bytes on the device */
+    int64_t host_budget; /* host bytes in all, for a device with its own memory; 0: no limit */
+    int64_t overhead;    /* host bytes outside the arena: code, stacks, heap */
+    int64_t rows;        /* effective batch of this rank */
+    int64_t time;        /* T, tokens per row */
     int layers;
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool far_state_allowed; /* a lower tier exists for optimizer state */
     struct knobs pins;
-    /* Makes the tape of one set of knobs (all of them set). */
+    /* Makes the tape of one set of knobs (all of them set) in `out`, initialised or used before. */
     enum plim_status (*build)(void *arg, const struct knobs *, struct tape *out, struct plim_error *);
     void *build_arg;
 };
@@ -79,13 +86,17 @@ enum plim_status plan_search(const struct plan_request *request, struct plan *ou
 enum plim_status plan_make(const struct plan_request *request, const struct knobs *knobs, struct plan *out,
                            struct plim_error *err);
 
-/* Only its total bytes and time, without packing. */
+/* Does it hold both lines? */
+bool plan_within(const struct plan_request *request, int64_t total, int64_t host);
+
+/* Only its total bytes and time, without packing. `room` is a tape to work in; who asks often keeps one and saves the
+ * time its memory takes (NULL: none). */
 struct plan_bound {
-    int64_t total;
+    int64_t total, host;
     double step_seconds;
 };
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
-                               struct plan_bound *out, struct plim_error *err);
+                               struct tape *room, struct plan_bound *out, struct plim_error *err);
 
 /* No tricks and the whole batch at once: what people call the naive need. */
 struct knobs knobs_naive(const struct plan_request *request);

@@ -6,44 +6,19 @@
  * the end. A way that does not fit with the smallest micro-batch is out. Lower tiers are asked only when nothing
  * fits without them: the order "free first, offload last" is the order of the loops.
  */
-#include "plan/plan.h"
+#include "plan/search.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-#define MAX_DIVISORS 6720 /* no number up to 10^12 has more */
-#define MAX_TOKENS   INT32_MAX
-
-struct way { /* one choice of everything but micro-batch and loss cut */
-    int recompute, full_layers, in_backward, state_tier, state_share, grad_tier;
-};
-
-struct search {
-    const struct plan_request *request;
-    int64_t divisors[MAX_DIVISORS]; /* of the effective batch, ascending: the micro-batches there are */
-    int ndivisors;
-    int64_t allowed; /* bytes; below the budget when packing needed more than its bound */
-    int tried;
-    struct plim_error *err;
-    /* best so far */
-    bool found;
-    struct knobs best;
-    double best_seconds;
-    /* smallest seen, for the message when nothing fits */
-    bool has_smallest;
-    struct knobs smallest;
-    int64_t smallest_total;
-};
-
-static int finest_cut(const struct plan_request *r, int64_t micro_batch)
+int search_finest_cut(const struct plan_request *r, int64_t micro_batch)
 {
     int64_t blocks = (micro_batch * r->time + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
     return blocks > 4096 ? 4096 : (int)blocks;
 }
 
-static struct knobs knobs_for(const struct search *s, const struct way *way, int64_t micro_batch, int chunks)
+struct knobs search_knobs(const struct search *s, const struct way *way, int64_t micro_batch, int chunks)
 {
     const struct plan_request *r = s->request;
     struct knobs k = {.micro_batch = micro_batch,
@@ -51,23 +26,48 @@ static struct knobs knobs_for(const struct search *s, const struct way *way, int
                       .recompute = way->recompute,
                       .full_layers = way->full_layers,
                       .loss_chunks = chunks,
-                      .state_tier = way->state_tier,
-                      .state_share = way->state_share,
-                      .grad_tier = way->grad_tier};
+                      .state_tier = way->place.state_tier,
+                      .state_share = way->place.state_share,
+                      .grad_tier = way->place.grad_tier,
+                      .param_tier = way->place.param_tier,
+                      .param_share = way->place.param_share,
+                      .host_share = way->place.host_share};
     bool possible = k.accumulation == 1 && !r->needs_global_norm;
     k.optimizer_in_backward = way->in_backward && possible;
     if (r->pins.loss_chunks != KNOB_OPEN) k.loss_chunks = r->pins.loss_chunks;
     return k;
 }
 
-/* Whether these knobs fit; their time and bytes in *bound. */
-static enum plim_status try_knobs(struct search *s, const struct knobs *knobs, struct plan_bound *bound,
-                                  bool *fits)
+static bool same_knobs(const struct knobs *a, const struct knobs *b)
 {
-    enum plim_status status = plan_bound_of(s->request, knobs, bound, s->err);
+    return a->micro_batch == b->micro_batch && a->recompute == b->recompute &&
+           a->full_layers == b->full_layers && a->loss_chunks == b->loss_chunks &&
+           a->optimizer_in_backward == b->optimizer_in_backward && a->state_tier == b->state_tier &&
+           a->grad_tier == b->grad_tier && a->state_share == b->state_share &&
+           a->host_share == b->host_share && a->param_tier == b->param_tier &&
+           a->param_share == b->param_share;
+}
+
+static enum plim_status ask(struct search *s, const struct knobs *knobs, struct plan_bound *bound)
+{
+    for (int i = 0; i < s->nasked && i < REMEMBERED; i++)
+        if (same_knobs(&s->asked[i].knobs, knobs)) {
+            *bound = s->asked[i].bound;
+            return PLIM_OK;
+        }
+    enum plim_status status = plan_bound_of(s->request, knobs, &s->room, bound, s->err);
     if (status != PLIM_OK) return status;
+    s->asked[s->nasked++ % REMEMBERED] = (struct asked){*knobs, *bound};
     s->tried++;
-    *fits = bound->total <= s->allowed;
+    return PLIM_OK;
+}
+
+enum plim_status search_try(struct search *s, const struct knobs *knobs, struct plan_bound *bound, bool *fits)
+{
+    enum plim_status status = ask(s, knobs, bound);
+    if (status != PLIM_OK) return status;
+    *fits =
+        bound->total <= s->allowed && (s->device_only || plan_within(s->request, bound->total, bound->host));
     if (!s->has_smallest || bound->total < s->smallest_total)
         s->has_smallest = true, s->smallest = *knobs, s->smallest_total = bound->total;
     return PLIM_OK;
@@ -75,7 +75,7 @@ static enum plim_status try_knobs(struct search *s, const struct knobs *knobs, s
 
 /* A later candidate must be clearly faster. Updating inside backward must earn its place: it takes away the
  * gradient norm that people watch. */
-static void consider(struct search *s, const struct knobs *knobs, const struct plan_bound *bound)
+void search_consider(struct search *s, const struct knobs *knobs, const struct plan_bound *bound)
 {
     double margin = knobs->optimizer_in_backward && !s->best.optimizer_in_backward ? 0.97 : 0.999;
     if (s->found && bound->step_seconds >= s->best_seconds * margin) return;
@@ -92,15 +92,15 @@ static enum plim_status search_way(struct search *s, const struct way *way)
     enum plim_status status;
     /* The optimizer inside backward needs accumulation 1, so its one micro-batch is the whole. */
     if (way->in_backward) low = high;
-    struct knobs k = knobs_for(s, way, s->divisors[low], finest_cut(s->request, s->divisors[low]));
-    if ((status = try_knobs(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
-    consider(s, &k, &bound);
+    struct knobs k = search_knobs(s, way, s->divisors[low], search_finest_cut(s->request, s->divisors[low]));
+    if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
+    search_consider(s, &k, &bound);
     double previous = bound.step_seconds;
     while (low < high) {
         int mid = (low + high + 1) / 2;
-        k = knobs_for(s, way, s->divisors[mid], finest_cut(s->request, s->divisors[mid]));
-        if ((status = try_knobs(s, &k, &bound, &fits)) != PLIM_OK) return status;
-        if (fits) consider(s, &k, &bound);
+        k = search_knobs(s, way, s->divisors[mid], search_finest_cut(s->request, s->divisors[mid]));
+        if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK) return status;
+        if (fits) search_consider(s, &k, &bound);
         /* Beyond the point where time stops falling there is nothing to gain from a larger one. */
         if (fits && bound.step_seconds <= previous)
             low = mid, previous = bound.step_seconds;
@@ -119,7 +119,7 @@ static enum plim_status coarsen_cut(struct search *s)
         struct plan_bound bound;
         bool fits;
         k.loss_chunks = chunks;
-        enum plim_status status = try_knobs(s, &k, &bound, &fits);
+        enum plim_status status = search_try(s, &k, &bound, &fits);
         if (status != PLIM_OK) return status;
         if (!fits) continue;
         s->best = k, s->best_seconds = bound.step_seconds;
@@ -128,13 +128,14 @@ static enum plim_status coarsen_cut(struct search *s)
     return PLIM_OK;
 }
 
-static bool allowed_by_pins(const struct knobs *pins, const struct way *way)
+bool search_allowed(const struct knobs *pins, const struct way *way)
 {
     return (pins->recompute == KNOB_OPEN || pins->recompute == way->recompute) &&
            (pins->full_layers == KNOB_OPEN || pins->full_layers == way->full_layers) &&
            (pins->optimizer_in_backward == KNOB_OPEN || pins->optimizer_in_backward == way->in_backward) &&
-           (pins->state_tier == KNOB_OPEN || pins->state_tier == way->state_tier) &&
-           (pins->grad_tier == KNOB_OPEN || pins->grad_tier == way->grad_tier);
+           (pins->state_tier == KNOB_OPEN || pins->state_tier == way->place.state_tier) &&
+           (pins->grad_tier == KNOB_OPEN || pins->grad_tier == way->place.grad_tier) &&
+           (pins->param_tier == KNOB_OPEN || pins->param_tier == way->place.param_tier);
 }
 
 /* Ways of recomputing, from free to costly: in quarters of the layers between selective and full. */
@@ -158,37 +159,37 @@ static int recompute_ways(const struct plan_request *r, struct way *ways)
 }
 
 /* Does this way fit with the smallest micro-batch? */
-static enum plim_status tightest_fits(struct search *s, const struct way *way, struct plan_bound *bound,
-                                      bool *fits)
+enum plim_status search_tightest(struct search *s, const struct way *way, struct plan_bound *bound,
+                                 bool *fits)
 {
     int64_t micro_batch = s->divisors[way->in_backward ? s->ndivisors - 1 : 0];
-    struct knobs k = knobs_for(s, way, micro_batch, finest_cut(s->request, micro_batch));
-    return try_knobs(s, &k, bound, fits);
+    struct knobs k = search_knobs(s, way, micro_batch, search_finest_cut(s->request, micro_batch));
+    return search_try(s, &k, bound, fits);
 }
 
 /* Does any way of the list fit? The one that recomputes most needs least when activations are the peak; where weights
  * and gradients are, what a whole layer takes while it is made again can make selective recomputation the smaller, by
  * a few per cent. */
-static enum plim_status any_fits(struct search *s, const struct way *ways, int n, bool *fits)
+enum plim_status search_any_fits(struct search *s, const struct way *ways, int n, bool *fits)
 {
     struct plan_bound bound;
     *fits = false;
-    enum plim_status status = n ? tightest_fits(s, &ways[n - 1], &bound, fits) : PLIM_OK;
+    enum plim_status status = n ? search_tightest(s, &ways[n - 1], &bound, fits) : PLIM_OK;
     if (!n || *fits || status != PLIM_OK || bound.total - bound.total / 8 > s->allowed) return status;
     for (int i = n - 2; i >= 0 && !*fits && status == PLIM_OK; i--)
         if (ways[i].recompute == RECOMPUTE_SELECTIVE && ways[i].full_layers == 0)
-            status = tightest_fits(s, &ways[i], &bound, fits);
+            status = search_tightest(s, &ways[i], &bound, fits);
     return status;
 }
 
 /* One list of ways, from free to costly. Once one fits, ways that recompute more are slower and can only win
- * through a larger micro-batch: look at one more, then stop. Far gradients travel once per micro-batch, so there
- * larger ones are worth most: from costly to free, as long as it pays. */
+ * through a larger micro-batch: look at one more, then stop. Far gradients and parameters travel once per micro-batch, so
+ * there larger ones are worth most: from costly to free, as long as it pays. */
 static enum plim_status search_list(struct search *s, const struct way *ways, int n)
 {
     bool fits = false;
-    enum plim_status status = any_fits(s, ways, n, &fits);
-    bool reverse = n && ways[0].grad_tier != TIER_DEVICE;
+    enum plim_status status = search_any_fits(s, ways, n, &fits);
+    bool reverse = n && (ways[0].place.grad_tier != TIER_DEVICE || ways[0].place.param_tier != TIER_DEVICE);
     for (int i = 0; i < n && fits && status == PLIM_OK; i++) {
         bool before = s->found;
         double best = s->best_seconds;
@@ -198,85 +199,29 @@ static enum plim_status search_list(struct search *s, const struct way *ways, in
     return status;
 }
 
-static bool may_be_inside(const struct search *s, int grad_tier)
+bool search_inside(const struct search *s, int grad_tier)
 {
     return !s->request->needs_global_norm && grad_tier == TIER_DEVICE &&
            s->divisors[s->ndivisors - 1] == s->request->rows;
 }
 
-/* All ways with one placement of state and gradients, with the optimizer at the end or inside backward (where
- * gradients do not wait for anything). */
-static enum plim_status search_placement(struct search *s, int state_tier, int state_share, int grad_tier)
+/* All ways with one placement, with the optimizer at the end or inside backward (where gradients do not wait for
+ * anything). */
+enum plim_status search_placement(struct search *s, const struct place *place)
 {
     enum plim_status status = PLIM_OK;
-    int inside = may_be_inside(s, grad_tier);
+    int inside = search_inside(s, place->grad_tier);
     for (int in_backward = 0; in_backward <= inside && status == PLIM_OK; in_backward++) {
         struct way ways[8];
         int n = recompute_ways(s->request, ways), allowed = 0;
         for (int i = 0; i < n; i++) {
             struct way way = ways[i];
-            way.state_tier = state_tier, way.state_share = state_share, way.grad_tier = grad_tier;
-            way.in_backward = in_backward;
-            if (allowed_by_pins(&s->request->pins, &way)) ways[allowed++] = way;
+            way.place = *place, way.in_backward = in_backward;
+            if (search_allowed(&s->request->pins, &way)) ways[allowed++] = way;
         }
         status = search_list(s, ways, allowed);
     }
     return status;
-}
-
-/* A little less on the lower tier, as long as it pays. */
-static enum plim_status refine_share(struct search *s, int state_tier, int grad_tier)
-{
-    enum plim_status status = PLIM_OK;
-    double best = INFINITY;
-    int from = s->best.state_share - 1, to = s->best.state_share - OFFLOAD_SHARES / 4;
-    for (int share = from; share > to && status == PLIM_OK && s->best_seconds < best; share--) {
-        best = s->best_seconds;
-        status = search_placement(s, state_tier, share, grad_tier);
-    }
-    return status;
-}
-
-/* Could any share of the state on this tier be enough? Not when all of it is not, neither with gradients that wait nor,
- * where that is possible, with updates inside backward. Pins that exclude the question leave it open. */
-static enum plim_status far_state_helps(struct search *s, int state_tier, int grad_tier, bool *helps)
-{
-    enum plim_status status = PLIM_OK;
-    int inside = may_be_inside(s, grad_tier);
-    struct way ways[2];
-    bool fits = false, asked = false;
-    for (int in_backward = 0; in_backward <= inside && !fits && status == PLIM_OK; in_backward++) {
-        struct way way = {.in_backward = in_backward,
-                          .state_tier = state_tier,
-                          .state_share = OFFLOAD_SHARES,
-                          .grad_tier = grad_tier};
-        int n = 0;
-        for (way.recompute = RECOMPUTE_SELECTIVE; way.recompute <= RECOMPUTE_FULL; way.recompute++)
-            if (allowed_by_pins(&s->request->pins, &way)) ways[n++] = way;
-        status = any_fits(s, ways, n, &fits);
-        asked = asked || n;
-    }
-    *helps = fits || !asked;
-    return status;
-}
-
-/* State on a lower tier: a part of it costs less traffic, all of it leaves more room; a quarter at a time. Who pins the
- * tier means all of it. */
-static enum plim_status search_shares(struct search *s, int state_tier, int grad_tier)
-{
-    if (state_tier == TIER_DEVICE) return search_placement(s, state_tier, 0, grad_tier);
-    enum plim_status status = PLIM_OK;
-    bool all = s->request->pins.state_tier != KNOB_OPEN || grad_tier != TIER_DEVICE, helps = true;
-    if (!all) status = far_state_helps(s, state_tier, grad_tier, &helps);
-    if (status != PLIM_OK || !helps) return status;
-    for (int share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4; share <= OFFLOAD_SHARES && status == PLIM_OK;
-         share += OFFLOAD_SHARES / 4) {
-        bool before = s->found;
-        status = search_placement(s, state_tier, share, grad_tier);
-        /* The first that fits travels least. One more is worth a look when that one recomputes whole layers. */
-        if (before || (s->found && s->best.full_layers == 0 && s->best.recompute != RECOMPUTE_FULL)) break;
-    }
-    return s->found && !all && status == PLIM_OK ? refine_share(s, state_tier, grad_tier) : status;
 }
 
 static enum plim_status list_divisors(struct search *s)
@@ -303,30 +248,21 @@ static enum plim_status list_divisors(struct search *s)
     return PLIM_OK;
 }
 
-static enum plim_status run_search(struct search *s)
-{
-    const struct knobs *pins = &s->request->pins;
-    int lower = s->request->facts->is_host ? TIER_DISK : TIER_HOST;
-    int state = pins->state_tier > TIER_DEVICE ? pins->state_tier : lower;
-    int grad = pins->grad_tier > TIER_DEVICE ? pins->grad_tier : lower;
-    const int placements[][2] = {
-        {TIER_DEVICE, TIER_DEVICE}, {state, TIER_DEVICE}, {state, grad}, {TIER_DEVICE, grad}};
-    bool pinned = pins->state_tier > TIER_DEVICE || pins->grad_tier > TIER_DEVICE;
-    s->found = false;
-    for (int i = 0; i < 4 && !s->found; i++) {
-        if (i > 0 && !s->request->far_state_allowed && !pinned) break;
-        enum plim_status status = search_shares(s, placements[i][0], placements[i][1]);
-        if (status != PLIM_OK) return status;
-    }
-    return s->found ? coarsen_cut(s) : PLIM_OK;
-}
-
 static enum plim_status nothing_fits(struct search *s, struct plan *out, struct plim_error *err)
 {
     char need[32], have[32], missing[32];
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
     enum plim_status status = plan_make(s->request, &s->smallest, out, err);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
+    if (out->total <= s->request->budget) {
+        bytes_format(need, (uint64_t)out->host);
+        bytes_format(have, (uint64_t)s->request->host_budget);
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "does not fit: what leaves the device takes %s of the host, where %s may be taken; raise "
+            "host_budget or the budget",
+            need, have);
+    }
     bytes_format(need, (uint64_t)out->total);
     bytes_format(have, (uint64_t)s->request->budget);
     bytes_format(missing, (uint64_t)(out->total - s->request->budget));
@@ -338,12 +274,14 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out, struct 
 enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)
 {
     double start = clock_seconds();
-    struct search s = {.request = request, .allowed = request->budget, .err = err};
+    struct search s = {
+        .request = request, .allowed = request->budget, .host_share = {KNOB_OPEN, KNOB_OPEN}, .err = err};
     *out = (struct plan){0};
     enum plim_status status = list_divisors(&s);
     /* Packing can need a little more than the bound: then search again with that much less. */
     for (int attempt = 0; attempt < 4 && status == PLIM_OK; attempt++) {
-        status = run_search(&s);
+        status = search_places(&s);
+        if (status == PLIM_OK && s.found) status = coarsen_cut(&s);
         if (status != PLIM_OK || !s.found) break;
         plan_release(out);
         status = plan_make(request, &s.best, out, err);
@@ -354,6 +292,7 @@ enum plim_status plan_search(const struct plan_request *request, struct plan *ou
         plan_release(out);
         status = nothing_fits(&s, out, err);
     }
+    tape_release(&s.room);
     out->search_seconds = clock_seconds() - start;
     out->tried = s.tried;
     return status;

@@ -123,6 +123,8 @@ static const struct op_row rows[OP_KIND_COUNT] = {
                       NULL},
     [OP_FETCH] = {"fetch", {"y#N"}, {"y#N"}, {0}, false, NULL, NULL},
     [OP_STORE] = {"store", {"y#N"}, {"y#N"}, {0}, false, NULL, NULL},
+    [OP_HOLD] =
+        {"hold", {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"}, {NULL}, {0}, false, NULL, NULL},
 };
 
 const struct op_row *op_row(int kind) { return &rows[kind]; }
@@ -135,7 +137,8 @@ struct op_cost op_cost_of(const struct tape *tape, const struct op *op)
         if (op->in[i] >= 0) cost.bytes += (double)tensor_bytes(&tape->tensors[op->in[i]]);
     for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++)
         if (op->out[i] >= 0) cost.bytes += (double)tensor_bytes(&tape->tensors[op->out[i]]);
-    if (op->kind == OP_FETCH || op->kind == OP_STORE) {
+    if (op->kind == OP_HOLD) return (struct op_cost){0};
+    if (op_moves(op)) {
         cost.far_bytes = cost.bytes / 2;
         cost.bytes = cost.far_bytes;
     }

@@ -35,6 +35,7 @@
  *  adafactor     p g row [col] factor [m] [master] scalars [coef]  p [m] [master]              Adafactor's step, see below
  *  fetch         far                                               near                        copy from a lower tier
  *  store         near                                              far                         copy to a lower tier
+ *  hold          near ..                                                                       nothing: their bytes are in use up to here
  *
  * Visible keys of query t in row b: without a cache S == T, keys [max(t - pos[t], t - window + 1), t] (samples
  * packed into one row restart pos at 0, which makes attention block-diagonal); with a cache keys
@@ -123,6 +124,7 @@ enum op_kind {
     OP_ADAFACTOR,
     OP_FETCH,
     OP_STORE,
+    OP_HOLD,
     OP_KIND_COUNT
 };
 
@@ -139,7 +141,7 @@ struct grad_pass;
 /* Operand patterns. The first letter is the type: x compute type, f f32, d f64, i i32, m the master of the
  * compute type, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
  * e a gradient too: both are f32 or the compute type. s is an optimizer's moment: f32 or bf16, all of an op the
- * same; q is u8; y any type, the same everywhere. Then the dimensions: letters are bound to sizes and must agree
+ * same; q is u8; y any type, the same everywhere; * is anything at all. Then the dimensions: letters are bound to sizes and must agree
  * across operands, digits are constants; after '#' only the number of elements is compared, after '%' the number of
  * blocks of QUANT8_BLOCK elements, the last one rounded up. A trailing '?' marks an operand that may be absent.
  *
@@ -161,5 +163,11 @@ const struct op_row *op_row(int kind);
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err);
 
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op);
+
+/* Copies between tiers. */
+static inline bool op_moves(const struct op *op) { return op->kind == OP_FETCH || op->kind == OP_STORE; }
+
+/* Work for a kernel: not a copy, not a hold. */
+static inline bool op_computes(const struct op *op) { return op->kind < OP_FETCH; }
 
 #endif

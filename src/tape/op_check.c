@@ -103,6 +103,7 @@ static enum plim_status check_operand(struct binding *b, const struct tape *tape
         return plim_fail(err, PLIM_BUG, "op %s: operand '%s' is absent", name, pattern);
     }
     if (id >= tape->ntensors) return plim_fail(err, PLIM_BUG, "op %s: tensor id %d out of range", name, id);
+    if (pattern[0] == '*') return PLIM_OK;
     const struct tensor *t = &tape->tensors[id];
     bool good = round == 0 ? bind_type(b, pattern[0], t->type) : bind_operand(b, pattern, t, op, round > 1);
     if (good) return PLIM_OK;

@@ -8,8 +8,8 @@
  *     pass_grad         backward ops; each head slice is differentiated where it stands
  *     pass_recompute    chosen activations are dropped and made again
  *     pass_update       optimizer ops, at the end or inside the backward part
- *     pass_offload      which class lives on a lower tier, with fetch and store ops
- *     pass_spread       copies run beside computing: fetches earlier, stores later
+ *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
+ *     pass_spread       copies run beside computing: fetches earlier, buffers of stores held longer
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
  */
@@ -65,18 +65,22 @@ struct update_options {
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
 
 struct offload_options {
-    enum tier state_tier; /* where moments and masters live; TIER_DEVICE: nothing is moved */
+    enum tier state_tier; /* where moments and masters live; TIER_DEVICE: they stay */
     enum tier grad_tier;  /* where gradients wait between micro-batches and for the update */
-    int64_t slice_bytes;  /* a parameter is updated in slices whose staging is at most this large */
-    int state_share; /* of OFFLOAD_SHARES parts of the state, so many leave (0: all); the last parameters first */
+    enum tier param_tier; /* where parameters live while no op reads them */
+    int64_t slice_bytes;  /* a parameter is updated in slices with at most so many far bytes */
+    int state_share; /* of OFFLOAD_SHARES parts of the state, so many leave (0: all); the last parameters' first */
+    int param_share; /* likewise of the parameters */
+    int host_share; /* of OFFLOAD_SHARES slices of adamw and sgd with state in host memory, so many the CPU updates */
 };
 #define OFFLOAD_SHARES 16
 
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
                               struct plim_error *err);
 
-/* Fetches so many computing ops earlier and stores so many later, as far as the tape allows: for devices that copy
- * beside computing, at the price of buffers that live longer. The update part's fetches are early already. */
+/* For devices that copy beside computing: fetches so many computing ops earlier, as far as the tape allows, and buffers
+ * held for so many more behind a store, so that what comes next does not wait for their bytes. The update part's fetches
+ * are early already. */
 struct spread_options {
     int loop_lead, loop_lag, update_lag;
 };

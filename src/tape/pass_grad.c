@@ -236,25 +236,24 @@ static enum plim_status forward_with_head(struct grad_pass *pass, const struct o
 enum plim_status pass_grad(struct tape *tape, struct plim_error *err)
 {
     /* Backward ops and gradients are appended to the tape; forward ops are replayed into a fresh list. */
-    struct op *forward = tape->ops;
-    int nops = tape->nops, count = tape->ntensors;
+    struct op_list forward = tape_take_ops(tape);
+    int count = tape->ntensors;
     struct grad_pass pass = {.tape = tape, .gradient = malloc(((size_t)count + 1) * sizeof(int))};
     enum plim_status status = PLIM_OK;
     bool found = false;
-    tape->ops = NULL, tape->nops = tape->op_cap = 0;
     if (!pass.gradient) {
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while gradients were derived");
         goto out;
     }
     for (int i = 0; i < count; i++) pass.gradient[i] = -1;
-    status = forward_with_head(&pass, forward, nops, &found, err);
+    status = forward_with_head(&pass, forward.ops, forward.count, &found, err);
     if (status != PLIM_OK) goto out;
     if (!found) {
         status = plim_fail(err, PLIM_BUG, "a tape without a loss cannot be differentiated");
         goto out;
     }
-    for (int i = nops - 1; i >= 0; i--) {
-        const struct op *op = &forward[i];
+    for (int i = forward.count - 1; i >= 0; i--) {
+        const struct op *op = &forward.ops[i];
         if (op->part == PART_HEAD) continue;
         const struct op_row *row = op_row(op->kind);
         if (!row->grad) {
@@ -266,6 +265,6 @@ enum plim_status pass_grad(struct tape *tape, struct plim_error *err)
     tape->loop_end = tape->nops;
 out:
     free(pass.gradient);
-    free(forward);
+    tape_drop_ops(tape, &forward);
     return status;
 }

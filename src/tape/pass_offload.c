@@ -1,28 +1,18 @@
-/* pass_offload.c - optimizer moments, masters and gradients on a lower tier.
+/* pass_offload.c - parameters, their gradients, moments and masters on a lower tier.
  *
- * Each update of a parameter with far companions becomes a row of slices: fetch the slice's state into staging buffers, update,
- * store. The fetch of a slice stands before the update of the one before it, so that the executor can read ahead
- * while it computes; the packer sees two slices of staging alive at a time. The arithmetic is that of the whole
- * update, element by element: losses stay bit-identical.
+ * An update of a parameter with far companions becomes a row of slices, computed by the device (offload_near.c) or by
+ * the host (offload_host.c).
  *
- * A far gradient is near only around the ops that add to it: fetched before the first of them (not in the first
- * micro-batch of a window, which overwrites it), stored after the last. The slices of the head count as one. */
-#include "tape/pass.h"
+ * A far parameter is near only around the ops that read it, a far gradient around those that add to it: fetched before
+ * the first of them, a gradient stored after the last. Forward, head and backward each have their own first and last;
+ * the slices of the head count as one. What the first micro-batch of a window overwrites is not fetched there. */
+#include "tape/offload.h"
 #include "tensor/quant8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One slice of one update: the op on near operands and its far operands. */
-struct slice {
-    struct op op;
-    int near[OP_MAX_IN], far[OP_MAX_IN]; /* by input slot; -1: not moved */
-};
-
-static bool is_far(const struct tape *tape, int id)
-{
-    return id >= 0 && tape->tensors[id].tier != TIER_DEVICE;
-}
+/* --- how an update is cut --------------------------------------------------------------------------------- */
 
 /* How an operand follows the rows of the parameter, by its pattern in the op table. */
 enum cut { CUT_NOT, CUT_ROWS, CUT_BLOCKS };
@@ -30,80 +20,39 @@ enum cut { CUT_NOT, CUT_ROWS, CUT_BLOCKS };
 static enum cut cut_of(const struct op *op, int slot)
 {
     const char *pattern = op_row(op->kind)->in[slot];
+    if (!pattern) return CUT_NOT;
     if (pattern[1] == '%') return CUT_BLOCKS;
     return strpbrk(pattern + 1, "NR") ? CUT_ROWS : CUT_NOT;
 }
 
-/* Part of an operand, in its own outermost dimension. */
-struct part {
-    int64_t first, rows;
-};
+bool offload_is_cut(const struct op *op, int slot) { return cut_of(op, slot) != CUT_NOT; }
 
-static struct part part_of(const struct tape *tape, const struct op *op, int slot, int64_t first,
-                           int64_t rows)
+int64_t offload_first(const struct tape *tape, const struct op *op, int64_t row)
 {
-    const struct tensor *p = &tape->tensors[op->in[0]], *t = &tape->tensors[op->in[slot]];
-    int64_t row = tensor_count(p) / p->dim[0];
+    const struct tensor *p = &tape->tensors[op->in[0]];
+    return row * (tensor_count(p) / p->dim[0]);
+}
+
+struct part offload_part(const struct tape *tape, const struct op *op, int slot, int64_t first, int64_t rows)
+{
     switch (cut_of(op, slot)) {
     case CUT_ROWS:
         return (struct part){first, rows};
-    case CUT_BLOCKS: /* slices begin with a block: rows_together sees to it */
-        return (struct part){first * row / QUANT8_BLOCK, quant8_blocks(rows * row)};
+    case CUT_BLOCKS: /* slices begin with a block: offload_rows sees to it */
+        return (struct part){offload_first(tape, op, first) / QUANT8_BLOCK,
+                             quant8_blocks(offload_first(tape, op, rows))};
     default:
-        return (struct part){0, t->dim[0]};
+        return (struct part){0, tape->tensors[op->in[slot]].dim[0]};
     }
 }
 
-static struct slice make_slice(struct tape *tape, const struct op *op, int64_t first, int64_t rows)
+int offload_view(struct tape *tape, const struct op *op, int slot, struct part part)
 {
-    struct slice s = {.op = *op};
-    const struct tensor *p = &tape->tensors[op->in[0]];
-    s.op.attr.first = first * (tensor_count(p) / p->dim[0]);
-    for (int k = 0; k < OP_MAX_IN; k++) {
-        s.near[k] = s.far[k] = -1;
-        if (op->in[k] < 0) continue;
-        struct part part = part_of(tape, op, k, first, rows);
-        bool whole = part.rows == tape->tensors[op->in[k]].dim[0];
-        int view = whole ? op->in[k] : tape_view_rows(tape, op->in[k], part.first, part.rows);
-        if (is_far(tape, op->in[k])) {
-            struct tensor t = tape->tensors[op->in[k]];
-            t.tier = TIER_DEVICE, t.cls = CLASS_WORK, t.flags = 0, t.dim[0] = part.rows;
-            s.far[k] = view;
-            view = s.near[k] = tape_tensor(tape, &t);
-        }
-        s.op.in[k] = view;
-        for (int o = 0; o < OP_MAX_OUT; o++)
-            if (op->out[o] == op->in[k]) s.op.out[o] = view;
-    }
-    return s;
+    int id = op->in[slot];
+    return part.rows == tape->tensors[id].dim[0] ? id : tape_view_rows(tape, id, part.first, part.rows);
 }
 
-static bool writes(const struct op *op, int id)
-{
-    for (int o = 0; o < OP_MAX_OUT; o++)
-        if (op->out[o] == id) return true;
-    return false;
-}
-
-static void emit_moves(struct tape *tape, const struct slice *s, int kind)
-{
-    for (int k = 0; k < OP_MAX_IN; k++) {
-        if (s->near[k] < 0 || (kind == OP_STORE && !writes(&s->op, s->near[k]))) continue;
-        struct op op = tape_op(kind, s->op.layer);
-        op.part = PART_UPDATE;
-        op.in[0] = kind == OP_FETCH ? s->far[k] : s->near[k];
-        op.out[0] = kind == OP_FETCH ? s->near[k] : s->far[k];
-        tape_append(tape, &op);
-    }
-}
-
-static void emit_slice(struct tape *tape, const struct slice *s)
-{
-    tape_append(tape, &s->op);
-    emit_moves(tape, s, OP_STORE);
-}
-
-/* Bytes of far state one row of the parameter has, rounded up; 0: none of the operands is far. */
+/* Bytes of far operands one row of the parameter has, rounded up. */
 static int64_t far_row_bytes(const struct tape *tape, const struct op *op)
 {
     int64_t bytes = 0, rows = op->in[0] < 0 ? 1 : tape->tensors[op->in[0]].dim[0];
@@ -112,10 +61,10 @@ static int64_t far_row_bytes(const struct tape *tape, const struct op *op)
     return (bytes + rows - 1) / rows;
 }
 
-/* Rows of a slice: as many as slice_bytes allow, at least one, in multiples of what may not be parted. */
-static int64_t rows_together(const struct tape *tape, const struct op *op, int64_t slice_bytes,
-                             int64_t row_bytes)
+int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice_bytes)
 {
+    int64_t row_bytes = far_row_bytes(tape, op);
+    if (row_bytes == 0) return 0;
     const struct tensor *p = &tape->tensors[op->in[0]];
     int64_t row = tensor_count(p) / p->dim[0], unit = 1, per = slice_bytes / row_bytes;
     if (op->kind == OP_FACTOR_STAT) return p->dim[0];
@@ -125,144 +74,203 @@ static int64_t rows_together(const struct tape *tape, const struct op *op, int64
     return per < unit ? unit : per / unit * unit;
 }
 
-/* Gradients in the loop. By tensor: the last op of the head and of the rest that writes it, and its near copy. */
-struct far_grads {
-    int *last_head, *last_back, *near;
-};
-
-static enum plim_status find_writers(struct far_grads *g, const struct tape *tape, struct plim_error *err)
+void offload_move(struct tape *tape, const struct op *like, int kind, int from, int to)
 {
-    size_t bytes = ((size_t)tape->ntensors + 1) * sizeof(int);
-    g->last_head = malloc(bytes), g->last_back = malloc(bytes), g->near = malloc(bytes);
-    if (!g->last_head || !g->last_back || !g->near)
-        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
-    for (int i = 0; i < tape->ntensors; i++) g->last_head[i] = g->last_back[i] = g->near[i] = -1;
-    for (int i = 0; i < tape->loop_end; i++)
-        for (int o = 0; o < OP_MAX_OUT; o++)
-            if (is_far(tape, tape->ops[i].out[o]))
-                (tape->ops[i].part == PART_HEAD ? g->last_head : g->last_back)[tape->ops[i].out[o]] = i;
-    return PLIM_OK;
-}
-
-static void move_gradient(struct tape *tape, const struct op *writer, int kind, int near, int far)
-{
-    struct op op = tape_op(kind, writer->layer);
-    op.part = writer->part;
-    op.in[0] = kind == OP_FETCH ? far : near, op.out[0] = kind == OP_FETCH ? near : far;
-    /* What the writer would overwrite need not be fetched. */
-    if (kind == OP_FETCH && writer->accumulate == ACC_AFTER_FIRST) op.accumulate = ACC_AFTER_FIRST;
+    struct op op = tape_op(kind, like->layer);
+    op.part = like->part, op.in[0] = from, op.out[0] = to;
     tape_append(tape, &op);
 }
 
-/* One op of the loop, with the moves its far gradients need. */
-static void emit_writer(struct tape *tape, struct far_grads *g, const struct op *old, int index)
+/* --- what is far ------------------------------------------------------------------------------------------- */
+
+/* Its own flag or its parameter's: what is small stays, for each copy has its price. */
+static bool may_leave(const struct tape *tape, int id)
 {
-    struct op op = *old;
-    for (int o = 0; o < OP_MAX_OUT; o++) {
-        int far = old->out[o];
-        if (!is_far(tape, far)) continue;
-        if (g->near[far] < 0) {
-            struct tensor t = tape->tensors[far];
-            t.tier = TIER_DEVICE, t.cls = CLASS_WORK, t.flags = 0;
-            g->near[far] = tape_tensor(tape, &t);
-            move_gradient(tape, old, OP_FETCH, g->near[far], far);
-        }
-        op.out[o] = g->near[far];
-    }
-    tape_append(tape, &op);
-    const int *last = old->part == PART_HEAD ? g->last_head : g->last_back;
-    for (int o = 0; o < OP_MAX_OUT; o++) {
-        int far = old->out[o];
-        if (!is_far(tape, far) || last[far] != index) continue;
-        move_gradient(tape, old, OP_STORE, g->near[far], far);
-        g->near[far] = -1;
-    }
+    const struct tensor *t = &tape->tensors[id];
+    unsigned flags = t->flags | (t->owner < 0 ? 0 : tape->tensors[t->owner].flags);
+    return t->view_of < 0 && !(flags & TENSOR_NEAR);
 }
 
-static bool may_leave(const struct tensor *t)
-{
-    return (t->cls == CLASS_STATE || t->cls == CLASS_MASTER) && t->view_of < 0 && !(t->flags & TENSOR_NEAR);
-}
+static bool is_state(const struct tensor *t) { return t->cls == CLASS_STATE || t->cls == CLASS_MASTER; }
+static bool is_param(const struct tensor *t) { return t->cls == CLASS_PARAM; }
 
-/* The state of the last parameters goes, until the share is reached: what stays lies at the same place in every plan
+/* What belongs to the last parameters goes, until the share is reached: what stays lies at the same place in every plan
  * (invariant 1 of plan/layout.h). */
-static enum plim_status mark_far_state(struct tape *tape, const struct offload_options *options,
-                                       struct plim_error *err)
+static enum plim_status mark_share(struct tape *tape, bool (*kind)(const struct tensor *), enum tier tier,
+                                   int share, struct plim_error *err)
 {
     int64_t *bytes = calloc((size_t)tape->ntensors + 1, sizeof *bytes), all = 0, kept = 0;
     if (!bytes) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
     for (int i = 0; i < tape->ntensors; i++)
-        if (may_leave(&tape->tensors[i])) {
+        if (kind(&tape->tensors[i]) && may_leave(tape, i)) {
             int64_t n = tensor_bytes(&tape->tensors[i]);
-            bytes[tape->tensors[i].owner] += n, all += n;
+            bytes[tape->tensors[i].owner < 0 ? i : tape->tensors[i].owner] += n, all += n;
         }
-    int64_t leave = options->state_share ? options->state_share : OFFLOAD_SHARES;
+    int64_t leave = share ? share : OFFLOAD_SHARES;
     int64_t stays = all / OFFLOAD_SHARES * (OFFLOAD_SHARES - leave);
     int first = 0;
     while (first < tape->ntensors && kept + bytes[first] <= stays) kept += bytes[first++];
     for (int i = 0; i < tape->ntensors; i++) {
         struct tensor *t = &tape->tensors[i];
-        if (may_leave(t) && t->owner >= first) t->tier = options->state_tier;
+        if (kind(t) && may_leave(tape, i) && (t->owner < 0 ? i : t->owner) >= first) t->tier = tier;
     }
     free(bytes);
     return PLIM_OK;
 }
 
-static enum plim_status mark_far(struct tape *tape, const struct offload_options *options,
-                                 struct plim_error *err)
+static enum plim_status mark_far(struct tape *tape, const struct offload_options *o, struct plim_error *err)
 {
-    for (int i = 0; i < tape->ntensors; i++) {
-        struct tensor *t = &tape->tensors[i];
-        if (t->cls == CLASS_GRAD && options->grad_tier != TIER_DEVICE)
-            t->tier = options->grad_tier, t->flags |= TENSOR_KEPT;
-    }
-    return options->state_tier == TIER_DEVICE ? PLIM_OK : mark_far_state(tape, options, err);
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < tape->ntensors && o->grad_tier != TIER_DEVICE; i++)
+        if (tape->tensors[i].cls == CLASS_GRAD && may_leave(tape, i))
+            tape->tensors[i].tier = o->grad_tier, tape->tensors[i].flags |= TENSOR_KEPT;
+    if (o->state_tier != TIER_DEVICE) status = mark_share(tape, is_state, o->state_tier, o->state_share, err);
+    if (o->param_tier != TIER_DEVICE && status == PLIM_OK)
+        status = mark_share(tape, is_param, o->param_tier, o->param_share, err);
+    return status;
 }
 
-/* An update whose operands are far, slice by slice; `waiting` is the slice fetched but not yet computed. */
-static void emit_update(struct tape *tape, const struct op *op, int64_t per, struct slice *waiting,
-                        bool *has_waiting)
+/* --- copies around the ops of the loop ----------------------------------------------------------------------- */
+
+enum phase { PHASE_FORWARD, PHASE_HEAD, PHASE_BACKWARD, PHASES };
+
+static enum phase phase_of(const struct op *op)
 {
-    int64_t all = tape->tensors[op->in[0]].dim[0];
+    static const enum phase phases[PART_COUNT] = {[PART_FORWARD] = PHASE_FORWARD,
+                                                  [PART_HEAD] = PHASE_HEAD,
+                                                  [PART_BACKWARD] = PHASE_BACKWARD,
+                                                  [PART_RECOMPUTE] = PHASE_BACKWARD,
+                                                  [PART_UPDATE] = PHASE_BACKWARD};
+    return phases[op->part];
+}
+
+/* By far tensor: its near copy now, and the last op of each phase that touches it. */
+struct loop_copies {
+    int *near, *last[PHASES];
+};
+
+static void loop_copies_free(struct loop_copies *c)
+{
+    free(c->near);
+    for (int p = 0; p < PHASES; p++) free(c->last[p]);
+}
+
+static enum plim_status find_last(struct loop_copies *c, const struct tape *tape, struct plim_error *err)
+{
+    size_t bytes = ((size_t)tape->ntensors + 1) * sizeof(int);
+    bool good = (c->near = malloc(bytes)) != NULL;
+    for (int p = 0; p < PHASES; p++) good = (c->last[p] = malloc(bytes)) != NULL && good;
+    if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
+    memset(c->near, -1, bytes);
+    for (int p = 0; p < PHASES; p++) memset(c->last[p], -1, bytes);
+    for (int i = 0; i < tape->loop_end; i++) {
+        const struct op *op = &tape->ops[i];
+        if (op->part == PART_UPDATE) continue;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (is_far(tape, op->in[k])) c->last[phase_of(op)][op->in[k]] = i;
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (is_far(tape, op->out[k])) c->last[phase_of(op)][op->out[k]] = i;
+    }
+    return PLIM_OK;
+}
+
+/* The near copy of a far tensor, fetched if there is none yet. */
+static int near_of(struct loop_copies *c, struct tape *tape, const struct op *op, int far)
+{
+    if (c->near[far] >= 0) return c->near[far];
+    struct tensor t = tape->tensors[far];
+    bool is_grad = t.cls == CLASS_GRAD;
+    t.tier = TIER_DEVICE, t.cls = CLASS_WORK, t.flags = 0;
+    c->near[far] = tape_tensor(tape, &t);
+    offload_move(tape, op, OP_FETCH, far, c->near[far]);
+    /* What the writer would overwrite need not be fetched. */
+    if (is_grad && op->accumulate == ACC_AFTER_FIRST && !tape->failed)
+        tape->ops[tape->nops - 1].accumulate = ACC_AFTER_FIRST;
+    return c->near[far];
+}
+
+/* One op of the loop, with the copies its far operands need. */
+static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct op *old, int index)
+{
+    struct op op = *old;
+    const int *last = c->last[phase_of(old)];
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (is_far(tape, old->in[k])) op.in[k] = near_of(c, tape, old, old->in[k]);
+    for (int o = 0; o < OP_MAX_OUT; o++)
+        if (is_far(tape, old->out[o])) op.out[o] = near_of(c, tape, old, old->out[o]);
+    tape_append(tape, &op);
+    for (int o = 0; o < OP_MAX_OUT; o++) {
+        int far = old->out[o];
+        if (!is_far(tape, far) || last[far] != index) continue;
+        offload_move(tape, old, OP_STORE, c->near[far], far);
+        c->near[far] = -1;
+    }
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (is_far(tape, old->in[k]) && last[old->in[k]] == index) c->near[old->in[k]] = -1;
+}
+
+/* --- the pass ---------------------------------------------------------------------------------------------- */
+
+struct rewrite {
+    struct tape *tape;
+    const struct offload_options *options;
+    struct near_updates near;
+    struct host_updates host;
+    int owed; /* to the host, in parts of a slice */
+};
+
+/* An update with far operands: slices, the host's share of them evenly among the device's. */
+static void emit_update(struct rewrite *r, const struct op *op, int64_t per)
+{
+    int64_t all = r->tape->tensors[op->in[0]].dim[0];
+    bool by_host = r->options->host_share && host_can_update(r->tape, op);
     for (int64_t first = 0; first < all; first += per) {
-        struct slice next = make_slice(tape, op, first, all - first < per ? all - first : per);
-        if (first > 0 && op->kind == OP_SUMSQ) next.op.accumulate = ACC_ADD;
-        emit_moves(tape, &next, OP_FETCH);
-        if (*has_waiting) emit_slice(tape, waiting);
-        *waiting = next, *has_waiting = true;
+        int64_t rows = all - first < per ? all - first : per;
+        if (by_host) r->owed += r->options->host_share;
+        if (by_host && r->owed >= OFFLOAD_SHARES) {
+            r->owed -= OFFLOAD_SHARES;
+            host_update(&r->host, r->tape, op, first, rows);
+        } else {
+            near_update(&r->near, r->tape, op, first, rows);
+        }
+    }
+}
+
+static void rewrite(struct tape *tape, const struct offload_options *options, struct loop_copies *copies,
+                    const struct op *old, int nops)
+{
+    struct rewrite r = {.tape = tape, .options = options};
+    int loop_end = tape->loop_end;
+    if (options->host_share) host_begin(&r.host, tape, old, nops, options->slice_bytes);
+    for (int i = 0; i <= nops; i++) {
+        int64_t per =
+            i < nops && old[i].part == PART_UPDATE ? offload_rows(tape, &old[i], options->slice_bytes) : 0;
+        if (per == 0 || i == loop_end) near_finish(&r.near, tape);
+        if (i == loop_end || i == nops) host_finish(&r.host, tape);
+        if (i == loop_end) tape->loop_end = tape->nops;
+        if (per > 0)
+            emit_update(&r, &old[i], per);
+        else if (i < nops)
+            emit_in_loop(tape, copies, &old[i], i);
     }
 }
 
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
                               struct plim_error *err)
 {
-    if (options->state_tier == TIER_DEVICE && options->grad_tier == TIER_DEVICE) return PLIM_OK;
-    struct op *old = tape->ops;
-    int nops = tape->nops, loop_end = tape->loop_end;
-    struct slice waiting;
-    bool has_waiting = false;
-    struct far_grads grads = {0};
+    if (options->state_tier == TIER_DEVICE && options->grad_tier == TIER_DEVICE &&
+        options->param_tier == TIER_DEVICE)
+        return PLIM_OK;
+    struct loop_copies copies = {0};
     enum plim_status status = mark_far(tape, options, err);
-    if (status == PLIM_OK) status = find_writers(&grads, tape, err);
-    if (status != PLIM_OK) goto out;
-    tape->ops = NULL, tape->nops = tape->op_cap = 0;
-    for (int i = 0; i < nops; i++) {
-        if (i == loop_end) tape->loop_end = tape->nops;
-        int64_t row_bytes = old[i].part == PART_UPDATE ? far_row_bytes(tape, &old[i]) : 0;
-        if (row_bytes > 0) {
-            int64_t per = rows_together(tape, &old[i], options->slice_bytes, row_bytes);
-            emit_update(tape, &old[i], per, &waiting, &has_waiting);
-            continue;
-        }
-        if (has_waiting) emit_slice(tape, &waiting);
-        has_waiting = false;
-        emit_writer(tape, &grads, &old[i], i);
+    if (status == PLIM_OK) status = find_last(&copies, tape, err);
+    if (status == PLIM_OK) {
+        struct op_list old = tape_take_ops(tape);
+        rewrite(tape, options, &copies, old.ops, old.count);
+        tape_drop_ops(tape, &old);
+        if (tape->failed)
+            status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
     }
-    if (has_waiting) emit_slice(tape, &waiting);
-    if (loop_end == nops) tape->loop_end = tape->nops;
-    free(old);
-    if (tape->failed) status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
-out:
-    free(grads.last_head), free(grads.last_back), free(grads.near);
+    loop_copies_free(&copies);
     return status;
 }

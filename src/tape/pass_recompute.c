@@ -76,9 +76,8 @@ enum plim_status pass_recompute(struct tape *tape, const struct recompute_option
                                 struct plim_error *err)
 {
     if (options->policy == RECOMPUTE_NONE && options->full_layers <= 0) return PLIM_OK;
-    struct op *old = tape->ops;
-    int nops = tape->nops, n = tape->ntensors;
-    struct remat r = {.tape = tape, .ops = old, .count = n};
+    int n = tape->ntensors;
+    struct remat r = {.tape = tape, .ops = tape->ops, .count = n};
     enum plim_status status = PLIM_OK;
     r.producer = malloc((size_t)n * sizeof *r.producer);
     r.dropped = calloc((size_t)n, sizeof *r.dropped);
@@ -89,16 +88,16 @@ enum plim_status pass_recompute(struct tape *tape, const struct recompute_option
     }
     memset(r.producer, -1, (size_t)n * sizeof *r.producer);
     memset(r.again, -1, (size_t)n * sizeof *r.again);
-    choose(&r, nops, options);
-    tape->ops = NULL, tape->nops = tape->op_cap = 0;
-    for (int i = 0; i < nops; i++) {
-        struct op op = old[i];
+    choose(&r, tape->nops, options);
+    struct op_list old = tape_take_ops(tape);
+    for (int i = 0; i < old.count; i++) {
+        struct op op = old.ops[i];
         if (op.part == PART_BACKWARD)
             for (int k = 0; k < OP_MAX_IN; k++) op.in[k] = make_again(&r, op.in[k]);
         tape_append(tape, &op);
     }
     tape->loop_end = tape->nops;
-    free(old);
+    tape_drop_ops(tape, &old);
 out:
     free(r.producer);
     free(r.dropped);

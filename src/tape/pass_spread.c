@@ -1,73 +1,143 @@
-/* pass_spread.c - fetches earlier, stores later.
+/* pass_spread.c - fetches earlier, buffers of stores held longer.
  *
  * Every op gets a key: computing ops their number among themselves, copies the number of the computing op they stand
- * before, moved by lead or lag. Sorting by key keeps everything else in its order. Two things bound a copy: its part
- * of the tape, and other copies of the same far tensor or slice, which must not change their order. */
+ * before; a fetch is moved up by lead. A store stays where it is, for the sooner it begins the better, but a hold of
+ * its buffer follows lag computing ops later: until then the packer gives the bytes to nobody, who would have to wait
+ * for the copy. Sorting by key keeps everything else in its order. Three things bound a fetch: its part of the tape,
+ * copies of the same far tensor or slice before it, and an op of the host that makes what is fetched. */
 #include "tape/pass.h"
 
 #include <stdlib.h>
 
 struct placed {
-    int64_t key;
+    int key;
     int index; /* in the old order */
+    bool hold; /* not the op, a store, but a hold of what it stores */
 };
 
-static bool moves(const struct op *op) { return op->kind == OP_FETCH || op->kind == OP_STORE; }
+struct spread {
+    struct tape *tape;
+    int *least; /* by tensor: the key before which it cannot be fetched */
+    struct placed *placed, *sorted;
+    int *start; /* by key */
+    int count;
+};
 
-static int by_key(const void *a, const void *b)
+static void spread_free(struct spread *s)
 {
-    const struct placed *x = a, *y = b;
-    if (x->key != y->key) return x->key < y->key ? -1 : 1;
-    return x->index - y->index;
+    free(s->least), free(s->placed), free(s->sorted), free(s->start);
 }
 
-/* Keys of ops [begin, end). `least` holds, by tensor, the key of the last copy of it so far. A near buffer that a
- * computing op fills piece by piece is stored after its last writer, so lag never passes a write. */
-static void find_keys(const struct tape *tape, int begin, int end, int lead, int lag, int64_t *least,
-                      struct placed *out)
+static bool spread_alloc(struct spread *s)
 {
-    int64_t computed = 0, all = 0;
-    for (int i = begin; i < end; i++) all += !moves(&tape->ops[i]);
+    size_t n = (size_t)s->tape->nops + 1;
+    s->least = malloc(((size_t)s->tape->ntensors + 1) * sizeof *s->least);
+    s->placed = malloc(2 * n * sizeof *s->placed);
+    s->sorted = malloc(2 * n * sizeof *s->sorted);
+    s->start = malloc((2 * n + 2) * sizeof *s->start);
+    return s->least && s->placed && s->sorted && s->start;
+}
+
+static void put(struct spread *s, int key, int index, bool hold)
+{
+    s->placed[s->count++] = (struct placed){key, index, hold};
+}
+
+static bool is_kept(const struct tape *tape, int id)
+{
+    return tape->tensors[tape_root(tape, id)].flags & TENSOR_KEPT;
+}
+
+/* Keys of ops [begin, end); the number of computing ops among them. Holds come last: where keys are equal, behind all
+ * else. */
+static int find_keys(struct spread *s, const struct op *ops, int begin, int end, int lead, int lag)
+{
+    const struct tape *tape = s->tape;
+    int computed = 0;
+    s->count = 0;
     for (int i = begin; i < end; i++) {
-        const struct op *op = &tape->ops[i];
-        int64_t key = 2 * computed;
-        if (!moves(op)) {
-            out[i] = (struct placed){2 * computed++ + 1, i};
+        const struct op *op = &ops[i];
+        int key = 2 * computed;
+        if (!op_moves(op)) {
+            for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
+                if (op->out[o] >= 0) s->least[op->out[o]] = key + 2;
+            put(s, 2 * computed++ + 1, i, false);
             continue;
         }
         int far = op->kind == OP_FETCH ? op->in[0] : op->out[0]; /* slices of one tensor are each their own */
-        key += op->kind == OP_FETCH ? -2 * (int64_t)lead : 2 * (int64_t)lag;
-        if (key < 0) key = 0;
-        if (key > 2 * all) key = 2 * all;
-        if (key < least[far]) key = least[far];
-        least[far] = key;
-        out[i] = (struct placed){key, i};
+        if (op->kind == OP_FETCH) key -= 2 * lead;
+        if (key < s->least[far]) key = s->least[far];
+        s->least[far] = key;
+        put(s, key, i, false);
+    }
+    for (int k = 0, n = s->count; k < n && lag > 0; k++) {
+        struct placed p = s->placed[k];
+        const struct op *op = &ops[p.index];
+        int until = p.key + 2 * lag;
+        if (op->kind == OP_STORE && !is_kept(tape, op->in[0]))
+            put(s, until > 2 * computed ? 2 * computed : until, p.index, true);
+    }
+    return computed;
+}
+
+/* By key, otherwise in order: counted, since keys are small whole numbers. */
+static void sort(struct spread *s, int most)
+{
+    for (int k = 0; k <= most + 1; k++) s->start[k] = 0;
+    for (int i = 0; i < s->count; i++) s->start[s->placed[i].key + 1]++;
+    for (int k = 0; k < most; k++) s->start[k + 1] += s->start[k];
+    for (int i = 0; i < s->count; i++) s->sorted[s->start[s->placed[i].key]++] = s->placed[i];
+}
+
+/* Operands it has. */
+static int hold_count(const struct op *op)
+{
+    int k = 0;
+    while (k < OP_MAX_IN && op->in[k] >= 0) k++;
+    return k;
+}
+
+/* Holds of the same place are one op, as far as its operands reach. */
+static void emit(struct spread *s, const struct op *ops)
+{
+    struct op *last = NULL; /* hold */
+    for (int i = 0; i < s->count; i++) {
+        const struct placed p = s->sorted[i];
+        const struct op *op = &ops[p.index];
+        if (!p.hold) {
+            tape_append(s->tape, op);
+            last = NULL;
+            continue;
+        }
+        if (!last || hold_count(last) == OP_MAX_IN) {
+            struct op hold = tape_op(OP_HOLD, op->layer);
+            hold.part = op->part;
+            tape_append(s->tape, &hold);
+            if (s->tape->failed) return;
+            last = &s->tape->ops[s->tape->nops - 1];
+        }
+        last->in[hold_count(last)] = op->in[0];
     }
 }
 
 enum plim_status pass_spread(struct tape *tape, const struct spread_options *o, struct plim_error *err)
 {
-    struct placed *order = malloc(((size_t)tape->nops + 1) * sizeof *order);
-    struct op *ops = malloc(((size_t)tape->nops + 1) * sizeof *ops);
-    int64_t *least = calloc((size_t)tape->ntensors + 1, sizeof *least);
-    enum plim_status status = PLIM_OK;
-    if (!order || !ops || !least) {
-        status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while copies were spread");
-        goto out;
+    struct spread s = {.tape = tape};
+    if (!spread_alloc(&s)) {
+        spread_free(&s);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while copies were spread");
     }
-    int parts[3] = {0, tape->loop_end, tape->nops};
+    struct op_list old = tape_take_ops(tape);
+    int parts[3] = {0, tape->loop_end, old.count};
     for (int p = 0; p < 2; p++) {
-        int begin = parts[p], end = parts[p + 1];
-        for (int i = 0; i < tape->ntensors; i++) least[i] = 0;
-        find_keys(tape, begin, end, p == 0 ? o->loop_lead : 0, p == 0 ? o->loop_lag : o->update_lag, least,
-                  order);
-        qsort(order + begin, (size_t)(end - begin), sizeof *order, by_key);
+        for (int i = 0; i < tape->ntensors; i++) s.least[i] = 0;
+        int computed = find_keys(&s, old.ops, parts[p], parts[p + 1], p == 0 ? o->loop_lead : 0,
+                                 p == 0 ? o->loop_lag : o->update_lag);
+        sort(&s, 2 * computed);
+        emit(&s, old.ops);
+        if (p == 0) tape->loop_end = tape->nops;
     }
-    for (int i = 0; i < tape->nops; i++) ops[i] = tape->ops[order[i].index];
-    for (int i = 0; i < tape->nops; i++) tape->ops[i] = ops[i];
-out:
-    free(order);
-    free(ops);
-    free(least);
-    return status;
+    tape_drop_ops(tape, &old);
+    spread_free(&s);
+    return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while copies were spread") : PLIM_OK;
 }

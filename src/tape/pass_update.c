@@ -27,7 +27,8 @@ static int companion(struct update_pass *u, int param, const char *label, enum t
                      enum dtype type)
 {
     struct tensor t = u->tape->tensors[param];
-    t.label = label, t.owner = param, t.cls = cls, t.type = type, t.flags = TENSOR_KEPT;
+    t.label = label, t.owner = param, t.cls = cls, t.type = type;
+    t.flags = TENSOR_KEPT | (t.flags & TENSOR_NEAR);
     return tape_tensor(u->tape, &t);
 }
 
@@ -36,7 +37,7 @@ static int list_of(struct update_pass *u, int param, const char *label, enum ten
                    int64_t count)
 {
     struct tensor t = u->tape->tensors[param];
-    t.label = label, t.owner = param, t.cls = cls, t.type = DT_F32, t.flags = flags;
+    t.label = label, t.owner = param, t.cls = cls, t.type = DT_F32, t.flags = flags | (t.flags & TENSOR_NEAR);
     t.ndim = 1, t.dim[0] = count;
     return tape_tensor(u->tape, &t);
 }
@@ -208,10 +209,8 @@ static enum plim_status update_in_backward(struct update_pass *u, const struct u
                                            struct plim_error *err)
 {
     struct tape *tape = u->tape;
-    int nops = tape->nops;
     int *grad_of = malloc(((size_t)tape->ntensors + 1) * sizeof *grad_of),
         *last = malloc(((size_t)end + 1) * sizeof *last);
-    struct op *old = tape->ops;
     enum plim_status status = PLIM_OK;
     if (!grad_of || !last) {
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
@@ -222,8 +221,9 @@ static enum plim_status update_in_backward(struct update_pass *u, const struct u
     for (int i = 0; i < end; i++)
         if (tape->tensors[i].cls == CLASS_GRAD) grad_of[tape->tensors[i].owner] = i;
     last_touches(tape, grad_of, last);
-    tape->ops = NULL, tape->nops = tape->op_cap = 0;
-    for (int i = 0; i < nops; i++) {
+    struct op_list all = tape_take_ops(tape);
+    const struct op *old = all.ops;
+    for (int i = 0; i < all.count; i++) {
         tape_append(tape, &old[i]);
         /* Candidates for an update after op i are the few parameters and gradients it touches. */
         int due[OP_MAX_IN + OP_MAX_OUT], count = 0;
@@ -239,7 +239,7 @@ static enum plim_status update_in_backward(struct update_pass *u, const struct u
         }
     }
     tape->loop_end = tape->nops;
-    free(old);
+    tape_drop_ops(tape, &all);
 out:
     free(grad_of);
     free(last);

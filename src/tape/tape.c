@@ -27,7 +27,25 @@ void tape_release(struct tape *tape)
 {
     free(tape->tensors);
     free(tape->ops);
+    free(tape->spare);
     tape_init(tape);
+}
+
+void tape_clear(struct tape *tape) { tape->ntensors = tape->nops = tape->loop_end = 0, tape->failed = false; }
+
+struct op_list tape_take_ops(struct tape *tape)
+{
+    struct op_list old = {tape->ops, tape->nops, tape->op_cap};
+    tape->ops = tape->spare, tape->op_cap = tape->spare_cap, tape->nops = 0;
+    tape->spare = NULL, tape->spare_cap = 0;
+    return old;
+}
+
+void tape_drop_ops(struct tape *tape, struct op_list *old)
+{
+    free(tape->spare);
+    tape->spare = old->ops, tape->spare_cap = old->cap;
+    *old = (struct op_list){0};
 }
 
 /* Room for one more element; false (and sticky failure) when memory is out. */

@@ -47,7 +47,8 @@ enum tensor_flag {
     TENSOR_INPUT = 2,  /* the host writes it before the tape (or each micro-batch) runs */
     TENSOR_OUTPUT = 4, /* the host reads it when the tape has run */
     TENSOR_STAT = 8,   /* stays as declared under every precision: statistics, tables, losses */
-    TENSOR_NEAR = 16,  /* state too small to be worth a lower tier */
+    TENSOR_NEAR =
+        16, /* too small to be worth a lower tier: stays on the device, and all that belongs to it */
 };
 
 #define TENSOR_MAX_DIM 4
@@ -99,6 +100,7 @@ struct op_attr {
     bool stochastic; /* optimizers: how bf16 results are rounded */
     uint32_t stream; /* of random bits: one per parameter */
     int64_t first;   /* element of the parameter with which this slice begins */
+    bool on_host;    /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 
 struct op {
@@ -117,6 +119,8 @@ struct tape {
     int nops, op_cap;
     int loop_end;
     bool failed;
+    struct op *spare; /* room that tape_drop_ops left for the next one */
+    int spare_cap;
 };
 
 /* Scalars the host writes into the tensor labelled "step.scalars" (f32) before a tape runs. */
@@ -150,6 +154,8 @@ enum factor_value {
 
 void tape_init(struct tape *tape);
 void tape_release(struct tape *tape);
+/* Empty, with the room it has: for who makes one tape after another. */
+void tape_clear(struct tape *tape);
 
 int tape_tensor(struct tape *tape, const struct tensor *t);
 /* Rows [first, first+rows) of the outermost dimension of `of` (which may itself be a view). */
@@ -158,6 +164,19 @@ int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows);
 /* An op with no inputs and outputs yet. */
 struct op tape_op(int kind, int layer);
 void tape_append(struct tape *tape, const struct op *op);
+
+/* For a pass that writes all ops anew: the old ones, in an array of their own; the tape has none.
+ *
+ *     struct op_list old = tape_take_ops(tape);
+ *     for (int i = 0; i < old.count; i++) ... tape_append(tape, &old.ops[i]) ...
+ *     tape_drop_ops(tape, &old);
+ */
+struct op_list {
+    struct op *ops;
+    int count, cap;
+};
+struct op_list tape_take_ops(struct tape *tape);
+void tape_drop_ops(struct tape *tape, struct op_list *old);
 
 /* The tensor whose lifetime and bytes `id` shares: itself unless it is a view. */
 static inline int tape_root(const struct tape *tape, int id)
@@ -175,7 +194,8 @@ const char *tape_tensor_name(const struct tape *tape, int id, char *buf, size_t 
  *  1. ids are in range, absent operands are allowed by the op's row, arity and shapes obey the row's rule
  *  2. what is read was written before (or is kept or an input), views lie inside their root
  *  3. an op that adds to its output follows one that wrote it
- *  4. kept tensors are written only in the update part or by cache ops; 0 <= loop_end <= nops */
+ *  4. kept tensors are written only in the update part or by cache ops; 0 <= loop_end <= nops
+ *  5. only copies cross tiers: other ops have all operands on the device or, with attr.on_host, in host memory */
 enum plim_status tape_verify(const struct tape *tape, struct plim_error *err);
 
 /* One line per op: "  12 bwd  3 linear_dx  grad(mlp.h[3]):bf16[8,256,1024] <- ..." */

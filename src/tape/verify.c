@@ -26,6 +26,23 @@ static bool may_write_kept(const struct op *op)
     return op->part == PART_UPDATE || op->kind == OP_KV_APPEND || op->kind == OP_STORE;
 }
 
+/* Invariant 5. */
+static enum plim_status check_place(const struct tape *tape, int index, struct plim_error *err)
+{
+    const struct op *op = &tape->ops[index];
+    enum tier place = op->attr.on_host ? TIER_HOST : TIER_DEVICE;
+    char name[160];
+    if (op_moves(op)) return PLIM_OK;
+    for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT; i++) {
+        int id = i < OP_MAX_IN ? op->in[i] : op->out[i - OP_MAX_IN];
+        if (id >= 0 && tape->tensors[id].tier != place)
+            return plim_fail(err, PLIM_BUG, "op %d %s touches %s, which is on tier %s", index,
+                             op_row(op->kind)->name, tape_tensor_name(tape, id, name, sizeof name),
+                             tier_name(tape->tensors[id].tier));
+    }
+    return PLIM_OK;
+}
+
 /* Reads before writes, adds after writes, kept tensors left alone. `written` is by root. */
 static enum plim_status check_flow(const struct tape *tape, int index, bool *written, struct plim_error *err)
 {
@@ -66,6 +83,7 @@ enum plim_status tape_verify(const struct tape *tape, struct plim_error *err)
     }
     for (int i = 0; i < tape->nops && status == PLIM_OK; i++) {
         status = op_check(tape, &tape->ops[i], err);
+        if (status == PLIM_OK) status = check_place(tape, i, err);
         if (status == PLIM_OK) status = check_flow(tape, i, written, err);
     }
     free(written);

@@ -11,7 +11,7 @@ static enum plim_status fit_eval(struct trainer *t, int64_t rows, int64_t *batch
     struct layout_options options = {
         .facts = &t->device->facts, .accumulation = 2, .above = &t->plan.layout, .above_tape = &t->plan.tape};
     for (int64_t b = rows; b >= 1; b /= 2) {
-        enum plim_status status = job_build_eval(t->job, b, tape, err);
+        enum plim_status status = job_build_eval(t->job, &t->plan.knobs, b, tape, err);
         if (status == PLIM_OK) status = layout_make(tape, &options, layout, err);
         if (status == PLIM_OK && layout->arena_bytes <= t->plan.layout.arena_bytes) {
             *batch = b;
@@ -71,7 +71,7 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
     enum plim_status status = fit_eval(t, rows, &batch, &tape, &layout, err);
     if (status != PLIM_OK) return status;
     status = corpus_evaluator(&t->corpus, t->corpus.validation, &loader, err);
-    if (status == PLIM_OK) status = exec_open(&exec, t->device, &tape, &layout, NULL, err);
+    if (status == PLIM_OK) status = exec_open(&exec, t->device, &tape, &layout, t->far, err);
     if (status == PLIM_OK) status = evaluate_rows(&exec, loader, &rows, batch, sum, err);
     loader_close(loader);
     *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;

@@ -26,7 +26,7 @@ static enum plim_status fit(const struct job *job, const struct device *device, 
     struct layout_options options = {.facts = &device->facts, .accumulation = 2};
     int64_t batch = EVAL_TOKENS / job->max_length;
     for (batch = batch > e->rows ? e->rows : batch < 1 ? 1 : batch;; batch /= 2) {
-        enum plim_status status = job_build_eval(job, batch, tape, err);
+        enum plim_status status = job_build_eval(job, NULL, batch, tape, err);
         if (status != PLIM_OK) return status;
         status = layout_make(tape, &options, layout, err);
         if (status == PLIM_OK) {

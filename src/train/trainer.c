@@ -71,6 +71,7 @@ enum plim_status trainer_check_budget(const struct job *job, const struct plan_r
     bool is_host = request->facts->is_host;
     enum plim_status status = check_tier(job, "state_tier", request->pins.state_tier, is_host, err);
     if (status == PLIM_OK) status = check_tier(job, "grad_tier", request->pins.grad_tier, is_host, err);
+    if (status == PLIM_OK) status = check_tier(job, "param_tier", request->pins.param_tier, is_host, err);
     if (status != PLIM_OK) return status;
     char overhead[BYTES_TEXT], budget[BYTES_TEXT];
     if (!is_host || request->budget > request->overhead) return PLIM_OK;
@@ -110,10 +111,10 @@ enum plim_status trainer_commit_host(struct trainer *t, int64_t bytes, struct pl
     const struct device_ops *ops = t->device->ops;
     if (ops->host_commit) return ops->host_commit(t->device, (size_t)bytes, err);
     if (bytes == 0) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_UNSUPPORTED,
-        "%s: device %s has no tier host below it; write disk for training.state_tier and grad_tier",
-        t->job->name, ops->name);
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "%s: device %s has no tier host below it; write disk for training.state_tier, grad_tier "
+                     "and param_tier",
+                     t->job->name, ops->name);
 }
 
 static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # run-tests: serial, timeout=600, not=asan, not=tsan
-"""State and gradients in host memory give the losses of everything on the device, to the bit.
+"""State, gradients and parameters in host memory give the losses of everything on the device, to the bit, whoever updates.
 
 The second job is all head: one layer below a large tied vocabulary, so that the copies, not the kernels, are what takes
 long and anything that does not wait for them shows.
@@ -22,7 +22,9 @@ JOBS = {
     "one layer, large head": dict(model__vocab_size=65536, model__hidden_size=512, model__intermediate_size=512,
                                   model__num_layers=1, model__num_attention_heads=8),
 }
-TIERS = ["state_tier=host grad_tier=device", "state_tier=host grad_tier=host", "state_tier=device grad_tier=host"]
+TIERS = ["state_tier=host grad_tier=device host_update=0", "state_tier=host grad_tier=device host_update=1",
+         "state_tier=host grad_tier=host host_update=0.5", "state_tier=device grad_tier=host",
+         "state_tier=host grad_tier=device param_tier=host host_update=0.5", "state_tier=host grad_tier=host param_tier=host host_update=1"]
 
 plim.need_gpu()
 with tempfile.TemporaryDirectory() as folder:

@@ -48,6 +48,25 @@ static size_t work_bytes(const struct fake *f, const struct kernel_call *call)
     return of ? of(call->desc, call->op, f->device.facts.threads) : 0;
 }
 
+/* Copies that touch these bytes of the host tier are made first; `where` may have moved since it was recorded only by a
+ * commit, after which recordings are forgotten. */
+static void settle_host(struct fake *f, const void *where, size_t bytes)
+{
+    size_t at = (size_t)((const char *)where - f->host);
+    assert_true(at + bytes <= f->host_bytes);
+    settle(f, NULL, 0, at, bytes);
+}
+
+static void perform_on_host(struct fake *f, struct fake_event *e)
+{
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (e->call.in[k]) settle_host(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)));
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (e->call.out[k]) settle_host(f, e->call.out[k], (size_t)tensor_bytes(call_out(&e->call, k)));
+    f->cpu->ops->run(f->cpu, &e->call);
+    f->host_runs++;
+}
+
 static void perform(struct fake *f, struct fake_event *e)
 {
     if (!e->call.op) {
@@ -58,6 +77,10 @@ static void perform(struct fake *f, struct fake_event *e)
             f->pending[f->npending++] = *e;
         else
             copy_now(f, e);
+        return;
+    }
+    if (e->call.op->attr.on_host) {
+        perform_on_host(f, e);
         return;
     }
     for (int k = 0; k < OP_MAX_IN; k++)
@@ -214,6 +237,7 @@ static const struct device_ops fake_ops = {
     .host_base = fake_host_base,
     .fetch = fake_fetch,
     .store = fake_store,
+    .run_host = fake_run,
     .close = fake_close,
 };
 

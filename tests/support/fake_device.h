@@ -39,7 +39,7 @@ struct fake {
         int count, room;
     } recorded[FAKE_RECORDINGS];
     int nrecorded;
-    int begun, replays, forgets, tunes, runs, copies, writes; /* how often so far */
+    int begun, replays, forgets, tunes, runs, host_runs, copies, writes; /* how often so far */
 };
 
 /* Ends the test when the CPU cannot be opened. */

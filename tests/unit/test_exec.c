@@ -109,8 +109,11 @@ static void test_state_on_disk(void **state)
             struct rig_options o = {
                 .loss_chunks = 1, .precision = (enum precision)precision, .global_norm = true};
             model_run(&device, models[m], &o, 3);
-            o.offload = (struct offload_options){TIER_DISK, m % 2 ? TIER_DISK : TIER_DEVICE,
-                                                 slices[(m + (size_t)precision) % 3]};
+            o.offload = (struct offload_options){.state_tier = TIER_DISK,
+                                                 .grad_tier = m % 2 ? TIER_DISK : TIER_DEVICE,
+                                                 .param_tier = precision % 2 ? TIER_DISK : TIER_DEVICE,
+                                                 .param_share = (int)m * 5,
+                                                 .slice_bytes = slices[(m + (size_t)precision) % 3]};
             model_run(&disk, models[m], &o, 3);
             if (!model_run_same(&device, &disk)) fail_msg("%s, %s", models[m], precision_name(o.precision));
             o.global_norm = false, o.in_backward = true;
@@ -145,8 +148,10 @@ static void test_every_optimizer_in_slices(void **state)
             assert_true(device.loss[2] < device.loss[0]);
             o.threads = 1;
             model_run(&one, model, &o, 3);
-            o.offload =
-                (struct offload_options){TIER_DISK, way % 3 ? TIER_DISK : TIER_DEVICE, slices[way / 2]};
+            o.offload = (struct offload_options){.state_tier = TIER_DISK,
+                                                 .grad_tier = way % 3 ? TIER_DISK : TIER_DEVICE,
+                                                 .param_tier = way % 2 ? TIER_DISK : TIER_DEVICE,
+                                                 .slice_bytes = slices[way / 2]};
             model_run(&disk, model, &o, 3);
             o.global_norm = false, o.in_backward = true, o.offload.grad_tier = TIER_DEVICE;
             model_run(&inside, model, &o, 3);

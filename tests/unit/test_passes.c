@@ -202,7 +202,7 @@ static void test_offload_moves_every_byte_once(void **state)
     static const int64_t slices[] = {64, 1000, 1 << 20};
     for (size_t m = 0; m < NMODELS * 3; m++) {
         struct tape tape;
-        struct offload_options offload = {TIER_DISK, TIER_DEVICE, slices[m / NMODELS]};
+        struct offload_options offload = {.state_tier = TIER_DISK, .slice_bytes = slices[m / NMODELS]};
         make_tape(&tape, models[m % NMODELS], &ways[0], &adamw, &offload);
         int64_t *moved = calloc((size_t)tape.ntensors * 2, sizeof *moved);
         assert_non_null(moved);

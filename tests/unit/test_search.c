@@ -102,7 +102,7 @@ static int64_t bound_of(int recompute, int in_backward, int state_tier)
                       .state_tier = state_tier,
                       .state_share = state_tier == TIER_DEVICE ? 0 : OFFLOAD_SHARES};
     struct plan_bound bound;
-    assert_int_equal(plan_bound_of(&request, &k, &bound, &err), PLIM_OK);
+    assert_int_equal(plan_bound_of(&request, &k, NULL, &bound, &err), PLIM_OK);
     return bound.total;
 }
 

@@ -110,6 +110,58 @@ static bool noticed(const char *path)
     return bad;
 }
 
+/* Writes `tokens` as samples of 100 and stops after every `step` of them, each time with more written than is kept. */
+static void write_with_stops(const char *path, bool mask, const int32_t *tokens, size_t count, size_t step)
+{
+    struct token_writer *w;
+    struct token_writer_format format = {.mask = mask, .lines = true, .vocab_size = 70000, .eos = -1};
+    assert_int_equal(token_writer_open(path, &format, NULL, &w, &err), PLIM_OK);
+    for (size_t at = 0; at < count;) {
+        size_t sample = 100 - at % 100, stop = step - at % step, n = sample < stop ? sample : stop;
+        if (n > count - at) n = count - at;
+        assert_int_equal(token_writer_put(w, tokens + at, n, &err), PLIM_OK);
+        at += n;
+        if (at % 100 == 0) assert_int_equal(token_writer_end_sample(w, &err), PLIM_OK);
+        if (at % step) continue;
+        struct token_writer_mark mark;
+        assert_int_equal(token_writer_sync(w, &mark, &err), PLIM_OK);
+        assert_int_equal(token_writer_put(w, tokens, count - at / 2, &err), PLIM_OK);
+        assert_int_equal(token_writer_end_sample(w, &err), PLIM_OK);
+        token_writer_close(w);
+        if (token_writer_open(path, &format, &mark, &w, &err) != PLIM_OK) fail_msg("%s", err.text);
+    }
+    if (token_writer_finish(w, &err) != PLIM_OK) fail_msg("%s", err.text);
+}
+
+/* Wherever it is stopped, on the border of a chunk or inside one: the file and its sums are the same. */
+static void test_stops(void **state)
+{
+    (void)state;
+    enum { CHUNK = (int)(TOKEN_FILE_CHUNK / 4), MOST = 3 * CHUNK };
+    static const size_t counts[] = {MOST, MOST - 3, 2 * CHUNK + 77777}, steps[] = {CHUNK, CHUNK / 4, 200003};
+    struct data_rig rig;
+    data_rig_open(&rig);
+    const char *want = data_rig_path(&rig, "want.tok"), *got = data_rig_path(&rig, "got.tok");
+    int32_t *tokens = malloc(MOST * sizeof *tokens);
+    for (int i = 0; i < MOST; i++)
+        tokens[i] = (int32_t)((int64_t)i * 7919 % 70000) | (i % 3 ? 0 : TOKEN_QUIET);
+    for (int i = 0; i < 3; i++) {
+        size_t n, m;
+        write_with_stops(want, i != 1, tokens, counts[i], SIZE_MAX);
+        char *whole = slurp(want, &n);
+        assert_false(noticed(want));
+        for (int j = 0; j < 3; j++) {
+            write_with_stops(got, i != 1, tokens, counts[i], steps[j]);
+            char *pieces = slurp(got, &m);
+            assert_true(n == m && !memcmp(whole, pieces, n));
+            free(pieces);
+        }
+        free(whole);
+    }
+    free(tokens);
+    data_rig_close(&rig);
+}
+
 /* Every byte of header, tokens, padding, mask, index and sums; every length. */
 static void test_damage(void **state)
 {
@@ -339,7 +391,7 @@ int main(void)
         cmocka_unit_test(test_write_and_read),  cmocka_unit_test(test_damage),
         cmocka_unit_test(test_damage_is_local), cmocka_unit_test(test_lying_headers),
         cmocka_unit_test(test_pretokenize),     cmocka_unit_test(test_rows_of_tokens),
-        cmocka_unit_test(test_hash_values),
+        cmocka_unit_test(test_hash_values),     cmocka_unit_test(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

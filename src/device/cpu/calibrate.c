@@ -67,6 +67,7 @@ enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct 
         if (!measure_in_child(threads_count(team), out)) status = calibrate_measure(team, out, err);
         if (status != PLIM_OK) return status;
         out->far_bandwidth = FAR_ASSUMED;
+        out->host_bandwidth = out->bandwidth;
     }
     if (folder) {
         status = disk_of(folder, &disk, err);

@@ -45,6 +45,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_STORE] = {cpu_copy, NULL},
 };
 
+const struct kernel *device_cpu_kernels(void) { return kernels; }
+
 /* The arena is one reservation; what is inside it, by tensor class, is the plan's business. */
 /* Below this there is no point in starting. */
 #define LEAST_ADDRESSES ((size_t)64 << 20)

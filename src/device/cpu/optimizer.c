@@ -1,7 +1,7 @@
 /* optimizer.c - the update part of a step: global norm, clipping, AdamW, SGD, Adafactor's step.
  *
- * Scalars that the formulas share are worked out in fp64 once per call. A step that clip has found not finite
- * changes nothing. */
+ * AdamW and SGD give the bits of the GPU's kernels, operation by operation: it does not show in a run who updated what.
+ * A step that clip has found not finite changes nothing. */
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
@@ -200,13 +200,14 @@ static double as_written(float beta) { return round((double)beta * 1e7) / 1e7; }
 static void set_adamw(const struct kernel_call *call, const float *scalars, struct row_update *all)
 {
     const struct op_attr *attr = &call->op->attr;
-    double lr = (double)scalars[SCALAR_LR], beta1 = as_written(attr->beta1), beta2 = as_written(attr->beta2);
-    all->keep = (float)(1.0 - lr * (double)attr->decay);
+    double beta1 = as_written(attr->beta1), beta2 = as_written(attr->beta2);
+    float lr = scalars[SCALAR_LR];
+    all->keep = fmaf(-lr, attr->decay, 1.0f);
     all->mix1 = (float)(1.0 - beta1);
     all->beta2 = (float)beta2;
     all->mix2 = (float)(1.0 - beta2);
-    all->step = (float)(lr / (double)scalars[SCALAR_BIAS1]);
-    all->root = (float)(1.0 / sqrt((double)scalars[SCALAR_BIAS2]));
+    all->step = lr / scalars[SCALAR_BIAS1];
+    all->root = 1.0f / sqrtf(scalars[SCALAR_BIAS2]);
     all->eps = attr->eps;
 }
 

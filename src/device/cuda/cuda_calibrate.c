@@ -3,10 +3,13 @@
 #include "base/clock.h"
 #include "device/calibration.h"
 #include "device/cuda/cuda_api.h"
+#include "mem/arena.h"
+#include "mem/os.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     ROWS = 4096, /* tokens of the matmul, with a weight of WIDTH x WIDTH */
@@ -20,6 +23,11 @@ enum {
 #define COPY_BYTES ((size_t)128 << 20)
 #define FAR_BYTES  ((size_t)64 << 20)
 #define ARENA      ((size_t)448 << 20)
+
+/* Of the host: a cache to be left behind, and its update's bytes/s where it cannot be measured. */
+#define LEAST_CACHE  (32l << 20)
+#define HOST_ASSUMED 20e9
+#define ALIGN        64
 
 static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
@@ -123,6 +131,42 @@ static double far_rate(struct bench *b)
     return rate;
 }
 
+/* An AdamW step of the CPU on operands that no cache holds. */
+static double host_rate(struct device *dev)
+{
+    static const enum dtype operands[] = {DT_BF16, DT_BF16, DT_F32, DT_F32, DT_U16}; /* p g m v master */
+    static float scalars[SCALAR_COUNT] = {[SCALAR_LR] = 1e-3f, [SCALAR_BIAS1] = 1, [SCALAR_BIAS2] = 1};
+    enum { OPERANDS = sizeof operands / sizeof *operands, ELEMENT = 14, READ_AND_WRITTEN = 26 };
+    struct os_machine machine;
+    struct arena arena = {0};
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    int64_t count = 2 * (cache > LEAST_CACHE ? cache : LEAST_CACHE) / ELEMENT / ALIGN * ALIGN;
+    uint64_t bytes = (uint64_t)count * ELEMENT;
+    double rate = HOST_ASSUMED;
+    if (os_machine_memory(&machine, NULL) != PLIM_OK || bytes > machine.available / 4) return rate;
+    if (arena_reserve(&arena, bytes, NULL, 0, NULL) != PLIM_OK) return rate;
+    if (arena_commit(&arena, bytes, dev->team, NULL) == PLIM_OK) {
+        struct op op = tape_op(OP_ADAMW, -1);
+        struct tensor t[OPERANDS], list = {.type = DT_F32, .ndim = 1, .dim = {SCALAR_COUNT}, .view_of = -1};
+        struct kernel_call call = {.op = &op, .team = dev->team};
+        char *at = arena_base(&arena);
+        for (int i = 0; i < OPERANDS; i++) {
+            t[i] = (struct tensor){.type = operands[i], .ndim = 1, .dim = {count}, .view_of = -1};
+            call.in[i] = at, call.desc[i] = &t[i], at += tensor_bytes(&t[i]);
+            int out = i == 0 ? 0 : i - 1; /* all but g are written too */
+            if (i != 1) call.out[out] = call.in[i], call.desc[OP_MAX_IN + out] = &t[i];
+        }
+        call.in[OPERANDS] = scalars, call.desc[OPERANDS] = &list;
+        kernel_run *run = device_cpu_kernels()[OP_ADAMW].run;
+        run(&call);
+        double start = clock_seconds();
+        run(&call);
+        rate = (double)count * READ_AND_WRITTEN / (clock_seconds() - start);
+    }
+    arena_release(&arena);
+    return rate;
+}
+
 static void measure(struct device *dev, struct calibration *out)
 {
     struct bench b = {.dev = dev};
@@ -135,6 +179,7 @@ static void measure(struct device *dev, struct calibration *out)
     out->cache_bandwidth = out->bandwidth;
     out->op_seconds = launch_seconds(&b);
     out->far_bandwidth = far_rate(&b);
+    out->host_bandwidth = host_rate(dev);
 }
 
 /* A small card of the oldest generation we run on. */
@@ -143,6 +188,7 @@ static const struct calibration modest = {.flops = {10e12, 60e12, 60e12},
                                           .bandwidth = 0.4e12,
                                           .cache_bandwidth = 0.4e12,
                                           .far_bandwidth = 12e9,
+                                          .host_bandwidth = HOST_ASSUMED,
                                           .op_seconds = 4e-6};
 
 enum plim_status cuda_calibrate(struct device *dev, struct plim_error *err)

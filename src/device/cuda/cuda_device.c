@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/cuda_transfer.h"
 #include "device/device.h"
+#include "mem/os.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,6 +135,7 @@ static enum plim_status cuda_sync(struct device *dev, struct plim_error *err)
     struct cuda *cuda = cuda_of(dev);
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamSynchronize(stream_of(cuda));
+    if (!cuda->recording && !cuda->nrecordings) cuda_transfer_forget(cuda->transfer);
     if (cuda->failed)
         return plim_fail(err, PLIM_IO, "cuda: %s: %s", cuda->failed_at,
                          cudaGetErrorString((cudaError_t)cuda->failed));
@@ -251,6 +253,7 @@ static void cuda_forget(struct device *dev)
     struct cuda *cuda = cuda_of(dev);
     cudaStreamSynchronize(stream_of(cuda));
     while (cuda->nrecordings) cudaGraphExecDestroy(cuda->recordings[--cuda->nrecordings]);
+    cuda_transfer_forget(cuda->transfer);
 }
 
 static enum plim_status cuda_host_commit(struct device *dev, size_t bytes, struct plim_error *err)
@@ -269,6 +272,11 @@ static void cuda_fetch(struct device *dev, size_t host_offset, void *to, size_t 
 static void cuda_store(struct device *dev, const void *from, size_t host_offset, size_t bytes)
 {
     note(cuda_of(dev), cuda_transfer_store(cuda_of(dev)->transfer, from, host_offset, bytes), "store");
+}
+
+static void cuda_run_host(struct device *dev, struct kernel_call *call)
+{
+    note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_row(call->op->kind)->name);
 }
 
 static void cuda_close(struct device *dev)
@@ -307,6 +315,7 @@ static const struct device_ops ops = {
     .host_base = cuda_host_base,
     .fetch = cuda_fetch,
     .store = cuda_store,
+    .run_host = cuda_run_host,
     .close = cuda_close,
 };
 
@@ -383,6 +392,8 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
 static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
 {
     struct device_facts *facts = &cuda->device.facts;
+    struct os_machine machine;
+    if (os_machine_memory(&machine, NULL) == PLIM_OK) facts->host_bytes = machine.available / 20 * 19;
     facts->threads = 1;
     facts->align = ALIGN;
     facts->supports = supports;

@@ -1,67 +1,85 @@
-/* cuda_transfer.c - see cuda_transfer.h. Copies under way stand in a short list with the event of their end. */
+/* cuda_transfer.c - see cuda_transfer.h. What is under way stands in a short list, oldest first, with the bytes it
+ * touches and the event of its end. Addresses of the device and of the host are of one kind here: no byte of one is a
+ * byte of the other. */
 #include "device/cuda/cuda_transfer.h"
 #include "device/cuda/cuda_api.h"
+#include "device/device.h"
 #include "mem/arena.h"
 #include "mem/os.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPIES = 32 }; /* under way at a time; more than a pipeline of slices has */
+enum {
+    TASKS = 64, /* under way at a time; more than a pipeline of slices has */
+    RANGES = OP_MAX_IN + OP_MAX_OUT,
+};
 
-struct copy {
-    const char *device, *host;
+struct range {
+    const char *at;
     size_t bytes;
-    int event;
+};
+
+struct task { /* a copy, or an op of the host */
+    struct range range[RANGES];
+    int ranges, event;
+};
+
+/* An op of the host: its thread reads it when its turn has come, and again each time a recording is run. */
+struct host_op {
+    struct host_op *next;
+    struct kernel_call call;
 };
 
 struct cuda_transfer {
-    cudaStream_t compute, in, out;
-    struct threads *team; /* brings in pages */
+    cudaStream_t compute, in, out, host_stream;
+    struct threads *team;
     struct arena host;
     bool pinned; /* host[0, committed) is registered */
-    struct copy copies[COPIES];
+    struct task tasks[TASKS];
     int count;
-    cudaEvent_t events[COPIES + 1], computed;
-    bool taken[COPIES + 1]; /* events some copy under way has */
+    cudaEvent_t events[TASKS], computed;
+    bool taken[TASKS]; /* events some task under way has */
+    struct host_op *host_ops;
 };
 
 static int wait(struct cuda_transfer *tr, cudaStream_t stream, int index)
 {
-    cudaError_t code = cudaStreamWaitEvent(stream, tr->events[tr->copies[index].event], 0);
-    return (int)code;
+    return (int)cudaStreamWaitEvent(stream, tr->events[tr->tasks[index].event], 0);
 }
 
-static void forget(struct cuda_transfer *tr, int index)
+static void drop(struct cuda_transfer *tr, int index)
 {
-    tr->taken[tr->copies[index].event] = false;
-    tr->copies[index] = tr->copies[--tr->count];
+    tr->taken[tr->tasks[index].event] = false;
+    tr->count--;
+    memmove(&tr->tasks[index], &tr->tasks[index + 1], (size_t)(tr->count - index) * sizeof *tr->tasks);
 }
 
-static bool overlaps(const char *at, size_t n, const char *other, size_t m)
+static bool overlap(const struct task *task, const struct range *ranges, int n)
 {
-    return at < other + m && other < at + n;
+    for (int i = 0; i < task->ranges; i++)
+        for (int k = 0; k < n; k++)
+            if (ranges[k].at < task->range[i].at + task->range[i].bytes &&
+                task->range[i].at < ranges[k].at + ranges[k].bytes)
+                return true;
+    return false;
 }
 
-/* `stream` waits for copies that touch the device's bytes or, for a copy, the host's (NULL: none). */
-static int wait_overlapping(struct cuda_transfer *tr, cudaStream_t stream, const char *device,
-                            const char *host, size_t bytes)
+/* `stream` waits for everything that touches these bytes. */
+static int wait_overlapping(struct cuda_transfer *tr, cudaStream_t stream, const struct range *ranges, int n)
 {
     int code = 0;
     for (int i = tr->count - 1; i >= 0 && !code; i--) {
-        const struct copy *c = &tr->copies[i];
-        bool same = overlaps(c->device, c->bytes, device, bytes) ||
-                    (host && overlaps(c->host, c->bytes, host, bytes));
-        if (!same) continue;
+        if (!overlap(&tr->tasks[i], ranges, n)) continue;
         code = wait(tr, stream, i);
-        if (stream == tr->compute) forget(tr, i); /* everything later is ordered behind computing */
+        if (stream == tr->compute) drop(tr, i); /* everything later is ordered behind computing */
     }
     return code;
 }
 
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes)
 {
-    return tr->count ? wait_overlapping(tr, tr->compute, operand, NULL, bytes) : 0;
+    return tr->count ? wait_overlapping(tr, tr->compute, &(struct range){operand, bytes}, 1) : 0;
 }
 
 int cuda_transfer_join(struct cuda_transfer *tr)
@@ -70,27 +88,47 @@ int cuda_transfer_join(struct cuda_transfer *tr)
     while (tr->count) { /* to the end: events may be of a recording that failed, and none of those may stay */
         int waited = wait(tr, tr->compute, tr->count - 1);
         if (!code) code = waited;
-        forget(tr, tr->count - 1);
+        drop(tr, tr->count - 1);
     }
     return code;
+}
+
+/* A stream may begin something that touches these bytes. */
+static int admit(struct cuda_transfer *tr, cudaStream_t stream, const struct range *ranges, int n)
+{
+    int code = 0;
+    if (tr->count ==
+        TASKS) { /* the oldest is done or nearly so: what it would cost to wait for it is little */
+        code = wait(tr, tr->compute, 0);
+        drop(tr, 0);
+    }
+    if (!code) code = (int)cudaEventRecord(tr->computed, tr->compute);
+    if (!code) code = (int)cudaStreamWaitEvent(stream, tr->computed, 0);
+    return code ? code : wait_overlapping(tr, stream, ranges, n);
+}
+
+/* What the stream was given last is under way. */
+static int under_way(struct cuda_transfer *tr, cudaStream_t stream, const struct range *ranges, int n)
+{
+    int event = 0;
+    while (tr->taken[event]) event++;
+    int code = (int)cudaEventRecord(tr->events[event], stream);
+    if (code) return code;
+    struct task *task = &tr->tasks[tr->count++];
+    tr->taken[event] = true;
+    task->ranges = n, task->event = event;
+    memcpy(task->range, ranges, (size_t)n * sizeof *ranges);
+    return 0;
 }
 
 static int copy(struct cuda_transfer *tr, char *device, char *host, size_t bytes, enum cudaMemcpyKind kind)
 {
     bool in = kind == cudaMemcpyHostToDevice;
     cudaStream_t stream = in ? tr->in : tr->out;
-    int code = tr->count == COPIES ? cuda_transfer_join(tr) : 0;
-    int event = 0;
-    while (tr->taken[event]) event++;
-    if (!code) code = (int)cudaEventRecord(tr->computed, tr->compute);
-    if (!code) code = (int)cudaStreamWaitEvent(stream, tr->computed, 0);
-    if (!code) code = wait_overlapping(tr, stream, device, host, bytes);
+    const struct range ranges[] = {{device, bytes}, {host, bytes}};
+    int code = admit(tr, stream, ranges, 2);
     if (!code) code = (int)cudaMemcpyAsync(in ? device : host, in ? host : device, bytes, kind, stream);
-    if (!code) code = (int)cudaEventRecord(tr->events[event], stream);
-    if (code) return code;
-    tr->taken[event] = true;
-    tr->copies[tr->count++] = (struct copy){device, host, bytes, event};
-    return 0;
+    return code ? code : under_way(tr, stream, ranges, 2);
 }
 
 int cuda_transfer_fetch(struct cuda_transfer *tr, size_t host_offset, void *to, size_t bytes)
@@ -102,6 +140,45 @@ int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_
 {
     return copy(tr, (char *)(uintptr_t)from, arena_base(&tr->host) + host_offset, bytes,
                 cudaMemcpyDeviceToHost);
+}
+
+static void CUDART_CB compute_on_host(void *arg)
+{
+    const struct host_op *op = arg;
+    device_cpu_kernels()[op->call.op->kind].run(&op->call);
+}
+
+static int ranges_of(const struct kernel_call *call, struct range *out)
+{
+    int n = 0;
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (call->in[k]) out[n++] = (struct range){call->in[k], (size_t)tensor_bytes(call_in(call, k))};
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (call->out[k]) out[n++] = (struct range){call->out[k], (size_t)tensor_bytes(call_out(call, k))};
+    return n;
+}
+
+int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call)
+{
+    struct range ranges[RANGES];
+    int n = ranges_of(call, ranges);
+    struct host_op *op = malloc(sizeof *op);
+    if (!op) return (int)cudaErrorMemoryAllocation;
+    *op = (struct host_op){tr->host_ops, *call};
+    op->call.team = tr->team;
+    tr->host_ops = op;
+    int code = admit(tr, tr->host_stream, ranges, n);
+    if (!code) code = (int)cudaLaunchHostFunc(tr->host_stream, compute_on_host, op);
+    return code ? code : under_way(tr, tr->host_stream, ranges, n);
+}
+
+void cuda_transfer_forget(struct cuda_transfer *tr)
+{
+    while (tr->host_ops) {
+        struct host_op *op = tr->host_ops;
+        tr->host_ops = op->next;
+        free(op);
+    }
 }
 
 void *cuda_transfer_base(const struct cuda_transfer *tr) { return arena_base(&tr->host); }
@@ -151,8 +228,9 @@ enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads 
     tr->team = team;
     cudaError_t code = cudaStreamCreateWithFlags(&tr->in, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&tr->out, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&tr->host_stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&tr->computed, cudaEventDisableTiming);
-    for (int i = 0; i <= COPIES && code == cudaSuccess; i++)
+    for (int i = 0; i < TASKS && code == cudaSuccess; i++)
         code = cudaEventCreateWithFlags(&tr->events[i], cudaEventDisableTiming);
     enum plim_status status = cuda_check(code, "opening transfer streams", err);
     if (status == PLIM_OK)
@@ -167,10 +245,12 @@ void cuda_transfer_close(struct cuda_transfer *tr)
     if (!tr) return;
     unpin(tr);
     arena_release(&tr->host);
-    for (int i = 0; i <= COPIES; i++)
+    for (int i = 0; i < TASKS; i++)
         if (tr->events[i]) cudaEventDestroy(tr->events[i]);
     if (tr->computed) cudaEventDestroy(tr->computed);
     if (tr->in) cudaStreamDestroy(tr->in);
     if (tr->out) cudaStreamDestroy(tr->out);
+    if (tr->host_stream) cudaStreamDestroy(tr->host_stream);
+    cuda_transfer_forget(tr);
     free(tr);
 }

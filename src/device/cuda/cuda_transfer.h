@@ -1,15 +1,16 @@
-/* cuda_transfer.h - the host tier of a GPU: pinned memory, and copies that run beside the kernels.
+/* cuda_transfer.h - the host tier of a GPU: pinned memory, copies that run beside the kernels, ops the CPU computes.
  *
  *     struct cuda_transfer *tr;
  *     cuda_transfer_open(compute_stream, team, &tr, &err);
  *     cuda_transfer_commit(tr, bytes, &err);
  *     cuda_transfer_fetch(tr, host_offset, to, n);         // queued on a stream of its own
+ *     cuda_transfer_run(tr, &call);                        // an op on host operands, likewise
  *     cuda_transfer_before(tr, operand, n);                // before a kernel that touches these bytes
  *     cuda_transfer_join(tr);                              // the compute stream waits for every copy
  *
- * Order. A fetch begins when everything queued for computing before it is done, and after stores out of the bytes it
- * writes or into the host's bytes it reads; a store begins when everything queued before it is done. So a tape that asks for a slice one update ahead
- * copies while it computes, in both directions at once. All of it can be captured into a graph. */
+ * Order. There are three streams, for fetches, stores and ops of the host. Each thing begins when everything queued for
+ * computing before it is done, and everything on these streams that touches a byte of it. So a tape that asks for a slice
+ * one update ahead copies while it computes, in both directions at once. All of it can be captured into a graph. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
 #define PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
 
@@ -17,10 +18,11 @@
 #include <stddef.h>
 
 struct CUstream_st;
+struct kernel_call;
 struct threads;
 struct cuda_transfer;
 
-/* `team` brings in the pages of the host tier; borrowed. */
+/* `team` brings in the pages of the host tier and computes ops there; borrowed. */
 enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads *team,
                                     struct cuda_transfer **out, struct plim_error *err);
 void cuda_transfer_close(struct cuda_transfer *tr);
@@ -32,7 +34,11 @@ void *cuda_transfer_base(const struct cuda_transfer *tr);
 /* Each returns a cudaError_t as an int. */
 int cuda_transfer_fetch(struct cuda_transfer *tr, size_t host_offset, void *to, size_t bytes);
 int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_offset, size_t bytes);
+int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call);
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes);
 int cuda_transfer_join(struct cuda_transfer *tr);
+
+/* Every op of the host so far is done, and none is in a recording that will run again. */
+void cuda_transfer_forget(struct cuda_transfer *tr);
 
 #endif

@@ -116,7 +116,7 @@ template <class P, int M, class G, class S> struct sgd {
         widen(old, p), unpack(g_here, g), unpack(m_old, m);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            g[k] = fmaf(p[k], u.decay, g[k] * multiplier);
+            g[k] = fmaf(p[k], u.decay, __fmul_rn(g[k], multiplier)); /* the CPU's bits */
             m[k] = fmaf(m[k], u.beta1, g[k]);
             if (u.m) g[k] = u.nesterov ? fmaf(m[k], u.beta1, g[k]) : m[k];
             p[k] = fmaf(-g[k], lr, p[k]);

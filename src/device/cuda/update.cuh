@@ -96,16 +96,16 @@ struct adamw_step {
 ON_GPU adamw_step adamw_step_of(const struct update &u)
 {
     float lr = u.scalars[SCALAR_LR];
-    return {multiplier_of(u), fmaf(-lr, u.decay, 1.0f), lr / u.scalars[SCALAR_BIAS1],
-            1.0f / sqrtf(u.scalars[SCALAR_BIAS2])};
+    return {multiplier_of(u), fmaf(-lr, u.decay, 1.0f), __fdiv_rn(lr, u.scalars[SCALAR_BIAS1]),
+            __frcp_rn(__fsqrt_rn(u.scalars[SCALAR_BIAS2]))};
 }
 
 ON_GPU void adamw_one(const struct update &u, const adamw_step &s, float *p, float g, float *m, float *v)
 {
-    g *= s.multiplier;
-    *m = fmaf(g - *m, u.mix1, *m);
-    *v = fmaf(g * g, u.mix2, *v * u.beta2);
-    *p = fmaf(-*m / fmaf(sqrtf(*v), s.root, u.eps), s.step, *p * s.keep);
+    g = __fmul_rn(g, s.multiplier); /* not to be fused: the CPU's bits */
+    *m = fmaf(__fsub_rn(g, *m), u.mix1, *m);
+    *v = fmaf(__fmul_rn(g, g), u.mix2, __fmul_rn(*v, u.beta2));
+    *p = fmaf(-__fdiv_rn(*m, fmaf(__fsqrt_rn(*v), s.root, u.eps)), s.step, __fmul_rn(*p, s.keep));
 }
 
 /* --- random bits: tensor/stochastic.h on the GPU --------------------------------------------------------- */

@@ -1,0 +1,75 @@
+/* search.h - what the two files of the search share: search.c finds the best plan with everything in given places,
+ * search_places.c goes through the places. */
+#ifndef PLIM_PLAN_SEARCH_H
+#define PLIM_PLAN_SEARCH_H
+
+#include "plan/plan.h"
+
+#define MAX_DIVISORS 6720 /* no number up to 10^12 has more */
+#define MAX_TOKENS   INT32_MAX
+
+struct place { /* where things are */
+    int state_tier, grad_tier, param_tier;
+    int state_share, param_share, host_share;
+};
+
+struct way { /* one choice of everything but micro-batch and loss cut */
+    int recompute, full_layers, in_backward;
+    struct place place;
+};
+
+#define REMEMBERED 64
+
+struct search {
+    const struct plan_request *request;
+    int64_t divisors[MAX_DIVISORS]; /* of the effective batch, ascending: the micro-batches there are */
+    int ndivisors;
+    int64_t allowed;  /* bytes; below the budget when packing needed more than its bound */
+    bool device_only; /* only the device's line counts for the moment */
+    int tried;
+    struct tape room; /* for the bounds */
+    struct asked {
+        struct knobs knobs;
+        struct plan_bound bound;
+    } asked[REMEMBERED]; /* the last questions: several loops begin with the same */
+    int nasked;
+    int host_share[2]; /* chosen for gradients near, far; KNOB_OPEN: not yet */
+    struct plim_error *err;
+    /* best so far */
+    bool found;
+    struct knobs best;
+    double best_seconds;
+    /* smallest seen, for the message when nothing fits */
+    bool has_smallest;
+    struct knobs smallest;
+    int64_t smallest_total;
+};
+
+/* Knobs of a way; finest_cut is the smallest slice of the loss. */
+struct knobs search_knobs(const struct search *s, const struct way *way, int64_t micro_batch, int chunks);
+int search_finest_cut(const struct plan_request *r, int64_t micro_batch);
+
+/* Whether these knobs fit; their time and bytes in *bound. */
+enum plim_status search_try(struct search *s, const struct knobs *knobs, struct plan_bound *bound,
+                            bool *fits);
+
+/* They fit: keep them when they are the best so far. */
+void search_consider(struct search *s, const struct knobs *knobs, const struct plan_bound *bound);
+
+bool search_allowed(const struct knobs *pins, const struct way *way);
+
+/* Does this way fit with the smallest micro-batch? Does any of the list, free to costly? */
+enum plim_status search_tightest(struct search *s, const struct way *way, struct plan_bound *bound,
+                                 bool *fits);
+enum plim_status search_any_fits(struct search *s, const struct way *ways, int n, bool *fits);
+
+/* May the optimizer run inside backward? */
+bool search_inside(const struct search *s, int grad_tier);
+
+/* All ways with one placement. */
+enum plim_status search_placement(struct search *s, const struct place *place);
+
+/* All placements, from free to costly (search_places.c). */
+enum plim_status search_places(struct search *s);
+
+#endif

@@ -1,0 +1,124 @@
+/* offload_host.c - an update by the CPU, where the state is, slice by slice.
+ *
+ * Gradient and weights go down into a stage (unless they are on the host already), the update runs on operands in host
+ * memory, the weights go up again. That is a third of the bytes that state on its way to the device and back would be,
+ * and the device has no part in it. Stages are used in turn: while one slice is computed, the next comes down and those
+ * before go up. They are sent up late, when they are likely to be there: other fetches wait behind them. What is small
+ * and the same for all slices is copied down once. */
+#include "tape/offload.h"
+
+#define STAGE_ALIGN 64 /* of operands inside a stage */
+
+enum { SLOT_PARAM, SLOT_GRAD, STAGED_SLOTS }; /* of adamw and sgd alike */
+
+bool host_can_update(const struct tape *tape, const struct op *op)
+{
+    if (op->kind != OP_ADAMW && op->kind != OP_SGD) return false;
+    bool any = tape->tensors[op->in[SLOT_PARAM]].tier == TIER_HOST;
+    for (int k = STAGED_SLOTS; k < OP_MAX_IN; k++) {
+        if (op->in[k] < 0 || !offload_is_cut(op, k)) continue;
+        if (tape->tensors[op->in[k]].tier != TIER_HOST) return false;
+        any = true;
+    }
+    return any;
+}
+
+static int64_t align_up(int64_t n) { return (n + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN; }
+
+/* Bytes of a slice that come down and wait in a stage. */
+static int64_t staged_bytes(const struct tape *tape, const struct op *op, int64_t rows)
+{
+    int64_t bytes = 0, all = tape->tensors[op->in[SLOT_PARAM]].dim[0];
+    if (rows > all) rows = all;
+    for (int k = 0; k < STAGED_SLOTS; k++)
+        if (!is_far(tape, op->in[k])) bytes += align_up(tensor_bytes(&tape->tensors[op->in[k]]) / all * rows);
+    return bytes;
+}
+
+static int host_tensor(struct tape *tape, const char *label, enum dtype type, int64_t count)
+{
+    struct tensor t = {.label = label,
+                       .layer = -1,
+                       .type = type,
+                       .cls = CLASS_WORK,
+                       .tier = TIER_HOST,
+                       .ndim = 1,
+                       .dim = {count},
+                       .view_of = -1,
+                       .owner = -1};
+    return tape_tensor(tape, &t);
+}
+
+void host_begin(struct host_updates *h, struct tape *tape, const struct op *ops, int nops,
+                int64_t slice_bytes)
+{
+    int64_t most = 0;
+    *h = (struct host_updates){.next = 0};
+    for (int i = 0; i < nops; i++) {
+        if (ops[i].part != PART_UPDATE || !host_can_update(tape, &ops[i])) continue;
+        int64_t bytes = staged_bytes(tape, &ops[i], offload_rows(tape, &ops[i], slice_bytes));
+        if (bytes > most) most = bytes;
+    }
+    for (int i = 0; i < HOST_STAGES; i++)
+        h->stage[i] = most ? host_tensor(tape, "update.stage", DT_U8, most) : -1;
+}
+
+/* Where a small operand is on the host; it comes down when it is first asked for. */
+static int copy_of(struct host_updates *h, struct tape *tape, const struct op *op, int id)
+{
+    for (int i = 0; i < h->ncopies; i++)
+        if (h->copied[i] == id) return h->copy[i];
+    int copy = host_tensor(tape, "update.scalars", tape->tensors[id].type, tensor_count(&tape->tensors[id]));
+    offload_move(tape, op, OP_STORE, id, copy);
+    if (h->ncopies < HOST_COPIES) h->copied[h->ncopies] = id, h->copy[h->ncopies++] = copy;
+    return copy;
+}
+
+/* `near`, a part of a parameter or gradient, as it lies in the stage from `offset` on. */
+static int stage_view(struct tape *tape, int stage, int near, int64_t offset)
+{
+    struct tensor t = tape->tensors[near];
+    t.view_of = stage, t.view_offset = offset, t.tier = TIER_HOST, t.cls = CLASS_WORK, t.flags = 0;
+    return tape_tensor(tape, &t);
+}
+
+static void return_first(struct host_updates *h, struct tape *tape)
+{
+    offload_move(tape, &h->returns[0].like, OP_FETCH, h->returns[0].from, h->returns[0].to);
+    h->nreturns--;
+    for (int i = 0; i < h->nreturns; i++) h->returns[i] = h->returns[i + 1];
+}
+
+void host_finish(struct host_updates *h, struct tape *tape)
+{
+    while (h->nreturns) return_first(h, tape);
+}
+
+void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows)
+{
+    struct op here = *op;
+    int near = -1, stage = h->stage[h->next];
+    int64_t used = 0;
+    here.attr.on_host = true, here.attr.first = offload_first(tape, op, first);
+    for (int k = 0; k < OP_MAX_IN; k++) {
+        if (op->in[k] < 0) continue;
+        int id = offload_is_cut(op, k) ? offload_view(tape, op, k, offload_part(tape, op, k, first, rows))
+                                       : copy_of(h, tape, op, op->in[k]);
+        if (!is_far(tape, id)) {
+            int view = stage_view(tape, stage, id, used);
+            used += align_up(tensor_bytes(&tape->tensors[id]));
+            offload_move(tape, op, OP_STORE, id, view);
+            if (k == SLOT_PARAM) near = id;
+            id = view;
+        }
+        here.in[k] = id;
+        for (int o = 0; o < OP_MAX_OUT; o++)
+            if (op->out[o] == op->in[k]) here.out[o] = id;
+    }
+    tape_append(tape, &here);
+    h->next = (h->next + 1) % HOST_STAGES;
+    if (near < 0) return;
+    if (h->nreturns == HOST_RETURNS) return_first(h, tape);
+    h->returns[h->nreturns].like = *op, h->returns[h->nreturns].from = here.out[0];
+    h->returns[h->nreturns++].to = near;
+}
