@@ -6,7 +6,8 @@
  *     wait for room and for nobody to be reading -> take number k, read -> encode -> done
  *
  * Everything shared is under `lock`; a slot's content belongs to whoever has it: the reader and encoder until done,
- * then the consumer until it is given back.
+ * then the consumer until it is given back. Workers wait for `room`, the consumer for `ready`, so that nobody
+ * is woken in vain: waking a thread takes the time of encoding some hundred bytes.
  */
 #include "base/threads.h"
 #include "data/intake_part.h"
@@ -32,7 +33,7 @@ struct intake {
     uint64_t slots, taken, given;
     bool reading, ended, large, stop;
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t room, ready;
     struct worker *workers;
     int started, encoders;
 };
@@ -42,7 +43,7 @@ static bool grow(void *arg, struct intake_slot *slot)
 {
     struct intake *intake = arg;
     pthread_mutex_lock(&intake->lock);
-    while (intake->large && !intake->stop) pthread_cond_wait(&intake->changed, &intake->lock);
+    while (intake->large && !intake->stop) pthread_cond_wait(&intake->room, &intake->lock);
     bool go = !intake->stop;
     if (go) intake->large = slot->work->large = true;
     pthread_mutex_unlock(&intake->lock);
@@ -58,7 +59,7 @@ static void work_on(struct intake *intake, struct intake_slot *slot, struct reco
     intake->reading = false;
     if (intake->reader.ended || w->status != PLIM_OK) intake->ended = true;
     bool empty = intake->reader.ended;
-    pthread_cond_broadcast(&intake->changed);
+    pthread_cond_broadcast(&intake->room);
     pthread_mutex_unlock(&intake->lock);
     slot->failed = PLIM_OK;
     if (w->status == PLIM_OK && !empty)
@@ -66,8 +67,8 @@ static void work_on(struct intake *intake, struct intake_slot *slot, struct reco
     pthread_mutex_lock(&intake->lock);
     w->done = true;
     if (empty) intake->taken--; /* nothing came: as if it had not been taken */
-    pthread_cond_broadcast(&intake->changed);
     pthread_mutex_unlock(&intake->lock);
+    pthread_cond_broadcast(&intake->ready);
 }
 
 /* A slot to read into, or NULL when there is nothing left to do. The lock is held. */
@@ -87,7 +88,7 @@ static void *worker_main(void *arg)
         pthread_mutex_lock(&intake->lock);
         while (!intake->stop && !intake->ended &&
                (intake->reading || intake->taken - intake->given == intake->slots))
-            pthread_cond_wait(&intake->changed, &intake->lock);
+            pthread_cond_wait(&intake->room, &intake->lock);
         bool leave = intake->stop || intake->ended;
         struct intake_slot *slot = leave ? NULL : take(intake);
         pthread_mutex_unlock(&intake->lock);
@@ -131,7 +132,8 @@ enum plim_status intake_open(const struct intake_options *options, const struct 
     intake->reader =
         (struct intake_reader){.options = &intake->options, .at = *start, .grow = grow, .arg = intake};
     pthread_mutex_init(&intake->lock, NULL);
-    pthread_cond_init(&intake->changed, NULL);
+    pthread_cond_init(&intake->room, NULL);
+    pthread_cond_init(&intake->ready, NULL);
     intake->slots = slots_of(options);
     intake->ring = calloc((size_t)intake->slots, sizeof *intake->ring);
     bool good = intake->ring != NULL;
@@ -160,7 +162,8 @@ void intake_stop(struct intake *intake)
     if (!intake) return;
     pthread_mutex_lock(&intake->lock);
     intake->stop = true;
-    pthread_cond_broadcast(&intake->changed);
+    pthread_cond_broadcast(&intake->room);
+    pthread_cond_broadcast(&intake->ready);
     pthread_mutex_unlock(&intake->lock);
 }
 
@@ -172,7 +175,8 @@ void intake_close(struct intake *intake)
     for (int i = 0; i < intake->encoders; i++) record_encoder_close(intake->workers[i].encoder);
     for (uint64_t i = 0; intake->ring && i < intake->slots; i++) free_slot(&intake->ring[i]);
     intake_reader_release(&intake->reader);
-    pthread_cond_destroy(&intake->changed);
+    pthread_cond_destroy(&intake->room);
+    pthread_cond_destroy(&intake->ready);
     pthread_mutex_destroy(&intake->lock);
     free(intake->workers);
     free(intake->ring);
@@ -188,7 +192,7 @@ enum plim_status intake_next(struct intake *intake, struct intake_slot **out, st
     pthread_mutex_lock(&intake->lock);
     while (!intake->stop && !(intake->given < intake->taken && slot->work->done) &&
            !(intake->ended && intake->given == intake->taken))
-        pthread_cond_wait(&intake->changed, &intake->lock);
+        pthread_cond_wait(&intake->ready, &intake->lock);
     bool over = intake->given == intake->taken, stop = intake->stop;
     pthread_mutex_unlock(&intake->lock);
     if (stop) return plim_fail(err, PLIM_INTERRUPTED, "the data loader is being closed");
@@ -208,7 +212,7 @@ void intake_give_back(struct intake *intake, struct intake_slot *slot)
     pthread_mutex_lock(&intake->lock);
     intake->given++;
     if (large) intake->large = false;
-    pthread_cond_broadcast(&intake->changed);
+    pthread_cond_broadcast(&intake->room);
     pthread_mutex_unlock(&intake->lock);
 }
 

@@ -78,11 +78,13 @@ void intake_slot_trim(struct intake_slot *slot)
     w->raw = NULL, w->cap = 0, w->large = false;
 }
 
-static uint64_t count_lines(const char *text, size_t n)
+/* Where the `most`th line ends, or n; how many line ends there are up to there into *lines. */
+static size_t take_lines(const char *text, size_t n, uint64_t most, uint64_t *lines)
 {
-    uint64_t lines = 0;
-    for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
-    return lines;
+    const char *at = text, *end = text + n, *next;
+    for (*lines = 0; *lines < most; ++*lines, at = next + 1)
+        if (!(next = memchr(at, '\n', (size_t)(end - at)))) return n;
+    return (size_t)(at - text);
 }
 
 /* How many bytes of the slot are whole records; 0: not even one. */
@@ -183,18 +185,6 @@ static void close_file(struct intake_reader *r, struct intake_slot *slot)
     r->at = (struct intake_place){.epoch = r->at.epoch, .visit = r->at.visit + 1};
 }
 
-/* Where the last line ends that a slot has room for. */
-static size_t limit_lines(const char *text, size_t n)
-{
-    const char *at = text, *end = text + n;
-    for (size_t lines = 0; lines < INTAKE_LINES; lines++) {
-        const char *next = memchr(at, '\n', (size_t)(end - at));
-        if (!next) return n;
-        at = next + 1;
-    }
-    return (size_t)(at - text);
-}
-
 enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *slot, struct plim_error *err)
 {
     struct intake_slot_work *w = slot->work;
@@ -213,16 +203,15 @@ enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *s
     w->len = r->carry_len, r->carry_len = 0;
     status = fill(r, slot, &cut, &eof, err);
     if (status != PLIM_OK) return status;
-    if (r->options->rules.kind != RECORD_TEXT) {
-        size_t some = limit_lines(w->raw, cut);
-        if (some < cut) cut = some, eof = false; /* the end is met again */
-    }
+    uint64_t lines, most = r->options->rules.kind == RECORD_TEXT ? UINT64_MAX : INTAKE_LINES;
+    size_t some = take_lines(w->raw, cut, most, &lines);
+    if (some < cut) cut = some, eof = false; /* the end is met again */
     r->carry_len = w->len - cut;
     if (!ensure(&r->carry, &r->carry_cap, r->carry_len)) return no_memory(err);
     memcpy(r->carry, w->raw + cut, r->carry_len);
     w->len = slot->bytes = cut;
     r->at.offset += cut;
-    r->at.line += count_lines(w->raw, cut);
+    r->at.line += lines;
     if (eof) close_file(r, slot);
     slot->next = r->at;
     return PLIM_OK;

@@ -1,8 +1,8 @@
 /* json_fields.h - a few fields of one line of JSON, without building a tree.
  *
- *     struct json_field f = {.name = "text"};
+ *     struct json_field f = {.name = "text", .undo = true};
  *     if (!json_fields(line, len, &f, 1, &problem)) ... problem.what, problem.column
- *     if (f.kind == JSON_TEXT) { f.len = json_unescape(f.at, f.len); use(f.at, f.len); }
+ *     if (f.kind == JSON_TEXT) use(f.at, f.len);
  *
  * The whole line is checked as RFC 8259 has it: one object, strings in valid UTF-8 with valid escapes and paired
  * surrogates, at most 128 levels. Of a key that appears twice the last value counts. Nothing is allocated; the
@@ -19,6 +19,7 @@ const char *json_kind_name(enum json_kind kind); /* "missing", "text", "a list",
 
 struct json_field {
     const char *name; /* asked for; plain text without escapes */
+    bool undo;        /* asked for: resolve the escapes of a text where it lies, while it is checked */
     size_t name_len;  /* filled in by json_fields */
     enum json_kind kind;
     char *at; /* inside the line: a text without its quotes, anything else as written */
@@ -31,7 +32,8 @@ struct json_problem {
     size_t column; /* from 1, in bytes */
 };
 
-/* False: the line is not valid, and problem says where. Fields that are not there are JSON_ABSENT. */
+/* False: the line is not valid, and problem says where. Fields that are not there are JSON_ABSENT. The line is changed
+ * only inside texts of fields with undo, also when it turns out not to be valid. */
 bool json_fields(char *line, size_t len, struct json_field *fields, int count, struct json_problem *problem);
 
 /* Resolves the escapes of a checked text in place; its new length, never more than len. */

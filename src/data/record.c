@@ -148,7 +148,8 @@ static enum plim_status take_fields(const struct record_encoder *enc, char *line
                                     struct plim_error *err)
 {
     struct json_problem problem;
-    for (int i = 0; i < count; i++) fields[i] = (struct json_field){.name = enc->rules.field[i]};
+    for (int i = 0; i < count; i++)
+        fields[i] = (struct json_field){.name = enc->rules.field[i], .undo = kind == JSON_TEXT};
     if (!json_fields(line, len, fields, count, &problem))
         return plim_fail(err, PLIM_BAD_INPUT, "byte %zu: %s", problem.column, problem.what);
     for (int i = 0; i < count; i++)
@@ -159,8 +160,6 @@ static enum plim_status take_fields(const struct record_encoder *enc, char *line
         else if (fields[i].kind != kind)
             return plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is %s, not %s", fields[i].name,
                              json_kind_name(fields[i].kind), json_kind_name(kind));
-    for (int i = 0; i < count; i++)
-        if (fields[i].escaped) fields[i].len = json_unescape(fields[i].at, fields[i].len);
     return PLIM_OK;
 }
 
