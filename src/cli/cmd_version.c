@@ -61,7 +61,7 @@ static const struct {
     bool in;
 } features[] = {
     {"cpu", "CPU backend", true},
-    {"disk", "disk tier for optimizer state and gradients", true},
+    {"disk", "disk tier for optimizer state, gradients and parameters", true},
     {"safetensors", "Hugging Face folders", true},
     {"cuda", CUDA_WHAT, CUDA_IN},
     {"pjrt", "XLA devices", false},
