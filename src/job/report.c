@@ -94,6 +94,9 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_bool(&w, "fits", p->fits);
     json_int(&w, "budget_bytes", p->budget);
     json_int(&w, "missing_bytes", need > p->budget ? need - p->budget : 0);
+    int64_t host_line = r->request->facts->is_host ? 0 : r->request->host_budget;
+    json_int(&w, "host_budget_bytes", host_line);
+    json_int(&w, "missing_host_bytes", host_line && p->host > host_line ? p->host - host_line : 0);
     put_bytes(&w, p, r->job->loader_bytes);
     json_int(&w, "naive_bytes", r->naive_total);
     json_str(&w, "device", r->request->facts->name);

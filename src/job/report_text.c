@@ -51,7 +51,15 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
     bytes_format(total, (uint64_t)need);
     bytes_format(budget, (uint64_t)p->budget);
     struct strbuf verdict = STRBUF_INIT;
-    strbuf_addf(&verdict, p->fits ? "fits: %s of %s" : "does not fit: %s at the least, the budget is %s",
+    bool host_only = !p->fits && need <= p->budget; /* the device's line holds, the host's does not */
+    if (host_only) {
+        bytes_format(total, (uint64_t)p->host);
+        bytes_format(budget, (uint64_t)r->request->host_budget);
+    }
+    strbuf_addf(&verdict,
+                p->fits     ? "fits: %s of %s"
+                : host_only ? "does not fit: %s of the host at the least, where %s may be taken"
+                            : "does not fit: %s at the least, the budget is %s",
                 total, budget);
     table_coloured(out, colour, p->fits ? TABLE_GREEN : TABLE_RED, verdict.data);
     strbuf_release(&verdict);

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 int search_finest_cut(const struct plan_request *r, int64_t micro_batch)
@@ -68,8 +69,12 @@ enum plim_status search_try(struct search *s, const struct knobs *knobs, struct 
     if (status != PLIM_OK) return status;
     *fits =
         bound->total <= s->allowed && (s->device_only || plan_within(s->request, bound->total, bound->host));
-    if (!s->has_smallest || bound->total < s->smallest_total)
-        s->has_smallest = true, s->smallest = *knobs, s->smallest_total = bound->total;
+    /* The nearest miss: what holds the device's line and takes least of the host, else what takes least of the device. */
+    bool holds = bound->total <= s->request->budget;
+    int64_t takes = holds ? bound->host : bound->total;
+    bool nearer = holds != s->smallest_holds ? holds : takes < s->smallest_takes;
+    if (!s->has_smallest || nearer)
+        s->has_smallest = true, s->smallest = *knobs, s->smallest_holds = holds, s->smallest_takes = takes;
     return PLIM_OK;
 }
 
@@ -84,16 +89,18 @@ void search_consider(struct search *s, const struct knobs *knobs, const struct p
 
 /* Largest micro-batch of a way that fits, and (since smaller ones can be faster on machines with a cache) every
  * one below it while time keeps falling. */
-static enum plim_status search_way(struct search *s, const struct way *way)
+static enum plim_status search_way(struct search *s, const struct way *way, bool *fitted)
 {
     int low = 0, high = s->ndivisors - 1;
     struct plan_bound bound;
     bool fits;
     enum plim_status status;
+    *fitted = false;
     /* The optimizer inside backward needs accumulation 1, so its one micro-batch is the whole. */
     if (way->in_backward) low = high;
     struct knobs k = search_knobs(s, way, s->divisors[low], search_finest_cut(s->request, s->divisors[low]));
     if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
+    *fitted = true;
     search_consider(s, &k, &bound);
     double previous = bound.step_seconds;
     while (low < high) {
@@ -190,11 +197,13 @@ static enum plim_status search_list(struct search *s, const struct way *ways, in
     bool fits = false;
     enum plim_status status = search_any_fits(s, ways, n, &fits);
     bool reverse = n && (ways[0].place.grad_tier != TIER_DEVICE || ways[0].place.param_tier != TIER_DEVICE);
+    bool before = false; /* one of this list has fitted */
     for (int i = 0; i < n && fits && status == PLIM_OK; i++) {
-        bool before = s->found;
-        double best = s->best_seconds;
-        status = search_way(s, &ways[reverse ? n - 1 - i : i]);
-        if (before && i > 0 && !(reverse && s->best_seconds < best)) break;
+        bool fitted;
+        double best = s->found ? s->best_seconds : INFINITY;
+        status = search_way(s, &ways[reverse ? n - 1 - i : i], &fitted);
+        if (before && !(reverse && s->best_seconds < best)) break;
+        before = before || fitted;
     }
     return status;
 }

@@ -42,7 +42,8 @@ struct search {
     /* smallest seen, for the message when nothing fits */
     bool has_smallest;
     struct knobs smallest;
-    int64_t smallest_total;
+    bool smallest_holds; /* the device's line */
+    int64_t smallest_takes;
 };
 
 /* Knobs of a way; finest_cut is the smallest slice of the loss. */

@@ -5,20 +5,6 @@
 
 #include <math.h>
 
-/* A little less on the lower tier, as long as it pays. */
-static enum plim_status refine_share(struct search *s, struct place place)
-{
-    enum plim_status status = PLIM_OK;
-    double best = INFINITY;
-    int from = s->best.state_share - 1, to = s->best.state_share - OFFLOAD_SHARES / 4;
-    for (place.state_share = from; place.state_share > to && status == PLIM_OK && s->best_seconds < best;
-         place.state_share--) {
-        best = s->best_seconds;
-        status = search_placement(s, &place);
-    }
-    return status;
-}
-
 /* The tightest ways of a placement that pins allow, with all on the lower tier that may go there. */
 static int tightest_ways(const struct search *s, const struct place *place, int in_backward, struct way *ways)
 {
@@ -48,6 +34,20 @@ static enum plim_status all_far_helps(struct search *s, struct place place, bool
     return status;
 }
 
+/* The time of a tight plan: with updates at the end, or inside backward where only that fits. */
+static enum plim_status tight_time(struct search *s, const struct place *place, struct plan_bound *bound)
+{
+    enum plim_status status = PLIM_OK;
+    int inside = search_inside(s, place->grad_tier);
+    bool fits = false;
+    for (int in_backward = 0; in_backward <= inside && !fits && status == PLIM_OK; in_backward++) {
+        struct way ways[2];
+        int n = tightest_ways(s, place, in_backward, ways);
+        if (n) status = search_tightest(s, &ways[n - 1], bound, &fits);
+    }
+    return status;
+}
+
 /* Who updates state in host memory: the device, the CPU there, or both at once, each a half. That depends on the machine
  * and on where gradients are, hardly on the other knobs, so one tight plan decides for all. */
 static enum plim_status choose_updater(struct search *s, struct place *place)
@@ -63,38 +63,75 @@ static enum plim_status choose_updater(struct search *s, struct place *place)
     static const int shares[] = {0, OFFLOAD_SHARES, OFFLOAD_SHARES / 2};
     double best = INFINITY;
     struct place all = *place;
-    struct way ways[2];
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
-        struct plan_bound bound;
-        bool fits;
+        struct plan_bound bound = {.step_seconds = INFINITY};
         all.host_share = shares[i];
-        int n = tightest_ways(s, &all, 0, ways);
-        enum plim_status status = n ? search_tightest(s, &ways[n - 1], &bound, &fits) : PLIM_OK;
-        if (status != PLIM_OK || !n) return status;
+        enum plim_status status = tight_time(s, &all, &bound);
+        if (status != PLIM_OK) return status;
         if (bound.step_seconds < 0.995 * best) best = bound.step_seconds, place->host_share = shares[i];
     }
     *chosen = place->host_share;
     return PLIM_OK;
 }
 
-/* Parameters come back to the device as far as there is room for them: that costs nothing else. *k fits, and its time and
- * bytes are *bound. */
-static enum plim_status take_back(struct search *s, struct knobs *k, struct plan_bound *bound)
+/* What is away comes back to the device as far as there is room for it: that costs nothing else. *k fits, and its time
+ * and bytes are *bound; more than `away` parts must be away. */
+static enum plim_status take_back(struct search *s, bool params, int away, struct knobs *k,
+                                  struct plan_bound *bound)
 {
-    int away = 0; /* more parts than these must be away */
-    while (k->param_share - away > 1) {
+    for (;;) {
         struct knobs less = *k;
         struct plan_bound its;
         bool fits;
-        less.param_share = (away + k->param_share) / 2;
+        int *share = params ? &less.param_share : &less.state_share;
+        if (*share - away <= 1) return PLIM_OK;
+        *share = (away + *share) / 2;
         enum plim_status status = search_try(s, &less, &its, &fits);
         if (status != PLIM_OK) return status;
         if (fits)
             *k = less, *bound = its;
         else
-            away = less.param_share;
+            away = *share;
     }
-    return PLIM_OK;
+}
+
+static enum plim_status take_back_best(struct search *s, bool params, int away)
+{
+    struct plan_bound bound = {.step_seconds = s->best_seconds};
+    enum plim_status status = take_back(s, params, away, &s->best, &bound);
+    s->best_seconds = bound.step_seconds;
+    return status;
+}
+
+/* A little less of the state away, whatever else that changes, as long as it pays: for tapes that are made so quickly
+ * that a dozen more do not matter. */
+#define FINE_OPS 4000
+
+static enum plim_status refine_share(struct search *s, struct place place)
+{
+    enum plim_status status = PLIM_OK;
+    double best = INFINITY;
+    int from = s->best.state_share - 1, to = s->best.state_share - OFFLOAD_SHARES / 4;
+    place.host_share = s->best.host_share;
+    for (place.state_share = from;
+         place.state_share > to && place.state_share > 0 && status == PLIM_OK && s->best_seconds < best;
+         place.state_share--) {
+        best = s->best_seconds;
+        status = search_placement(s, &place);
+    }
+    return status;
+}
+
+/* Between two lines: a share that is enough for the device and not too much for the host. */
+static enum plim_status search_each_share(struct search *s, struct place place, bool params)
+{
+    enum plim_status status = PLIM_OK;
+    if (s->request->host_budget == 0 || s->request->facts->is_host) return PLIM_OK;
+    for (int share = 1; share < OFFLOAD_SHARES && !s->found && status == PLIM_OK; share++) {
+        *(params ? &place.param_share : &place.state_share) = share;
+        status = search_placement(s, &place);
+    }
+    return status;
 }
 
 /* Two starts: all parameters away, which leaves room for large micro-batches, and the tightest plan, which lets most of
@@ -109,17 +146,14 @@ static enum plim_status search_params(struct search *s, struct place place)
     if (status == PLIM_OK && helps) status = choose_updater(s, &place);
     if (status == PLIM_OK && helps) status = search_placement(s, &place);
     if (status != PLIM_OK || !helps || s->request->pins.param_tier != KNOB_OPEN) return status;
-    if (s->found && s->best.param_tier == place.param_tier) {
-        bound.step_seconds = s->best_seconds;
-        status = take_back(s, &s->best, &bound);
-        s->best_seconds = bound.step_seconds;
-    }
+    if (!s->found) return search_each_share(s, place, true);
+    if (s->best.param_tier == place.param_tier) status = take_back_best(s, true, 0);
     int n = tightest_ways(s, &place, 0, ways);
     if (n && status == PLIM_OK) status = search_tightest(s, &ways[n - 1], &bound, &fits);
     if (!fits || status != PLIM_OK || place.grad_tier != TIER_DEVICE) return status;
     int64_t micro_batch = s->divisors[0];
     struct knobs k = search_knobs(s, &ways[n - 1], micro_batch, search_finest_cut(s->request, micro_batch));
-    status = take_back(s, &k, &bound);
+    status = take_back(s, true, 0, &k, &bound);
     if (status == PLIM_OK) search_consider(s, &k, &bound);
     return status;
 }
@@ -142,11 +176,27 @@ static enum plim_status search_shares(struct search *s, struct place place)
         /* The first that fits travels least. One more is worth a look when that one recomputes whole layers. */
         if (before || (s->found && s->best.full_layers == 0 && s->best.recompute != RECOMPUTE_FULL)) break;
     }
-    return s->found && !all && status == PLIM_OK ? refine_share(s, place) : status;
+    if (!s->found && !all && status == PLIM_OK) status = search_each_share(s, place, false);
+    bool here = s->found && s->best.state_tier == place.state_tier && !all && status == PLIM_OK;
+    if (!here) return status;
+    status = take_back_best(s, false, s->best.state_share - OFFLOAD_SHARES / 4);
+    return status == PLIM_OK && s->room.nops < FINE_OPS ? refine_share(s, place) : status;
 }
 
 /* Levels with a meaning of their own. Gradients or parameters leave before the state only when a pin says so. */
-enum { BY_PIN = 1, BOTH = 4 };
+enum { BY_PIN = 1, STATE = 2, BOTH = 4 };
+
+/* Something fits on a cheaper level. This one may be faster all the same: state away instead of layers made again, on a
+ * device that copies beside computing; gradients and parameters both away where each part of the batch moves one of
+ * them. */
+static bool worth_a_look(const struct search *s, int level)
+{
+    const struct knobs *best = &s->best;
+    bool remakes = best->recompute == RECOMPUTE_FULL || best->full_layers > 0;
+    return (level == STATE && remakes && !s->request->facts->is_host) ||
+           (level == BOTH && best->accumulation > 1 && best->state_tier != TIER_DEVICE &&
+            (best->grad_tier != TIER_DEVICE || best->param_tier != TIER_DEVICE));
+}
 
 enum plim_status search_places(struct search *s)
 {
@@ -163,21 +213,27 @@ enum plim_status search_places(struct search *s)
                   {BY_PIN, {.grad_tier = grad}},
                   {BY_PIN, {.param_tier = param}},
                   {BY_PIN, {.grad_tier = grad, .param_tier = param}},
-                  {2, {.state_tier = state}},
+                  {STATE, {.state_tier = state}},
                   {3, {.state_tier = state, .grad_tier = grad}},
                   {3, {.state_tier = state, .param_tier = param}},
                   {BOTH, {.state_tier = state, .grad_tier = grad, .param_tier = param}}};
-    bool far_pin = pins->grad_tier > TIER_DEVICE || pins->param_tier > TIER_DEVICE;
-    bool pinned = pins->state_tier > TIER_DEVICE || far_pin;
+    bool keeps_state = pins->state_tier == TIER_DEVICE;
+    bool pinned =
+        pins->state_tier > TIER_DEVICE || pins->grad_tier > TIER_DEVICE || pins->param_tier > TIER_DEVICE;
+    int found_at = -1;
     s->found = false;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        /* What fits only row by row moves gradients or parameters for each row: both away may be faster. */
-        bool squeezed = places[i].level == BOTH && s->ndivisors > 1 && s->best.micro_batch == s->divisors[0];
-        if (s->found && places[i].level > places[i - 1].level && !squeezed) break;
-        if (places[i].level == BY_PIN && !far_pin && pins->state_tier != TIER_DEVICE) continue;
+        const struct place *place = &places[i].place;
+        if (s->found && places[i].level > found_at && !worth_a_look(s, places[i].level)) continue;
+        /* What stays must not move when something leaves: parameters go before their state only when both are pinned. */
+        bool early_grads = pins->grad_tier > TIER_DEVICE || keeps_state;
+        bool early_params = pins->param_tier > TIER_DEVICE && keeps_state;
+        if (places[i].level == BY_PIN && !(place->param_tier != TIER_DEVICE ? early_params : early_grads))
+            continue;
         if (i > 0 && !s->request->far_state_allowed && !pinned) break;
-        enum plim_status status = search_shares(s, places[i].place);
+        enum plim_status status = search_shares(s, *place);
         if (status != PLIM_OK) return status;
+        if (s->found && found_at < 0) found_at = places[i].level;
     }
     return PLIM_OK;
 }

@@ -117,8 +117,9 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
     }
     tape_append(tape, &here);
     h->next = (h->next + 1) % HOST_STAGES;
+    /* Every slice takes a stage, so every slice lets one go that is due. */
+    if (h->nreturns == HOST_RETURNS || (near < 0 && h->nreturns)) return_first(h, tape);
     if (near < 0) return;
-    if (h->nreturns == HOST_RETURNS) return_first(h, tape);
     h->returns[h->nreturns].like = *op, h->returns[h->nreturns].from = here.out[0];
     h->returns[h->nreturns++].to = near;
 }

@@ -66,9 +66,12 @@ static bool grow(struct tape *tape, void **array, int count, int *cap, size_t si
 
 int tape_tensor(struct tape *tape, const struct tensor *t)
 {
-    struct tensor copy = *t; /* t may point into the array that is about to move */
-    if (!grow(tape, (void **)&tape->tensors, tape->ntensors, &tape->tensor_cap, sizeof copy)) return -1;
-    tape->tensors[tape->ntensors] = copy;
+    if (tape->ntensors == tape->tensor_cap) {
+        struct tensor copy = *t; /* t may point into the array that is about to move */
+        if (!grow(tape, (void **)&tape->tensors, tape->ntensors, &tape->tensor_cap, sizeof copy)) return -1;
+        return tape_tensor(tape, &copy);
+    }
+    tape->tensors[tape->ntensors] = *t;
     return tape->ntensors++;
 }
 
@@ -93,9 +96,13 @@ struct op tape_op(int kind, int layer)
 
 void tape_append(struct tape *tape, const struct op *op)
 {
-    struct op copy = *op;
-    if (!grow(tape, (void **)&tape->ops, tape->nops, &tape->op_cap, sizeof copy)) return;
-    tape->ops[tape->nops++] = copy;
+    if (tape->nops < tape->op_cap) {
+        tape->ops[tape->nops++] = *op;
+        return;
+    }
+    struct op copy = *op; /* likewise */
+    if (grow(tape, (void **)&tape->ops, tape->nops, &tape->op_cap, sizeof copy))
+        tape->ops[tape->nops++] = copy;
 }
 
 int tape_find(const struct tape *tape, const char *label, int layer)

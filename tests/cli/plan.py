@@ -13,7 +13,8 @@ SHAPE = {
     "naive_bytes": int, "device": str, "parameters": int, "effective_batch": int, "max_length": int,
     "peak_bytes": {"total": int, "device": int, "host": int, "disk": int},
     "knobs": {"micro_batch": int, "accumulation": int, "recompute": str, "loss_chunks": int, "precision": str,
-              "optimizer": str, "state_tier": str, "grad_tier": str, "optimizer_in_backward": bool},
+              "optimizer": str, "state_tier": str, "grad_tier": str, "optimizer_in_backward": bool,
+              "param_tier": str, "state_share": int, "param_share": int, "host_share": int},
     "predicted": {"step_ms": (int, float), "tokens_per_s": (int, float)},
 }
 CLASSES = {"param", "master", "grad", "state", "act", "work", "kv", "io", "slack", "overhead"}
@@ -77,6 +78,41 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(result.returncode in (0, 3) and elsewhere["device"] == name, f"--device {name}")
     wrong = plim.run("plan", path, "-q", "--device", name + "x")
     plim.ok(wrong.returncode == 2 and name in wrong.stderr, f"an unknown device names the nearest: {wrong.stderr.strip()}")
+
+    # A device with its own memory: what leaves it, who updates it, and the host's own line.
+    card = plim.job(folder, model__vocab_size=32000, model__hidden_size=512, model__intermediate_size=1408,
+                    model__num_layers=6, training__mixed_precision="bf16", training__max_grad_norm=1)
+    roomy, result = plim.plan(card, "--device", "h200")
+    plim.ok(result.returncode == 0 and {roomy["knobs"][k] for k in ("state_tier", "grad_tier", "param_tier")} == {"device"},
+            "h200: with room everything is on the device")
+    for key, value, knob, want in (("param_tier", "host", "param_tier", "host"), ("grad_tier", "host", "grad_tier", "host"),
+                                   ("host_update", "0.5", "host_share", 0)):
+        pinned, result = plim.plan(card, "--device", "h200", "--set", f"training.{key}={value}")
+        plim.ok(result.returncode == 0 and pinned["knobs"][knob] == want and pinned["knobs"]["state_tier"] == "device",
+                f"training.{key}={value} alone is honoured and moves no state")
+    pinned, result = plim.plan(card, "--device", "h200", "--set", "training.state_tier=host", "--set", "training.host_update=0.25")
+    plim.ok(result.returncode == 0 and (pinned["knobs"]["state_share"], pinned["knobs"]["host_share"]) == (16, 4),
+            "a quarter of the updates of state on the host is the CPU's")
+    low = (roomy["peak_bytes"]["total"] - roomy["by_class"]["overhead"]) // 2 + roomy["by_class"]["overhead"]
+    away, result = plim.plan(card, "--device", "h200", "--budget", low)
+    plim.ok(result.returncode == 0 and away["knobs"]["state_tier"] == "host", "in half the room state is on the host")
+    for limit in (away["peak_bytes"]["host"] * 2, away["peak_bytes"]["host"] + (1 << 20)):
+        held, result = plim.plan(card, "--device", "h200", "--budget", low, "--set", f"host_budget={limit}")
+        plim.ok(result.returncode == 0 and held["peak_bytes"]["host"] <= limit, f"host_budget={limit} is obeyed")
+    short, result = plim.plan(card, "--device", "h200", "--budget", low, "--set", "host_budget=32MiB")
+    plim.ok(result.returncode == 3 and short["fits"] is False and short["peak_bytes"]["total"] <= low,
+            "a host too small: exit 3, though the device's line would hold")
+    plim.ok(result.stderr.count("\n") == 1 and "host_budget" in result.stderr, f"the line names host_budget: {result.stderr.strip()}")
+    last = short["remedies"][-1]["change"]
+    plim.ok(re.fullmatch(r"host_budget: \d+MiB", last), f"and so does the last remedy: {last}")
+    again, result = plim.plan(card, "--device", "h200", "--budget", low, "--set", last.replace(": ", "="))
+    plim.ok(result.returncode == 0 and again["fits"], "with which it fits")
+    for bad in ("training.host_update=1.5", "training.host_update=-1", "training.param_tier=moon", "host_budget=0", "host_budget=many"):
+        wrong = plim.run("plan", card, "-q", "--set", bad)
+        plim.ok(wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and bad.split("=")[0].split(".")[-1] in wrong.stderr,
+                f"{bad} is one line and exit 2: {wrong.stderr.strip()}")
+
+    path = plim.job(folder, training__mixed_precision="bf16")
     changed, _ = plim.plan(path, "--set", "data.max_length=32", "--set", "training.batch_size=2")
     plim.ok(changed["max_length"] == 32 and changed["effective_batch"] == 4, "--set changes keys")
 plim.done()

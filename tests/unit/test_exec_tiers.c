@@ -1,10 +1,13 @@
 /* test_exec_tiers.c - what exec and the trainer do for a device with its own memory: copies to and from the host tier,
  * recordings, staged rows, tuning, a re-plan between tiers. The device is a fake (support/fake_device.h) that is as
  * late and as destructive as it may be; the losses must be the CPU's, bit for bit. */
+#define _GNU_SOURCE /* nftw */
 #include "support/fake_device.h"
 #include "support/job_rig.h"
+#include "train/checkpoint.h"
 #include "train/trainer.h"
 
+#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -31,7 +34,8 @@ static void hear(void *arg, const struct train_event *event)
 }
 
 /* Only the tiers are the planner's choice. `more` are keys, one space between two. */
-static enum plim_status run_open(struct run *run, struct device *device, const char *more, bool profile)
+static enum plim_status run_open_with(struct run *run, struct device *device, const char *more,
+                                      struct train_options options)
 {
     const char *keys[KEYS] = {"model.architecture=llama",
                               "model.vocab_size=256",
@@ -50,9 +54,9 @@ static enum plim_status run_open(struct run *run, struct device *device, const c
                               "training.optimizer_in_backward=false",
                               "training.learning_rate=1e-2",
                               "training.mixed_precision=bf16",
-                              "budget=256MiB",
+                              "budget=4GiB",
                               corpus};
-    char text[256];
+    char text[512];
     int n = 0;
     while (keys[n]) n++;
     snprintf(text, sizeof text, "%s", more);
@@ -60,8 +64,13 @@ static enum plim_status run_open(struct run *run, struct device *device, const c
     memset(run, 0, sizeof *run);
     rig_job(&run->job, keys);
     run->job.name = "test";
-    struct train_options options = {.listener = {hear, run}, .profile = profile};
+    options.listener = (struct train_listener){hear, run};
     return trainer_open(&run->job, device, &options, &run->trainer, &err);
+}
+
+static enum plim_status run_open(struct run *run, struct device *device, const char *more, bool profile)
+{
+    return run_open_with(run, device, more, (struct train_options){.profile = profile});
 }
 
 static void must(enum plim_status status)
@@ -333,6 +342,176 @@ static void test_replan_refused(void **state)
     assert_true(same(&cpu, &run));
 }
 
+/* --- parameters come and go --------------------------------------------------------------------------------- */
+
+enum { LONG = 6 }; /* steps */
+
+/* What a run of some steps shows: training and validation losses. */
+struct record {
+    double loss[LONG], eval[LONG];
+};
+
+static void step_and_evaluate(struct trainer *t, int step, struct record *out)
+{
+    struct train_event event = {0};
+    bool finished;
+    int64_t tokens;
+    must(trainer_step(t, &event, &finished, &err));
+    out->loss[step] = event.loss;
+    must(trainer_evaluate(t, &out->eval[step], &tokens, &err));
+    assert_true(tokens > 0);
+}
+
+static void same_records(const struct record *a, const struct record *b, int from, const char *what)
+{
+    for (int i = from; i < LONG; i++)
+        if (a->loss[i] != b->loss[i] || a->eval[i] != b->eval[i])
+            fail_msg("%s, step %d: %.17g and %.17g, not %.17g and %.17g", what, i + 1, b->loss[i], b->eval[i],
+                     a->loss[i], a->eval[i]);
+}
+
+/* Keys of a run with validation data. Gradients stay, so that parameters are what leaves after the state. */
+static void long_keys(char *keys, size_t size, const char *more)
+{
+    const char *path = strchr(corpus, '=') + 1;
+    snprintf(keys, size,
+             "training.steps=%d training.grad_tier=device training.eval_rows=6 data.validation=%s %s", LONG,
+             path, more);
+}
+
+static void long_run_on_the_cpu(const char *more, struct record *out)
+{
+    char keys[512];
+    struct device *cpu;
+    struct run run;
+    long_keys(keys, sizeof keys, more);
+    must(device_cpu_open(2, &cpu, &err));
+    must(run_open(&run, cpu, keys, false));
+    for (int i = 0; i < LONG; i++) step_and_evaluate(run.trainer, i, out);
+    run_close(&run, cpu);
+}
+
+/* The largest budget, of a falling row of them, at which at least so many parts of the parameters are away; 0: none. */
+static int64_t budget_for_share(const struct trainer *t, int share)
+{
+    struct plan_request request = t->request;
+    int64_t found = 0;
+    for (request.budget = t->plan.total; !found && request.budget > t->plan.total / 16;
+         request.budget -= t->plan.total / 64) {
+        struct plan plan;
+        if (plan_search(&request, &plan, &err) == PLIM_OK && plan.knobs.param_share >= share)
+            found = request.budget;
+        plan_release(&plan);
+    }
+    return found;
+}
+
+static struct fake *fake_with_rates(enum fake_timing timing)
+{
+    struct fake *f = fake_open(timing);
+    f->device.facts.far_bandwidth = 10e9, f->device.facts.host_bandwidth = 20e9;
+    return f;
+}
+
+static void move_parameters(enum fake_timing timing, const char *more, const struct record *cpu)
+{
+    char keys[512];
+    struct run run;
+    struct record seen;
+    struct fake *f = fake_with_rates(timing);
+    long_keys(keys, sizeof keys, more);
+    must(run_open(&run, &f->device, keys, false));
+    struct trainer *t = run.trainer;
+    int64_t roomy = t->request.budget, some = budget_for_share(t, 1), most = budget_for_share(t, 12);
+    assert_true(some > most && most > 0);
+    const int64_t budgets[LONG] = {roomy, some, most, some, roomy, most};
+    for (int i = 0; i < LONG; i++) {
+        if (i) must(trainer_replan(t, budgets[i], &err));
+        const struct knobs *k = &t->plan.knobs;
+        assert_int_equal(k->param_tier, budgets[i] == roomy ? TIER_DEVICE : TIER_HOST);
+        assert_int_equal(f->host_bytes, t->plan.layout.far_bytes[TIER_HOST]);
+        must(layout_verify(&t->plan.tape, &t->plan.layout, &err));
+        step_and_evaluate(t, i, &seen);
+        assert_true(ledger_current(f->device.ledger) <= (uint64_t)budgets[i]);
+    }
+    assert_true(f->copies > 0);
+    run_close(&run, &f->device);
+    same_records(cpu, &seen, 0, keys);
+}
+
+/* The budget falls below the parameters and rises again, with evaluations between: they leave, in part and nearly all,
+ * and come back; nobody sees a difference. */
+static void test_replan_moves_parameters(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "training.host_update=1", "training.host_update=0",
+        "training.host_update=0.5 model.tie_word_embeddings=false training.mixed_precision=fp32"};
+    for (int k = 0; k < 3; k++) {
+        struct record cpu;
+        long_run_on_the_cpu(keys[k], &cpu);
+        for (int timing = 0; timing < FAKE_TIMINGS; timing++)
+            move_parameters((enum fake_timing)timing, keys[k], &cpu);
+    }
+}
+
+/* Pins that send parameters away before the state, or keep the state: a smaller and a larger budget find their way, too. */
+static void test_replan_with_pins(void **state)
+{
+    (void)state;
+    static const char *const pins[] = {"training.param_tier=host", "training.state_tier=device",
+                                       "training.grad_tier=host"};
+    for (int k = 0; k < 3; k++) {
+        struct run run;
+        struct fake *f = fake_with_rates(LATE_STORES);
+        must(run_open(&run, &f->device, pins[k], false));
+        int64_t roomy = run.trainer->plan.total;
+        for (int64_t budget = roomy; budget > roomy / 4; budget -= roomy / 24) {
+            enum plim_status status = trainer_replan(run.trainer, budget, &err);
+            if (status != PLIM_OK && status != PLIM_NO_FIT) fail_msg("%s: %s", pins[k], err.text);
+        }
+        must(trainer_replan(run.trainer, roomy, &err));
+        run_close(&run, &f->device);
+    }
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info, (void)kind, (void)at;
+    return remove(path);
+}
+
+/* Saved with parameters away, resumed with them away, near, and on the CPU. */
+static void test_checkpoint_of_far_parameters(void **state)
+{
+    (void)state;
+    enum { SAVED = 2, RUNS = 3 };
+    static const char *const placed[RUNS] = {"training.state_tier=host training.param_tier=host", "", ""};
+    char folder[300], keys[512], more[400], path[512];
+    struct record cpu, seen;
+    struct run run;
+    snprintf(folder, sizeof folder, "%s-saved", strchr(corpus, '=') + 1);
+    long_run_on_the_cpu("", &cpu);
+    for (int r = -1; r < RUNS; r++) {
+        struct fake *f = fake_with_rates(LATE_STORES);
+        struct device *device = &f->device;
+        if (r == 2) {
+            device->ops->close(device);
+            must(device_cpu_open(2, &device, &err));
+        }
+        snprintf(more, sizeof more, "output.dir=%s %s", folder, placed[r < 0 ? 0 : r]);
+        long_keys(keys, sizeof keys, more);
+        must(run_open_with(&run, device, keys, (struct train_options){.resume = r >= 0}));
+        assert_int_equal(run.trainer->step, r < 0 ? 0 : SAVED);
+        for (int i = (int)run.trainer->step; i < (r < 0 ? SAVED : LONG); i++)
+            step_and_evaluate(run.trainer, i, &seen);
+        if (r < 0) must(checkpoint_save(run.trainer, path, sizeof path, &err));
+        run_close(&run, device);
+        if (r >= 0) same_records(&cpu, &seen, SAVED, keys);
+    }
+    assert_int_equal(nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
 static int make_corpus(void **state)
 {
     (void)state;
@@ -364,6 +543,9 @@ int main(void)
         cmocka_unit_test(test_tuned),
         cmocka_unit_test(test_replan_between_tiers),
         cmocka_unit_test(test_replan_refused),
+        cmocka_unit_test(test_replan_moves_parameters),
+        cmocka_unit_test(test_checkpoint_of_far_parameters),
+        cmocka_unit_test(test_replan_with_pins),
     };
     return cmocka_run_group_tests(tests, make_corpus, drop_corpus);
 }

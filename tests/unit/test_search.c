@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -143,6 +144,175 @@ static void test_full_is_not_always_least(void **state)
     job_release(&job);
 }
 
+/* --- devices with their own memory --------------------------------------------------------------------------- */
+
+static void ask_gpu(const char *device, const char *const *keys, const char *pin)
+{
+    rig_job(&job, keys);
+    char text[256] = "";
+    if (pin) snprintf(text, sizeof text, "%s", pin);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+        assert_int_equal(job_set(&job, word, NULL, &err), PLIM_OK);
+    assert_int_equal(job_finish(&job, &err), PLIM_OK);
+    assert_int_equal(preset_find(device, &preset, &err), PLIM_OK);
+    job_request(&job, &preset.facts, OVERHEAD, &request);
+}
+
+static int64_t naive_total(void)
+{
+    struct knobs naive = knobs_naive(&request);
+    struct plan_bound bound;
+    assert_int_equal(plan_bound_of(&request, &naive, NULL, &bound, &err), PLIM_OK);
+    return bound.total;
+}
+
+static void must_be_sound(const struct plan *plan)
+{
+    assert_true(plan->fits && plan->total <= request.budget);
+    assert_true(request.host_budget == 0 || plan->host <= request.host_budget);
+    assert_int_equal(tape_verify(&plan->tape, &err), PLIM_OK);
+    assert_int_equal(layout_verify(&plan->tape, &plan->layout, &err), PLIM_OK);
+}
+
+/* Less memory is not faster, through every placement there is, but for the last per cent of a search in steps. */
+#define EDGE 0.02
+
+static void test_less_is_not_faster(void **state)
+{
+    (void)state;
+    static const char *const devices[] = {"rtx-4090", "h200"};
+    for (int k = 0; k < 2; k++) {
+        double slowest = 0;
+        int fitted = 0, placements = 0;
+        ask_gpu(devices[k], rig_llama_1b, NULL);
+        request.needs_global_norm = true;
+        int64_t fixed = (int64_t)preset.facts.overhead_bytes, above = naive_total() - fixed;
+        struct knobs last = {0};
+        for (;; above = above * 9 / 10) {
+            struct plan plan;
+            request.budget = fixed + above;
+            enum plim_status status = search(&plan);
+            if (status == PLIM_OK) {
+                must_be_sound(&plan);
+                if (plan.step_seconds < slowest * (1 - EDGE))
+                    fail_msg("%s: in %lld bytes a step takes %g s, in more %g", devices[k],
+                             (long long)request.budget, plan.step_seconds, slowest);
+                slowest = plan.step_seconds > slowest ? plan.step_seconds : slowest;
+                placements += !fitted || last.state_tier != plan.knobs.state_tier ||
+                              last.grad_tier != plan.knobs.grad_tier ||
+                              last.param_tier != plan.knobs.param_tier;
+                last = plan.knobs, fitted++;
+            }
+            plan_release(&plan);
+            if (status == PLIM_OK) continue;
+            assert_int_equal(status, PLIM_NO_FIT);
+            break;
+        }
+        assert_true(fitted > 10 && placements >= 3);
+        job_release(&job);
+    }
+}
+
+/* The host's line holds as the device's does, and who breaks it is told its name. */
+static void test_host_budget(void **state)
+{
+    (void)state;
+    int by_host = 0, parts = 0;
+    ask_gpu("h200", rig_llama_1b, NULL);
+    request.needs_global_norm = true;
+    for (int64_t gib = 32; gib >= 2; gib /= 2)
+        for (int64_t host = OVERHEAD; host < (int64_t)24 << 30; host = host * 3 + ((int64_t)1 << 30)) {
+            struct plan plan;
+            request.budget = gib << 30, request.host_budget = host;
+            enum plim_status status = search(&plan);
+            if (status == PLIM_OK) {
+                must_be_sound(&plan);
+            } else {
+                assert_int_equal(status, PLIM_NO_FIT);
+                assert_int_equal(strstr(err.text, "host_budget") != NULL, plan.total <= request.budget);
+                by_host += plan.total <= request.budget;
+            }
+            plan_release(&plan);
+        }
+    assert_true(by_host > 0);
+    /* What a part of the state needs is enough where all of it would not fit. */
+    for (int64_t gib = 18; gib >= 3; gib -= 1) {
+        struct plan all, part;
+        request.budget = gib << 30, request.host_budget = 0;
+        assert_int_equal(search(&all), PLIM_OK);
+        request.host_budget = all.host;
+        assert_int_equal(search(&part), PLIM_OK);
+        must_be_sound(&part);
+        parts += all.knobs.state_share < OFFLOAD_SHARES;
+        plan_release(&part);
+        plan_release(&all);
+    }
+    assert_true(parts > 0);
+    job_release(&job);
+    /* It is of no meaning where the device's memory is the host's. */
+    ask(16, 1, (int64_t)1 << 30);
+    struct plan plan;
+    request.host_budget = 1;
+    assert_int_equal(search(&plan), PLIM_OK);
+    plan_release(&plan);
+    job_release(&job);
+}
+
+/* A pin moves what it names and nothing else, as long as there is room. */
+static void test_pins_move_only_what_they_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pin;
+        int state, grad, param;
+    } cases[] = {{"training.grad_tier=host", TIER_DEVICE, TIER_HOST, TIER_DEVICE},
+                 {"training.param_tier=host", TIER_HOST, TIER_DEVICE, TIER_HOST}, /* their state goes first */
+                 {"training.param_tier=host training.state_tier=device", TIER_DEVICE, TIER_DEVICE, TIER_HOST},
+                 {"training.state_tier=host", TIER_HOST, TIER_DEVICE, TIER_DEVICE},
+                 {"training.host_update=0.25", TIER_DEVICE, TIER_DEVICE, TIER_DEVICE},
+                 {"training.grad_tier=device", TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct plan plan;
+        ask_gpu("h200", rig_llama_1b, cases[k].pin);
+        assert_int_equal(search(&plan), PLIM_OK);
+        must_be_sound(&plan);
+        assert_int_equal(plan.knobs.state_tier, cases[k].state);
+        assert_int_equal(plan.knobs.grad_tier, cases[k].grad);
+        assert_int_equal(plan.knobs.param_tier, cases[k].param);
+        assert_int_equal(plan.knobs.state_share, cases[k].state == TIER_DEVICE ? 0 : OFFLOAD_SHARES);
+        assert_int_equal(plan.knobs.param_share, cases[k].param == TIER_DEVICE ? 0 : OFFLOAD_SHARES);
+        if (cases[k].state == TIER_DEVICE) assert_int_equal(plan.knobs.host_share, 0);
+        plan_release(&plan);
+        job_release(&job);
+    }
+}
+
+/* Where there is no room, the pinned one still stays where it is and the others go. */
+static void test_pins_hold_when_it_is_tight(void **state)
+{
+    (void)state;
+    static const char *const pins[] = {"training.host_update=0.25", "training.param_tier=device",
+                                       "training.grad_tier=device", "training.state_tier=device",
+                                       "training.grad_tier=host"};
+    for (size_t k = 0; k < sizeof pins / sizeof *pins; k++)
+        for (int64_t gib = 20; gib >= 3; gib -= 4) {
+            struct plan plan;
+            ask_gpu("rtx-4090", rig_llama_1b, pins[k]);
+            request.budget = gib << 30;
+            enum plim_status status = search(&plan);
+            assert_true(status == PLIM_OK || status == PLIM_NO_FIT);
+            if (status == PLIM_OK) must_be_sound(&plan);
+            const struct knobs *knobs = &plan.knobs, *p = &request.pins;
+            assert_true(p->state_tier == KNOB_OPEN || p->state_tier == knobs->state_tier);
+            assert_true(p->grad_tier == KNOB_OPEN || p->grad_tier == knobs->grad_tier);
+            assert_true(p->param_tier == KNOB_OPEN || p->param_tier == knobs->param_tier);
+            if (p->host_share != KNOB_OPEN && status == PLIM_OK)
+                assert_int_equal(knobs->host_share, knobs->state_tier == TIER_HOST ? 4 : 0);
+            plan_release(&plan);
+            job_release(&job);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -151,6 +321,10 @@ int main(void)
         cmocka_unit_test(test_edge_of_the_budget),
         cmocka_unit_test(test_far_state_with_updates_inside),
         cmocka_unit_test(test_full_is_not_always_least),
+        cmocka_unit_test(test_less_is_not_faster),
+        cmocka_unit_test(test_host_budget),
+        cmocka_unit_test(test_pins_move_only_what_they_name),
+        cmocka_unit_test(test_pins_hold_when_it_is_tight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

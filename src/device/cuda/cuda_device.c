@@ -133,9 +133,10 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
 static enum plim_status cuda_sync(struct device *dev, struct plim_error *err)
 {
     struct cuda *cuda = cuda_of(dev);
+    cudaSetDevice(cuda->index); /* worker threads read and write too */
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamSynchronize(stream_of(cuda));
-    if (!cuda->recording && !cuda->nrecordings) cuda_transfer_forget(cuda->transfer);
+    cuda_transfer_forget(cuda->transfer, false);
     if (cuda->failed)
         return plim_fail(err, PLIM_IO, "cuda: %s: %s", cuda->failed_at,
                          cudaGetErrorString((cudaError_t)cuda->failed));
@@ -166,7 +167,7 @@ static enum plim_status cuda_write(struct device *dev, size_t offset, const void
 {
     struct cuda *cuda = cuda_of(dev);
     char *to = (char *)cuda_base(dev) + offset;
-    cudaSetDevice(cuda->index); /* worker threads write too */
+    cudaSetDevice(cuda->index);
     note(cuda, cuda_transfer_before(cuda->transfer, to, bytes), "waiting for copies");
     note(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
          "copying to the device");
@@ -221,6 +222,7 @@ static void cuda_record_begin(struct device *dev)
     int code = (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal);
     note(cuda, code, "recording");
     cuda->recording = !cuda->failed;
+    cuda_transfer_record(cuda->transfer, true);
 }
 
 static int cuda_record_end(struct device *dev)
@@ -239,21 +241,24 @@ static int cuda_record_end(struct device *dev)
         cudaGetLastError(); /* one by one, then: nothing has run, and what is really wrong shows again */
     if (number < 0 && cuda->recording) cuda->failed = 0;
     cuda->recording = false;
+    cuda_transfer_record(cuda->transfer, false);
     return number;
 }
 
 static void cuda_replay(struct device *dev, int recording)
 {
     struct cuda *cuda = cuda_of(dev);
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, cudaGraphLaunch(cuda->recordings[recording], stream_of(cuda)), "running a recording");
 }
 
 static void cuda_forget(struct device *dev)
 {
     struct cuda *cuda = cuda_of(dev);
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaStreamSynchronize(stream_of(cuda));
     while (cuda->nrecordings) cudaGraphExecDestroy(cuda->recordings[--cuda->nrecordings]);
-    cuda_transfer_forget(cuda->transfer);
+    cuda_transfer_forget(cuda->transfer, true);
 }
 
 static enum plim_status cuda_host_commit(struct device *dev, size_t bytes, struct plim_error *err)

@@ -28,6 +28,7 @@ struct task { /* a copy, or an op of the host */
 /* An op of the host: its thread reads it when its turn has come, and again each time a recording is run. */
 struct host_op {
     struct host_op *next;
+    bool recorded;
     struct kernel_call call;
 };
 
@@ -41,6 +42,7 @@ struct cuda_transfer {
     cudaEvent_t events[TASKS], computed;
     bool taken[TASKS]; /* events some task under way has */
     struct host_op *host_ops;
+    bool recording;
 };
 
 static int wait(struct cuda_transfer *tr, cudaStream_t stream, int index)
@@ -164,7 +166,7 @@ int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call)
     int n = ranges_of(call, ranges);
     struct host_op *op = malloc(sizeof *op);
     if (!op) return (int)cudaErrorMemoryAllocation;
-    *op = (struct host_op){tr->host_ops, *call};
+    *op = (struct host_op){tr->host_ops, tr->recording, *call};
     op->call.team = tr->team;
     tr->host_ops = op;
     int code = admit(tr, tr->host_stream, ranges, n);
@@ -172,11 +174,18 @@ int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call)
     return code ? code : under_way(tr, tr->host_stream, ranges, n);
 }
 
-void cuda_transfer_forget(struct cuda_transfer *tr)
+void cuda_transfer_record(struct cuda_transfer *tr, bool recording) { tr->recording = recording; }
+
+void cuda_transfer_forget(struct cuda_transfer *tr, bool all)
 {
-    while (tr->host_ops) {
-        struct host_op *op = tr->host_ops;
-        tr->host_ops = op->next;
+    struct host_op **at = &tr->host_ops;
+    while (*at) {
+        struct host_op *op = *at;
+        if (op->recorded && !all) {
+            at = &op->next;
+            continue;
+        }
+        *at = op->next;
         free(op);
     }
 }
@@ -251,6 +260,6 @@ void cuda_transfer_close(struct cuda_transfer *tr)
     if (tr->in) cudaStreamDestroy(tr->in);
     if (tr->out) cudaStreamDestroy(tr->out);
     if (tr->host_stream) cudaStreamDestroy(tr->host_stream);
-    cuda_transfer_forget(tr);
+    cuda_transfer_forget(tr, true);
     free(tr);
 }

@@ -15,6 +15,7 @@
 #define PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
 
 #include "base/status.h"
+#include <stdbool.h>
 #include <stddef.h>
 
 struct CUstream_st;
@@ -38,7 +39,9 @@ int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call);
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes);
 int cuda_transfer_join(struct cuda_transfer *tr);
 
-/* Every op of the host so far is done, and none is in a recording that will run again. */
-void cuda_transfer_forget(struct cuda_transfer *tr);
+/* From here on (false: no more) ops of the host are of a recording and stay until all are forgotten. */
+void cuda_transfer_record(struct cuda_transfer *tr, bool recording);
+/* Every op of the host so far is done. `all`: and no recording will run again. */
+void cuda_transfer_forget(struct cuda_transfer *tr, bool all);
 
 #endif
