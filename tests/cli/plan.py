@@ -85,11 +85,12 @@ with tempfile.TemporaryDirectory() as folder:
     roomy, result = plim.plan(card, "--device", "h200")
     plim.ok(result.returncode == 0 and {roomy["knobs"][k] for k in ("state_tier", "grad_tier", "param_tier")} == {"device"},
             "h200: with room everything is on the device")
-    for key, value, knob, want in (("param_tier", "host", "param_tier", "host"), ("grad_tier", "host", "grad_tier", "host"),
-                                   ("host_update", "0.5", "host_share", 0)):
+    for key, value, knob, want, state in (("param_tier", "host", "param_tier", "host", "host"),  # their state goes first
+                                          ("grad_tier", "host", "grad_tier", "host", "device"),
+                                          ("host_update", "0.5", "host_share", 0, "device")):
         pinned, result = plim.plan(card, "--device", "h200", "--set", f"training.{key}={value}")
-        plim.ok(result.returncode == 0 and pinned["knobs"][knob] == want and pinned["knobs"]["state_tier"] == "device",
-                f"training.{key}={value} alone is honoured and moves no state")
+        plim.ok(result.returncode == 0 and pinned["knobs"][knob] == want and pinned["knobs"]["state_tier"] == state,
+                f"training.{key}={value} alone is honoured, state on {state}")
     pinned, result = plim.plan(card, "--device", "h200", "--set", "training.state_tier=host", "--set", "training.host_update=0.25")
     plim.ok(result.returncode == 0 and (pinned["knobs"]["state_share"], pinned["knobs"]["host_share"]) == (16, 4),
             "a quarter of the updates of state on the host is the CPU's")
