@@ -15,17 +15,17 @@ static int tightest_ways(const struct search *s, const struct place *place, int 
     return n;
 }
 
-/* Could any share on this tier be enough? Not when all of it is not, neither with gradients that wait nor, where that
- * is possible, with updates inside backward. Pins that exclude the question leave it open. */
-static enum plim_status all_far_helps(struct search *s, struct place place, bool *helps)
+/* Is a placement enough for the device's line, whatever the host's says? With gradients that wait or, where that is
+ * possible, with updates inside backward. Pins that exclude the question leave it open. */
+static enum plim_status fits_device(struct search *s, const struct place *place, bool *helps)
 {
     enum plim_status status = PLIM_OK;
-    int inside = search_inside(s, place.grad_tier);
+    int inside = search_inside(s, place->grad_tier);
     struct way ways[2];
     bool fits = false, asked = false;
-    s->device_only = true; /* a part may find room on the host where all does not */
+    s->device_only = true;
     for (int in_backward = 0; in_backward <= inside && !fits && status == PLIM_OK; in_backward++) {
-        int n = tightest_ways(s, &place, in_backward, ways);
+        int n = tightest_ways(s, place, in_backward, ways);
         status = search_any_fits(s, ways, n, &fits);
         asked = asked || n;
     }
@@ -122,16 +122,20 @@ static enum plim_status refine_share(struct search *s, struct place place)
     return status;
 }
 
-/* Between two lines: a share that is enough for the device and not too much for the host. */
-static enum plim_status search_each_share(struct search *s, struct place place, bool params)
+/* Between two lines: the smallest share that is enough for the device, since that takes least of the host. */
+static enum plim_status search_least_share(struct search *s, struct place place, bool params)
 {
     enum plim_status status = PLIM_OK;
+    int *share = params ? &place.param_share : &place.state_share, least = OFFLOAD_SHARES, short_of = 0;
     if (s->request->host_budget == 0 || s->request->facts->is_host) return PLIM_OK;
-    for (int share = 1; share < OFFLOAD_SHARES && !s->found && status == PLIM_OK; share++) {
-        *(params ? &place.param_share : &place.state_share) = share;
-        status = search_placement(s, &place);
+    while (least - short_of > 1 && status == PLIM_OK) {
+        bool fits = false;
+        *share = (least + short_of) / 2;
+        status = fits_device(s, &place, &fits);
+        *(fits ? &least : &short_of) = *share;
     }
-    return status;
+    *share = least;
+    return status == PLIM_OK ? search_placement(s, &place) : status;
 }
 
 /* Two starts: all parameters away, which leaves room for large micro-batches, and the tightest plan, which lets most of
@@ -142,11 +146,11 @@ static enum plim_status search_params(struct search *s, struct place place)
     struct way ways[2];
     bool helps = true, fits = false;
     place.param_share = OFFLOAD_SHARES;
-    enum plim_status status = all_far_helps(s, place, &helps);
+    enum plim_status status = fits_device(s, &place, &helps);
     if (status == PLIM_OK && helps) status = choose_updater(s, &place);
     if (status == PLIM_OK && helps) status = search_placement(s, &place);
     if (status != PLIM_OK || !helps || s->request->pins.param_tier != KNOB_OPEN) return status;
-    if (!s->found) return search_each_share(s, place, true);
+    if (!s->found) return search_least_share(s, place, true);
     if (s->best.param_tier == place.param_tier) status = take_back_best(s, true, 0);
     int n = tightest_ways(s, &place, 0, ways);
     if (n && status == PLIM_OK) status = search_tightest(s, &ways[n - 1], &bound, &fits);
@@ -166,7 +170,7 @@ static enum plim_status search_shares(struct search *s, struct place place)
     if (place.param_tier != TIER_DEVICE) return search_params(s, place);
     if (place.state_tier == TIER_DEVICE) return search_placement(s, &place);
     bool all = s->request->pins.state_tier != KNOB_OPEN || place.grad_tier != TIER_DEVICE, helps = true;
-    enum plim_status status = all_far_helps(s, place, &helps);
+    enum plim_status status = fits_device(s, &place, &helps);
     if (status == PLIM_OK && helps) status = choose_updater(s, &place);
     if (status != PLIM_OK || !helps) return status;
     for (place.state_share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4;
@@ -176,7 +180,7 @@ static enum plim_status search_shares(struct search *s, struct place place)
         /* The first that fits travels least. One more is worth a look when that one recomputes whole layers. */
         if (before || (s->found && s->best.full_layers == 0 && s->best.recompute != RECOMPUTE_FULL)) break;
     }
-    if (!s->found && !all && status == PLIM_OK) status = search_each_share(s, place, false);
+    if (!s->found && !all && status == PLIM_OK) status = search_least_share(s, place, false);
     bool here = s->found && s->best.state_tier == place.state_tier && !all && status == PLIM_OK;
     if (!here) return status;
     status = take_back_best(s, false, s->best.state_share - OFFLOAD_SHARES / 4);

@@ -3,7 +3,8 @@
 """Every op on the GPU against the double-precision reference (tests/op/test_ops.c).
 
     OP_CASES                                    random cases per op, default 120
-    GPU_SANITIZER=memcheck|racecheck|initcheck  the same under compute-sanitizer, default 4 cases; any finding fails
+    GPU_SANITIZER=memcheck|racecheck|initcheck  the same under compute-sanitizer, default 4 cases; any finding fails.
+                                                racecheck: all ops but those of cuBLASLt
 """
 import os
 import shutil
@@ -23,4 +24,7 @@ if tool:
         sys.exit(77)
     program = [sanitizer, "--tool", tool, "--error-exitcode", "9", *program]
 cases = os.environ.get("OP_CASES", "4" if tool else "120")
-sys.exit(subprocess.run(program, env={**os.environ, "OP_DEVICE": "cuda", "OP_CASES": cases}).returncode)
+env = {**os.environ, "OP_DEVICE": "cuda", "OP_CASES": cases}
+if tool == "racecheck":  # it flags cuBLASLt's own kernels: none of them is to run
+    env.update(PLIMSOLL_CALIBRATE="0", OP_SKIP="linear*")
+sys.exit(subprocess.run(program, env=env).returncode)
