@@ -3,8 +3,8 @@
  * Two facts keep the search small. Memory grows with the micro-batch and shrinks with the other knobs, so for each
  * way of recomputing and placing state the largest micro-batch that fits is found by bisection. And cutting the
  * loss is nearly free, so a way is first tried with the finest cut and the coarsest that still fits is taken at
- * the end. A way that does not fit with the smallest micro-batch is out. Lower tiers are asked only when nothing
- * fits without them: the order "free first, offload last" is the order of the loops.
+ * the end. A way that does not fit with the smallest micro-batch is out. What is on lower tiers is search_places.c's
+ * question: free first, offload last.
  */
 #include "plan/search.h"
 #include "base/bytes.h"
