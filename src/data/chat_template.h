@@ -51,6 +51,9 @@ enum plim_status chat_template_load(const char *path, const char *which, struct 
 
 void chat_template_free(struct chat_template *tmpl);
 
+/* A hash of the template's text: another template, another number. */
+uint64_t chat_template_fingerprint(const struct chat_template *tmpl);
+
 /* All zero is a plain conversation. Nothing is copied; everything must live until the call returns. */
 struct chat_options {
     bool add_generation_prompt;   /* end where the assistant begins to write                      */

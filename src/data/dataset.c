@@ -1,6 +1,7 @@
 /* dataset.c - see dataset.h. */
 #include "data/dataset.h"
 #include "base/file.h"
+#include "data/chat_template.h"
 #include "data/hash64.h"
 #include "data/token_file.h"
 
@@ -331,8 +332,10 @@ uint64_t dataset_identity(const struct dataset *d)
     uint64_t hash = hash64(numbers, sizeof numbers, 0);
     const char *texts[] = {o->field, o->prompt_field, o->response_field, o->messages_field};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) hash = add_text(hash, texts[i]);
+    uint64_t chat = o->chat ? chat_template_fingerprint(o->chat) : 0;
+    hash = hash64(&chat, sizeof chat, hash);
     for (int i = 0; i < d->inputs.count; i++)
-        hash = hash64(&d->inputs.file[i].bytes, sizeof d->inputs.file[i].bytes, hash);
+        hash = hash64(&d->inputs.file[i].fingerprint, sizeof d->inputs.file[i].fingerprint, hash);
     return hash;
 }
 

@@ -1,6 +1,7 @@
-/* inputs.c - see inputs.h. Every file is opened once, for a look at its first bytes: what it is follows from its
- * content; a name that promises something else is refused. */
+/* inputs.c - see inputs.h. Every file is opened once, for a look at its first and last bytes: what it is follows from
+ * its content; a name that promises something else is refused. */
 #include "data/inputs.h"
+#include "data/hash64.h"
 #include "data/token_file.h"
 
 #include <dirent.h>
@@ -36,15 +37,19 @@ bool input_ends(const char *path, const char *suffix)
     return ends_with(path, len, suffix);
 }
 
-/* What the first bytes say. */
+enum { ENDS = 4096 };
+
+/* What the first bytes say, and the last. */
 static enum plim_status look_inside(struct input_file *f, int fd, struct plim_error *err)
 {
-    unsigned char head[8] = {0};
-    ssize_t n = pread(fd, head, sizeof head, 0);
-    if (n < 0) return plim_fail(err, PLIM_IO, "%s: cannot read: %s", f->path, strerror(errno));
+    unsigned char head[ENDS] = {0}, tail[ENDS];
+    int64_t last = f->bytes > ENDS ? f->bytes - ENDS : 0;
+    ssize_t n = pread(fd, head, sizeof head, 0), m = n < 0 ? n : pread(fd, tail, sizeof tail, last);
+    if (m < 0) return plim_fail(err, PLIM_IO, "%s: cannot read: %s", f->path, strerror(errno));
+    f->fingerprint = hash64(tail, (size_t)m, hash64(head, (size_t)n, (uint64_t)f->bytes));
     if (n >= 2 && head[0] == 0x1f && head[1] == 0x8b) f->compression = COMPRESSION_GZIP;
     if (n >= 4 && !memcmp(head, "\x28\xb5\x2f\xfd", 4)) f->compression = COMPRESSION_ZSTD;
-    f->is_tokens = n == 8 && !memcmp(head, TOKEN_FILE_MAGIC, 8);
+    f->is_tokens = n >= 8 && !memcmp(head, TOKEN_FILE_MAGIC, 8);
     size_t len = strlen(f->path);
     bool gz = ends_with(f->path, len, ".gz"), zst = ends_with(f->path, len, ".zst");
     if (n > 0 && ((gz && f->compression != COMPRESSION_GZIP) || (zst && f->compression != COMPRESSION_ZSTD)))

@@ -21,6 +21,8 @@ enum compression { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_ZSTD };
 struct input_file {
     const char *path;
     int64_t bytes; /* as it lies on disk */
+    uint64_t
+        fingerprint; /* of its size and its first and last 4 KiB: most edits show, and no file is read for it */
     enum compression compression;
     bool is_tokens; /* begins like a token file */
 };

@@ -64,6 +64,12 @@ with tempfile.TemporaryDirectory() as folder:
     changed = plim.run("train", path, "-q", "--resume", "--steps", 31, "--set", "data.shuffle_buffer=51", "--set", f"output.dir={folder}/parts")
     plim.ok(changed.returncode == 2 and "data" in changed.stderr and changed.stderr.count("\n") == 1, f"other data options are refused: {changed.stderr.strip()}")
 
+    text = open(f"{folder}/train.jsonl").read()
+    with open(f"{folder}/train.jsonl", "w") as f: f.write('{"text": "X' + text[len('{"text": "X'):])  # the same size
+    edited = plim.run("train", path, "-q", "--resume", "--steps", 31, "--set", f"output.dir={folder}/parts")
+    plim.ok(edited.returncode == 2 and "data" in edited.stderr and edited.stderr.count("\n") == 1, f"an edited file is refused: {edited.stderr.strip()}")
+    with open(f"{folder}/train.jsonl", "w") as f: f.write(text)
+
     other = plim.run("train", path, "-q", "--no-checkpoint", "--steps", 3, "--set", "training.micro_batch_size=1")
     close = all(abs(v - reference[k]) < 1e-4 for k, v in plim.losses(other.stdout).items())
     plim.ok(other.returncode == 0 and close, "the loss does not depend on the micro-batch")

@@ -5,6 +5,7 @@
 #include "data/chat/lex.h"
 #include "data/chat/parse.h"
 #include "data/chat_template.h"
+#include "data/hash64.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ enum plim_status chat_template_parse(const char *text, size_t len, const char *n
                          len, (int)CHAT_TEMPLATE_MAX);
     struct chat_template *tmpl = calloc(1, sizeof *tmpl);
     if (!tmpl) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
+    tmpl->fingerprint = hash64(text, len, 0);
     tmpl->name = bump_copy(&tmpl->store, name, strlen(name));
     enum plim_status status = tmpl->name ? parse_into(tmpl, text, len, err)
                                          : plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
@@ -49,6 +51,8 @@ void chat_template_free(struct chat_template *tmpl)
     bump_free(&tmpl->store);
     free(tmpl);
 }
+
+uint64_t chat_template_fingerprint(const struct chat_template *tmpl) { return tmpl->fingerprint; }
 
 enum plim_status chat_template_render(const struct chat_template *tmpl, const struct node *messages,
                                       const struct chat_options *options, struct strbuf *out,

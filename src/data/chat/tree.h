@@ -108,6 +108,7 @@ struct chat_name {
 struct chat_template {
     struct bump store; /* the template itself lives in it */
     const char *name;
+    uint64_t fingerprint; /* of its text */
     struct chat_stmt *body;
     struct chat_name *names;
     size_t name_count, name_cap;
