@@ -98,9 +98,10 @@ static enum plim_status encode_text(struct record_encoder *enc, const char *text
     enum plim_status status = PLIM_OK;
     do {
         size_t n = len > RECORD_PIECE ? text_cut(text, RECORD_PIECE) : len;
-        status = encoder_encode(enc->encoder, text, n, flags, out, err);
+        unsigned here = n < len ? flags & ~(unsigned)TOKENIZE_AFTER : flags; /* the last piece has the end */
+        status = encoder_encode(enc->encoder, text, n, here, out, err);
         text += n, len -= n;
-        flags = 0;
+        flags &= ~(unsigned)TOKENIZE_BEFORE;
     } while (len && status == PLIM_OK && !enough(enc, out, begin));
     return status;
 }

@@ -35,8 +35,10 @@ bool token_list_reserve(struct token_list *list, size_t more);
 void token_list_release(struct token_list *list);
 
 enum tokenize_flag {
-    TOKENIZE_SPECIAL = 1,      /* encode: what the post-processor adds (BOS, [CLS], </s>) */
+    TOKENIZE_BEFORE = 1,       /* encode: what the post-processor adds in front (BOS, [CLS]) */
     TOKENIZE_SKIP_SPECIAL = 2, /* decode: leave special tokens out */
+    TOKENIZE_AFTER = 4,        /* encode: what it adds behind (</s>, [SEP]) */
+    TOKENIZE_SPECIAL = TOKENIZE_BEFORE | TOKENIZE_AFTER,
 };
 
 /* A tokenizer.json, or a folder with one. PLIM_BAD_INPUT: "file:line: what"; PLIM_UNSUPPORTED names the part. */

@@ -633,6 +633,44 @@ static void test_tokenizer(void **state)
     data_rig_close(&rig);
 }
 
+/* What the tokenizer adds stands at the two ends of a text, however many pieces it is encoded in. */
+static void test_marks_of_long_texts(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "\"post_processor\":{\"type\":\"RobertaProcessing\",\"sep\":[\"<s>\",4],\"cls\":[\"<s>\",4],"
+        "\"trim_offsets\":true,\"add_prefix_space\":false}";
+    struct data_rig rig;
+    struct record_encoder *enc;
+    struct token_list ids = {0};
+    struct strbuf text = STRBUF_INIT;
+    const char *none = strstr(small_tokenizer, "\"post_processor\":null");
+    assert_non_null(none);
+    data_rig_open(&rig);
+    strbuf_addf(&text, "%.*s%s%s", (int)(none - small_tokenizer), small_tokenizer, model,
+                none + strlen("\"post_processor\":null"));
+    data_rig_text(&rig, "tokenizer.json", strbuf_text(&text));
+    if (codec_open(data_rig_path(&rig, "tokenizer.json"), &rig.codec, &err) != PLIM_OK)
+        fail_msg("%s", err.text);
+    struct record_rules rules = {.kind = RECORD_LINE, .codec = &rig.codec, .add_special = true};
+    assert_int_equal(record_encoder_open(&rules, &enc, &err), PLIM_OK);
+    for (size_t n = 2; n < 4 * RECORD_PIECE; n = n * 3 + RECORD_PIECE / 2) {
+        char *line = malloc(n);
+        assert_non_null(line);
+        memset(line, 'c', n);
+        ids.count = 0;
+        assert_int_equal(record_encode(enc, line, n, RECORD_WHOLE, &ids, &err), PLIM_OK);
+        assert_int_equal(ids.count, n + 2);
+        for (size_t i = 0; i < ids.count; i++) assert_int_equal(ids.id[i] == 4, i == 0 || i + 1 == ids.count);
+        free(line);
+    }
+    record_encoder_close(enc);
+    token_list_release(&ids);
+    strbuf_release(&text);
+    codec_close(&rig.codec);
+    data_rig_close(&rig);
+}
+
 /* The memory that was said to be enough, in a loader's own numbers: more workers and larger blocks need more. */
 static void test_planned_bytes(void **state)
 {
@@ -690,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_chat),
         cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_marks_of_long_texts),
         cmocka_unit_test(test_planned_bytes),
         cmocka_unit_test(test_close_early),
     };

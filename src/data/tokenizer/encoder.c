@@ -146,6 +146,8 @@ enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t le
     const int32_t *before = NULL, *after = NULL;
     size_t nbefore = 0, nafter = 0, count = out->count, given = len;
     if (flags & TOKENIZE_SPECIAL) postproc_single(enc->tok->postproc, &before, &nbefore, &after, &nafter);
+    if (!(flags & TOKENIZE_BEFORE)) nbefore = 0;
+    if (!(flags & TOKENIZE_AFTER)) nafter = 0;
     enc->pre.sink.out = out;
     bool fine = add_ids(out, before, nbefore) && clean(enc, &text, &len) &&
                 (len == 0 || between_tokens(enc, ADDED_RAW, text, len, true, raw)) &&
