@@ -13,7 +13,7 @@ static const struct {
 } class_rows[] = {
     {CLASS_PARAM, "parameters", TABLE_BLUE},  {CLASS_MASTER, "master bits", TABLE_CYAN},
     {CLASS_GRAD, "gradients", TABLE_MAGENTA}, {CLASS_STATE, "optimizer state", TABLE_YELLOW},
-    {CLASS_ACT, "activations", TABLE_GREEN},  {CLASS_WORK, "kernel scratch", TABLE_DIM},
+    {CLASS_ACT, "activations", TABLE_GREEN},  {CLASS_WORK, "scratch and staging", TABLE_DIM},
     {CLASS_KV, "kv cache", TABLE_GREEN},      {CLASS_IO, "tokens and scalars", TABLE_DIM},
 };
 
