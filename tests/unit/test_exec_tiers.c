@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* nftw */
 #include "support/fake_device.h"
 #include "support/job_rig.h"
+#include "support/pace.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 
@@ -129,7 +130,7 @@ static void test_tiers_give_the_same_bits(void **state)
     for (int o = 0; o < 4; o++) {
         struct run cpu, run;
         on_the_cpu(&cpu, optimizers[o]);
-        for (int k = 0; k < TIERS * FAKE_TIMINGS; k++) {
+        for (int k = o % EVERY; k < TIERS * FAKE_TIMINGS; k += EVERY) {
             char keys[256];
             struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
             snprintf(keys, sizeof keys, "%s %s", optimizers[o], tiers[k / FAKE_TIMINGS]);
@@ -450,7 +451,7 @@ static void test_replan_moves_parameters(void **state)
     for (int k = 0; k < 3; k++) {
         struct record cpu;
         long_run_on_the_cpu(keys[k], &cpu);
-        for (int timing = 0; timing < FAKE_TIMINGS; timing++)
+        for (int timing = k % EVERY; timing < FAKE_TIMINGS; timing += EVERY)
             move_parameters((enum fake_timing)timing, keys[k], &cpu);
     }
 }
@@ -466,7 +467,7 @@ static void test_replan_with_pins(void **state)
         struct fake *f = fake_with_rates(LATE_STORES);
         must(run_open(&run, &f->device, pins[k], false));
         int64_t roomy = run.trainer->plan.total;
-        for (int64_t budget = roomy; budget > roomy / 4; budget -= roomy / 24) {
+        for (int64_t budget = roomy; budget > roomy / 4; budget -= roomy / 24 * EVERY) {
             enum plim_status status = trainer_replan(run.trainer, budget, &err);
             if (status != PLIM_OK && status != PLIM_NO_FIT) fail_msg("%s: %s", pins[k], err.text);
         }

@@ -1,6 +1,7 @@
 /* test_offload.c - what pass_offload and pass_spread promise about a tape: which bytes cross tiers and how often, who
  * updates what, that no stage is overwritten too soon, that nothing which moves passes what it depends on. */
 #include "support/job_rig.h"
+#include "support/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -207,7 +208,7 @@ static void test_the_host_updates_all(void **state)
 {
     (void)state;
     static const struct update_options *const updates[] = {&adamw, &adamw_inside, &momentum};
-    for (size_t k = 0; k < NMODELS * NSLICES * 3 * 8; k++) {
+    for (size_t k = 0; k < NMODELS * NSLICES * 3 * 8; k += EVERY) {
         struct tape tape;
         struct recipe r = {.model = k % NMODELS, .update = updates[k / NMODELS / NSLICES % 3]};
         int far = (int)(k / NMODELS / NSLICES / 3);
@@ -234,7 +235,7 @@ static bool is_whole_param(const struct tensor *t) { return t->cls == CLASS_PARA
 static void test_shares_of_the_host(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < NMODELS * NSLICES * (OFFLOAD_SHARES + 1); k++) {
+    for (size_t k = 0; k < NMODELS * NSLICES * (OFFLOAD_SHARES + 1); k += EVERY) {
         struct tape tape;
         struct recipe r = {.model = k % NMODELS};
         int share = (int)(k / NMODELS / NSLICES), by_host = 0, by_device = 0;
@@ -325,7 +326,7 @@ static void test_far_parameters(void **state)
 {
     (void)state;
     static const int shares[] = {16, 1, 5, 11};
-    for (size_t k = 0; k < NMODELS * RECOMPUTE_COUNT * 4; k++) {
+    for (size_t k = 0; k < NMODELS * RECOMPUTE_COUNT * 4; k += EVERY) {
         struct tape tape, before;
         struct recipe r = {.model = k % NMODELS, .recompute = (int)(k / NMODELS % RECOMPUTE_COUNT)};
         int share = shares[k / NMODELS / RECOMPUTE_COUNT];
@@ -563,7 +564,7 @@ static void test_spread(void **state)
     };
     enum { SPREADS = sizeof spreads / sizeof *spreads, PLACES = sizeof places / sizeof *places };
     int moved = 0, held = 0;
-    for (size_t k = 0; k < SPREADS * PLACES * NMODELS * 2; k++) {
+    for (size_t k = 0; k < SPREADS * PLACES * NMODELS * 2; k += EVERY) {
         struct offload_options o = places[k / SPREADS % PLACES];
         struct recipe r = {.model = k / SPREADS / PLACES % NMODELS, .recompute = (int)(k % RECOMPUTE_COUNT)};
         r.update = k / SPREADS / PLACES / NMODELS ? &adamw_inside : &adamw;

@@ -1,6 +1,7 @@
 /* test_search.c - the corners of the search: odd batches, pins that exclude each other, budgets at the edge.
  */
 #include "support/job_rig.h"
+#include "support/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -188,7 +189,7 @@ static void test_less_is_not_faster(void **state)
         request.needs_global_norm = true;
         int64_t fixed = (int64_t)preset.facts.overhead_bytes, above = naive_total() - fixed;
         struct knobs last = {0};
-        for (;; above = above * 9 / 10) {
+        for (;; above = above * (EVERY > 1 ? 6 : 9) / 10) {
             struct plan plan;
             request.budget = fixed + above;
             enum plim_status status = search(&plan);
@@ -208,7 +209,7 @@ static void test_less_is_not_faster(void **state)
             assert_int_equal(status, PLIM_NO_FIT);
             break;
         }
-        assert_true(fitted > 10 && placements >= 3);
+        assert_true(fitted > 10 / EVERY && placements >= 3);
         job_release(&job);
     }
 }
@@ -220,7 +221,7 @@ static void test_host_budget(void **state)
     int by_host = 0, parts = 0;
     ask_gpu("h200", rig_llama_1b, NULL);
     request.needs_global_norm = true;
-    for (int64_t gib = 32; gib >= 2; gib /= 2)
+    for (int64_t gib = 32; gib >= 2; gib /= 2 * EVERY)
         for (int64_t host = OVERHEAD; host < (int64_t)24 << 30; host = host * 3 + ((int64_t)1 << 30)) {
             struct plan plan;
             request.budget = gib << 30, request.host_budget = host;
@@ -236,7 +237,7 @@ static void test_host_budget(void **state)
         }
     assert_true(by_host > 0);
     /* What a part of the state needs is enough where all of it would not fit. */
-    for (int64_t gib = 18; gib >= 3; gib -= 1) {
+    for (int64_t gib = 18; gib >= 3; gib -= EVERY) {
         struct plan all, part;
         request.budget = gib << 30, request.host_budget = 0;
         assert_int_equal(search(&all), PLIM_OK);
