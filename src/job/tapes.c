@@ -97,6 +97,7 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
     if (status == PLIM_OK) status = finish(out, job, &offload, err);
+    if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
 }

@@ -340,6 +340,7 @@ static void emit(const struct model_spec *spec, const struct model_shape *shape,
     struct plim_error err = {0};
     tape_init(tape);
     enum plim_status status = model_emit(spec, shape, tape, &err);
+    if (status == PLIM_OK) status = tape_verify(tape, &err);
     if (status != PLIM_OK) print_error("%s\n", err.text);
     assert_int_equal(status, PLIM_OK);
 }
