@@ -83,7 +83,7 @@ static void test_edge_of_the_budget(void **state)
     assert_int_equal(search(&plan), PLIM_NO_FIT);
     int64_t smallest = plan.total;
     plan_release(&plan);
-    for (int64_t more = -1; more < 300000; more = more * 3 / 2 * EVERY + 1) {
+    for (int64_t more = -1; more < 300000; more = more < 0 ? 0 : more * 3 / 2 * EVERY + 1) {
         request.budget = smallest + more;
         enum plim_status status = search(&plan);
         if ((status == PLIM_OK) != (more >= 0)) fail_msg("smallest %+d bytes: %s", (int)more, err.text);
