@@ -1,5 +1,5 @@
-/* test_search.c - the corners of the search: odd batches, pins that exclude each other, budgets at the edge.
- */
+/* run-tests: timeout=900 */
+/* test_search.c - the corners of the search: odd batches, pins that exclude each other, budgets at the edge. */
 #include "support/job_rig.h"
 #include "support/pace.h"
 
@@ -296,7 +296,7 @@ static void test_pins_hold_when_it_is_tight(void **state)
                                        "training.grad_tier=device", "training.state_tier=device",
                                        "training.grad_tier=host"};
     for (size_t k = 0; k < sizeof pins / sizeof *pins; k++)
-        for (int64_t gib = 20; gib >= 3; gib -= 4) {
+        for (int64_t gib = 20 - (int64_t)k % EVERY * 4; gib >= 3; gib -= 4 * EVERY) {
             struct plan plan;
             ask_gpu("rtx-4090", rig_llama_1b, pins[k]);
             request.budget = gib << 30;
