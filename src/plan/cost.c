@@ -1,19 +1,26 @@
 /* cost.c - an op takes the longer of computing and moving, plus a part of the shorter one that does not overlap.
  *
  * Moving is at cache speed when an op's operands fit half of the last-level cache, since the op before has just
- * written most of them. Traffic to a disk is added; traffic between a GPU and its host, and updates by the host, run
- * beside computing and share the host's memory. */
+ * written most of them. Traffic to the tier below runs beside computing; updates by a GPU's host do too, and share the
+ * host's memory with that traffic. */
 #include "plan/cost.h"
 
 #include <math.h>
 
 #define UNHIDDEN 0.3 /* share of the shorter of computing and moving that is not hidden by the longer */
 
+#define UNHIDDEN_DISK 0.7 /* the same of computing and a disk's traffic */
+
 /* Seconds of one part of a tape. */
 struct spent {
     double compute, fetch, store;
     double host; /* in the host's memory: updates there, and one end of every copy */
 };
+
+static double matmul_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
+{
+    return type == DT_F32 && op->attr.tf32 && facts->tf32_flops > 0 ? facts->tf32_flops : facts->flops[type];
+}
 
 static void add_op(const struct tape *tape, const struct op *op, const struct device_facts *facts,
                    struct spent *spent)
@@ -31,17 +38,21 @@ static void add_op(const struct tape *tape, const struct op *op, const struct de
     }
     if (cost.matmul_flops > 0 || cost.attn_flops > 0) type = tape->tensors[op->in[0]].type;
     double compute = 0;
-    if (cost.matmul_flops > 0) compute += cost.matmul_flops / facts->flops[type];
+    if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, type);
     if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[type];
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
     spent->compute += fmax(compute, move) + UNHIDDEN * fmin(compute, move) + facts->op_seconds;
 }
 
-/* A device with its own memory copies both ways beside computing; a disk does one thing at a time, and the CPU waits. */
+/* A device with its own memory copies both ways at once. A disk does one thing at a time, and what the system copies in
+ * memory on the way takes the CPU from computing. */
 static double total_of(const struct spent *spent, const struct device_facts *facts)
 {
-    if (facts->is_host) return spent->compute + spent->fetch + spent->store;
+    if (facts->is_host) {
+        double disk = spent->fetch + spent->store;
+        return fmax(spent->compute, disk) + UNHIDDEN_DISK * fmin(spent->compute, disk);
+    }
     double longest = fmax(fmax(spent->compute, spent->host), fmax(spent->fetch, spent->store));
     return longest + UNHIDDEN * (fmin(spent->compute, spent->fetch) + fmin(spent->fetch, spent->store));
 }

@@ -11,6 +11,7 @@ struct device_facts {
     size_t memory_bytes;    /* what the device has */
     size_t align;           /* of every tensor's offset */
     double flops[DT_COUNT]; /* matmul rate by element type, flop/s */
+    double tf32_flops;      /* matmul of fp32 operands where op.attr.tf32 allows it; 0: as exact fp32 */
     double attn_flops[DT_COUNT];
     double bandwidth;       /* bytes/s, reading plus writing, from memory */
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
@@ -20,6 +21,8 @@ struct device_facts {
     double op_seconds;      /* fixed cost of one op */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
     size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
+    int capability;        /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
+    char no_kernels[96];   /* why this program could not run on a device that is not here; empty: it could */
     bool (*supports)(const struct device_facts *, const struct tape *, const struct op *);    /* NULL: all */
     size_t (*workspace)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: none */
     const void *backend; /* for the two functions above */

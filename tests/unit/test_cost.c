@@ -1,0 +1,98 @@
+/* test_cost.c - the planner's clock reads the right rate, and rates survive the file that remembers them. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "device/calibration.h"
+#include "plan/cost.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 512 };
+
+static int square(struct tape *tape, enum dtype type)
+{
+    return tape_tensor(tape, &(struct tensor){.label = "x",
+                                              .type = type,
+                                              .cls = CLASS_ACT,
+                                              .layer = -1,
+                                              .ndim = 2,
+                                              .dim = {N, N},
+                                              .view_of = -1,
+                                              .owner = -1});
+}
+
+/* A product of two squares on a device where nothing else takes time. */
+static double seconds(enum dtype type, bool tf32, double tf32_flops)
+{
+    struct device_facts facts = {.bandwidth = INFINITY, .far_bandwidth = 1, .tf32_flops = tf32_flops};
+    struct tape tape;
+    struct op op = tape_op(OP_LINEAR, -1);
+    facts.flops[DT_F32] = 1e12, facts.flops[DT_BF16] = 8e12;
+    tape_init(&tape);
+    op.in[0] = square(&tape, type), op.in[1] = square(&tape, type), op.out[0] = square(&tape, type);
+    op.attr.tf32 = tf32;
+    tape_append(&tape, &op);
+    tape.loop_end = tape.nops;
+    double out = tape_time_of(&tape, &facts).loop_seconds;
+    tape_release(&tape);
+    return out;
+}
+
+static void tf32_has_a_rate_of_its_own(void **state)
+{
+    const double flops = 2.0 * N * N * N;
+    (void)state;
+    assert_true(fabs(seconds(DT_F32, true, 4e12) * 4e12 / flops - 1) < 1e-9);
+    assert_true(fabs(seconds(DT_F32, false, 4e12) * 1e12 / flops - 1) < 1e-9);
+    assert_true(fabs(seconds(DT_BF16, true, 4e12) * 8e12 / flops - 1) < 1e-9);
+    assert_true(fabs(seconds(DT_F32, true, 0) * 1e12 / flops - 1) < 1e-9); /* not known: as exact fp32 */
+}
+
+static struct calibration numbers(double tf32)
+{
+    struct calibration c = {.tf32_flops = tf32,
+                            .bandwidth = 1,
+                            .cache_bandwidth = 1,
+                            .far_bandwidth = 1,
+                            .host_bandwidth = 1,
+                            .op_seconds = 1};
+    for (int i = 0; i < DT_COUNT; i++) c.flops[i] = c.attn_flops[i] = i + 1;
+    return c;
+}
+
+static void calibrations_are_remembered_by_key(void **state)
+{
+    char folder[] = "/tmp/plimsoll-cost-XXXXXX", remove[96];
+    struct calibration c = numbers(7), got;
+    struct device_facts facts = {0};
+    int64_t disk = -1;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    calibration_save("cuda", "a card, cuDNN 91900; a CPU, 8 threads", &c, 3);
+    assert_true(calibration_load("cuda", "a card, cuDNN 91900; a CPU, 8 threads", &got, &disk));
+    calibration_apply(&got, &facts);
+    assert_true(disk == 3 && facts.tf32_flops == 7 && facts.flops[DT_BF16] == c.flops[DT_BF16]);
+    assert_false(calibration_load("cuda", "a card, cuDNN 92000; a CPU, 8 threads", &got, &disk));
+    assert_false(calibration_load("cpu", "a card, cuDNN 91900; a CPU, 8 threads", &got, &disk));
+    c = numbers(0); /* a file from before a number was measured */
+    calibration_save("cuda", "another", &c, 0);
+    assert_false(calibration_load("cuda", "another", &got, &disk));
+    snprintf(remove, sizeof remove, "rm -r '%s'", folder);
+    assert_int_equal(system(remove), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tf32_has_a_rate_of_its_own),
+        cmocka_unit_test(calibrations_are_remembered_by_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
