@@ -59,7 +59,7 @@ static enum plim_status ask(struct search *s, const struct knobs *knobs, struct 
     enum plim_status status = plan_bound_of(s->request, knobs, &s->room, bound, s->err);
     if (status != PLIM_OK) return status;
     s->asked[s->nasked++ % REMEMBERED] = (struct asked){*knobs, *bound};
-    s->tried++;
+    s->tried++, s->made += s->room.nops;
     return PLIM_OK;
 }
 
@@ -72,19 +72,23 @@ enum plim_status search_try(struct search *s, const struct knobs *knobs, struct 
     /* The nearest miss: what holds the device's line and takes least of the host, else what takes least of the device. */
     bool holds = bound->total <= s->request->budget;
     int64_t takes = holds ? bound->host : bound->total;
-    bool nearer = holds != s->smallest_holds ? holds : takes < s->smallest_takes;
-    if (!s->has_smallest || nearer)
-        s->has_smallest = true, s->smallest = *knobs, s->smallest_holds = holds, s->smallest_takes = takes;
+    bool nearer =
+        takes < s->smallest_takes || (takes == s->smallest_takes && bound->total < s->smallest_total);
+    if (holds != s->smallest_holds) nearer = holds;
+    if (!s->has_smallest || nearer) {
+        s->has_smallest = true, s->smallest = *knobs, s->smallest_holds = holds;
+        s->smallest_takes = takes, s->smallest_total = bound->total;
+    }
     return PLIM_OK;
 }
 
 /* A later candidate must be clearly faster. Updating inside backward must earn its place: it takes away the
  * gradient norm that people watch. */
-void search_consider(struct search *s, const struct knobs *knobs, const struct plan_bound *bound)
+void search_consider(struct candidate *best, const struct knobs *knobs, double seconds)
 {
-    double margin = knobs->optimizer_in_backward && !s->best.optimizer_in_backward ? 0.97 : 0.999;
-    if (s->found && bound->step_seconds >= s->best_seconds * margin) return;
-    s->found = true, s->best = *knobs, s->best_seconds = bound->step_seconds;
+    double margin = knobs->optimizer_in_backward && !best->knobs.optimizer_in_backward ? 0.97 : 0.999;
+    if (best->found && seconds >= best->seconds * margin) return;
+    *best = (struct candidate){true, *knobs, seconds};
 }
 
 /* Largest micro-batch of a way that fits, and (since smaller ones can be faster on machines with a cache) every
@@ -101,13 +105,13 @@ static enum plim_status search_way(struct search *s, const struct way *way, bool
     struct knobs k = search_knobs(s, way, s->divisors[low], search_finest_cut(s->request, s->divisors[low]));
     if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
     *fitted = true;
-    search_consider(s, &k, &bound);
+    search_consider(&s->best, &k, bound.step_seconds);
     double previous = bound.step_seconds;
     while (low < high) {
         int mid = (low + high + 1) / 2;
         k = search_knobs(s, way, s->divisors[mid], search_finest_cut(s->request, s->divisors[mid]));
         if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK) return status;
-        if (fits) search_consider(s, &k, &bound);
+        if (fits) search_consider(&s->best, &k, bound.step_seconds);
         /* Beyond the point where time stops falling there is nothing to gain from a larger one. */
         if (fits && bound.step_seconds <= previous)
             low = mid, previous = bound.step_seconds;
@@ -121,21 +125,21 @@ static enum plim_status search_way(struct search *s, const struct way *way, bool
 static enum plim_status coarsen_cut(struct search *s)
 {
     if (s->request->pins.loss_chunks != KNOB_OPEN) return PLIM_OK;
-    for (int chunks = 1; chunks < s->best.loss_chunks; chunks *= 2) {
-        struct knobs k = s->best;
+    for (int chunks = 1; chunks < s->best.knobs.loss_chunks; chunks *= 2) {
+        struct knobs k = s->best.knobs;
         struct plan_bound bound;
         bool fits;
         k.loss_chunks = chunks;
         enum plim_status status = search_try(s, &k, &bound, &fits);
         if (status != PLIM_OK) return status;
         if (!fits) continue;
-        s->best = k, s->best_seconds = bound.step_seconds;
+        s->best.knobs = k, s->best.seconds = bound.step_seconds;
         break;
     }
     return PLIM_OK;
 }
 
-bool search_allowed(const struct knobs *pins, const struct way *way)
+static bool is_allowed(const struct knobs *pins, const struct way *way)
 {
     return (pins->recompute == KNOB_OPEN || pins->recompute == way->recompute) &&
            (pins->full_layers == KNOB_OPEN || pins->full_layers == way->full_layers) &&
@@ -165,6 +169,17 @@ static int recompute_ways(const struct plan_request *r, struct way *ways)
     return n;
 }
 
+int search_ways(const struct search *s, const struct place *place, int in_backward, struct way *ways)
+{
+    int n = recompute_ways(s->request, ways), allowed = 0;
+    for (int i = 0; i < n; i++) {
+        struct way way = ways[i];
+        way.place = *place, way.in_backward = in_backward;
+        if (is_allowed(&s->request->pins, &way)) ways[allowed++] = way;
+    }
+    return allowed;
+}
+
 /* Does this way fit with the smallest micro-batch? */
 enum plim_status search_tightest(struct search *s, const struct way *way, struct plan_bound *bound,
                                  bool *fits)
@@ -174,18 +189,19 @@ enum plim_status search_tightest(struct search *s, const struct way *way, struct
     return search_try(s, &k, bound, fits);
 }
 
-/* Does any way of the list fit? The one that recomputes most needs least when activations are the peak; where weights
- * and gradients are, what a whole layer takes while it is made again can make selective recomputation the smaller, by
- * a few per cent. */
+/* Does any way of the list fit? The one that recomputes most needs least when activations are the peak. Where weights and
+ * gradients are, what a whole layer takes while it is made again can make others the smaller: by a few per cent, by more
+ * when parameters of small models come and go. */
 enum plim_status search_any_fits(struct search *s, const struct way *ways, int n, bool *fits)
 {
     struct plan_bound bound;
     *fits = false;
     enum plim_status status = n ? search_tightest(s, &ways[n - 1], &bound, fits) : PLIM_OK;
-    if (!n || *fits || status != PLIM_OK || bound.total - bound.total / 8 > s->allowed) return status;
+    if (!n || *fits || status != PLIM_OK) return status;
+    int part = ways[0].place.param_tier != TIER_DEVICE && s->room.nops < FINE_OPS ? 2 : 8;
+    if (bound.total - bound.total / part > s->allowed) return status;
     for (int i = n - 2; i >= 0 && !*fits && status == PLIM_OK; i--)
-        if (ways[i].recompute == RECOMPUTE_SELECTIVE && ways[i].full_layers == 0)
-            status = search_tightest(s, &ways[i], &bound, fits);
+        status = search_tightest(s, &ways[i], &bound, fits);
     return status;
 }
 
@@ -200,10 +216,11 @@ static enum plim_status search_list(struct search *s, const struct way *ways, in
     bool before = false; /* one of this list has fitted */
     for (int i = 0; i < n && fits && status == PLIM_OK; i++) {
         bool fitted;
-        double best = s->found ? s->best_seconds : INFINITY;
+        double best = s->best.found ? s->best.seconds : INFINITY;
         status = search_way(s, &ways[reverse ? n - 1 - i : i], &fitted);
-        if (before && !(reverse && s->best_seconds < best)) break;
+        if (before && !(reverse && s->best.seconds < best)) break;
         before = before || fitted;
+        s->fitted = s->fitted || fitted;
     }
     return status;
 }
@@ -220,15 +237,13 @@ enum plim_status search_placement(struct search *s, const struct place *place)
 {
     enum plim_status status = PLIM_OK;
     int inside = search_inside(s, place->grad_tier);
+    s->fitted = false;
     for (int in_backward = 0; in_backward <= inside && status == PLIM_OK; in_backward++) {
-        struct way ways[8];
-        int n = recompute_ways(s->request, ways), allowed = 0;
-        for (int i = 0; i < n; i++) {
-            struct way way = ways[i];
-            way.place = *place, way.in_backward = in_backward;
-            if (search_allowed(&s->request->pins, &way)) ways[allowed++] = way;
-        }
-        status = search_list(s, ways, allowed);
+        struct way ways[SEARCH_WAYS];
+        struct place with = *place;
+        status = search_updater(s, &with, in_backward);
+        int n = search_ways(s, &with, in_backward, ways);
+        if (status == PLIM_OK) status = search_list(s, ways, n);
     }
     return status;
 }
@@ -283,17 +298,19 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out, struct 
 enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)
 {
     double start = clock_seconds();
-    struct search s = {
-        .request = request, .allowed = request->budget, .host_share = {KNOB_OPEN, KNOB_OPEN}, .err = err};
+    struct search s = {.request = request,
+                       .allowed = request->budget,
+                       .host_share = {{KNOB_OPEN, KNOB_OPEN, KNOB_OPEN}, {KNOB_OPEN, KNOB_OPEN, KNOB_OPEN}},
+                       .err = err};
     *out = (struct plan){0};
     enum plim_status status = list_divisors(&s);
     /* Packing can need a little more than the bound: then search again with that much less. */
     for (int attempt = 0; attempt < 4 && status == PLIM_OK; attempt++) {
         status = search_places(&s);
-        if (status == PLIM_OK && s.found) status = coarsen_cut(&s);
-        if (status != PLIM_OK || !s.found) break;
+        if (status == PLIM_OK && s.best.found) status = coarsen_cut(&s);
+        if (status != PLIM_OK || !s.best.found) break;
         plan_release(out);
-        status = plan_make(request, &s.best, out, err);
+        status = plan_make(request, &s.best.knobs, out, err);
         if (status != PLIM_OK || out->fits) break;
         s.allowed -= out->layout.arena_bytes - out->layout.lower_bound;
     }

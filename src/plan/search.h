@@ -18,7 +18,14 @@ struct way { /* one choice of everything but micro-batch and loss cut */
     struct place place;
 };
 
-#define REMEMBERED 64
+struct candidate { /* knobs that fit */
+    bool found;
+    struct knobs knobs;
+    double seconds;
+};
+
+#define REMEMBERED 128
+#define FINE_OPS   4000 /* tapes below this are made so quickly that a dozen more do not matter */
 
 struct search {
     const struct plan_request *request;
@@ -26,24 +33,26 @@ struct search {
     int ndivisors;
     int64_t allowed;  /* bytes; below the budget when packing needed more than its bound */
     bool device_only; /* only the device's line counts for the moment */
+    bool fitted;      /* something of the placement searched last */
     int tried;
+    int64_t made;     /* ops, by all that was tried */
     struct tape room; /* for the bounds */
     struct asked {
         struct knobs knobs;
         struct plan_bound bound;
     } asked[REMEMBERED]; /* the last questions: several loops begin with the same */
     int nasked;
-    int host_share[2]; /* chosen for gradients near, far; KNOB_OPEN: not yet */
+    /* Chosen updaters, for parameters near and far, with updates at the end, inside backward, of far gradients;
+     * KNOB_OPEN: not yet. */
+    int host_share[2][3];
     struct plim_error *err;
-    /* best so far */
-    bool found;
-    struct knobs best;
-    double best_seconds;
+    double bar;            /* seconds of the best plan of other placements */
+    struct candidate best; /* so far, of the placement that is being searched; in the end of all */
     /* smallest seen, for the message when nothing fits */
     bool has_smallest;
     struct knobs smallest;
     bool smallest_holds; /* the device's line */
-    int64_t smallest_takes;
+    int64_t smallest_takes, smallest_total;
 };
 
 /* Knobs of a way; finest_cut is the smallest slice of the loss. */
@@ -54,10 +63,12 @@ int search_finest_cut(const struct plan_request *r, int64_t micro_batch);
 enum plim_status search_try(struct search *s, const struct knobs *knobs, struct plan_bound *bound,
                             bool *fits);
 
-/* They fit: keep them when they are the best so far. */
-void search_consider(struct search *s, const struct knobs *knobs, const struct plan_bound *bound);
+/* They fit and take so long: keep them when they are the best so far. */
+void search_consider(struct candidate *best, const struct knobs *knobs, double seconds);
 
-bool search_allowed(const struct knobs *pins, const struct way *way);
+/* The ways of a placement that pins allow, from free to costly. */
+#define SEARCH_WAYS 8
+int search_ways(const struct search *s, const struct place *place, int in_backward, struct way *ways);
 
 /* Does this way fit with the smallest micro-batch? Does any of the list, free to costly? */
 enum plim_status search_tightest(struct search *s, const struct way *way, struct plan_bound *bound,
@@ -67,7 +78,10 @@ enum plim_status search_any_fits(struct search *s, const struct way *ways, int n
 /* May the optimizer run inside backward? */
 bool search_inside(const struct search *s, int grad_tier);
 
-/* All ways with one placement. */
+/* Who updates state in host memory: the device, the CPU there, or both at once; set in *place (search_places.c). */
+enum plim_status search_updater(struct search *s, struct place *place, int in_backward);
+
+/* All ways with one placement, each with its updater. */
 enum plim_status search_placement(struct search *s, const struct place *place);
 
 /* All placements, from free to costly (search_places.c). */

@@ -5,27 +5,26 @@
 
 #include <math.h>
 
-/* The tightest ways of a placement that pins allow, with all on the lower tier that may go there. */
-static int tightest_ways(const struct search *s, const struct place *place, int in_backward, struct way *ways)
+/* May the host's CPU update what is in its memory? */
+static bool host_updates(const struct search *s, const struct place *place)
 {
-    int n = 0;
-    struct way way = {.in_backward = in_backward, .place = *place};
-    for (way.recompute = RECOMPUTE_SELECTIVE; way.recompute <= RECOMPUTE_FULL; way.recompute++)
-        if (search_allowed(&s->request->pins, &way)) ways[n++] = way;
-    return n;
+    return place->state_tier == TIER_HOST && s->request->facts->host_bandwidth > 0;
 }
 
-/* Is a placement enough for the device's line, whatever the host's says? With gradients that wait or, where that is
- * possible, with updates inside backward. Pins that exclude the question leave it open. */
+/* Is a placement enough for the device's line, whatever the host's says? With updates by the host if that is possible,
+ * which take least of the device; with gradients that wait, or inside backward. Pins that exclude the question leave it
+ * open. */
 static enum plim_status fits_device(struct search *s, const struct place *place, bool *helps)
 {
     enum plim_status status = PLIM_OK;
-    int inside = search_inside(s, place->grad_tier);
-    struct way ways[2];
+    int inside = search_inside(s, place->grad_tier), pin = s->request->pins.host_share;
+    struct place tight = *place;
     bool fits = false, asked = false;
+    if (host_updates(s, place)) tight.host_share = pin == KNOB_OPEN ? OFFLOAD_SHARES : pin;
     s->device_only = true;
     for (int in_backward = 0; in_backward <= inside && !fits && status == PLIM_OK; in_backward++) {
-        int n = tightest_ways(s, place, in_backward, ways);
+        struct way ways[SEARCH_WAYS];
+        int n = search_ways(s, &tight, in_backward, ways);
         status = search_any_fits(s, ways, n, &fits);
         asked = asked || n;
     }
@@ -34,47 +33,61 @@ static enum plim_status fits_device(struct search *s, const struct place *place,
     return status;
 }
 
-/* The time of a tight plan: with updates at the end, or inside backward where only that fits. */
-static enum plim_status tight_time(struct search *s, const struct place *place, struct plan_bound *bound)
-{
-    enum plim_status status = PLIM_OK;
-    int inside = search_inside(s, place->grad_tier);
-    bool fits = false;
-    for (int in_backward = 0; in_backward <= inside && !fits && status == PLIM_OK; in_backward++) {
-        struct way ways[2];
-        int n = tightest_ways(s, place, in_backward, ways);
-        if (n) status = search_tightest(s, &ways[n - 1], bound, &fits);
-    }
-    return status;
-}
+/* Shares of the host in updates, of OFFLOAD_SHARES. */
+static const int updaters[] = {0, OFFLOAD_SHARES, OFFLOAD_SHARES / 2};
+#define UPDATERS (sizeof updaters / sizeof *updaters)
 
-/* Who updates state in host memory: the device, the CPU there, or both at once, each a half. That depends on the machine
- * and on where gradients are, hardly on the other knobs, so one tight plan decides for all. */
-static enum plim_status choose_updater(struct search *s, struct place *place)
+/* What is best depends on the machine, on where gradients and parameters are and on when updates are, hardly on the other
+ * knobs: one tight plan decides for all, by what fits, then by time. The best of all is asked again in the end. */
+static enum plim_status best_updater(struct search *s, const struct place *place, int in_backward, int *out)
 {
-    const struct plan_request *r = s->request;
-    if (place->state_tier != TIER_HOST || r->facts->host_bandwidth <= 0) return PLIM_OK;
-    int *chosen = &s->host_share[place->grad_tier != TIER_DEVICE];
-    if (r->pins.host_share != KNOB_OPEN) *chosen = r->pins.host_share;
-    if (*chosen != KNOB_OPEN) {
-        place->host_share = *chosen;
-        return PLIM_OK;
-    }
-    static const int shares[] = {0, OFFLOAD_SHARES, OFFLOAD_SHARES / 2};
     double best = INFINITY;
+    bool best_fits = false;
     struct place all = *place;
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+    struct way ways[SEARCH_WAYS];
+    for (size_t i = 0; i < UPDATERS; i++) {
         struct plan_bound bound = {.step_seconds = INFINITY};
-        all.host_share = shares[i];
-        enum plim_status status = tight_time(s, &all, &bound);
+        bool fits = false;
+        all.host_share = updaters[i];
+        int n = search_ways(s, &all, in_backward, ways);
+        enum plim_status status = n ? search_tightest(s, &ways[n - 1], &bound, &fits) : PLIM_OK;
         if (status != PLIM_OK) return status;
-        if (bound.step_seconds < 0.995 * best) best = bound.step_seconds, place->host_share = shares[i];
+        if (fits != best_fits ? fits : bound.step_seconds < 0.995 * best)
+            best = bound.step_seconds, best_fits = fits, *out = updaters[i];
     }
-    *chosen = place->host_share;
     return PLIM_OK;
 }
 
-/* What is away comes back to the device as far as there is room for it: that costs nothing else. *k fits, and its time
+enum plim_status search_updater(struct search *s, struct place *place, int in_backward)
+{
+    int pin = s->request->pins.host_share, when = place->grad_tier != TIER_DEVICE ? 2 : in_backward;
+    int *chosen = &s->host_share[place->param_tier != TIER_DEVICE][when];
+    if (!host_updates(s, place)) return PLIM_OK;
+    enum plim_status status = PLIM_OK;
+    if (*chosen == KNOB_OPEN && pin != KNOB_OPEN) *chosen = pin;
+    if (*chosen == KNOB_OPEN) status = best_updater(s, place, in_backward, chosen);
+    place->host_share = *chosen == KNOB_OPEN ? 0 : *chosen;
+    return status;
+}
+
+static enum plim_status choose_updater_again(struct search *s)
+{
+    const struct plan_request *r = s->request;
+    struct place here = {.state_tier = s->best.knobs.state_tier};
+    bool open = s->best.found && host_updates(s, &here) && r->pins.host_share == KNOB_OPEN;
+    for (size_t i = 0; i < UPDATERS && open; i++) {
+        struct knobs other = s->best.knobs;
+        struct plan_bound bound;
+        bool fits;
+        other.host_share = updaters[i];
+        enum plim_status status = search_try(s, &other, &bound, &fits);
+        if (status != PLIM_OK) return status;
+        if (fits) search_consider(&s->best, &other, bound.step_seconds);
+    }
+    return PLIM_OK;
+}
+
+/* What is away comes back to the device as far as there is room for it and nothing else gets slower. *k fits, and its time
  * and bytes are *bound; more than `away` parts must be away. */
 static enum plim_status take_back(struct search *s, bool params, int away, struct knobs *k,
                                   struct plan_bound *bound)
@@ -88,7 +101,7 @@ static enum plim_status take_back(struct search *s, bool params, int away, struc
         *share = (away + *share) / 2;
         enum plim_status status = search_try(s, &less, &its, &fits);
         if (status != PLIM_OK) return status;
-        if (fits)
+        if (fits && its.step_seconds <= bound->step_seconds)
             *k = less, *bound = its;
         else
             away = *share;
@@ -97,26 +110,23 @@ static enum plim_status take_back(struct search *s, bool params, int away, struc
 
 static enum plim_status take_back_best(struct search *s, bool params, int away)
 {
-    struct plan_bound bound = {.step_seconds = s->best_seconds};
-    enum plim_status status = take_back(s, params, away, &s->best, &bound);
-    s->best_seconds = bound.step_seconds;
+    enum plim_status status = choose_updater_again(s);
+    struct plan_bound bound = {.step_seconds = s->best.seconds};
+    if (status == PLIM_OK) status = take_back(s, params, away, &s->best.knobs, &bound);
+    s->best.seconds = bound.step_seconds;
     return status;
 }
 
-/* A little less of the state away, whatever else that changes, as long as it pays: for tapes that are made so quickly
- * that a dozen more do not matter. */
-#define FINE_OPS 4000
-
+/* A little less of the state away, whatever else that changes, as long as it pays. */
 static enum plim_status refine_share(struct search *s, struct place place)
 {
     enum plim_status status = PLIM_OK;
     double best = INFINITY;
-    int from = s->best.state_share - 1, to = s->best.state_share - OFFLOAD_SHARES / 4;
-    place.host_share = s->best.host_share;
+    int from = s->best.knobs.state_share - 1, to = s->best.knobs.state_share - OFFLOAD_SHARES / 4;
     for (place.state_share = from;
-         place.state_share > to && place.state_share > 0 && status == PLIM_OK && s->best_seconds < best;
+         place.state_share > to && place.state_share > 0 && status == PLIM_OK && s->best.seconds < best;
          place.state_share--) {
-        best = s->best_seconds;
+        best = s->best.seconds;
         status = search_placement(s, &place);
     }
     return status;
@@ -143,22 +153,23 @@ static enum plim_status search_least_share(struct search *s, struct place place,
 static enum plim_status search_params(struct search *s, struct place place)
 {
     struct plan_bound bound;
-    struct way ways[2];
+    struct way ways[SEARCH_WAYS];
     bool helps = true, fits = false;
     place.param_share = OFFLOAD_SHARES;
     enum plim_status status = fits_device(s, &place, &helps);
-    if (status == PLIM_OK && helps) status = choose_updater(s, &place);
     if (status == PLIM_OK && helps) status = search_placement(s, &place);
     if (status != PLIM_OK || !helps || s->request->pins.param_tier != KNOB_OPEN) return status;
-    if (!s->found) return search_least_share(s, place, true);
-    if (s->best.param_tier == place.param_tier) status = take_back_best(s, true, 0);
-    int n = tightest_ways(s, &place, 0, ways);
+    if (!s->best.found) return search_least_share(s, place, true);
+    if (s->best.seconds > 1.05 * s->bar) return PLIM_OK; /* nothing that comes back makes up for that */
+    if (s->best.knobs.param_tier == place.param_tier) status = take_back_best(s, true, 0);
+    if (status == PLIM_OK) status = search_updater(s, &place, 0);
+    int n = search_ways(s, &place, 0, ways);
     if (n && status == PLIM_OK) status = search_tightest(s, &ways[n - 1], &bound, &fits);
     if (!fits || status != PLIM_OK || place.grad_tier != TIER_DEVICE) return status;
     int64_t micro_batch = s->divisors[0];
     struct knobs k = search_knobs(s, &ways[n - 1], micro_batch, search_finest_cut(s->request, micro_batch));
     status = take_back(s, true, 0, &k, &bound);
-    if (status == PLIM_OK) search_consider(s, &k, &bound);
+    if (status == PLIM_OK) search_consider(&s->best, &k, bound.step_seconds);
     return status;
 }
 
@@ -169,37 +180,74 @@ static enum plim_status search_shares(struct search *s, struct place place)
     if (place.state_tier != TIER_DEVICE) place.state_share = OFFLOAD_SHARES;
     if (place.param_tier != TIER_DEVICE) return search_params(s, place);
     if (place.state_tier == TIER_DEVICE) return search_placement(s, &place);
-    bool all = s->request->pins.state_tier != KNOB_OPEN || place.grad_tier != TIER_DEVICE, helps = true;
+    bool all = s->request->pins.state_tier != KNOB_OPEN || place.grad_tier != TIER_DEVICE, helps = true,
+         fitted = false;
     enum plim_status status = fits_device(s, &place, &helps);
-    if (status == PLIM_OK && helps) status = choose_updater(s, &place);
     if (status != PLIM_OK || !helps) return status;
     for (place.state_share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4;
          place.state_share <= OFFLOAD_SHARES && status == PLIM_OK; place.state_share += OFFLOAD_SHARES / 4) {
-        bool before = s->found;
         status = search_placement(s, &place);
-        /* The first that fits travels least. One more is worth a look when that one recomputes whole layers. */
-        if (before || (s->found && s->best.full_layers == 0 && s->best.recompute != RECOMPUTE_FULL)) break;
+        /* The first that fits travels least. One more is worth a look when the best recomputes whole layers. */
+        bool remakes = s->best.knobs.full_layers > 0 || s->best.knobs.recompute == RECOMPUTE_FULL;
+        if (fitted || (s->fitted && !remakes)) break;
+        fitted = s->fitted;
     }
-    if (!s->found && !all && status == PLIM_OK) status = search_least_share(s, place, false);
-    bool here = s->found && s->best.state_tier == place.state_tier && !all && status == PLIM_OK;
+    if (!s->best.found && !all && status == PLIM_OK) status = search_least_share(s, place, false);
+    bool here = s->best.found && s->best.knobs.state_tier == place.state_tier && !all && status == PLIM_OK;
     if (!here) return status;
-    status = take_back_best(s, false, s->best.state_share - OFFLOAD_SHARES / 4);
+    int away = s->best.knobs.state_share - OFFLOAD_SHARES / 4;
+    status = take_back_best(s, false, away < 0 ? 0 : away);
     return status == PLIM_OK && s->room.nops < FINE_OPS ? refine_share(s, place) : status;
 }
 
-/* Levels with a meaning of their own. Gradients or parameters leave before the state only when a pin says so. */
-enum { BY_PIN = 1, STATE = 2, BOTH = 4 };
+/* Gradients or parameters leave before the state only when a pin says so. */
+#define BY_PIN 1
 
-/* Something fits on a cheaper level. This one may be faster all the same: state away instead of layers made again, on a
- * device that copies beside computing; gradients and parameters both away where each part of the batch moves one of
- * them. */
-static bool worth_a_look(const struct search *s, int level)
+/* A placement's time if memory were free: the whole batch at once, nothing made again, a quarter away of what need not be
+ * away as a whole. Hardly a plan of it is faster. */
+static enum plim_status least_time(struct search *s, struct place place, double *seconds)
 {
-    const struct knobs *best = &s->best;
-    bool remakes = best->recompute == RECOMPUTE_FULL || best->full_layers > 0;
-    return (level == STATE && remakes && !s->request->facts->is_host) ||
-           (level == BOTH && best->accumulation > 1 && best->state_tier != TIER_DEVICE &&
-            (best->grad_tier != TIER_DEVICE || best->param_tier != TIER_DEVICE));
+    const struct knobs *pins = &s->request->pins;
+    struct way way = {.recompute = pins->recompute == KNOB_OPEN ? RECOMPUTE_NONE : pins->recompute,
+                      .full_layers = pins->full_layers == KNOB_OPEN ? 0 : pins->full_layers,
+                      .in_backward = pins->optimizer_in_backward != 0 && search_inside(s, place.grad_tier),
+                      .place = place};
+    int quarter = OFFLOAD_SHARES / 4;
+    bool more =
+        place.grad_tier != TIER_DEVICE || place.param_tier != TIER_DEVICE; /* than the state, all of it */
+    way.place.state_share = place.state_tier == TIER_DEVICE ? 0 : more ? OFFLOAD_SHARES : quarter;
+    way.place.param_share = place.param_tier == TIER_DEVICE ? 0 : quarter;
+    *seconds = INFINITY;
+    for (int by_host = 0; by_host <= (s->request->facts->host_bandwidth > 0); by_host++) {
+        struct plan_bound bound;
+        bool fits;
+        way.place.host_share = by_host ? OFFLOAD_SHARES : 0;
+        struct knobs k = search_knobs(s, &way, s->divisors[s->ndivisors - 1], 1);
+        enum plim_status status = search_try(s, &k, &bound, &fits);
+        if (status != PLIM_OK) return status;
+        *seconds = fmin(*seconds, bound.step_seconds);
+    }
+    return PLIM_OK;
+}
+
+/* Ops of tapes, some tens of milliseconds of making them, beyond which only a fifth is worth a look. */
+#define PATIENCE 90000
+
+/* Something fits on a cheaper level. This one may be faster all the same: state away instead of layers made again, more
+ * away for larger micro-batches. Not from memory to a disk, whose speed is a guess. */
+static enum plim_status worth_a_look(struct search *s, const struct candidate *best,
+                                     const struct place *place, bool *worth)
+{
+    double seconds = INFINITY;
+    *worth = false;
+    if (s->request->facts->is_host && best->knobs.state_tier == TIER_DEVICE) return PLIM_OK;
+    enum plim_status status = least_time(s, *place, &seconds);
+    /* Each part of the batch moves gradients or parameters: sending both makes the parts larger. */
+    const struct knobs *k = &best->knobs;
+    bool parts = k->accumulation > 1 && place->grad_tier != TIER_DEVICE && place->param_tier != TIER_DEVICE &&
+                 (k->grad_tier != TIER_DEVICE || k->param_tier != TIER_DEVICE);
+    *worth = seconds < (s->made < PATIENCE || parts ? 0.93 : 0.8) * best->seconds;
+    return status;
 }
 
 enum plim_status search_places(struct search *s)
@@ -209,7 +257,8 @@ enum plim_status search_places(struct search *s)
     int state = pins->state_tier > TIER_DEVICE ? pins->state_tier : lower;
     int grad = pins->grad_tier > TIER_DEVICE ? pins->grad_tier : lower;
     int param = pins->param_tier > TIER_DEVICE ? pins->param_tier : lower;
-    /* From free to costly. Those of one level compete; the next level is asked when nothing fits on this one. */
+    /* From free to costly. Those of one level compete; later levels are asked when nothing fits, or when they promise
+     * more. */
     const struct {
         int level;
         struct place place;
@@ -217,27 +266,33 @@ enum plim_status search_places(struct search *s)
                   {BY_PIN, {.grad_tier = grad}},
                   {BY_PIN, {.param_tier = param}},
                   {BY_PIN, {.grad_tier = grad, .param_tier = param}},
-                  {STATE, {.state_tier = state}},
-                  {3, {.state_tier = state, .grad_tier = grad}},
+                  {2, {.state_tier = state}},
                   {3, {.state_tier = state, .param_tier = param}},
-                  {BOTH, {.state_tier = state, .grad_tier = grad, .param_tier = param}}};
+                  {3, {.state_tier = state, .grad_tier = grad}},
+                  {4, {.state_tier = state, .grad_tier = grad, .param_tier = param}}};
     bool keeps_state = pins->state_tier == TIER_DEVICE;
     bool pinned =
         pins->state_tier > TIER_DEVICE || pins->grad_tier > TIER_DEVICE || pins->param_tier > TIER_DEVICE;
+    struct candidate best = {0}; /* of all */
     int found_at = -1;
-    s->found = false;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const struct place *place = &places[i].place;
-        if (s->found && places[i].level > found_at && !worth_a_look(s, places[i].level)) continue;
         /* What stays must not move when something leaves: parameters go before their state only when both are pinned. */
         bool early_grads = pins->grad_tier > TIER_DEVICE || keeps_state;
         bool early_params = pins->param_tier > TIER_DEVICE && keeps_state;
         if (places[i].level == BY_PIN && !(place->param_tier != TIER_DEVICE ? early_params : early_grads))
             continue;
         if (i > 0 && !s->request->far_state_allowed && !pinned) break;
-        enum plim_status status = search_shares(s, *place);
+        bool worth = true;
+        enum plim_status status = PLIM_OK;
+        if (best.found && places[i].level > found_at) status = worth_a_look(s, &best, place, &worth);
+        s->best.found = false, s->bar = best.found ? best.seconds : INFINITY;
+        if (status == PLIM_OK && worth) status = search_shares(s, *place);
+        if (status == PLIM_OK) status = choose_updater_again(s); /* for all that took nothing back */
         if (status != PLIM_OK) return status;
-        if (s->found && found_at < 0) found_at = places[i].level;
+        if (s->best.found) search_consider(&best, &s->best.knobs, s->best.seconds);
+        if (best.found && found_at < 0) found_at = places[i].level;
     }
+    s->best = best;
     return PLIM_OK;
 }

@@ -26,7 +26,7 @@
  *  swiglu_bwd    dh gate up                                        dgate dup
  *  gelu_bwd      dy x                                              dx
  *  join3         q k v [B,T,H,D]                                   x[B,T,3C]                   inverse of split3
- *  sumsq         grad                                              sum[1]f64 acc               sum of squares in fixed blocks of 4096, in order
+ *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sum scalars                                       coef[4]f32                  see enum clip_value; multiplier = unscale * min(1, clip / (norm + 1e-6))
  *  adamw         p g m v [master] scalars [coef]                   p m v [master]              torch.optim.AdamW; decay on p before the step
  *  sgd           p g [momentum] [master] scalars [coef]            p [momentum] [master]       torch.optim.SGD with momentum beta1

@@ -22,7 +22,9 @@ static enum cut cut_of(const struct op *op, int slot)
     const char *pattern = op_row(op->kind)->in[slot];
     if (!pattern) return CUT_NOT;
     if (pattern[1] == '%') return CUT_BLOCKS;
-    return strpbrk(pattern + 1, "NR") ? CUT_ROWS : CUT_NOT;
+    for (const char *dim = pattern + 1; *dim; dim++)
+        if (*dim == 'N' || *dim == 'R') return CUT_ROWS;
+    return CUT_NOT;
 }
 
 bool offload_is_cut(const struct op *op, int slot) { return cut_of(op, slot) != CUT_NOT; }

@@ -12,15 +12,6 @@ static const char *const tier_names[TIER_COUNT] = {"device", "pinned", "host", "
 const char *tensor_class_name(enum tensor_class cls) { return class_names[cls]; }
 const char *tier_name(enum tier tier) { return tier_names[tier]; }
 
-int64_t tensor_count(const struct tensor *t)
-{
-    int64_t n = 1;
-    for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
-    return n;
-}
-
-int64_t tensor_bytes(const struct tensor *t) { return tensor_count(t) * (int64_t)dtype_size(t->type); }
-
 void tape_init(struct tape *tape) { *tape = (struct tape){0}; }
 
 void tape_release(struct tape *tape)

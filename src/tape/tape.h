@@ -67,8 +67,16 @@ struct tensor {
     int owner; /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
 };
 
-int64_t tensor_count(const struct tensor *t); /* elements */
-int64_t tensor_bytes(const struct tensor *t);
+static inline int64_t tensor_count(const struct tensor *t) /* elements */
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
+    return n;
+}
+static inline int64_t tensor_bytes(const struct tensor *t)
+{
+    return tensor_count(t) * (int64_t)dtype_size(t->type);
+}
 
 /* How an op treats what is already in its accumulating outputs (gradients of parameters, the loss). */
 enum accumulate {

@@ -101,6 +101,7 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     struct move m = {.t = t, .piece = malloc(PIECE)};
     enum plim_status status =
         m.piece ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
+    if (status == PLIM_OK) status = dev->ops->sync(dev, err); /* the old tape has no user after this */
     uint64_t far_bytes = (uint64_t)next->layout.far_bytes[TIER_DISK];
     if (status == PLIM_OK && far_bytes)
         status = t->far ? far_reserve(t->far, far_bytes, err)
@@ -125,8 +126,8 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
 /* The old plan again after a re-plan that failed: arena, lower tiers, constants. */
 static enum plim_status stand_by(struct trainer *t, int64_t budget, struct plim_error *err)
 {
-    enum plim_status status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     ledger_set_budget(t->device->ledger, (uint64_t)budget);
+    enum plim_status status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
     if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;

@@ -83,7 +83,10 @@ static void test_search_obeys_the_budget(void **state)
             assert_true(plan.fits && plan.total <= budget);
             assert_int_equal(plan.knobs.micro_batch * plan.knobs.accumulation, request.rows);
             assert_int_equal(refused, 0); /* once it does not fit, less does not fit either */
-            if (plan.step_seconds < slower * 0.98) fail_msg("a smaller budget is predicted faster");
+            /* Where parameters come from the disk, what fits is a matter of single layers. */
+            double edge = plan.knobs.param_tier == TIER_DEVICE ? 0.98 : 0.9;
+            if (plan.step_seconds < slower * edge)
+                fail_msg("%g s in %lld bytes, %g in more", plan.step_seconds, (long long)budget, slower);
             slower = plan.step_seconds;
             fitted++;
         } else {
