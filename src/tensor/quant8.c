@@ -37,6 +37,28 @@ static void make_cells(struct quant8_map *map)
     }
 }
 
+static uint32_t bits_of_float(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+
+/* In a cell with a midpoint, numbers above it carry from the lower 16 bits into k. */
+static void make_rises(struct quant8_map *map)
+{
+    const uint32_t most = QUANT8_CODES - 1 - (uint32_t)map->zero;
+    uint32_t at[QUANT8_CODES], k = 0;
+    for (uint32_t i = 0; i < most; i++) at[i] = bits_of_float(map->middle[map->zero + (int)i]);
+    if (map->zero == 0) at[0] = 0; /* what is above 0 stays above 0 */
+    at[most] = UINT32_MAX;
+    for (uint32_t cell = 0; cell < QUANT8_RISES; cell++) {
+        while (at[k] < cell << 16) k++;
+        uint32_t carry = at[k] >> 16 == cell ? 0xffff - (at[k] & 0xffff) : 0;
+        map->rise[cell] = ((k - cell) << 16) + carry;
+    }
+}
+
 static void make_map(struct quant8_map *map, bool with_sign)
 {
     float above[QUANT8_CODES];
@@ -49,6 +71,7 @@ static void make_map(struct quant8_map *map, bool with_sign)
         map->middle[i] = (float)(((double)map->value[i] + (double)map->value[i + 1]) / 2);
     map->middle[QUANT8_CODES - 1] = INFINITY;
     make_cells(map);
+    make_rises(map);
 }
 
 static void make_maps(void)

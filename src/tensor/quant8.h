@@ -31,6 +31,7 @@ enum {
     QUANT8_FIRST_CELL = 102 << 7,
     QUANT8_LAST_CELL = 127 << 7,
     QUANT8_CELLS = QUANT8_LAST_CELL - QUANT8_FIRST_CELL + 1,
+    QUANT8_RISES = 1 << 14, /* all cells of floats below 2 */
 };
 
 struct quant8_map {
@@ -39,6 +40,8 @@ struct quant8_map {
     /* Of a magnitude's cell: how many midpoints above 0 lie below all of it. */
     uint8_t below[QUANT8_CELLS];
     int zero; /* code of 0 */
+    /* The same, and the midpoint in the cell too, for whoever has no time to compare; see quant8_rise. */
+    uint32_t rise[QUANT8_RISES];
 };
 
 const struct quant8_map *quant8_signed(void);
@@ -65,6 +68,15 @@ static inline uint8_t quant8_code(const struct quant8_map *map, float x)
     k += size > map->middle[map->zero + k];
     if (x < 0) return (uint8_t)(k < map->zero ? map->zero - k : 0);
     return (uint8_t)(map->zero + k);
+}
+
+/* What is to be added to the bits of x, |x| < 2, so that they become sign << 31 | k << 16 | anything, where k is how
+ * many codes x is away from that of 0 (signed: 128 may be too far down for the code, there is no -1). In the unsigned
+ * map every x above 0 is at least one code away: the rule for second moments (tape/op.h). Bits of an x that is not
+ * below 2 give the rise of some other number. */
+static inline uint32_t quant8_rise(const struct quant8_map *map, uint32_t bits)
+{
+    return map->rise[bits >> 16 & (QUANT8_RISES - 1)];
 }
 
 #endif

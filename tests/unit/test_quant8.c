@@ -80,6 +80,38 @@ static void codes_are_the_nearest(void **state)
     assert_int_equal(quant8_blocks(257), 2);
 }
 
+/* The distance from 0 in codes that rise gives, against that of quant8_code and the rule for second moments. */
+static void check_rise(const struct quant8_map *map, uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    int want = quant8_code(map, x) - map->zero;
+    if (map->zero == 0 && x > 0 && want == 0) want = 1;
+    uint32_t sum = bits + quant8_rise(map, bits), minus = bits | 0x80000000u;
+    uint32_t other = minus + quant8_rise(map, minus);
+    if (sum >> 16 != (uint32_t)want || other >> 16 != (0x8000u | (uint32_t)want))
+        fail_msg("%.9g: %x, %x instead of %d", (double)x, sum, other, want);
+}
+
+/* All floats from 0 to 2 in steps of a prime, each end of each cell, and each midpoint with its neighbours. */
+static void rises_are_the_codes(void **state)
+{
+    (void)state;
+    const struct quant8_map *maps[2] = {quant8_signed(), quant8_unsigned()};
+    for (int m = 0; m < 2; m++) {
+        for (uint32_t bits = 0; bits < 0x40000000u; bits += 113) check_rise(maps[m], bits);
+        for (uint32_t cell = 0; cell < QUANT8_RISES; cell++) {
+            check_rise(maps[m], cell << 16), check_rise(maps[m], cell << 16 | 1);
+            check_rise(maps[m], cell << 16 | 0xfffe), check_rise(maps[m], cell << 16 | 0xffff);
+        }
+        for (int i = maps[m]->zero; i < QUANT8_CODES - 1; i++) {
+            uint32_t bits;
+            memcpy(&bits, &maps[m]->middle[i], 4);
+            for (uint32_t j = 0; j < 9; j++) check_rise(maps[m], bits + j - 4);
+        }
+    }
+}
+
 /* Rounded many times the mean is the number, and each result is one of its two neighbours. */
 static void rounding_has_no_bias(void **state)
 {
@@ -139,9 +171,8 @@ static void bits_are_independent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_have_their_shape),
-        cmocka_unit_test(codes_are_the_nearest),
-        cmocka_unit_test(rounding_has_no_bias),
+        cmocka_unit_test(maps_have_their_shape), cmocka_unit_test(codes_are_the_nearest),
+        cmocka_unit_test(rises_are_the_codes),   cmocka_unit_test(rounding_has_no_bias),
         cmocka_unit_test(bits_are_independent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

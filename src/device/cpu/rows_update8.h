@@ -1,8 +1,16 @@
 /* rows_update8.h - the row function of AdamW on moments of 8 bits. See rows.h and tensor/quant8.h.
  *
- * A block's moments are decoded into two small arrays, stepped there, and encoded again once their largest
- * magnitudes are known; the arrays never leave the first cache. Decoding and encoding look tables up one element at
- * a time: no instruction set has a cheap gather from a thousand entries, and two loads and a comparison are few. */
+ * An element takes four look-ups, two to decode its moments and two to encode them, each a load of its own: no
+ * instruction set has a cheap gather from so many entries. So everything else is kept away from them:
+ *
+ *  - A number's code takes one look-up and no comparison (quant8_rise).
+ *  - While a block is stepped, the look-ups that encode the block before are made in between: roots and divisions
+ *    occupy the vector units and leave the others idle.
+ *  - Indices and results pass through small arrays that never leave the first cache, and are read long after they
+ *    were written: no processor can load at once, as a vector, words it has just stored one by one.
+ *
+ * A block in which something is infinite or not a number is encoded one by one, as defined. Bytes of a word are taken
+ * to begin with the lowest, as on all machines that this is built for. */
 #ifndef PLIM_DEVICE_CPU_ROWS_UPDATE8_H
 #define PLIM_DEVICE_CPU_ROWS_UPDATE8_H
 
@@ -13,111 +21,229 @@
 
 VEC_BEGIN
 
-struct block8 {
-    float m[QUANT8_BLOCK], v[QUANT8_BLOCK];
-    float m_scale, v_scale;
-    vf top_m, top_v;
+/* A block's moments as stepped. */
+struct moments8 {
+    _Alignas(64) float m[QUANT8_BLOCK], v[QUANT8_BLOCK];
 };
 
-VEC_FN void decode8(const struct quant8_map *map, float *x, const uint8_t *codes, int n)
+/* One moment of a block on its way to codes. */
+struct coding8 {
+    _Alignas(64) uint32_t bits[QUANT8_BLOCK]; /* of moment / scale */
+    uint32_t rise[QUANT8_BLOCK];              /* of these; by rise8 */
+    bool done;                                /* the codes are stored already */
+};
+
+struct block8 {
+    struct coding8 m, v;
+};
+
+/* Of the block that is being stepped: scales, and largest magnitudes so far. */
+struct scales8 {
+    vf m, v, top_m, top_v;
+};
+
+struct maps8 {
+    const struct quant8_map *m, *v;
+};
+
+typedef float vec_q4 __attribute__((vector_size(16)));
+typedef uint16_t vec_h8 __attribute__((vector_size(16)));
+typedef uint8_t vec_b16 __attribute__((vector_size(16)));
+typedef int8_t vec_c16 __attribute__((vector_size(16)));
+
+#define AT8(j)   table[word[(j) / 8] >> (j) % 8 * 8 & 255]
+#define FOUR8(j) AT8(j), AT8((j) + 1), AT8((j) + 2), AT8((j) + 3)
+
+/* The numbers of sixteen codes. Eight codes are one load. */
+VEC_FN vf decode8(const float *table, const uint8_t *codes)
 {
-    for (int i = 0; i < n; i++) x[i] = map->value[codes[i]];
-    for (int i = n; i % VEC_LANES; i++) x[i] = 0;
+    uint64_t word[2];
+    memcpy(word, codes, sizeof word);
+#if defined(VEC_AVX512)
+    return (vf){{FOUR8(0), FOUR8(4), FOUR8(8), FOUR8(12)}};
+#elif defined(VEC_AVX2)
+    return (vf){{FOUR8(0), FOUR8(4)}, {FOUR8(8), FOUR8(12)}};
+#else
+    return (vf){{FOUR8(0)}, {FOUR8(4)}, {FOUR8(8)}, {FOUR8(12)}};
+#endif
 }
 
-VEC_FN float size8(float x, float inverse) { return fabsf(x * inverse); }
+#undef AT8
+#undef FOUR8
 
-/* The upper 16 bits of a number without sign. */
-VEC_FN uint16_t upper8(float size)
+/* The numbers of k codes, 0 in the lanes above. */
+VEC_FN vf decode_head8(const struct quant8_map *map, const uint8_t *codes, int k)
 {
-    uint32_t bits;
-    memcpy(&bits, &size, sizeof bits);
-    return (uint16_t)(bits >> 16);
+    uint8_t part[VEC_LANES];
+    if (k == VEC_LANES) return decode8(map->value, codes);
+    memset(part, map->zero, sizeof part);
+    memcpy(part, codes, (size_t)k);
+    return decode8(map->value, part);
 }
 
-/* Four at a time: stores of bytes would otherwise keep the compiler from loading ahead. Entries of `cell` beyond the
- * block's end are in range too. */
-VEC_FN void look_up8(const uint8_t *restrict table, const float *restrict middles, uint8_t *restrict below,
-                     float *restrict middle, const uint16_t *restrict cell)
+/* Look-ups for sixteen elements from i on. Two indices are one load; all loads of four elements stand before their
+ * stores, past which the compiler may not move them. */
+VEC_FN void rise8(const struct quant8_map *map, struct coding8 *c, int64_t i)
 {
-    for (int i = 0; i < QUANT8_BLOCK; i += 4) {
-        uint8_t a = table[cell[i]], b = table[cell[i + 1]], c = table[cell[i + 2]], d = table[cell[i + 3]];
-        below[i] = a, below[i + 1] = b, below[i + 2] = c, below[i + 3] = d;
-        middle[i] = middles[a], middle[i + 1] = middles[b];
-        middle[i + 2] = middles[c], middle[i + 3] = middles[d];
+    for (int64_t end = i + VEC_LANES; i < end; i += 4) {
+        uint64_t pair[2];
+        memcpy(pair, c->bits + i, sizeof pair);
+        uint32_t r0 = quant8_rise(map, (uint32_t)pair[0]), r1 = quant8_rise(map, (uint32_t)(pair[0] >> 32));
+        uint32_t r2 = quant8_rise(map, (uint32_t)pair[1]), r3 = quant8_rise(map, (uint32_t)(pair[1] >> 32));
+        c->rise[i] = r0, c->rise[i + 1] = r1, c->rise[i + 2] = r2, c->rise[i + 3] = r3;
     }
 }
 
-/* Codes of one block; returns the scale to be stored. Three loops, of which the compiler makes vectors but for the
- * look-ups; in bytes where bytes will do, and without branches, because signs are random. */
-VEC_FN float encode8(const struct quant8_map *map, uint8_t *restrict codes, const float *restrict x,
-                     float top, int n)
+/* Steps k elements from i on of the block that begins at `first`. Look-ups for the block before are made where the
+ * step waits for its own. */
+VEC_FN void adamw8_at(enum dtype t, const struct row_update *u, const struct maps8 *maps, struct moments8 *to,
+                      struct scales8 *s, struct block8 *before, int64_t first, int64_t i, int k)
 {
-    float middle[QUANT8_BLOCK];
-    uint8_t below[QUANT8_BLOCK];
-    uint16_t cell[QUANT8_BLOCK];
-    bool tiny = !(top >= FLT_MIN);
-    float inverse = tiny ? 0 : 1 / top;
-    uint8_t zero = (uint8_t)map->zero;
-    for (int i = 0; i < n; i++) {
-        uint16_t c = upper8(size8(x[i], inverse));
-        c = c < QUANT8_FIRST_CELL ? QUANT8_FIRST_CELL : c;
-        c = c > QUANT8_LAST_CELL ? QUANT8_LAST_CELL : c;
-        cell[i] = (uint16_t)(c - QUANT8_FIRST_CELL);
-    }
-    for (int i = n; i < QUANT8_BLOCK; i++) cell[i] = 0;
-    look_up8(map->below, map->middle + zero, below, middle, cell);
-    if (zero) {
-        for (int i = 0; i < n; i++) {
-            uint8_t above = size8(x[i], inverse) > middle[i], minus = x[i] < 0;
-            uint8_t k = (uint8_t)(below[i] + above), flip = (uint8_t)-minus;
-            k = (uint8_t)(k - ((k >> 7) & minus)); /* -1 has no code: the lowest is the nearest */
-            codes[i] = (uint8_t)(zero + (uint8_t)((k ^ flip) - flip));
-        }
-    } else {
-        for (int i = 0; i < n; i++) {
-            float size = size8(x[i], inverse);
-            uint8_t above = size > middle[i], some = size > 0;
-            uint8_t k = (uint8_t)(below[i] + above);
-            codes[i] = k > some ? k : some; /* above 0 stays above 0 */
-        }
-    }
-    return tiny ? 0 : top;
-}
-
-VEC_FN void adamw8_at(enum dtype t, const struct row_update *u, struct block8 *b, int64_t first, int64_t i,
-                      int k)
-{
-    vf m = v_mul(v_load_f32(b->m + i), v_all(b->m_scale)), none = v_all(0);
-    vf v = v_mul(v_load_f32(b->v + i), v_all(b->v_scale));
+    vf m = v_mul(decode_head8(maps->m, u->mq_in + first + i, k), s->m), none = v_all(0);
+    vf v = v_mul(decode_head8(maps->v, u->vq_in + first + i, k), s->v);
+    rise8(maps->m, &before->m, i);
     vf p = adamw_step(u, load_param(t, u, first + i, k), load_grad(t, u, first + i, k), &m, &v);
-    v_store_f32(b->m + i, m), v_store_f32(b->v + i, v);
-    b->top_m = v_max(b->top_m, v_max(m, v_sub(none, m)));
-    b->top_v = v_max(b->top_v, v);
+    rise8(maps->v, &before->v, i);
+    v_store_f32(to->m + i, m), v_store_f32(to->v + i, v);
+    s->top_m = v_max(s->top_m, v_max(m, v_sub(none, m)));
+    s->top_v = v_max(s->top_v, v);
     store_param(t, u, first + i, k, p, words_if_needed(u, first + i));
 }
 
-VEC_FN void adamw8_block(enum dtype t, const struct row_update *u, const struct quant8_map *const *maps,
-                         int64_t block, int n)
+/* Codes by the definition, whatever x is. */
+static __attribute__((noinline, cold, unused)) void encode_any8(const struct quant8_map *map, uint8_t *codes,
+                                                                const float *x, float inverse, int n)
 {
-    struct block8 b;
-    int64_t first = block * QUANT8_BLOCK;
-    b.top_m = b.top_v = v_all(0);
-    b.m_scale = u->m_scale_in[block], b.v_scale = u->v_scale_in[block];
-    decode8(maps[0], b.m, u->mq_in + first, n);
-    decode8(maps[1], b.v, u->vq_in + first, n);
-    VEC_EACH(n, adamw8_at(t, u, &b, first, i, k))
-    u->m_scale[block] = encode8(maps[0], u->mq + first, b.m, v_top(b.top_m), n);
-    u->v_scale[block] = encode8(maps[1], u->vq + first, b.v, v_top(b.top_v), n);
+    for (int i = 0; i < n; i++) {
+        float size = fabsf(x[i] * inverse);
+        int k = map->below[quant8_cell(size)];
+        k += size > map->middle[map->zero + k];
+        if (map->zero == 0)
+            codes[i] = (uint8_t)(k == 0 && size > 0 ? 1 : k);
+        else
+            codes[i] = (uint8_t)(x[i] < 0 ? map->zero - (k < map->zero ? k : map->zero) : map->zero + k);
+    }
 }
 
+/* Divides n elements of a block by their scale, which is the result, and leaves the bits for rise8; codes of a block
+ * with anything that is not below 2 then are stored at once. x has zeroes above n. */
+VEC_FN float settle8(const struct quant8_map *map, struct coding8 *to, uint8_t *codes, const float *x,
+                     float top, int n)
+{
+    bool tiny = !(top >= FLT_MIN);
+    float inverse = tiny ? 0 : 1 / top;
+    vec_w4 any = {0};
+    for (int i = 0; i < QUANT8_BLOCK; i += VEC_LANES) {
+        vec_q4 q[4];
+        for (int j = 0; j < 4; j++) {
+            memcpy(&q[j], x + i + 4 * j, sizeof q[j]);
+            q[j] *= inverse;
+            any |= (vec_w4)q[j];
+            memcpy(to->bits + i + 4 * j, &q[j], sizeof q[j]);
+        }
+    }
+    to->done = ((any[0] | any[1] | any[2] | any[3]) & 0x40000000) != 0;
+    if (to->done) encode_any8(map, codes, x, inverse, n);
+    return tiny ? 0 : top;
+}
+
+/* Every second element of two vectors in a row, from the first or the second on. */
+#define ODD8(x, y)   __builtin_shufflevector(x, y, 1, 3, 5, 7, 9, 11, 13, 15)
+#define EVEN16(x, y) __builtin_shufflevector(x, y, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ODD16(x, y)  __builtin_shufflevector(x, y, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+
+/* Eight half words sign << 15 | k, see quant8_rise. */
+VEC_FN vec_h8 risen8(const struct coding8 *c, int i)
+{
+    vec_w4 x, y, rise_x, rise_y;
+    memcpy(&x, c->bits + i, sizeof x), memcpy(&y, c->bits + i + 4, sizeof y);
+    memcpy(&rise_x, c->rise + i, sizeof x), memcpy(&rise_y, c->rise + i + 4, sizeof y);
+    vec_h8 a = (vec_h8)(x + rise_x), b = (vec_h8)(y + rise_y);
+    return ODD8(a, b);
+}
+
+/* No branches: signs are random. */
+VEC_FN vec_b16 codes8(const struct coding8 *c, int i, bool with_sign)
+{
+    vec_b16 a = (vec_b16)risen8(c, i), b = (vec_b16)risen8(c, i + 8), k = EVEN16(a, b);
+    if (!with_sign) return k;
+    vec_b16 flip = (vec_b16)((vec_c16)ODD16(a, b) < 0);
+    k -= (k >> 7) & flip; /* -1 has no code: the lowest is the nearest */
+    return 127 + ((k ^ flip) - flip);
+}
+
+#undef ODD8
+#undef EVEN16
+#undef ODD16
+
+/* Stores the codes of n elements whose look-ups have been made. */
+VEC_FN void finish8(const struct coding8 *c, uint8_t *codes, int n, bool with_sign)
+{
+    int i = 0;
+    if (c->done) return;
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        vec_b16 k = codes8(c, i, with_sign);
+        memcpy(codes + i, &k, sizeof k);
+    }
+    if (i == n) return;
+    vec_b16 k = codes8(c, i, with_sign);
+    memcpy(codes + i, &k, (size_t)(n - i));
+}
+
+/* A block's first n elements, fewer than all, and all look-ups of the block before. */
+VEC_FN void adamw8_short(enum dtype t, const struct row_update *u, const struct maps8 *maps,
+                         struct moments8 *to, struct scales8 *s, struct block8 *before, int64_t first, int n)
+{
+    memset(to, 0, sizeof *to);
+    for (int i = 0; i < QUANT8_BLOCK; i += VEC_LANES) {
+        int k = n - i < VEC_LANES ? n - i : VEC_LANES;
+        if (k > 0)
+            adamw8_at(t, u, maps, to, s, before, first, i, k);
+        else
+            rise8(maps->m, &before->m, i), rise8(maps->v, &before->v, i);
+    }
+}
+
+/* Steps n elements of a block and makes the look-ups of the block before. */
+VEC_FN void adamw8_block(enum dtype t, const struct row_update *u, const struct maps8 *maps, int64_t block,
+                         int n, struct block8 *to, struct block8 *before)
+{
+    struct moments8 x;
+    int64_t first = block * QUANT8_BLOCK;
+    struct scales8 s = {v_all(u->m_scale_in[block]), v_all(u->v_scale_in[block]), v_all(0), v_all(0)};
+    if (n < QUANT8_BLOCK) {
+        adamw8_short(t, u, maps, &x, &s, before, first, n);
+    } else {
+        for (int i = 0; i < QUANT8_BLOCK; i += VEC_LANES)
+            adamw8_at(t, u, maps, &x, &s, before, first, i, VEC_LANES);
+    }
+    u->m_scale[block] = settle8(maps->m, &to->m, u->mq + first, x.m, v_top(s.top_m), n);
+    u->v_scale[block] = settle8(maps->v, &to->v, u->vq + first, x.v, v_top(s.top_v), n);
+}
+
+VEC_FN void adamw8_finish(const struct row_update *u, const struct block8 *b, int64_t block, int n)
+{
+    finish8(&b->m, u->mq + block * QUANT8_BLOCK, n, true);
+    finish8(&b->v, u->vq + block * QUANT8_BLOCK, n, false);
+}
+
+/* Block b is in two[b % 2]. Before the first there is one of nothing, whose codes go nowhere. */
 VEC_FN void adamw8_span(enum dtype t, const struct row_update *u, int64_t n)
 {
-    const struct quant8_map *const maps[2] = {quant8_signed(), quant8_unsigned()};
-    for (int64_t block = 0; block * QUANT8_BLOCK < n; block++) {
-        int64_t left = n - block * QUANT8_BLOCK;
-        adamw8_block(t, u, maps, block, left < QUANT8_BLOCK ? (int)left : QUANT8_BLOCK);
+    const struct maps8 maps = {quant8_signed(), quant8_unsigned()};
+    struct block8 two[2];
+    int64_t block = 0;
+    memset(two, 0, sizeof two);
+    for (; n > 0; block++, n -= QUANT8_BLOCK) {
+        struct block8 *before = &two[(block + 1) % 2];
+        adamw8_block(t, u, &maps, block, n < QUANT8_BLOCK ? (int)n : QUANT8_BLOCK, &two[block % 2], before);
+        if (block > 0) adamw8_finish(u, before, block - 1, QUANT8_BLOCK);
     }
+    if (block-- == 0) return;
+    struct block8 *last = &two[block % 2];
+    for (int64_t i = 0; i < QUANT8_BLOCK; i += VEC_LANES)
+        rise8(maps.m, &last->m, i), rise8(maps.v, &last->v, i);
+    adamw8_finish(u, last, block, (int)(n + QUANT8_BLOCK));
 }
 
 ROW_FN void row_adamw8(enum dtype t, const struct row_update *update, int64_t n)
