@@ -1,128 +1,213 @@
 #!/usr/bin/env python3
-"""Training on one GPU against PyTorch: same shapes, same card, same run, medians of steps.
+"""Training on one GPU against PyTorch: same shapes, same tokens, same card, medians of steps; prints the table.
 
-    python3 bench/gpu/compare.py [--plimsoll build/release/plimsoll] [--cases llama1b,...] [--no-torch] [--out FILE.json]
+    python3 bench/gpu/compare.py --list
+    python3 bench/gpu/compare.py --plimsoll build/release/plimsoll --out bench/gpu/CARD-DATE.json
+    python3 bench/gpu/compare.py --cases table --out FILE.json --append --missing --minutes 9     # again until all is there
+    python3 bench/gpu/compare.py --merge A.json B.json --out BOTH.json                            # runs nothing
+    python3 bench/gpu/compare.py --dry-run                                                        # no GPU, no PyTorch
 
-Each case names what it asks of us; --list shows them. PyTorch runs eager with checkpointing and compiled
-(bench/gpu/torch_step.py). Memory of ours is what the driver says the process takes, context and libraries included;
-PyTorch's is its allocator's peak, which leaves those out.
+Cases are in cases.py, how PyTorch is set up in torch_step.py. The file is written after every run, so what was measured
+is kept when a later run fails; it says when, on what, from which commit and by which command. Memory of ours is what the
+driver says the process takes, context and libraries included; PyTorch's is its allocator's peak, which leaves those out
+(the driver's number is beside it).
 """
 import argparse
 import json
+import math
 import os
-import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-LLAMA_1B = dict(architecture="llama", vocab=128256, hidden=2048, inter=8192, layers=16, heads=32, kv=8, tie=True)
-LLAMA_8B = dict(architecture="llama", vocab=128256, hidden=4096, inter=14336, layers=32, heads=32, kv=8, tie=False)
-GPT2 = dict(architecture="gpt2", vocab=50304, hidden=768, inter=3072, layers=12, heads=12, kv=12, tie=True)
+import cases
+import machine
+import probe
+import report
+from cases import CASES, GIB, GROUPS, WARM_UP
 
-MASTER = "training.grad_dtype=bf16"
-NARROW = "training.grad_dtype=bf16 training.master_weights=none training.state_dtype=bf16"
-GIB = 2**30
-
-# name: model, B, T, accumulation, torch mode, our --set words, our budget in GiB, torch variants
-CASES = {
-    "llama1b": (LLAMA_1B, 4, 2048, 1, "amp", MASTER, None, ("compile", "checkpointing")),
-    "llama1b-21": (LLAMA_1B, 4, 2048, 1, "amp", MASTER, 21.5, ()),
-    "llama1b-bf16": (LLAMA_1B, 4, 2048, 1, "bf16", NARROW, None, ("compile",)),
-    "llama1b-bf16-13": (LLAMA_1B, 4, 2048, 1, "bf16", NARROW, 13.7, ()),
-    "llama1b-16x4": (LLAMA_1B, 16, 2048, 4, "bf16", NARROW, 24, ()),
-    "gpt2": (GPT2, 32, 1024, 1, "amp", MASTER, None, ("compile",)),
-    "gpt2-9": (GPT2, 32, 1024, 1, "amp", MASTER, 9, ()),
-    **{f"llama1b-at-{gib}": (LLAMA_1B, 4, 2048, 1, "amp", MASTER, gib, ()) for gib in (24, 20, 16, 12, 10, 8, 6, 4, 3)},
-    "llama8b": (LLAMA_8B, 8, 2048, 8, "bf16", MASTER, None, ()),
-    "llama8b-80": (LLAMA_8B, 8, 2048, 8, "bf16", MASTER, 80, ()),
-    "llama8b-24": (LLAMA_8B, 8, 2048, 8, "bf16", MASTER, 24, ()),
-}
+HERE = os.path.dirname(os.path.abspath(__file__))
+LEAST = 30  # seconds that must be left to begin another run
 
 
-def our_run(a, case, folder, steps, extra=()):
-    model, batch, time_, accumulation, _, words, budget, _ = CASES[case]
-    kv = f"num_key_value_heads: {model['kv']}, rope_theta: 500000.0," if model["architecture"] == "llama" else ""
-    with open(f"{folder}/{case}.yaml", "w") as f:
-        f.write(f"""model: {{architecture: {model['architecture']}, vocab_size: {model['vocab']}, hidden_size: {model['hidden']},
-  intermediate_size: {model['inter']}, num_layers: {model['layers']}, num_attention_heads: {model['heads']}, {kv}
-  tie_word_embeddings: {str(model['tie']).lower()}}}
-data: {{train: [{folder}/corpus.txt], max_length: {time_}}}
-training: {{batch_size: {batch}, gradient_accumulation_steps: {accumulation}, steps: {steps}, learning_rate: 1e-4,
-  mixed_precision: bf16, max_grad_norm: 1.0, device: cuda}}
-output: {{dir: {folder}/run}}
-""")
-    command = [a.plimsoll, "train", f"{folder}/{case}.yaml", "--json", "--no-checkpoint", "-q"]
-    for word in words.split() + list(extra):
-        command += ["--set", word]
-    if budget:
-        command += ["--budget", str(int(budget * GIB))]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=a.limit)
-    if result.returncode:
-        return dict(error=result.stderr.strip()[-300:])
-    events = [json.loads(line) for line in result.stdout.splitlines()]
-    stepped = [e for e in events if e["event"] == "step"]
-    speeds = sorted(e["tokens_per_s"] for e in stepped[2:])
-    return dict(tokens_per_s=speeds[len(speeds) // 2], peak_gib=max(e["memory"]["used"] for e in stepped) / GIB,
-                planned_gib=events[0]["planned_total"] / GIB if "planned_total" in events[0] else None,
-                knobs=events[0].get("knobs"), loss=[round(e["loss"], 4) for e in stepped[:3]])
+class Failed(Exception):
+    """A run that gave no result; the text says why."""
 
 
-def torch_run(a, case, variant, steps):
-    model, batch, time_, accumulation, mode, _, _, _ = CASES[case]
-    config = dict(model=model, B=batch, T=time_, accumulation=accumulation, mode=mode, steps=steps, **{variant: True})
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_step.py")
-    result = subprocess.run([a.python, script, json.dumps(config)], capture_output=True, text=True, timeout=a.limit)
-    lines = result.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if lines else dict(error=result.stderr.strip()[-300:])
+def launch(command, limit, folder):
+    """Runs a program to its end: (standard output, peak RSS in bytes, seconds)."""
+    out, err, start = f"{folder}/stdout", f"{folder}/stderr", time.monotonic()
+    with open(out, "w") as o, open(err, "w") as e:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=o, stderr=e)
+    peak, late = 0, False
+    while process.poll() is None:
+        peak = max(peak, resident(process.pid))
+        late = time.monotonic() - start > limit
+        if late: process.kill()
+        time.sleep(0.05)
+    with open(out) as o, open(err) as e: text, words = o.read(), e.read()
+    if late: raise Failed(f"no result after {limit:.0f} s")
+    if process.returncode: raise Failed(f"exit code {process.returncode}: {words.strip()[-300:]}")
+    return text, peak, time.monotonic() - start
 
 
-def show(label, r, rival=None):
-    if "error" in r:
-        return f"{label:34} {r['error']}"
-    text = f"{label:34} {r['tokens_per_s']:10.0f} tok/s {r['peak_gib']:7.2f} GiB"
-    if rival and "error" not in rival:
-        text += f"   {r['tokens_per_s'] / rival['tokens_per_s']:.2f} x speed, {r['peak_gib'] / rival['peak_gib']:.2f} x memory"
-    if r.get("knobs"):
-        text += "   " + " ".join(f"{k}={v}" for k, v in r["knobs"].items())
-    return text
+def resident(pid):
+    """The most a process has had in memory until now, in bytes; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            return next((int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM:")), 0)
+    except OSError:
+        return 0
+
+
+def our_command(a, name, path, what):
+    """`plimsoll train` or `plan` of a case."""
+    case, command = CASES[name], [a.plimsoll, what, path, "--json", "-q"]
+    for word in case.words() + a.set: command += ["--set", word]
+    return command + (["--budget", str(int(case.budget_gib * GIB))] if case.budget_gib else [])
+
+
+def our_run(a, name, folder, limit):
+    case, path = CASES[name], cases.write_job(folder, name, a.steps)
+    planned = None
+    if case.host_gib:  # all of the host's bytes: tier, program and loader
+        planned = json.loads(launch(our_command(a, name, path, "plan"), limit, folder)[0])
+    text, rss, seconds = launch(our_command(a, name, path, "train") + ["--no-checkpoint"], limit, folder)
+    events = [json.loads(line) for line in text.splitlines()]
+    plan = next(e for e in events if e["event"] == "plan")
+    steps = [e for e in events if e["event"] == "step"]
+    speeds = [e["tokens_per_s"] for e in steps[WARM_UP:]]
+    short = [e["tokens"] for e in steps if e["tokens"] != case.tokens()]
+    if len(speeds) != a.steps or short: raise Failed(f"{len(speeds)} steps measured, {len(short)} with too few tokens")
+    return dict(tokens_per_s=statistics.median(speeds), tokens_per_s_min=min(speeds), tokens_per_s_max=max(speeds),
+                steps=len(speeds), warm_up=WARM_UP, gradients=case.gradients, budget_bytes=plan["budget_bytes"],
+                planned_bytes=plan["planned_total"], driver_bytes=max(e["memory"]["used"] for e in steps),
+                host_tier_bytes=plan["host_bytes"], rss_bytes=max([rss] + [e["rss_peak"] for e in events if e["event"] == "end"]),
+                **(dict(host_budget_bytes=planned["host_budget_bytes"], host_bytes=planned["peak_bytes"]["host"])
+                   if planned else {}),
+                loss_first=round(steps[0]["loss"], 4), loss_last=round(steps[-1]["loss"], 4), knobs=plan["knobs"],
+                settings=case.words() + a.set, seconds=round(seconds, 1))
+
+
+def torch_run(a, name, variant, folder, limit):
+    config = cases.torch_config(folder, name, variant, a.steps)
+    text, rss, seconds = launch([a.python, f"{HERE}/torch_step.py", json.dumps(config)], limit, folder)
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    result = json.loads(lines[-1]) if lines else {}
+    if "error" in result or not result: raise Failed(result.get("error", "no result"))
+    return dict(result, rss_bytes=rss, seconds=round(seconds, 1))
+
+
+def parts(a, names):
+    """Every run asked for, in order: (case, None: ours, or PyTorch's variant)."""
+    wanted = cases.VARIANTS if a.torch is None else a.torch.split(",")
+    for name in names:
+        yield from ((name, v) for v in CASES[name].torch if v in wanted and not a.no_torch)
+        yield name, None
+
+
+def place(results, name, variant, value=None):
+    """The result of a run, put there first when one is given; None: there is none."""
+    entry = results["cases"].setdefault(name, dict(plimsoll=None, torch={}))
+    if value is not None and variant: entry["torch"][variant] = value
+    if value is not None and not variant: entry["plimsoll"] = value
+    return entry["torch"].get(variant) if variant else entry["plimsoll"]
+
+
+def run_all(a, results, folder):
+    """Runs what was asked for; the names of what no time was left for."""
+    start, left = time.monotonic(), []
+    for name, variant in parts(a, cases.chosen(a.cases)):
+        have = place(results, name, variant)
+        if a.missing and have and "error" not in have: continue
+        room = a.minutes * 60 - (time.monotonic() - start) if a.minutes else math.inf
+        if room < LEAST:
+            left.append(f"{name} {variant or 'plimsoll'}")
+            continue
+        limit = min(a.limit, room)
+        try:
+            value = torch_run(a, name, variant, folder, limit) if variant else our_run(a, name, folder, limit)
+        except Exception as e:  # whatever it was: it is this run's result, and the next one begins
+            value = dict(error=str(e) if isinstance(e, Failed) else f"{type(e).__name__}: {e}")
+        place(results, name, variant, dict(value, run=len(results["runs"]) - 1))
+        print(report.line(results, name, variant), flush=True)
+        report.write(results, a.out)
+    return left
+
+
+def dry_run(a, folder):
+    """Prints every run and plans ours for a card that is not here; how many do not fit."""
+    misfits = 0
+    for name, variant in parts(a, cases.chosen(a.cases)):
+        if variant:
+            print(f"{name}: torch_step.py {json.dumps(cases.torch_config(folder, name, variant, a.steps))}")
+            continue
+        case, path = CASES[name], cases.write_job(folder, name, a.steps)
+        print(f"{name}: {' '.join(our_command(a, name, path, 'train'))} --no-checkpoint")
+        try:
+            text = launch(our_command(a, name, path, "plan") + ["--device", a.device], a.limit, folder)[0]
+            plan = json.loads(text)
+            total, host = plan["peak_bytes"]["total"], plan["peak_bytes"]["host"]
+            fits = plan["fits"] and total <= (case.budget_gib or 1e9) * GIB and host <= (case.host_gib or 1e9) * GIB
+            print(f"{name}: {'fits' if fits else 'DOES NOT FIT'}: {total / GIB:.2f} GiB planned of "
+                  f"{plan['budget_bytes'] / GIB:.2f}, {host / GIB:.2f} GiB on the host, "
+                  f"{plan['predicted']['tokens_per_s']:.0f} tok/s predicted on {a.device}; {report.knobs(plan['knobs'])}")
+        except (Failed, ValueError, KeyError, OSError) as e:
+            fits = False
+            print(f"{name}: NO PLAN: {e}")
+        misfits += not fits
+    print(f"{misfits} cases do not fit")
+    return misfits
+
+
+def options():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--plimsoll", default="build/release/plimsoll")
+    p.add_argument("--python", default=sys.executable, help="an interpreter that has torch and transformers")
+    p.add_argument("--cases", default="all", help="names and groups with commas between (default: all)")
+    p.add_argument("--set", action="append", default=[], help="more KEY=VALUE for our runs")
+    p.add_argument("--steps", type=int, default=cases.STEPS, help=f"steps measured, of us and of PyTorch (default: {cases.STEPS})")
+    p.add_argument("--limit", type=int, default=300, help="seconds for one run")
+    p.add_argument("--minutes", type=float, help="begin no run that would not end within so many minutes")
+    p.add_argument("--torch", help=f"PyTorch's variants: {', '.join(cases.VARIANTS)} (default: each case's own)")
+    p.add_argument("--no-torch", action="store_true")
+    p.add_argument("--out", help="write everything measured here, as JSON")
+    p.add_argument("--append", action="store_true", help="keep what --out already has; what is run again replaces its old self")
+    p.add_argument("--missing", action="store_true", help="with --append: run only what is not there or failed")
+    p.add_argument("--merge", nargs="+", metavar="FILE", help="run nothing: put files together and print their table")
+    p.add_argument("--commit", help="what was measured, where git cannot tell")
+    p.add_argument("--cudnn-probe", action="store_true", help="instead: cuDNN's attention alone, checked and timed")
+    p.add_argument("--dry-run", action="store_true", help="print what would be run; plan our runs for --device")
+    p.add_argument("--device", default="h200", help="the card that --dry-run plans for")
+    p.add_argument("--list", action="store_true")
+    return p.parse_args()
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--plimsoll", default="build/release/plimsoll")
-    p.add_argument("--python", default=sys.executable)
-    p.add_argument("--cases", default="llama1b,llama1b-21,llama1b-bf16,llama1b-bf16-13,gpt2,gpt2-9")
-    p.add_argument("--set", action="append", default=[], help="more KEY=VALUE for our runs")
-    p.add_argument("--steps", type=int, default=10)
-    p.add_argument("--limit", type=int, default=300, help="seconds for one run")
-    p.add_argument("--no-torch", action="store_true")
-    p.add_argument("--list", action="store_true")
-    p.add_argument("--out", help="write everything measured here, as JSON")
-    a = p.parse_args()
+    a = options()
+    try:
+        names = cases.chosen(a.cases)
+    except ValueError as e:
+        sys.exit(f"compare.py: {e}")
     if a.list:
-        print("\n".join(CASES))
-        return
-    rows, results = [], {}
+        for group, held in GROUPS.items(): print(f"{group}:", *(n for n in held if n in names))
+        return 0
     with tempfile.TemporaryDirectory() as folder:
-        with open(f"{folder}/corpus.txt", "wb") as f:
-            f.write(random.Random(1).randbytes(16 << 20))
-        for case in a.cases.split(","):
-            theirs = {}
-            if not a.no_torch:
-                for variant in CASES[case][7]:
-                    theirs[variant] = torch_run(a, case, variant, a.steps)
-                    rows.append(show(f"{case} torch {variant}", theirs[variant]))
-                    print(rows[-1], flush=True)
-            start = time.time()
-            ours = our_run(a, case, folder, a.steps + 3, a.set)
-            rows.append(show(f"{case} plimsoll", ours, theirs.get("compile")) + f"   ({time.time() - start:.0f} s)")
-            print(rows[-1], flush=True)
-            results[case] = dict(plimsoll=ours, torch=theirs)
-    if a.out:
-        with open(a.out, "w") as f:
-            json.dump(results, f, indent=1)
-    print("\n" + "\n".join(rows))
+        if a.dry_run: return 1 if dry_run(a, folder) else 0
+        if a.cudnn_probe: return probe.run(folder)
+        if a.merge:
+            results, left = report.merge(a.merge), []
+        else:
+            results = report.merge([a.out] if a.append and a.out and os.path.exists(a.out) else [])
+            results["runs"].append(machine.header(a.plimsoll, a.commit))
+            left = run_all(a, results, folder)
+    report.write(results, a.out)
+    print("\n" + report.table(results))
+    if left: print("no time was left for: " + ", ".join(left))
+    return 1 if left or report.failures(results) else 0
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())

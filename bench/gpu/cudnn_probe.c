@@ -2,11 +2,9 @@
  *
  *     cudnn_probe            every shape of SHAPES in bf16 and f16 on device 0
  *     cudnn_probe --quick    the first shape only
- *     cudnn_probe --dry      builds the plans for an H200 that need not be here (cuDNN 9.8 or later)
  *
- * Needs neither CUDA nor cuDNN to build; the driver and cuDNN are opened at run time:
- *     gcc -O3 -std=gnu11 -Isrc bench/gpu/cudnn_probe.c src/device/cuda/cudnn_*.c src/base/status.c \
- *         src/tensor/dtype.c -ldl -lm -lpthread -o cudnn_probe
+ * Built and run by `bench/gpu/compare.py --cudnn-probe`. Needs neither CUDA nor cuDNN to build; the driver and cuDNN are
+ * opened at run time.
  *
  * One (sample, kv head) of every shape is computed on the host in f32 and compared: o, lse, dq, dk, dv, as the norm of
  * the difference over the norm of the reference. "bits" says whether two backward runs gave the same bytes. Times are
@@ -62,18 +60,6 @@ static const int64_t SHAPES[][6] = {
     {4, 2048, 32, 32, 64, 0},  {4, 2048, 32, 8, 64, 0},  {2, 2048, 32, 8, 128, 0}, {32, 1024, 12, 12, 64, 0},
     {2, 2048, 16, 4, 64, 256}, {2, 1000, 12, 12, 64, 0}, {3, 72, 8, 2, 64, 0},     {1, 256, 4, 4, 80, 0},
 };
-
-/* An H200 as cuDNN serialises it. */
-static const char H200[] =
-    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
-    "\"multiProcessorCount\":132,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
-    "\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":"
-    "65536,"
-    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,"
-    "\"isTccDriver\":0,"
-    "\"supportCoopLaunch\":1,\"totalGlobalMem\":150754820096,\"smClockRateKHz\":1980000,"
-    "\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560,\"cudaDeviceId\":0,\"deviceVer\":900,"
-    "\"driverVer\":13000,\"deviceName\":\"NVIDIA H200\"}";
 
 /* The driver, as far as we need it. */
 typedef unsigned long long device_pointer;
@@ -424,9 +410,8 @@ static bool capture(struct job *j)
 
 static void describe(const struct attention_shape *s)
 {
-    printf("B%-2d T%-4d H%-2d K%-2d D%-3d w%-3d %-4s %-4s", (int)s->batch, (int)s->time, (int)s->heads,
-           (int)s->kv_heads, (int)s->head_size, (int)s->window, dtype_name(s->type),
-           s->deterministic ? "det" : "");
+    printf("B%-2d T%-4d H%-2d K%-2d D%-3d w%-3d %-4s", (int)s->batch, (int)s->time, (int)s->heads,
+           (int)s->kv_heads, (int)s->head_size, (int)s->window, dtype_name(s->type));
 }
 
 /* Both plans; prints what they are. Returns the larger workspace, or 0. */
@@ -487,36 +472,25 @@ out:
 int main(int argc, char **argv)
 {
     struct plim_error err = {0};
-    bool dry = argc > 1 && strcmp(argv[1], "--dry") == 0, quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     int wrong = 0, shapes = quick ? 1 : (int)(sizeof SHAPES / sizeof *SHAPES);
     size_t before = 0, after = 0, total;
-    if (!dry) {
-        driver_open();
-        must(cu.memory(&before, &total), "memory");
-    }
-    if ((dry ? cudnn_attention_open_dry(H200, &attention, &err)
-             : cudnn_attention_open(stream, &attention, &err)) != PLIM_OK) {
+    driver_open();
+    must(cu.memory(&before, &total), "memory");
+    if (cudnn_attention_open(stream, &attention, &err) != PLIM_OK) {
         printf("%s\n", err.text);
         return 77;
     }
-    if (!dry) must(cu.memory(&after, &total), "memory");
+    must(cu.memory(&after, &total), "memory");
     printf("cuDNN %zu; its handle took %zu bytes of device memory\n", cudnn_attention_version(attention),
            before - after);
     for (int i = 0; i < shapes; i++)
-        for (int variant = 0; variant < 4; variant++) {
+        for (int half = 0; half < 2; half++) {
             const int64_t *p = SHAPES[i];
-            struct attention_shape s = {p[0],
-                                        p[1],
-                                        p[2],
-                                        p[3],
-                                        p[4],
-                                        p[5],
-                                        variant & 1 ? DT_F16 : DT_BF16,
-                                        1.0f / sqrtf((float)p[4]),
-                                        variant >= 2};
-            if (variant == 3) continue; /* deterministic in bf16 only */
+            struct attention_shape s = {
+                p[0], p[1], p[2], p[3], p[4], p[5], half ? DT_F16 : DT_BF16, 1.0f / sqrtf((float)p[4])};
             describe(&s);
-            wrong += dry ? prepare(&s) == 0 : !probe(&s);
+            wrong += !probe(&s);
             fflush(stdout);
         }
     cudnn_attention_close(attention);

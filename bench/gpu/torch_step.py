@@ -1,74 +1,144 @@
-"""One training case in PyTorch on a GPU: prints one JSON line with tokens/s and peak memory.
+"""One training case in PyTorch on a GPU: prints one JSON line with tokens/s, memory, losses and versions.
 
-usage: torch_step.py CASE_JSON   (model, B, T, accumulation, mode: amp|bf16, checkpointing, compile, clip, budget_gib, steps)
+usage: torch_step.py CASE_JSON   (model, B, T, accumulation, mode, tokens, warm_up, steps, and what is on: see below)
 
-As people run it: transformers' model classes, sdpa attention, fused AdamW, expandable segments, gradient clipping.
-amp: fp32 weights and states, bf16 autocast. bf16: everything bf16.
+mode      amp: fp32 weights, states and gradients, bf16 autocast. bf16: everything bf16
+compile   torch.compile of the loss (else eager)
+checkpointing   every layer is recomputed in backward
+cudnn     attention by cuDNN instead of what PyTorch prefers
+stock     torch.compile of transformers' model as it comes, with its masks (attention()) and graph breaks
+
+Set up to be fast: transformers' model classes, scaled_dot_product_attention without a mask, fused AdamW, expandable
+segments, gradients set to None; compiling and the first steps are not measured, and nothing waits for the GPU between
+measured steps. Ids are on the GPU before the first step.
 """
 import json
 import os
+import statistics
 import sys
-import time
 
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+import torch._dynamo.utils
+import transformers
+from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-c = json.loads(sys.argv[1])
-m = c["model"]
-torch.backends.cuda.matmul.allow_tf32 = True
-torch.manual_seed(0)
-if c.get("budget_gib"):
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, c["budget_gib"] * 2**30 / total))
-if m["architecture"] == "gpt2":
-    config = GPT2Config(n_layer=m["layers"], n_head=m["heads"], n_embd=m["hidden"], vocab_size=m["vocab"],
-                        n_positions=c["T"], attn_implementation="sdpa", use_cache=False, resid_pdrop=0, embd_pdrop=0,
-                        attn_pdrop=0)
-    kind = GPT2LMHeadModel
-else:
-    config = LlamaConfig(vocab_size=m["vocab"], hidden_size=m["hidden"], intermediate_size=m["inter"],
-                         num_hidden_layers=m["layers"], num_attention_heads=m["heads"], num_key_value_heads=m["kv"],
-                         max_position_embeddings=8192, rope_theta=500000.0, tie_word_embeddings=m["tie"],
-                         attn_implementation="sdpa", use_cache=False)
-    kind = LlamaForCausalLM
-amp = c["mode"] == "amp"
-try:
+
+def attention(c):
+    """The name of the attention to use. Under torch.compile transformers' "sdpa" cannot see that rows are plain and
+    builds a [B,1,T,T] mask, with which flash kernels do not run; in eager mode it looks for packed rows, which waits for
+    the GPU in every step. Under a name of its own the same function gets no mask and says is_causal instead."""
+    if c.get("cudnn"):
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(True)
+    if c.get("stock"): return "sdpa"
+    AttentionInterface.register("causal_sdpa", sdpa_attention_forward)
+    return "causal_sdpa"
+
+
+def make_model(c, m):
+    common = dict(vocab_size=m["vocab"], attn_implementation=attention(c), use_cache=False, tie_word_embeddings=m["tie"])
+    if m["architecture"] == "gpt2":
+        config = GPT2Config(n_layer=m["layers"], n_head=m["heads"], n_embd=m["hidden"], n_positions=c["T"], resid_pdrop=0,
+                            embd_pdrop=0, attn_pdrop=0, **common)
+    else:
+        config = LlamaConfig(hidden_size=m["hidden"], intermediate_size=m["inter"], num_hidden_layers=m["layers"],
+                             num_attention_heads=m["heads"], num_key_value_heads=m["kv"], max_position_embeddings=8192,
+                             rope_theta=500000.0, **common)
     with torch.device("cuda"):
-        torch.set_default_dtype(torch.float32 if amp else torch.bfloat16)
-        model = kind(config)
+        torch.set_default_dtype(torch.float32 if c["mode"] == "amp" else torch.bfloat16)
+        model = (GPT2LMHeadModel if m["architecture"] == "gpt2" else LlamaForCausalLM)(config)
         torch.set_default_dtype(torch.float32)
-    if c.get("checkpointing"):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    forward = torch.compile(model) if c.get("compile") else model
-    ids = torch.randint(0, m["vocab"], (c["B"], c["T"]), device="cuda")
-    accumulation = c.get("accumulation", 1)
+    # GPT-2's class does not name its loss; transformers warns and takes this one, but the warning cuts a compiled graph.
+    if not c.get("stock"): model.loss_type = "ForCausalLM"
+    if c.get("checkpointing"): model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.train()
+
+
+def read_ids(c, m):
+    """All rows of the run on the GPU: [micro-batches, B, T]."""
+    count = (c["warm_up"] + c["steps"] + 1) * c["accumulation"]
+    with open(c["tokens"], "rb") as f: data = bytearray(f.read())
+    width = int.from_bytes(data[16:20], "little")
+    have = int.from_bytes(data[32:40], "little")
+    ids = torch.frombuffer(data, dtype=torch.uint16 if width == 2 else torch.int32, offset=256, count=have).long()
+    want = count * c["B"] * c["T"]
+    return ids.repeat(-(-want // have))[:want].view(count, c["B"], c["T"]).cuda()
+
+
+def make_step(c, model, ids):
+    """A function that does one optimizer step on the next rows and returns the loss, still on the GPU."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0, fused=True)
+    called = torch.compile(model) if c.get("compile") and c.get("stock") else model
+
+    def loss_of(rows):
+        with torch.autocast("cuda", torch.bfloat16, enabled=c["mode"] == "amp"):
+            return called(input_ids=rows, labels=rows).loss
+
+    # Compiled as a whole, the logits are nobody's result and their memory can be used again in backward.
+    run = torch.compile(loss_of) if c.get("compile") and not c.get("stock") else loss_of
+    rows, share = iter(ids), 1 / c["accumulation"]
 
     def step():
-        for _ in range(accumulation):
-            with torch.autocast("cuda", torch.bfloat16, enabled=amp):
-                loss = forward(input_ids=ids, labels=ids).loss
-            (loss / accumulation).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), c.get("clip", 1.0))
+        total = 0
+        for _ in range(c["accumulation"]):
+            loss = run(next(rows)) * share
+            loss.backward()
+            total = total + loss.detach()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        return total
 
-    for _ in range(4):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(c.get("steps", 10)):
-        start = time.perf_counter()
+    return step
+
+
+def attention_kernels(step):
+    """Names of the kernels of one step that do attention, the longest running first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         step()
         torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    seconds = sorted(times)[len(times) // 2]
-    print(json.dumps(dict(tokens_per_s=c["B"] * c["T"] * accumulation / seconds, ms=seconds * 1e3,
-                          peak_gib=torch.cuda.max_memory_allocated() / 2**30,
-                          reserved_gib=torch.cuda.max_memory_reserved() / 2**30, torch=torch.__version__)))
-except torch.cuda.OutOfMemoryError:
-    print(json.dumps(dict(error="out of memory")))
+    words = ("flash", "fmha", "attention", "sdpa", "cudnn_generated")
+    rows = [e for e in seen.key_averages() if any(w in e.key.lower() for w in words)]
+    return [e.key[:90] for e in sorted(rows, key=lambda e: -e.device_time_total)][:4]
+
+
+def measure(c):
+    m = c["model"]
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.manual_seed(0)
+    model = make_model(c, m)
+    step = make_step(c, model, read_ids(c, m))
+    losses = [step() for _ in range(c["warm_up"])]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(c["steps"] + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        losses.append(step())
+        mark.record()
+    torch.cuda.synchronize()
+    speeds = [1e3 * c["B"] * c["T"] * c["accumulation"] / a.elapsed_time(b) for a, b in zip(marks, marks[1:])]
+    free, total = torch.cuda.mem_get_info()
+    out = dict(tokens_per_s=statistics.median(speeds), tokens_per_s_min=min(speeds), tokens_per_s_max=max(speeds),
+               steps=c["steps"], warm_up=c["warm_up"], gradients="fp32" if c["mode"] == "amp" else "bf16",
+               allocated_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved(),
+               driver_bytes=total - free, loss_first=round(losses[0].item(), 4), loss_last=round(losses[-1].item(), 4),
+               torch=torch.__version__, torch_cuda=torch.version.cuda, torch_cudnn=torch.backends.cudnn.version(),
+               transformers=transformers.__version__,
+               graph_breaks=sum(torch._dynamo.utils.counters["graph_break"].values()))
+    try:
+        out["attention_kernels"] = attention_kernels(step)
+    except Exception as e:  # what is measured is measured; only the kernels' names are missing
+        out["attention_kernels"] = [f"not told: {type(e).__name__}"]
+    return out
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(measure(json.loads(sys.argv[1]))))
+    except torch.cuda.OutOfMemoryError:
+        print(json.dumps(dict(error="out of memory")))

@@ -1,0 +1,136 @@
+"""What bench/gpu/compare.py measures: models, cases, groups of cases, and the job file of each.
+
+A case's name says it: model, then what is kept besides bf16 compute (nothing: fp32 master and moments with bf16
+gradients; f32grad: fp32 gradients too, as PyTorch has under autocast; bf16: weights, moments and gradients all bf16), then
+the budget in GiB where there is one.
+"""
+import os
+from dataclasses import dataclass
+
+import token_file
+
+GIB = 2**30
+WARM_UP = 3  # steps before measuring, of us and of PyTorch
+STEPS = 8  # steps measured unless --steps says otherwise, of us and of PyTorch
+
+MODELS = {
+    "llama1b": dict(architecture="llama", vocab=128256, hidden=2048, inter=8192, layers=16, heads=32, kv=8, tie=True),
+    "llama8b": dict(architecture="llama", vocab=128256, hidden=4096, inter=14336, layers=32, heads=32, kv=8, tie=False),
+    "gpt2": dict(architecture="gpt2", vocab=50304, hidden=768, inter=3072, layers=12, heads=12, kv=12, tie=True),
+}
+
+# What is on for each way of running PyTorch; torch_step.py says what each means.
+VARIANTS = {
+    "compile": dict(compile=True),
+    "compile-cudnn": dict(compile=True, cudnn=True),
+    "compile-stock": dict(compile=True, stock=True),
+    "compile-checkpointing": dict(compile=True, checkpointing=True),
+    "checkpointing": dict(checkpointing=True),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    batch: int
+    time: int
+    accumulation: int = 1
+    state: str = "fp32"  # master and moments
+    gradients: str = "bf16"  # of ours; PyTorch's are fp32 with an fp32 state and bf16 with a bf16 state
+    budget_gib: float = None
+    host_gib: float = None
+    torch: tuple = ()  # variants measured beside it
+    rival: str = None  # the case whose PyTorch it is compared with
+
+    def tokens(self):
+        return self.batch * self.accumulation * self.time
+
+    def words(self):
+        """KEY=VALUE of our run that the mathematics of the case asks for."""
+        narrow = ["training.master_weights=none", "training.state_dtype=bf16"] if self.state == "bf16" else []
+        return [f"training.grad_dtype={self.gradients}"] + narrow
+
+
+LLAMA_1B, GPT2 = Case("llama1b", 4, 2048), Case("gpt2", 32, 1024)
+LLAMA_8B = Case("llama8b", 8, 2048, 8, host_gib=100)
+
+
+def but(case, **changes):
+    return Case(**{**case.__dict__, **changes})
+
+
+def rivals(case, name, budget, torch, state="fp32"):
+    """A case beside PyTorch, and without it under a budget; with an fp32 state also with fp32 gradients."""
+    out = {name: but(case, state=state, torch=torch, rival=name),
+           f"{name}-{int(budget)}": but(case, state=state, budget_gib=budget, rival=name)}
+    if state == "fp32":
+        out |= {f"{name}-f32grad": but(case, gradients="fp32", rival=name),
+                f"{name}-f32grad-{int(budget)}": but(case, gradients="fp32", budget_gib=budget, rival=name)}
+    return out
+
+
+GROUPS = {
+    "table": {
+        **rivals(LLAMA_1B, "llama1b", 21.5, tuple(VARIANTS)),
+        **rivals(LLAMA_1B, "llama1b-bf16", 13.7, ("compile", "compile-cudnn"), state="bf16"),
+        "llama1b-16x4": but(LLAMA_1B, batch=16, accumulation=4, state="bf16", budget_gib=24),
+    },
+    "gpt2": rivals(GPT2, "gpt2-124m", 9, ("compile", "compile-cudnn", "compile-stock")),
+    "budgets": {
+        **{f"llama1b-at-{gib}": but(LLAMA_1B, budget_gib=gib) for gib in (24, 20, 16, 12, 10, 8, 6, 4, 3)},
+        **{f"llama1b-f32grad-at-{gib}": but(LLAMA_1B, gradients="fp32", budget_gib=gib) for gib in (24, 20)},
+    },
+    "8b": {
+        "llama8b": LLAMA_8B,
+        "llama8b-80": but(LLAMA_8B, budget_gib=80),
+        "llama8b-24": but(LLAMA_8B, budget_gib=24),
+    },
+}
+CASES = {name: case for group in GROUPS.values() for name, case in group.items()}
+
+
+def chosen(text):
+    """Names of "a,b,group"; ValueError for a name that is neither a case nor a group."""
+    out = []
+    for word in text.split(","):
+        names = CASES if word == "all" else GROUPS.get(word, [word])
+        for name in names:
+            if name not in CASES: raise ValueError(f"'{name}' is no case and no group (--list shows them)")
+            if name not in out: out.append(name)
+    return out
+
+
+def tokens_path(folder, case, steps):
+    """The token file of a case's vocabulary, made when it is first asked for, long enough for every case."""
+    vocab = MODELS[case.model]["vocab"]
+    path = os.path.join(folder, f"{vocab}.tok")
+    if not os.path.exists(path):
+        longest = max(c.tokens() for c in CASES.values() if MODELS[c.model]["vocab"] == vocab)
+        token_file.write_random(path, vocab, longest * (WARM_UP + steps) + 1)
+    return path
+
+
+def write_job(folder, name, steps):
+    """The job file of our run; its path."""
+    case, path = CASES[name], os.path.join(folder, f"{name}.yaml")
+    m = MODELS[case.model]
+    kv = f"num_key_value_heads: {m['kv']}, rope_theta: 500000.0," if m["architecture"] == "llama" else ""
+    host = f"host_budget: {int(case.host_gib * GIB)}\n" if case.host_gib else ""
+    with open(path, "w") as f:
+        f.write(f"""model: {{architecture: {m['architecture']}, vocab_size: {m['vocab']}, hidden_size: {m['hidden']},
+  intermediate_size: {m['inter']}, num_layers: {m['layers']}, num_attention_heads: {m['heads']}, {kv}
+  tie_word_embeddings: {str(m['tie']).lower()}}}
+data: {{train: [{tokens_path(folder, case, steps)}], max_length: {case.time}}}
+training: {{batch_size: {case.batch}, gradient_accumulation_steps: {case.accumulation}, steps: {WARM_UP + steps},
+  learning_rate: 1e-4, mixed_precision: bf16, max_grad_norm: 1.0, device: cuda}}
+output: {{dir: {folder}/run}}
+{host}""")
+    return path
+
+
+def torch_config(folder, name, variant, steps):
+    """What torch_step.py is told."""
+    case = CASES[name]
+    return dict(model=MODELS[case.model], B=case.batch, T=case.time, accumulation=case.accumulation,
+                mode="amp" if case.state == "fp32" else "bf16", tokens=tokens_path(folder, case, steps), warm_up=WARM_UP,
+                steps=steps, **VARIANTS[variant])
