@@ -90,16 +90,25 @@ static void put_rectangles(const struct plan *p, struct strbuf *out)
 static void put_summary(const struct plan_report *r, struct strbuf *out)
 {
     const struct plan *p = r->plan;
-    char total[BYTES_TEXT], budget[BYTES_TEXT], arena[BYTES_TEXT], recompute[64], text[BYTES_TEXT];
-    strbuf_addf(
-        out,
-        "<h1>%s of %s: %s</h1><p class=sub>arena %s, %.4f x its lower bound; micro-batch %lld x %lld, "
-        "recompute %s, loss in %d; the dashed line is the op where live bytes peak</p><p class=legend>",
-        bytes_format(total, (uint64_t)p->total), bytes_format(budget, (uint64_t)p->budget),
-        p->fits ? "fits" : "does not fit", bytes_format(arena, (uint64_t)p->layout.arena_bytes),
-        p->layout.lower_bound ? (double)p->layout.arena_bytes / (double)p->layout.lower_bound : 1.0,
-        (long long)p->knobs.micro_batch, (long long)p->knobs.accumulation,
-        knobs_recompute_text(&p->knobs, recompute, sizeof recompute), p->knobs.loss_chunks);
+    char arena[BYTES_TEXT], recompute[64], text[BYTES_TEXT], step[DURATION_TEXT];
+    const char *why = r->request->facts->no_kernels;
+    strbuf_addf(out, "<h1>");
+    report_verdict(r, out);
+    strbuf_addf(out,
+                "</h1>%s%s%s<p class=sub>arena %s, %.4f x its lower bound; micro-batch %lld x %lld, "
+                "recompute %s, loss in "
+                "%d, ",
+                *why ? "<p><b>this program cannot run there yet</b>: " : "", why,
+                *why ? "; the plan is what it would take</p>" : "",
+                bytes_format(arena, (uint64_t)p->layout.arena_bytes),
+                p->layout.lower_bound ? (double)p->layout.arena_bytes / (double)p->layout.lower_bound : 1.0,
+                (long long)p->knobs.micro_batch, (long long)p->knobs.accumulation,
+                knobs_recompute_text(&p->knobs, recompute, sizeof recompute), p->knobs.loss_chunks);
+    report_places(r, out);
+    strbuf_addf(out, "; predicted %s a step<br>the dashed line is the op where live bytes peak; alive ",
+                report_duration(step, p->step_seconds));
+    report_peak(r, out);
+    strbuf_addf(out, ":</p><p class=legend>");
     for (int c = 0; c < CLASS_COUNT; c++)
         if (p->layout.by_class[c])
             strbuf_addf(out, "<span><i style=\"background:%s\"></i>%s %s</span>", colours[c],
@@ -110,13 +119,37 @@ static void put_summary(const struct plan_report *r, struct strbuf *out)
 
 static void put_savings(const struct plan_report *r, struct strbuf *out)
 {
-    char text[BYTES_TEXT];
-    strbuf_addf(out, "<table><tr><th>trick<th><th>bytes<th>time\n");
+    char near[SAVED_TEXT], far[SAVED_TEXT];
+    strbuf_addf(out, "<table><tr><th>trick<th><th>%s<th>%s<th>time\n", report_near_name(r),
+                report_far_name(r));
     for (int i = 0; i < r->nsavings; i++) {
         const struct saving *s = &r->savings[i];
-        strbuf_addf(out, "<tr><td>%s<td>%s<td class=n>%s%s<td class=n>%+.1f %%\n", s->name,
-                    s->on ? "on, saves" : "off, would save", s->bytes < 0 ? "-" : "",
-                    bytes_format(text, (uint64_t)(s->bytes < 0 ? -s->bytes : s->bytes)), 100 * s->time_cost);
+        strbuf_addf(out, "<tr><td>%s<td>%s<td class=n>%s<td class=n>%s<td class=n>%+.1f %%\n", s->name,
+                    s->on ? "on, saves" : "off, would save", report_saved(near, s->bytes),
+                    report_saved(far, s->far), 100 * s->time_cost);
+    }
+    strbuf_addf(out, "</table>\n");
+}
+
+static void put_remedies(const struct plan_report *r, struct strbuf *out)
+{
+    char total[BYTES_TEXT], host[BYTES_TEXT], step[DURATION_TEXT], change[512];
+    bool is_host = r->request->facts->is_host;
+    if (!r->nremedies) return;
+    strbuf_addf(
+        out,
+        "<p>what would make it fit, cheapest first:</p><table><tr><th>change<th>then takes%s<th>a step"
+        "<th>cost\n",
+        is_host ? "" : "<th>of the host");
+    for (int i = 0; i < r->nremedies; i++) {
+        const struct remedy *remedy = &r->remedies[i];
+        strbuf_addf(out, "<tr><td>");
+        strbuf_add_html(out, remedy_text(remedy, change, sizeof change));
+        strbuf_addf(out, "<td class=n>%s%s%s<td class=n>%s<td>", bytes_format(total, (uint64_t)remedy->total),
+                    is_host ? "" : "<td class=n>", is_host ? "" : bytes_format(host, (uint64_t)remedy->host),
+                    report_duration(step, remedy->step_seconds));
+        strbuf_add_html(out, remedy->cost);
+        strbuf_addf(out, "\n");
     }
     strbuf_addf(out, "</table>\n");
 }
@@ -126,6 +159,10 @@ void report_html(const struct plan_report *r, struct strbuf *out)
     strbuf_add(out, head);
     put_summary(r, out);
     put_savings(r, out);
+    put_remedies(r, out);
+    strbuf_addf(out, "<p>");
+    report_larger_device(r, out);
+    strbuf_addf(out, "</p>\n");
     put_rectangles(r->plan, out);
     strbuf_add(out, script);
 }

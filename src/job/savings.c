@@ -1,4 +1,7 @@
-/* savings.c - each row turns one trick the other way and asks the planner for the bytes and the time. */
+/* savings.c - each row turns one trick the other way and asks the planner for the bytes and the time.
+ *
+ * Bytes are counted in two places, what the budget counts and the tier below it, because most tricks of placement only
+ * move them; a row that saves in neither is left out. */
 #include "job/savings.h"
 
 /* Sets knobs (and for precision, the job) to the other side; returns whether the trick is on now, or -1 when it
@@ -66,7 +69,7 @@ static int flip_param_tier(struct job *other, const struct plan_request *r, stru
 {
     (void)other;
     bool on = k->param_tier != TIER_DEVICE;
-    if (!on && k->state_tier == TIER_DEVICE) return -1; /* it follows the state */
+    if (!on && k->state_share < OFFLOAD_SHARES) return -1; /* it follows the state */
     k->param_tier = on ? TIER_DEVICE : r->facts->is_host ? TIER_DISK : TIER_HOST;
     k->param_share = on ? 0 : OFFLOAD_SHARES;
     return on;
@@ -77,6 +80,7 @@ static int flip_precision(struct job *other, const struct plan_request *r, struc
     (void)r, (void)k;
     bool on = other->training.precision != PRECISION_F32;
     other->training.precision = on ? PRECISION_F32 : PRECISION_BF16;
+    other->training.master = other->training.grad_type = 0; /* of bf16 weights only */
     return on;
 }
 
@@ -86,6 +90,7 @@ static int flip_moments(struct job *other, const struct plan_request *r, struct 
     bool on = other->training.optimizer == OPTIMIZER_ADAMW8;
     if (!on && other->training.optimizer != OPTIMIZER_ADAMW) return -1;
     other->training.optimizer = on ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW8;
+    other->training.state_type = 0;
     return on;
 }
 
@@ -104,24 +109,54 @@ static const struct {
     {"8-bit moments", flip_moments},
 };
 
+/* Bytes of a tape on the tier below the device, of one class or (CLASS_COUNT) of all. */
+static int64_t far_bytes(const struct tape *tape, int cls)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        bool counts = t->view_of < 0 && t->tier != TIER_DEVICE && (cls == CLASS_COUNT || (int)t->cls == cls);
+        if (counts) sum += tensor_bytes(t);
+    }
+    return sum;
+}
+
+static void add(struct saving *out, int *count, struct saving saving)
+{
+    if (saving.bytes > 0 || saving.far > 0) out[(*count)++] = saving;
+}
+
 /* Attention that keeps its score matrices: the bytes flash-style attention never has. */
-static void add_flash(const struct job *job, const struct plan *plan, struct saving *out)
+static struct saving flash(const struct job *job, const struct plan *plan)
 {
     const struct model_spec *s = &job->spec;
+    const struct knobs *k = &plan->knobs;
     int64_t element = job->training.precision == PRECISION_F32 ? 4 : 2;
-    int64_t matrix = plan->knobs.micro_batch * s->num_heads * job->max_length * job->max_length * element;
-    bool full = plan->knobs.recompute == RECOMPUTE_FULL;
-    *out = (struct saving){"flash attention", true, matrix * (full ? 1 : s->num_layers), 0};
+    int64_t matrix = k->micro_batch * s->num_heads * job->max_length * job->max_length * element;
+    int64_t kept = k->recompute == RECOMPUTE_FULL ? 0 : s->num_layers - k->full_layers;
+    return (struct saving){.name = "flash attention", .on = true, .bytes = matrix * (kept > 1 ? kept : 1)};
+}
+
+/* A whole fp32 copy would be twice the 16 bits, wherever they are. */
+static struct saving short_master(const struct job *job, const struct plan *plan)
+{
+    if (job->training.precision != PRECISION_BF16) return (struct saving){0};
+    return (struct saving){.name = "16-bit master",
+                           .on = true,
+                           .bytes = plan->layout.by_class[CLASS_MASTER],
+                           .far = far_bytes(&plan->tape, CLASS_MASTER)};
 }
 
 enum plim_status job_savings(struct job *job, const struct plan_request *request, const struct plan *plan,
                              struct saving *out, int *count, struct plim_error *err)
 {
-    struct plan_bound now;
+    /* Bounds are compared with bounds: gaps of the packing are no part of either. */
+    int64_t now = plan->total - (plan->layout.arena_bytes - plan->layout.lower_bound);
+    int64_t far = far_bytes(&plan->tape, CLASS_COUNT);
+    enum plim_status status = PLIM_OK;
     struct tape room;
     tape_init(&room);
     *count = 0;
-    enum plim_status status = plan_bound_of(request, &plan->knobs, &room, &now, err);
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++) {
         struct job other = *job;
         struct plan_request ask = *request;
@@ -131,16 +166,20 @@ enum plim_status job_savings(struct job *job, const struct plan_request *request
         int on = rows[i].flip(&other, request, &knobs);
         if (on < 0) continue;
         status = plan_bound_of(&ask, &knobs, &room, &flipped, err);
-        int64_t bytes = on ? flipped.total - now.total : now.total - flipped.total;
-        double base = on ? flipped.step_seconds : now.step_seconds;
-        double extra = on ? now.step_seconds - base : flipped.step_seconds - base;
-        if (status == PLIM_OK)
-            out[(*count)++] = (struct saving){rows[i].name, on, bytes, base > 0 ? extra / base : 0};
+        if (status != PLIM_OK) break;
+        int64_t sign = on ? 1 : -1;
+        double with = on ? plan->step_seconds : flipped.step_seconds;
+        double without = on ? flipped.step_seconds : plan->step_seconds;
+        add(out, count,
+            (struct saving){.name = rows[i].name,
+                            .on = on,
+                            .bytes = sign * (flipped.total - now),
+                            .far = sign * (far_bytes(&room, CLASS_COUNT) - far),
+                            .time_cost = without > 0 ? with / without - 1 : 0});
     }
     tape_release(&room);
     if (status != PLIM_OK) return status;
-    add_flash(job, plan, &out[(*count)++]);
-    if (job->training.precision == PRECISION_BF16 && !job->training.master)
-        out[(*count)++] = (struct saving){"16-bit master", true, 2 * model_param_count(&job->spec), 0};
+    add(out, count, flash(job, plan));
+    add(out, count, short_master(job, plan));
     return PLIM_OK;
 }
