@@ -54,6 +54,11 @@ enum plim_status cli_find_model(const char *what, char *path, size_t size, struc
 /* The CPU with the job's thread count. */
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
 
+/* The job gets to know the device it runs on or is planned for: training.preset: auto is resolved. What a preset has set is
+ * a note on stderr unless quiet. */
+enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
+                                 const struct job_options *options, struct plim_error *err);
+
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
 

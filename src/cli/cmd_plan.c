@@ -19,7 +19,7 @@ static const struct option_row rows[] = {
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
      "hold this line instead of the config's, e.g. 64MiB",
      .given = OPTION_GIVEN(struct plan_options, job.budget_given)},
-    {"device", 'd', OPTION_STRING, AT(device), "NAME", "plan for this card from its preset, e.g. a10g"},
+    {"device", 'd', OPTION_STRING, AT(device), "NAME", "plan for this device from its preset, e.g. a10g"},
     {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the presets and stop"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
     {"html", 0, OPTION_STRING, AT(html), "FILE",
@@ -56,6 +56,19 @@ static enum plim_status write_html(const struct plan_report *report, const char 
     report_html(report, &page);
     enum plim_status status = file_write_atomic(path, page.data, page.len, err);
     strbuf_release(&page);
+    return status;
+}
+
+/* The device that is planned for: its preset's facts, or those of one of this machine, which is then open. */
+static enum plim_status find_device(struct job *job, const struct plan_options *o, struct preset *preset,
+                                    struct device **device, struct plim_error *err)
+{
+    enum plim_status status =
+        o->device ? preset_find(o->device, preset, err) : cli_open_device(job, device, err);
+    if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
+    if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
+    if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
+    if (status == PLIM_OK && o->device) job_take_profile(job, preset);
     return status;
 }
 
@@ -117,9 +130,8 @@ static int run(int argc, char **argv)
     o.job.config = rest.args.items[0];
     job_init(&job);
     enum plim_status status = cli_load_job(&job, &o.job, &err);
-    if (status == PLIM_OK && o.device) status = preset_find(o.device, &preset, &err);
-    if (status == PLIM_OK && !o.device) status = cli_open_device(&job, &device, &err);
-    code = status == PLIM_OK ? show(&job, &o, device ? &device->facts : &preset.facts) : cli_error(&err);
+    if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
+    code = status == PLIM_OK ? show(&job, &o, &preset.facts) : cli_error(&err);
     if (device) device->ops->close(device);
     job_release(&job);
 out:

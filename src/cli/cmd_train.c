@@ -88,9 +88,9 @@ static enum plim_status read_changes(const struct string_list *texts, struct bud
 }
 
 static enum plim_status open_log(struct train_log *log, const struct train_flags *f, struct job *job,
-                                 struct plim_error *err)
+                                 const struct device *device, struct plim_error *err)
 {
-    *log = (struct train_log){.started = clock_seconds(), .job = job};
+    *log = (struct train_log){.started = clock_seconds(), .job = job, .device = device->facts.name};
     bool to_stdout = f->json || (f->log && !strcmp(f->log, "-")) || (!f->log && !isatty(STDOUT_FILENO));
     if (f->log && strcmp(f->log, "-")) {
         log->json = fopen(f->log, f->resume ? "a" : "w");
@@ -127,7 +127,8 @@ static int train(struct job *job, const struct train_flags *f)
     enum plim_status status = changes ? read_changes(&f->budget_at, changes, &err)
                                       : plim_fail(&err, PLIM_NO_MEMORY, "out of memory");
     if (status == PLIM_OK) status = cli_open_device(job, &device, &err);
-    if (status == PLIM_OK) status = open_log(&log, f, job, &err);
+    if (status == PLIM_OK) status = cli_meet_device(job, &device->facts, &f->job, &err);
+    if (status == PLIM_OK) status = open_log(&log, f, job, device, &err);
     if (status == PLIM_OK) {
         struct train_options options = {.resume = f->resume,
                                         .changes = changes,

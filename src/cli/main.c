@@ -131,11 +131,24 @@ enum plim_status cli_open_device(const struct job *job, struct device **out, str
     bool may_fall_back;
     int index = job_device(job, &may_fall_back);
     struct plim_error why = {0};
-    enum plim_status status = index >= 0 ? device_cuda_open(index, out, &why) : PLIM_UNSUPPORTED;
+    int threads = (int)job->training.threads;
+    enum plim_status status = index >= 0 ? device_cuda_open(index, threads, out, &why) : PLIM_UNSUPPORTED;
     if (status == PLIM_OK) return status;
     if (index >= 0 && !may_fall_back) return plim_fail(err, why.status, "%s: %s", job->name, why.text);
-    if (index >= 0 && status != PLIM_UNSUPPORTED) fprintf(stderr, "plimsoll: %s; using the CPU\n", why.text);
-    return device_cpu_open((int)job->training.threads, out, err);
+    if (index >= 0 && device_cuda_present()) /* else there is nothing to miss */
+        fprintf(stderr, "plimsoll: using the CPU: %s\n", why.text);
+    return device_cpu_open(threads, out, err);
+}
+
+enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
+                                 const struct job_options *options, struct plim_error *err)
+{
+    struct strbuf note = STRBUF_INIT;
+    enum plim_status status = job_meet_device(job, facts, err);
+    if (status == PLIM_OK && !options->quiet) job_preset_text(job, facts, &note);
+    if (note.len) fprintf(stderr, "plimsoll: %s: %s\n", job->name, note.data);
+    strbuf_release(&note);
+    return status;
 }
 
 static int overview(FILE *to)

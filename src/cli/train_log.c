@@ -21,6 +21,7 @@ static void put_memory(struct json_writer *w, const struct train_event *e)
 
 static void put_plan(struct json_writer *w, struct train_log *log, const struct train_event *e)
 {
+    json_str(w, "device", log->device);
     json_int(w, "budget_bytes", e->budget);
     json_int(w, "planned_total", e->plan->total);
     json_int(w, "arena_bytes", e->plan->layout.arena_bytes);

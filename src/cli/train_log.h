@@ -15,6 +15,7 @@ struct train_log {
     int nlosses;
     const char *command_name;
     struct job *job;
+    const char *device; /* what it runs on */
 };
 
 /* A train_listener's function; arg is a struct train_log. */

@@ -6,7 +6,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "device/cpu/cpu_model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,17 +44,12 @@ struct number {
     }
 
 static const struct number numbers[] = {
-    NUMBER("flops_f32", flops[DT_F32]),
-    NUMBER("flops_bf16", flops[DT_BF16]),
-    NUMBER("flops_f16", flops[DT_F16]),
-    NUMBER("attn_flops_f32", attn_flops[DT_F32]),
-    NUMBER("attn_flops_bf16", attn_flops[DT_BF16]),
-    NUMBER("attn_flops_f16", attn_flops[DT_F16]),
-    NUMBER("bandwidth", bandwidth),
-    NUMBER("cache_bandwidth", cache_bandwidth),
-    NUMBER("op_seconds", op_seconds),
-    NUMBER("far_bandwidth", far_bandwidth),
-    NUMBER("host_bandwidth", host_bandwidth),
+    NUMBER("flops_f32", flops[DT_F32]),           NUMBER("flops_tf32", tf32_flops),
+    NUMBER("flops_bf16", flops[DT_BF16]),         NUMBER("flops_f16", flops[DT_F16]),
+    NUMBER("attn_flops_f32", attn_flops[DT_F32]), NUMBER("attn_flops_bf16", attn_flops[DT_BF16]),
+    NUMBER("attn_flops_f16", attn_flops[DT_F16]), NUMBER("bandwidth", bandwidth),
+    NUMBER("cache_bandwidth", cache_bandwidth),   NUMBER("op_seconds", op_seconds),
+    NUMBER("far_bandwidth", far_bandwidth),       NUMBER("host_bandwidth", host_bandwidth),
 };
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -103,9 +100,17 @@ void calibration_save(const char *kind, const char *key, struct calibration *spe
     strbuf_release(&text);
 }
 
+const char *calibration_host(char *buf, size_t size, int threads)
+{
+    char model[128];
+    snprintf(buf, size, "%s, %d threads", cpu_model_name(model, sizeof model), threads);
+    return buf;
+}
+
 void calibration_apply(const struct calibration *speed, struct device_facts *facts)
 {
     memcpy(facts->flops, speed->flops, sizeof facts->flops);
+    facts->tf32_flops = speed->tf32_flops;
     memcpy(facts->attn_flops, speed->attn_flops, sizeof facts->attn_flops);
     facts->bandwidth = speed->bandwidth;
     facts->cache_bandwidth = speed->cache_bandwidth;

@@ -13,6 +13,7 @@
 
 struct calibration {
     double flops[DT_COUNT];      /* matmul, by element type; 0 for types without matmul */
+    double tf32_flops;           /* matmul of fp32 operands that may lose bits; as exact fp32 where none do */
     double attn_flops[DT_COUNT]; /* attention */
     double bandwidth;            /* bytes/s read plus written, operands in memory */
     double cache_bandwidth;      /* the same, operands in the last-level cache */
@@ -23,6 +24,9 @@ struct calibration {
 
 /* The rates of the facts. */
 void calibration_apply(const struct calibration *speed, struct device_facts *facts);
+
+/* The host's part of a key: "Neoverse-V1, 8 threads". Returns buf. */
+const char *calibration_host(char *buf, size_t size, int threads);
 
 /* False when there is nothing for this key. `kind` ("cpu", "cuda") begins the file's name; `disk` is the number of
  * the disk far_bandwidth was measured on, 0: it is an assumption. */

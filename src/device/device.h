@@ -2,7 +2,7 @@
  *
  *     struct device *dev;
  *     device_cpu_open(threads, &dev, &err);
- *     dev->ops->commit(dev, bytes, ledger, &err);                    // the arena: [0, bytes) is usable
+ *     dev->ops->commit(dev, bytes, &err);                            // the arena: [0, bytes) is usable
  *     dev->ops->run(dev, &call);                                     // one op, operands already resolved
  *     dev->ops->close(dev);
  *
@@ -35,6 +35,8 @@ struct device_ops {
                               struct plim_error *err);
     /* One op. A device that computes asynchronously only takes note; what goes wrong, sync tells. */
     void (*run)(struct device *, struct kernel_call *call);
+    /* Scratch of an op where it depends on more than shapes and threads; NULL: the table of kernels says it. */
+    size_t (*workspace)(const struct device *, const struct tensor *const *desc, const struct op *op);
     /* Learn how best to run this op, or NULL. Writes its outputs and workspace: nothing of value may be in them. */
     void (*tune)(struct device *, struct kernel_call *call);
     /* Everything so far is done. PLIM_IO: the device failed, and how. */
@@ -75,11 +77,23 @@ enum plim_status device_cpu_open(int threads, struct device **out, struct plim_e
 /* The CPU's kernels, by op kind: for ops that other devices leave to their host. */
 const struct kernel *device_cpu_kernels(void);
 
-/* An NVIDIA GPU by its number. PLIM_UNSUPPORTED says what is missing: this build's CUDA part, a driver, a card, a
- * card this build has code for, cuBLASLt. PLIM_NO_MEMORY: the card has too little free for the context. */
-enum plim_status device_cuda_open(int index, struct device **out, struct plim_error *err);
+/* An NVIDIA GPU by its number; `threads` as above, for updates that its host makes. PLIM_UNSUPPORTED says what is
+ * missing: this build's CUDA part, a driver, a card, a card this build has code for, cuBLASLt. PLIM_NO_MEMORY: the card
+ * has too little free for the context. */
+enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err);
+
+/* Whether this build has CUDA and this machine a driver and a card (or a driver too old to say), usable or not. */
+bool device_cuda_present(void);
 
 /* Workspace of an op on this device, as the planner counts it. */
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op);
+
+/* Compute capability from which on the CUDA kernels run, 80 for 8.0. */
+#define DEVICE_CUDA_LEAST 80
+
+/* What facts of a device that is not here lack: the scratch of the kernels that would run there, in every build, and
+ * where this program has none (facts->no_kernels), why. name, is_host, threads and capability are set. Of a card the
+ * usual build and cuDNN are assumed, of a CPU the kernels of this one. */
+void device_absent_facts(struct device_facts *facts);
 
 #endif

@@ -120,11 +120,10 @@ int job_device(const struct job *job, bool *may_fall_back)
     return *may_fall_back ? 0 : gpu_number(text);
 }
 
-/* Names of the second kind, and what does not go together. */
-static enum plim_status settle_optimizer(struct job *job, struct plim_error *err)
+/* What does not go together. */
+static enum plim_status check_types(const struct job *job, struct plim_error *err)
 {
-    struct job_training *t = &job->training;
-    if (t->optimizer >= OPTIMIZER_COUNT) t->optimizer = OPTIMIZER_ADAMW8; /* "adamw_8bit" */
+    const struct job_training *t = &job->training;
     if (t->master && t->precision == PRECISION_F16)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -217,13 +216,22 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
 
 enum plim_status job_finish(struct job *job, struct plim_error *err)
 {
-    enum plim_status status = settle_precision(job, err);
-    if (status == PLIM_OK) status = settle_optimizer(job, err);
+    if (job->training.optimizer >= OPTIMIZER_COUNT)
+        job->training.optimizer = OPTIMIZER_ADAMW8; /* "adamw_8bit" */
+    enum plim_status status = job_take_preset(job, NULL, err);
+    if (status == PLIM_OK) status = settle_precision(job, err);
+    if (status == PLIM_OK && !job_awaits_device(job)) status = check_types(job, err);
     if (status == PLIM_OK) status = check_supported(job, err);
     if (status == PLIM_OK) status = find_spec(job, err);
     if (status == PLIM_OK) status = check_lengths(job, err);
     if (status == PLIM_OK) status = check_output(job, err);
     return status;
+}
+
+enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
+{
+    enum plim_status status = job_take_preset(job, facts, err);
+    return status == PLIM_OK ? check_types(job, err) : status;
 }
 
 double job_beta1(const struct job *job)

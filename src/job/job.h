@@ -53,9 +53,11 @@ enum {
 }; /* as people know them from PyTorch; the last two are TF32 */
 
 struct job_training {
+    const char *preset; /* "none", "auto" or a name; see job_take_preset */
     int64_t batch_size, accumulation, micro_batch, steps;
-    bool micro_batch_given;
+    bool batch_size_given, accumulation_given, micro_batch_given;
     int precision; /* enum precision */
+    bool precision_given, fp16_given, bf16_given;
     int optimizer;
     int master;                /* of narrow weights: 0 fp32, 1 none */
     int state_type, grad_type; /* 0 fp32, 1 bf16 */
@@ -105,6 +107,8 @@ struct job {
     uint64_t budget, host_budget; /* host_budget 0: what the machine has */
     bool budget_given;
     int profile;
+    bool profile_given;
+    char preset[32];                             /* whose recommendations were taken; empty: nobody's */
     double target, warning, critical, emergency; /* 0: the profile's */
 
     struct model_spec spec; /* after job_finish */
@@ -119,6 +123,10 @@ enum plim_status job_load(struct job *job, const char *path, const struct schema
 enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,
                          struct plim_error *err);
 enum plim_status job_finish(struct job *job, struct plim_error *err);
+
+/* After job_finish, when the device is known (a preset's facts for one that is not here): training.preset: auto is
+ * resolved, and what could not be checked before is. */
+enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
 /* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job);
@@ -142,6 +150,18 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
 /* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */
 void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                  struct plan_request *out);
+
+/* What training.preset recommends goes where the job leaves batch_size, gradient_accumulation_steps, mixed_precision
+ * (also as fp16, bf16) or profile open; `auto` is the preset of `facts` and does nothing without. For job_finish and
+ * job_meet_device. */
+enum plim_status job_take_preset(struct job *job, const struct device_facts *facts, struct plim_error *err);
+/* Its precision is not known before the device is. */
+bool job_awaits_device(const struct job *job);
+/* One line that says what was taken of which preset, or that none is known; nothing when none was asked for. */
+void job_preset_text(const struct job *job, const struct device_facts *facts, struct strbuf *out);
+/* The profile alone, of the device that is planned for, where neither the job nor its preset names one. */
+struct preset;
+void job_take_profile(struct job *job, const struct preset *preset);
 
 /* Shares of memory at which the status changes: the profile's, or what training.memory says. */
 struct profile;

@@ -77,8 +77,9 @@ static const struct schema_row rows[] = {
     {"data.persistent_workers", .note = "workers always live as long as the run"},
     {"data.padding", .note = "rows are always padded to data.max_length; data.packing fills them"},
     /* training */
-    {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
-    {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},
+    {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the one this device is; its batch_size, gradient_accumulation_steps, mixed_precision and profile hold where the job gives none"},
+    {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .flag = GIVEN(training.batch_size_given), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
+    {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .flag = GIVEN(training.accumulation_given), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},
     {"training.micro_batch_size", SCHEMA_INT64, AT(training.micro_batch), .flag = GIVEN(training.micro_batch_given), .min = 1, .max = 1e6, .help = "pins the rows of a micro-batch"},
     {"training.steps", SCHEMA_INT64, AT(training.steps), .min = 1, .max = 1e12, .fallback = "100", .help = "optimizer steps"},
     {"training.max_steps", .alias = "training.steps"},
@@ -99,9 +100,9 @@ static const struct schema_row rows[] = {
     {"training.greedy.window_size", SCHEMA_INT64, AT(schedule.window_size), .min = 1, .max = 1000, .fallback = "50", .help = "greedy: how many losses the mean takes"},
     {"training.greedy.reset_start", SCHEMA_INT64, AT(schedule.reset_start), .min = 0, .max = 1e9, .fallback = "500", .help = "greedy: lowerings at the floor before it starts anew"},
     {"training.greedy.on", SCHEMA_ENUM, AT(schedule.on), .names = greedy_events, .fallback = "step", .help = "greedy: moves per optimizer step or per evaluation"},
-    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .names = precisions, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master unless training.master_weights says otherwise"},
-    {"training.fp16", SCHEMA_BOOL, AT(training.fp16), .fallback = "false", .help = "the same as mixed_precision: fp16"},
-    {"training.bf16", SCHEMA_BOOL, AT(training.bf16), .fallback = "false", .help = "the same as mixed_precision: bf16"},
+    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .flag = GIVEN(training.precision_given), .names = precisions, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master unless training.master_weights says otherwise"},
+    {"training.fp16", SCHEMA_BOOL, AT(training.fp16), .flag = GIVEN(training.fp16_given), .fallback = "false", .help = "the same as mixed_precision: fp16"},
+    {"training.bf16", SCHEMA_BOOL, AT(training.bf16), .flag = GIVEN(training.bf16_given), .fallback = "false", .help = "the same as mixed_precision: bf16"},
     {"training.loss_scale", SCHEMA_FLOAT, AT(training.loss_scale), .min = 1, .max = 1e9, .fallback = "65536", .help = "fp16: first loss scale"},
     {"training.loss_scale_window", SCHEMA_INT64, AT(training.loss_scale_window), .min = 1, .max = 1e9, .fallback = "2000", .help = "fp16: good steps before the scale doubles"},
     {"training.optimizer", SCHEMA_ENUM, AT(training.optimizer), .names = optimizers, .fallback = "adamw", .help = "adamw; sgd; adamw8bit: moments in 8 bits, a scale for every 256 of them; adafactor: second moment by rows and columns (adamw_8bit is adamw8bit)"},
@@ -160,7 +161,7 @@ static const struct schema_row rows[] = {
     {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},
     {"host_budget", SCHEMA_BYTES, AT(host_budget), .min = 1, .max = 1e18, .help = "bytes of the host that a job on a GPU may take, host tier and program together; absent: what the machine has free"},
     {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .min = 1, .max = 1e18, .help = "bytes the job may take; absent: what the machine has, times the profile's target"},
-    {"profile", SCHEMA_ENUM, AT(profile), .names = profiles, .fallback = "balanced", .help = "memory profile"},
+    {"profile", SCHEMA_ENUM, AT(profile), .flag = GIVEN(profile_given), .names = profiles, .fallback = "balanced", .help = "memory profile: shares of memory for the budget and for what the monitor says"},
 };
 
 /* clang-format on */

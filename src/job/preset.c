@@ -4,13 +4,17 @@
 #include "base/embedded.h"
 #include "base/nearest.h"
 #include "base/yaml.h"
+#include "device/device.h"
 #include "job/job.h"
 #include "tape/pass.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
-#define MAX_NAMES 64
+static const char *const profile_names[] = {"aggressive", "balanced", "conservative"};
+enum { PROFILES = sizeof profile_names / sizeof *profile_names, BALANCED = 1 };
 
 static enum plim_status load(const char *file, struct doc **out, struct plim_error *err)
 {
@@ -19,25 +23,85 @@ static enum plim_status load(const char *file, struct doc **out, struct plim_err
     return yaml_parse(data->text, data->size, file, out, err);
 }
 
-/* The map called `name` in an embedded file, or an error that names the nearest one. */
-static enum plim_status find_entry(const char *file, const char *kind, const char *name, struct doc **doc,
-                                   const struct node **out, struct plim_error *err)
+/* --- names nobody knows ---------------------------------------------------------------------------------- */
+
+enum { NAME_MAX_LETTERS = 64 };
+
+/* Letters and digits alone, small: "RTX 4090" and "rtx-4090" are one. `keep`: isalnum or isdigit. */
+static const char *squeeze(const char *text, int (*keep)(int), char *out)
 {
-    enum plim_status status = load(file, doc, err);
-    if (status != PLIM_OK) return status;
-    *out = node_get(&(*doc)->root, name);
-    if (*out) return PLIM_OK;
-    const char *names[MAX_NAMES];
-    size_t n = node_count(&(*doc)->root);
-    if (n > MAX_NAMES) n = MAX_NAMES;
-    for (size_t i = 0; i < n; i++) names[i] = node_item(&(*doc)->root, i)->key;
-    const char *near = nearest_word(name, names, n);
-    status = plim_fail(err, PLIM_BAD_INPUT, "%s '%s' is not known; %s%s%s", kind, name,
-                       near ? "did you mean '" : "see plimsoll plan --list-devices", near ? near : "",
-                       near ? "'?" : "");
-    doc_free(*doc);
+    size_t n = 0;
+    for (; *text && n + 1 < NAME_MAX_LETTERS; text++)
+        if (keep((unsigned char)*text)) out[n++] = (char)tolower((unsigned char)*text);
+    out[n] = '\0';
+    return out;
+}
+
+/* A part of a name is enough. */
+static bool is_part(const char *word, const char *name)
+{
+    char a[NAME_MAX_LETTERS], b[NAME_MAX_LETTERS];
+    return *squeeze(word, isalnum, a) && strstr(squeeze(name, isalnum, b), a);
+}
+
+/* A slip of the finger keeps the first letter and the number: V100 and H100 are two cards, not a typo. */
+static bool is_slip(const char *word, const char *name)
+{
+    char a[NAME_MAX_LETTERS], b[NAME_MAX_LETTERS];
+    return tolower((unsigned char)*word) == *name &&
+           !strcmp(squeeze(word, isdigit, a), squeeze(name, isdigit, b));
+}
+
+static void add_parts(const char *word, const struct node *devices, struct strbuf *out)
+{
+    const char *last = NULL;
+    for (size_t i = 0; i < node_count(devices); i++) {
+        const char *name = node_item(devices, i)->key;
+        if (!is_part(word, name)) continue;
+        if (last) strbuf_addf(out, "%s%s", out->len ? ", " : "", last);
+        last = name;
+    }
+    if (last) strbuf_addf(out, "%s%s", out->len ? " or " : "", last);
+}
+
+/* What may have been meant; nothing when no name is like it. */
+static void guess(const char *word, const struct node *devices, struct strbuf *out)
+{
+    add_parts(word, devices, out);
+    if (out->len) return;
+    struct nearest near = nearest_begin(word);
+    for (size_t i = 0; i < node_count(devices); i++)
+        if (is_slip(word, node_item(devices, i)->key)) nearest_offer(&near, node_item(devices, i)->key);
+    if (near.best) strbuf_add(out, near.best);
+}
+
+/* Names of training.device. */
+static const char *device_here(const char *name)
+{
+    if (!strcmp(name, "cpu") || !strcmp(name, "auto")) return name;
+    if (!strcmp(name, "gpu")) return "cuda";
+    return strncmp(name, "cuda", 4) ? NULL : name;
+}
+
+static enum plim_status unknown(const char *name, const struct node *devices, struct plim_error *err)
+{
+    const char *here = device_here(name);
+    if (here)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "'%s' is no preset; a device of this machine is chosen with training.device: %s",
+                         name, here);
+    struct strbuf meant = STRBUF_INIT;
+    guess(name, devices, &meant);
+    enum plim_status status =
+        meant.len
+            ? plim_fail(err, PLIM_BAD_INPUT, "preset '%s' is not known; did you mean %s?", name, meant.data)
+            : plim_fail(err, PLIM_BAD_INPUT, "preset '%s' is not known; see plimsoll plan --list-devices",
+                        name);
+    strbuf_release(&meant);
     return status;
 }
+
+/* --- reading a preset ------------------------------------------------------------------------------------ */
 
 static uint64_t bytes_of(const struct node *node)
 {
@@ -47,23 +111,32 @@ static uint64_t bytes_of(const struct node *node)
     return n;
 }
 
-enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err)
+/* The place of a text in a list, or `fallback`. */
+static int index_of(const char *text, const char *const *names, int count, int fallback)
 {
-    struct doc *doc;
-    const struct node *d;
-    enum plim_status status = find_entry("devices", "device", name, &doc, &d, err);
-    if (status != PLIM_OK) return status;
-    *out = (struct preset){.batch = node_int(node_get(d, "batch"), 1),
-                           .accumulation = node_int(node_get(d, "accumulation"), 1)};
-    struct device_facts *f = &out->facts;
-    snprintf(f->name, sizeof f->name, "%s", name);
-    snprintf(out->profile, sizeof out->profile, "%s", node_string(node_get(d, "profile"), "balanced"));
-    f->is_host = node_bool(node_get(d, "host"), false);
+    for (int i = 0; i < count; i++)
+        if (!strcmp(text, names[i])) return i;
+    return fallback;
+}
+
+static int precision_of(const char *text)
+{
+    for (int p = 0; p < PRECISION_COUNT; p++)
+        if (!strcmp(text, precision_name((enum precision)p))) return p;
+    return PRECISION_F32;
+}
+
+static void read_facts(const struct node *d, struct device_facts *f)
+{
+    *f = (struct device_facts){.is_host = node_bool(node_get(d, "host"), false)};
+    snprintf(f->name, sizeof f->name, "%s", d->key);
     f->memory_bytes = bytes_of(node_get(d, "memory"));
     f->overhead_bytes = bytes_of(node_get(d, "overhead"));
     f->align = f->is_host ? 64 : 256;
-    f->threads = 1;
+    f->threads = (int)node_int(node_get(d, "threads"), 1);
+    f->capability = (int)(node_float(node_get(d, "capability"), 0) * 10 + 0.5);
     f->flops[DT_F32] = node_float(node_get(d, "f32"), 1e12);
+    f->tf32_flops = node_float(node_get(d, "tf32"), 0);
     f->flops[DT_BF16] = node_float(node_get(d, "bf16"), 1e12);
     f->flops[DT_F16] = node_float(node_get(d, "f16"), 1e12);
     for (int t = 0; t < DT_COUNT; t++) f->attn_flops[t] = f->flops[t] / 2;
@@ -71,45 +144,216 @@ enum plim_status preset_find(const char *name, struct preset *out, struct plim_e
     f->far_bandwidth = node_float(node_get(d, "far"), 1e9);
     f->host_bandwidth = f->is_host ? 0 : node_float(node_get(d, "host_memory"), 40e9);
     f->op_seconds = f->is_host ? 2e-6 : 4e-6;
-    for (int p = 0; p < PRECISION_COUNT; p++)
-        if (!strcmp(node_string(node_get(d, "precision"), "fp32"), precision_name((enum precision)p)))
-            out->precision = p;
+    device_absent_facts(f);
+}
+
+static void read_preset(const struct node *d, struct preset *out)
+{
+    *out = (struct preset){
+        .batch = node_int(node_get(d, "batch"), 1),
+        .accumulation = node_int(node_get(d, "accumulation"), 1),
+        .precision = precision_of(node_string(node_get(d, "precision"), "")),
+        .profile = index_of(node_string(node_get(d, "profile"), ""), profile_names, PROFILES, BALANCED)};
+    read_facts(d, &out->facts);
+}
+
+enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err)
+{
+    struct doc *doc;
+    enum plim_status status = load("devices", &doc, err);
+    if (status != PLIM_OK) return status;
+    const struct node *d = node_get(&doc->root, name);
+    if (d)
+        read_preset(d, out);
+    else
+        status = unknown(name, &doc->root, err);
     doc_free(doc);
-    return PLIM_OK;
+    return status;
+}
+
+/* --- detection ------------------------------------------------------------------------------------------- */
+
+/* The next word of a text: letters and digits in a row. Moves `text` behind it; its length, 0 at the end. */
+static size_t next_word(const char **text, const char **word)
+{
+    while (**text && !isalnum((unsigned char)**text)) ++*text;
+    *word = *text;
+    while (isalnum((unsigned char)**text)) ++*text;
+    return (size_t)(*text - *word);
+}
+
+static bool has_word(const char *text, const char *word, size_t len)
+{
+    const char *other;
+    for (size_t n; (n = next_word(&text, &other)) > 0;)
+        if (n == len && !strncasecmp(word, other, len)) return true;
+    return false;
+}
+
+/* How many words a name has of those it needs; 0 when it lacks one. "L4" is not in "NVIDIA L40S". */
+static int words_in(const char *name, const char *words)
+{
+    const char *word;
+    int count = 0;
+    for (size_t n; (n = next_word(&words, &word)) > 0; count++)
+        if (!has_word(name, word, n)) return 0;
+    return count;
+}
+
+/* A slice of a card, or a smaller card of the same name, is another device. */
+static bool is_near(size_t memory, size_t usual)
+{
+    size_t apart = memory > usual ? memory - usual : usual - memory;
+    return apart <= usual / 8;
+}
+
+/* How well a preset fits a device: 0 not at all. Of CPUs, the largest that the machine has the memory of, or the
+ * smallest. */
+static int64_t likeness(const struct node *d, const struct preset *p, const struct device_facts *facts)
+{
+    size_t usual = p->facts.memory_bytes;
+    if (!strcmp(p->facts.name, facts->name)) return INT64_MAX;
+    if (p->facts.is_host != facts->is_host) return 0;
+    if (!facts->is_host)
+        return is_near(facts->memory_bytes, usual)
+                   ? words_in(facts->name, node_string(node_get(d, "words"), ""))
+                   : 0;
+    int64_t middle = INT64_C(1) << 40, mib = (int64_t)(usual >> 20);
+    return facts->memory_bytes >= usual - usual / 8 ? middle + mib : middle - mib;
+}
+
+bool preset_detect(const struct device_facts *facts, struct preset *out)
+{
+    struct doc *doc;
+    struct preset p;
+    int64_t best = 0;
+    if (load("devices", &doc, NULL) != PLIM_OK) return false;
+    for (size_t i = 0; i < node_count(&doc->root); i++) {
+        const struct node *d = node_item(&doc->root, i);
+        read_preset(d, &p);
+        int64_t found = likeness(d, &p, facts);
+        if (found > best) best = found, *out = p;
+    }
+    doc_free(doc);
+    return best > 0;
 }
 
 void preset_list(struct strbuf *out)
 {
     struct doc *doc;
+    struct preset p;
     if (load("devices", &doc, NULL) != PLIM_OK) return;
     for (size_t i = 0; i < node_count(&doc->root); i++) {
-        const struct node *d = node_item(&doc->root, i);
         char memory[BYTES_TEXT];
-        bytes_format(memory, bytes_of(node_get(d, "memory")));
-        strbuf_addf(out, "%-12s %9s  %s  batch %lld x %lld\n", d->key, memory,
-                    node_string(node_get(d, "precision"), ""), (long long)node_int(node_get(d, "batch"), 1),
-                    (long long)node_int(node_get(d, "accumulation"), 1));
+        read_preset(node_item(&doc->root, i), &p);
+        const char *why = p.facts.no_kernels;
+        strbuf_addf(out, "%-12s %9s  %s  batch %lld x %lld, %s%s%s\n", p.facts.name,
+                    bytes_format(memory, p.facts.memory_bytes), precision_name((enum precision)p.precision),
+                    (long long)p.batch, (long long)p.accumulation, profile_names[p.profile],
+                    *why ? "; cannot run there yet: " : "", why);
     }
     doc_free(doc);
 }
 
+/* --- what a job takes of it ------------------------------------------------------------------------------ */
+
+/* Where a job leaves a key open, by the order of what a preset knows. */
+struct open_keys {
+    bool batch, accumulation, precision, profile;
+};
+
+static struct open_keys open_keys(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    return (struct open_keys){!t->batch_size_given, !t->accumulation_given,
+                              !t->precision_given && !t->fp16_given && !t->bf16_given, !job->profile_given};
+}
+
+bool job_awaits_device(const struct job *job)
+{
+    return !strcmp(job->training.preset, "auto") && open_keys(job).precision;
+}
+
+/* The preset that is asked for; found false: none, or not before the device is known. */
+static enum plim_status choose(const struct job *job, const struct device_facts *facts, struct preset *out,
+                               bool *found, struct plim_error *err)
+{
+    const char *name = job->training.preset;
+    *found = false;
+    if (!*name || !strcmp(name, "none")) return PLIM_OK;
+    if (!strcmp(name, "auto")) {
+        *found = facts && preset_detect(facts, out);
+        return PLIM_OK;
+    }
+    enum plim_status status = preset_find(name, out, err);
+    if (status != PLIM_OK) plim_error_prefix(err, "%s: key 'training.preset'", job->name);
+    *found = status == PLIM_OK;
+    return status;
+}
+
+enum plim_status job_take_preset(struct job *job, const struct device_facts *facts, struct plim_error *err)
+{
+    struct preset preset;
+    bool found;
+    enum plim_status status = choose(job, facts, &preset, &found, err);
+    if (!found) return status;
+    struct open_keys open = open_keys(job);
+    if (open.batch) job->training.batch_size = preset.batch;
+    if (open.accumulation) job->training.accumulation = preset.accumulation;
+    if (open.precision) job->training.precision = preset.precision;
+    if (open.profile) job->profile = preset.profile;
+    snprintf(job->preset, sizeof job->preset, "%s", preset.facts.name);
+    return PLIM_OK;
+}
+
+void job_take_profile(struct job *job, const struct preset *preset)
+{
+    if (!job->profile_given && !job->preset[0]) job->profile = preset->profile;
+}
+
+void job_preset_text(const struct job *job, const struct device_facts *facts, struct strbuf *out)
+{
+    const struct job_training *t = &job->training;
+    struct open_keys open = open_keys(job);
+    if (!job->preset[0]) {
+        if (!strcmp(t->preset, "auto"))
+            strbuf_addf(out, "training.preset: none is known for %s; keys keep their defaults", facts->name);
+        return;
+    }
+    strbuf_addf(out, "training.preset %s:", job->preset);
+    if (open.batch) strbuf_addf(out, " batch_size %lld,", (long long)t->batch_size);
+    if (open.accumulation) strbuf_addf(out, " gradient_accumulation_steps %lld,", (long long)t->accumulation);
+    if (open.precision)
+        strbuf_addf(out, " mixed_precision %s,", precision_name((enum precision)t->precision));
+    if (open.profile) strbuf_addf(out, " profile %s,", profile_names[job->profile]);
+    if (open.batch || open.accumulation || open.precision || open.profile)
+        strbuf_truncate(out, out->len - 1);
+    else
+        strbuf_add(out, " the job gives every key it would fill");
+}
+
+/* --- profiles -------------------------------------------------------------------------------------------- */
+
 enum plim_status profile_find(const char *name, struct profile *out, struct plim_error *err)
 {
     struct doc *doc;
-    const struct node *p;
-    enum plim_status status = find_entry("profiles", "profile", name, &doc, &p, err);
+    enum plim_status status = load("profiles", &doc, err);
     if (status != PLIM_OK) return status;
-    *out = (struct profile){node_float(node_get(p, "target"), 0.9), node_float(node_get(p, "warning"), 0.92),
-                            node_float(node_get(p, "critical"), 0.95),
-                            node_float(node_get(p, "emergency"), 0.97)};
+    const struct node *p = node_get(&doc->root, name);
+    if (p)
+        *out = (struct profile){
+            node_float(node_get(p, "target"), 0.9), node_float(node_get(p, "warning"), 0.92),
+            node_float(node_get(p, "critical"), 0.95), node_float(node_get(p, "emergency"), 0.97)};
+    else
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "profile '%s' is not known; write aggressive, balanced or conservative", name);
     doc_free(doc);
-    return PLIM_OK;
+    return status;
 }
 
 void job_thresholds(const struct job *job, struct profile *out)
 {
-    static const char *const names[] = {"aggressive", "balanced", "conservative"};
-    if (profile_find(names[job->profile], out, NULL) != PLIM_OK)
+    if (profile_find(profile_names[job->profile], out, NULL) != PLIM_OK)
         *out = (struct profile){0.90, 0.92, 0.95, 0.97};
     if (job->target > 0) out->target = job->target;
     if (job->warning > 0) out->warning = job->warning;

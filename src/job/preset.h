@@ -1,8 +1,11 @@
 /* preset.h - devices and memory profiles by name, from the data files that travel inside the program.
  *
  *     struct preset preset;
- *     preset_find("a10g", &preset, &err);     // PLIM_BAD_INPUT names the nearest one
- *     // preset.facts is ready for the planner
+ *     preset_find("a10g", &preset, &err);              // PLIM_BAD_INPUT names what may be meant
+ *     // preset.facts is ready for the planner: a plan for it counts what a run on it would take
+ *     preset_detect(&device->facts, &preset);          // the one a device that is here belongs to
+ *
+ * What a preset recommends fills the keys that a job leaves open when training.preset says so; see job_take_preset.
  */
 #ifndef PLIM_JOB_PRESET_H
 #define PLIM_JOB_PRESET_H
@@ -11,15 +14,19 @@
 #include "plan/facts.h"
 
 struct preset {
-    struct device_facts facts;
-    int precision; /* enum precision */
+    struct device_facts facts; /* name is the preset's */
+    int precision;             /* enum precision */
     int64_t batch, accumulation;
-    char profile[32];
+    int profile; /* as the key `profile` counts */
 };
 
 enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err);
 
-/* A line per device: name, memory, precision, batch. */
+/* By the name the driver gives a card and its memory, or by a CPU's memory; facts of a preset are that preset. False:
+ * none is like it. */
+bool preset_detect(const struct device_facts *facts, struct preset *out);
+
+/* A line per device: name, memory, precision, batch, profile, and why the program cannot run there if so. */
 void preset_list(struct strbuf *out);
 
 struct profile {

@@ -65,6 +65,27 @@ static enum plim_status check_tier(const struct job *job, const char *key, int t
                      tier_name((enum tier)tier), is_host ? "disk" : "host");
 }
 
+/* No line lies above what a device with memory of its own has. */
+static enum plim_status check_memory(const struct job *job, const char *where, int64_t bytes,
+                                     const struct device_facts *facts, struct plim_error *err)
+{
+    char budget[BYTES_TEXT], memory[BYTES_TEXT];
+    if (bytes <= (int64_t)facts->memory_bytes) return PLIM_OK;
+    bytes_format(budget, (uint64_t)bytes);
+    bytes_format(memory, facts->memory_bytes);
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: %s: %s is more than %s has (%s); write less, or leave it out",
+                     job->name, where, budget, facts->name, memory);
+}
+
+static enum plim_status check_changes(const struct job *job, const struct train_options *options,
+                                      const struct device_facts *facts, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < options->nchanges && status == PLIM_OK && !facts->is_host; i++)
+        status = check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
+    return status;
+}
+
 enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
                                       struct plim_error *err)
 {
@@ -74,7 +95,8 @@ enum plim_status trainer_check_budget(const struct job *job, const struct plan_r
     if (status == PLIM_OK) status = check_tier(job, "param_tier", request->pins.param_tier, is_host, err);
     if (status != PLIM_OK) return status;
     char overhead[BYTES_TEXT], budget[BYTES_TEXT];
-    if (!is_host || request->budget > request->overhead) return PLIM_OK;
+    if (!is_host) return check_memory(job, "key 'budget'", request->budget, request->facts, err);
+    if (request->budget > request->overhead) return PLIM_OK;
     bytes_format(overhead, (uint64_t)request->overhead);
     bytes_format(budget, (uint64_t)request->budget);
     return plim_fail(err, PLIM_BAD_INPUT,
@@ -151,6 +173,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     if (status == PLIM_OK && options->resume) status = checkpoint_find(job, &saved, err);
     job_request(job, &device->facts, overhead, &t->request);
     if (status == PLIM_OK) status = trainer_check_budget(job, &t->request, err);
+    if (status == PLIM_OK) status = check_changes(job, options, &device->facts, err);
     if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
     if (status == PLIM_NO_FIT && err)
         plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,

@@ -143,8 +143,8 @@ enum plim_status trainer_commit_host(struct trainer *trainer, int64_t bytes, str
 /* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
 int64_t trainer_overhead(void);
 
-/* PLIM_BAD_INPUT when the budget is below the overhead, PLIM_UNSUPPORTED when a pinned tier is not below this device.
- */
+/* PLIM_BAD_INPUT when the budget is below the overhead, or above what a device with memory of its own has;
+ * PLIM_UNSUPPORTED when a pinned tier is not below this device. */
 enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
                                       struct plim_error *err);
 

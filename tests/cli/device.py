@@ -56,6 +56,8 @@ with tempfile.TemporaryDirectory() as folder:
             f"auto falls back to the CPU without a word {fallen.stderr.strip()}")
     auto = ask("train", "auto")
     plim.ok(auto.returncode == 0 and len(plim.losses(auto.stdout)) == 2, f"auto trains on what there is {auto.stderr.strip()}")
+    told = [e["device"] for e in plim.events(fallen.stdout) if e["event"] == "plan"]
+    plim.ok(told == [plim.plan(path, "--set", "training.device=cpu")[0]["device"]], f"the log says what it runs on: {told}")
     named = [plim.plan(path, "--set", f"training.device={name}")[0] for name in ("auto", "cuda" if usable else "cpu")]
     plim.ok(all(named) and named[0]["device"] == named[1]["device"], f"auto is {named[0] and named[0]['device']}")
 plim.done()

@@ -10,7 +10,7 @@ import plim
 
 SHAPE = {
     "fits": bool, "budget_bytes": int, "missing_bytes": int, "arena_bytes": int, "lower_bound_bytes": int,
-    "naive_bytes": int, "device": str, "parameters": int, "effective_batch": int, "max_length": int,
+    "naive_bytes": int, "device": str, "runnable": bool, "parameters": int, "effective_batch": int, "max_length": int,
     "peak_bytes": {"total": int, "device": int, "host": int, "disk": int},
     "knobs": {"micro_batch": int, "accumulation": int, "recompute": str, "loss_chunks": int, "precision": str,
               "optimizer": str, "state_tier": str, "grad_tier": str, "optimizer_in_backward": bool,

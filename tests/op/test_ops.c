@@ -9,6 +9,10 @@
  * Each case runs several times: once on the device with several threads and compared with the reference; once
  * with one thread, which must give the same bits; once with outputs on top of the inputs the op table allows
  * them to take over, which must give the same bits too.
+ *
+ * A GPU has more than one way for products and attention. Cases that need not be repeatable are tuned first, as in
+ * training, so that the ways timing chooses and cuDNN's attention are compared with the reference; the second device
+ * has not been tuned, and there the tolerance counts instead of bits. Repeatable ones must have the same bits always.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +23,7 @@
 #include "device/reference/reference.h"
 #include "support/op_run.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +33,7 @@ enum { DEFAULT_CASES = 120, TEAM = 3 };
 
 struct suite {
     struct device *many, *one; /* the same backend with several threads and with one */
-    bool rounds_products;
+    bool cuda;
     uint64_t seed;
     int first, end;
 };
@@ -46,8 +51,7 @@ static enum plim_status open_reference(int threads, struct device **out, struct 
 
 static enum plim_status open_cuda(int threads, struct device **out, struct plim_error *err)
 {
-    (void)threads;
-    return device_cuda_open(0, out, err);
+    return device_cuda_open(0, threads, out, err);
 }
 
 static const struct backend {
@@ -74,7 +78,7 @@ static int open_suite(void **state)
     static struct suite suite;
     const struct backend *backend = chosen_backend();
     struct plim_error err = {.text = "OP_DEVICE: write cpu, cuda or reference"};
-    suite.rounds_products = backend && !strcmp(backend->name, "cuda");
+    suite.cuda = backend && !strcmp(backend->name, "cuda");
     suite.seed = (uint64_t)setting("OP_SEED", 1);
     suite.first = (int)setting("OP_CASE", 0);
     suite.end = getenv("OP_CASE") ? suite.first + 1 : (int)setting("OP_CASES", DEFAULT_CASES);
@@ -109,20 +113,17 @@ static _Noreturn void complain(const struct op_case *c, const char *where, const
     abort();
 }
 
-/* A second run that must give the first one's bits; where products are rounded differently in place, the tolerance. */
-static void run_again(const struct suite *suite, const struct op_case *c, struct device *dev,
-                      unsigned in_place, const struct op_result *first, const char *where)
+/* A second run that must give the first one's bits, or only be within the tolerance; whether it has those bits. */
+static bool run_again(const struct op_case *c, struct device *dev, unsigned in_place,
+                      const struct op_result *first, bool bits, const char *where)
 {
     struct op_result r;
     char why[200] = "";
-    bool product = c->kind == OP_LINEAR || c->kind == OP_LINEAR_DX || c->kind == OP_LINEAR_DW;
     if (!op_run(c, dev, in_place, &r, why, sizeof why)) complain(c, where, why);
-    if (suite->rounds_products && product && in_place) {
-        if (op_compare(c, &r, why, sizeof why) > 1) complain(c, where, why);
-    } else if (!op_same(c, first, &r, why, sizeof why)) {
-        complain(c, where, why);
-    }
+    bool same = op_same(c, first, &r, why, sizeof why);
+    if (!same && (bits || op_compare(c, &r, why, sizeof why) > 1)) complain(c, where, why);
     op_result_release(&r);
+    return same;
 }
 
 /* cuBLASLt rounds a product to the output's type before it adds to it, on some shapes. */
@@ -134,49 +135,99 @@ static void allow_rounded_product(struct op_case *c)
     if (adds && type != DT_F32) c->inner[0] = fmax(c->inner[0], 4 * dtype_unit(type));
 }
 
-static double run_case(const struct suite *suite, int kind, int index, enum dtype *type)
+/* Operands of tf32 lose 13 bits, by truncation at worst: 2^-10 each. */
+static void allow_tf32(struct op_case *c) { c->inner[0] = fmax(c->inner[0], 4 * 0x1p-10); }
+
+/* What the cases of an op have shown. */
+struct seen {
+    double worst[DT_COUNT];
+    /* Cases that may take cuDNN's attention, and those that did: other bits than our own kernels'; cases that may
+     * multiply in tf32, and those that did: larger errors than fp32's. */
+    int whole, whole_taken, tf32, tf32_taken;
+};
+
+static bool is_fast_attention(const struct op_case *c)
+{
+    return c->op.attr.whole_rows && !c->op.attr.repeatable && c->type != DT_F32;
+}
+
+/* The error of the first run in units of the tolerance. */
+static double judge(const struct suite *suite, struct op_case *c, const struct op_result *r,
+                    struct seen *seen)
+{
+    char why[200] = "", where[64];
+    double worst = op_compare(c, r, why, sizeof why);
+    if (suite->cuda && c->op.attr.tf32 && c->type == DT_F32) {
+        seen->tf32++, seen->tf32_taken += worst > 1;
+        allow_tf32(c);
+        worst = op_compare(c, r, why, sizeof why);
+    }
+    snprintf(where, sizeof where, "%.3g x tolerance", worst);
+    if (worst > 1) complain(c, where, why);
+    return worst;
+}
+
+static void run_case(const struct suite *suite, int kind, int index, struct seen *seen)
 {
     struct op_case c;
     struct op_result r;
     char why[200] = "";
     op_case_make(&c, kind, suite->seed, index);
-    if (suite->rounds_products) allow_rounded_product(&c);
-    *type = c.type;
+    if (suite->cuda) allow_rounded_product(&c);
+    c.tune = suite->cuda && !c.op.attr.repeatable && (op_case_product(&c) || c.op.attr.whole_rows);
     if (!op_run(&c, suite->many, 0, &r, why, sizeof why)) complain(&c, "run", why);
-    double worst = op_compare(&c, &r, why, sizeof why);
-    if (worst > 1) {
-        char where[64];
-        snprintf(where, sizeof where, "%.3g x tolerance", worst);
-        complain(&c, where, why);
-    }
-    run_again(suite, &c, suite->one, 0, &r, "one thread");
+    seen->worst[c.type] = fmax(seen->worst[c.type], judge(suite, &c, &r, seen));
+    bool bits = !c.tune; /* else the first run may have taken another way */
+    c.tune = false;
+    bool same = run_again(&c, suite->one, 0, &r, bits, "one thread");
+    if (is_fast_attention(&c)) seen->whole++, seen->whole_taken += !same;
     unsigned shares = op_may_share(&c);
-    if (shares) run_again(suite, &c, suite->many, shares, &r, "in place");
+    if (shares) run_again(&c, suite->many, shares, &r, bits, "in place");
     for (unsigned i = 0; i < OP_MAX_OUT; i++)
         if (shares & (1u << i) && shares != 1u << i)
-            run_again(suite, &c, suite->many, 1u << i, &r, "one output in place");
+            run_again(&c, suite->many, 1u << i, &r, bits, "one output in place");
     op_result_release(&r);
     op_case_release(&c);
-    return worst;
+}
+
+enum { ENOUGH = 5, CUDNN_OLDEST = 90600 };
+
+/* Whether this machine has a cuDNN that the backend takes. */
+static bool cudnn_is_here(void)
+{
+    void *library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+    size_t (*version)(void) = library ? (size_t(*)(void))dlsym(library, "cudnnGetVersion") : NULL;
+    return version && version() >= CUDNN_OLDEST; /* stays open: the backend has it too */
+}
+
+/* A way that was never taken was not tested. */
+static void check_ways(const struct suite *suite, const struct seen *seen)
+{
+    if (!suite->cuda) return;
+    if (seen->whole)
+        print_message("    %-11s %3d of %d took cuDNN's kernels\n", "", seen->whole_taken, seen->whole);
+    if (seen->tf32)
+        print_message("    %-11s %3d of %d were multiplied in tf32\n", "", seen->tf32_taken, seen->tf32);
+    if (seen->whole >= ENOUGH && !seen->whole_taken && cudnn_is_here())
+        fail_msg("cuDNN is here, but none of its kernels ran");
+    if (seen->tf32 >= 2 * ENOUGH && !seen->tf32_taken) fail_msg("no product was in tf32");
 }
 
 static void run_op(void **state, int kind)
 {
     const struct suite *suite = *state;
-    double worst[DT_COUNT] = {0};
+    struct seen seen = {0};
     if (!suite->many->kernels[kind].run) {
         if (kind == OP_FETCH || kind == OP_STORE)
             skip(); /* a device may leave copies to its transfer functions */
         fail_msg("%s: the device has no kernel", op_row(kind)->name);
     }
-    for (int i = suite->first; i < suite->end; i++) {
-        enum dtype type;
-        double e = run_case(suite, kind, i, &type);
-        worst[type] = fmax(worst[type], e);
-    }
+    for (int i = suite->first; i < suite->end; i++) run_case(suite, kind, i, &seen);
     print_message(
         "    %-11s %3d cases, worst error in units of the tolerance: f32 %.2f  bf16 %.2f  f16 %.2f\n",
-        op_row(kind)->name, suite->end - suite->first, worst[DT_F32], worst[DT_BF16], worst[DT_F16]);
+        op_row(kind)->name, suite->end - suite->first, seen.worst[DT_F32], seen.worst[DT_BF16],
+        seen.worst[DT_F16]);
+    check_ways(suite, &seen);
 }
 
 #define OPS(X)                                                                                               \

@@ -305,6 +305,11 @@ double dtype_tiny(enum dtype type)
 
 /* --- the case ------------------------------------------------------------------------------------------- */
 
+bool op_case_product(const struct op_case *c)
+{
+    return c->kind == OP_LINEAR || c->kind == OP_LINEAR_DX || c->kind == OP_LINEAR_DW;
+}
+
 void op_case_make(struct op_case *c, int kind, uint64_t seed, int index)
 {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -315,6 +320,8 @@ void op_case_make(struct op_case *c, int kind, uint64_t seed, int index)
     c->op = tape_op(kind, -1);
     c->op.accumulate = case_flip(c) ? ACC_ADD : ACC_OVERWRITE;
     makers[kind](c);
+    c->op.attr.repeatable = case_below(c, 3) == 0; /* last: the operands are what they were without */
+    c->op.attr.tf32 = op_case_product(c) && case_flip(c);
     tape_append(&c->tape, &c->op);
     if (c->tape.failed) give_up("out of memory");
     if (op_check(&c->tape, &c->op, &err) != PLIM_OK) give_up(err.text);
@@ -344,7 +351,8 @@ const char *op_case_text(const struct op_case *c, char *buf, size_t size)
         const struct tensor *t = i < OP_MAX_IN ? op_case_in(c, i) : op_case_out(c, i - OP_MAX_IN);
         if (t) used += put_operand(buf + used, size - (size_t)used, t);
     }
-    if (c->op.accumulate == ACC_ADD && (size_t)used < size)
-        snprintf(buf + used, size - (size_t)used, " adding");
+    const char *const more[] = {c->op.accumulate == ACC_ADD ? " adding" : "",
+                                c->op.attr.repeatable ? " repeatable" : "", c->op.attr.tf32 ? " tf32" : ""};
+    if ((size_t)used < size) snprintf(buf + used, size - (size_t)used, "%s%s%s", more[0], more[1], more[2]);
     return buf;
 }

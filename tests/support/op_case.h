@@ -32,12 +32,16 @@ struct op_case {
     double inner[OP_MAX_OUT], scale[OP_MAX_OUT];
     bool by_element; /* elements are of different nature: no rms in the tolerance */
     bool exact;      /* every output must equal the reference without any error */
+    bool tune;       /* op_run lets the device learn first how best to run it, where it can */
     char note[96];   /* the variant, for messages */
 };
 
 /* Aborts when memory is out or the op's row does not accept the case: both are faults of the test. */
 void op_case_make(struct op_case *c, int kind, uint64_t seed, int index);
 void op_case_release(struct op_case *c);
+
+/* A matrix product: linear or one of its gradients. */
+bool op_case_product(const struct op_case *c);
 
 const struct tensor *op_case_in(const struct op_case *c, int slot); /* NULL when absent */
 const struct tensor *op_case_out(const struct op_case *c, int slot);

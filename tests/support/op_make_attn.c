@@ -8,23 +8,50 @@ struct heads {
     int64_t batch, time, keys, heads, kv_heads, size;
 };
 
-/* Shapes whose reference costs at most `limit` multiplications of query with key. */
+/* Fewer rows and heads, until the reference costs at most `limit` multiplications of query with key. */
+static void fit_heads(struct op_case *c, struct heads *s, double limit)
+{
+    double each = (double)(s->time * s->keys * s->size);
+    while (s->batch > 1 && (double)(s->batch * s->heads) * each > limit) s->batch--;
+    while (s->heads > s->kv_heads && (double)s->heads * each > limit) s->heads -= s->kv_heads;
+    c->op.attr.heads = (int)s->heads, c->op.attr.kv_heads = (int)s->kv_heads;
+    c->op.attr.head_dim = (int)s->size;
+    c->op.attr.scale = (float)(1 / sqrt((double)s->size));
+}
+
+/* Sizes on both sides of what kernels cut by: rings of tiles that come round (257 rows and more), caches that are split
+ * (257 keys and more), heads that are padded, wider than tensor cores take them, or not a multiple of what a load is. */
 static struct heads any_heads(struct op_case *c, bool cached, double limit)
 {
-    struct heads s = {.batch = PICK(c, 1, 2, 3), .time = PICK(c, 1, 2, 5, 13, 31, 64, 67, 128, 131, 200)};
+    struct heads s = {.batch = PICK(c, 1, 2, 3),
+                      .time = PICK(c, 1, 2, 5, 13, 31, 64, 67, 128, 131, 200, 257, 333, 520)};
     s.kv_heads = PICK(c, 1, 2, 3);
     s.heads = s.kv_heads * PICK(c, 1, 1, 2, 3, 4);
-    s.size = PICK(c, 16, 32, 64, 80, 128);
+    s.size = PICK(c, 16, 20, 24, 32, 64, 64, 80, 96, 100, 128, 128, 160, 256);
     if (cached) s.time = PICK(c, 1, 1, 2, 7, 33);
-    s.keys = cached ? s.time + PICK(c, 0, 1, 12, 64, 150) : s.time;
-    while (s.batch > 1 && (double)(s.batch * s.heads * s.time * s.keys * s.size) > limit) s.batch--;
-    while (s.heads > s.kv_heads && (double)(s.heads * s.time * s.keys * s.size) > limit)
-        s.heads -= s.kv_heads;
-    c->op.attr.heads = (int)s.heads, c->op.attr.kv_heads = (int)s.kv_heads, c->op.attr.head_dim = (int)s.size;
+    s.keys = cached ? s.time + PICK(c, 0, 1, 12, 64, 150, 600, 2000) : s.time;
+    fit_heads(c, &s, limit);
     c->op.attr.cached = cached;
-    c->op.attr.scale = (float)(1 / sqrt((double)s.size));
     return s;
 }
+
+/* Rows of one sample each, in shapes that libraries have kernels of their own for: rows of 128 and more, heads of 64
+ * and 128, key heads that are shared for the latter. */
+static struct heads whole_heads(struct op_case *c, double limit)
+{
+    struct heads s = {
+        .batch = PICK(c, 1, 2), .time = PICK(c, 128, 128, 131, 200, 256), .kv_heads = PICK(c, 1, 2)};
+    s.size = PICK(c, 64, 128);
+    if ((double)(s.kv_heads * s.time * s.time * s.size) > limit) s.kv_heads = 1;
+    s.heads = s.kv_heads * (s.size == 128 ? PICK(c, 1, 2) : 1);
+    s.keys = s.time;
+    fit_heads(c, &s, limit);
+    c->op.attr.whole_rows = true;
+    return s;
+}
+
+/* One case in five. */
+static bool is_whole(const struct op_case *c) { return c->index % 5 == 4; }
 
 static void heads_in(struct op_case *c, int slot, const struct heads *s, bool query, bool keys)
 {
@@ -54,14 +81,14 @@ static void fill_pos(struct op_case *c, int slot, const struct heads *s, bool pa
 /* Window, packing and heat (how far scores spread), which forward and backward share. */
 static double any_mask(struct op_case *c, const struct heads *s, int q, int pos)
 {
-    bool packed = !c->op.attr.cached && case_flip(c);
+    bool packed = !c->op.attr.cached && case_flip(c) && !c->op.attr.whole_rows;
     int64_t window = case_flip(c) ? 0 : PICK(c, 1, 4, 17, 64, 100, 1000);
     double heat = (double)PICK(c, 1, 1, 3, 10);
     c->op.attr.window = (int)window;
     case_fill(c, q, 0, heat);
     fill_pos(c, pos, s, packed);
-    case_note(c, "%swindow %d %sheat %.0f", c->op.attr.cached ? "cached " : "", (int)window,
-              packed ? "packed " : "", heat);
+    case_note(c, "%s%swindow %d %sheat %.0f", c->op.attr.cached ? "cached " : "",
+              c->op.attr.whole_rows ? "whole rows " : "", (int)window, packed ? "packed " : "", heat);
     return heat;
 }
 
@@ -73,7 +100,7 @@ static double attn_error(const struct op_case *c, const struct heads *s, double 
 
 void make_attn(struct op_case *c)
 {
-    struct heads s = any_heads(c, case_below(c, 3) == 0, 4e6);
+    struct heads s = is_whole(c) ? whole_heads(c, 9e6) : any_heads(c, case_below(c, 3) == 0, 4e6);
     heads_in(c, 0, &s, true, false);
     heads_in(c, 1, &s, false, true);
     heads_in(c, 2, &s, false, true);
@@ -89,7 +116,7 @@ void make_attn(struct op_case *c)
 
 void make_attn_bwd(struct op_case *c)
 {
-    struct heads s = any_heads(c, false, 2e6);
+    struct heads s = is_whole(c) ? whole_heads(c, 5e6) : any_heads(c, false, 2e6);
     for (int i = 0; i < 5; i++) heads_in(c, i, &s, i != 2 && i != 3, false);
     case_in(c, 5, DT_F32, DIMS(s.batch, s.heads, s.time));
     case_in(c, 6, DT_I32, DIMS(s.batch, s.time));

@@ -148,10 +148,12 @@ static bool run_arena(const struct op_case *c, struct device *dev, struct block 
     struct kernel_call call;
     size_t arena = b->bytes > ARENA_LEAST ? b->bytes : ARENA_LEAST;
     enum plim_status status = dev->ops->commit(dev, arena, &err);
+    fill_call(&call, c, b, dev->ops->base(dev));
+    call.team = dev->team;
+    if (status == PLIM_OK && c->tune && dev->ops->tune)
+        dev->ops->tune(dev, &call); /* writes outputs and workspace: before the operands are there */
     if (status == PLIM_OK) status = dev->ops->write(dev, 0, b->memory, b->bytes, &err);
     if (status == PLIM_OK) {
-        fill_call(&call, c, b, dev->ops->base(dev));
-        call.team = dev->team;
         dev->ops->run(dev, &call);
         status = dev->ops->sync(dev, &err);
     }
@@ -187,7 +189,11 @@ bool op_run(const struct op_case *c, struct device *dev, unsigned in_place, stru
     struct block b = {0};
     fill_desc(&call, c);
     int threads = dev->team ? threads_count(dev->team) : 1;
-    lay_out(&b, c, in_place, kernel->workspace ? kernel->workspace(call.desc, &c->op, threads) : 0);
+    bool asks = dev->ops && dev->ops->workspace;
+    lay_out(&b, c, in_place,
+            asks                ? dev->ops->workspace(dev, call.desc, &c->op)
+            : kernel->workspace ? kernel->workspace(call.desc, &c->op, threads)
+                                : 0);
     fill_block(&b, c, in_place);
     bool on_host = !dev->ops || dev->facts.is_host;
     bool good = on_host ? run_host(c, dev, &b) : run_arena(c, dev, &b, why, size);

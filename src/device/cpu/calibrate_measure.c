@@ -194,6 +194,7 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
         memset(b.scratch, 0x3c, 7 * ATTN_SLOT);
         out->attn_flops[types[i]] = attn_rate(&b, types[i]);
     }
+    out->tf32_flops = out->flops[DT_F32];
     out->bandwidth = copy_rate(&b, COPY_BYTES);
     out->cache_bandwidth = copy_rate(&b, CACHE_COPY_BYTES);
     if (out->cache_bandwidth < out->bandwidth) out->cache_bandwidth = out->bandwidth;

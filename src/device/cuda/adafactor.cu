@@ -8,8 +8,8 @@
 namespace
 {
 
-enum { EDGE = 256, DEPTH = 8, FOLD = 32, TOTAL_THREADS = 1024, FLAT_THREADS = 256, FLAT_EACH = 8 };
-enum { FLAT = FLAT_THREADS * FLAT_EACH };
+enum { EDGE = CUDA_FACTOR_EDGE, DEPTH = 8, FOLD = 32, TOTAL_THREADS = 1024 };
+enum { FLAT = CUDA_FACTOR_FLAT, FLAT_THREADS = 256, FLAT_EACH = FLAT / FLAT_THREADS };
 
 /* --- the statistic --------------------------------------------------------------------------------------- */
 
@@ -209,16 +209,12 @@ template <class G> static int run_vector(const struct cuda_queue *queue, const s
     return launched();
 }
 
-/* Sets the places in a workspace that begins at `work` and returns its size. */
-static size_t lay_out(stat *s, char *work)
+static void lay_out(stat *s, char *work)
 {
-    s->across = parts_of(s->columns, EDGE), s->down = parts_of(s->rows, EDGE);
-    int64_t squares = s->col ? s->across * s->down : parts_of(s->rows, FLAT);
+    struct cuda_factor_places p = cuda_factor_places(s->rows, s->columns, s->col != NULL);
+    s->across = p.across, s->down = p.down;
     s->squares = (double *)work;
-    work += squares * (int64_t)sizeof(double);
-    s->row_sums = (float *)work;
-    s->col_sums = s->row_sums + (s->col ? s->across * s->rows : 0);
-    return (size_t)(squares * 8 + (s->col ? (s->across * s->rows + s->down * s->columns) * 4 : 0));
+    s->row_sums = (float *)(work + p.row_sums), s->col_sums = (float *)(work + p.col_sums);
 }
 
 /* --- the step -------------------------------------------------------------------------------------------- */
@@ -279,16 +275,6 @@ int cuda_factor_stat(const struct cuda_queue *queue, const struct kernel_call *c
         using G = typename decltype(t)::type;
         return s.col ? run_matrix<G>(queue, s) : run_vector<G>(queue, s);
     });
-}
-
-size_t cuda_factor_stat_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)op, (void)threads;
-    float present;
-    stat s = {};
-    s.rows = tensor_count(desc[1]), s.col = desc[2] ? &present : NULL;
-    s.columns = s.rows ? tensor_count(desc[0]) / s.rows : 0;
-    return lay_out(&s, NULL);
 }
 
 int cuda_adafactor(const struct cuda_queue *queue, const struct kernel_call *call)

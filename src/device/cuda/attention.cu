@@ -9,11 +9,6 @@
 namespace
 {
 
-enum {
-    BLOCKS_WANTED = 512,
-    LEAST_KEYS = 256
-}; /* of a split cache: blocks at most, keys of a piece at least */
-
 static struct attn attn_of(const struct tensor *const *desc, const struct op *op, int q)
 {
     const struct tensor *qd = desc[q], *kd = desc[q + 1];
@@ -26,44 +21,17 @@ static struct attn attn_of(const struct tensor *const *desc, const struct op *op
     return a;
 }
 
-static bool on_tensor_cores(const struct attn *a)
-{
-    return (a->type == DT_BF16 || a->type == DT_F16) && a->size % 8 == 0 && a->size <= ATTN_MMA_SIZE;
-}
+static bool on_tensor_cores(const struct attn *a) { return cuda_attn_on_tensor_cores(a->type, a->size); }
 
-/* Capability 9.0 multiplies by warpgroups; head sizes that would be padded much stay with the other kernels. */
+/* Head sizes that would be padded much stay with the other kernels. */
 static bool on_warpgroups(const struct cuda_queue *queue, const struct attn *a)
 {
-    return queue->capability == 90 && (a->size <= 64 || a->size > 96);
-}
-
-/* Pieces of a cache for few queries; 0: the keys are not split. */
-static int splits_of(const struct attn *a)
-{
-    int rows = a->time * a->group;
-    if (!a->cached || rows > ATTN_DECODE_ROWS || !on_tensor_cores(a)) return 0;
-    int64_t blocks = (int64_t)a->batch * a->kv_heads * ((rows + 15) / 16), want = BLOCKS_WANTED / blocks;
-    int64_t most = (a->keys + LEAST_KEYS - 1) / LEAST_KEYS;
-    if (most > ATTN_MAX_SPLITS) most = ATTN_MAX_SPLITS;
-    return (int)(want < 1 ? 1 : want > most ? most : want);
-}
-
-static int64_t part_rows(const struct attn *a)
-{
-    return (int64_t)a->batch * a->kv_heads * a->splits * a->time * a->group;
+    return queue->warpgroups && (a->size <= 64 || a->size > 96);
 }
 
 static bool nothing(const struct attn *a) { return !a->batch || !a->time || !a->heads || !a->size; }
 
 } // namespace
-
-extern "C" size_t cuda_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)threads;
-    struct attn a = attn_of(desc, op, 0);
-    a.splits = splits_of(&a);
-    return a.splits > 1 ? (size_t)part_rows(&a) * (size_t)(a.size + 2) * 4 : 0;
-}
 
 extern "C" int cuda_attn(const struct cuda_queue *queue, const struct kernel_call *call)
 {
@@ -71,20 +39,12 @@ extern "C" int cuda_attn(const struct cuda_queue *queue, const struct kernel_cal
     if (nothing(&a)) return 0;
     a.q = call->in[0], a.k = call->in[1], a.v = call->in[2], a.pos = (const int32_t *)call->in[3];
     a.o = call->out[0], a.lse = (float *)call->out[1];
-    a.splits = splits_of(&a);
-    a.part = (float *)call->work;
-    if (a.splits) a.part_stat = a.part + part_rows(&a) * a.size;
+    struct cuda_attn_parts parts = cuda_attn_parts(call->desc, call->op);
+    a.splits = parts.splits;
+    a.part = (float *)call->work, a.part_stat = (float *)((char *)call->work + parts.stat);
     if (a.splits) return cuda_attn_decode(queue, &a);
     if (!on_tensor_cores(&a)) return cuda_attn_plain(queue, &a);
     return on_warpgroups(queue, &a) ? cuda_attn_hopper(queue, &a) : cuda_attn_forward(queue, &a);
-}
-
-extern "C" size_t cuda_attn_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)threads;
-    struct attn a = attn_of(desc, op, 1);
-    size_t queries = (size_t)a.batch * (size_t)a.padded;
-    return queries * (size_t)a.heads * 8 + queries * 8 + queries / ATTN_GRAIN * 16;
 }
 
 extern "C" int cuda_attn_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -94,9 +54,10 @@ extern "C" int cuda_attn_bwd(const struct cuda_queue *queue, const struct kernel
     a.grad = call->in[0], a.q = call->in[1], a.k = call->in[2], a.v = call->in[3], a.o = call->in[4];
     a.lse = (float *)call->in[5], a.pos = (const int32_t *)call->in[6];
     a.dq = call->out[0], a.dk = call->out[1], a.dv = call->out[2];
-    int64_t queries = (int64_t)a.batch * a.padded;
-    a.lse2 = (float *)call->work, a.delta = a.lse2 + queries * a.heads;
-    a.range = (int2 *)(a.delta + queries * a.heads), a.spans = (int4 *)(a.range + queries);
+    struct cuda_attn_places at = cuda_attn_bwd_places(call->desc);
+    char *work = (char *)call->work;
+    a.lse2 = (float *)work, a.delta = (float *)(work + at.delta);
+    a.range = (int2 *)(work + at.range), a.spans = (int4 *)(work + at.spans);
     int status = cuda_attn_prepare(queue, &a);
     if (status) return status;
     if (!on_tensor_cores(&a)) return cuda_attn_plain_backward(queue, &a);

@@ -27,14 +27,7 @@
 
 #define ATTN_LOG2E 1.44269504088896340736f
 
-enum {
-    ATTN_MAX_SIZE = 256, /* of a head */
-    ATTN_MMA_SIZE = 128, /* of a head on the tensor cores */
-    ATTN_GRAIN = 32,     /* queries that share a span in the backward passes */
-    ATTN_PAD = 128,      /* prepared statistics are padded to a multiple of it */
-    ATTN_MAX_SPLITS = 64,
-    ATTN_DECODE_ROWS = 64, /* rows (queries times heads of a group) up to which keys are split */
-};
+enum { ATTN_MAX_SIZE = 256 }; /* of a head; the sizes that scratch depends on are in cuda_workspace.h */
 
 /* All keys of some queries lie in [low, high]; each of them sees [first_most, last_least]. */
 struct attn_span {

@@ -133,6 +133,24 @@ template <int width> static int launch(const struct cuda_queue *queue, struct at
 
 } // namespace
 
+/* Holds shared memory exactly where kernels of warpgroups have a body. */
+static __global__ void body(void)
+{
+#if WG_BODY
+    __shared__ volatile int mark[4];
+    mark[threadIdx.x % 4] = 1;
+#endif
+}
+
+/* A card of capability 9.0 may have been given portable code all the same. */
+extern "C" bool cuda_attn_has_warpgroups(void)
+{
+    cudaFuncAttributes of;
+    if (cudaFuncGetAttributes(&of, body) == cudaSuccess) return of.sharedSizeBytes > 0;
+    cudaGetLastError();
+    return false;
+}
+
 extern "C" int cuda_attn_hopper(const struct cuda_queue *queue, struct attn *a)
 {
     return a->size <= 64 ? launch<64>(queue, a) : launch<128>(queue, a);

@@ -7,7 +7,7 @@
 namespace
 {
 
-enum { SLICE = 256, DEPTH = 8, FOLD = 32 };
+enum { SLICE = CUDA_SUM_SLICE, DEPTH = 8, FOLD = 32 };
 
 template <class T, int N>
 __global__ void __launch_bounds__(32 * DEPTH)
@@ -97,9 +97,4 @@ int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype d
     if (failed) return failed;
     return cuda_fold_rows(queue, (const float *)work, parts_of(rows, SLICE), width, db, NULL, db_type,
                           accumulate);
-}
-
-size_t cuda_column_sum_workspace(int64_t rows, int64_t width)
-{
-    return (size_t)(parts_of(rows, SLICE) * width) * sizeof(float);
 }

@@ -1,9 +1,11 @@
 /* cuda_absent.c - stands in for the CUDA backend in a build without nvcc. */
 #include "device/device.h"
 
-enum plim_status device_cuda_open(int index, struct device **out, struct plim_error *err)
+bool device_cuda_present(void) { return false; }
+
+enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)
 {
-    (void)index;
+    (void)index, (void)threads;
     *out = NULL;
     return plim_fail(
         err, PLIM_UNSUPPORTED,

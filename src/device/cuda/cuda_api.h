@@ -55,7 +55,7 @@ enum plim_status cuda_check(cudaError_t code, const char *what, struct plim_erro
 enum plim_status cuda_check_driver(const struct cuda_api *api, CUresult code, const char *what,
                                    struct plim_error *err);
 
-/* Bytes of device `index` this process takes, as the driver tells it; 0 when it does not. */
+/* Bytes of the card with this bus id that this process takes, as the driver tells it; 0 when it does not. */
 size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 struct cuda_attention {
-    int capability;                /* of the card */
+    struct cuda_card card;
     struct cudnn_attention *cudnn; /* NULL: not there */
     bool off;                      /* it failed once: our own from then on */
 };
@@ -32,23 +32,6 @@ static enum attention_pass pass_of(const struct op *op)
     return op->kind == OP_ATTN_BWD ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
 }
 
-/* Short rows are over before cuDNN's kernels are worth their launch. */
-#define TIME_LEAST 128
-
-static bool may_use_cudnn(const struct attention_shape *s, const struct op *op)
-{
-    bool type = s->type == DT_BF16 || s->type == DT_F16;
-    bool size = (s->head_size == 64 || s->head_size == 128) && s->time >= TIME_LEAST;
-    return type && size && op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable;
-}
-
-/* Measured on an H200: with shared key heads of 64 our own two passes are as fast as cuDNN's, which first makes the
- * gradients of every head; and ours repeat bit for bit. */
-static bool own_is_as_fast(const struct cuda_attention *a, const struct attention_shape *s)
-{
-    return a->capability == 90 && s->head_size == 64 && s->kv_heads < s->heads;
-}
-
 static bool aligned(const struct kernel_call *call)
 {
     for (int i = 0; i < OP_MAX_IN; i++)
@@ -58,33 +41,11 @@ static bool aligned(const struct kernel_call *call)
     return true;
 }
 
-/* What cuDNN 9 asks for in backward: dq summed in f32, a sum per query, and, where several query heads share a key
- * head, gradients of every head before they are added up. */
-static size_t cudnn_bytes(const struct attention_shape *s, enum attention_pass pass)
-{
-    size_t slack = (size_t)1 << 20;
-    if (pass == ATTENTION_FORWARD) return slack;
-    size_t time = ((size_t)s->time + 127) / 128 * 128, rows = (size_t)(s->batch * s->heads) * time;
-    size_t bytes = rows * (size_t)s->head_size * 4 + rows * 4;
-    if (s->kv_heads < s->heads) bytes += 2 * rows * (size_t)s->head_size * 2;
-    return bytes + slack;
-}
-
-size_t cuda_attention_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    struct attention_shape s = shape_of(desc, op);
-    kernel_workspace *own = op->kind == OP_ATTN ? cuda_attn_workspace : cuda_attn_bwd_workspace;
-    size_t bytes = own(desc, op, threads);
-    size_t theirs = may_use_cudnn(&s, op) ? cudnn_bytes(&s, pass_of(op)) : 0;
-    return theirs > bytes ? theirs : bytes;
-}
-
 void cuda_attention_tune(struct cuda_attention *a, const struct kernel_call *call)
 {
     struct attention_shape s = shape_of(call->desc, call->op);
     size_t bytes;
-    if (a->cudnn && may_use_cudnn(&s, call->op) && !own_is_as_fast(a, &s) &&
-        cudnn_attention_supports(a->cudnn, &s))
+    if (cuda_attn_is_cudnns(&a->card, call->desc, call->op) && cudnn_attention_supports(a->cudnn, &s))
         cudnn_attention_prepare(a->cudnn, &s, pass_of(call->op), &bytes, NULL);
 }
 
@@ -93,10 +54,10 @@ static bool has_plan(const struct cuda_attention *a, const struct attention_shap
                      const struct kernel_call *call)
 {
     size_t bytes = 0;
-    if (!a->cudnn || a->off || !may_use_cudnn(s, call->op) || !aligned(call)) return false;
+    if (a->off || !cuda_attn_is_cudnns(&a->card, call->desc, call->op) || !aligned(call)) return false;
     if (cudnn_attention_engine(a->cudnn, s, pass_of(call->op), &(bool){false}) < 0) return false;
     return cudnn_attention_prepare(a->cudnn, s, pass_of(call->op), &bytes, NULL) == PLIM_OK &&
-           bytes <= cudnn_bytes(s, pass_of(call->op));
+           bytes <= cuda_attn_cudnn_bytes(call->desc, call->op);
 }
 
 static enum plim_status run_cudnn(struct cuda_attention *a, const struct attention_shape *s,
@@ -128,10 +89,17 @@ enum plim_status cuda_attention_open(const struct cuda_queue *queue, struct cuda
 {
     struct cuda_attention *a = calloc(1, sizeof *a);
     if (!a) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for attention");
-    a->capability = queue->capability;
     if (cudnn_attention_open(queue->stream, &a->cudnn, NULL) != PLIM_OK) a->cudnn = NULL;
+    a->card = (struct cuda_card){.warpgroups = queue->warpgroups, .cudnn = a->cudnn != NULL};
     *out = a;
     return PLIM_OK;
+}
+
+const struct cuda_card *cuda_attention_card(const struct cuda_attention *a) { return &a->card; }
+
+size_t cuda_attention_cudnn(const struct cuda_attention *a)
+{
+    return a->cudnn ? cudnn_attention_version(a->cudnn) : 0;
 }
 
 void cuda_attention_close(struct cuda_attention *a)

@@ -1,7 +1,8 @@
 /* cuda_attention.h - which attention runs: cuDNN's where it knows the case and is there, else our own.
  *
  * cuDNN's plans take half a second to build, so they are built by _tune only; a call whose plan was not built takes
- * our kernels. The planner counts the larger of both workspaces, by formula, so that planning builds nothing. */
+ * our kernels. Who may run a call, and the larger workspace of those who may, is a formula (cuda_workspace.h), so that
+ * planning builds nothing. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_ATTENTION_H
 #define PLIM_DEVICE_CUDA_CUDA_ATTENTION_H
 
@@ -15,11 +16,15 @@ enum plim_status cuda_attention_open(const struct cuda_queue *queue, struct cuda
                                      struct plim_error *err);
 void cuda_attention_close(struct cuda_attention *attention);
 
+/* What the formulas ask about; the attention's own. */
+const struct cuda_card *cuda_attention_card(const struct cuda_attention *attention);
+/* cuDNN's version, 91900 for 9.19.0; 0: not there. */
+size_t cuda_attention_cudnn(const struct cuda_attention *attention);
+
 void cuda_attention_tune(struct cuda_attention *attention, const struct kernel_call *call);
 
 /* attn or attn_bwd; a cudaError_t as an int. */
 int cuda_attention_run(struct cuda_attention *attention, const struct cuda_queue *queue,
                        const struct kernel_call *call);
-kernel_workspace cuda_attention_workspace;
 
 #endif

@@ -1,4 +1,8 @@
-/* cuda_calibrate.c - see cuda_calibrate.h. */
+/* cuda_calibrate.c - see cuda_calibrate.h.
+ *
+ * Two sizes of the same work: the full one is what rates are measured with; a quarter of it is run where the rates are
+ * known already or the card has little left. Either tunes and runs a matmul and an attention of every type, so that what
+ * the libraries load for them is there when the overhead is measured, on the first start and on every later one. */
 #include "device/cuda/cuda_calibrate.h"
 #include "base/clock.h"
 #include "device/calibration.h"
@@ -11,18 +15,19 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    ROWS = 4096, /* tokens of the matmul, with a weight of WIDTH x WIDTH */
-    WIDTH = 4096,
-    HEADS = 32, /* attention: ROWS tokens in rows of TIME */
-    HEAD_DIM = 64,
-    TIME = 2048,
-    ROUNDS = 5,
+enum { HEADS = 32, HEAD_DIM = 64, ROWS_MOST = 4096, ROUNDS = 5 };
+
+struct size {
+    int64_t rows, width; /* tokens of the matmul, with a weight of width x width */
+    int64_t time;        /* attention: so many tokens in rows of this */
+    size_t arena;
 };
+
+static const struct size full = {ROWS_MOST, 4096, 2048, (size_t)448 << 20};
+static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20};
 
 #define COPY_BYTES ((size_t)128 << 20)
 #define FAR_BYTES  ((size_t)64 << 20)
-#define ARENA      ((size_t)448 << 20)
 
 /* Of the host: a cache to be left behind, and its update's bytes/s where it cannot be measured. */
 #define LEAST_CACHE  (32l << 20)
@@ -33,6 +38,7 @@ static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
 struct bench {
     struct device *dev;
+    const struct size *size;
     struct tensor t[OP_MAX_IN + OP_MAX_OUT];
     struct kernel_call call;
     struct op op;
@@ -72,29 +78,33 @@ static double seconds(struct bench *b)
     return (clock_seconds() - start) / ROUNDS;
 }
 
-static double matmul_rate(struct bench *b, enum dtype type)
+static double matmul_rate(struct bench *b, enum dtype type, bool tf32)
 {
+    int64_t rows = b->size->rows, width = b->size->width;
     begin(b, OP_LINEAR);
-    operand(b, false, 0, type, 2, (int64_t[]){ROWS, WIDTH});
-    operand(b, false, 1, type, 2, (int64_t[]){WIDTH, WIDTH});
-    operand(b, true, 0, type, 2, (int64_t[]){ROWS, WIDTH});
-    return 2.0 * ROWS * WIDTH * WIDTH / seconds(b);
+    b->op.attr.tf32 = tf32;
+    operand(b, false, 0, type, 2, (int64_t[]){rows, width});
+    operand(b, false, 1, type, 2, (int64_t[]){width, width});
+    operand(b, true, 0, type, 2, (int64_t[]){rows, width});
+    return 2.0 * (double)(rows * width * width) / seconds(b);
 }
 
 static double attn_rate(struct bench *b, enum dtype type)
 {
-    int64_t rows[] = {ROWS / TIME, TIME, HEADS, HEAD_DIM};
+    int64_t time = b->size->time, batch = b->size->rows / time;
+    int64_t rows[] = {batch, time, HEADS, HEAD_DIM};
     begin(b, OP_ATTN);
     b->op.attr.heads = b->op.attr.kv_heads = HEADS, b->op.attr.head_dim = HEAD_DIM, b->op.attr.scale = 0.125f;
     for (int slot = 0; slot < 3; slot++) operand(b, false, slot, type, 4, rows);
     operand(b, false, 3, DT_I32, 2, rows);
     operand(b, true, 0, type, 4, rows);
-    operand(b, true, 1, DT_F32, 3, (int64_t[]){ROWS / TIME, HEADS, TIME});
-    static int32_t pos[ROWS];
-    for (int i = 0; i < ROWS; i++) pos[i] = i % TIME;
+    operand(b, true, 1, DT_F32, 3, (int64_t[]){batch, HEADS, time});
+    int32_t pos[ROWS_MOST];
+    for (int i = 0; i < b->size->rows; i++) pos[i] = i % (int32_t)time;
     size_t at = (size_t)((char *)b->call.in[3] - (char *)b->dev->ops->base(b->dev));
-    if (b->dev->ops->write(b->dev, at, pos, sizeof pos, NULL) != PLIM_OK) return 0;
-    return 4.0 * (ROWS / TIME) * HEADS * HEAD_DIM * (0.5 * TIME * (TIME + 1)) / seconds(b);
+    size_t bytes = (size_t)b->size->rows * sizeof *pos;
+    if (b->dev->ops->write(b->dev, at, pos, bytes, NULL) != PLIM_OK) return 0;
+    return 2.0 * (double)(batch * HEADS * HEAD_DIM * time * (time + 1)) / seconds(b);
 }
 
 static double copy_rate(struct bench *b, size_t bytes)
@@ -169,21 +179,40 @@ static double host_rate(struct device *dev)
 
 static void measure(struct device *dev, struct calibration *out)
 {
-    struct bench b = {.dev = dev};
+    struct bench b = {.dev = dev, .size = &full};
     memset(out, 0, sizeof *out);
     for (int i = 0; i < 3; i++) {
-        out->flops[types[i]] = matmul_rate(&b, types[i]);
+        out->flops[types[i]] = matmul_rate(&b, types[i], false);
         out->attn_flops[types[i]] = attn_rate(&b, types[i]);
     }
+    out->tf32_flops = matmul_rate(&b, DT_F32, true);
     out->bandwidth = copy_rate(&b, COPY_BYTES);
-    out->cache_bandwidth = out->bandwidth;
+    out->cache_bandwidth = out->bandwidth; /* facts.cache_bytes is 0: no cache is modelled */
     out->op_seconds = launch_seconds(&b);
     out->far_bandwidth = far_rate(&b);
     out->host_bandwidth = host_rate(dev);
 }
 
+/* Modules come with the first run of a kernel. */
+static void load(struct device *dev)
+{
+    struct bench b = {.dev = dev, .size = &quarter};
+    for (int i = 0; i < 3; i++) matmul_rate(&b, types[i], false), attn_rate(&b, types[i]);
+}
+
+/* Everything the numbers depend on: the card and its libraries, the host that updates beside it. */
+static void describe(const struct device *dev, const char *libraries, char *key, size_t size)
+{
+    char host[160];
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    snprintf(key, size, "%s, driver %d, %s; %s; plimsoll %s", dev->facts.name, driver, libraries,
+             calibration_host(host, sizeof host, threads_count(dev->team)), PLIMSOLL_VERSION);
+}
+
 /* A small card of the oldest generation we run on. */
 static const struct calibration modest = {.flops = {10e12, 60e12, 60e12},
+                                          .tf32_flops = 20e12,
                                           .attn_flops = {3e12, 30e12, 30e12},
                                           .bandwidth = 0.4e12,
                                           .cache_bandwidth = 0.4e12,
@@ -191,37 +220,37 @@ static const struct calibration modest = {.flops = {10e12, 60e12, 60e12},
                                           .host_bandwidth = HOST_ASSUMED,
                                           .op_seconds = 4e-6};
 
-enum plim_status cuda_calibrate(struct device *dev, struct plim_error *err)
+enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struct plim_error *err)
 {
     struct calibration speed;
-    char key[256];
-    int driver = 0;
+    char key[512];
     int64_t unused;
     const char *wish = getenv("PLIMSOLL_CALIBRATE");
     if (wish && !strcmp(wish, "0")) { /* no library's kernel is to run: checkers of kernels ask for this */
         calibration_apply(&modest, &dev->facts);
         return PLIM_OK;
     }
-    cudaDriverGetVersion(&driver);
-    snprintf(key, sizeof key, "%s, driver %d, plimsoll %s", dev->facts.name, driver, PLIMSOLL_VERSION);
+    describe(dev, libraries, key, sizeof key);
     bool known = calibration_load("cuda", key, &speed, &unused);
-    enum plim_status status = dev->ops->commit(dev, ARENA, err);
+    bool measured = false;
+    enum plim_status status = dev->ops->commit(dev, known ? quarter.arena : full.arena, err);
+    if (status == PLIM_NO_MEMORY && !known) {
+        speed = modest, known = true; /* not worth remembering */
+        status = dev->ops->commit(dev, quarter.arena, err);
+    }
     if (status == PLIM_OK) {
-        struct calibration now;
-        struct bench b = {.dev = dev};
-        if (known)
-            matmul_rate(&b, DT_BF16), attn_rate(&b, DT_BF16); /* for what they load */
+        measured = !known;
+        if (measured)
+            measure(dev, &speed);
         else
-            measure(dev, &now), speed = now;
+            load(dev);
         status = dev->ops->sync(dev, err);
     } else if (status == PLIM_NO_MEMORY) {
-        if (!known) speed = modest;
-        known = true; /* not worth remembering */
-        status = PLIM_OK;
+        status = PLIM_OK; /* a plan for so small a rest of the card will say so better */
     }
     if (status == PLIM_OK) status = dev->ops->commit(dev, 0, err);
     if (status != PLIM_OK) return status;
     calibration_apply(&speed, &dev->facts);
-    if (!known) calibration_save("cuda", key, &speed, 0);
+    if (measured) calibration_save("cuda", key, &speed, 0);
     return PLIM_OK;
 }

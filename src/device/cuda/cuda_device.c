@@ -96,33 +96,34 @@ static void cuda_attention_op_run(const struct kernel_call *call)
     note(cuda, cuda_attention_run(cuda->attention, &cuda->queue, call), op_row(call->op->kind)->name);
 }
 
+/* Scratch is cuda_workspace's. */
 static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_EMBED] = {cuda_embed_run, NULL},
     [OP_NORM] = {cuda_norm_run, NULL},
-    [OP_LINEAR] = {cuda_linear_run, cuda_matmul_workspace},
+    [OP_LINEAR] = {cuda_linear_run, NULL},
     [OP_ROPE_TABLE] = {cuda_rope_table_run, NULL},
     [OP_ROPE] = {cuda_rope_run, NULL},
-    [OP_ATTN] = {cuda_attention_op_run, cuda_attention_workspace},
+    [OP_ATTN] = {cuda_attention_op_run, NULL},
     [OP_SWIGLU] = {cuda_swiglu_run, NULL},
     [OP_GELU] = {cuda_gelu_run, NULL},
     [OP_ADD] = {cuda_add_run, NULL},
-    [OP_XENT] = {cuda_xent_run, cuda_xent_workspace},
+    [OP_XENT] = {cuda_xent_run, NULL},
     [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
     [OP_SPLIT3] = {cuda_split3_run, NULL},
-    [OP_EMBED_BWD] = {cuda_embed_bwd_run, cuda_embed_bwd_workspace},
-    [OP_NORM_BWD] = {cuda_norm_bwd_run, cuda_norm_bwd_workspace},
-    [OP_LINEAR_DX] = {cuda_linear_run, cuda_matmul_workspace},
-    [OP_LINEAR_DW] = {cuda_linear_run, cuda_matmul_workspace},
-    [OP_ATTN_BWD] = {cuda_attention_op_run, cuda_attention_workspace},
+    [OP_EMBED_BWD] = {cuda_embed_bwd_run, NULL},
+    [OP_NORM_BWD] = {cuda_norm_bwd_run, NULL},
+    [OP_LINEAR_DX] = {cuda_linear_run, NULL},
+    [OP_LINEAR_DW] = {cuda_linear_run, NULL},
+    [OP_ATTN_BWD] = {cuda_attention_op_run, NULL},
     [OP_SWIGLU_BWD] = {cuda_swiglu_bwd_run, NULL},
     [OP_GELU_BWD] = {cuda_gelu_bwd_run, NULL},
     [OP_JOIN3] = {cuda_join3_run, NULL},
-    [OP_SUMSQ] = {cuda_sumsq_run, cuda_sumsq_workspace},
+    [OP_SUMSQ] = {cuda_sumsq_run, NULL},
     [OP_CLIP] = {cuda_clip_run, NULL},
     [OP_ADAMW] = {cuda_adamw_run, NULL},
     [OP_SGD] = {cuda_sgd_run, NULL},
     [OP_ADAMW8] = {cuda_adamw8_run, NULL},
-    [OP_FACTOR_STAT] = {cuda_factor_stat_run, cuda_factor_stat_workspace},
+    [OP_FACTOR_STAT] = {cuda_factor_stat_run, NULL},
     [OP_ADAFACTOR] = {cuda_adafactor_run, NULL},
     [OP_FETCH] = {cuda_copy_run, NULL}, /* within the device; between tiers: fetch and store below */
     [OP_STORE] = {cuda_copy_run, NULL},
@@ -156,6 +157,7 @@ static enum plim_status cuda_read(struct device *dev, size_t offset, void *host,
 {
     struct cuda *cuda = cuda_of(dev);
     const char *from = (const char *)cuda_base(dev) + offset;
+    cudaSetDevice(cuda->index);
     note(cuda, cuda_transfer_before(cuda->transfer, from, bytes), "waiting for copies");
     note(cuda, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
          "copying to the host");
@@ -178,15 +180,14 @@ static enum plim_status cuda_write(struct device *dev, size_t offset, const void
 static void await_copies(struct cuda *cuda, const struct kernel_call *call)
 {
     struct cuda_transfer *tr = cuda->transfer;
-    kernel_workspace *workspace_of = kernels[call->op->kind].workspace;
+    size_t work = cuda_workspace(cuda_attention_card(cuda->attention), call->desc, call->op);
     int code = 0;
     for (int k = 0; k < OP_MAX_IN && !code; k++)
         if (call->in[k]) code = cuda_transfer_before(tr, call->in[k], (size_t)tensor_bytes(call_in(call, k)));
     for (int k = 0; k < OP_MAX_OUT && !code; k++)
         if (call->out[k])
             code = cuda_transfer_before(tr, call->out[k], (size_t)tensor_bytes(call_out(call, k)));
-    if (workspace_of && !code)
-        code = cuda_transfer_before(tr, call->work, workspace_of(call->desc, call->op, 1));
+    if (work && !code) code = cuda_transfer_before(tr, call->work, work);
     note(cuda, code, "waiting for copies");
 }
 
@@ -256,7 +257,7 @@ static void cuda_forget(struct device *dev)
 {
     struct cuda *cuda = cuda_of(dev);
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
-    cudaStreamSynchronize(stream_of(cuda));
+    note(cuda, (int)cudaStreamSynchronize(stream_of(cuda)), "computing");
     while (cuda->nrecordings) cudaGraphExecDestroy(cuda->recordings[--cuda->nrecordings]);
     cuda_transfer_forget(cuda->transfer, true);
 }
@@ -284,12 +285,17 @@ static void cuda_run_host(struct device *dev, struct kernel_call *call)
     note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_row(call->op->kind)->name);
 }
 
+static size_t cuda_scratch(const struct device *dev, const struct tensor *const *desc, const struct op *op)
+{
+    return cuda_workspace(cuda_attention_card(((const struct cuda *)dev)->attention), desc, op);
+}
+
 static void cuda_close(struct device *dev)
 {
     if (!dev) return;
     struct cuda *cuda = cuda_of(dev);
     if (cuda->queue.stream) {
-        cuda_forget(dev);
+        if (cuda->transfer) cuda_forget(dev); /* opening may have failed before it */
         cuda_transfer_close(cuda->transfer);
         cuda_attention_close(cuda->attention);
         cuda_matmul_close(cuda->matmul);
@@ -309,6 +315,7 @@ static const struct device_ops ops = {
     .read = cuda_read,
     .write = cuda_write,
     .run = cuda_run,
+    .workspace = cuda_scratch,
     .tune = cuda_tune,
     .sync = cuda_sync,
     .used = cuda_used,
@@ -340,14 +347,18 @@ static size_t workspace(const struct device_facts *facts, const struct tape *tap
 /* The card: present, and one our kernels were made for. */
 static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_error *err)
 {
-    int count = 0;
+    int count = 0, driver = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
+    cudaDriverGetVersion(&driver);
+    if (code == cudaErrorInsufficientDriver && driver == 0)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "there is no NVIDIA driver; install it or use training.device: cpu");
     if (code == cudaErrorInsufficientDriver)
         return plim_fail(
             err, PLIM_UNSUPPORTED,
-            "no NVIDIA driver, or one older than CUDA %d.%d needs; install it or use training.device: "
-            "cpu",
-            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+            "the NVIDIA driver is for CUDA %d.%d, and this build needs one for %d.%d; install it or "
+            "use training.device: cpu",
+            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (code != cudaSuccess || count == 0)
         return plim_fail(err, PLIM_UNSUPPORTED, "no NVIDIA GPU was found (%s); use training.device: cpu",
                          code != cudaSuccess ? cudaGetErrorString(code) : "the driver lists none");
@@ -358,11 +369,12 @@ static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_er
     enum plim_status status =
         cuda_check(cudaGetDeviceProperties(&prop, index), "reading the card's properties", err);
     if (status != PLIM_OK) return status;
-    if (prop.major < 8)
+    if (prop.major * 10 + prop.minor < DEVICE_CUDA_LEAST)
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "GPU %d (%s) has compute capability %d.%d; this build needs 8.0 or newer, use "
+                         "GPU %d (%s) has compute capability %d.%d; the kernels need %d.%d or newer, use "
                          "training.device: cpu",
-                         index, prop.name, prop.major, prop.minor);
+                         index, prop.name, prop.major, prop.minor, DEVICE_CUDA_LEAST / 10,
+                         DEVICE_CUDA_LEAST % 10);
     cuda->index = index;
     cuda->queue.sms = prop.multiProcessorCount;
     cuda->queue.capability = prop.major * 10 + prop.minor;
@@ -370,7 +382,7 @@ static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_er
     struct device_facts *facts = &cuda->device.facts;
     snprintf(facts->name, sizeof facts->name, "%s", prop.name);
     facts->memory_bytes = prop.totalGlobalMem;
-    facts->cache_bytes = (size_t)prop.l2CacheSize;
+    facts->capability = cuda->queue.capability;
     return cuda_check(cudaDeviceGetPCIBusId(cuda->bus, sizeof cuda->bus, index), "the card's bus id", err);
 }
 
@@ -391,6 +403,7 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
                          cuda->queue.capability / 10, cuda->queue.capability % 10);
     if (code != cudaSuccess) return cuda_check(code, "opening the card", err);
     cuda->queue.stream = stream;
+    cuda->queue.warpgroups = cuda_attn_has_warpgroups();
     return PLIM_OK;
 }
 
@@ -404,7 +417,10 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     facts->supports = supports;
     facts->workspace = workspace;
     facts->backend = &cuda->device;
-    enum plim_status status = cuda_calibrate(&cuda->device, err);
+    char libraries[96];
+    snprintf(libraries, sizeof libraries, "cuBLASLt %zu, cuDNN %zu", cuda->api.cublasLtGetVersion(),
+             cuda_attention_cudnn(cuda->attention));
+    enum plim_status status = cuda_calibrate(&cuda->device, libraries, err);
     size_t used = cuda_api_used(&cuda->api, cuda->bus);
     facts->overhead_bytes = (used ? used : OVERHEAD_ASSUMED) + LATE_BYTES;
     return status;
@@ -412,7 +428,16 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
 
 static const char *const ledger_classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
 
-enum plim_status device_cuda_open(int index, struct device **out, struct plim_error *err)
+bool device_cuda_present(void)
+{
+    int driver = 0, count = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess) cudaGetLastError(); /* asked again by whoever opens it */
+    return code == cudaSuccess ? count > 0 : code != cudaErrorNoDevice;
+}
+
+enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)
 {
     *out = NULL;
     struct cuda *cuda = calloc(1, sizeof *cuda);
@@ -425,7 +450,7 @@ enum plim_status device_cuda_open(int index, struct device **out, struct plim_er
     dev->ledger = &cuda->ledger;
     enum plim_status status = choose_card(cuda, index, err);
     if (status == PLIM_OK) status = open_context(cuda, err);
-    if (status == PLIM_OK) status = threads_start(0, &dev->team, err);
+    if (status == PLIM_OK) status = threads_start(threads, &dev->team, err);
     if (status == PLIM_OK) status = cuda_transfer_open(cuda->queue.stream, dev->team, &cuda->transfer, err);
     if (status == PLIM_OK) status = cuda_api_open(&cuda->api, err);
     if (status == PLIM_OK) status = cuda_matmul_open(&cuda->api, &cuda->matmul, err);

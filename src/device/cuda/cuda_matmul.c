@@ -14,9 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKSPACE ((size_t)32 << 20)
-#define WAYS_MAX  512 /* shapes remembered */
-#define TRIALS    8   /* ways tried when tuning */
+#define WAYS_MAX 512 /* shapes remembered */
+#define TRIALS   8   /* ways tried when tuning */
 
 struct matrix {
     const void *at;
@@ -158,7 +157,7 @@ static int propose(struct cuda_matmul *mm, const struct way *w, cublasLtMatmulHe
 {
     const struct cuda_api *api = mm->api;
     cublasLtMatmulPreference_t wish;
-    size_t workspace = WORKSPACE;
+    size_t workspace = CUDA_MATMUL_BYTES;
     uint32_t align = w->key.align,
              schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums stay fp32 */
     int count = 0;
@@ -189,7 +188,7 @@ static int multiply(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
                                             sizeof p->bias);
     cublasStatus_t status = api->cublasLtMatmul(
         mm->handle, w->desc, &one, p->a.at, w->a, p->b.at, w->b, &beta, p->c.at ? p->c.at : p->d.at, w->c,
-        (void *)(uintptr_t)p->d.at, w->d, algo, work, WORKSPACE, (cudaStream_t)queue->stream);
+        (void *)(uintptr_t)p->d.at, w->d, algo, work, CUDA_MATMUL_BYTES, (cudaStream_t)queue->stream);
     if (status == CUBLAS_STATUS_SUCCESS) return cudaSuccess;
     mm->words = api->cublasLtGetStatusString(status);
     return cudaErrorUnknown;
@@ -226,7 +225,10 @@ static struct way *add_way(struct cuda_matmul *mm, const struct product *p, cons
     return NULL;
 }
 
-static void *after_workspace(const struct kernel_call *call) { return (char *)call->work + WORKSPACE; }
+static void *after_workspace(const struct kernel_call *call)
+{
+    return (char *)call->work + CUDA_MATMUL_BYTES;
+}
 
 /* Not worth a choice among cuBLASLt's kernels. */
 #define SMALL ((int64_t)1 << 18)
@@ -324,14 +326,6 @@ void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, co
         best = ms, w->algo = found[i].algo;
     }
     cudaGetLastError(); /* a way that does not run here is no error of the next launch */
-}
-
-size_t cuda_matmul_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)threads;
-    if (op->kind != OP_LINEAR_DW || !desc[OP_MAX_IN + 1]) return WORKSPACE;
-    int64_t width = tensor_count(desc[OP_MAX_IN + 1]);
-    return WORKSPACE + cuda_column_sum_workspace(tensor_count(desc[0]) / width, width);
 }
 
 enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul **out,

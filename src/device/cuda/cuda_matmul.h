@@ -31,7 +31,4 @@ const char *cuda_matmul_words(const struct cuda_matmul *matmul);
 void cuda_matmul_tune(struct cuda_matmul *matmul, const struct cuda_queue *queue,
                       const struct kernel_call *call);
 
-/* cuBLASLt's workspace, and the bias gradient's. */
-kernel_workspace cuda_matmul_workspace;
-
 #endif

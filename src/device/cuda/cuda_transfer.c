@@ -7,6 +7,8 @@
 #include "mem/arena.h"
 #include "mem/os.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +30,7 @@ struct task { /* a copy, or an op of the host */
 /* An op of the host: its thread reads it when its turn has come, and again each time a recording is run. */
 struct host_op {
     struct host_op *next;
+    atomic_int *running;
     bool recorded;
     struct kernel_call call;
 };
@@ -42,6 +45,7 @@ struct cuda_transfer {
     cudaEvent_t events[TASKS], computed;
     bool taken[TASKS]; /* events some task under way has */
     struct host_op *host_ops;
+    atomic_int running; /* ops of the host, at this moment */
     bool recording;
 };
 
@@ -146,8 +150,17 @@ int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_
 
 static void CUDART_CB compute_on_host(void *arg)
 {
-    const struct host_op *op = arg;
+    struct host_op *op = arg;
+    atomic_int *running = op->running;
+    atomic_fetch_add(running, 1);
     device_cpu_kernels()[op->call.op->kind].run(&op->call);
+    atomic_fetch_sub(running, 1);
+}
+
+/* A stream that failed is waited for in vain, while what it began on the host still runs. */
+static void await_host(struct cuda_transfer *tr)
+{
+    while (atomic_load(&tr->running)) sched_yield();
 }
 
 static int ranges_of(const struct kernel_call *call, struct range *out)
@@ -166,7 +179,7 @@ int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call)
     int n = ranges_of(call, ranges);
     struct host_op *op = malloc(sizeof *op);
     if (!op) return (int)cudaErrorMemoryAllocation;
-    *op = (struct host_op){tr->host_ops, tr->recording, *call};
+    *op = (struct host_op){tr->host_ops, &tr->running, tr->recording, *call};
     op->call.team = tr->team;
     tr->host_ops = op;
     int code = admit(tr, tr->host_stream, ranges, n);
@@ -179,6 +192,7 @@ void cuda_transfer_record(struct cuda_transfer *tr, bool recording) { tr->record
 void cuda_transfer_forget(struct cuda_transfer *tr, bool all)
 {
     struct host_op **at = &tr->host_ops;
+    await_host(tr);
     while (*at) {
         struct host_op *op = *at;
         if (op->recorded && !all) {
@@ -194,7 +208,8 @@ void *cuda_transfer_base(const struct cuda_transfer *tr) { return arena_base(&tr
 
 static void unpin(struct cuda_transfer *tr)
 {
-    if (tr->pinned) cudaHostUnregister(arena_base(&tr->host));
+    if (tr->pinned && cudaHostUnregister(arena_base(&tr->host)) != cudaSuccess)
+        cudaGetLastError(); /* nobody else's fault */
     tr->pinned = false;
 }
 
@@ -252,6 +267,7 @@ enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads 
 void cuda_transfer_close(struct cuda_transfer *tr)
 {
     if (!tr) return;
+    await_host(tr);
     unpin(tr);
     arena_release(&tr->host);
     for (int i = 0; i < TASKS; i++)

@@ -26,7 +26,6 @@ enum dnn_desc {
     DNN_DESC_ENGINECFG = 3,
     DNN_DESC_HEURISTIC = 4,
     DNN_DESC_PLAN = 5,
-    DNN_DESC_KNOB_CHOICE = 7,
     DNN_DESC_OP_POINTWISE = 13,
     DNN_DESC_GRAPH = 15,
     DNN_DESC_VARIANT_PACK = 16,
@@ -36,7 +35,6 @@ enum dnn_desc {
     DNN_DESC_REDUCTION = 21,
     DNN_DESC_OP_REDUCTION = 22,
     DNN_DESC_OP_RESHAPE = 31,
-    DNN_DESC_DEVICE = 38, /* since 9.8 */
 };
 
 /* Types of attribute values. */
@@ -47,12 +45,10 @@ enum dnn_value {
     DNN_VALUE_INT64 = 3,
     DNN_VALUE_POINTER = 6,
     DNN_VALUE_HEUR_MODE = 8,
-    DNN_VALUE_KNOB_TYPE = 9,
     DNN_VALUE_NUMERICAL_NOTE = 11,
     DNN_VALUE_POINTWISE_MODE = 14,
     DNN_VALUE_DESCRIPTOR = 15,
     DNN_VALUE_REDUCTION_MODE = 18,
-    DNN_VALUE_CHAR = 24,
 };
 
 /* Attributes. */
@@ -63,15 +59,10 @@ enum dnn_attr {
     DNN_HEURISTIC_MODE = 200,
     DNN_HEURISTIC_GRAPH = 201,
     DNN_HEURISTIC_RESULTS = 202,
-    DNN_HEURISTIC_DEVICE = 204,
     DNN_ENGINECFG_ENGINE = 300,
-    DNN_ENGINECFG_KNOB_CHOICES = 302,
     DNN_PLAN_HANDLE = 400,
     DNN_PLAN_CONFIG = 401,
     DNN_PLAN_WORKSPACE = 402,
-    DNN_PLAN_DEVICE = 407,
-    DNN_KNOB_CHOICE_TYPE = 600,
-    DNN_KNOB_CHOICE_VALUE = 601,
     DNN_OP_POINTWISE_DESC = 750,
     DNN_OP_POINTWISE_X = 751,
     DNN_OP_POINTWISE_B = 752,
@@ -89,10 +80,8 @@ enum dnn_attr {
     DNN_PACK_IDS = 1000,
     DNN_PACK_POINTERS = 1001,
     DNN_PACK_WORKSPACE = 1003,
-    DNN_ENGINE_GRAPH = 1300,
     DNN_ENGINE_INDEX = 1301,
     DNN_ENGINE_NUMERICAL_NOTE = 1303,
-    DNN_ENGINE_DEVICE = 1307,
     DNN_MATMUL_PRECISION = 1500,
     DNN_OP_MATMUL_A = 1520,
     DNN_OP_MATMUL_B = 1521,
@@ -105,7 +94,6 @@ enum dnn_attr {
     DNN_OP_REDUCTION_DESC = 1612,
     DNN_OP_RESHAPE_X = 2200,
     DNN_OP_RESHAPE_Y = 2201,
-    DNN_DEVICE_JSON = 2702,
 };
 
 enum dnn_type { DNN_F32 = 0, DNN_F16 = 2, DNN_I32 = 4, DNN_BF16 = 9, DNN_BOOL = 11 };
@@ -126,7 +114,6 @@ enum dnn_pointwise {
 
 enum dnn_reduce { DNN_REDUCE_ADD = 0, DNN_REDUCE_MAX = 3 };
 enum dnn_heuristic { DNN_HEUR_FALLBACK = 2, DNN_HEUR_A = 3 };
-enum dnn_knob { DNN_KNOB_STAGES = 14, DNN_KNOB_KERNEL_CFG = 24 };
 enum { DNN_NOTE_NONDETERMINISTIC = 4, DNN_NOTE_COUNT = 10 };
 
 /* Functions return cudnnStatus_t: 0 is success. Descriptors and handles are opaque pointers. */

@@ -9,9 +9,9 @@
  *
  * Invariants:
  *  1. A plan's tensor numbers depend only on the order of creation; struct plan_entry remembers them.
- *  2. The workspace is cuDNN's own bytes, then what the graph wants as real tensors: c [B,H,T] f32 and, unless
- *     deterministic, dq summed in f32 [B,H,T,D] by atomics. The deterministic graph lets dq come straight from a
- *     matmul, for which cuDNN keeps dS, [B,H,T,T] in the compute type, in its workspace.
+ *  2. The workspace is cuDNN's own bytes, then what the graph wants as real tensors: c [B,H,T] f32 and dq summed in
+ *     f32 [B,H,T,D] by atomics, which is why gradients do not repeat their bits. (A graph whose dq comes straight from
+ *     a matmul does, but cuDNN then keeps dS, [B,H,T,T] in the compute type.)
  *  3. Entries are never evicted: a pointer to a plan stays good until _close.
  */
 #include "device/cuda/cudnn_attention.h"
@@ -23,7 +23,7 @@
 enum { MAX_PLANS = 64, WORK_ALIGN = 256 };
 
 /* 9.6 clears the dq sum itself; before, that was the caller's part. */
-enum { OLDEST_VERSION = 90600, FIRST_WITH_ANY_LENGTH = 91600, FIRST_DRY = 90800 };
+enum { OLDEST_VERSION = 90600, FIRST_WITH_ANY_LENGTH = 91600 };
 
 enum slot { Q, K, V, O, LSE, D_O, DQ, DK, DV, C_SUM, DQ_SUM, SLOTS };
 
@@ -38,7 +38,7 @@ struct plan_entry {
 
 struct cudnn_attention {
     struct cudnn_api api;
-    void *handle, *device;
+    void *handle;
     size_t version;
     int plans;
     struct plan_entry plan[MAX_PLANS];
@@ -75,7 +75,7 @@ static struct dnn_shape transposed(struct dnn_shape shape)
 
 static void draft_begin(struct draft *d, struct cudnn_attention *attention, const struct attention_shape *s)
 {
-    cudnn_graph_begin(&d->g, &attention->api, attention->handle, attention->device);
+    cudnn_graph_begin(&d->g, &attention->api, attention->handle);
     d->s = s;
     d->type = s->type == DT_BF16 ? DNN_BF16 : DNN_F16;
     d->scores = packed(s->batch, s->heads, s->time, s->time);
@@ -155,10 +155,6 @@ static void draft_dq(struct draft *d, int ds, int k)
     int rows = inner(d, d->type, bthd(s, s->kv_heads));
     cudnn_graph_reshape(g, k, rows);
     int dq = io(d, DQ, d->type, bthd(s, s->heads));
-    if (s->deterministic) {
-        cudnn_graph_matmul(g, ds, rows, dq);
-        return;
-    }
     int sum = io(d, DQ_SUM, DNN_F32, d->full);
     cudnn_graph_matmul(g, ds, rows, sum);
     cudnn_graph_pointwise(g, DNN_IDENTITY, DNN_F32, sum, -1, dq);
@@ -231,36 +227,10 @@ enum plim_status cudnn_attention_open(void *stream, struct cudnn_attention **out
     return PLIM_OK;
 }
 
-enum plim_status cudnn_attention_open_dry(const char *device_json, struct cudnn_attention **out,
-                                          struct plim_error *err)
-{
-    struct cudnn_attention *a;
-    enum plim_status status = attention_new(&a, err);
-    *out = NULL;
-    if (status != PLIM_OK) return status;
-    int rc = a->version < FIRST_DRY;
-    if (!rc) rc = a->api.create(DNN_DESC_DEVICE, &a->device);
-    if (!rc)
-        rc =
-            a->api.set(a->device, DNN_DEVICE_JSON, DNN_VALUE_CHAR, (int64_t)strlen(device_json), device_json);
-    if (!rc) rc = a->api.finalize(a->device);
-    if (rc) {
-        char last[512] = "";
-        if (a->api.last_error) a->api.last_error(last, sizeof last);
-        status = plim_fail(err, PLIM_UNSUPPORTED, "cuDNN %zu cannot plan for a described device (%d) %s",
-                           a->version, rc, last);
-        cudnn_attention_close(a);
-        return status;
-    }
-    *out = a;
-    return PLIM_OK;
-}
-
 void cudnn_attention_close(struct cudnn_attention *a)
 {
     if (!a) return;
     for (int i = 0; i < a->plans; i++) cudnn_plan_release(&a->plan[i].plan);
-    if (a->device) a->api.destroy(a->device);
     if (a->handle) a->api.handle_destroy(a->handle);
     cudnn_api_close(&a->api);
     free(a);
@@ -280,12 +250,10 @@ bool cudnn_attention_supports(const struct cudnn_attention *a, const struct atte
 /* The mask as the graph sees it. */
 static int64_t window_of(const struct attention_shape *s) { return windowed(s) ? s->window : 0; }
 
-/* Forward has one graph, deterministic or not. */
-static bool same(const struct attention_shape *a, const struct attention_shape *b, enum attention_pass pass)
+static bool same(const struct attention_shape *a, const struct attention_shape *b)
 {
     return a->batch == b->batch && a->time == b->time && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->head_size == b->head_size && a->type == b->type && a->scale == b->scale &&
-           (pass == ATTENTION_FORWARD || a->deterministic == b->deterministic) &&
            window_of(a) == window_of(b);
 }
 
@@ -293,7 +261,7 @@ static const struct plan_entry *find(const struct cudnn_attention *a, const stru
                                      enum attention_pass pass)
 {
     for (int i = 0; i < a->plans; i++)
-        if (a->plan[i].pass == pass && same(&a->plan[i].shape, shape, pass)) return &a->plan[i];
+        if (a->plan[i].pass == pass && same(&a->plan[i].shape, shape)) return &a->plan[i];
     return NULL;
 }
 
@@ -352,13 +320,12 @@ int64_t cudnn_attention_engine(const struct cudnn_attention *a, const struct att
 }
 
 /* pointer[slot] for every slot of the pass, then run. */
-static enum plim_status run(struct cudnn_attention *a, const struct plan_entry *e, void *const pointer[SLOTS],
-                            void *work, struct plim_error *err)
+static enum plim_status run(const struct plan_entry *e, void *const pointer[SLOTS], void *work,
+                            struct plim_error *err)
 {
     struct cudnn_binding bind[SLOTS];
     int count = 0;
     if (!e) return plim_fail(err, PLIM_BUG, "cuDNN attention runs a shape that was not prepared");
-    if (!a->handle) return plim_fail(err, PLIM_BUG, "cuDNN attention was opened without a device");
     for (int i = 0; i < SLOTS; i++)
         if (e->tensor[i] >= 0) bind[count++] = (struct cudnn_binding){e->tensor[i], pointer[i]};
     return cudnn_plan_run(&e->plan, bind, count, work, err);
@@ -370,7 +337,7 @@ enum plim_status cudnn_attention_forward(struct cudnn_attention *a, const struct
 {
     void *const pointer[SLOTS] = {
         [Q] = (void *)f->q, [K] = (void *)f->k, [V] = (void *)f->v, [O] = f->o, [LSE] = f->lse};
-    return run(a, find(a, shape, ATTENTION_FORWARD), pointer, work, err);
+    return run(find(a, shape, ATTENTION_FORWARD), pointer, work, err);
 }
 
 enum plim_status cudnn_attention_backward(struct cudnn_attention *a, const struct attention_shape *shape,
@@ -390,5 +357,5 @@ enum plim_status cudnn_attention_backward(struct cudnn_attention *a, const struc
                                   [DV] = b->dv,
                                   [C_SUM] = e ? bytes + e->c_sum : NULL,
                                   [DQ_SUM] = e ? bytes + e->dq_sum : NULL};
-    return run(a, e, pointer, work, err);
+    return run(e, pointer, work, err);
 }

@@ -33,7 +33,6 @@ struct attention_shape {
     int64_t window;  /* keys a query sees; 0 or >= time: all before it */
     enum dtype type; /* DT_BF16 or DT_F16 */
     float scale;
-    bool deterministic; /* gradients come out with the same bits on every run; costs a [B,H,T,T] workspace */
 };
 
 enum attention_pass { ATTENTION_FORWARD, ATTENTION_BACKWARD };
@@ -48,13 +47,8 @@ struct attention_backward {
     void *dq, *dk, *dv;
 };
 
-/* stream: a cudaStream_t of the current device. PLIM_UNSUPPORTED: no cuDNN 9, or one too old. */
+/* stream: a cudaStream_t of the current device. PLIM_UNSUPPORTED: no cuDNN 9, or one before 9.6. */
 enum plim_status cudnn_attention_open(void *stream, struct cudnn_attention **out, struct plim_error *err);
-/* Without a card: plans for the device that `device_json` describes (cuDNN's own serialised form, since 9.8).
- * Such an object answers _supports and _prepare, and refuses to run. Engines that compile their kernel still want a
- * driver library (libcuda.so.1) to be installed. */
-enum plim_status cudnn_attention_open_dry(const char *device_json, struct cudnn_attention **out,
-                                          struct plim_error *err);
 void cudnn_attention_close(struct cudnn_attention *attention); /* NULL is fine */
 
 /* 91900 for cuDNN 9.19.0. */

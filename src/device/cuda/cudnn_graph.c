@@ -68,12 +68,11 @@ static void finish(struct cudnn_graph *g, void *desc, const char *step)
     if (rc) fail(g, step, rc);
 }
 
-void cudnn_graph_begin(struct cudnn_graph *g, const struct cudnn_api *api, void *handle, void *device)
+void cudnn_graph_begin(struct cudnn_graph *g, const struct cudnn_api *api, void *handle)
 {
     memset(g, 0, sizeof *g);
     g->api = api;
     g->handle = handle;
-    g->device = device;
 }
 
 void cudnn_graph_end(struct cudnn_graph *g)
@@ -254,8 +253,7 @@ static void *plan_for(struct cudnn_graph *g, void *config, size_t most, size_t *
     int64_t bytes = 0, count = 0;
     int first = g->descs;
     void *plan = make(g, DNN_DESC_PLAN, step);
-    if (g->handle) set(g, plan, DNN_PLAN_HANDLE, DNN_VALUE_HANDLE, 1, &g->handle, step);
-    if (g->device) set_desc(g, plan, DNN_PLAN_DEVICE, g->device, step);
+    set(g, plan, DNN_PLAN_HANDLE, DNN_VALUE_HANDLE, 1, &g->handle, step);
     set_desc(g, plan, DNN_PLAN_CONFIG, config, step);
     finish(g, plan, step);
     if (g->status == PLIM_OK) {
@@ -302,7 +300,6 @@ static int proposals(struct cudnn_graph *g, void *graph, enum dnn_heuristic mode
     void *heuristic = make(g, DNN_DESC_HEURISTIC, step);
     set_desc(g, heuristic, DNN_HEURISTIC_GRAPH, graph, step);
     set_enum(g, heuristic, DNN_HEURISTIC_MODE, DNN_VALUE_HEUR_MODE, mode, step);
-    if (g->device) set_desc(g, heuristic, DNN_HEURISTIC_DEVICE, g->device, step);
     finish(g, heuristic, step);
     for (int i = 0; i < room; i++) config[i] = make(g, DNN_DESC_ENGINECFG, step);
     if (g->status == PLIM_OK) {
@@ -322,7 +319,7 @@ enum plim_status cudnn_graph_plan(struct cudnn_graph *g, size_t most, struct cud
     void *config[PROPOSALS] = {NULL};
     memset(plan, 0, sizeof *plan);
     void *graph = make(g, DNN_DESC_GRAPH, step);
-    if (g->handle) set(g, graph, DNN_GRAPH_HANDLE, DNN_VALUE_HANDLE, 1, &g->handle, step);
+    set(g, graph, DNN_GRAPH_HANDLE, DNN_VALUE_HANDLE, 1, &g->handle, step);
     set(g, graph, DNN_GRAPH_OPS, DNN_VALUE_DESCRIPTOR, g->ops, g->op, step);
     finish(g, graph, step);
     if (g->status != PLIM_OK) return plim_fail(err, g->status, "cuDNN: %s", g->failure);

@@ -5,7 +5,7 @@
  * four dimensions, [B,H,T,D] in cuDNN's order, whatever their strides.
  *
  *     struct cudnn_graph g;
- *     cudnn_graph_begin(&g, &api, handle, NULL);
+ *     cudnn_graph_begin(&g, &api, handle);
  *     int x = cudnn_graph_tensor(&g, DNN_REAL, DNN_BF16, &shape);
  *     int y = cudnn_graph_tensor(&g, DNN_REAL, DNN_BF16, &shape);
  *     int two = cudnn_graph_f32(&g, 2.0f);
@@ -53,7 +53,7 @@ struct dnn_constants {
 
 struct cudnn_graph {
     const struct cudnn_api *api;
-    void *handle, *device; /* one of them: a device descriptor plans for a card that is not here */
+    void *handle;
     void *desc[DNN_MAX_DESCS];
     int descs;
     void *tensor[DNN_MAX_TENSORS]; /* descriptors; a tensor's id is its index + 1 */
@@ -80,7 +80,7 @@ struct cudnn_binding {
     void *pointer;
 };
 
-void cudnn_graph_begin(struct cudnn_graph *g, const struct cudnn_api *api, void *handle, void *device);
+void cudnn_graph_begin(struct cudnn_graph *g, const struct cudnn_api *api, void *handle);
 /* Frees every descriptor of the graph; plans made of it stay. */
 void cudnn_graph_end(struct cudnn_graph *g);
 

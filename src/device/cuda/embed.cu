@@ -10,9 +10,11 @@
 namespace
 {
 
-enum { THREADS = 256, TILE = 32, COLUMN_THREADS = 128 };
+enum { THREADS = 256, TILE = CUDA_EMBED_TILE, COLUMN_THREADS = 128 };
 enum { DIGIT_BITS = 9, DIGITS = 1 << DIGIT_BITS };
 enum { SORT_THREADS = DIGITS, SORT_WARPS = SORT_THREADS / 32, ITEMS = 4, CHUNK = SORT_THREADS * ITEMS };
+static_assert(int(DIGITS) == int(CUDA_EMBED_DIGITS) && int(CHUNK) == int(CUDA_EMBED_CHUNK),
+              "the workspace is cut as the sort is");
 
 /* --- forward --------------------------------------------------------------------------------------------- */
 
@@ -249,32 +251,11 @@ template <class T, class G, int N> static int run_sums(const struct cuda_queue *
     return launched();
 }
 
-/* --- the workspace --------------------------------------------------------------------------------------- */
-
-struct places {
-    int64_t order[2], counts, head, tail, bytes;
-};
-
-static int64_t take(struct places *p, int64_t bytes)
-{
-    int64_t at = p->bytes;
-    p->bytes += parts_of(bytes, 256) * 256;
-    return at;
-}
-
-static struct places lay_out(int64_t count, int64_t columns)
-{
-    struct places p = {};
-    for (int i = 0; i < 2; i++) p.order[i] = take(&p, count * 4);
-    p.counts = take(&p, parts_of(count, CHUNK) * DIGITS * 4);
-    p.head = take(&p, parts_of(count, TILE) * columns * 4);
-    p.tail = take(&p, parts_of(count, TILE) * columns * 4);
-    return p;
-}
+/* --- launching ------------------------------------------------------------------------------------------- */
 
 /* Leaves the positions sorted by id in order[return value]. */
 static int sort(const struct cuda_queue *queue, const int32_t *ids, int64_t count, int64_t vocabulary,
-                char *work, const struct places &at, int *failed)
+                char *work, const struct cuda_embed_places &at, int *failed)
 {
     int last = 1;
     sort_pass p = {ids, NULL, NULL, (int32_t *)(work + at.counts), count, 0};
@@ -296,7 +277,7 @@ static int run_backward(const struct cuda_queue *queue, const struct kernel_call
     const struct tensor *dw = call_out(call, 0);
     int64_t count = tensor_count(call_in(call, 0)), columns = dw->dim[1];
     char *work = (char *)call->work;
-    struct places at = lay_out(count, columns);
+    struct cuda_embed_places at = cuda_embed_places(count, columns);
     int failed = 0;
     if (tensor_count(dw) == 0) return 0;
     if (!call->accumulate)
@@ -346,10 +327,4 @@ int cuda_embed_bwd(const struct cuda_queue *queue, const struct kernel_call *cal
     return with_types(call_in(call, 1)->type, call_out(call, 0)->type, [&](auto t, auto g) {
         return run_backward<typename decltype(t)::type, typename decltype(g)::type>(queue, call);
     });
-}
-
-size_t cuda_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)op, (void)threads;
-    return (size_t)lay_out(tensor_count(desc[0]), desc[OP_MAX_IN]->dim[1]).bytes;
 }

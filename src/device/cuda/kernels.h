@@ -3,7 +3,7 @@
  * What each computes is said in tape/op.h. A launcher reads the call, launches on queue->stream and returns
  * cudaError_t as an int (0: launched). Here is what all of them keep:
  *  1. Nothing is allocated and nothing waits: a launcher may run while a graph is being captured. Everything a
- *     kernel reads of the host comes as launch arguments. call->work holds what the _workspace function says.
+ *     kernel reads of the host comes as launch arguments. call->work holds what cuda_workspace says.
  *  2. Sums have a fixed order: the same operands give the same bits on every run (no float atomics).
  *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names; norm_bwd also writes dx
  *     over dy, swiglu_bwd dgate and dup over any two of its inputs, elementwise ops over either operand.
@@ -15,7 +15,7 @@
 #ifndef PLIM_DEVICE_CUDA_KERNELS_H
 #define PLIM_DEVICE_CUDA_KERNELS_H
 
-#include "device/kernel.h"
+#include "device/cuda/cuda_workspace.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,6 +27,7 @@ struct cuda_queue {
     struct CUstream_st *stream; /* a cudaStream_t */
     int sms;                    /* multiprocessors */
     int capability;             /* 90 for 9.0 */
+    bool warpgroups;            /* the code that was loaded multiplies by warpgroups */
     size_t shared_most;         /* dynamic shared memory a block may ask for */
 };
 
@@ -34,10 +35,8 @@ typedef int cuda_launch(const struct cuda_queue *queue, const struct kernel_call
 
 /* embed.cu */
 cuda_launch cuda_embed, cuda_embed_bwd;
-kernel_workspace cuda_embed_bwd_workspace;
 /* norm.cu */
 cuda_launch cuda_norm, cuda_norm_bwd;
-kernel_workspace cuda_norm_bwd_workspace;
 /* rope.cu */
 cuda_launch cuda_rope_table, cuda_rope;
 /* elementwise.cu */
@@ -45,22 +44,19 @@ cuda_launch cuda_swiglu, cuda_swiglu_bwd, cuda_gelu, cuda_gelu_bwd, cuda_add, cu
     cuda_kv_append, cuda_copy;
 /* xent.cu */
 cuda_launch cuda_xent;
-kernel_workspace cuda_xent_workspace;
 /* optimizer.cu */
 cuda_launch cuda_sumsq, cuda_clip, cuda_adamw, cuda_sgd;
-kernel_workspace cuda_sumsq_workspace;
 /* optimizer8.cu */
 cuda_launch cuda_adamw8;
 /* adafactor.cu */
 cuda_launch cuda_factor_stat, cuda_adafactor;
-kernel_workspace cuda_factor_stat_workspace;
 /* column_sum.cu: the bias gradient of linear_dw: db[M] (+)= sum over rows of dy[rows,M] */
 int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype dy_type, int64_t rows,
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
-size_t cuda_column_sum_workspace(int64_t rows, int64_t width);
 /* attention.cu: any card, any head size, packed rows, sliding window, KV cache */
 cuda_launch cuda_attn, cuda_attn_bwd;
-kernel_workspace cuda_attn_workspace, cuda_attn_bwd_workspace;
+/* Does the code loaded for the current card multiply by warpgroups? */
+bool cuda_attn_has_warpgroups(void);
 
 #ifdef __cplusplus
 }

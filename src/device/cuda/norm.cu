@@ -12,7 +12,7 @@
 namespace
 {
 
-enum { THREADS = 256, WARPS = THREADS / 32, MOST_BLOCKS = 320, LONGEST = 8192 };
+enum { THREADS = 256, WARPS = THREADS / 32, MOST_BLOCKS = CUDA_NORM_BLOCKS, LONGEST = 8192 };
 
 /* --- groups ---------------------------------------------------------------------------------------------- */
 
@@ -400,12 +400,4 @@ int cuda_norm_bwd(const struct cuda_queue *queue, const struct kernel_call *call
 {
     return with_type(call_in(call, 1)->type,
                      [&](auto t) { return run_backward<typename decltype(t)::type>(queue, call); });
-}
-
-size_t cuda_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)op, (void)threads;
-    int64_t columns = tensor_count(desc[2]), rows = tensor_count(desc[1]) / columns;
-    int64_t blocks = fewest(rows, MOST_BLOCKS), sums = desc[OP_MAX_IN + 2] ? 2 : 1;
-    return (size_t)(blocks * sums * columns) * sizeof(float);
 }

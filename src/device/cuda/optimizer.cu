@@ -8,7 +8,7 @@
 namespace
 {
 
-enum { THREADS = 256, SUMSQ_BLOCK = 8192, TOTAL_THREADS = 1024 };
+enum { THREADS = 256, SUMSQ_BLOCK = CUDA_SUMSQ_BLOCK, TOTAL_THREADS = 1024 };
 
 /* --- global norm ----------------------------------------------------------------------------------------- */
 
@@ -160,12 +160,6 @@ int cuda_sumsq(const struct cuda_queue *queue, const struct kernel_call *call)
     add_up<<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(partial, blocks, (double *)call->out[0],
                                                       call->accumulate);
     return launched();
-}
-
-size_t cuda_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)op, (void)threads;
-    return (size_t)parts_of(tensor_count(desc[0]), SUMSQ_BLOCK) * sizeof(double);
 }
 
 int cuda_clip(const struct cuda_queue *queue, const struct kernel_call *call)

@@ -203,8 +203,9 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, i
                  0};
     size_t held = x.dlogits ? held_bytes(queue, (size_t)x.columns * sizeof(T)) : 0;
     x.kept = (int)(held / 16);
-    int failed =
-        (int)cudaFuncSetAttribute(xent_row<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)held);
+    /* The most there can be, not what this launch needs: a recording may hold launches that need more. */
+    int failed = (int)cudaFuncSetAttribute(xent_row<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           (int)held_bytes(queue, SIZE_MAX));
     if (failed) return failed;
     xent_row<T><<<(unsigned)rows, THREADS, held, stream_of(queue)>>>(x);
     return launched();
@@ -224,10 +225,4 @@ int cuda_xent(const struct cuda_queue *queue, const struct kernel_call *call)
                                                                   (const int32_t *)call->in[1], rows,
                                                                   (double *)call->out[0], call->accumulate);
     return launched();
-}
-
-size_t cuda_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
-{
-    (void)op, (void)threads;
-    return (size_t)tensor_count(desc[1]) * sizeof(double);
 }

@@ -1,0 +1,195 @@
+/* cuda_workspace.c - see cuda_workspace.h: a table by op kind, and the formulas behind it.
+ *
+ * Invariants
+ *  1. Bytes depend on shapes, attributes and the card alone, never on what was timed or built: a plan is made before
+ *     either.
+ *  2. A kernel finds its places with the functions that are asked for its bytes here. */
+#include "device/cuda/cuda_workspace.h"
+
+typedef size_t scratch(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op);
+
+static int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+/* --- matrix products ------------------------------------------------------------------------------------- */
+
+static size_t matmul(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card;
+    const struct tensor *bias = op->kind == OP_LINEAR_DW ? desc[OP_MAX_IN + 1] : NULL;
+    if (!bias) return CUDA_MATMUL_BYTES;
+    int64_t width = tensor_count(bias), rows = tensor_count(desc[0]) / width;
+    return CUDA_MATMUL_BYTES + (size_t)(parts_of(rows, CUDA_SUM_SLICE) * width) * sizeof(float);
+}
+
+/* --- embedding, norm, loss ------------------------------------------------------------------------------- */
+
+static size_t take(size_t *end, int64_t bytes)
+{
+    size_t at = *end;
+    *end += (size_t)parts_of(bytes, 256) * 256;
+    return at;
+}
+
+struct cuda_embed_places cuda_embed_places(int64_t count, int64_t columns)
+{
+    struct cuda_embed_places p = {0};
+    int64_t rows = parts_of(count, CUDA_EMBED_TILE);
+    for (int i = 0; i < 2; i++) p.order[i] = take(&p.bytes, count * 4);
+    p.counts = take(&p.bytes, parts_of(count, CUDA_EMBED_CHUNK) * CUDA_EMBED_DIGITS * 4);
+    p.head = take(&p.bytes, rows * columns * 4);
+    p.tail = take(&p.bytes, rows * columns * 4);
+    return p;
+}
+
+static size_t embed_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    return cuda_embed_places(tensor_count(desc[0]), desc[OP_MAX_IN]->dim[1]).bytes;
+}
+
+static size_t norm_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    int64_t columns = tensor_count(desc[2]), rows = tensor_count(desc[1]) / columns;
+    int64_t blocks = rows < CUDA_NORM_BLOCKS ? rows : CUDA_NORM_BLOCKS, sums = desc[OP_MAX_IN + 2] ? 2 : 1;
+    return (size_t)(blocks * sums * columns) * sizeof(float);
+}
+
+static size_t xent(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    return (size_t)tensor_count(desc[1]) * sizeof(double);
+}
+
+/* --- update ---------------------------------------------------------------------------------------------- */
+
+static size_t sumsq(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    return (size_t)parts_of(tensor_count(desc[0]), CUDA_SUMSQ_BLOCK) * sizeof(double);
+}
+
+struct cuda_factor_places cuda_factor_places(int64_t rows, int64_t columns, bool matrix)
+{
+    struct cuda_factor_places p = {.across = parts_of(columns, CUDA_FACTOR_EDGE),
+                                   .down = parts_of(rows, CUDA_FACTOR_EDGE)};
+    int64_t squares = matrix ? p.across * p.down : parts_of(rows, CUDA_FACTOR_FLAT);
+    p.row_sums = (size_t)squares * sizeof(double);
+    p.col_sums = p.row_sums + (matrix ? (size_t)(p.across * rows) * sizeof(float) : 0);
+    p.bytes = p.col_sums + (matrix ? (size_t)(p.down * columns) * sizeof(float) : 0);
+    return p;
+}
+
+static size_t factor_stat(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    int64_t rows = tensor_count(desc[1]);
+    return cuda_factor_places(rows, rows ? tensor_count(desc[0]) / rows : 0, desc[2] != NULL).bytes;
+}
+
+/* --- attention ------------------------------------------------------------------------------------------- */
+
+/* Of a split cache: blocks at most, keys of a piece at least. */
+enum { BLOCKS_WANTED = 512, LEAST_KEYS = 256 };
+
+struct shape {
+    int64_t batch, time, heads, size, keys, kv_heads;
+    enum dtype type;
+};
+
+static struct shape shape_of(const struct tensor *const *desc, bool backward)
+{
+    const struct tensor *q = desc[backward ? 1 : 0], *k = desc[backward ? 2 : 1];
+    return (struct shape){q->dim[0], q->dim[1], q->dim[2], q->dim[3], k->dim[1], k->dim[2], q->type};
+}
+
+bool cuda_attn_on_tensor_cores(enum dtype type, int64_t size)
+{
+    return (type == DT_BF16 || type == DT_F16) && size % 8 == 0 && size <= ATTN_MMA_SIZE;
+}
+
+static int splits_of(const struct shape *s, int64_t rows, const struct op *op)
+{
+    if (!op->attr.cached || rows > ATTN_DECODE_ROWS || !cuda_attn_on_tensor_cores(s->type, s->size)) return 0;
+    int64_t blocks = s->batch * s->kv_heads * parts_of(rows, 16);
+    int64_t want = blocks ? BLOCKS_WANTED / blocks : 1, most = parts_of(s->keys, LEAST_KEYS);
+    if (most > ATTN_MAX_SPLITS) most = ATTN_MAX_SPLITS;
+    return (int)(want < 1 ? 1 : want > most ? most : want);
+}
+
+struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const struct op *op)
+{
+    struct shape s = shape_of(desc, false);
+    int64_t rows = s.time * (s.heads / s.kv_heads); /* of one key head */
+    struct cuda_attn_parts p = {.splits = splits_of(&s, rows, op)};
+    size_t all = (size_t)(s.batch * s.kv_heads * p.splits * rows);
+    p.stat = all * (size_t)s.size * sizeof(float);
+    p.bytes = p.splits > 1 ? p.stat + all * 2 * sizeof(float) : 0;
+    return p;
+}
+
+struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc)
+{
+    struct shape s = shape_of(desc, true);
+    size_t queries = (size_t)(s.batch * parts_of(s.time, ATTN_PAD) * ATTN_PAD);
+    struct cuda_attn_places p = {.delta = queries * (size_t)s.heads * sizeof(float)};
+    p.range = 2 * p.delta;
+    p.spans = p.range + queries * 2 * sizeof(int32_t);
+    p.bytes = p.spans + queries / ATTN_GRAIN * 4 * sizeof(int32_t);
+    return p;
+}
+
+/* Short rows are over before cuDNN's kernels are worth their launch. */
+#define TIME_LEAST 128
+
+/* Measured on an H200: with shared key heads of 64 our own two passes are as fast as cuDNN's, which first makes the
+ * gradients of every head; and ours repeat bit for bit. */
+static bool own_is_as_fast(const struct cuda_card *card, const struct shape *s)
+{
+    return card->warpgroups && s->size == 64 && s->kv_heads < s->heads;
+}
+
+bool cuda_attn_is_cudnns(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    struct shape s = shape_of(desc, op->kind == OP_ATTN_BWD);
+    bool type = s.type == DT_BF16 || s.type == DT_F16;
+    bool size = (s.size == 64 || s.size == 128) && s.time >= TIME_LEAST;
+    bool plain = op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable;
+    return card->cudnn && type && size && plain && !own_is_as_fast(card, &s);
+}
+
+/* What cuDNN 9 asks for in backward: dq summed in f32, a sum per query, and, where several query heads share a key
+ * head, gradients of every head before they are added up. */
+size_t cuda_attn_cudnn_bytes(const struct tensor *const *desc, const struct op *op)
+{
+    size_t slack = (size_t)1 << 20;
+    if (op->kind == OP_ATTN) return slack;
+    struct shape s = shape_of(desc, true);
+    size_t rows = (size_t)(s.batch * s.heads * parts_of(s.time, 128) * 128);
+    size_t bytes = rows * (size_t)s.size * 4 + rows * 4;
+    if (s.kv_heads < s.heads) bytes += 2 * rows * (size_t)s.size * 2;
+    return bytes + slack;
+}
+
+/* Our own kernels stand by where cuDNN's refuse. */
+static size_t attn(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    size_t own = op->kind == OP_ATTN ? cuda_attn_parts(desc, op).bytes : cuda_attn_bwd_places(desc).bytes;
+    size_t theirs = cuda_attn_is_cudnns(card, desc, op) ? cuda_attn_cudnn_bytes(desc, op) : 0;
+    return theirs > own ? theirs : own;
+}
+
+/* --- the table ------------------------------------------------------------------------------------------- */
+
+static scratch *const table[OP_KIND_COUNT] = {
+    [OP_LINEAR] = matmul,       [OP_LINEAR_DX] = matmul,
+    [OP_LINEAR_DW] = matmul,    [OP_ATTN] = attn,
+    [OP_ATTN_BWD] = attn,       [OP_XENT] = xent,
+    [OP_EMBED_BWD] = embed_bwd, [OP_NORM_BWD] = norm_bwd,
+    [OP_SUMSQ] = sumsq,         [OP_FACTOR_STAT] = factor_stat,
+};
+
+size_t cuda_workspace(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    return table[op->kind] ? table[op->kind](card, desc, op) : 0;
+}

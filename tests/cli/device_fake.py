@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""What is said when a GPU is not there or cannot be used, with a CUDA runtime that fails to order
+(tests/support/fake_cuda.c). Skips itself in a build without CUDA."""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+PROGRAM = os.path.join(os.environ.get("BUILD_DIR", "build/release"), "tests", "fake_cuda", "plimsoll")
+if not os.path.exists(PROGRAM):
+    print("this build has no CUDA")
+    sys.exit(77)
+plim.PLIMSOLL = PROGRAM
+
+# What is wrong, exit code of training.device: cuda, words of its line, whether auto tells them too.
+FAULTS = [
+    ("none", 2, ["no NVIDIA driver", "training.device: cpu"], False),
+    ("no-card", 2, ["no NVIDIA GPU", "training.device: cpu"], False),
+    ("old", 2, ["for CUDA 11.4", "training.device: cpu"], True),
+    ("volta", 2, ["GPU 0 (Fake card)", "compute capability 7.0", "8.0 or newer"], True),
+    ("full", 4, ["GPU 0", "too little free memory", "nvidia-smi"], True),
+    ("no-map", 2, ["driver is too old", "cuMem"], True),
+    ("no-cublaslt", 2, ["cuBLASLt is missing", "LD_LIBRARY_PATH"], True),
+]
+
+
+def train(device, fault):
+    return plim.run("train", path, "-q", "--json", "--no-checkpoint", "--set", f"training.device={device}",
+                    env={"FAKE_CUDA": fault})
+
+
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__steps=2)
+    cpu = train("cpu", "none")
+    device = [e["device"] for e in plim.events(cpu.stdout) if e["event"] == "plan"]
+    plim.ok(cpu.returncode == 0 and len(plim.losses(cpu.stdout)) == 2 and len(device) == 1, f"the CPU alone: {device}")
+    for fault, code, words, told in FAULTS:
+        refused = train("cuda", fault)
+        plim.ok(refused.returncode == code and refused.stderr.count("\n") == 1 and not refused.stdout
+                and refused.stderr.startswith(f"plimsoll: {path}: ") and all(w in refused.stderr for w in words),
+                f"{fault}: {refused.returncode}, {refused.stderr.strip()}")
+        auto = train("auto", fault)
+        line = auto.stderr.startswith("plimsoll: using the CPU: ") and auto.stderr.count("\n") == 1 \
+            and all(w in auto.stderr for w in words)
+        plim.ok(line if told else not auto.stderr, f"{fault}: auto says {auto.stderr.strip() or 'nothing'}")
+        plim.ok(auto.returncode == 0 and plim.losses(auto.stdout) == plim.losses(cpu.stdout)
+                and [e["device"] for e in plim.events(auto.stdout) if e["event"] == "plan"] == device,
+                f"{fault}: auto trains on the CPU")
+plim.done()

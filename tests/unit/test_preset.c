@@ -1,0 +1,296 @@
+/* test_preset.c - devices by name and by detection: the scratch their plans count, and what a job takes of them. */
+#include "device/cuda/cuda_workspace.h"
+#include "device/device.h"
+#include "support/job_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define OVERHEAD (8 << 20)
+#define MIB      ((size_t)1 << 20)
+#define GIB      ((size_t)1 << 30)
+
+static struct plim_error err;
+
+/* --- scratch --------------------------------------------------------------------------------------------- */
+
+/* attn_bwd of LLaMA-1B: [batch,time] rows, 32 heads over `kv` of `size`. */
+static size_t attn_bwd_bytes(struct cuda_card card, int64_t batch, int64_t time, int64_t kv, int64_t size,
+                             bool repeatable)
+{
+    struct tensor q = {.type = DT_BF16, .ndim = 4, .dim = {batch, time, 32, size}}, k = q;
+    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT] = {&q, &q, &k, &k, &q};
+    struct op op = tape_op(OP_ATTN_BWD, -1);
+    k.dim[2] = kv;
+    op.attr.whole_rows = true, op.attr.repeatable = repeatable;
+    return cuda_workspace(&card, desc, &op);
+}
+
+/* cuDNN's scratch is counted where cuDNN may run, and nowhere else. */
+static void test_attention_counts_who_runs(void **state)
+{
+    (void)state;
+    struct cuda_card both = {.warpgroups = true, .cudnn = true}, alone = {.warpgroups = true};
+    struct cuda_card portable = {.cudnn = true};
+    size_t own = attn_bwd_bytes(alone, 4, 2048, 8, 64, false);
+    assert_int_equal(own, 4 * 2048 * 32 * 8 + 4 * 2048 * 8 + 4 * 2048 / 32 * 16); /* 2.07 MiB */
+    assert_int_equal(attn_bwd_bytes(both, 4, 2048, 8, 64, false), own);           /* ours is as fast */
+    assert_true(attn_bwd_bytes(portable, 4, 2048, 8, 64, false) > 128 * MIB);
+    assert_true(attn_bwd_bytes(both, 4, 2048, 32, 64, false) > 64 * MIB);
+    assert_true(attn_bwd_bytes(both, 4, 2048, 8, 128, false) > 256 * MIB);
+    assert_int_equal(attn_bwd_bytes(portable, 4, 2048, 8, 64, true), own); /* training.deterministic */
+    assert_int_equal(attn_bwd_bytes(portable, 4, 100, 8, 64, false),
+                     attn_bwd_bytes(alone, 4, 100, 8, 64, false)); /* short rows */
+}
+
+/* Every plan for a card has cuBLASLt's room, every plan for a CPU its kernels'. */
+static void test_presets_count_scratch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t least;
+    } rows[] = {{"rtx-4090", 32 * MIB}, {"a100-40", 32 * MIB}, {"h200", 32 * MIB},
+                {"inf2", 32 * MIB},     {"cpu-512mb", 1},      {"cpu-4gb", 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct job job;
+        struct preset preset;
+        struct plan_request request;
+        struct plan plan;
+        size_t most = 0;
+        rig_job(&job, rig_small);
+        assert_int_equal(preset_find(rows[i].name, &preset, &err), PLIM_OK);
+        job_request(&job, &preset.facts, OVERHEAD, &request);
+        assert_int_equal(plan_search(&request, &plan, &err), PLIM_OK);
+        for (int k = 0; k < plan.tape.nops; k++)
+            if ((size_t)plan.layout.work_bytes[k] > most) most = (size_t)plan.layout.work_bytes[k];
+        if (most < rows[i].least) fail_msg("%s: %zu bytes of scratch", rows[i].name, most);
+        plan_release(&plan);
+        job_release(&job);
+    }
+}
+
+/* A CPU that is here and the same facts as a preset's give the same plan. */
+static void test_absent_cpu_is_like_the_one_here(void **state)
+{
+    (void)state;
+    struct device *device;
+    struct job job;
+    struct plan_request request;
+    struct plan here, absent;
+    assert_int_equal(device_cpu_open(2, &device, &err), PLIM_OK);
+    rig_job(&job, rig_small);
+    job_request(&job, &device->facts, OVERHEAD, &request);
+    assert_int_equal(plan_search(&request, &here, &err), PLIM_OK);
+    struct device_facts facts = device->facts;
+    facts.backend = NULL;
+    device_absent_facts(&facts);
+    request.facts = &facts;
+    assert_int_equal(plan_search(&request, &absent, &err), PLIM_OK);
+    assert_int_equal(here.total, absent.total);
+    for (int i = 0; i < here.tape.nops; i++)
+        assert_int_equal(here.layout.work_bytes[i], absent.layout.work_bytes[i]);
+    plan_release(&here);
+    plan_release(&absent);
+    job_release(&job);
+    device->ops->close(device);
+}
+
+/* --- where it cannot run --------------------------------------------------------------------------------- */
+
+static void test_no_kernels(void **state)
+{
+    (void)state;
+    struct preset preset;
+    struct strbuf list = STRBUF_INIT;
+    int without = 0, lines = 0;
+    preset_list(&list);
+    for (const char *line = list.data; line && *line; line = strchr(line, '\n') + 1, lines++) {
+        char name[32];
+        assert_int_equal(sscanf(line, "%31s", name), 1);
+        assert_int_equal(preset_find(name, &preset, &err), PLIM_OK);
+        assert_true(preset.facts.workspace && preset.facts.memory_bytes >= 512 * MIB);
+        if (!preset.facts.no_kernels[0]) continue;
+        without++;
+        assert_true(!strcmp(name, "t4") || !strcmp(name, "inf2"));
+        assert_non_null(strstr(line, preset.facts.no_kernels));
+    }
+    assert_int_equal(lines, 16);
+    assert_int_equal(without, 2);
+    strbuf_release(&list);
+}
+
+/* --- names ----------------------------------------------------------------------------------------------- */
+
+static void test_names_nobody_knows(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"a100", "did you mean a100-40 or a100-80?"},
+        {"4090", "did you mean rtx-4090?"},
+        {"RTX 4090", "did you mean rtx-4090?"},
+        {"3090", "did you mean rtx-3090 or rtx-3090-ti?"},
+        {"rtx", "did you mean rtx-3090, rtx-3090-ti, rtx-4090 or rtx-5090?"},
+        {"a100-80gb", "did you mean a100-80?"},
+        {"rxt-4090", "did you mean rtx-4090?"},
+        {"v100", "see plimsoll plan --list-devices"},
+        {"rtx-4080", "see plimsoll plan --list-devices"},
+        {"", "see plimsoll plan --list-devices"},
+        {"cuda", "training.device: cuda"},
+        {"cuda:1", "training.device: cuda:1"},
+        {"gpu", "training.device: cuda"},
+        {"cpu", "training.device: cpu"},
+        {"auto", "training.device: auto"},
+    };
+    struct preset preset;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(preset_find(rows[i][0], &preset, &err), PLIM_BAD_INPUT);
+        if (!strstr(err.text, rows[i][1])) fail_msg("'%s': %s", rows[i][0], err.text);
+    }
+}
+
+static void test_detection(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *driver;
+        double gib;
+        const char *preset; /* NULL: none is like it */
+        bool is_host;
+    } rows[] = {
+        {"NVIDIA GeForce RTX 3090", 23.7, "rtx-3090"},
+        {"NVIDIA GeForce RTX 3090 Ti", 23.7, "rtx-3090-ti"},
+        {"NVIDIA GeForce RTX 4090", 23.6, "rtx-4090"},
+        {"NVIDIA GeForce RTX 4090 Laptop GPU", 15.7, NULL},
+        {"NVIDIA GeForce RTX 5090", 31.4, "rtx-5090"},
+        {"NVIDIA A10G", 22.1, "a10g"},
+        {"NVIDIA A10", 22.1, NULL},
+        {"NVIDIA A100-SXM4-40GB", 39.4, "a100-40"},
+        {"NVIDIA A100-PCIE-40GB", 39.4, "a100-40"},
+        {"NVIDIA A100-SXM4-80GB", 79.2, "a100-80"},
+        {"NVIDIA A100 80GB PCIe", 79.2, "a100-80"},
+        {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4.8, NULL},
+        {"NVIDIA H100 80GB HBM3", 79.1, "h100"},
+        {"NVIDIA H100 PCIe", 79.1, "h100"},
+        {"NVIDIA H200", 139.8, "h200"},
+        {"NVIDIA L4", 22.0, "l4"},
+        {"NVIDIA L40S", 44.4, NULL},
+        {"Tesla T4", 14.6, "t4"},
+        {"Tesla V100-SXM2-16GB", 15.8, NULL},
+        {"h200", 139, "h200"}, /* a plan for a device that is not here */
+        {"inf2", 16, "inf2"},
+        {"some CPU", 0.2, "cpu-512mb", true},
+        {"some CPU", 0.46, "cpu-512mb", true},
+        {"some CPU", 0.95, "cpu-1gb", true},
+        {"some CPU", 3, "cpu-2gb", true},
+        {"some CPU", 64, "cpu-4gb", true},
+        {"cpu-1gb", 1, "cpu-1gb", true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct device_facts facts = {.is_host = rows[i].is_host,
+                                     .memory_bytes = (size_t)(rows[i].gib * (double)GIB)};
+        struct preset preset = {0};
+        snprintf(facts.name, sizeof facts.name, "%s", rows[i].driver);
+        bool found = preset_detect(&facts, &preset);
+        const char *want = rows[i].preset ? rows[i].preset : "";
+        if (found != (rows[i].preset != NULL) || strcmp(preset.facts.name, want))
+            fail_msg("%s, %g GiB: '%s', not '%s'", rows[i].driver, rows[i].gib, preset.facts.name, want);
+    }
+}
+
+/* --- what a job takes ------------------------------------------------------------------------------------ */
+
+static void start(struct job *job, const char *const *keys)
+{
+    rig_job(job, (const char *const[]){"model.architecture=llama", "model.vocab_size=256",
+                                       "model.hidden_size=64", "model.intermediate_size=192",
+                                       "model.num_layers=2", "model.num_attention_heads=4", NULL});
+    for (; *keys; keys++) assert_int_equal(job_set(job, *keys, NULL, &err), PLIM_OK);
+}
+
+static void check(const struct job *job, int64_t batch, int64_t accumulation, int precision, int profile)
+{
+    assert_int_equal(job->training.batch_size, batch);
+    assert_int_equal(job->training.accumulation, accumulation);
+    assert_int_equal(job->training.precision, precision);
+    assert_int_equal(job->profile, profile);
+}
+
+static void test_open_keys_are_filled(void **state)
+{
+    (void)state;
+    struct job job;
+    start(&job, (const char *const[]){NULL});
+    assert_int_equal(job_finish(&job, &err), PLIM_OK);
+    check(&job, 8, 1, PRECISION_F32, 1);
+    job_release(&job);
+
+    start(&job, (const char *const[]){"training.preset=t4", NULL});
+    assert_int_equal(job_finish(&job, &err), PLIM_OK);
+    check(&job, 4, 8, PRECISION_F16, 2);
+    assert_string_equal(job.preset, "t4");
+    job_release(&job);
+
+    start(&job, (const char *const[]){"training.preset=t4", "training.batch_size=3", "training.bf16=false",
+                                      "profile=aggressive", NULL});
+    assert_int_equal(job_finish(&job, &err), PLIM_OK);
+    check(&job, 3, 8, PRECISION_F32, 0);
+    job_release(&job);
+
+    start(&job, (const char *const[]){"training.preset=v100", NULL});
+    assert_int_equal(job_finish(&job, &err), PLIM_BAD_INPUT);
+    assert_non_null(strstr(err.text, "key 'training.preset'"));
+    job_release(&job);
+}
+
+/* auto is known when the device is; until then nothing is refused for the precision it will have. */
+static void test_auto_waits_for_the_device(void **state)
+{
+    (void)state;
+    struct job job;
+    struct preset h200, rtx;
+    struct device_facts other = {.name = "NVIDIA L40S", .memory_bytes = 44 * GIB};
+    struct strbuf text = STRBUF_INIT;
+    assert_int_equal(preset_find("h200", &h200, &err), PLIM_OK);
+    assert_int_equal(preset_find("rtx-4090", &rtx, &err), PLIM_OK);
+    start(&job, (const char *const[]){"training.preset=auto", "training.grad_dtype=bf16", NULL});
+    assert_int_equal(job_finish(&job, &err), PLIM_OK);
+    check(&job, 8, 1, PRECISION_F32, 1);
+    assert_int_equal(job_meet_device(&job, &h200.facts, &err), PLIM_OK);
+    check(&job, 8, 8, PRECISION_BF16, 1);
+    job_preset_text(&job, &h200.facts, &text);
+    assert_string_equal(text.data, "training.preset h200: batch_size 8, gradient_accumulation_steps 8, "
+                                   "mixed_precision bf16, profile balanced");
+    assert_int_equal(job_meet_device(&job, &rtx.facts, &err), PLIM_BAD_INPUT); /* fp16 weights */
+    assert_non_null(strstr(err.text, "training.grad_dtype"));
+    job_release(&job);
+
+    start(&job, (const char *const[]){"training.preset=auto", NULL});
+    assert_int_equal(job_finish(&job, &err), PLIM_OK);
+    assert_int_equal(job_meet_device(&job, &other, &err), PLIM_OK);
+    check(&job, 8, 1, PRECISION_F32, 1);
+    strbuf_truncate(&text, 0);
+    job_preset_text(&job, &other, &text);
+    assert_non_null(strstr(text.data, "none is known for NVIDIA L40S"));
+    strbuf_release(&text);
+    job_release(&job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention_counts_who_runs),
+        cmocka_unit_test(test_presets_count_scratch),
+        cmocka_unit_test(test_absent_cpu_is_like_the_one_here),
+        cmocka_unit_test(test_no_kernels),
+        cmocka_unit_test(test_names_nobody_knows),
+        cmocka_unit_test(test_detection),
+        cmocka_unit_test(test_open_keys_are_filled),
+        cmocka_unit_test(test_auto_waits_for_the_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
