@@ -5,6 +5,7 @@
  *     OP_SEED    another set of cases
  *     OP_CASE    this case of every op only; with an op's name as argument, of that op only
  *     OP_SKIP    not these ops, e.g. linear*
+ *     OP_TUNE    0: nothing is tuned, so a GPU's attention is our own
  *
  * Each case runs several times: once on the device with several threads and compared with the reference; once
  * with one thread, which must give the same bits; once with outputs on top of the inputs the op table allows
@@ -33,7 +34,7 @@ enum { DEFAULT_CASES = 120, TEAM = 3 };
 
 struct suite {
     struct device *many, *one; /* the same backend with several threads and with one */
-    bool cuda;
+    bool cuda, tunes;
     uint64_t seed;
     int first, end;
 };
@@ -79,6 +80,7 @@ static int open_suite(void **state)
     const struct backend *backend = chosen_backend();
     struct plim_error err = {.text = "OP_DEVICE: write cpu, cuda or reference"};
     suite.cuda = backend && !strcmp(backend->name, "cuda");
+    suite.tunes = suite.cuda && setting("OP_TUNE", 1);
     suite.seed = (uint64_t)setting("OP_SEED", 1);
     suite.first = (int)setting("OP_CASE", 0);
     suite.end = getenv("OP_CASE") ? suite.first + 1 : (int)setting("OP_CASES", DEFAULT_CASES);
@@ -174,7 +176,7 @@ static void run_case(const struct suite *suite, int kind, int index, struct seen
     char why[200] = "";
     op_case_make(&c, kind, suite->seed, index);
     if (suite->cuda) allow_rounded_product(&c);
-    c.tune = suite->cuda && !c.op.attr.repeatable && (op_case_product(&c) || c.op.attr.whole_rows);
+    c.tune = suite->tunes && !c.op.attr.repeatable && (op_case_product(&c) || c.op.attr.whole_rows);
     if (!op_run(&c, suite->many, 0, &r, why, sizeof why)) complain(&c, "run", why);
     seen->worst[c.type] = fmax(seen->worst[c.type], judge(suite, &c, &r, seen));
     bool bits = !c.tune; /* else the first run may have taken another way */
@@ -203,7 +205,7 @@ static bool cudnn_is_here(void)
 /* A way that was never taken was not tested. */
 static void check_ways(const struct suite *suite, const struct seen *seen)
 {
-    if (!suite->cuda) return;
+    if (!suite->tunes) return;
     if (seen->whole)
         print_message("    %-11s %3d of %d took cuDNN's kernels\n", "", seen->whole_taken, seen->whole);
     if (seen->tf32)

@@ -20,6 +20,8 @@
 #define LATE_BYTES ((size_t)32 << 20)
 /* Where the driver does not tell what a process takes: a context with the libraries' kernels. */
 #define OVERHEAD_ASSUMED ((size_t)700 << 20)
+/* Shared memory a block may ask for on the cards of 24 GB and less. */
+#define SHARED_LEAST ((size_t)99 << 10)
 
 enum { RECORDINGS = 8 };
 
@@ -386,6 +388,15 @@ static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_er
     return cuda_check(cudaDeviceGetPCIBusId(cuda->bus, sizeof cuda->bus, index), "the card's bus id", err);
 }
 
+/* The best there are, or by wish those of every card, with as much shared memory as the smallest of them has. */
+static void choose_kernels(struct cuda_queue *queue)
+{
+    const char *wish = getenv("PLIMSOLL_GPU");
+    bool portable = wish && !strcmp(wish, "portable");
+    queue->warpgroups = !portable && cuda_attn_has_warpgroups();
+    if (portable && queue->shared_most > SHARED_LEAST) queue->shared_most = SHARED_LEAST;
+}
+
 static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
 {
     cudaStream_t stream;
@@ -403,7 +414,7 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
                          cuda->queue.capability / 10, cuda->queue.capability % 10);
     if (code != cudaSuccess) return cuda_check(code, "opening the card", err);
     cuda->queue.stream = stream;
-    cuda->queue.warpgroups = cuda_attn_has_warpgroups();
+    choose_kernels(&cuda->queue);
     return PLIM_OK;
 }
 
@@ -418,8 +429,8 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     facts->workspace = workspace;
     facts->backend = &cuda->device;
     char libraries[96];
-    snprintf(libraries, sizeof libraries, "cuBLASLt %zu, cuDNN %zu", cuda->api.cublasLtGetVersion(),
-             cuda_attention_cudnn(cuda->attention));
+    snprintf(libraries, sizeof libraries, "cuBLASLt %zu, cuDNN %zu%s", cuda->api.cublasLtGetVersion(),
+             cuda_attention_cudnn(cuda->attention), cuda->queue.warpgroups ? ", warpgroups" : "");
     enum plim_status status = cuda_calibrate(&cuda->device, libraries, err);
     size_t used = cuda_api_used(&cuda->api, cuda->bus);
     facts->overhead_bytes = (used ? used : OVERHEAD_ASSUMED) + LATE_BYTES;
