@@ -66,11 +66,20 @@ bool plan_within(const struct plan_request *request, int64_t total, int64_t host
     return total <= request->budget && (!limited || host <= request->host_budget);
 }
 
+/* What tape and layout take themselves: megabytes, when offloaded updates are cut into many slices. */
+static int64_t own_bytes(const struct plan *plan)
+{
+    const struct layout *l = &plan->layout;
+    size_t op = sizeof *plan->tape.ops + sizeof *l->work_offset + sizeof *l->work_bytes;
+    size_t tensor = sizeof *plan->tape.tensors + sizeof *l->offset + sizeof *l->life + sizeof *l->buffer;
+    return (int64_t)((size_t)plan->tape.nops * op + (size_t)plan->tape.ntensors * tensor);
+}
+
 static void fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena)
 {
-    plan->budget = request->budget, plan->overhead = request->overhead;
+    plan->budget = request->budget, plan->overhead = request->overhead + own_bytes(plan);
     plan->device = arena + (int64_t)request->facts->overhead_bytes;
-    plan->host = request->overhead + plan->layout.far_bytes[TIER_HOST];
+    plan->host = plan->overhead + plan->layout.far_bytes[TIER_HOST];
     plan->disk = plan->layout.far_bytes[TIER_DISK];
     plan->total = request->facts->is_host ? plan->device + plan->host : plan->device;
     plan->fits = plan_within(request, plan->total, plan->host);

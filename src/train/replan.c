@@ -102,6 +102,8 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     enum plim_status status =
         m.piece ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
     if (status == PLIM_OK) status = dev->ops->sync(dev, err); /* the old tape has no user after this */
+    bool less = trainer_overhead_of(t, next) < t->reserved_overhead;
+    if (status == PLIM_OK && less) status = trainer_take_overhead(t, next, err);
     uint64_t far_bytes = (uint64_t)next->layout.far_bytes[TIER_DISK];
     if (status == PLIM_OK && far_bytes)
         status = t->far ? far_reserve(t->far, far_bytes, err)
@@ -118,6 +120,7 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     if (status == PLIM_OK && next->layout.arena_bytes < t->plan.layout.arena_bytes)
         status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
     if (status == PLIM_OK && next_host < host) status = trainer_commit_host(t, next_host, err);
+    if (status == PLIM_OK && !less) status = trainer_take_overhead(t, next, err);
     *moved = m.moved;
     free(m.piece);
     return status;
@@ -128,6 +131,7 @@ static enum plim_status stand_by(struct trainer *t, int64_t budget, struct plim_
 {
     ledger_set_budget(t->device->ledger, (uint64_t)budget);
     enum plim_status status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
+    if (status == PLIM_OK) status = trainer_take_overhead(t, &t->plan, err);
     if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
     if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;

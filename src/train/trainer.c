@@ -139,15 +139,27 @@ enum plim_status trainer_commit_host(struct trainer *t, int64_t bytes, struct pl
                      t->job->name, ops->name);
 }
 
+int64_t trainer_overhead_of(const struct trainer *t, const struct plan *plan)
+{
+    return t->request.facts->is_host ? plan->overhead : (int64_t)t->request.facts->overhead_bytes;
+}
+
+enum plim_status trainer_take_overhead(struct trainer *t, const struct plan *plan, struct plim_error *err)
+{
+    struct ledger *ledger = t->device->ledger;
+    int64_t more = trainer_overhead_of(t, plan) - t->reserved_overhead;
+    enum plim_status status = PLIM_OK;
+    if (more > 0) status = ledger_reserve(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)more, err);
+    if (more < 0) ledger_release(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)-more);
+    if (status == PLIM_OK) t->reserved_overhead += more;
+    return status;
+}
+
 static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
 {
     ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
-    int64_t overhead =
-        t->request.facts->is_host ? t->request.overhead : (int64_t)t->request.facts->overhead_bytes;
-    enum plim_status status =
-        ledger_reserve(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)overhead, err);
+    enum plim_status status = trainer_take_overhead(t, &t->plan, err);
     if (status != PLIM_OK) return status;
-    t->reserved_overhead = overhead;
     if (t->plan.layout.far_bytes[TIER_DISK])
         status = far_open(t->job->output_dir, (uint64_t)t->plan.layout.far_bytes[TIER_DISK], &t->far, err);
     if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);

@@ -143,6 +143,11 @@ enum plim_status trainer_commit_host(struct trainer *trainer, int64_t bytes, str
 /* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
 int64_t trainer_overhead(void);
 
+/* What a plan's device loses to the program, and the ledger's line of it made that. Before an arena grows when it falls,
+ * after an arena has shrunk when it rises. */
+int64_t trainer_overhead_of(const struct trainer *t, const struct plan *plan);
+enum plim_status trainer_take_overhead(struct trainer *t, const struct plan *plan, struct plim_error *err);
+
 /* PLIM_BAD_INPUT when the budget is below the overhead, or above what a device with memory of its own has;
  * PLIM_UNSUPPORTED when a pinned tier is not below this device. */
 enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
