@@ -44,12 +44,19 @@ struct number {
     }
 
 static const struct number numbers[] = {
-    NUMBER("flops_f32", flops[DT_F32]),           NUMBER("flops_tf32", tf32_flops),
-    NUMBER("flops_bf16", flops[DT_BF16]),         NUMBER("flops_f16", flops[DT_F16]),
-    NUMBER("attn_flops_f32", attn_flops[DT_F32]), NUMBER("attn_flops_bf16", attn_flops[DT_BF16]),
-    NUMBER("attn_flops_f16", attn_flops[DT_F16]), NUMBER("bandwidth", bandwidth),
-    NUMBER("cache_bandwidth", cache_bandwidth),   NUMBER("op_seconds", op_seconds),
-    NUMBER("far_bandwidth", far_bandwidth),       NUMBER("host_bandwidth", host_bandwidth),
+    NUMBER("flops_f32", flops[DT_F32]),
+    NUMBER("flops_tf32", tf32_flops),
+    NUMBER("flops_bf16", flops[DT_BF16]),
+    NUMBER("flops_f16", flops[DT_F16]),
+    NUMBER("attn_flops_f32", attn_flops[DT_F32]),
+    NUMBER("attn_flops_bf16", attn_flops[DT_BF16]),
+    NUMBER("attn_flops_f16", attn_flops[DT_F16]),
+    NUMBER("bandwidth", bandwidth),
+    NUMBER("cache_bandwidth", cache_bandwidth),
+    NUMBER("op_seconds", op_seconds),
+    NUMBER("far_bandwidth", far_bandwidth),
+    NUMBER("host_bandwidth", host_bandwidth),
+    NUMBER("coded_rate", coded_rate),
 };
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -111,6 +118,7 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
 {
     memcpy(facts->flops, speed->flops, sizeof facts->flops);
     facts->tf32_flops = speed->tf32_flops;
+    facts->coded_rate = speed->coded_rate;
     memcpy(facts->attn_flops, speed->attn_flops, sizeof facts->attn_flops);
     facts->bandwidth = speed->bandwidth;
     facts->cache_bandwidth = speed->cache_bandwidth;

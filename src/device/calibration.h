@@ -19,6 +19,7 @@ struct calibration {
     double cache_bandwidth;      /* the same, operands in the last-level cache */
     double far_bandwidth;        /* bytes/s to and from the tier below */
     double host_bandwidth;       /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
+    double coded_rate;           /* elements/s of 8-bit AdamW, operands in the cache */
     double op_seconds;           /* starting one op */
 };
 

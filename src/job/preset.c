@@ -143,6 +143,7 @@ static void read_facts(const struct node *d, struct device_facts *f)
     f->bandwidth = node_float(node_get(d, "bandwidth"), 1e11);
     f->far_bandwidth = node_float(node_get(d, "far"), 1e9);
     f->host_bandwidth = f->is_host ? 0 : node_float(node_get(d, "host_memory"), 40e9);
+    f->coded_rate = f->is_host ? 0.5e9 * f->threads : 0;
     f->op_seconds = f->is_host ? 2e-6 : 4e-6;
     device_absent_facts(f);
 }

@@ -40,6 +40,7 @@ static void add_op(const struct tape *tape, const struct op *op, const struct de
     double compute = 0;
     if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, type);
     if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[type];
+    if (facts->coded_rate > 0) compute += cost.coded / facts->coded_rate;
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
     spent->compute += fmax(compute, move) + UNHIDDEN * fmin(compute, move) + facts->op_seconds;

@@ -18,6 +18,7 @@ struct device_facts {
     double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */
     double far_bandwidth;   /* bytes/s between this device and the tier below it */
     double host_bandwidth;  /* bytes/s, reading plus writing, at which the host's CPU updates; 0: it cannot */
+    double coded_rate;      /* elements/s of updates with moments of 8 bits; 0: as fast as their bytes come */
     double op_seconds;      /* fixed cost of one op */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
     size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */

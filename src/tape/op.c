@@ -53,6 +53,11 @@ static void flops_attn_bwd(const struct tape *tape, const struct op *op, struct 
         10.0 * (double)(q->dim[0] * q->dim[2] * q->dim[3]) * attn_pairs(tape, op, op->in[1], op->in[2]);
 }
 
+static void flops_adamw8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->coded += (double)tensor_count(&tape->tensors[op->in[0]]);
+}
+
 static const struct op_row rows[OP_KIND_COUNT] = {
     [OP_EMBED] = {"embed", {"i#R", "xVC", "x#RC?"}, {"x#RC"}, {3}, false, grad_embed, NULL},
     [OP_NORM] = {"norm", {"x#RC", "xC", "xC?"}, {"x#RC", "f#RS"}, {0}, true, grad_norm, NULL},
@@ -111,7 +116,7 @@ static const struct op_row rows[OP_KIND_COUNT] = {
                    {1, 3, 4, 5, 6, 7},
                    false,
                    NULL,
-                   NULL},
+                   flops_adamw8},
     [OP_FACTOR_STAT] =
         {"factor_stat", {"e#RC", "fR", "fC?", "fZ", "f4?"}, {"fR", "fC?", "f2"}, {2, 3}, false, NULL, NULL},
     [OP_ADAFACTOR] = {"adafactor",

@@ -134,6 +134,7 @@ struct op_cost {
     double attn_flops;
     double bytes;     /* read and written once */
     double far_bytes; /* moved between tiers */
+    double coded;     /* elements with moments of 8 bits, decoded and encoded again */
 };
 
 struct grad_pass;

@@ -54,6 +54,23 @@ static void tf32_has_a_rate_of_its_own(void **state)
     assert_true(fabs(seconds(DT_F32, true, 0) * 1e12 / flops - 1) < 1e-9); /* not known: as exact fp32 */
 }
 
+/* Codes of 8 bits take longer than their bytes where the device says so. */
+static void codes_have_a_rate(void **state)
+{
+    struct device_facts facts = {.bandwidth = INFINITY, .far_bandwidth = 1, .coded_rate = 1e9};
+    struct tape tape;
+    struct op op = tape_op(OP_ADAMW8, -1);
+    (void)state;
+    tape_init(&tape);
+    for (int i = 0; i < 6; i++) op.in[i] = square(&tape, i == 2 || i == 3 ? DT_U8 : DT_F32);
+    tape_append(&tape, &op);
+    double coded = tape_time_of(&tape, &facts).update_seconds;
+    facts.coded_rate = 0;
+    assert_true(fabs(coded - N * N / 1e9) < 1e-9);
+    assert_true(tape_time_of(&tape, &facts).update_seconds < 1e-9);
+    tape_release(&tape);
+}
+
 static struct calibration numbers(double tf32)
 {
     struct calibration c = {.tf32_flops = tf32,
@@ -61,6 +78,7 @@ static struct calibration numbers(double tf32)
                             .cache_bandwidth = 1,
                             .far_bandwidth = 1,
                             .host_bandwidth = 1,
+                            .coded_rate = 1,
                             .op_seconds = 1};
     for (int i = 0; i < DT_COUNT; i++) c.flops[i] = c.attn_flops[i] = i + 1;
     return c;
@@ -92,6 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tf32_has_a_rate_of_its_own),
+        cmocka_unit_test(codes_have_a_rate),
         cmocka_unit_test(calibrations_are_remembered_by_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,8 @@
 #include "device/cpu/calibrate.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
+#include "tensor/quant8.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -151,6 +153,31 @@ static double copy_rate(struct bench *b, int64_t bytes)
     return 2.0 * (double)bytes / seconds(b, run_copy);
 }
 
+static void run_adamw8(struct bench *b) { cpu_adamw8(&b->call); }
+
+enum { CODED = 128 << 10 }; /* elements: parameters, gradients and codes are 1.25 MiB */
+
+static double coded_rate(struct bench *b)
+{
+    static const struct op op = {.kind = OP_ADAMW8, .attr = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}};
+    struct tensor p = {.type = DT_F32, .ndim = 1, .dim = {CODED}}, codes = p, scales = p, scalars = p;
+    codes.type = DT_U8, scales.dim[0] = CODED / QUANT8_BLOCK, scalars.dim[0] = SCALAR_COUNT;
+    const struct tensor *shapes[] = {&p, &p, &codes, &codes, &scales, &scales, NULL, &scalars};
+    static const int out_of[] = {0, 2, 3, 4, 5};
+    b->call = (struct kernel_call){.op = &op, .team = b->team};
+    char *at = b->scratch;
+    for (int i = 0; i < 8; i++) {
+        if (!shapes[i]) continue;
+        b->call.desc[i] = shapes[i], b->call.in[i] = at;
+        at += tensor_bytes(shapes[i]);
+    }
+    for (int i = 0; i < 5; i++) {
+        b->call.desc[OP_MAX_IN + i] = shapes[out_of[i]];
+        b->call.out[i] = (void *)(uintptr_t)b->call.in[out_of[i]];
+    }
+    return CODED / seconds(b, run_adamw8);
+}
+
 static void nothing(void *arg, int64_t begin, int64_t end, int worker)
 {
     (void)arg, (void)begin, (void)end, (void)worker;
@@ -198,6 +225,8 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
     out->bandwidth = copy_rate(&b, COPY_BYTES);
     out->cache_bandwidth = copy_rate(&b, CACHE_COPY_BYTES);
     if (out->cache_bandwidth < out->bandwidth) out->cache_bandwidth = out->bandwidth;
+    memset(b.scratch, 0x3c, 2 << 20);
+    out->coded_rate = coded_rate(&b);
     out->op_seconds = start_seconds(&b);
     munmap(b.scratch, b.bytes);
     return PLIM_OK;

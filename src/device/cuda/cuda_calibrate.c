@@ -191,6 +191,7 @@ static void measure(struct device *dev, struct calibration *out)
     out->op_seconds = launch_seconds(&b);
     out->far_bandwidth = far_rate(&b);
     out->host_bandwidth = host_rate(dev);
+    out->coded_rate = out->bandwidth; /* its bytes take longer */
 }
 
 /* Modules come with the first run of a kernel. */
@@ -218,6 +219,7 @@ static const struct calibration modest = {.flops = {10e12, 60e12, 60e12},
                                           .cache_bandwidth = 0.4e12,
                                           .far_bandwidth = 12e9,
                                           .host_bandwidth = HOST_ASSUMED,
+                                          .coded_rate = 1e12,
                                           .op_seconds = 4e-6};
 
 enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struct plim_error *err)
