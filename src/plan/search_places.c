@@ -213,12 +213,13 @@ static enum plim_status least_time(struct search *s, struct place place, double 
                       .in_backward = pins->optimizer_in_backward != 0 && search_inside(s, place.grad_tier),
                       .place = place};
     int quarter = OFFLOAD_SHARES / 4;
-    bool more =
-        place.grad_tier != TIER_DEVICE || place.param_tier != TIER_DEVICE; /* than the state, all of it */
+    bool more = place.grad_tier != TIER_DEVICE || place.param_tier != TIER_DEVICE; /* then all of the state */
     way.place.state_share = place.state_tier == TIER_DEVICE ? 0 : more ? OFFLOAD_SHARES : quarter;
     way.place.param_share = place.param_tier == TIER_DEVICE ? 0 : quarter;
     *seconds = INFINITY;
-    for (int by_host = 0; by_host <= (s->request->facts->host_bandwidth > 0); by_host++) {
+    struct way allowed[SEARCH_WAYS];
+    if (!search_ways(s, &place, way.in_backward, allowed)) return PLIM_OK; /* pins exclude it */
+    for (int by_host = 0; by_host <= host_updates(s, &place); by_host++) {
         struct plan_bound bound;
         bool fits;
         way.place.host_share = by_host ? OFFLOAD_SHARES : 0;
