@@ -9,7 +9,8 @@
 /* More than any machine has, and far enough from INT64_MAX to be added to. */
 #define HUGE_BYTES 1e18
 
-static int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) / align * align; }
+/* align is a power of two. */
+static int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) & -align; }
 
 static bool in_arena(const struct tensor *t) { return t->tier == TIER_DEVICE && t->view_of < 0; }
 static bool is_transient(const struct tensor *t) { return in_arena(t) && !(t->flags & TENSOR_KEPT); }

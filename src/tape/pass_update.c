@@ -136,7 +136,7 @@ static struct update update_of(struct update_pass *u, int grad)
         op->attr.limit = o->limit;
         op->attr.decay = u->tape->tensors[param].ndim >= 2 ? o->weight_decay : 0;
         op->attr.stochastic = o->no_master || o->narrow_state;
-        op->attr.stream = stream_of(u->tape, param);
+        if (op->attr.stochastic) op->attr.stream = stream_of(u->tape, param);
     }
     return update;
 }
