@@ -28,7 +28,7 @@ struct device_ops {
     enum plim_status (*commit)(struct device *, size_t bytes, struct plim_error *err);
     void *(*base)(struct device *);
     /* Copies between the arena and host memory, by arena offset; done when they return. They wait for what computes
-     * and for fetches and stores of these bytes. */
+     * and for fetches and stores of these bytes. Any thread may call these two and sync, while none gives ops. */
     enum plim_status (*read)(struct device *, size_t offset, void *host, size_t bytes,
                              struct plim_error *err);
     enum plim_status (*write)(struct device *, size_t offset, const void *host, size_t bytes,

@@ -65,6 +65,19 @@ enum plim_status os_process_memory(struct os_process *out, struct plim_error *er
     return status;
 }
 
+uint64_t os_process_counted(void)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct os_process sums = {0};
+    uint64_t rss = 0;
+    bool found = file_read("/proc/self/smaps_rollup", PROC_FILE_MAX, &text, NULL) == PLIM_OK &&
+                 find_number(&text, "Rss:", &rss);
+    strbuf_release(&text);
+    if (found) return rss * 1024;
+    os_process_memory(&sums, NULL);
+    return sums.rss;
+}
+
 enum plim_status os_reset_peak(struct plim_error *err)
 {
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);

@@ -29,6 +29,10 @@ struct os_machine {
 
 enum plim_status os_process_memory(struct os_process *out, struct plim_error *err);
 
+/* What is resident, counted page by page: the numbers above are the kernel's running sums, which each CPU brings up to
+ * date only now and then and which can be some hundred KiB off. For once, not for every step. 0: nobody knows. */
+uint64_t os_process_counted(void);
+
 /* Let VmHWM start again from the present RSS. PLIM_UNSUPPORTED where the kernel does not allow it. */
 enum plim_status os_reset_peak(struct plim_error *err);
 

@@ -102,10 +102,8 @@ static enum plim_status choose_precision(const char *dir, enum precision *out, s
 
 static int64_t measured_overhead(const struct generator *g)
 {
-    struct os_process me = {0};
     if (!g->device->facts.is_host) return (int64_t)g->device->facts.overhead_bytes;
-    os_process_memory(&me, NULL);
-    return (int64_t)me.rss + RUN_ALLOWANCE + sampler_bytes(g->spec.vocab_size) +
+    return (int64_t)os_process_counted() + RUN_ALLOWANCE + sampler_bytes(g->spec.vocab_size) +
            g->spec.vocab_size * (int64_t)sizeof(float);
 }
 

@@ -23,12 +23,7 @@
 static const char *const status_names[] = {"normal", "warning", "critical", "emergency"};
 const char *memory_status_name(enum memory_status status) { return status_names[status]; }
 
-int64_t trainer_overhead(void)
-{
-    struct os_process me = {0};
-    os_process_memory(&me, NULL);
-    return (int64_t)me.rss + RUN_ALLOWANCE;
-}
+int64_t trainer_overhead(void) { return (int64_t)os_process_counted() + RUN_ALLOWANCE; }
 
 static enum memory_status judge(const struct trainer *t, int64_t used, int64_t budget)
 {

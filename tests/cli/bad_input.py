@@ -91,7 +91,7 @@ def budget_cases(folder, path):
     refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "raise"], folder)
     refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "raise"], folder)
     program = plim.plan(path)[0]["by_class"]["overhead"]
-    refused("a budget that holds little but the program", ["train", path, "--budget", program + 400000], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
+    refused("a budget that holds little but the program", ["train", path, "--budget", program + 350000], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
     refused("a budget-at without a step", ["train", path, "--budget-at", "40MiB"], ["--budget-at", "STEP=BYTES"], folder)
 
 

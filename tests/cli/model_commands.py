@@ -53,9 +53,11 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(whole["rows"] > 6 and whole["tokens"] > first["tokens"], "all rows when none are named")
     memory = whole["memory"]
     plim.ok(memory["ledger_peak"] == memory["planned_total"], "eval: ledger = plan")
-    small, _ = evaluate(path, "--budget", memory["planned_total"] - 100000)
+    small, _ = evaluate(path, "--budget", memory["planned_total"] - memory["arena_bytes"] // 2)
     plim.ok(small["batch"] < whole["batch"] and small["loss"] == whole["loss"], "a smaller budget: fewer rows at a time, same loss")
-    refused, result = evaluate(path, "--budget", memory["planned_total"] - memory["arena_bytes"] + 100000)
+    for more in (100000, 200000, 300000):  # what the program itself takes varies by some dozens of pages
+        refused, result = evaluate(path, "--budget", memory["planned_total"] - memory["arena_bytes"] + more)
+        if result.returncode == 3: break
     plim.ok(result.returncode == 3 and result.stderr.count("\n") == 1 and "missing" in result.stderr,
             f"eval that does not fit exits 3: {result.stderr.strip()}")
 

@@ -72,6 +72,26 @@ static void test_process(void **state)
     }
 }
 
+/* Page by page: what comes and goes is seen at once, to the page but for what the test itself touches. */
+static void test_process_counted(void **state)
+{
+    (void)state;
+    size_t bytes = 8 << 20;
+    char *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    os_process_counted();
+    uint64_t before = os_process_counted();
+    memset(block, 1, bytes);
+    uint64_t grown = os_process_counted();
+    munmap(block, bytes);
+    uint64_t after = os_process_counted();
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_in_range(grown - before, bytes, bytes + (64 << 10));
+    assert_in_range(grown - after, bytes - (64 << 10), bytes);
+#else
+    assert_true(before > 0 && grown > before && after < grown);
+#endif
+}
+
 static void test_this_machine(void **state)
 {
     (void)state;
@@ -164,6 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_process),
+        cmocka_unit_test(test_process_counted),
         cmocka_unit_test(test_this_machine),
         cmocka_unit_test(test_pages),
         cmocka_unit_test_setup_teardown(test_no_files, make_root, remove_root),

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "mem/os.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@ struct cuda {
     struct cuda_attention *attention;
     struct cuda_transfer *transfer;
     struct cuda_queue queue;
+    pthread_mutex_t lock; /* of what read, write and sync change */
     int index;
     char bus[32];
     int failed; /* the first cudaError_t a launch gave */
@@ -133,17 +135,30 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
 
+/* Worker threads read and write too, when weights are made: one at a time, each with the card as its own. */
+static struct cuda *enter(struct device *dev)
+{
+    pthread_mutex_lock(&cuda_of(dev)->lock);
+    cudaSetDevice(cuda_of(dev)->index);
+    return cuda_of(dev);
+}
+
+/* When everything so far is done. */
+static enum plim_status leave(struct cuda *cuda, struct plim_error *err)
+{
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
+    note(cuda, (int)cudaStreamSynchronize(stream_of(cuda)), "computing");
+    cuda_transfer_forget(cuda->transfer, false);
+    int failed = cuda->failed;
+    const char *where = cuda->failed_at;
+    pthread_mutex_unlock(&cuda->lock);
+    if (!failed) return PLIM_OK;
+    return plim_fail(err, PLIM_IO, "cuda: %s: %s", where, cudaGetErrorString((cudaError_t)failed));
+}
+
 static enum plim_status cuda_sync(struct device *dev, struct plim_error *err)
 {
-    struct cuda *cuda = cuda_of(dev);
-    cudaSetDevice(cuda->index); /* worker threads read and write too */
-    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
-    cudaError_t code = cudaStreamSynchronize(stream_of(cuda));
-    cuda_transfer_forget(cuda->transfer, false);
-    if (cuda->failed)
-        return plim_fail(err, PLIM_IO, "cuda: %s: %s", cuda->failed_at,
-                         cudaGetErrorString((cudaError_t)cuda->failed));
-    return cuda_check(code, "computing", err);
+    return leave(enter(dev), err);
 }
 
 static enum plim_status cuda_commit(struct device *dev, size_t bytes, struct plim_error *err)
@@ -157,25 +172,23 @@ static void *cuda_base(struct device *dev) { return (void *)(uintptr_t)cuda_of(d
 static enum plim_status cuda_read(struct device *dev, size_t offset, void *host, size_t bytes,
                                   struct plim_error *err)
 {
-    struct cuda *cuda = cuda_of(dev);
+    struct cuda *cuda = enter(dev);
     const char *from = (const char *)cuda_base(dev) + offset;
-    cudaSetDevice(cuda->index);
     note(cuda, cuda_transfer_before(cuda->transfer, from, bytes), "waiting for copies");
     note(cuda, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
          "copying to the host");
-    return cuda_sync(dev, err);
+    return leave(cuda, err);
 }
 
 static enum plim_status cuda_write(struct device *dev, size_t offset, const void *host, size_t bytes,
                                    struct plim_error *err)
 {
-    struct cuda *cuda = cuda_of(dev);
+    struct cuda *cuda = enter(dev);
     char *to = (char *)cuda_base(dev) + offset;
-    cudaSetDevice(cuda->index);
     note(cuda, cuda_transfer_before(cuda->transfer, to, bytes), "waiting for copies");
     note(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
          "copying to the device");
-    return cuda_sync(dev, err);
+    return leave(cuda, err);
 }
 
 /* Copies under way may still read or write what this op touches. */
@@ -307,6 +320,7 @@ static void cuda_close(struct device *dev)
     cuda_api_close(&cuda->api);
     if (dev->ledger) ledger_destroy(dev->ledger);
     threads_free(dev->team);
+    pthread_mutex_destroy(&cuda->lock);
     free(cuda);
 }
 
@@ -454,6 +468,7 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
     struct cuda *cuda = calloc(1, sizeof *cuda);
     if (!cuda) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the GPU");
     struct device *dev = &cuda->device;
+    pthread_mutex_init(&cuda->lock, NULL);
     dev->ops = &ops;
     dev->kernels = kernels;
     ledger_init(&cuda->ledger, tier_name(TIER_DEVICE), LEDGER_UNLIMITED, ledger_classes,
