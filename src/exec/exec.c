@@ -1,7 +1,7 @@
 /* exec.c - see exec.h.
  *
- * Copies to and from disk run on the far store's threads. An op that touches bytes with a copy under way
- * waits for it; fetches that stand early and holds of what is stored (pass_spread) make that rare. */
+ * Fetches run ahead on the far store's thread; an op that touches a tensor still being filled waits for it.
+ * Stores are finished before the next op starts, so the packer's lifetimes hold as they are. */
 #include "exec/exec.h"
 #include "base/clock.h"
 
@@ -48,38 +48,26 @@ void *exec_host(const struct exec *exec, int tensor)
     return exec->device->facts.is_host ? address(exec, tensor) : NULL;
 }
 
-/* Copies of any of these bytes are done. */
-static enum plim_status await_bytes(struct exec *exec, int64_t begin, int64_t end, struct plim_error *err)
+static enum plim_status await_operand(struct exec *exec, int id, struct plim_error *err)
 {
-    enum plim_status status = PLIM_OK;
-    for (int i = exec->ncopying - 1; i >= 0 && status == PLIM_OK; i--) {
-        if (exec->copying[i].begin >= end || exec->copying[i].end <= begin) continue;
-        uint64_t ticket = exec->copying[i].ticket;
-        exec->copying[i] = exec->copying[--exec->ncopying];
-        status = far_wait(exec->far, ticket, err);
+    if (id < 0) return PLIM_OK;
+    int root = tape_root(exec->tape, id);
+    for (int i = 0; i < exec->nfetching; i++) {
+        if (exec->fetching[i].tensor != root) continue;
+        uint64_t ticket = exec->fetching[i].ticket;
+        exec->fetching[i] = exec->fetching[--exec->nfetching];
+        return far_wait(exec->far, ticket, err);
     }
-    return status;
+    return PLIM_OK;
 }
 
-static enum plim_status await_tensor(struct exec *exec, int id, struct plim_error *err)
+static enum plim_status await_operands(struct exec *exec, const struct op *op, struct plim_error *err)
 {
-    if (id < 0 || exec->tape->tensors[id].tier != TIER_DEVICE) return PLIM_OK;
-    int64_t begin = exec->layout->offset[id];
-    return await_bytes(exec, begin, begin + tensor_bytes(&exec->tape->tensors[id]), err);
-}
-
-/* Copies of what an op is about to touch are done. */
-static enum plim_status await_operands(struct exec *exec, int index, struct plim_error *err)
-{
-    const struct op *op = &exec->tape->ops[index];
-    if (!op_moves(op) && !op_computes(op)) return PLIM_OK;
     enum plim_status status = PLIM_OK;
-    for (int k = 0; k < OP_MAX_IN && status == PLIM_OK && exec->ncopying; k++)
-        status = await_tensor(exec, op->in[k], err);
-    for (int k = 0; k < OP_MAX_OUT && status == PLIM_OK && exec->ncopying; k++)
-        status = await_tensor(exec, op->out[k], err);
-    int64_t work = exec->layout->work_offset[index], bytes = exec->layout->work_bytes[index];
-    if (status == PLIM_OK && exec->ncopying && bytes > 0) status = await_bytes(exec, work, work + bytes, err);
+    for (int k = 0; k < OP_MAX_IN && status == PLIM_OK && exec->nfetching; k++)
+        status = await_operand(exec, op->in[k], err);
+    for (int k = 0; k < OP_MAX_OUT && status == PLIM_OK && exec->nfetching; k++)
+        status = await_operand(exec, op->out[k], err);
     return status;
 }
 
@@ -99,15 +87,13 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
             ops->store(exec->device, address(exec, near), offset, bytes);
         return PLIM_OK;
     }
-    if (exec->ncopying == EXEC_COPIES) {
-        enum plim_status status = await_bytes(exec, exec->copying[0].begin, exec->copying[0].end, err);
+    if (op->kind == OP_STORE) return far_write(exec->far, address(exec, near), bytes, offset, err);
+    if (exec->nfetching == EXEC_FETCHES) {
+        enum plim_status status = await_operand(exec, exec->fetching[0].tensor, err);
         if (status != PLIM_OK) return status;
     }
-    int64_t begin = exec->layout->offset[near];
-    exec->copying[exec->ncopying].begin = begin, exec->copying[exec->ncopying].end = begin + (int64_t)bytes;
-    exec->copying[exec->ncopying++].ticket =
-        op->kind == OP_FETCH ? far_read_ahead(exec->far, address(exec, near), bytes, offset)
-                             : far_write_behind(exec->far, address(exec, near), bytes, offset);
+    exec->fetching[exec->nfetching].tensor = tape_root(exec->tape, near);
+    exec->fetching[exec->nfetching++].ticket = far_read_ahead(exec->far, address(exec, near), bytes, offset);
     return PLIM_OK;
 }
 
@@ -166,7 +152,7 @@ static enum plim_status run_ops(struct exec *exec, int begin, int end, int64_t m
     for (int i = begin; i < end; i++) {
         const struct op *op = &exec->tape->ops[i];
         double start = exec->op_seconds ? clock_seconds() : 0;
-        enum plim_status status = exec->ncopying ? await_operands(exec, i, err) : PLIM_OK;
+        enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
         if (status == PLIM_OK && op_moves(op))
             status = move(exec, op, micro, err);
         else if (status == PLIM_OK && op_computes(op))
@@ -177,7 +163,7 @@ static enum plim_status run_ops(struct exec *exec, int begin, int end, int64_t m
         if (exec->inspect) exec->inspect(exec->inspect_arg, exec, i);
         if (exec->op_seconds) exec->op_seconds[op->kind] += clock_seconds() - start;
     }
-    return await_bytes(exec, 0, INT64_MAX, err);
+    return PLIM_OK;
 }
 
 static struct recording *find_recording(struct exec *exec, int begin, int end, bool first)

@@ -17,7 +17,7 @@
 #include "exec/far.h"
 #include "plan/layout.h"
 
-#define EXEC_COPIES     16
+#define EXEC_FETCHES    16
 #define EXEC_RECORDINGS 4
 
 struct exec {
@@ -26,10 +26,10 @@ struct exec {
     const struct layout *layout;
     struct far_store *far;
     struct {
-        int64_t begin, end; /* of the arena: being filled from disk, or being stored there */
+        int tensor; /* root being filled */
         uint64_t ticket;
-    } copying[EXEC_COPIES];
-    int ncopying;
+    } fetching[EXEC_FETCHES];
+    int nfetching;
     struct recording {
         int begin, end; /* ops */
         bool first;     /* of the first micro-batch of a window */

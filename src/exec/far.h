@@ -1,17 +1,14 @@
-/* far.h - the disk tier: one unlinked scratch file, and two threads that read and write beside what computes.
+/* far.h - the disk tier: one unlinked scratch file, and a thread that reads ahead.
  *
  *     struct far_store *far;
  *     far_open("runs/small", bytes, &far, &err);      // room is allocated now, so a full disk is found now
  *     uint64_t ticket = far_read_ahead(far, buf, n, offset);
  *     ...
  *     far_wait(far, ticket, &err);                    // buf holds the bytes, or err says why not
- *     ticket = far_write_behind(far, buf, n, offset);
- *     ...
- *     far_wait(far, ticket, &err);                    // buf may be used again
+ *     far_write(far, buf, n, offset, &err);
  *     far_close(far);
  *
- * Copies of the same bytes run in the order they were asked for: a read sees what was written before it. The first that fails is what every
- * later wait tells. The file has no name once it is open: it goes with the process.
+ * Reads run in the order they were asked for. The file has no name once it is open: it goes with the process.
  */
 #ifndef PLIM_EXEC_FAR_H
 #define PLIM_EXEC_FAR_H
@@ -29,10 +26,8 @@ void far_close(struct far_store *far);
 enum plim_status far_reserve(struct far_store *far, uint64_t bytes, struct plim_error *err);
 
 uint64_t far_read_ahead(struct far_store *far, void *buf, size_t n, uint64_t offset);
-uint64_t far_write_behind(struct far_store *far, const void *buf, size_t n, uint64_t offset);
 enum plim_status far_wait(struct far_store *far, uint64_t ticket, struct plim_error *err);
 
-/* At once, behind what was asked for before. */
 enum plim_status far_write(struct far_store *far, const void *buf, size_t n, uint64_t offset,
                            struct plim_error *err);
 enum plim_status far_read(struct far_store *far, void *buf, size_t n, uint64_t offset,

@@ -11,12 +11,10 @@ static bool needs_global_norm(const struct job *job)
 #define OFFLOAD_SLICE  (4 << 20)
 #define OFFLOAD_SLICES 512
 
-/* Copies run beside computing, by tier: parameters and gradients are asked for three ops ahead; of an update four slices
- * are in flight between a GPU and the host, three between the CPU and a disk. */
-static const struct spread_options spreads[TIER_COUNT] = {
-    [TIER_HOST] = {.loop_lead = 3, .loop_lag = 2, .update_lag = 2},
-    [TIER_DISK] = {.loop_lead = 3, .loop_lag = 1, .update_lag = 1},
-};
+/* Copies between a GPU and the host run beside computing: four slices of an update in flight, parameters and gradients
+ * asked for three ops ahead. Towards a disk, buffers for that would make the smallest plans larger by half of what they
+ * move. */
+static const struct spread_options host_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 2};
 
 static int64_t offload_slice(const struct job *job)
 {
@@ -38,14 +36,13 @@ static struct offload_options offload_of(const struct job *job, const struct kno
 static enum plim_status finish(struct tape *tape, const struct job *job, const struct offload_options *o,
                                struct plim_error *err)
 {
-    enum tier tiers[] = {o->state_tier, o->grad_tier, o->param_tier}, below = TIER_DEVICE;
-    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
-        if (tiers[i] > below) below = tiers[i];
+    bool copies_beside =
+        o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST || o->param_tier == TIER_HOST;
     for (int i = 0; i < tape->nops; i++) {
         tape->ops[i].attr.repeatable = job->training.deterministic;
         tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
     }
-    return below == TIER_DEVICE ? PLIM_OK : pass_spread(tape, &spreads[below], err);
+    return copies_beside ? pass_spread(tape, &host_spread, err) : PLIM_OK;
 }
 
 static enum plim_status run_passes(const struct job *job, const struct knobs *knobs, struct tape *tape,

@@ -1,15 +1,13 @@
 /* cost.c - an op takes the longer of computing and moving, plus a part of the shorter one that does not overlap.
  *
  * Moving is at cache speed when an op's operands fit half of the last-level cache, since the op before has just
- * written most of them. Traffic to the tier below runs beside computing; updates by a GPU's host do too, and share the
- * host's memory with that traffic. */
+ * written most of them. Traffic to a disk is added; traffic between a GPU and its host, and updates by the host, run
+ * beside computing and share the host's memory. */
 #include "plan/cost.h"
 
 #include <math.h>
 
 #define UNHIDDEN 0.3 /* share of the shorter of computing and moving that is not hidden by the longer */
-
-#define UNHIDDEN_DISK 0.7 /* the same of computing and a disk's traffic */
 
 /* Seconds of one part of a tape. */
 struct spent {
@@ -46,14 +44,11 @@ static void add_op(const struct tape *tape, const struct op *op, const struct de
     spent->compute += fmax(compute, move) + UNHIDDEN * fmin(compute, move) + facts->op_seconds;
 }
 
-/* A device with its own memory copies both ways at once. A disk does one thing at a time, and what the system copies in
- * memory on the way takes the CPU from computing. */
+/* A device with its own memory copies both ways beside computing. A disk does one thing at a time, and the CPU waits for
+ * most of it or copies it through memory itself. */
 static double total_of(const struct spent *spent, const struct device_facts *facts)
 {
-    if (facts->is_host) {
-        double disk = spent->fetch + spent->store;
-        return fmax(spent->compute, disk) + UNHIDDEN_DISK * fmin(spent->compute, disk);
-    }
+    if (facts->is_host) return spent->compute + spent->fetch + spent->store;
     double longest = fmax(fmax(spent->compute, spent->host), fmax(spent->fetch, spent->store));
     return longest + UNHIDDEN * (fmin(spent->compute, spent->fetch) + fmin(spent->fetch, spent->store));
 }

@@ -21,7 +21,7 @@ const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t si
     return buf;
 }
 
-static int percent(int share) { return 100 * share / OFFLOAD_SHARES; }
+static int percent(int share) { return (100 * share + OFFLOAD_SHARES / 2) / OFFLOAD_SHARES; }
 
 static const char *place_text(int tier, int share, char *buf, size_t size)
 {

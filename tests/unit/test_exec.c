@@ -54,25 +54,6 @@ static void test_read_ahead(void **state)
     free(got);
 }
 
-/* A read asked for after a write sees it, however many are under way. */
-static void test_write_behind(void **state)
-{
-    (void)state;
-    struct far_store *far = open_filled();
-    unsigned char *put = calloc(PIECES, PIECE), *got = calloc(PIECES, PIECE);
-    uint64_t last = 0;
-    assert_true(put && got);
-    for (int i = 0; i < PIECES; i++) {
-        fill(put + (size_t)i * PIECE, i + 7);
-        far_write_behind(far, put + (size_t)i * PIECE, PIECE, (uint64_t)i * PIECE);
-        last = far_read_ahead(far, got + (size_t)i * PIECE, PIECE, (uint64_t)i * PIECE);
-    }
-    assert_int_equal(far_wait(far, last, &err), PLIM_OK);
-    assert_memory_equal(got, put, (size_t)PIECES * PIECE);
-    far_close(far);
-    free(put), free(got);
-}
-
 /* Closing with requests under way: they finish, nothing hangs. */
 static void test_close_in_flight(void **state)
 {
@@ -187,7 +168,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_optimizer_in_slices),
         cmocka_unit_test(test_read_ahead),
-        cmocka_unit_test(test_write_behind),
         cmocka_unit_test(test_close_in_flight),
         cmocka_unit_test(test_errors_are_kept),
         cmocka_unit_test(test_no_folder),
