@@ -14,8 +14,8 @@ void knobs_open(struct knobs *pins)
 const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size)
 {
     if (knobs->full_layers > 0 && knobs->recompute != RECOMPUTE_FULL)
-        snprintf(buf, size, "%s + %d layers in full", recompute_name((enum recompute)knobs->recompute),
-                 knobs->full_layers);
+        snprintf(buf, size, "%s + %d layer%s in full", recompute_name((enum recompute)knobs->recompute),
+                 knobs->full_layers, knobs->full_layers == 1 ? "" : "s");
     else
         snprintf(buf, size, "%s", recompute_name((enum recompute)knobs->recompute));
     return buf;
