@@ -86,9 +86,30 @@ static double peak_f32(int64_t turns)
     return flops;
 }
 
+#define AMX_CODE __attribute__((target("amx-tile,amx-bf16")))
+
+AMX_CODE static double peak_tiles(int64_t turns)
+{
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shapes = {1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    double flops = 4.0 * 16 * 16 * 32 * 2 * (double)turns;
+    _tile_loadconfig(&shapes);
+    for (; turns > 0; turns--) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    return flops; /* the shapes stay: the kernel's are the same */
+}
+
 static double peak_bf16(int64_t turns)
 {
     double flops = 12.0 * 64 * (double)turns;
+    if (cpu_has(CPU_AMX)) return peak_tiles(turns / 4);
     if (!cpu_has(CPU_AVX512_BF16)) return peak_f32(turns);
     PEAK_LOOP(DP512, zmm);
     return flops;

@@ -22,7 +22,6 @@ MODELS = {
 # What is on for each way of running PyTorch; torch_step.py says what each means.
 VARIANTS = {
     "compile": dict(compile=True),
-    "compile-cudnn": dict(compile=True, cudnn=True),
     "compile-stock": dict(compile=True, stock=True),
     "compile-checkpointing": dict(compile=True, checkpointing=True),
     "checkpointing": dict(checkpointing=True),
@@ -59,23 +58,22 @@ def but(case, **changes):
     return Case(**{**case.__dict__, **changes})
 
 
-def rivals(case, name, budget, torch, state="fp32"):
-    """A case beside PyTorch, and without it under a budget; with an fp32 state also with fp32 gradients."""
-    out = {name: but(case, state=state, torch=torch, rival=name),
-           f"{name}-{int(budget)}": but(case, state=state, budget_gib=budget, rival=name)}
+def rivals(case, name, budgets, torch, state="fp32"):
+    """A case beside PyTorch, and without it under budgets; with an fp32 state also with fp32 gradients."""
+    out = {name: but(case, state=state, torch=torch, rival=name)}
+    out |= {f"{name}-{int(gib)}": but(case, state=state, budget_gib=gib, rival=name) for gib in budgets}
     if state == "fp32":
-        out |= {f"{name}-f32grad": but(case, gradients="fp32", rival=name),
-                f"{name}-f32grad-{int(budget)}": but(case, gradients="fp32", budget_gib=budget, rival=name)}
+        out |= {key.replace(name, f"{name}-f32grad"): but(c, gradients="fp32", torch=()) for key, c in out.items()}
     return out
 
 
 GROUPS = {
     "table": {
-        **rivals(LLAMA_1B, "llama1b", 21.5, tuple(VARIANTS)),
-        **rivals(LLAMA_1B, "llama1b-bf16", 13.7, ("compile", "compile-cudnn"), state="bf16"),
+        **rivals(LLAMA_1B, "llama1b", (21.5, 18.8), tuple(VARIANTS)),
+        **rivals(LLAMA_1B, "llama1b-bf16", (13.7, 11), ("compile", "compile-stock"), state="bf16"),
         "llama1b-16x4": but(LLAMA_1B, batch=16, accumulation=4, state="bf16", budget_gib=24),
     },
-    "gpt2": rivals(GPT2, "gpt2-124m", 9, ("compile", "compile-cudnn", "compile-stock")),
+    "gpt2": rivals(GPT2, "gpt2-124m", (9,), ("compile", "compile-stock")),
     "budgets": {
         **{f"llama1b-at-{gib}": but(LLAMA_1B, budget_gib=gib) for gib in (24, 20, 16, 12, 10, 8, 6, 4, 3)},
         **{f"llama1b-f32grad-at-{gib}": but(LLAMA_1B, gradients="fp32", budget_gib=gib) for gib in (24, 20)},

@@ -5,7 +5,6 @@ usage: torch_step.py CASE_JSON   (model, B, T, accumulation, mode, tokens, warm_
 mode      amp: fp32 weights, states and gradients, bf16 autocast. bf16: everything bf16
 compile   torch.compile of the loss (else eager)
 checkpointing   every layer is recomputed in backward
-cudnn     attention by cuDNN instead of what PyTorch prefers
 stock     torch.compile of transformers' model as it comes, with its masks (attention()) and graph breaks
 
 Set up to be fast: transformers' model classes, scaled_dot_product_attention without a mask, fused AdamW, expandable
@@ -28,12 +27,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 def attention(c):
     """The name of the attention to use. Under torch.compile transformers' "sdpa" cannot see that rows are plain and
-    builds a [B,1,T,T] mask, with which flash kernels do not run; in eager mode it looks for packed rows, which waits for
-    the GPU in every step. Under a name of its own the same function gets no mask and says is_causal instead."""
-    if c.get("cudnn"):
-        torch.backends.cuda.enable_flash_sdp(False)
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
-        torch.backends.cuda.enable_cudnn_sdp(True)
+    builds a [B,1,T,T] mask, with which shared keys are repeated and nothing is skipped; in eager mode it looks for packed
+    rows, which waits for the GPU in every step. Under a name of its own the same function gets no mask and says is_causal
+    instead."""
     if c.get("stock"): return "sdpa"
     AttentionInterface.register("causal_sdpa", sdpa_attention_forward)
     return "causal_sdpa"

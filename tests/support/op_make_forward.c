@@ -48,6 +48,7 @@ void make_linear(struct op_case *c)
 {
     struct lead lead = case_lead(c, 200);
     int64_t m = PICK(c, 1, 3, 16, 37, 64, 101, 131, 256), k = PICK(c, 1, 5, 16, 32, 67, 128, 257, 300, 523);
+    if (c->op.attr.tf32 && case_flip(c)) m = PICK(c, 128, 256), k = PICK(c, 128, 300);
     bool kn = case_flip(c), bias = case_flip(c), add = case_flip(c);
     c->op.attr.weight_kn = kn;
     case_in_rows(c, 0, c->type, lead, k);

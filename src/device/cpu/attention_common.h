@@ -56,11 +56,11 @@ static inline struct attn attn_of(const struct tensor *const *desc, const struct
                      .window = op->attr.window,
                      .scale = op->attr.scale,
                      .scale2 = op->attr.scale * 1.44269504f};
-    a.kernel = gemm_kernel_at(cpu_level(), a.type);
-    a.rows = attn_rows_for(a.kernel);
-    if (!a.rows || ATTN_BLOCK % a.kernel->nr) {
-        a.kernel = &gemm_plain_f32;
-        a.rows = attn_rows_for(a.kernel);
+    const struct gemm_kernel *kernels[] = {gemm_kernel_at(cpu_level(), a.type),
+                                           gemm_kernel_at(cpu_level(), DT_F32), &gemm_plain_f32};
+    for (int i = 0; !a.rows && i < 3; i++) {
+        a.kernel = kernels[i];
+        a.rows = ATTN_BLOCK % a.kernel->nr ? NULL : attn_rows_for(a.kernel);
     }
     a.block = attn_least(ATTN_BLOCK, attn_up(attn_most(a.time, a.keys), a.kernel->nr));
     return a;

@@ -2,7 +2,7 @@
  *
  * A level names a set of instructions that kernels are written for. Levels of one architecture are ordered:
  * a machine at a level has everything of the lower ones. The environment variable PLIMSOLL_CPU (plain, neon,
- * neon-bf16, avx2, avx512, avx512-bf16) lowers the level, never raises it; an unknown name or a level the
+ * neon-bf16, avx2, avx512, avx512-bf16, amx) lowers the level, never raises it; an unknown name or a level the
  * machine lacks leaves the detected one. It is read once, at the first question.
  */
 #ifndef PLIM_DEVICE_CPU_CPU_FEATURES_H
@@ -17,6 +17,7 @@ enum cpu_level {
     CPU_AVX2,        /* x86-64-v3: AVX2, FMA, F16C */
     CPU_AVX512,      /* x86-64-v4: AVX-512 F, BW, DQ, VL */
     CPU_AVX512_BF16, /* and vdpbf16ps */
+    CPU_AMX,         /* and tiles of bf16, which the operating system must allow */
     CPU_LEVELS
 };
 

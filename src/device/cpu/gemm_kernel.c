@@ -18,6 +18,7 @@ static const struct {
     [CPU_AVX2] = {&gemm_avx2_f32, &gemm_avx2_f32},
     [CPU_AVX512] = {&gemm_avx512_f32, &gemm_avx512_f32},
     [CPU_AVX512_BF16] = {&gemm_avx512_f32, &gemm_avx512_bf16},
+    [CPU_AMX] = {&gemm_avx512_f32, &gemm_amx_bf16},
 #endif
 };
 

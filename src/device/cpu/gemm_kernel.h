@@ -7,7 +7,7 @@
  *     panel[((k / kg) * width + line) * kg + k % kg]
  *
  * Missing k are zero. Missing lines hold anything: their products are never stored. kg is 1 for fp32, and for
- * bf16 what one instruction sums at once. Kernels load ahead: GEMM_SLACK bytes after the last panel must be
+ * bf16 what one instruction sums at once. (AMX packs B by the same rule with pairs of k inside its groups of 32.) Kernels load ahead: GEMM_SLACK bytes after the last panel must be
  * readable.
  *
  * Invariants
@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 enum {
-    GEMM_MAX_MR = 16,
+    GEMM_MAX_MR = 32,
     GEMM_MAX_NR = 32,
     GEMM_SLACK = 128,
 };
@@ -69,7 +69,7 @@ extern const struct gemm_kernel gemm_plain_f32;
 extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
 #endif
 #if defined(__x86_64__)
-extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16;
+extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16, gemm_amx_bf16;
 #endif
 
 /* The kernel for arithmetic in `type` (F32, BF16, F16) at a level that cpu_has(). */

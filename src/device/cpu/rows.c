@@ -16,6 +16,7 @@ static const struct row_ops *const tables[CPU_LEVELS] = {
     [CPU_AVX2] = &rows_avx2,
     [CPU_AVX512] = &rows_avx512,
     [CPU_AVX512_BF16] = &rows_avx512,
+    [CPU_AMX] = &rows_avx512,
 };
 #else
 static const struct row_ops *const tables[CPU_LEVELS] = {[CPU_PLAIN] = &rows_plain};
