@@ -42,7 +42,8 @@ def our_run(program, shape, mode, steps, threads):
   intermediate_size: {shape['inter']}, num_layers: {shape['layers']}, num_attention_heads: {shape['heads']},
   num_key_value_heads: {shape['kv']}, tie_word_embeddings: true}}
 data: {{train: [{folder}/corpus.txt], max_length: {shape['T']}}}
-training: {{batch_size: {shape['B']}, steps: {steps + 1}, learning_rate: 1e-4, mixed_precision: {mode}, threads: {threads}}}
+training: {{batch_size: {shape['B']}, steps: {steps + 1}, learning_rate: 1e-4, mixed_precision: {mode}, threads: {threads},
+  device: cpu}}
 output: {{dir: {folder}/run}}
 """)
         result = subprocess.run([program, "train", f"{folder}/job.yaml", "--json", "--no-checkpoint", "-q"],

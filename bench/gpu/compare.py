@@ -83,7 +83,7 @@ def our_run(a, name, folder, limit):
     if len(speeds) != a.steps or short: raise Failed(f"{len(speeds)} steps measured, {len(short)} with too few tokens")
     return dict(tokens_per_s=statistics.median(speeds), tokens_per_s_min=min(speeds), tokens_per_s_max=max(speeds),
                 steps=len(speeds), warm_up=WARM_UP, gradients=case.gradients, budget_bytes=plan["budget_bytes"],
-                planned_bytes=plan["planned_total"], driver_bytes=max(e["memory"]["used"] for e in steps),
+                planned_bytes=plan["planned_total"], predicted_tokens_per_s=1e3 * case.tokens() / plan["predicted_ms"], driver_bytes=max(e["memory"]["used"] for e in steps),
                 host_tier_bytes=plan["host_bytes"], rss_bytes=max([rss] + [e["rss_peak"] for e in events if e["event"] == "end"]),
                 **(dict(host_budget_bytes=planned["host_budget_bytes"], host_bytes=planned["peak_bytes"]["host"])
                    if planned else {}),

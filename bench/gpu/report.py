@@ -94,8 +94,10 @@ def cells(results, name, variant):
     if variant:
         return [who, r["gradients"], *speed, f"{r['allocated_bytes'] / GIB:.2f} GiB", f"driver {r['driver_bytes'] / GIB:.2f}",
                 f"RSS {r['rss_bytes'] / GIB:.1f}", "", ", ".join(r["attention_kernels"][:1])[:40]]
+    planned = f"planned {r['planned_bytes'] / GIB:.2f}"
+    if "predicted_tokens_per_s" in r: planned += f", {r['predicted_tokens_per_s']:,.0f} tok/s"
     host = f"{r['host_bytes'] / GIB:.1f} planned, " if "host_bytes" in r else ""
-    return [who, r["gradients"], *speed, f"{r['driver_bytes'] / GIB:.2f} GiB", f"planned {r['planned_bytes'] / GIB:.2f}",
+    return [who, r["gradients"], *speed, f"{r['driver_bytes'] / GIB:.2f} GiB", planned,
             f"{host}RSS {r['rss_bytes'] / GIB:.1f}", against(results, name, r), knobs(r["knobs"])]
 
 

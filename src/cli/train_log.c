@@ -28,6 +28,7 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
     json_int(w, "host_bytes", e->plan->layout.far_bytes[TIER_HOST]);
     json_int(w, "disk_bytes", e->plan->disk);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
+    json_double(w, "predicted_ms", 1e3 * e->plan->step_seconds);
     json_double(w, "plan_ms", 1e3 * (e->kind == TRAIN_REPLANNED ? e->plan_seconds : e->plan->search_seconds));
 }
 

@@ -44,13 +44,13 @@ static void add_op(const struct tape *tape, const struct op *op, const struct de
     spent->compute += fmax(compute, move) + UNHIDDEN * fmin(compute, move) + facts->op_seconds;
 }
 
-/* A device with its own memory copies both ways beside computing. A disk does one thing at a time, and the CPU waits for
- * most of it or copies it through memory itself. */
+/* A device with its own memory copies beside computing, and both ways at once a little slower than one. A disk does one
+ * thing at a time, and the CPU waits for most of it or copies it through memory itself. */
 static double total_of(const struct spent *spent, const struct device_facts *facts)
 {
     if (facts->is_host) return spent->compute + spent->fetch + spent->store;
-    double longest = fmax(fmax(spent->compute, spent->host), fmax(spent->fetch, spent->store));
-    return longest + UNHIDDEN * (fmin(spent->compute, spent->fetch) + fmin(spent->fetch, spent->store));
+    double link = fmax(spent->fetch, spent->store) + UNHIDDEN * fmin(spent->fetch, spent->store);
+    return fmax(fmax(spent->compute, spent->host), link) + UNHIDDEN * fmin(spent->compute, link);
 }
 
 struct tape_time tape_time_of(const struct tape *tape, const struct device_facts *facts)

@@ -38,7 +38,7 @@ knobs = dict(micro_batch=4, accumulation=1, recompute="none", recompute_layers=0
              param_share=0, grad_tier="device")
 tokens = {"gpt2": 32768, "llama8b": 131072}.get(name.split("-")[0], 8192)
 if sys.argv[1] == "train":
-    print(json.dumps(dict(event="plan", budget_bytes=1, planned_total=3 << 30, host_bytes=7, knobs=knobs)))
+    print(json.dumps(dict(event="plan", budget_bytes=1, planned_total=3 << 30, predicted_ms=2000, host_bytes=7, knobs=knobs)))
     for i in range(int(os.environ["FAKE_STEPS"])):
         print(json.dumps(dict(event="step", loss=2 - i / 10, tokens=tokens, tokens_per_s=100 * i, memory=dict(used=2 << 30))))
     print(json.dumps(dict(event="end", rss_peak=123 << 20)))

@@ -71,6 +71,34 @@ static void codes_have_a_rate(void **state)
     tape_release(&tape);
 }
 
+/* Squares of fp32 that come from the host and go there; how much of the square's time on the link they take. */
+static double copies(bool there, bool back, double host_bandwidth)
+{
+    const double bytes = 4.0 * N * N;
+    struct device_facts facts = {
+        .bandwidth = INFINITY, .far_bandwidth = bytes, .host_bandwidth = host_bandwidth * bytes};
+    struct tape tape;
+    tape_init(&tape);
+    for (int i = 0; i < 2; i++) {
+        struct op op = tape_op(i ? OP_STORE : OP_FETCH, -1);
+        op.in[0] = square(&tape, DT_F32), op.out[0] = square(&tape, DT_F32);
+        if (i ? back : there) tape_append(&tape, &op);
+    }
+    double out = tape_time_of(&tape, &facts).update_seconds;
+    tape_release(&tape);
+    return out;
+}
+
+/* Both ways at once cost a little more than one; the host's memory is another limit, nothing on top of it. */
+static void copies_share_the_link(void **state)
+{
+    (void)state;
+    assert_true(fabs(copies(true, false, 100) - 1) < 1e-6);
+    assert_true(fabs(copies(false, true, 100) - 1) < 1e-6);
+    assert_true(fabs(copies(true, true, 100) - 1.3) < 1e-6);
+    assert_true(fabs(copies(true, true, 1) - 2) < 1e-6);
+}
+
 static struct calibration numbers(double tf32)
 {
     struct calibration c = {.tf32_flops = tf32,
@@ -111,6 +139,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tf32_has_a_rate_of_its_own),
         cmocka_unit_test(codes_have_a_rate),
+        cmocka_unit_test(copies_share_the_link),
         cmocka_unit_test(calibrations_are_remembered_by_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
