@@ -298,10 +298,8 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out, struct 
 enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)
 {
     double start = clock_seconds();
-    struct search s = {.request = request,
-                       .allowed = request->budget,
-                       .host_share = {{KNOB_OPEN, KNOB_OPEN, KNOB_OPEN}, {KNOB_OPEN, KNOB_OPEN, KNOB_OPEN}},
-                       .err = err};
+    struct search s = {.request = request, .allowed = request->budget, .err = err};
+    for (int *u = s.updater[0][0], *end = u + sizeof s.updater / sizeof *u; u < end; u++) *u = KNOB_OPEN;
     *out = (struct plan){0};
     enum plim_status status = list_divisors(&s);
     /* Packing can need a little more than the bound: then search again with that much less. */

@@ -27,6 +27,8 @@ struct candidate { /* knobs that fit */
 #define REMEMBERED 128
 #define FINE_OPS   4000 /* tapes below this are made so quickly that a dozen more do not matter */
 
+enum { SEARCH_QUARTERS = 4 };
+
 struct search {
     const struct plan_request *request;
     int64_t divisors[MAX_DIVISORS]; /* of the effective batch, ascending: the micro-batches there are */
@@ -42,9 +44,9 @@ struct search {
         struct plan_bound bound;
     } asked[REMEMBERED]; /* the last questions: several loops begin with the same */
     int nasked;
-    /* Chosen updaters, for parameters near and far, with updates at the end, inside backward, of far gradients;
-     * KNOB_OPEN: not yet. */
-    int host_share[2][3];
+    /* Chosen updaters (host_share), for parameters near and far, with updates at the end, inside backward, of far
+     * gradients, and for each quarter of the state that is away; KNOB_OPEN: not yet. */
+    int updater[2][3][SEARCH_QUARTERS];
     struct plim_error *err;
     double bar;            /* seconds of the best plan of other placements */
     struct candidate best; /* so far, of the placement that is being searched; in the end of all */

@@ -37,8 +37,9 @@ static enum plim_status fits_device(struct search *s, const struct place *place,
 static const int updaters[] = {0, OFFLOAD_SHARES, OFFLOAD_SHARES / 2};
 #define UPDATERS (sizeof updaters / sizeof *updaters)
 
-/* What is best depends on the machine, on where gradients and parameters are and on when updates are, hardly on the other
- * knobs: one tight plan decides for all, by what fits, then by time. The best of all is asked again in the end. */
+/* What is best depends on the machine, on where gradients and parameters are, on how much of the state is away and on when
+ * updates are, hardly on the other knobs: one tight plan decides for all, by what fits, then by time. The best of all is
+ * asked again in the end. */
 static enum plim_status best_updater(struct search *s, const struct place *place, int in_backward, int *out)
 {
     double best = INFINITY;
@@ -61,7 +62,8 @@ static enum plim_status best_updater(struct search *s, const struct place *place
 enum plim_status search_updater(struct search *s, struct place *place, int in_backward)
 {
     int pin = s->request->pins.host_share, when = place->grad_tier != TIER_DEVICE ? 2 : in_backward;
-    int *chosen = &s->host_share[place->param_tier != TIER_DEVICE][when];
+    int quarter = (place->state_share - 1) * SEARCH_QUARTERS / OFFLOAD_SHARES; /* of the state that is away */
+    int *chosen = &s->updater[place->param_tier != TIER_DEVICE][when][quarter > 0 ? quarter : 0];
     if (!host_updates(s, place)) return PLIM_OK;
     enum plim_status status = PLIM_OK;
     if (*chosen == KNOB_OPEN && pin != KNOB_OPEN) *chosen = pin;
@@ -180,17 +182,15 @@ static enum plim_status search_shares(struct search *s, struct place place)
     if (place.state_tier != TIER_DEVICE) place.state_share = OFFLOAD_SHARES;
     if (place.param_tier != TIER_DEVICE) return search_params(s, place);
     if (place.state_tier == TIER_DEVICE) return search_placement(s, &place);
-    bool all = s->request->pins.state_tier != KNOB_OPEN || place.grad_tier != TIER_DEVICE, helps = true,
-         fitted = false;
+    bool all = s->request->pins.state_tier != KNOB_OPEN || place.grad_tier != TIER_DEVICE, helps = true;
     enum plim_status status = fits_device(s, &place, &helps);
     if (status != PLIM_OK || !helps) return status;
     for (place.state_share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4;
          place.state_share <= OFFLOAD_SHARES && status == PLIM_OK; place.state_share += OFFLOAD_SHARES / 4) {
         status = search_placement(s, &place);
-        /* The first that fits travels least. One more is worth a look when the best recomputes whole layers. */
+        /* The first that fits travels least. More is worth a look while the best recomputes whole layers. */
         bool remakes = s->best.knobs.full_layers > 0 || s->best.knobs.recompute == RECOMPUTE_FULL;
-        if (fitted || (s->fitted && !remakes)) break;
-        fitted = s->fitted;
+        if (s->fitted && !remakes) break;
     }
     if (!s->best.found && !all && status == PLIM_OK) status = search_least_share(s, place, false);
     bool here = s->best.found && s->best.knobs.state_tier == place.state_tier && !all && status == PLIM_OK;
@@ -251,6 +251,9 @@ static enum plim_status worth_a_look(struct search *s, const struct candidate *b
     return status;
 }
 
+/* What copies more must be faster by more than a hair: how copies overlap is known less well than how long ops take. */
+#define CLEARLY 0.98
+
 enum plim_status search_places(struct search *s)
 {
     const struct knobs *pins = &s->request->pins;
@@ -291,7 +294,7 @@ enum plim_status search_places(struct search *s)
         if (status == PLIM_OK && worth) status = search_shares(s, *place);
         if (status == PLIM_OK) status = choose_updater_again(s); /* for all that took nothing back */
         if (status != PLIM_OK) return status;
-        if (s->best.found) search_consider(&best, &s->best.knobs, s->best.seconds);
+        if (s->best.found && (!best.found || s->best.seconds < CLEARLY * best.seconds)) best = s->best;
         if (best.found && found_at < 0) found_at = places[i].level;
     }
     s->best = best;

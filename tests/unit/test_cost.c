@@ -99,6 +99,50 @@ static void copies_share_the_link(void **state)
     assert_true(fabs(copies(true, true, 1) - 2) < 1e-6);
 }
 
+/* A product of one second beside a fetch of half a second, in the loop or in the update. */
+static double beside(bool in_loop)
+{
+    struct device_facts facts = {.bandwidth = INFINITY, .far_bandwidth = 8.0 * N * N};
+    struct tape tape;
+    struct op fetch = tape_op(OP_FETCH, -1), product = tape_op(OP_LINEAR, -1);
+    facts.flops[DT_F32] = 2.0 * N * N * N;
+    tape_init(&tape);
+    fetch.in[0] = square(&tape, DT_F32), fetch.out[0] = square(&tape, DT_F32);
+    product.in[0] = fetch.out[0], product.in[1] = square(&tape, DT_F32),
+    product.out[0] = square(&tape, DT_F32);
+    tape_append(&tape, &fetch);
+    tape_append(&tape, &product);
+    tape.loop_end = in_loop ? tape.nops : 0;
+    struct tape_time t = tape_time_of(&tape, &facts);
+    tape_release(&tape);
+    return t.loop_seconds + t.update_seconds;
+}
+
+static void copies_hide_behind_computing(void **state)
+{
+    (void)state;
+    assert_true(fabs(beside(false) - 1.15) < 1e-6); /* slices follow each other: most of it */
+    assert_true(fabs(beside(true) - 1.25) < 1e-6);  /* a few ops ahead: a quarter of the computing */
+}
+
+/* The clip stands between the gradients' way to the norm and the state's to its update: they do not overlap. */
+static void updates_wait_for_the_norm(void **state)
+{
+    const double bytes = 4.0 * N * N;
+    struct device_facts facts = {.bandwidth = INFINITY, .far_bandwidth = bytes};
+    struct tape tape;
+    struct op fetch = tape_op(OP_FETCH, -1), store = tape_op(OP_STORE, -1), clip = tape_op(OP_CLIP, -1);
+    (void)state;
+    tape_init(&tape);
+    fetch.in[0] = store.in[0] = square(&tape, DT_F32), fetch.out[0] = store.out[0] = square(&tape, DT_F32);
+    clip.in[0] = clip.in[1] = clip.out[0] = square(&tape, DT_F32);
+    tape_append(&tape, &fetch);
+    tape_append(&tape, &clip);
+    tape_append(&tape, &store);
+    assert_true(fabs(tape_time_of(&tape, &facts).update_seconds - 2) < 1e-6);
+    tape_release(&tape);
+}
+
 static struct calibration numbers(double tf32)
 {
     struct calibration c = {.tf32_flops = tf32,
@@ -137,10 +181,9 @@ static void calibrations_are_remembered_by_key(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tf32_has_a_rate_of_its_own),
-        cmocka_unit_test(codes_have_a_rate),
-        cmocka_unit_test(copies_share_the_link),
-        cmocka_unit_test(calibrations_are_remembered_by_key),
+        cmocka_unit_test(tf32_has_a_rate_of_its_own), cmocka_unit_test(codes_have_a_rate),
+        cmocka_unit_test(copies_share_the_link),      cmocka_unit_test(copies_hide_behind_computing),
+        cmocka_unit_test(updates_wait_for_the_norm),  cmocka_unit_test(calibrations_are_remembered_by_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,11 +12,8 @@ static const struct row_ops *const tables[CPU_LEVELS] = {
 };
 #elif defined(__x86_64__)
 static const struct row_ops *const tables[CPU_LEVELS] = {
-    [CPU_PLAIN] = &rows_plain,
-    [CPU_AVX2] = &rows_avx2,
-    [CPU_AVX512] = &rows_avx512,
-    [CPU_AVX512_BF16] = &rows_avx512,
-    [CPU_AMX] = &rows_avx512,
+    [CPU_PLAIN] = &rows_plain,        [CPU_AVX2] = &rows_avx2,  [CPU_AVX512] = &rows_avx512,
+    [CPU_AVX512_BF16] = &rows_avx512, [CPU_AMX] = &rows_avx512,
 };
 #else
 static const struct row_ops *const tables[CPU_LEVELS] = {[CPU_PLAIN] = &rows_plain};
