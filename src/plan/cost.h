@@ -9,6 +9,8 @@ struct tape_time {
     double update_seconds; /* once per optimizer step */
 };
 
-struct tape_time tape_time_of(const struct tape *tape, const struct device_facts *facts);
+/* Fails only for want of memory. */
+enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts,
+                              struct tape_time *out, struct plim_error *err);
 
 #endif

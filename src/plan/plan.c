@@ -85,11 +85,13 @@ static void fill_totals(struct plan *plan, const struct plan_request *request, i
     plan->fits = plan_within(request, plan->total, plan->host);
 }
 
-static double step_seconds(const struct tape *tape, const struct plan_request *request,
-                           const struct knobs *knobs)
+static enum plim_status find_seconds(const struct tape *tape, const struct plan_request *request,
+                                     const struct knobs *knobs, double *out, struct plim_error *err)
 {
-    struct tape_time time = tape_time_of(tape, request->facts);
-    return (double)knobs->accumulation * time.loop_seconds + time.update_seconds;
+    struct tape_time time = {0};
+    enum plim_status status = tape_time_of(tape, request->facts, &time, err);
+    *out = (double)knobs->accumulation * time.loop_seconds + time.update_seconds;
+    return status;
 }
 
 static struct layout_options options_of(const struct plan_request *request, const struct knobs *knobs)
@@ -108,7 +110,7 @@ enum plim_status plan_bound_of(const struct plan_request *request, const struct 
     if (status == PLIM_OK) {
         fill_totals(&plan, request, plan.layout.lower_bound);
         out->total = plan.total, out->host = plan.host;
-        out->step_seconds = step_seconds(&plan.tape, request, knobs);
+        status = find_seconds(&plan.tape, request, knobs, &out->step_seconds, err);
     }
     if (room) *room = plan.tape, tape_init(&plan.tape);
     plan_release(&plan);
@@ -123,12 +125,9 @@ enum plim_status plan_make(const struct plan_request *request, const struct knob
     enum plim_status status = request->build(request->build_arg, knobs, &out->tape, err);
     if (status == PLIM_OK) status = tape_verify(&out->tape, err);
     if (status == PLIM_OK) status = layout_make(&out->tape, &options, &out->layout, err);
-    if (status == PLIM_OK) {
-        fill_totals(out, request, out->layout.arena_bytes);
-        out->step_seconds = step_seconds(&out->tape, request, knobs);
-    } else {
-        plan_release(out);
-    }
+    if (status == PLIM_OK) fill_totals(out, request, out->layout.arena_bytes);
+    if (status == PLIM_OK) status = find_seconds(&out->tape, request, knobs, &out->step_seconds, err);
+    if (status != PLIM_OK) plan_release(out);
     return status;
 }
 

@@ -198,7 +198,7 @@ enum plim_status search_any_fits(struct search *s, const struct way *ways, int n
     *fits = false;
     enum plim_status status = n ? search_tightest(s, &ways[n - 1], &bound, fits) : PLIM_OK;
     if (!n || *fits || status != PLIM_OK) return status;
-    int part = ways[0].place.param_tier != TIER_DEVICE && s->room.nops < FINE_OPS ? 2 : 8;
+    int part = s->room.nops >= FINE_OPS ? 24 : ways[0].place.param_tier != TIER_DEVICE ? 2 : 8;
     if (bound.total - bound.total / part > s->allowed) return status;
     for (int i = n - 2; i >= 0 && !*fits && status == PLIM_OK; i--)
         status = search_tightest(s, &ways[i], &bound, fits);

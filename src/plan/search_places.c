@@ -33,9 +33,11 @@ static enum plim_status fits_device(struct search *s, const struct place *place,
     return status;
 }
 
-/* Shares of the host in updates, of OFFLOAD_SHARES. */
-static const int updaters[] = {0, OFFLOAD_SHARES, OFFLOAD_SHARES / 2};
-#define UPDATERS (sizeof updaters / sizeof *updaters)
+/* Shares of the host in updates, of OFFLOAD_SHARES; of large tapes the first ones are tried. */
+static const int updaters[] = {0, OFFLOAD_SHARES, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2};
+enum { UPDATERS = sizeof updaters / sizeof *updaters };
+
+static int updaters_of(const struct search *s) { return s->room.nops < FINE_OPS ? UPDATERS : UPDATERS - 1; }
 
 /* What is best depends on the machine, on where gradients and parameters are, on how much of the state is away and on when
  * updates are, hardly on the other knobs: one tight plan decides for all, by what fits, then by time. The best of all is
@@ -46,7 +48,7 @@ static enum plim_status best_updater(struct search *s, const struct place *place
     bool best_fits = false;
     struct place all = *place;
     struct way ways[SEARCH_WAYS];
-    for (size_t i = 0; i < UPDATERS; i++) {
+    for (int i = 0; i < updaters_of(s); i++) {
         struct plan_bound bound = {.step_seconds = INFINITY};
         bool fits = false;
         all.host_share = updaters[i];
@@ -63,7 +65,8 @@ enum plim_status search_updater(struct search *s, struct place *place, int in_ba
 {
     int pin = s->request->pins.host_share, when = place->grad_tier != TIER_DEVICE ? 2 : in_backward;
     int quarter = (place->state_share - 1) * SEARCH_QUARTERS / OFFLOAD_SHARES; /* of the state that is away */
-    int *chosen = &s->updater[place->param_tier != TIER_DEVICE][when][quarter > 0 ? quarter : 0];
+    if (quarter < 0 || s->room.nops >= FINE_OPS) quarter = 0;
+    int *chosen = &s->updater[place->param_tier != TIER_DEVICE][when][quarter];
     if (!host_updates(s, place)) return PLIM_OK;
     enum plim_status status = PLIM_OK;
     if (*chosen == KNOB_OPEN && pin != KNOB_OPEN) *chosen = pin;
@@ -77,7 +80,7 @@ static enum plim_status choose_updater_again(struct search *s)
     const struct plan_request *r = s->request;
     struct place here = {.state_tier = s->best.knobs.state_tier};
     bool open = s->best.found && host_updates(s, &here) && r->pins.host_share == KNOB_OPEN;
-    for (size_t i = 0; i < UPDATERS && open; i++) {
+    for (int i = 0; i < updaters_of(s) && open; i++) {
         struct knobs other = s->best.knobs;
         struct plan_bound bound;
         bool fits;
@@ -183,14 +186,16 @@ static enum plim_status search_shares(struct search *s, struct place place)
     if (place.param_tier != TIER_DEVICE) return search_params(s, place);
     if (place.state_tier == TIER_DEVICE) return search_placement(s, &place);
     bool all = s->request->pins.state_tier != KNOB_OPEN || place.grad_tier != TIER_DEVICE, helps = true;
+    int looks = s->room.nops < FINE_OPS ? -SEARCH_QUARTERS : 0;
     enum plim_status status = fits_device(s, &place, &helps);
     if (status != PLIM_OK || !helps) return status;
     for (place.state_share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4;
          place.state_share <= OFFLOAD_SHARES && status == PLIM_OK; place.state_share += OFFLOAD_SHARES / 4) {
         status = search_placement(s, &place);
-        /* The first that fits travels least. More is worth a look while the best recomputes whole layers. */
+        /* The first that fits travels least. More is worth a look while the best recomputes whole layers; of large tapes
+         * once. */
         bool remakes = s->best.knobs.full_layers > 0 || s->best.knobs.recompute == RECOMPUTE_FULL;
-        if (s->fitted && !remakes) break;
+        if (s->fitted && (!remakes || ++looks > 1)) break;
     }
     if (!s->best.found && !all && status == PLIM_OK) status = search_least_share(s, place, false);
     bool here = s->best.found && s->best.knobs.state_tier == place.state_tier && !all && status == PLIM_OK;
@@ -219,10 +224,10 @@ static enum plim_status least_time(struct search *s, struct place place, double 
     *seconds = INFINITY;
     struct way allowed[SEARCH_WAYS];
     if (!search_ways(s, &place, way.in_backward, allowed)) return PLIM_OK; /* pins exclude it */
-    for (int by_host = 0; by_host <= host_updates(s, &place); by_host++) {
+    for (int i = 0; i < (host_updates(s, &place) ? updaters_of(s) : 1); i++) {
         struct plan_bound bound;
         bool fits;
-        way.place.host_share = by_host ? OFFLOAD_SHARES : 0;
+        way.place.host_share = updaters[i];
         struct knobs k = search_knobs(s, &way, s->divisors[s->ndivisors - 1], 1);
         enum plim_status status = search_try(s, &k, &bound, &fits);
         if (status != PLIM_OK) return status;
@@ -247,7 +252,7 @@ static enum plim_status worth_a_look(struct search *s, const struct candidate *b
     const struct knobs *k = &best->knobs;
     bool parts = k->accumulation > 1 && place->grad_tier != TIER_DEVICE && place->param_tier != TIER_DEVICE &&
                  (k->grad_tier != TIER_DEVICE || k->param_tier != TIER_DEVICE);
-    *worth = seconds < (s->made < PATIENCE || parts ? 0.93 : 0.8) * best->seconds;
+    *worth = seconds < (s->made < PATIENCE || parts ? 0.96 : 0.8) * best->seconds;
     return status;
 }
 
