@@ -57,7 +57,6 @@ void near_finish(struct near_updates *n, struct tape *tape)
 void near_update(struct near_updates *n, struct tape *tape, const struct op *op, int64_t first, int64_t rows)
 {
     struct near_slice next = make_slice(tape, op, first, rows);
-    if (first > 0 && op->kind == OP_SUMSQ) next.op.accumulate = ACC_ADD;
     emit_fetches(tape, &next);
     near_finish(n, tape);
     n->waiting = next, n->has_waiting = true;

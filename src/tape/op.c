@@ -95,7 +95,7 @@ static const struct op_row rows[OP_KIND_COUNT] = {
     [OP_GELU_BWD] = {"gelu_bwd", {"x#N", "x#N"}, {"x#N"}, {1}, false, NULL, NULL},
     [OP_JOIN3] = {"join3", {"x#N", "x#N", "x#N"}, {"x#3N"}, {0}, false, NULL, NULL},
     [OP_SUMSQ] = {"sumsq", {"e#N"}, {"d1"}, {0}, false, NULL, NULL},
-    [OP_CLIP] = {"clip", {"d1", "fZ"}, {"f4"}, {0}, false, NULL, NULL},
+    [OP_CLIP] = {"clip", {"dG", "fZ"}, {"f4"}, {0}, false, NULL, NULL},
     [OP_ADAMW] = {"adamw",
                   {"x#N", "e#N", "s#N", "s#N", "m#N?", "fZ", "f4?"},
                   {"x#N", "s#N", "s#N", "m#N?"},

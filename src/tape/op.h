@@ -27,7 +27,7 @@
  *  gelu_bwd      dy x                                              dx
  *  join3         q k v [B,T,H,D]                                   x[B,T,3C]                   inverse of split3
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
- *  clip          sum scalars                                       coef[4]f32                  see enum clip_value; multiplier = unscale * min(1, clip / (norm + 1e-6))
+ *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
  *  adamw         p g m v [master] scalars [coef]                   p m v [master]              torch.optim.AdamW; decay on p before the step
  *  sgd           p g [momentum] [master] scalars [coef]            p [momentum] [master]       torch.optim.SGD with momentum beta1
  *  adamw8        p g mq vq ms vs [master] scalars [coef]           p mq vq ms vs [master]      adamw on moments of 8 bits, see below

@@ -5,7 +5,8 @@
  *
  * A far parameter is near only around the ops that read it, a far gradient around those that add to it: fetched before
  * the first of them, a gradient stored after the last. Forward, head and backward each have their own first and last;
- * the slices of the head count as one. What the first micro-batch of a window overwrites is not fetched there. */
+ * the slices of the head count as one. What the first micro-batch of a window overwrites is not fetched there. The square of
+ * a far gradient for the global norm is made before it leaves, in every micro-batch; the last one's is what counts. */
 #include "tape/offload.h"
 #include "tensor/quant8.h"
 
@@ -146,24 +147,31 @@ static enum phase phase_of(const struct op *op)
     return phases[op->part];
 }
 
-/* By far tensor: its near copy now, and the last op of each phase that touches it. */
+/* By far tensor: its near copy now, the last op of each phase that touches it, and of a gradient the op of the update that
+ * squares it, as an index or -1. */
 struct loop_copies {
-    int *near, *last[PHASES];
+    int *near, *last[PHASES], *square;
 };
 
 static void loop_copies_free(struct loop_copies *c)
 {
-    free(c->near);
+    free(c->near), free(c->square);
     for (int p = 0; p < PHASES; p++) free(c->last[p]);
+}
+
+static bool squares_far(const struct tape *tape, const struct op *op)
+{
+    return op->kind == OP_SUMSQ && is_far(tape, op->in[0]);
 }
 
 static enum plim_status find_last(struct loop_copies *c, const struct tape *tape, struct plim_error *err)
 {
     size_t bytes = ((size_t)tape->ntensors + 1) * sizeof(int);
     bool good = (c->near = malloc(bytes)) != NULL;
+    good = (c->square = malloc(bytes)) != NULL && good;
     for (int p = 0; p < PHASES; p++) good = (c->last[p] = malloc(bytes)) != NULL && good;
     if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
-    memset(c->near, -1, bytes);
+    memset(c->near, -1, bytes), memset(c->square, -1, bytes);
     for (int p = 0; p < PHASES; p++) memset(c->last[p], -1, bytes);
     for (int i = 0; i < tape->loop_end; i++) {
         const struct op *op = &tape->ops[i];
@@ -173,6 +181,8 @@ static enum plim_status find_last(struct loop_copies *c, const struct tape *tape
         for (int k = 0; k < OP_MAX_OUT; k++)
             if (is_far(tape, op->out[k])) c->last[phase_of(op)][op->out[k]] = i;
     }
+    for (int i = tape->loop_end; i < tape->nops; i++)
+        if (squares_far(tape, &tape->ops[i])) c->square[tape->ops[i].in[0]] = i;
     return PLIM_OK;
 }
 
@@ -191,9 +201,24 @@ static int near_of(struct loop_copies *c, struct tape *tape, const struct op *op
     return c->near[far];
 }
 
-/* One op of the loop, with the copies its far operands need. */
-static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct op *old, int index)
+/* The near copy of a gradient goes where it belongs, squared if nothing adds to it any more. */
+static void send_back(struct tape *tape, struct loop_copies *c, const struct op *old, int index, int far)
 {
+    const struct op *like = &old[index];
+    bool whole = phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][far] < 0;
+    if (c->square[far] >= 0 && whole) {
+        struct op op = old[c->square[far]];
+        op.part = like->part, op.layer = like->layer, op.in[0] = c->near[far];
+        tape_append(tape, &op);
+    }
+    offload_move(tape, like, OP_STORE, c->near[far], far);
+    c->near[far] = -1;
+}
+
+/* One op of the loop, with the copies its far operands need. */
+static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct op *ops, int index)
+{
+    const struct op *old = &ops[index];
     struct op op = *old;
     const int *last = c->last[phase_of(old)];
     for (int k = 0; k < OP_MAX_IN; k++)
@@ -203,9 +228,7 @@ static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct 
     tape_append(tape, &op);
     for (int o = 0; o < OP_MAX_OUT; o++) {
         int far = old->out[o];
-        if (!is_far(tape, far) || last[far] != index) continue;
-        offload_move(tape, old, OP_STORE, c->near[far], far);
-        c->near[far] = -1;
+        if (is_far(tape, far) && last[far] == index) send_back(tape, c, ops, index, far);
     }
     for (int k = 0; k < OP_MAX_IN; k++)
         if (is_far(tape, old->in[k]) && last[old->in[k]] == index) c->near[old->in[k]] = -1;
@@ -250,10 +273,11 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         if (per == 0 || i == loop_end) near_finish(&r.near, tape);
         if (i == loop_end || i == nops) host_finish(&r.host, tape);
         if (i == loop_end) tape->loop_end = tape->nops;
+        if (i < nops && i >= loop_end && squares_far(tape, &old[i])) continue; /* done before it left */
         if (per > 0)
             emit_update(&r, &old[i], per);
         else if (i < nops)
-            emit_in_loop(tape, copies, &old[i], i);
+            emit_in_loop(tape, copies, old, i);
     }
 }
 

@@ -146,17 +146,19 @@ static void append_update(struct tape *tape, const struct update *update)
     for (int i = 0; i < update->count; i++) tape_append(tape, &update->op[i]);
 }
 
-/* Sum of squares of all gradients, then the multiplier made of it. */
-static void emit_global_norm(struct update_pass *u, int first_grad, int end)
+/* The sum of squares of each gradient, wherever it is made (pass_offload), and the multiplier made of all of them. */
+static void emit_global_norm(struct update_pass *u, int end)
 {
     struct tape *tape = u->tape;
+    int grads = 0, next = 0;
+    for (int i = 0; i < end; i++) grads += tape->tensors[i].cls == CLASS_GRAD;
     struct tensor sum = {.label = "grad.sumsq",
                          .layer = -1,
                          .type = DT_F64,
                          .cls = CLASS_WORK,
                          .flags = TENSOR_STAT,
                          .ndim = 1,
-                         .dim = {1},
+                         .dim = {grads},
                          .view_of = -1,
                          .owner = -1};
     struct tensor coef = {.label = "clip",
@@ -170,13 +172,11 @@ static void emit_global_norm(struct update_pass *u, int first_grad, int end)
                           .owner = -1};
     int sum_id = tape_tensor(tape, &sum);
     u->coef = tape_tensor(tape, &coef);
-    enum accumulate accumulate = ACC_OVERWRITE;
-    for (int i = first_grad; i < end; i++) {
+    for (int i = 0; i < end; i++) {
         if (tape->tensors[i].cls != CLASS_GRAD) continue;
         struct op op = tape_op(OP_SUMSQ, -1);
-        op.part = PART_UPDATE, op.accumulate = accumulate, op.in[0] = i, op.out[0] = sum_id;
+        op.part = PART_UPDATE, op.in[0] = i, op.out[0] = tape_view_rows(tape, sum_id, next++, 1);
         tape_append(tape, &op);
-        accumulate = ACC_ADD;
     }
     struct op op = tape_op(OP_CLIP, -1);
     op.part = PART_UPDATE, op.in[0] = sum_id, op.in[1] = u->scalars, op.out[0] = u->coef;
@@ -256,7 +256,7 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
                          "the optimizer cannot run inside backward: clipping needs all gradients");
     int end = tape->ntensors;
     tape->loop_end = tape->nops;
-    if (options->global_norm) emit_global_norm(&u, 0, end);
+    if (options->global_norm) emit_global_norm(&u, end);
     struct update *updates = make_updates(&u, end);
     if (!updates) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
     enum plim_status status = PLIM_OK;

@@ -28,8 +28,10 @@ void make_clip(struct op_case *c)
     static const double sums[] = {0, 1e-12, 0.25, 4, 1e6, 1e30};
     double sum = case_below(c, 4) ? sums[case_below(c, 6)] : (case_flip(c) ? (double)INFINITY : (double)NAN);
     double limit = (double)PICK(c, 0, 1, 1, 3), unscale = case_flip(c) ? 1 : 0x1p-16;
-    case_in(c, 0, DT_F64, DIMS(1));
-    case_set(c, 0, 0, sum / (unscale * unscale));
+    int64_t grads = PICK(c, 1, 2, 31, 300, 2000), whole = case_below(c, grads);
+    case_in(c, 0, DT_F64, DIMS(grads));
+    double each = isfinite(sum) ? sum / (unscale * unscale) / (double)grads : 1;
+    for (int64_t i = 0; i < grads; i++) case_set(c, 0, i, i == whole && !isfinite(sum) ? sum : each);
     case_in(c, 1, DT_F32, DIMS(SCALAR_COUNT));
     case_set(c, 1, SCALAR_CLIP, limit);
     case_set(c, 1, SCALAR_UNSCALE, unscale);

@@ -141,7 +141,8 @@ static void a_step_that_is_not_finite_is_left_out(void **state)
     cpu_sumsq(&call);
     assert_true(isinf(sum));
     a->scalars[SCALAR_UNSCALE] = 0.5f;
-    call = (struct kernel_call){.in = {&sum, a->scalars}, .out = {a->coef}};
+    struct tensor one = {.type = DT_F64, .ndim = 1, .dim = {1}};
+    call = (struct kernel_call){.in = {&sum, a->scalars}, .out = {a->coef}, .desc = {&one}};
     cpu_clip(&call);
     assert_true(a->coef[CLIP_FINITE] == 0 && a->coef[CLIP_MULTIPLIER] == 0);
     *before = *a;
@@ -165,8 +166,9 @@ static void clip_bounds_the_global_norm(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         float scalars[SCALAR_COUNT] = {0}, coef[CLIP_COUNT];
         scalars[SCALAR_CLIP] = cases[i].clip, scalars[SCALAR_UNSCALE] = cases[i].unscale;
-        double sum = cases[i].sum;
-        cpu_clip(&(struct kernel_call){.in = {&sum, scalars}, .out = {coef}});
+        double sums[] = {cases[i].sum / 2, 0, cases[i].sum / 2};
+        struct tensor three = {.type = DT_F64, .ndim = 1, .dim = {3}};
+        cpu_clip(&(struct kernel_call){.in = {sums, scalars}, .out = {coef}, .desc = {&three}});
         assert_true(fabsf(coef[CLIP_MULTIPLIER] - cases[i].multiplier) < 1e-6f);
         assert_true(fabsf(coef[CLIP_NORM] - cases[i].norm) < 1e-6f);
         assert_true(coef[CLIP_FINITE] == 1);

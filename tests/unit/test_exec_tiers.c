@@ -2,6 +2,7 @@
  * recordings, staged rows, tuning, a re-plan between tiers. The device is a fake (support/fake_device.h) that is as
  * late and as destructive as it may be; the losses must be the CPU's, bit for bit. */
 #define _GNU_SOURCE /* nftw */
+#include "base/rng.h"
 #include "support/fake_device.h"
 #include "support/job_rig.h"
 #include "support/pace.h"
@@ -219,18 +220,91 @@ static void test_not_recorded_late(void **state)
     }
 }
 
-/* Updates inside backward with state on the host: slices are fetched and stored between the ops of the loop. */
+/* Updates inside backward with state on the host: slices are fetched and stored between the ops of the loop, by the device,
+ * the host or both, and so are parameters that are there, too. */
 static void test_updates_inside_backward(void **state)
 {
     (void)state;
-    static const char inside[] = "training.optimizer_in_backward=true training.gradient_accumulation_steps=1";
-    for (int k = 0; k < FAKE_TIMINGS; k++) {
+    static const char inside[] =
+        "training.optimizer_in_backward=true training.gradient_accumulation_steps=1 training.batch_size=4";
+    static const char *const maths[] = {"", "model.tie_word_embeddings=false model.num_layers=3",
+                                        "training.optimizer=adamw8bit", "training.optimizer=adafactor"};
+    static const char *const tiers[] = {
+        "training.host_update=0",
+        "training.host_update=1",
+        "training.host_update=0.625 training.param_tier=host",
+        "training.host_update=0 training.param_tier=host",
+    };
+    enum { TIERS = sizeof tiers / sizeof *tiers };
+    for (int m = 0; m < 4; m++) {
         struct run cpu, run;
-        char keys[256];
-        on_the_cpu(&cpu, inside);
-        snprintf(keys, sizeof keys, "%s training.state_tier=host", inside);
-        run_all(&run, &fake_open((enum fake_timing)k)->device, keys);
-        assert_true(same(&cpu, &run));
+        char keys[400];
+        snprintf(keys, sizeof keys, "%s %s", inside, maths[m]);
+        on_the_cpu(&cpu, keys);
+        for (int k = m % EVERY; k < TIERS * FAKE_TIMINGS; k += EVERY) {
+            snprintf(keys, sizeof keys, "%s %s training.state_tier=host %s", inside, maths[m],
+                     tiers[k / FAKE_TIMINGS]);
+            run_all(&run, &fake_open((enum fake_timing)(k % FAKE_TIMINGS))->device, keys);
+            if (!same(&cpu, &run))
+                fail_msg("%s, copies %d: other losses than on the CPU", keys, k % FAKE_TIMINGS);
+        }
+    }
+}
+
+/* --- any job ------------------------------------------------------------------------------------------------ */
+
+/* One of each is drawn. Rows of keys that change what is computed, keys that do not, and where things are; updates inside
+ * backward have the whole batch at once and their gradients at hand. */
+static const char *const any_model[] = {"model.num_layers=1 model.vocab_size=2048", "model.num_layers=3",
+                                        "model.num_layers=4 model.tie_word_embeddings=false",
+                                        "model.num_layers=2 model.hidden_size=192",
+                                        "model.num_layers=3 model.architecture=gpt2 model.hidden_size=64"};
+static const char *const any_update[] = {
+    "training.optimizer=adamw",
+    "training.optimizer=adamw training.mixed_precision=fp32",
+    "training.optimizer=sgd",
+    "training.optimizer=adamw8bit",
+    "training.optimizer=adafactor",
+    "training.optimizer=adamw training.grad_dtype=bf16",
+    "training.optimizer=adamw training.master_weights=none training.state_dtype=bf16"};
+static const char *const any_pace[] = {"training.micro_batch_size=1 training.max_grad_norm=1",
+                                       "training.micro_batch_size=2", "training.micro_batch_size=8",
+                                       "training.micro_batch_size=8 training.optimizer_in_backward=true"};
+static const char *const any_work[] = {"training.recompute=none", "training.recompute=selective",
+                                       "training.recompute=full",
+                                       "training.recompute=full training.loss_chunks=2"};
+static const char *const any_grad_tier[] = {"training.grad_tier=host", "training.grad_tier=device"};
+static const char *const any_tier[] = {"training.state_tier=host training.param_tier=host",
+                                       "training.state_tier=host training.param_tier=device",
+                                       "training.state_tier=device training.param_tier=host"};
+static const char *const any_share[] = {"training.host_update=0", "training.host_update=1",
+                                        "training.host_update=0.5", "training.host_update=0.625"};
+
+static const char *draw(const char *const *rows, size_t n, uint64_t job, uint64_t index)
+{
+    return rows[rng_below(7, job, index, n)];
+}
+#define DRAW(rows, job, index) draw(rows, sizeof rows / sizeof *rows, job, index)
+
+/* Whatever is computed, wherever things are and however late copies come: the CPU's losses. */
+static void test_any_job(void **state)
+{
+    (void)state;
+    enum { JOBS = 60 };
+    for (uint64_t job = 0; job < JOBS; job += EVERY) {
+        char maths[400], keys[512];
+        struct run cpu, run;
+        const char *pace = DRAW(any_pace, job, 0), *tier = DRAW(any_tier, job, 1);
+        bool inside = strstr(pace, "in_backward") != NULL;
+        snprintf(maths, sizeof maths, "%s %s %s %s", DRAW(any_model, job, 2), DRAW(any_update, job, 3), pace,
+                 DRAW(any_work, job, 4));
+        snprintf(keys, sizeof keys, "%s %s %s %s", maths, tier,
+                 inside ? any_grad_tier[1] : DRAW(any_grad_tier, job, 5), DRAW(any_share, job, 6));
+        struct fake *f = fake_open((enum fake_timing)rng_below(7, job, 7, FAKE_TIMINGS));
+        f->cannot_record = rng_below(7, job, 8, 3) == 0;
+        on_the_cpu(&cpu, maths);
+        run_all(&run, &f->device, keys);
+        if (!same(&cpu, &run)) fail_msg("job %d, %s: other losses than on the CPU", (int)job, keys);
     }
 }
 
@@ -540,6 +614,7 @@ int main(void)
         cmocka_unit_test(test_not_recorded),
         cmocka_unit_test(test_not_recorded_late),
         cmocka_unit_test(test_updates_inside_backward),
+        cmocka_unit_test(test_any_job),
         cmocka_unit_test(test_rows_are_staged),
         cmocka_unit_test(test_tuned),
         cmocka_unit_test(test_replan_between_tiers),

@@ -355,6 +355,42 @@ static void test_far_parameters(void **state)
     }
 }
 
+/* A gradient that leaves is squared on its way, where nothing adds to it any more: it need not come back for the norm. */
+static void test_far_gradients_are_squared_before_they_leave(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < NMODELS * RECOMPUTE_COUNT; k += EVERY) {
+        struct tape tape, before;
+        struct recipe r = {.model = k % NMODELS, .recompute = (int)(k / NMODELS)};
+        struct offload_options o = {.state_tier = TIER_HOST,
+                                    .grad_tier = TIER_HOST,
+                                    .slice_bytes = 5000,
+                                    .host_share = k & 1 ? 10 : 0};
+        make_near(&before, &r);
+        make_far(&tape, &r, &o);
+        int gradients = 0, squares = 0, slots = 0;
+        for (int i = 0; i < before.ntensors; i++) gradients += before.tensors[i].cls == CLASS_GRAD;
+        for (int i = 0; i < tape.nops; i++) {
+            const struct op *op = &tape.ops[i];
+            if (op->kind == OP_CLIP) slots = (int)tape.tensors[op->in[0]].dim[0];
+            if (op->kind != OP_SUMSQ) continue;
+            squares++;
+            assert_true(op->accumulate == ACC_OVERWRITE);
+            if (i >= tape.loop_end) { /* one that stays */
+                assert_true(tape.tensors[op->in[0]].cls == CLASS_GRAD);
+                continue;
+            }
+            assert_true(tape.ops[i + 1].kind == OP_STORE && tape.ops[i + 1].in[0] == op->in[0]);
+            int far = tape.ops[i + 1].out[0];
+            for (int j = i + 2; j < tape.loop_end; j++)
+                assert_false(tape.ops[j].kind == OP_STORE && tape.ops[j].out[0] == far);
+        }
+        assert_true(squares == gradients && slots == gradients);
+        tape_release(&tape);
+        tape_release(&before);
+    }
+}
+
 /* Vectors and what belongs to them: no option sends them away. */
 static void test_vectors_stay(void **state)
 {
@@ -578,9 +614,13 @@ static void test_spread(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_host_updates_all),    cmocka_unit_test(test_shares_of_the_host),
-        cmocka_unit_test(test_far_parameters),          cmocka_unit_test(test_vectors_stay),
-        cmocka_unit_test(test_only_copies_cross_tiers), cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_the_host_updates_all),
+        cmocka_unit_test(test_shares_of_the_host),
+        cmocka_unit_test(test_far_parameters),
+        cmocka_unit_test(test_vectors_stay),
+        cmocka_unit_test(test_only_copies_cross_tiers),
+        cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_far_gradients_are_squared_before_they_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

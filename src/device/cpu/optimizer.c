@@ -52,7 +52,9 @@ size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op
 void cpu_clip(const struct kernel_call *call)
 {
     const float *scalars = call->in[1];
-    double sum = *(const double *)call->in[0];
+    const double *sums = call->in[0];
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(call_in(call, 0)); i++) sum += sums[i];
     double clip = (double)scalars[SCALAR_CLIP], unscale = (double)scalars[SCALAR_UNSCALE];
     double norm = sqrt(sum) * unscale, most = 1;
     if (clip > 0 && clip < norm + 1e-6) most = clip / (norm + 1e-6);

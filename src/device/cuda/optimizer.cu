@@ -57,10 +57,17 @@ __global__ void __launch_bounds__(TOTAL_THREADS)
     if (threadIdx.x == 0) *out = accumulate ? *out + sum : sum;
 }
 
-template <class R> __global__ void clip_one(const R *sum, const float *scalars, float *coef)
+template <class R>
+__global__ void __launch_bounds__(TOTAL_THREADS)
+    clip_all(const R *sums, int64_t count, const float *scalars, float *coef)
 {
+    __shared__ R slots[TOTAL_THREADS / 32];
+    R sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += TOTAL_THREADS) sum += sums[i];
+    sum = block_sum<TOTAL_THREADS>(sum, slots);
+    if (threadIdx.x != 0) return;
     R clip = scalars[SCALAR_CLIP], unscale = scalars[SCALAR_UNSCALE];
-    R norm = sqrt(*sum) * unscale, most = 1;
+    R norm = sqrt(sum) * unscale, most = 1;
     if (clip > 0 && clip < norm + 1e-6) most = clip / (norm + 1e-6);
     bool finite = isfinite(norm);
     for (int i = 0; i < CLIP_COUNT; i++) coef[i] = 0;
@@ -164,8 +171,9 @@ int cuda_sumsq(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_clip(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    clip_one<<<1, 1, 0, stream_of(queue)>>>((const double *)call->in[0], (const float *)call->in[1],
-                                            (float *)call->out[0]);
+    clip_all<<<1, TOTAL_THREADS, 0, stream_of(queue)>>>((const double *)call->in[0],
+                                                        tensor_count(call_in(call, 0)),
+                                                        (const float *)call->in[1], (float *)call->out[0]);
     return launched();
 }
 

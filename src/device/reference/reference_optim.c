@@ -22,7 +22,9 @@ void ref_clip(const struct ref_call *call)
 {
     const double *scalars = call->in[1].f;
     double unscale = scalars[SCALAR_UNSCALE], limit = scalars[SCALAR_CLIP], *coef = call->out[0].f;
-    double norm = sqrt(call->in[0].f[0]) * unscale;
+    double sum = 0;
+    for (int64_t i = 0; i < tensor_count(ref_in(call, 0)); i++) sum += call->in[0].f[i];
+    double norm = sqrt(sum) * unscale;
     bool finite = isfinite(norm);
     for (int i = 0; i < CLIP_COUNT; i++) coef[i] = 0;
     coef[CLIP_NORM] = norm;
