@@ -83,7 +83,8 @@ def our_run(a, name, folder, limit):
     if len(speeds) != a.steps or short: raise Failed(f"{len(speeds)} steps measured, {len(short)} with too few tokens")
     return dict(tokens_per_s=statistics.median(speeds), tokens_per_s_min=min(speeds), tokens_per_s_max=max(speeds),
                 steps=len(speeds), warm_up=WARM_UP, gradients=case.gradients, budget_bytes=plan["budget_bytes"],
-                planned_bytes=plan["planned_total"], predicted_tokens_per_s=1e3 * case.tokens() / plan["predicted_ms"], driver_bytes=max(e["memory"]["used"] for e in steps),
+                planned_bytes=plan["planned_total"], predicted_tokens_per_s=1e3 * case.tokens() / plan["predicted_ms"],
+                driver_bytes=max(e["memory"]["used"] for e in steps),
                 host_tier_bytes=plan["host_bytes"], rss_bytes=max([rss] + [e["rss_peak"] for e in events if e["event"] == "end"]),
                 **(dict(host_budget_bytes=planned["host_budget_bytes"], host_bytes=planned["peak_bytes"]["host"])
                    if planned else {}),
@@ -189,7 +190,9 @@ def main():
     a = options()
     try:
         names = cases.chosen(a.cases)
-    except ValueError as e:
+        kept = a.merge or ([a.out] if a.append and a.out and os.path.exists(a.out) else [])
+        results = report.merge(kept)
+    except (OSError, ValueError) as e:
         sys.exit(f"compare.py: {e}")
     if a.list:
         for group, held in GROUPS.items(): print(f"{group}:", *(n for n in held if n in names))
@@ -197,10 +200,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if a.dry_run: return 1 if dry_run(a, folder) else 0
         if a.cudnn_probe: return probe.run(folder)
-        if a.merge:
-            results, left = report.merge(a.merge), []
-        else:
-            results = report.merge([a.out] if a.append and a.out and os.path.exists(a.out) else [])
+        left = []
+        if not a.merge:
             results["runs"].append(machine.header(a.plimsoll, a.commit))
             left = run_all(a, results, folder)
     report.write(results, a.out)

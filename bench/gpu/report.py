@@ -30,6 +30,7 @@ def merge(paths):
     out = dict(runs=[], cases={})
     for path in paths:
         with open(path) as f: more = json.load(f)
+        if not isinstance(more, dict) or "runs" not in more: raise ValueError(f"{path}: no file of compare.py's, or of an older one")
         first = len(out["runs"])
         out["runs"] += more["runs"]
         for name, entry in more["cases"].items():

@@ -49,6 +49,13 @@ static bool same_knobs(const struct knobs *a, const struct knobs *b)
            a->param_share == b->param_share;
 }
 
+static bool has_host_ops(const struct tape *tape)
+{
+    for (int i = 0; i < tape->nops; i++)
+        if (tape->ops[i].attr.on_host) return true;
+    return false;
+}
+
 static enum plim_status ask(struct search *s, const struct knobs *knobs, struct plan_bound *bound)
 {
     for (int i = 0; i < s->nasked && i < REMEMBERED; i++)
@@ -60,6 +67,7 @@ static enum plim_status ask(struct search *s, const struct knobs *knobs, struct 
     if (status != PLIM_OK) return status;
     s->asked[s->nasked++ % REMEMBERED] = (struct asked){*knobs, *bound};
     s->tried++, s->made += s->room.nops;
+    if (knobs->host_share == OFFLOAD_SHARES && !has_host_ops(&s->room)) s->device_updates = true;
     return PLIM_OK;
 }
 
@@ -78,6 +86,7 @@ enum plim_status search_try(struct search *s, const struct knobs *knobs, struct 
     if (!s->has_smallest || nearer) {
         s->has_smallest = true, s->smallest = *knobs, s->smallest_holds = holds;
         s->smallest_takes = takes, s->smallest_total = bound->total;
+        if (s->device_updates) s->smallest.host_share = 0;
     }
     return PLIM_OK;
 }

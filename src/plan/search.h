@@ -33,9 +33,10 @@ struct search {
     const struct plan_request *request;
     int64_t divisors[MAX_DIVISORS]; /* of the effective batch, ascending: the micro-batches there are */
     int ndivisors;
-    int64_t allowed;  /* bytes; below the budget when packing needed more than its bound */
-    bool device_only; /* only the device's line counts for the moment */
-    bool fitted;      /* something of the placement searched last */
+    int64_t allowed;     /* bytes; below the budget when packing needed more than its bound */
+    bool device_only;    /* only the device's line counts for the moment */
+    bool fitted;         /* something of the placement searched last */
+    bool device_updates; /* a tape has shown that the host has no kernel for this optimizer */
     int tried;
     int64_t made;     /* ops, by all that was tried */
     struct tape room; /* for the bounds */

@@ -8,7 +8,7 @@
 /* May the host's CPU update what is in its memory? */
 static bool host_updates(const struct search *s, const struct place *place)
 {
-    return place->state_tier == TIER_HOST && s->request->facts->host_bandwidth > 0;
+    return place->state_tier == TIER_HOST && s->request->facts->host_bandwidth > 0 && !s->device_updates;
 }
 
 /* Is a placement enough for the device's line, whatever the host's says? With updates by the host if that is possible,
@@ -33,15 +33,16 @@ static enum plim_status fits_device(struct search *s, const struct place *place,
     return status;
 }
 
-/* Shares of the host in updates, of OFFLOAD_SHARES; of large tapes the first ones are tried. */
-static const int updaters[] = {0, OFFLOAD_SHARES, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2};
+/* Shares of the host in updates, of OFFLOAD_SHARES; the first takes least of the device, of large tapes all but the last
+ * are tried. */
+static const int updaters[] = {OFFLOAD_SHARES, 0, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2};
 enum { UPDATERS = sizeof updaters / sizeof *updaters };
 
 static int updaters_of(const struct search *s) { return s->room.nops < FINE_OPS ? UPDATERS : UPDATERS - 1; }
 
 /* What is best depends on the machine, on where gradients and parameters are, on how much of the state is away and on when
- * updates are, hardly on the other knobs: one tight plan decides for all, by what fits, then by time. The best of all is
- * asked again in the end. */
+ * updates are, hardly on the other knobs: one tight plan decides for all, by what fits, then by time. Where nothing is near
+ * to fitting it stays open. The best of all is asked again in the end. */
 static enum plim_status best_updater(struct search *s, const struct place *place, int in_backward, int *out)
 {
     double best = INFINITY;
@@ -55,6 +56,7 @@ static enum plim_status best_updater(struct search *s, const struct place *place
         int n = search_ways(s, &all, in_backward, ways);
         enum plim_status status = n ? search_tightest(s, &ways[n - 1], &bound, &fits) : PLIM_OK;
         if (status != PLIM_OK) return status;
+        if (i == 0 && !fits && n && bound.total - bound.total / 8 > s->allowed) return PLIM_OK;
         if (fits != best_fits ? fits : bound.step_seconds < 0.995 * best)
             best = bound.step_seconds, best_fits = fits, *out = updaters[i];
     }
@@ -71,7 +73,7 @@ enum plim_status search_updater(struct search *s, struct place *place, int in_ba
     enum plim_status status = PLIM_OK;
     if (*chosen == KNOB_OPEN && pin != KNOB_OPEN) *chosen = pin;
     if (*chosen == KNOB_OPEN) status = best_updater(s, place, in_backward, chosen);
-    place->host_share = *chosen == KNOB_OPEN ? 0 : *chosen;
+    place->host_share = *chosen == KNOB_OPEN ? updaters[0] : *chosen;
     return status;
 }
 
@@ -224,10 +226,11 @@ static enum plim_status least_time(struct search *s, struct place place, double 
     *seconds = INFINITY;
     struct way allowed[SEARCH_WAYS];
     if (!search_ways(s, &place, way.in_backward, allowed)) return PLIM_OK; /* pins exclude it */
-    for (int i = 0; i < (host_updates(s, &place) ? updaters_of(s) : 1); i++) {
+    bool by_host = host_updates(s, &place);
+    for (int i = 0; i < (by_host ? updaters_of(s) : 1); i++) {
         struct plan_bound bound;
         bool fits;
-        way.place.host_share = updaters[i];
+        way.place.host_share = by_host ? updaters[i] : 0;
         struct knobs k = search_knobs(s, &way, s->divisors[s->ndivisors - 1], 1);
         enum plim_status status = search_try(s, &k, &bound, &fits);
         if (status != PLIM_OK) return status;

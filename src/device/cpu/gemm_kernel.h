@@ -7,8 +7,8 @@
  *     panel[((k / kg) * width + line) * kg + k % kg]
  *
  * Missing k are zero. Missing lines hold anything: their products are never stored. kg is 1 for fp32, and for
- * bf16 what one instruction sums at once. (AMX packs B by the same rule with pairs of k inside its groups of 32.) Kernels load ahead: GEMM_SLACK bytes after the last panel must be
- * readable.
+ * bf16 what one instruction sums at once. (AMX packs B by the same rule with pairs of k inside its groups of
+ * 32.) Kernels load ahead: GEMM_SLACK bytes after the last panel must be readable.
  *
  * Invariants
  *  1. run() starts its sums at zero, adds products in increasing k, and adds the sum to C once: the value of
