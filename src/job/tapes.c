@@ -13,10 +13,11 @@ static bool needs_global_norm(const struct job *job)
 #define HOST_SLICES   256
 
 /* Copies between a GPU and the host run beside computing: four slices of an update in flight, parameters and gradients
- * asked for ten ops ahead, about a layer's: by the planner's clock three cost 3 to 6 % of a step where parameters stream, and
- * more than ten win nothing. Towards a disk, buffers for that would make the smallest plans larger by half of what they
- * move. */
-static const struct spread_options host_spread = {.loop_lead = 10, .loop_lag = 2, .update_lag = 2};
+ * asked for ten ops ahead, about a layer's, or three where the budget asks for it: by the planner's clock that costs 3 to 6 %
+ * of a step where parameters stream, and more than ten win nothing. Towards a disk, buffers for that would make the smallest
+ * plans larger by half of what they move. */
+static const struct spread_options early_spread = {.loop_lead = 10, .loop_lag = 2, .update_lag = 2},
+                                   late_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 2};
 
 static int64_t offload_slice(const struct job *job, int tier)
 {
@@ -36,7 +37,7 @@ static struct offload_options offload_of(const struct job *job, const struct kno
 }
 
 static enum plim_status finish(struct tape *tape, const struct job *job, const struct offload_options *o,
-                               struct plim_error *err)
+                               bool late, struct plim_error *err)
 {
     bool copies_beside =
         o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST || o->param_tier == TIER_HOST;
@@ -44,7 +45,7 @@ static enum plim_status finish(struct tape *tape, const struct job *job, const s
         tape->ops[i].attr.repeatable = job->training.deterministic;
         tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
     }
-    return copies_beside ? pass_spread(tape, &host_spread, err) : PLIM_OK;
+    return copies_beside ? pass_spread(tape, late ? &late_spread : &early_spread, err) : PLIM_OK;
 }
 
 static enum plim_status run_passes(const struct job *job, const struct knobs *knobs, struct tape *tape,
@@ -77,7 +78,7 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
     if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
-    return finish(tape, job, &offload, err);
+    return finish(tape, job, &offload, knobs->late, err);
 }
 
 enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)
@@ -99,7 +100,7 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
-    if (status == PLIM_OK) status = finish(out, job, &offload, err);
+    if (status == PLIM_OK) status = finish(out, job, &offload, knobs && knobs->late, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;

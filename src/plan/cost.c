@@ -13,8 +13,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define UNHIDDEN                                                                                             \
-    0.3 /* share of the shorter of computing and moving that is not hidden by the longer; of copies that meet */
+#define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
+#define MEETING  0.3 /* copies that meet on the link take so much of the time they share longer */
+#define HOST_ALL                                                                                             \
+    1.5 /* copies and updates together move so many times the bytes that updates alone do, at most */
 
 /* From the end of its operands' copies to the first element of an update by the CPU, and back: the driver's thread and the
  * team wake up. Measured on an H200 with 16 threads beside it, 1 B parameters in 541 slices. */
@@ -28,6 +30,8 @@ struct clock {
     double free[LANES]; /* when a lane has done what it was given */
     double *ready;      /* by tensor: when a copy or the host has written it */
     double *busy;       /* by tensor: when the last copy has read it */
+    double host_bytes;  /* moved by other lanes than computing, at the host's end */
+    bool once;          /* there is one micro-batch: nothing is fetched to be added to */
 };
 
 static double matmul_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
@@ -103,13 +107,19 @@ static void run_op(struct clock *c, const struct op *op)
     } else { /* both ways at once are a little slower */
         double other = c->free[lane == COPY_IN ? COPY_OUT : COPY_IN];
         end += copy_seconds(c->tape, op, c->facts);
-        end += UNHIDDEN * fmax(0, fmin(end, other) - start);
+        end += MEETING * fmax(0, fmin(end, other) - start);
     }
     c->free[lane] = end;
+    c->host_bytes += op_cost_of(c->tape, op).bytes;
     for (int i = 0; i < OP_MAX_IN; i++)
         if (op->in[i] >= 0) later(&c->busy[piece(c->tape, op->in[i])], end);
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] >= 0) later(&c->ready[piece(c->tape, op->out[i])], end);
+}
+
+static bool is_idle(const struct op *op, bool once)
+{
+    return op->kind == OP_HOLD || (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 
 /* Ops [begin, end) on empty lanes. */
@@ -117,36 +127,40 @@ static double run_part(struct clock *c, int begin, int end)
 {
     for (int i = 0; i < LANES; i++) c->free[i] = 0;
     for (int i = 0; i < c->tape->ntensors; i++) c->ready[i] = c->busy[i] = 0;
+    c->host_bytes = 0;
     for (int i = begin; i < end; i++)
-        if (c->tape->ops[i].kind != OP_HOLD) run_op(c, &c->tape->ops[i]);
-    double last = 0;
+        if (!is_idle(&c->tape->ops[i], c->once)) run_op(c, &c->tape->ops[i]);
+    double rate = HOST_ALL * c->facts->host_bandwidth, last = rate > 0 ? c->host_bytes / rate : 0;
     for (int i = 0; i < LANES; i++) last = fmax(last, c->free[i]);
     return last;
 }
 
 /* One lane: everything in turn. */
-static double add_part(const struct tape *tape, const struct device_facts *facts, int begin, int end)
+static double add_part(const struct tape *tape, const struct device_facts *facts, bool once, int begin,
+                       int end)
 {
     double sum = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
-        if (op->kind == OP_HOLD) continue;
+        if (is_idle(op, once)) continue;
         sum += op_moves(op) ? copy_seconds(tape, op, facts) + facts->op_seconds
                             : compute_seconds(tape, op, facts);
     }
     return sum;
 }
 
-enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts,
+enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts, bool once,
                               struct tape_time *out, struct plim_error *err)
 {
     int begin = tape->loop_end, end = tape->nops;
     if (facts->is_host) {
-        *out = (struct tape_time){add_part(tape, facts, 0, begin), add_part(tape, facts, begin, end)};
+        *out = (struct tape_time){add_part(tape, facts, once, 0, begin),
+                                  add_part(tape, facts, once, begin, end)};
         return PLIM_OK;
     }
     size_t tensors = (size_t)tape->ntensors + 1;
-    struct clock c = {.tape = tape, .facts = facts, .ready = malloc(2 * tensors * sizeof *c.ready)};
+    struct clock c = {
+        .tape = tape, .facts = facts, .once = once, .ready = malloc(2 * tensors * sizeof *c.ready)};
     if (!c.ready) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
     c.busy = c.ready + tensors;
     *out = (struct tape_time){run_part(&c, 0, begin), run_part(&c, begin, end)};

@@ -9,8 +9,8 @@ struct tape_time {
     double update_seconds; /* once per optimizer step */
 };
 
-/* Fails only for want of memory. */
-enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts,
+/* `once`: there is one micro-batch to a step, so nothing is fetched to be added to. Fails only for want of memory. */
+enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts, bool once,
                               struct tape_time *out, struct plim_error *err);
 
 #endif

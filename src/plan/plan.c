@@ -89,7 +89,7 @@ static enum plim_status find_seconds(const struct tape *tape, const struct plan_
                                      const struct knobs *knobs, double *out, struct plim_error *err)
 {
     struct tape_time time = {0};
-    enum plim_status status = tape_time_of(tape, request->facts, &time, err);
+    enum plim_status status = tape_time_of(tape, request->facts, knobs->accumulation == 1, &time, err);
     *out = (double)knobs->accumulation * time.loop_seconds + time.update_seconds;
     return status;
 }

@@ -37,6 +37,7 @@ struct knobs {
     int host_share; /* of OFFLOAD_SHARES slices of an update of state in host memory, so many the CPU does */
     int param_tier; /* enum tier of parameters while no op reads them */
     int param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier; 0 when that is the device */
+    int late; /* 1: what a GPU's host holds is fetched shortly before it is used, which takes least of the device */
 };
 
 void knobs_open(struct knobs *pins);

@@ -46,7 +46,7 @@ static bool same_knobs(const struct knobs *a, const struct knobs *b)
            a->optimizer_in_backward == b->optimizer_in_backward && a->state_tier == b->state_tier &&
            a->grad_tier == b->grad_tier && a->state_share == b->state_share &&
            a->host_share == b->host_share && a->param_tier == b->param_tier &&
-           a->param_share == b->param_share;
+           a->param_share == b->param_share && a->late == b->late;
 }
 
 static bool has_host_ops(const struct tape *tape)
@@ -67,13 +67,34 @@ static enum plim_status ask(struct search *s, const struct knobs *knobs, struct 
     if (status != PLIM_OK) return status;
     s->asked[s->nasked++ % REMEMBERED] = (struct asked){*knobs, *bound};
     s->tried++, s->made += s->room.nops;
-    if (knobs->host_share == OFFLOAD_SHARES && !has_host_ops(&s->room)) s->device_updates = true;
+    if (knobs->host_share == OFFLOAD_SHARES && !has_host_ops(&s->room))
+        s->no_host_updates[knobs->param_tier != TIER_DEVICE] = true;
     return PLIM_OK;
 }
 
-enum plim_status search_try(struct search *s, const struct knobs *knobs, struct plan_bound *bound, bool *fits)
+/* Do parameters or gradients come and go beside computing? */
+static bool has_streams(const struct search *s, const struct knobs *k)
+{
+    return !s->request->facts->is_host && (k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE);
+}
+
+/* What late fetches take less of the device, at most: an eighth, and about a layer of the largest models. */
+#define LATE_SAVES ((int64_t)4 << 30)
+
+/* They take more time, so they are asked only where early ones do not fit. */
+static enum plim_status ask_early_or_late(struct search *s, struct knobs *knobs, struct plan_bound *bound)
 {
     enum plim_status status = ask(s, knobs, bound);
+    if (status != PLIM_OK || knobs->late || !has_streams(s, knobs)) return status;
+    int64_t saves = bound->total / 8 < LATE_SAVES ? bound->total / 8 : LATE_SAVES;
+    if (bound->total <= s->allowed || bound->total - saves > s->allowed) return PLIM_OK;
+    knobs->late = 1;
+    return ask(s, knobs, bound);
+}
+
+enum plim_status search_try(struct search *s, struct knobs *knobs, struct plan_bound *bound, bool *fits)
+{
+    enum plim_status status = ask_early_or_late(s, knobs, bound);
     if (status != PLIM_OK) return status;
     *fits =
         bound->total <= s->allowed && (s->device_only || plan_within(s->request, bound->total, bound->host));
@@ -86,7 +107,7 @@ enum plim_status search_try(struct search *s, const struct knobs *knobs, struct 
     if (!s->has_smallest || nearer) {
         s->has_smallest = true, s->smallest = *knobs, s->smallest_holds = holds;
         s->smallest_takes = takes, s->smallest_total = bound->total;
-        if (s->device_updates) s->smallest.host_share = 0;
+        if (s->no_host_updates[knobs->param_tier != TIER_DEVICE]) s->smallest.host_share = 0;
     }
     return PLIM_OK;
 }
@@ -141,7 +162,7 @@ static enum plim_status coarsen_cut(struct search *s)
         k.loss_chunks = chunks;
         enum plim_status status = search_try(s, &k, &bound, &fits);
         if (status != PLIM_OK) return status;
-        if (!fits) continue;
+        if (!fits || bound.step_seconds > s->best.seconds) continue;
         s->best.knobs = k, s->best.seconds = bound.step_seconds;
         break;
     }
@@ -285,6 +306,7 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out, struct 
 {
     char need[32], have[32], missing[32];
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
+    s->smallest.late = has_streams(s, &s->smallest);
     enum plim_status status = plan_make(s->request, &s->smallest, out, err);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     if (out->total <= s->request->budget) {

@@ -33,10 +33,9 @@ struct search {
     const struct plan_request *request;
     int64_t divisors[MAX_DIVISORS]; /* of the effective batch, ascending: the micro-batches there are */
     int ndivisors;
-    int64_t allowed;     /* bytes; below the budget when packing needed more than its bound */
-    bool device_only;    /* only the device's line counts for the moment */
-    bool fitted;         /* something of the placement searched last */
-    bool device_updates; /* a tape has shown that the host has no kernel for this optimizer */
+    int64_t allowed;  /* bytes; below the budget when packing needed more than its bound */
+    bool device_only; /* only the device's line counts for the moment */
+    bool fitted;      /* something of the placement searched last */
     int tried;
     int64_t made;     /* ops, by all that was tried */
     struct tape room; /* for the bounds */
@@ -48,6 +47,7 @@ struct search {
     /* Chosen updaters (host_share), for parameters near and far, with updates at the end, inside backward, of far
      * gradients, and for each quarter of the state that is away; KNOB_OPEN: not yet. */
     int updater[2][3][SEARCH_QUARTERS];
+    bool no_host_updates[2]; /* for parameters near and far: a tape has shown that the host takes no part */
     struct plim_error *err;
     double bar;            /* seconds of the best plan of other placements */
     struct candidate best; /* so far, of the placement that is being searched; in the end of all */
@@ -62,9 +62,8 @@ struct search {
 struct knobs search_knobs(const struct search *s, const struct way *way, int64_t micro_batch, int chunks);
 int search_finest_cut(const struct plan_request *r, int64_t micro_batch);
 
-/* Whether these knobs fit; their time and bytes in *bound. */
-enum plim_status search_try(struct search *s, const struct knobs *knobs, struct plan_bound *bound,
-                            bool *fits);
+/* Whether these knobs fit, with late fetches if need be (then knobs->late); their time and bytes in *bound. */
+enum plim_status search_try(struct search *s, struct knobs *knobs, struct plan_bound *bound, bool *fits);
 
 /* They fit and take so long: keep them when they are the best so far. */
 void search_consider(struct candidate *best, const struct knobs *knobs, double seconds);

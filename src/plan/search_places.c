@@ -8,7 +8,8 @@
 /* May the host's CPU update what is in its memory? */
 static bool host_updates(const struct search *s, const struct place *place)
 {
-    return place->state_tier == TIER_HOST && s->request->facts->host_bandwidth > 0 && !s->device_updates;
+    return place->state_tier == TIER_HOST && s->request->facts->host_bandwidth > 0 &&
+           !s->no_host_updates[place->param_tier != TIER_DEVICE];
 }
 
 /* Is a placement enough for the device's line, whatever the host's says? With updates by the host if that is possible,
@@ -67,7 +68,7 @@ enum plim_status search_updater(struct search *s, struct place *place, int in_ba
 {
     int pin = s->request->pins.host_share, when = place->grad_tier != TIER_DEVICE ? 2 : in_backward;
     int quarter = (place->state_share - 1) * SEARCH_QUARTERS / OFFLOAD_SHARES; /* of the state that is away */
-    if (quarter < 0 || s->room.nops >= FINE_OPS) quarter = 0;
+    if (s->room.nops >= FINE_OPS) quarter = 0;
     int *chosen = &s->updater[place->param_tier != TIER_DEVICE][when][quarter];
     if (!host_updates(s, place)) return PLIM_OK;
     enum plim_status status = PLIM_OK;
@@ -79,9 +80,8 @@ enum plim_status search_updater(struct search *s, struct place *place, int in_ba
 
 static enum plim_status choose_updater_again(struct search *s)
 {
-    const struct plan_request *r = s->request;
-    struct place here = {.state_tier = s->best.knobs.state_tier};
-    bool open = s->best.found && host_updates(s, &here) && r->pins.host_share == KNOB_OPEN;
+    struct place here = {.state_tier = s->best.knobs.state_tier, .param_tier = s->best.knobs.param_tier};
+    bool open = s->best.found && host_updates(s, &here) && s->request->pins.host_share == KNOB_OPEN;
     for (int i = 0; i < updaters_of(s) && open; i++) {
         struct knobs other = s->best.knobs;
         struct plan_bound bound;
@@ -171,10 +171,11 @@ static enum plim_status search_params(struct search *s, struct place place)
     if (s->best.knobs.param_tier == place.param_tier) status = take_back_best(s, true, 0);
     if (status == PLIM_OK) status = search_updater(s, &place, 0);
     int n = search_ways(s, &place, 0, ways);
-    if (n && status == PLIM_OK) status = search_tightest(s, &ways[n - 1], &bound, &fits);
-    if (!fits || status != PLIM_OK || place.grad_tier != TIER_DEVICE) return status;
+    if (!n || status != PLIM_OK || place.grad_tier != TIER_DEVICE) return status;
     int64_t micro_batch = s->divisors[0];
     struct knobs k = search_knobs(s, &ways[n - 1], micro_batch, search_finest_cut(s->request, micro_batch));
+    status = search_try(s, &k, &bound, &fits);
+    if (!fits || status != PLIM_OK) return status;
     status = take_back(s, true, 0, &k, &bound);
     if (status == PLIM_OK) search_consider(&s->best, &k, bound.step_seconds);
     return status;
@@ -188,13 +189,13 @@ static enum plim_status search_shares(struct search *s, struct place place)
     if (place.param_tier != TIER_DEVICE) return search_params(s, place);
     if (place.state_tier == TIER_DEVICE) return search_placement(s, &place);
     bool all = s->request->pins.state_tier != KNOB_OPEN || place.grad_tier != TIER_DEVICE, helps = true;
-    int looks = s->room.nops < FINE_OPS ? -SEARCH_QUARTERS : 0;
+    int looks = s->room.nops < FINE_OPS ? -1 : 0;
     enum plim_status status = fits_device(s, &place, &helps);
     if (status != PLIM_OK || !helps) return status;
     for (place.state_share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4;
          place.state_share <= OFFLOAD_SHARES && status == PLIM_OK; place.state_share += OFFLOAD_SHARES / 4) {
         status = search_placement(s, &place);
-        /* The first that fits travels least. More is worth a look while the best recomputes whole layers; of large tapes
+        /* The first that fits travels least. More is worth a look while the best recomputes whole layers: twice, of large tapes
          * once. */
         bool remakes = s->best.knobs.full_layers > 0 || s->best.knobs.recompute == RECOMPUTE_FULL;
         if (s->fitted && (!remakes || ++looks > 1)) break;
@@ -239,8 +240,17 @@ static enum plim_status least_time(struct search *s, struct place place, double 
     return PLIM_OK;
 }
 
-/* Ops of tapes, some tens of milliseconds of making them, beyond which only a fifth is worth a look. */
-#define PATIENCE 90000
+/* In ops of tapes that were made, of which a millisecond makes some three thousand: up to here 4 % are worth a look, then
+ * 8 % as long as what a look takes, so many tapes like the last, ends within a tenth of a second, then only a fifth. */
+#define PATIENCE      90000
+#define PATIENCE_ENDS 320000
+#define LOOK_TAPES    20
+
+static double worthwhile(const struct search *s)
+{
+    if (s->made < PATIENCE) return 0.96;
+    return s->made + LOOK_TAPES * (int64_t)s->room.nops < PATIENCE_ENDS ? 0.92 : 0.8;
+}
 
 /* Something fits on a cheaper level. This one may be faster all the same: state away instead of layers made again, more
  * away for larger micro-batches. Not from memory to a disk, whose speed is a guess. */
@@ -255,7 +265,7 @@ static enum plim_status worth_a_look(struct search *s, const struct candidate *b
     const struct knobs *k = &best->knobs;
     bool parts = k->accumulation > 1 && place->grad_tier != TIER_DEVICE && place->param_tier != TIER_DEVICE &&
                  (k->grad_tier != TIER_DEVICE || k->param_tier != TIER_DEVICE);
-    *worth = seconds < (s->made < PATIENCE || parts ? 0.96 : 0.8) * best->seconds;
+    *worth = seconds < (parts ? 0.96 : worthwhile(s)) * best->seconds;
     return status;
 }
 

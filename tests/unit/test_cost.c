@@ -30,7 +30,7 @@ static int square(struct tape *tape, enum dtype type)
 static struct tape_time time_of(const struct tape *tape, const struct device_facts *facts)
 {
     struct tape_time out;
-    assert_int_equal(tape_time_of(tape, facts, &out, NULL), PLIM_OK);
+    assert_int_equal(tape_time_of(tape, facts, false, &out, NULL), PLIM_OK);
     return out;
 }
 
