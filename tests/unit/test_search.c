@@ -217,6 +217,32 @@ static void test_less_is_not_faster(void **state)
     }
 }
 
+/* Parameters that stream are fetched early, and late only where early ones do not fit. */
+static void test_late_fetches_are_a_last_resort(void **state)
+{
+    (void)state;
+    int early = 0, late = 0;
+    ask_gpu("h200", rig_llama_70b, "training.param_tier=host training.state_tier=host");
+    for (int64_t mib = 13000; mib > 0; mib = mib * (EVERY > 1 ? 93 : 98) / 100) {
+        struct plan plan;
+        struct plan_bound bound;
+        request.budget = mib << 20;
+        if (search(&plan) != PLIM_OK) {
+            plan_release(&plan);
+            break;
+        }
+        must_be_sound(&plan);
+        *(plan.knobs.late ? &late : &early) += 1;
+        struct knobs other = plan.knobs;
+        other.late = 0;
+        assert_int_equal(plan_bound_of(&request, &other, NULL, &bound, &err), PLIM_OK);
+        assert_int_equal(plan.knobs.late, bound.total > request.budget);
+        plan_release(&plan);
+    }
+    assert_true(early > 0 && late > 0);
+    job_release(&job);
+}
+
 /* The buffers of an update by the device are the peak here: who lets the host update fits in less. */
 static void test_updates_by_the_host_make_room(void **state)
 {
@@ -358,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_far_state_with_updates_inside),
         cmocka_unit_test(test_full_is_not_always_least),
         cmocka_unit_test(test_less_is_not_faster),
+        cmocka_unit_test(test_late_fetches_are_a_last_resort),
         cmocka_unit_test(test_updates_by_the_host_make_room),
         cmocka_unit_test(test_host_budget),
         cmocka_unit_test(test_pins_move_only_what_they_name),
