@@ -15,8 +15,7 @@
 
 #define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
 #define MEETING  0.3 /* copies that meet on the link take so much of the time they share longer */
-#define HOST_ALL                                                                                             \
-    1.5 /* copies and updates together move so many times the bytes that updates alone do, at most */
+#define HOST_ALL 1.5 /* copies and updates together move at most so many times what updates alone do */
 
 /* From the end of its operands' copies to the first element of an update by the CPU, and back: the driver's thread and the
  * team wake up. Measured on an H200 with 16 threads beside it, 1 B parameters in 541 slices. */
@@ -52,17 +51,6 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
     return fmax(compute, move) + UNHIDDEN * fmin(compute, move) + facts->op_seconds;
-}
-
-static double host_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
-{
-    double moving = facts->host_bandwidth > 0 ? op_cost_of(tape, op).bytes / facts->host_bandwidth : 0;
-    return moving + HOST_OP_SECONDS;
-}
-
-static double copy_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
-{
-    return op_cost_of(tape, op).far_bytes / facts->far_bandwidth;
 }
 
 static enum lane lane_of(const struct op *op)
@@ -102,15 +90,16 @@ static void run_op(struct clock *c, const struct op *op)
         c->free[COMPUTE] = start + compute_seconds(c->tape, op, c->facts);
         return;
     }
+    double bytes = op_cost_of(c->tape, op).bytes;
     if (lane == HOST) {
-        end += host_seconds(c->tape, op, c->facts);
+        end += HOST_OP_SECONDS + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
     } else { /* both ways at once are a little slower */
         double other = c->free[lane == COPY_IN ? COPY_OUT : COPY_IN];
-        end += copy_seconds(c->tape, op, c->facts);
+        end += bytes / c->facts->far_bandwidth;
         end += MEETING * fmax(0, fmin(end, other) - start);
     }
     c->free[lane] = end;
-    c->host_bytes += op_cost_of(c->tape, op).bytes;
+    c->host_bytes += bytes;
     for (int i = 0; i < OP_MAX_IN; i++)
         if (op->in[i] >= 0) later(&c->busy[piece(c->tape, op->in[i])], end);
     for (int i = 0; i < OP_MAX_OUT; i++)
@@ -143,8 +132,10 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
         if (is_idle(op, once)) continue;
-        sum += op_moves(op) ? copy_seconds(tape, op, facts) + facts->op_seconds
-                            : compute_seconds(tape, op, facts);
+        if (op_moves(op))
+            sum += op_cost_of(tape, op).far_bytes / facts->far_bandwidth + facts->op_seconds;
+        else
+            sum += compute_seconds(tape, op, facts);
     }
     return sum;
 }

@@ -45,35 +45,26 @@ AMX_CODE INLINE void set_up_thread(void)
     ready = true;
 }
 
-/* Tiles 0 and 1 are the upper 16 rows of C, 2 and 3 the lower ones. */
-AMX_CODE INLINE void multiply_upper(const uint16_t *a, const uint16_t *b, int64_t k)
+/* Tiles 0 and 1 are the upper 16 rows of C, 2 and 3 the lower ones. `lower` is a constant in every caller. */
+AMX_CODE INLINE void multiply_tiles(const uint16_t *a, const uint16_t *b, int64_t k, bool lower)
 {
     _tile_zero(0);
     _tile_zero(1);
-    for (int64_t i = 0; i < k; i += KG, a += GROUP, b += GROUP) {
-        _tile_loadd(4, a, 64);
-        _tile_loadd(6, b, 128);
-        _tile_loadd(7, b + 2 * HALF, 128);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
+    if (lower) {
+        _tile_zero(2);
+        _tile_zero(3);
     }
-}
-
-AMX_CODE INLINE void multiply_whole(const uint16_t *a, const uint16_t *b, int64_t k)
-{
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
     for (int64_t i = 0; i < k; i += KG, a += GROUP, b += GROUP) {
         _tile_loadd(4, a, 64);
         _tile_loadd(6, b, 128);
         _tile_loadd(7, b + 2 * HALF, 128);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + HALF * KG, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        if (lower) {
+            _tile_loadd(5, a + HALF * KG, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
     }
 }
 
@@ -84,9 +75,9 @@ AMX_CODE INLINE void multiply(const void *a, const void *b, int64_t k, float *c,
     set_up_thread();
     __asm__ volatile("" ::: "memory"); /* panels are written: gcc does not know that tile loads read memory */
     if (rows <= HALF) {
-        multiply_upper(a, b, k);
+        multiply_tiles(a, b, k, false);
     } else {
-        multiply_whole(a, b, k);
+        multiply_tiles(a, b, k, true);
         _tile_stored(2, c + HALF * ldc, step);
         _tile_stored(3, c + HALF * ldc + HALF, step);
     }
