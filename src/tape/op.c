@@ -91,8 +91,9 @@ static const struct op_row rows[OP_KIND_COUNT] = {
                      false,
                      NULL,
                      flops_attn_bwd},
-    [OP_SWIGLU_BWD] = {"swiglu_bwd", {"x#N", "x#N", "x#N"}, {"x#N", "x#N"}, {2, 3}, false, NULL, NULL},
-    [OP_GELU_BWD] = {"gelu_bwd", {"x#N", "x#N"}, {"x#N"}, {1}, false, NULL, NULL},
+    [OP_SWIGLU_BWD] =
+        {"swiglu_bwd", {"x#N", "x#N", "x#N"}, {"x#N", "x#N", "x#N?"}, {2, 3, 1}, false, NULL, NULL},
+    [OP_GELU_BWD] = {"gelu_bwd", {"x#N", "x#N"}, {"x#N", "x#N?"}, {1, 2}, false, NULL, NULL},
     [OP_JOIN3] = {"join3", {"x#N", "x#N", "x#N"}, {"x#3N"}, {0}, false, NULL, NULL},
     [OP_SUMSQ] = {"sumsq", {"e#N"}, {"d1"}, {0}, false, NULL, NULL},
     [OP_CLIP] = {"clip", {"dG", "fZ"}, {"f4"}, {0}, false, NULL, NULL},

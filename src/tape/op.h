@@ -23,8 +23,8 @@
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
  *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout
  *  attn_bwd      do q k v o lse pos                                dq dk dv
- *  swiglu_bwd    dh gate up                                        dgate dup
- *  gelu_bwd      dy x                                              dx
+ *  swiglu_bwd    dh gate up                                        dgate dup [h]               h: swiglu's result once more, bit for bit
+ *  gelu_bwd      dy x                                              dx [y]                      y: gelu's, likewise
  *  join3         q k v [B,T,H,D]                                   x[B,T,3C]                   inverse of split3
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))

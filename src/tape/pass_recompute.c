@@ -4,6 +4,8 @@
  *  1. A dropped activation is made again by the very op that made it, from the same values: results are
  *     bit-identical by construction.
  *  2. Work is made on demand: an op is re-emitted only when a backward op reads what it made, just before that.
+ *     One exception saves the op: where the weight gradient of a product wants a cheap op's result and the gradient
+ *     of that op is next, the two change places and the latter leaves the result beside its own.
  *  3. What crosses from one layer to the next is never dropped, so recomputation reaches at most one layer back.
  */
 #include "tape/pass.h"
@@ -72,6 +74,43 @@ static int make_again(struct remat *r, int id)
     return r->again[id];
 }
 
+/* Gradient ops that can leave the result of their forward op once more: inputs are the gradient, then the forward op's. */
+static const struct remaker {
+    int forward, backward, slot;
+} remakers[] = {{OP_SWIGLU, OP_SWIGLU_BWD, 2}, {OP_GELU, OP_GELU_BWD, 1}};
+
+static const struct remaker *remaker_of(const struct op *forward, const struct op *backward)
+{
+    for (size_t i = 0; i < sizeof remakers / sizeof *remakers; i++) {
+        const struct remaker *m = &remakers[i];
+        if (m->forward != forward->kind || m->backward != backward->kind) continue;
+        for (int k = 0; k + 1 < OP_MAX_IN; k++)
+            if (forward->in[k] != backward->in[k + 1]) return NULL;
+        return m;
+    }
+    return NULL;
+}
+
+static void read_again(struct remat *r, struct op *op)
+{
+    for (int k = 0; k < OP_MAX_IN; k++) op->in[k] = make_again(r, op->in[k]);
+}
+
+/* linear_dw wants dropped x, and `next` is the gradient of what made x: emits `next` with x among its results. */
+static bool remade_by(struct remat *r, const struct op *op, const struct op *next)
+{
+    int x = op->in[1];
+    if (op->kind != OP_LINEAR_DW || x >= r->count || !r->dropped[x] || r->again[x] >= 0) return false;
+    const struct remaker *m = remaker_of(&r->ops[r->producer[x]], next);
+    if (!m) return false;
+    struct op back = *next;
+    struct tensor t = r->tape->tensors[x];
+    read_again(r, &back);
+    r->again[x] = back.out[m->slot] = tape_tensor(r->tape, &t);
+    tape_append(r->tape, &back);
+    return true;
+}
+
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err)
 {
@@ -92,8 +131,10 @@ enum plim_status pass_recompute(struct tape *tape, const struct recompute_option
     struct op_list old = tape_take_ops(tape);
     for (int i = 0; i < old.count; i++) {
         struct op op = old.ops[i];
-        if (op.part == PART_BACKWARD)
-            for (int k = 0; k < OP_MAX_IN; k++) op.in[k] = make_again(&r, op.in[k]);
+        if (op.part == PART_BACKWARD) {
+            if (i + 1 < old.count && remade_by(&r, &op, &old.ops[i + 1])) i++;
+            read_again(&r, &op);
+        }
         tape_append(tape, &op);
     }
     tape->loop_end = tape->nops;

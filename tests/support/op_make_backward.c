@@ -105,9 +105,10 @@ void make_swiglu_bwd(struct op_case *c)
     int64_t width = any_width(c);
     for (int i = 0; i < 3; i++) case_in_rows(c, i, c->type, lead, width);
     case_fill(c, 1, 0, case_flip(c) ? 1 : 20);
-    for (int i = 0; i < 2; i++) case_out_rows(c, i, c->type, lead, width);
-    c->inner[0] = 16 * F32_UNIT, c->inner[1] = 8 * F32_UNIT;
-    c->scale[0] = c->scale[1] = 0.1; /* where the gate is shut, results are nothing beside their inputs */
+    for (int i = 0, outs = case_flip(c) ? 3 : 2; i < outs; i++) case_out_rows(c, i, c->type, lead, width);
+    c->inner[0] = 16 * F32_UNIT, c->inner[1] = c->inner[2] = 8 * F32_UNIT;
+    c->scale[0] = c->scale[1] = c->scale[2] =
+        0.1; /* where the gate is shut, results are nothing beside their inputs */
 }
 
 void make_gelu_bwd(struct op_case *c)
@@ -116,8 +117,9 @@ void make_gelu_bwd(struct op_case *c)
     int64_t width = any_width(c);
     for (int i = 0; i < 2; i++) case_in_rows(c, i, c->type, lead, width);
     case_fill(c, 1, 0, case_flip(c) ? 1 : 10);
-    case_out_rows(c, 0, c->type, lead, width);
+    for (int i = 0, outs = case_flip(c) ? 2 : 1; i < outs; i++) case_out_rows(c, i, c->type, lead, width);
     /* x (1 - tanh^2) x^2: what tanh loses near one is multiplied by x^3 until it saturates, at x = 5. */
-    c->inner[0] = 48 * F32_UNIT;
-    c->scale[0] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
+    c->inner[0] = c->inner[1] = 48 * F32_UNIT;
+    c->scale[0] = c->scale[1] =
+        0.1; /* where the gate is shut, results are nothing beside what they are made from */
 }

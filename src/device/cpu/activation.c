@@ -16,6 +16,12 @@ static void run(const struct kernel_call *call, threads_body *body)
     threads_each(call->team, tensor_count(call_in(call, 0)), SPAN_GRAIN, body, &e);
 }
 
+/* Of a result that may be absent. */
+static void *element_or_null(void *base, enum dtype type, int64_t i)
+{
+    return base ? element(base, type, i) : NULL;
+}
+
 static void swiglu_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
@@ -29,8 +35,8 @@ static void swiglu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
     const struct elements *e = arg;
     (void)worker;
     e->rows->swiglu_bwd(e->type, element(e->out[0], e->type, begin), element(e->out[1], e->type, begin),
-                        element(e->in[0], e->type, begin), element(e->in[1], e->type, begin),
-                        element(e->in[2], e->type, begin), end - begin);
+                        element_or_null(e->out[2], e->type, begin), element(e->in[0], e->type, begin),
+                        element(e->in[1], e->type, begin), element(e->in[2], e->type, begin), end - begin);
 }
 
 static void gelu_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -45,8 +51,8 @@ static void gelu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->gelu_bwd(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
-                      element(e->in[1], e->type, begin), end - begin);
+    e->rows->gelu_bwd(e->type, element(e->out[0], e->type, begin), element_or_null(e->out[1], e->type, begin),
+                      element(e->in[0], e->type, begin), element(e->in[1], e->type, begin), end - begin);
 }
 
 static void add_body(void *arg, int64_t begin, int64_t end, int worker)

@@ -7,7 +7,7 @@
  *     KERNEL_ROW_BLOCK rows (of GEMM_KC rows for dW of linear, see gemm.h) and the sums are f32 or wider: one
  *     of fewer bits is rounded by each call.
  *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names. Also allowed:
- *     norm_bwd writes dx over dy, swiglu_bwd writes dgate and dup over any two of its inputs, elementwise
+ *     norm_bwd writes dx over dy, swiglu_bwd writes its results over any of its inputs, elementwise
  *     ops over either operand. Otherwise operands do not overlap.
  *  4. Nothing is allocated; call->work holds what the _workspace function of the op says.
  *  5. Ids, targets and positions are in range (the data layer sees to it), except negative targets.

@@ -75,10 +75,10 @@ struct row_ops {
     void (*add)(enum dtype t, void *y, const void *a, const void *b, int64_t n); /* y = a + b */
     void (*add_to)(enum dtype t, float *sum, const void *x, int64_t n);          /* sum += x */
     void (*swiglu)(enum dtype t, void *h, const void *gate, const void *up, int64_t n);
-    void (*swiglu_bwd)(enum dtype t, void *dgate, void *dup, const void *dh, const void *gate, const void *up,
-                       int64_t n); /* dgate and dup may be any two of the inputs */
+    void (*swiglu_bwd)(enum dtype t, void *dgate, void *dup, void *h, const void *dh, const void *gate,
+                       const void *up, int64_t n); /* dgate and dup may be any two of the inputs */
     void (*gelu)(enum dtype t, void *y, const void *x, int64_t n);
-    void (*gelu_bwd)(enum dtype t, void *dx, const void *dy, const void *x, int64_t n);
+    void (*gelu_bwd)(enum dtype t, void *dx, void *y, const void *dy, const void *x, int64_t n);
 
     /* `heads` rows of 2 half elements each; table holds half cosines, then half sines. */
     void (*rope)(enum dtype t, void *y, const void *x, const float *table, int64_t heads, int64_t half,

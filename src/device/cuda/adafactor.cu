@@ -227,32 +227,35 @@ struct factored {
 };
 
 template <class P, int M, class G, class S> struct adafactor {
-    template <int N> static __device__ __forceinline__ void at(const factored &a, int64_t i, uint32_t key)
+    struct once {
+        float keep, rate, mean;
+    };
+    static __device__ __forceinline__ once begin(const factored &a)
+    {
+        float lr = a.u.scalars[SCALAR_LR];
+        return {fmaf(-lr, a.u.decay, 1.0f), lr * a.factor[FACTOR_SCALE], a.factor[FACTOR_MEAN]};
+    }
+
+    template <int N>
+    static __device__ __forceinline__ void step(const factored &a, const once &o, uint32_t key, int64_t at,
+                                                const elements<P, M, G, S, N> &old)
     {
         const struct update &u = a.u;
-        held<P, M, N> old = fetch_param<P, M, N>(u, i);
-        packet<S, N> m_old = u.m ? fetch<S, N>((const S *)u.m_in + i) : zeros<S, N>();
-        packet<G, N> g_here = fetch<G, N>((const G *)u.g + i);
-        if (skipped(u)) {
-            keep_param<P, M, N>(u, i, old);
-            if (u.m) store((S *)u.m + i, m_old);
-            return;
-        }
-        int64_t column = i, row = a.matrix ? divide(i, a.columns, &column) : 0;
-        float lr = u.scalars[SCALAR_LR], keep = fmaf(-lr, u.decay, 1.0f), rate = lr * a.factor[FACTOR_SCALE];
-        if (a.matrix) rate /= sqrtf(a.row[row] / a.factor[FACTOR_MEAN]);
+        int64_t column = at, row = a.matrix ? divide(at, a.columns, &column) : 0;
+        float rate = o.rate;
+        if (a.matrix) rate /= sqrtf(a.row[row] / o.mean);
         rate *= multiplier_of(u);
         float p[N], g[N], m[N], second[N];
-        randoms<N> random = random_words<N>(u, key, i);
-        widen(old, p), unpack(g_here, g), unpack(m_old, m), load(a.second + column, second);
+        randoms<N> random = random_words<N>(u, key, at);
+        widen(old.p, p), unpack(old.g, g), unpack(old.m, m), load(a.second + column, second);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float step = g[k] * rate / sqrtf(second[k]);
             m[k] = fmaf(step - m[k], u.mix1, m[k]);
-            p[k] = p[k] * keep - (u.m ? m[k] : step);
+            p[k] = p[k] * o.keep - (u.m ? m[k] : step);
         }
-        if (u.m) put_state<S, RANDOM_M>(u.m, i, m, random);
-        put_param<P, M>(u, i, p, random);
+        if (u.m) put_state<S, RANDOM_M>(u.m, at, m, random);
+        put_param<P, M>(u, at, p, random);
     }
 };
 
@@ -291,7 +294,7 @@ int cuda_adafactor(const struct cuda_queue *queue, const struct kernel_call *cal
             using P = typename decltype(p)::type;
             using G = typename decltype(g)::type;
             using S = typename decltype(s)::type;
-            return run_update<adafactor<P, decltype(master)::value, G, S>>(queue, a, wide);
+            return run_update<adafactor, P, decltype(master)::value, G, S>(queue, a, wide);
         });
     });
 }

@@ -45,6 +45,18 @@ template <class T> struct swiglu_bwd {
     }
 };
 
+/* ... and swiglu once more. */
+template <class T> struct swiglu_bwd_again {
+    static constexpr int IN = 3, OUT = 3;
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
+    {
+        float pair[2] = {in[1], in[2]}, grads[2], again[1];
+        swiglu_bwd<T>::apply(in, grads);
+        swiglu<T>::apply(pair, again);
+        out[0] = grads[0], out[1] = grads[1], out[2] = again[0];
+    }
+};
+
 /* The tanh form is a sigmoid: (1 + tanh(z)) / 2 = sigmoid(2 z), with 2 z = x (a + b x^2). */
 constexpr float GELU_A = 1.5957691216057308f;  /* 2 sqrt(2 / pi) */
 constexpr float GELU_B = 0.07135481627260025f; /* 0.044715 a */
@@ -67,6 +79,18 @@ template <class T> struct gelu_bwd {
         sigmoid<T>(x * fmaf(square, GELU_B, GELU_A), &s, &c);
         float rate = x * fmaf(square, 3 * GELU_B, GELU_A);
         out[0] = in[0] * fmaf(rate * s, c, s);
+    }
+};
+
+/* ... and gelu once more. */
+template <class T> struct gelu_bwd_again {
+    static constexpr int IN = 2, OUT = 2;
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
+    {
+        float x[1] = {in[1]}, grad[1], again[1];
+        gelu_bwd<T>::apply(in, grad);
+        gelu<T>::apply(x, again);
+        out[0] = grad[0], out[1] = again[0];
     }
 };
 
@@ -238,7 +262,7 @@ int cuda_swiglu(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_swiglu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return run<swiglu_bwd>(queue, call);
+    return call->out[2] ? run<swiglu_bwd_again>(queue, call) : run<swiglu_bwd>(queue, call);
 }
 
 int cuda_gelu(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -248,7 +272,7 @@ int cuda_gelu(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_gelu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return run<gelu_bwd>(queue, call);
+    return call->out[1] ? run<gelu_bwd_again>(queue, call) : run<gelu_bwd>(queue, call);
 }
 
 int cuda_add(const struct cuda_queue *queue, const struct kernel_call *call) { return run<add>(queue, call); }

@@ -6,7 +6,7 @@
  *     kernel reads of the host comes as launch arguments. call->work holds what cuda_workspace says.
  *  2. Sums have a fixed order: the same operands give the same bits on every run (no float atomics).
  *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names; norm_bwd also writes dx
- *     over dy, swiglu_bwd dgate and dup over any two of its inputs, elementwise ops over either operand.
+ *     over dy, swiglu_bwd its results over any of its inputs, elementwise ops over either operand.
  *  4. Any sizes work; sizes that allow it (pointers are 256-byte aligned at a tensor's start, rows a multiple of
  *     16 bytes) take the vectorised path.
  *  5. x-type is f32, bf16 or f16; arithmetic is f32, rounded once. One exception: where linear, linear_dx and

@@ -1,8 +1,7 @@
 /* optimizer.cu - the update part of a step: global norm, clipping, AdamW, SGD.
  *
- * A thread steps eight elements: everything it needs is loaded before the first result is stored. What the
- * elements share it works out itself from the scalars on the device, in a few operations. A step that clip has
- * found not finite changes nothing. */
+ * A thread steps eight elements at a time (update.cuh). What the elements share it works out itself from the
+ * scalars on the device, in a few operations. A step that clip has found not finite changes nothing. */
 #include "device/cuda/update.cuh"
 
 namespace
@@ -83,53 +82,54 @@ struct plain {
 };
 
 template <class P, int M, class G, class S> struct adamw {
-    template <int N> static __device__ __forceinline__ void at(const plain &a, int64_t i, uint32_t key)
+    using once = adamw_step;
+    static __device__ __forceinline__ once begin(const plain &a) { return adamw_step_of(a.u); }
+
+    template <int N>
+    static __device__ __forceinline__ void step(const plain &a, const once &o, uint32_t key, int64_t at,
+                                                const elements<P, M, G, S, N> &old)
     {
         const struct update &u = a.u;
-        held<P, M, N> old = fetch_param<P, M, N>(u, i);
-        packet<S, N> m_old = fetch<S, N>((const S *)u.m_in + i), v_old = fetch<S, N>((const S *)u.v_in + i);
-        packet<G, N> g_here = fetch<G, N>((const G *)u.g + i);
-        adamw_step s = adamw_step_of(u);
-        if (skipped(u)) {
-            keep_param<P, M, N>(u, i, old);
-            store((S *)u.m + i, m_old), store((S *)u.v + i, v_old);
-            return;
-        }
-        randoms<N> random = random_words<N>(u, key, i);
         float p[N], g[N], m[N], v[N];
-        widen(old, p), unpack(g_here, g), unpack(m_old, m), unpack(v_old, v);
+        widen(old.p, p), unpack(old.g, g), unpack(old.m, m), unpack(old.v, v);
+        if (!adamw_common(u, o, p, g, m, v)) {
+            widen(old.p, p), unpack(old.m, m), unpack(old.v, v);
 #pragma unroll
-        for (int k = 0; k < N; k++) adamw_one(u, s, &p[k], g[k], &m[k], &v[k]);
-        put_state<S, RANDOM_M>(u.m, i, m, random);
-        put_state<S, RANDOM_V>(u.v, i, v, random);
-        put_param<P, M>(u, i, p, random);
+            for (int k = 0; k < N; k++) adamw_one(u, o, &p[k], g[k], &m[k], &v[k]);
+        }
+        randoms<N> random = random_words<N>(u, key, at);
+        put_state<S, RANDOM_M>(u.m, at, m, random);
+        put_state<S, RANDOM_V>(u.v, at, v, random);
+        put_param<P, M>(u, at, p, random);
     }
 };
 
 template <class P, int M, class G, class S> struct sgd {
-    template <int N> static __device__ __forceinline__ void at(const plain &a, int64_t i, uint32_t key)
+    struct once {
+        float multiplier, lr;
+    };
+    static __device__ __forceinline__ once begin(const plain &a)
+    {
+        return {multiplier_of(a.u), a.u.scalars[SCALAR_LR]};
+    }
+
+    template <int N>
+    static __device__ __forceinline__ void step(const plain &a, const once &o, uint32_t key, int64_t at,
+                                                const elements<P, M, G, S, N> &old)
     {
         const struct update &u = a.u;
-        held<P, M, N> old = fetch_param<P, M, N>(u, i);
-        packet<S, N> m_old = u.m ? fetch<S, N>((const S *)u.m_in + i) : zeros<S, N>();
-        packet<G, N> g_here = fetch<G, N>((const G *)u.g + i);
-        if (skipped(u)) {
-            keep_param<P, M, N>(u, i, old);
-            if (u.m) store((S *)u.m + i, m_old);
-            return;
-        }
-        float p[N], g[N], m[N], multiplier = multiplier_of(u), lr = u.scalars[SCALAR_LR];
-        randoms<N> random = random_words<N>(u, key, i);
-        widen(old, p), unpack(g_here, g), unpack(m_old, m);
+        float p[N], g[N], m[N];
+        randoms<N> random = random_words<N>(u, key, at);
+        widen(old.p, p), unpack(old.g, g), unpack(old.m, m);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            g[k] = fmaf(p[k], u.decay, __fmul_rn(g[k], multiplier)); /* the CPU's bits */
+            g[k] = fmaf(p[k], u.decay, __fmul_rn(g[k], o.multiplier)); /* the CPU's bits */
             m[k] = fmaf(m[k], u.beta1, g[k]);
             if (u.m) g[k] = u.nesterov ? fmaf(m[k], u.beta1, g[k]) : m[k];
-            p[k] = fmaf(-g[k], lr, p[k]);
+            p[k] = fmaf(-g[k], o.lr, p[k]);
         }
-        if (u.m) put_state<S, RANDOM_M>(u.m, i, m, random);
-        put_param<P, M>(u, i, p, random);
+        if (u.m) put_state<S, RANDOM_M>(u.m, at, m, random);
+        put_param<P, M>(u, at, p, random);
     }
 };
 
@@ -142,7 +142,7 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, s
             using P = typename decltype(p)::type;
             using G = typename decltype(g)::type;
             using S = typename decltype(s)::type;
-            return run_update<F<P, decltype(master)::value, G, S>>(queue, a, update_aligned(a.u));
+            return run_update<F, P, decltype(master)::value, G, S>(queue, a, update_aligned(a.u));
         });
     });
 }

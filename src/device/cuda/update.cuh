@@ -1,13 +1,14 @@
 /* update.cuh - what all optimizer kernels share: parameters with their masters, moments, rounding at random.
  *
- * A kernel works on N elements of every operand at once:
+ * A rule is a class with what all elements of a call share and a step for N of them:
  *
- *     held<P, M, N> old = fetch_param<P, M, N>(u, at);
- *     float p[N], m[N];
- *     widen(old, p), load((const S *)u.m_in + at, m);
- *     ...
- *     put_state<S>(u.m, at, m, RANDOM_M, random);
- *     put_param<P, M>(u, at, p, random);
+ *     template <class P, int M, class G, class S> struct rule {
+ *         struct once { ... };
+ *         static __device__ once begin(const A &a);
+ *         template <int N> static __device__ void step(const A &a, const once &o, uint32_t key, int64_t at,
+ *                                                      const elements<P, M, G, S, N> &old);
+ *     };
+ *     run_update<rule, P, M, G, S>(queue, a, wide);           // A has the call as a.u
  *
  * P is the parameter's type, M where its master is, G the gradient's type, S that of the moments. */
 #ifndef PLIM_DEVICE_CUDA_UPDATE_CUH
@@ -108,6 +109,54 @@ ON_GPU void adamw_one(const struct update &u, const adamw_step &s, float *p, flo
     *p = fmaf(-__fdiv_rn(*m, fmaf(__fsqrt_rn(*v), s.root, u.eps)), s.step, __fmul_rn(*p, s.keep));
 }
 
+template <int N> ON_GPU bool all_finite(const float (&v)[N])
+{
+    float zero = 0;
+#pragma unroll
+    for (int k = 0; k < N; k++) zero = fmaf(v[k], 0.0f, zero);
+    return zero == 0;
+}
+
+ON_GPU float rough_rsqrt(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+ON_GPU float rough_reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* N times adamw_one, bit for bit, where every exponent is a common one; else false, and the numbers are spoilt.
+ * Root and quotient come from an estimate and a remainder, as the library makes them, but without its question
+ * about rare exponents at each of them: what is asked here keeps every remainder a normal number. A quotient that
+ * is too large leaves a parameter that is not finite. */
+template <int N>
+ON_GPU bool adamw_common(const struct update &u, const adamw_step &s, float (&p)[N], const float (&g)[N],
+                         float (&m)[N], float (&v)[N])
+{
+    bool common = s.root >= 0.5f && s.root < 0x1p10f && u.eps <= 1.0f;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        float d = __fmul_rn(g[k], s.multiplier);
+        m[k] = fmaf(__fsub_rn(d, m[k]), u.mix1, m[k]);
+        v[k] = fmaf(__fmul_rn(d, d), u.mix2, __fmul_rn(v[k], u.beta2));
+        common = common && v[k] >= 0x1p-100f && v[k] < 0x1p20f && fabsf(m[k]) >= 0x1p-90f;
+        float r = rough_rsqrt(v[k]), root = __fmul_rn(v[k], r);
+        root = fmaf(fmaf(-root, root, v[k]), __fmul_rn(r, 0.5f), root);
+        float below = fmaf(root, s.root, u.eps), inverse = rough_reciprocal(below);
+        inverse = fmaf(inverse, fmaf(-below, inverse, 1.0f), inverse);
+        float ratio = __fmul_rn(m[k], inverse);
+        ratio = fmaf(inverse, fmaf(-below, ratio, m[k]), ratio);
+        p[k] = fmaf(-ratio, s.step, __fmul_rn(p[k], s.keep));
+    }
+    return common && all_finite(p);
+}
+
 /* --- random bits: tensor/stochastic.h on the GPU --------------------------------------------------------- */
 
 enum { RANDOM_P, RANDOM_M, RANDOM_V };
@@ -135,37 +184,52 @@ template <int N> struct randoms {
 
 template <int N> ON_GPU randoms<N> random_words(const struct update &u, uint32_t key, int64_t at)
 {
-    randoms<N> x;
+    randoms<N> x = {};
     x.use = u.stochastic;
+    if (!x.use) return x;
+    uint32_t first = (u.first + (uint32_t)at) * STOCHASTIC_ODD;
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        x.r[k] = x.use ? random_mix(((u.first + (uint32_t)at + k) * STOCHASTIC_ODD) ^ key) : 0;
+    for (int k = 0; k < N; k++) x.r[k] = random_mix((first + (uint32_t)k * STOCHASTIC_ODD) ^ key);
     return x;
 }
 
-template <int WHICH> ON_GPU uint32_t random_bf16(float value, uint32_t r)
+template <int WHICH> ON_GPU uint32_t random_half(uint32_t r)
+{
+    return WHICH == RANDOM_P ? STOCHASTIC_P(r) : (WHICH == RANDOM_M ? STOCHASTIC_M(r) : STOCHASTIC_V(r));
+}
+
+/* The sum of a number's bits and 16 random ones: the bf16 is its upper half. */
+template <int WHICH, bool FINITE> ON_GPU uint32_t random_up(float value, uint32_t r)
 {
     uint32_t bits = __float_as_uint(value);
-    uint32_t up =
-        WHICH == RANDOM_P ? STOCHASTIC_P(r) : (WHICH == RANDOM_M ? STOCHASTIC_M(r) : STOCHASTIC_V(r));
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40;
-    return (bits + up) >> 16;
+    bool nan = !FINITE && (bits & 0x7fffffffu) > 0x7f800000u;
+    return nan ? bits | 0x400000u : bits + random_half<WHICH>(r);
+}
+
+template <int WHICH, bool FINITE, int N>
+ON_GPU packet<bf16, N> pack_random(const float (&v)[N], const randoms<N> &random)
+{
+    packet<bf16, N> x;
+#pragma unroll
+    for (int i = 0; i < packet<bf16, N>::words; i++) {
+        uint32_t low = random_up<WHICH, FINITE>(v[2 * i], random.r[2 * i]), high = 0;
+        if (N > 1) high = random_up<WHICH, FINITE>(v[(2 * i + 1) % N], random.r[(2 * i + 1) % N]);
+        x.w[i] = __byte_perm(low, high, 0x7632);
+    }
+    return x;
 }
 
 template <int WHICH, class T, int N>
 ON_GPU void save_rounded(T *to, const float (&v)[N], const randoms<N> &random)
 {
-    packet<T, N> x = pack<T>(v);
     if constexpr (__is_same(T, bf16)) {
         if (random.use) {
-#pragma unroll
-            for (int i = 0; i < packet<T, N>::words; i++) {
-                x.w[i] = random_bf16<WHICH>(v[2 * i], random.r[2 * i]);
-                if (N > 1) x.w[i] |= random_bf16<WHICH>(v[(2 * i + 1) % N], random.r[(2 * i + 1) % N]) << 16;
-            }
+            bool finite = all_finite(v);
+            store(to, finite ? pack_random<WHICH, true>(v, random) : pack_random<WHICH, false>(v, random));
+            return;
         }
     }
-    store(to, x);
+    store(to, pack<T>(v));
 }
 
 template <class S, int WHICH, int N>
@@ -243,29 +307,86 @@ ON_GPU void put_param(const struct update &u, int64_t at, const float (&p)[N], c
 
 /* --- over all elements ----------------------------------------------------------------------------------- */
 
-enum { UPDATE_THREADS = 256, UPDATE_LANES = 8 };
+/* What N elements bring along, as it lies in memory; moments are zero when absent. */
+template <class P, int M, class G, class S, int N> struct elements {
+    held<P, M, N> p;
+    packet<G, N> g;
+    packet<S, N> m, v;
+};
 
-/* F::at<N>(arguments, first element, random key): UPDATE_LANES elements a thread, the rest one by one. */
-template <class F, int N, class A> __global__ void __launch_bounds__(UPDATE_THREADS, 3) update_each(A a)
+template <class P, int M, class G, class S, int N>
+ON_GPU elements<P, M, G, S, N> fetch_elements(const struct update &u, int64_t at)
 {
-    int64_t i = (int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x, packets = a.u.count / N;
+    elements<P, M, G, S, N> e;
+    e.p = fetch_param<P, M, N>(u, at);
+    e.g = fetch<G, N>((const G *)u.g + at);
+    e.m = u.m ? fetch<S, N>((const S *)u.m_in + at) : zeros<S, N>();
+    e.v = u.v ? fetch<S, N>((const S *)u.v_in + at) : zeros<S, N>();
+    return e;
+}
+
+/* As they were: the step is left out. */
+template <class P, int M, class G, class S, int N>
+ON_GPU void keep_elements(const struct update &u, int64_t at, const elements<P, M, G, S, N> &e)
+{
+    keep_param<P, M, N>(u, at, e.p);
+    if (u.m) store((S *)u.m + at, e.m);
+    if (u.v) store((S *)u.v + at, e.v);
+}
+
+enum { UPDATE_THREADS = 256, UPDATE_LANES = 8, UPDATE_TURNS = 2 };
+
+/* Blocks of a multiprocessor: narrow elements leave registers for one more (measured on an H200, turns too). */
+template <class P, int M, class G, class S>
+constexpr int updates_at_once = sizeof(P) + sizeof(G) + 2 * sizeof(S) +
+                                            (M == NO_MASTER ? 0 : sizeof(typename master_type<M>::type)) <=
+                                        10
+                                    ? 3
+                                    : 2;
+
+/* A thread steps UPDATE_TURNS packets of N elements, the next one under way while it computes; what is left of
+ * `count` goes one by one. */
+template <template <class, int, class, class> class F, class P, int M, class G, class S, int N, class A>
+__global__ void __launch_bounds__(UPDATE_THREADS, updates_at_once<P, M, G, S>) update_each(A a)
+{
+    using rule = F<P, M, G, S>;
+    int64_t i = (int64_t)blockIdx.x * (UPDATE_THREADS * UPDATE_TURNS) + threadIdx.x, packets = a.u.count / N;
+    bool skip = skipped(a.u);
     uint32_t key = a.u.stochastic ? random_key(a.u) : 0;
-    if (i < packets) F::template at<N>(a, i * N, key);
+    typename rule::once once = rule::begin(a);
+    elements<P, M, G, S, N> next;
+    if (i < packets) next = fetch_elements<P, M, G, S, N>(a.u, i * N);
+#pragma unroll 1
+    for (int turn = 0; turn < UPDATE_TURNS && i < packets; turn++, i += UPDATE_THREADS) {
+        elements<P, M, G, S, N> here = next;
+        if (turn + 1 < UPDATE_TURNS && i + UPDATE_THREADS < packets)
+            next = fetch_elements<P, M, G, S, N>(a.u, (i + UPDATE_THREADS) * N);
+        if (skip)
+            keep_elements<P, M, G, S, N>(a.u, i * N, here);
+        else
+            rule::template step<N>(a, once, key, i * N, here);
+    }
     if constexpr (N > 1) {
         int64_t rest = packets * N + threadIdx.x;
-        if (blockIdx.x + 1 == gridDim.x && rest < a.u.count) F::template at<1>(a, rest, key);
+        if (blockIdx.x + 1 < gridDim.x || rest >= a.u.count) return;
+        elements<P, M, G, S, 1> one = fetch_elements<P, M, G, S, 1>(a.u, rest);
+        if (skip)
+            keep_elements<P, M, G, S, 1>(a.u, rest, one);
+        else
+            rule::template step<1>(a, once, key, rest, one);
     }
 }
 
-template <class F, class A>
+template <template <class, int, class, class> class F, class P, int M, class G, class S, class A>
 static inline int run_update(const struct cuda_queue *queue, const A &a, bool wide)
 {
     if (a.u.count == 0) return 0;
-    unsigned blocks = (unsigned)parts_of(parts_of(a.u.count, wide ? UPDATE_LANES : 1), UPDATE_THREADS);
+    int64_t packets = parts_of(a.u.count, wide ? UPDATE_LANES : 1);
+    unsigned blocks = (unsigned)parts_of(packets, UPDATE_THREADS * UPDATE_TURNS);
     if (wide)
-        update_each<F, UPDATE_LANES><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
+        update_each<F, P, M, G, S, UPDATE_LANES><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
     else
-        update_each<F, 1><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
+        update_each<F, P, M, G, S, 1><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
     return launched();
 }
 

@@ -27,6 +27,7 @@ void ref_swiglu_bwd(const struct ref_call *call)
         double dh = call->in[0].f[i], gate = call->in[1].f[i], up = call->in[2].f[i], s = sigmoid(gate);
         call->out[0].f[i] = dh * up * s * (1 + gate * (1 - s)); /* silu' = s + x s (1 - s) */
         call->out[1].f[i] = dh * gate * s;
+        if (ref_out(call, 2)) call->out[2].f[i] = gate * s * up;
     }
 }
 
@@ -51,5 +52,6 @@ void ref_gelu_bwd(const struct ref_call *call)
         double dy = call->in[0].f[i], x = call->in[1].f[i];
         double z = gelu_c * (x + gelu_a * x * x * x), inner = gelu_c * (1 + 3 * gelu_a * x * x);
         call->out[0].f[i] = dy * (sigmoid(z) + x * sigmoid(z) * sigmoid(-z) * inner);
+        if (ref_out(call, 1)) call->out[1].f[i] = x * sigmoid(z);
     }
 }
