@@ -10,7 +10,7 @@
 #include "model/model.h"
 
 /* A size taken from the spec. */
-enum param_dim { DIM_NONE, DIM_V, DIM_C, DIM_F, DIM_P, DIM_HD, DIM_KD, DIM_3C };
+enum param_dim { DIM_NONE, DIM_V, DIM_C, DIM_F, DIM_P, DIM_HD, DIM_QKV };
 
 /* Which specs have the parameter. */
 enum param_when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_UNTIED };
@@ -19,7 +19,8 @@ enum param_when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_U
 enum param_rule { RULE_NORMAL, RULE_RESIDUAL, RULE_ONES, RULE_ZEROS };
 
 struct param_row {
-    const char *label; /* Hugging Face name; a %d makes it one per layer */
+    const char *
+        label; /* Hugging Face name; a %d makes it one per layer, {q,k,v} three tensors in one (param_parts) */
     enum param_dim dim[2];
     enum param_rule rule;
     enum param_when when;

@@ -132,15 +132,20 @@ static struct op_attr head_attributes(const struct model_spec *spec)
         .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
 }
 
-void build_rope(struct builder *b, struct build_qkv *qkv)
+struct parts {
+    int q, k, v;
+};
+
+static struct parts build_split(struct builder *b, int qkv)
 {
-    struct op op = start(b, OP_ROPE);
+    struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
-    op.in[0] = qkv->q, op.in[1] = qkv->k, op.in[2] = b->rope_table;
-    op.out[0] = build_heads(b, "attn.q_rot[%d]", b->spec->num_heads);
-    op.out[1] = build_heads(b, "attn.k_rot[%d]", b->spec->num_kv_heads);
+    op.in[0] = qkv, op.in[1] = b->rope_table;
+    op.out[0] = build_heads(b, "attn.q[%d]", b->spec->num_heads);
+    op.out[1] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
+    op.out[2] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
-    qkv->q = op.out[0], qkv->k = op.out[1];
+    return (struct parts){op.out[0], op.out[1], op.out[2]};
 }
 
 static int kv_tensor(struct builder *b, const char *label)
@@ -156,29 +161,30 @@ static int kv_tensor(struct builder *b, const char *label)
 }
 
 /* New keys and values join the layer's cache, and the cache takes their place. */
-static void build_cache(struct builder *b, struct build_qkv *qkv)
+static void build_cache(struct builder *b, struct parts *p)
 {
     struct op op = start(b, OP_KV_APPEND);
     op.attr = head_attributes(b->spec);
-    op.in[0] = qkv->k, op.in[1] = qkv->v, op.in[2] = b->pos;
+    op.in[0] = p->k, op.in[1] = p->v, op.in[2] = b->pos;
     op.in[3] = op.out[0] = kv_tensor(b, "kv.k");
     op.in[4] = op.out[1] = kv_tensor(b, "kv.v");
     tape_append(b->tape, &op);
-    qkv->k = op.out[0], qkv->v = op.out[1];
+    p->k = op.out[0], p->v = op.out[1];
 }
 
-int build_attention(struct builder *b, struct build_qkv qkv)
+int build_attention(struct builder *b, int qkv)
 {
     const struct model_spec *spec = b->spec;
     bool cached = b->shape->kv_length > 0;
-    if (cached) build_cache(b, &qkv);
+    struct parts p = build_split(b, qkv);
+    if (cached) build_cache(b, &p);
     struct op op = start(b, OP_ATTN);
     op.attr = head_attributes(spec);
     op.attr.cached = cached;
     op.attr.whole_rows = b->shape->whole_rows && !cached;
     op.attr.window = (int)model_layer_window(spec, b->layer);
     op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
-    op.in[0] = qkv.q, op.in[1] = qkv.k, op.in[2] = qkv.v, op.in[3] = b->pos;
+    op.in[0] = p.q, op.in[1] = p.k, op.in[2] = p.v, op.in[3] = b->pos;
     op.out[0] = build_heads(b, "attn.out[%d]", spec->num_heads);
     op.out[1] = declare(b, (struct tensor){.label = "attn.lse[%d]",
                                            .type = DT_F32,

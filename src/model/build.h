@@ -45,13 +45,9 @@ struct build_linear {
 };
 int build_linear(struct builder *b, int x, const struct build_linear *l, int y);
 
-struct build_qkv {
-    int q, k, v;
-};
-/* Replaces q and k by the rotated ones. */
-void build_rope(struct builder *b, struct build_qkv *qkv);
-/* o [B,T,H,D]; goes through the layer's cache when the shape has one. */
-int build_attention(struct builder *b, struct build_qkv qkv);
+/* o [B,T,H,D] of qkv [B,T,(H+2K)D]; q and k are rotated where the architecture has rotary positions, k and v go
+ * through the layer's cache when the shape has one. */
+int build_attention(struct builder *b, int qkv);
 
 /* logits of the final hidden x [B,T,C] and, for HEAD_LOSS, their cross-entropy. */
 void build_head(struct builder *b, int x, int weight);

@@ -1,7 +1,7 @@
 /* decoder.c - parameters and forward ops of the shared decoder. See decoder.h.
  *
  *     x = embed(ids)
- *     per layer:  x = x + o_proj(attention(rope(q, k), v)),   q, k, v = linear(norm(x))
+ *     per layer:  x = x + o_proj(attention(q, k, v)),         q, k, v = rotated(linear(norm(x)))
  *                 x = x + down_proj(silu(gate) * up),         gate, up = linear(norm(x))
  *     logits = lm_head(norm(x))
  */
@@ -11,12 +11,8 @@
 enum {
     P_EMBED,
     P_NORM1,
-    P_Q,
-    P_Q_BIAS,
-    P_K,
-    P_K_BIAS,
-    P_V,
-    P_V_BIAS,
+    P_QKV,
+    P_QKV_BIAS,
     P_O,
     P_O_BIAS,
     P_NORM2,
@@ -37,12 +33,8 @@ _Static_assert(P_COUNT == DECODER_PARAMS, "the table and its header agree");
 const struct param_row decoder_params[DECODER_PARAMS] = {
     [P_EMBED] = {"model.embed_tokens.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
     [P_NORM1] = {LAYER "input_layernorm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
-    [P_Q] = {LAYER "self_attn.q_proj.weight", {DIM_HD, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_Q_BIAS] = {LAYER "self_attn.q_proj.bias", {DIM_HD}, RULE_ZEROS, WHEN_QKV_BIAS},
-    [P_K] = {LAYER "self_attn.k_proj.weight", {DIM_KD, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_K_BIAS] = {LAYER "self_attn.k_proj.bias", {DIM_KD}, RULE_ZEROS, WHEN_QKV_BIAS},
-    [P_V] = {LAYER "self_attn.v_proj.weight", {DIM_KD, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_V_BIAS] = {LAYER "self_attn.v_proj.bias", {DIM_KD}, RULE_ZEROS, WHEN_QKV_BIAS},
+    [P_QKV] = {LAYER "self_attn.{q,k,v}_proj.weight", {DIM_QKV, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
+    [P_QKV_BIAS] = {LAYER "self_attn.{q,k,v}_proj.bias", {DIM_QKV}, RULE_ZEROS, WHEN_QKV_BIAS},
     [P_O] = {LAYER "self_attn.o_proj.weight", {DIM_C, DIM_HD}, RULE_NORMAL, WHEN_ALWAYS},
     [P_O_BIAS] = {LAYER "self_attn.o_proj.bias", {DIM_C}, RULE_ZEROS, WHEN_O_BIAS},
     [P_NORM2] = {LAYER "post_attention_layernorm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
@@ -91,12 +83,8 @@ static int attention_block(struct builder *b, int x)
 {
     const struct model_spec *spec = b->spec;
     int h = rms_norm(b, P_NORM1, "attn.norm[%d]", "attn.norm.rstd[%d]", x);
-    struct build_qkv qkv;
-    qkv.q = project(b, h, P_Q, build_heads(b, "attn.q[%d]", spec->num_heads));
-    qkv.k = project(b, h, P_K, build_heads(b, "attn.k[%d]", spec->num_kv_heads));
-    qkv.v = project(b, h, P_V, build_heads(b, "attn.v[%d]", spec->num_kv_heads));
-    build_rope(b, &qkv);
-    int o = build_attention(b, qkv);
+    int64_t width = param_dim_size(spec, DIM_QKV);
+    int o = build_attention(b, project(b, h, P_QKV, build_act(b, "attn.qkv[%d]", width)));
     struct build_linear l = projection(b, P_O, P_O_BIAS, x);
     return build_linear(b, o, &l, build_act(b, "attn.residual[%d]", spec->hidden_size));
 }

@@ -9,7 +9,7 @@
 
 #include "model/arch.h"
 
-#define DECODER_PARAMS 19
+#define DECODER_PARAMS 15
 
 extern const struct param_row decoder_params[DECODER_PARAMS];
 extern const struct model_keys decoder_keys;

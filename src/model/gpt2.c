@@ -35,8 +35,8 @@ static const struct param_row params[P_COUNT] = {
     [P_WPE] = {"transformer.wpe.weight", {DIM_P, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
     [P_LN1] = {LAYER "ln_1.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
     [P_LN1_BIAS] = {LAYER "ln_1.bias", {DIM_C}, RULE_ZEROS, WHEN_ALWAYS},
-    [P_QKV] = {LAYER "attn.c_attn.weight", {DIM_C, DIM_3C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_QKV_BIAS] = {LAYER "attn.c_attn.bias", {DIM_3C}, RULE_ZEROS, WHEN_ALWAYS},
+    [P_QKV] = {LAYER "attn.c_attn.weight", {DIM_C, DIM_QKV}, RULE_NORMAL, WHEN_ALWAYS},
+    [P_QKV_BIAS] = {LAYER "attn.c_attn.bias", {DIM_QKV}, RULE_ZEROS, WHEN_ALWAYS},
     [P_O] = {LAYER "attn.c_proj.weight", {DIM_C, DIM_C}, RULE_RESIDUAL, WHEN_ALWAYS},
     [P_O_BIAS] = {LAYER "attn.c_proj.bias", {DIM_C}, RULE_ZEROS, WHEN_ALWAYS},
     [P_LN2] = {LAYER "ln_2.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
@@ -111,15 +111,8 @@ static int attention_block(struct builder *b, int x)
 {
     int64_t hidden = b->spec->hidden_size;
     int h = layer_norm(b, P_LN1, "attn.norm[%d]", "attn.norm.stat[%d]", x);
-    struct op op = tape_op(OP_SPLIT3, b->layer);
-    op.part = b->part;
-    op.in[0] = conv(b, h, P_QKV, -1, build_act(b, "attn.qkv[%d]", 3 * hidden));
-    op.out[0] = build_heads(b, "attn.q[%d]", b->spec->num_heads);
-    op.out[1] = build_heads(b, "attn.k[%d]", b->spec->num_heads);
-    op.out[2] = build_heads(b, "attn.v[%d]", b->spec->num_heads);
-    tape_append(b->tape, &op);
-    int o = build_attention(b, (struct build_qkv){op.out[0], op.out[1], op.out[2]});
-    return conv(b, o, P_O, x, build_act(b, "attn.residual[%d]", hidden));
+    int qkv = conv(b, h, P_QKV, -1, build_act(b, "attn.qkv[%d]", 3 * hidden));
+    return conv(b, build_attention(b, qkv), P_O, x, build_act(b, "attn.residual[%d]", hidden));
 }
 
 static int mlp_block(struct builder *b, int x)

@@ -72,10 +72,8 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
         return spec->max_positions;
     case DIM_HD:
         return (int64_t)spec->num_heads * spec->head_dim;
-    case DIM_KD:
-        return (int64_t)spec->num_kv_heads * spec->head_dim;
-    case DIM_3C:
-        return 3 * spec->hidden_size;
+    case DIM_QKV:
+        return (int64_t)(spec->num_heads + 2 * spec->num_kv_heads) * spec->head_dim;
     default:
         return 1;
     }

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_SIZE 192
-
 static bool is_weight(const struct tensor *t)
 {
     return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0;
@@ -27,11 +25,44 @@ int weights_master(const struct tape *tape, int param)
     return -1;
 }
 
+/* "a.{q,k,v}_proj" and 1: "a.k_proj". */
+static void pick_name(const char *name, int which, char *out, size_t size)
+{
+    const char *open = strchr(name, '{'), *close = strchr(name, '}'), *at = open + 1;
+    for (; which > 0; which--) at = strchr(at, ',') + 1;
+    snprintf(out, size, "%.*s%.*s%s", (int)(open - name), name, (int)strcspn(at, ",}"), at, close + 1);
+}
+
+int weights_parts(const struct model_spec *spec, const struct tape *tape, int param,
+                  struct weights_part parts[WEIGHTS_PARTS])
+{
+    const struct tensor *t = &tape->tensors[param];
+    char name[sizeof parts->name];
+    tape_tensor_name(tape, param, name, sizeof name);
+    bool joint = t->cls == CLASS_PARAM && strchr(name, '{');
+    int64_t size = spec->head_dim, q = spec->num_heads * size, k = spec->num_kv_heads * size;
+    int64_t rows[WEIGHTS_PARTS] = {joint ? q : t->dim[0], k, k}, width = tensor_count(t) / t->dim[0],
+            first = 0;
+    int count = joint ? WEIGHTS_PARTS : 1;
+    for (int i = 0; i < count; i++) {
+        struct weights_part *p = &parts[i];
+        *p = (struct weights_part){.ndim = t->ndim, .first = first, .count = rows[i] * width};
+        memcpy(p->dim, t->dim, sizeof p->dim);
+        p->dim[0] = rows[i], first += p->count;
+        if (joint)
+            pick_name(name, i, p->name, sizeof p->name);
+        else
+            memcpy(p->name, name, sizeof p->name);
+    }
+    return count;
+}
+
 /* --- matching ---------------------------------------------------------------------------------------------
  */
 
 struct match {
     int param, master;
+    int64_t first; /* element of the parameter with which the file's tensor begins */
     const struct safetensor *file;
 };
 
@@ -53,7 +84,7 @@ static const struct safetensor *find_tensor(const struct matching *m, const char
     return t;
 }
 
-static bool same_shape(const struct tensor *t, const struct safetensor *file)
+static bool same_shape(const struct weights_part *t, const struct safetensor *file)
 {
     if (t->ndim != file->ndim) return false;
     for (int i = 0; i < t->ndim; i++)
@@ -61,21 +92,21 @@ static bool same_shape(const struct tensor *t, const struct safetensor *file)
     return true;
 }
 
-static enum plim_status check_shape(const struct tensor *t, const char *name, const struct safetensor *file,
+static enum plim_status check_shape(const struct weights_part *t, const struct safetensor *file,
                                     struct plim_error *err)
 {
     char have[96], want[96];
     if (same_shape(t, file)) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: tensor '%s' is %s but the model needs %s; config.json and weights differ",
-                     file->path, name, safetensors_shape_text(file->ndim, file->dim, have, sizeof have),
+                     file->path, t->name, safetensors_shape_text(file->ndim, file->dim, have, sizeof have),
                      safetensors_shape_text(t->ndim, t->dim, want, sizeof want));
 }
 
 /* The names of up to three missing parameters and how many more there are. */
 struct missing {
     int count;
-    char names[3 * NAME_SIZE];
+    char names[3 * sizeof((struct weights_part *)0)->name];
     size_t used;
 };
 
@@ -97,40 +128,48 @@ static enum plim_status fail_missing(const struct missing *lost, struct plim_err
                                : "fetch them again, or correct config.json");
 }
 
+static enum plim_status match_param(struct matching *m, int param, struct missing *lost,
+                                    struct plim_error *err)
+{
+    struct weights_part parts[WEIGHTS_PARTS];
+    enum plim_status status = PLIM_OK;
+    int count = weights_parts(m->spec, m->tape, param, parts);
+    for (int i = 0; i < count && status == PLIM_OK; i++) {
+        const struct safetensor *file = find_tensor(m, parts[i].name);
+        if (!file) {
+            note_missing(lost, parts[i].name);
+            continue;
+        }
+        status = check_shape(&parts[i], file, err);
+        m->used[file - m->set->tensors] = true;
+        m->items[m->count++] =
+            (struct match){.param = param, .master = -1, .first = parts[i].first, .file = file};
+    }
+    return status;
+}
+
 static enum plim_status match_all(struct matching *m, struct plim_error *err)
 {
     struct missing lost = {0};
-    char name[NAME_SIZE];
     for (int i = 0; i < m->tape->ntensors; i++) {
-        const struct tensor *t = &m->tape->tensors[i];
-        if (!is_weight(t)) continue;
-        tape_tensor_name(m->tape, i, name, sizeof name);
-        const struct safetensor *file = find_tensor(m, name);
-        if (!file) {
-            note_missing(&lost, name);
-            continue;
-        }
-        enum plim_status status = check_shape(t, name, file, err);
+        enum plim_status status = is_weight(&m->tape->tensors[i]) ? match_param(m, i, &lost, err) : PLIM_OK;
         if (status != PLIM_OK) return status;
-        m->used[file - m->set->tensors] = true;
-        m->items[m->count++] = (struct match){.param = i, .master = -1, .file = file};
     }
     return lost.count ? fail_missing(&lost, err) : PLIM_OK;
 }
 
-/* Each master finds its parameter's match; one pass, because tapes are large. */
+/* Each match finds its parameter's master; one pass over each, because tapes are large. */
 static enum plim_status match_masters(struct matching *m, struct plim_error *err)
 {
-    int *slot = malloc(((size_t)m->tape->ntensors + 1) * sizeof *slot);
-    if (!slot) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
-    for (int i = 0; i < m->tape->ntensors; i++) slot[i] = -1;
-    for (int i = 0; i < m->count; i++) slot[m->items[i].param] = i;
+    int *master = malloc(((size_t)m->tape->ntensors + 1) * sizeof *master);
+    if (!master) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+    for (int i = 0; i < m->tape->ntensors; i++) master[i] = -1;
     for (int i = m->tape->ntensors - 1; i >= 0; i--) {
         const struct tensor *t = &m->tape->tensors[i];
-        if (t->cls == CLASS_MASTER && t->view_of < 0 && t->owner >= 0 && slot[t->owner] >= 0)
-            m->items[slot[t->owner]].master = i;
+        if (t->cls == CLASS_MASTER && t->view_of < 0 && t->owner >= 0) master[t->owner] = i;
     }
-    free(slot);
+    for (int i = 0; i < m->count; i++) m->items[i].master = master[m->items[i].param];
+    free(master);
     return PLIM_OK;
 }
 
@@ -176,7 +215,7 @@ struct pour {
 static enum plim_status put(const struct pour *p, int tensor, int64_t first, const void *elements, int64_t n,
                             struct plim_error *err)
 {
-    return p->sink->put(p->sink->arg, tensor, first, elements, n, err);
+    return p->sink->put(p->sink->arg, tensor, p->match->first + first, elements, n, err);
 }
 
 /* Elements already in the parameter's type, no master to fill. */
@@ -259,7 +298,7 @@ enum plim_status weights_load(const struct safetensors *set, const struct model_
 {
     struct matching m = {.set = set, .spec = spec, .tape = tape};
     enum plim_status status = PLIM_OK;
-    m.items = calloc((size_t)tape->ntensors + 1, sizeof *m.items);
+    m.items = calloc((size_t)tape->ntensors * WEIGHTS_PARTS + 1, sizeof *m.items);
     m.used = calloc(set->count + 1, sizeof *m.used);
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     if (status == PLIM_OK) status = match_all(&m, err);

@@ -9,6 +9,9 @@
  * Parameters are matched by name before a byte is read. Names may lack the prefix "model." or "transformer.";
  * a tied output projection may be in the file or not. Where a parameter has a master (CLASS_MASTER owned by
  * it) both are written, so that an fp32 checkpoint starts training with all its bits.
+ *
+ * A parameter whose name has {q,k,v} in it is three tensors of the files, one after the other: one product makes
+ * queries, keys and values.
  */
 #ifndef PLIM_MODEL_WEIGHTS_H
 #define PLIM_MODEL_WEIGHTS_H
@@ -47,6 +50,19 @@ struct weights_save_options {
 enum plim_status weights_save(const struct tape *tape, const struct model_spec *spec,
                               const struct weights_source *source, const char *dir,
                               const struct weights_save_options *options, struct plim_error *err);
+
+/* A tensor of the files and the elements of its parameter that it is. */
+struct weights_part {
+    char name[192];
+    int ndim;
+    int64_t dim[TENSOR_MAX_DIM];
+    int64_t first, count;
+};
+#define WEIGHTS_PARTS 3
+
+/* The parts of a parameter, in order; their number. Another tensor is one part. */
+int weights_parts(const struct model_spec *spec, const struct tape *tape, int param,
+                  struct weights_part parts[WEIGHTS_PARTS]);
 
 /* The master of a parameter, -1 when it has none. */
 int weights_master(const struct tape *tape, int param);

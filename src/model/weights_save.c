@@ -18,7 +18,10 @@ struct saving {
     const struct weights_source *source;
     enum dtype type; /* of the files */
     struct safetensors_entry *entries;
-    int *params; /* tensor of each entry */
+    struct source {
+        int param;
+        int64_t first, count; /* elements of it */
+    } * sources;              /* of each entry */
     size_t count;
     struct bump store;
     uint16_t low[BLOCK];
@@ -37,19 +40,20 @@ static size_t count_weights(const struct tape *tape)
     return n;
 }
 
-static enum plim_status list_entries(struct saving *s, struct plim_error *err)
+static enum plim_status list_entries(struct saving *s, const struct model_spec *spec, struct plim_error *err)
 {
-    char name[192];
     for (int i = 0; i < s->tape->ntensors; i++) {
-        const struct tensor *t = &s->tape->tensors[i];
-        if (!is_weight(t)) continue;
-        struct safetensors_entry *e = &s->entries[s->count];
-        tape_tensor_name(s->tape, i, name, sizeof name);
-        *e = (struct safetensors_entry){
-            .name = bump_copy(&s->store, name, strlen(name)), .type = s->type, .ndim = t->ndim};
-        if (!e->name) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
-        memcpy(e->dim, t->dim, sizeof t->dim);
-        s->params[s->count++] = i;
+        struct weights_part parts[WEIGHTS_PARTS];
+        int count = is_weight(&s->tape->tensors[i]) ? weights_parts(spec, s->tape, i, parts) : 0;
+        for (int k = 0; k < count; k++) {
+            const struct weights_part *p = &parts[k];
+            struct safetensors_entry *e = &s->entries[s->count];
+            *e = (struct safetensors_entry){
+                .name = bump_copy(&s->store, p->name, strlen(p->name)), .type = s->type, .ndim = p->ndim};
+            if (!e->name) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+            memcpy(e->dim, p->dim, sizeof p->dim);
+            s->sources[s->count++] = (struct source){i, p->first, p->count};
+        }
     }
     return PLIM_OK;
 }
@@ -84,15 +88,15 @@ static enum plim_status fetch_block(struct saving *s, int param, int master, int
     return PLIM_OK;
 }
 
-static enum plim_status save_param(struct saving *s, struct safetensors_writer *w, int param,
-                                   struct plim_error *err)
+static enum plim_status save_tensor(struct saving *s, struct safetensors_writer *w, const struct source *from,
+                                    struct plim_error *err)
 {
-    int master = weights_master(s->tape, param);
-    int64_t count = tensor_count(&s->tape->tensors[param]);
+    int master = weights_master(s->tape, from->param);
+    int64_t count = from->count;
     enum plim_status status = PLIM_OK;
-    for (int64_t first = 0; first < count && status == PLIM_OK; first += BLOCK) {
-        int64_t n = count - first < BLOCK ? count - first : BLOCK;
-        status = fetch_block(s, param, master, first, n, err);
+    for (int64_t at = 0; at < count && status == PLIM_OK; at += BLOCK) {
+        int64_t n = count - at < BLOCK ? count - at : BLOCK;
+        status = fetch_block(s, from->param, master, from->first + at, n, err);
         if (status == PLIM_OK)
             status = safetensors_writer_put(w, s->out, (size_t)n * dtype_size(s->type), err);
     }
@@ -105,7 +109,8 @@ static enum plim_status save_tensors(struct saving *s, const char *dir, uint64_t
     struct safetensors_writer w;
     enum plim_status status = safetensors_writer_begin(&w, dir, s->entries, s->count, shard_bytes, err);
     if (status != PLIM_OK) return status;
-    for (size_t i = 0; i < s->count && status == PLIM_OK; i++) status = save_param(s, &w, s->params[i], err);
+    for (size_t i = 0; i < s->count && status == PLIM_OK; i++)
+        status = save_tensor(s, &w, &s->sources[i], err);
     if (status == PLIM_OK) return safetensors_writer_end(&w, err);
     safetensors_writer_abandon(&w);
     return status;
@@ -119,21 +124,21 @@ enum plim_status weights_save(const struct tape *tape, const struct model_spec *
     struct saving *s = calloc(1, sizeof *s);
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     s->tape = tape, s->source = source, s->type = options->type;
-    size_t room = count_weights(tape) + 1;
+    size_t room = count_weights(tape) * WEIGHTS_PARTS + 1;
     s->entries = calloc(room, sizeof *s->entries);
-    s->params = calloc(room, sizeof *s->params);
-    if (!s->entries || !s->params) {
+    s->sources = calloc(room, sizeof *s->sources);
+    if (!s->entries || !s->sources) {
         status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
         goto out;
     }
-    status = list_entries(s, err);
+    status = list_entries(s, spec, err);
     if (status == PLIM_OK) status = file_make_dirs(dir, err);
     if (status == PLIM_OK) status = save_tensors(s, dir, options->shard_bytes, err);
     if (status == PLIM_OK) status = hf_config_save(spec, options->type, dir, err);
 out:
     bump_free(&s->store);
     free(s->entries);
-    free(s->params);
+    free(s->sources);
     free(s);
     return status;
 }

@@ -64,7 +64,6 @@ static const struct op_row rows[OP_KIND_COUNT] = {
     [OP_LINEAR] =
         {"linear", {"x#RK", "wMK", "xM?", "x#RM?"}, {"x#RM"}, {4}, false, grad_linear, flops_linear},
     [OP_ROPE_TABLE] = {"rope_table", {"iBT", "fE"}, {"f#BT2E"}, {0}, false, grad_none, NULL},
-    [OP_ROPE] = {"rope", {"xBTHD", "xBTKD", "fBTD"}, {"xBTHD", "xBTKD"}, {1, 2}, false, grad_rope, NULL},
     [OP_ATTN] =
         {"attn", {"xBTHD", "xBSKD", "xBSKD", "iBT"}, {"xBTHD", "fBHT"}, {0}, false, grad_attn, flops_attn},
     [OP_SWIGLU] = {"swiglu", {"x#N", "x#N"}, {"x#N"}, {1}, true, grad_swiglu, NULL},
@@ -78,7 +77,7 @@ static const struct op_row rows[OP_KIND_COUNT] = {
                       false,
                       NULL,
                       NULL},
-    [OP_SPLIT3] = {"split3", {"x#3N"}, {"x#N", "x#N", "x#N"}, {0}, false, grad_split3, NULL},
+    [OP_SPLIT3] = {"split3", {"xBTL", "fBTD?"}, {"xBTHD", "xBTKD", "xBTKD"}, {0}, false, grad_split3, NULL},
     [OP_EMBED_BWD] = {"embed_bwd", {"i#R", "x#RC"}, {"eVC"}, {0}, false, NULL, NULL},
     [OP_NORM_BWD] =
         {"norm_bwd", {"x#RC", "x#RC", "xC", "f#RS", "x#RC?"}, {"x#RC", "eC", "eC?"}, {5}, false, NULL, NULL},
@@ -94,7 +93,7 @@ static const struct op_row rows[OP_KIND_COUNT] = {
     [OP_SWIGLU_BWD] =
         {"swiglu_bwd", {"x#N", "x#N", "x#N"}, {"x#N", "x#N", "x#N?"}, {2, 3, 1}, false, NULL, NULL},
     [OP_GELU_BWD] = {"gelu_bwd", {"x#N", "x#N"}, {"x#N", "x#N?"}, {1, 2}, false, NULL, NULL},
-    [OP_JOIN3] = {"join3", {"x#N", "x#N", "x#N"}, {"x#3N"}, {0}, false, NULL, NULL},
+    [OP_JOIN3] = {"join3", {"xBTHD", "xBTKD", "xBTKD", "fBTD?"}, {"xBTL"}, {0}, false, NULL, NULL},
     [OP_SUMSQ] = {"sumsq", {"e#N"}, {"d1"}, {0}, false, NULL, NULL},
     [OP_CLIP] = {"clip", {"dG", "fZ"}, {"f4"}, {0}, false, NULL, NULL},
     [OP_ADAMW] = {"adamw",

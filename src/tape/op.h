@@ -10,14 +10,13 @@
  *  norm          x[B,T,C] w[C] [b[C]]                              y[B,T,C] stat[B,T,S]f32     RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd)
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  rope_table    pos[B,T]i32 inv_freq[D/2]f32                      table[B,T,D]f32             cos in the first half, sin in the second
- *  rope          q[B,T,H,D] k[B,T,K,D] table                       q' k'                       HF half-rotation: (x1 c - x2 s, x2 c + x1 s); inverse: s := -s
  *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] pos[B,T]         o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys
  *  swiglu        gate[..,F] up[..,F]                               h[..,F]                     silu(gate) * up
  *  gelu          x                                                 y                           tanh form ("gelu_new")
  *  add           a b                                               y
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD]; target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
- *  split3        x[B,T,3C]                                         q k v [B,T,H,D]             thirds of each row; C = H*D
+ *  split3        x[B,T,(H+2K)D] [table[B,T,D]f32]                   q[B,T,H,D] k v [B,T,K,D]  parts of each row; with a table q and k are rotated: (x1 c - x2 s, x2 c + x1 s), x1 and x2 the halves of a head (HF)
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
@@ -25,7 +24,7 @@
  *  attn_bwd      do q k v o lse pos                                dq dk dv
  *  swiglu_bwd    dh gate up                                        dgate dup [h]               h: swiglu's result once more, bit for bit
  *  gelu_bwd      dy x                                              dx [y]                      y: gelu's, likewise
- *  join3         q k v [B,T,H,D]                                   x[B,T,3C]                   inverse of split3
+ *  join3         q k v [table]                                     x                           inverse of split3: with a table q and k are rotated back
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
  *  adamw         p g m v [master] scalars [coef]                   p m v [master]              torch.optim.AdamW; decay on p before the step
@@ -99,7 +98,6 @@ enum op_kind {
     OP_NORM,
     OP_LINEAR,
     OP_ROPE_TABLE,
-    OP_ROPE,
     OP_ATTN,
     OP_SWIGLU,
     OP_GELU,

@@ -111,6 +111,13 @@ static enum plim_status check_operand(struct binding *b, const struct tape *tape
                      tape_tensor_name(tape, id, text, sizeof text), pattern);
 }
 
+/* The one sum of sizes: a row of queries, keys and values. */
+static bool parts_fill_rows(const struct binding *b, const struct op *op)
+{
+    if (op->kind != OP_SPLIT3 && op->kind != OP_JOIN3) return true;
+    return b->size['L'] == (b->size['H'] + 2 * b->size['K']) * b->size['D'];
+}
+
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err)
 {
     if (op->kind < 0 || op->kind >= OP_KIND_COUNT)
@@ -127,5 +134,7 @@ enum plim_status op_check(const struct tape *tape, const struct op *op, struct p
             if (s != PLIM_OK) return s;
         }
     }
+    if (!parts_fill_rows(&b, op))
+        return plim_fail(err, PLIM_BUG, "op %s: q, k and v do not add up to a row", row->name);
     return PLIM_OK;
 }

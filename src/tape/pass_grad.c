@@ -144,19 +144,6 @@ void grad_linear(struct grad_pass *pass, const struct op *op)
     }
 }
 
-void grad_rope(struct grad_pass *pass, const struct op *op)
-{
-    struct op back = tape_op(OP_ROPE, op->layer);
-    back.attr = op->attr;
-    back.attr.inverse = !op->attr.inverse;
-    back.in[0] = pass->gradient[op->out[0]], back.in[1] = pass->gradient[op->out[1]], back.in[2] = op->in[2];
-    contribute(pass, &back, 0, op->in[0], -1);
-    contribute(pass, &back, 1, op->in[1], -1);
-    emit(pass, &back, PART_BACKWARD);
-    settle(pass, &back, 0, op->in[0]);
-    settle(pass, &back, 1, op->in[1]);
-}
-
 void grad_attn(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_ATTN_BWD, op->layer);
@@ -206,6 +193,7 @@ void grad_split3(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_JOIN3, op->layer);
     for (int i = 0; i < 3; i++) back.in[i] = pass->gradient[op->out[i]];
+    back.in[3] = op->in[1];
     contribute(pass, &back, 0, op->in[0], -1);
     emit(pass, &back, PART_BACKWARD);
     settle(pass, &back, 0, op->in[0]);

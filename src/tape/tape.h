@@ -98,7 +98,6 @@ struct op_attr {
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
     bool repeatable; /* the same bits on every run, whatever that costs; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool inverse;    /* rope: rotate back */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "data/safetensors.h"
 #include "model/hf.h"
+#include "model/weights.h"
 #include "train/tokenizer_files.h"
 #include "train/trainer.h"
 
@@ -148,6 +149,7 @@ enum plim_status checkpoint_find(const struct job *job, struct checkpoint **out,
 struct restore {
     struct exec *exec;
     int tensor;
+    int64_t first; /* element with which the part begins */
 };
 
 static enum plim_status restore_piece(void *arg, int64_t first, const void *elements, int64_t n,
@@ -155,7 +157,7 @@ static enum plim_status restore_piece(void *arg, int64_t first, const void *elem
 {
     struct restore *r = arg;
     int64_t size = (int64_t)dtype_size(r->exec->tape->tensors[r->tensor].type);
-    return exec_write(r->exec, r->tensor, elements, first * size, n * size, err);
+    return exec_write(r->exec, r->tensor, elements, (r->first + first) * size, n * size, err);
 }
 
 static bool is_saved(const struct tensor *t, bool state)
@@ -164,24 +166,32 @@ static bool is_saved(const struct tensor *t, bool state)
     return state ? t->cls == CLASS_MASTER || t->cls == CLASS_STATE : t->cls == CLASS_PARAM;
 }
 
+static enum plim_status restore_tensor(const struct safetensors *set, const char *dir, struct trainer *t,
+                                       int id, struct plim_error *err)
+{
+    struct weights_part parts[WEIGHTS_PARTS];
+    enum dtype type = t->plan.tape.tensors[id].type;
+    enum plim_status status = PLIM_OK;
+    int count = weights_parts(&t->job->spec, &t->plan.tape, id, parts);
+    for (int i = 0; i < count && status == PLIM_OK; i++) {
+        const struct safetensor *have = safetensors_find(set, parts[i].name);
+        struct restore r = {&t->exec, id, parts[i].first};
+        if (!have || have->count != parts[i].count || have->type != type)
+            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job",
+                               dir, parts[i].name, have ? "of another shape or type" : "missing");
+        else
+            status = safetensors_read(set, have, type, restore_piece, &r, err);
+    }
+    return status;
+}
+
 static enum plim_status restore_set(const char *dir, bool state, struct trainer *t, struct plim_error *err)
 {
     struct safetensors set;
     enum plim_status status = safetensors_open(dir, &set, err);
     if (status != PLIM_OK) return status;
-    for (int i = 0; i < t->plan.tape.ntensors && status == PLIM_OK; i++) {
-        const struct tensor *want = &t->plan.tape.tensors[i];
-        if (!is_saved(want, state)) continue;
-        char name[200];
-        tape_tensor_name(&t->plan.tape, i, name, sizeof name);
-        const struct safetensor *have = safetensors_find(&set, name);
-        if (!have || have->count != tensor_count(want) || have->type != want->type)
-            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job",
-                               dir, name, have ? "of another shape or type" : "missing");
-        else
-            status =
-                safetensors_read(&set, have, want->type, restore_piece, &(struct restore){&t->exec, i}, err);
-    }
+    for (int i = 0; i < t->plan.tape.ntensors && status == PLIM_OK; i++)
+        if (is_saved(&t->plan.tape.tensors[i], state)) status = restore_tensor(&set, dir, t, i, err);
     safetensors_close(&set);
     return status;
 }
@@ -212,42 +222,51 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, str
 
 /* --- saving --- */
 
-static enum plim_status stream_tensor(struct trainer *t, int id, struct safetensors_writer *w, char *piece,
-                                      struct plim_error *err)
+/* Bytes [first, first + count) of a tensor, which are a tensor of the file. */
+struct span {
+    int tensor;
+    int64_t first, count;
+};
+
+static enum plim_status stream_span(struct trainer *t, const struct span *s, struct safetensors_writer *w,
+                                    char *piece, struct plim_error *err)
 {
-    int64_t bytes = tensor_bytes(&t->plan.tape.tensors[id]);
     enum plim_status status = PLIM_OK;
-    for (int64_t at = 0; at < bytes && status == PLIM_OK; at += PIECE) {
-        int64_t n = bytes - at < PIECE ? bytes - at : PIECE;
-        status = exec_read(&t->exec, id, piece, at, n, err);
+    for (int64_t at = 0; at < s->count && status == PLIM_OK; at += PIECE) {
+        int64_t n = s->count - at < PIECE ? s->count - at : PIECE;
+        status = exec_read(&t->exec, s->tensor, piece, s->first + at, n, err);
         if (status == PLIM_OK) status = safetensors_writer_put(w, piece, (size_t)n, err);
     }
     return status;
 }
 
 static enum plim_status list_entries(struct trainer *t, bool state, struct bump *store,
-                                     struct safetensors_entry **entries, int **ids, size_t *count,
+                                     struct safetensors_entry **entries, struct span **spans, size_t *count,
                                      struct plim_error *err)
 {
     const struct tape *tape = &t->plan.tape;
     size_t n = 0;
     for (int i = 0; i < tape->ntensors; i++) n += is_saved(&tape->tensors[i], state);
-    *entries = bump_alloc(store, (n + 1) * sizeof **entries);
-    *ids = bump_alloc(store, (n + 1) * sizeof **ids);
+    *entries = bump_alloc(store, (n * WEIGHTS_PARTS + 1) * sizeof **entries);
+    *spans = bump_alloc(store, (n * WEIGHTS_PARTS + 1) * sizeof **spans);
     *count = 0;
-    for (int i = 0; *entries && *ids && i < tape->ntensors; i++) {
+    bool good = *entries && *spans;
+    for (int i = 0; good && i < tape->ntensors; i++) {
+        struct weights_part parts[WEIGHTS_PARTS];
         const struct tensor *x = &tape->tensors[i];
-        if (!is_saved(x, state)) continue;
-        char name[200];
-        tape_tensor_name(tape, i, name, sizeof name);
-        struct safetensors_entry e = {
-            .name = bump_copy(store, name, strlen(name)), .type = x->type, .ndim = x->ndim};
-        memcpy(e.dim, x->dim, sizeof x->dim);
-        if (!e.name) break;
-        (*ids)[*count] = i, (*entries)[(*count)++] = e;
+        int64_t size = (int64_t)dtype_size(x->type);
+        int pieces = is_saved(x, state) ? weights_parts(&t->job->spec, tape, i, parts) : 0;
+        for (int k = 0; k < pieces && good; k++) {
+            const struct weights_part *p = &parts[k];
+            struct safetensors_entry e = {
+                .name = bump_copy(store, p->name, strlen(p->name)), .type = x->type, .ndim = p->ndim};
+            memcpy(e.dim, p->dim, sizeof p->dim);
+            good = e.name != NULL;
+            (*spans)[*count] = (struct span){i, p->first * size, p->count * size};
+            (*entries)[(*count)++] = e;
+        }
     }
-    return *count == n ? PLIM_OK
-                       : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
+    return good ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
 }
 
 static enum plim_status save_set(struct trainer *t, bool state, const char *dir, struct plim_error *err)
@@ -255,18 +274,18 @@ static enum plim_status save_set(struct trainer *t, bool state, const char *dir,
     struct bump store = {0};
     struct safetensors_entry *entries = NULL;
     struct safetensors_writer w;
-    int *ids = NULL;
+    struct span *spans = NULL;
     size_t count = 0;
     char *piece = malloc(PIECE);
     enum plim_status status =
-        piece ? list_entries(t, state, &store, &entries, &ids, &count, err)
+        piece ? list_entries(t, state, &store, &entries, &spans, &count, err)
               : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
     if (status == PLIM_OK) status = file_make_dirs(dir, err);
     if (status == PLIM_OK) {
         status = safetensors_writer_begin(&w, dir, entries, count, UINT64_MAX, err);
         if (status == PLIM_OK) {
             for (size_t i = 0; i < count && status == PLIM_OK; i++)
-                status = stream_tensor(t, ids[i], &w, piece, err);
+                status = stream_span(t, &spans[i], &w, piece, err);
             if (status == PLIM_OK)
                 status = safetensors_writer_end(&w, err);
             else

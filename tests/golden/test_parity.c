@@ -3,6 +3,7 @@
  * fp32: within 1e-5 relative. bf16: compared with PyTorch's fp32, no worse than PyTorch's own bf16 run. The
  * folder of cases is $GOLDEN_DIR, by default the one beside the sources; a live comparison points it at a fresh
  * one. */
+#include "model/weights.h"
 #include "support/model_rig.h"
 #include "data/safetensors.h"
 
@@ -109,7 +110,8 @@ static double relative_error(const float *a, const float *b, int64_t n)
 }
 
 /* Error of a device tensor of any floating type against the golden one; *allowed is what bf16 may have. */
-static double error_of(struct model_rig *rig, const struct golden *g, int id, const char *name,
+/* Of elements [first, ...) of a tensor, as many as the golden one has. */
+static double error_of(struct model_rig *rig, const struct golden *g, int id, int64_t first, const char *name,
                        const char *key, double *allowed)
 {
     char err_key[256];
@@ -117,12 +119,12 @@ static double error_of(struct model_rig *rig, const struct golden *g, int id, co
     float *want = read_tensor(g, key, DT_F32, &count);
     if (!want) fail_msg("golden file has no %s", key);
     const struct tensor *t = &rig->tape.tensors[id];
-    assert_int_equal(count, tensor_count(t));
+    assert_in_range(first + count, 1, tensor_count(t));
     void *raw = malloc((size_t)tensor_bytes(t));
-    float *have = malloc((size_t)count * sizeof *have);
+    float *have = malloc((size_t)tensor_count(t) * sizeof *have);
     rig_read(rig, id, raw, (size_t)tensor_bytes(t));
-    dtype_convert(have, DT_F32, raw, t->type, count);
-    double error = relative_error(have, want, count);
+    dtype_convert(have, DT_F32, raw, t->type, tensor_count(t));
+    double error = relative_error(have + first, want, count);
     snprintf(err_key, sizeof err_key, "bf16err:%s", name);
     float *torch = read_tensor(g, err_key, DT_F32, NULL);
     *allowed = torch ? torch[0] : 0;
@@ -149,7 +151,7 @@ static void check_logits(const char *name, enum precision precision)
             .model = g.model, .batch = g.batch, .time = g.time, .head = HEAD_LOGITS, .precision = precision});
     write_batch(&rig, &g, false);
     assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
-    double error = error_of(&rig, &g, tape_find(&rig.tape, "logits", -1), "logits", "logits", &torch);
+    double error = error_of(&rig, &g, tape_find(&rig.tape, "logits", -1), 0, "logits", "logits", &torch);
     check_error(name, "logits", error, torch, precision);
     rig_close(&rig);
     golden_close(&g);
@@ -175,18 +177,23 @@ static void check_gradients(const char *name, enum precision precision, struct e
     assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
     int n = 0;
     for (int i = 0; i < rig.tape.ntensors; i++) {
+        struct weights_part parts[WEIGHTS_PARTS];
         if (rig.tape.tensors[i].cls != CLASS_GRAD) continue;
-        char param[200], key[220];
-        double torch;
-        tape_tensor_name(&rig.tape, rig.tape.tensors[i].owner, param, sizeof param);
-        snprintf(key, sizeof key, "grad:%s", param);
-        double error = error_of(&rig, &g, i, param, key, &torch);
-        if (precision == PRECISION_F32) check_error(name, key, error, torch, precision);
-        /* One tensor is one draw; all of them together are the comparison. */
-        if (precision != PRECISION_F32 && error > BF16_TENSOR_SLACK * torch)
-            fail_msg("%s: %s: %.3g, torch %.3g", name, key, error, torch);
-        sum_ours += error * error, sum_torch += torch * torch, n++;
-        if (error > worst) worst = error;
+        int count = weights_parts(&rig.spec, &rig.tape, rig.tape.tensors[i].owner, parts);
+        int64_t covered = 0;
+        for (int k = 0; k < count; k++) {
+            char key[220];
+            double torch;
+            snprintf(key, sizeof key, "grad:%s", parts[k].name);
+            double error = error_of(&rig, &g, i, parts[k].first, parts[k].name, key, &torch);
+            if (precision == PRECISION_F32) check_error(name, key, error, torch, precision);
+            /* One tensor is one draw; all of them together are the comparison. */
+            if (precision != PRECISION_F32 && error > BF16_TENSOR_SLACK * torch)
+                fail_msg("%s: %s: %.3g, torch %.3g", name, key, error, torch);
+            sum_ours += error * error, sum_torch += torch * torch, n++, covered += parts[k].count;
+            if (error > worst) worst = error;
+        }
+        assert_int_equal(covered, tensor_count(&rig.tape.tensors[i]));
     }
     assert_true(n > 4);
     if (precision != PRECISION_F32)

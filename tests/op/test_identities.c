@@ -121,18 +121,17 @@ static void cache_is_the_whole_row(void **state)
 static void rope_sees_distance(void **state)
 {
     (void)state;
-    struct probe table = probe_make(OP_ROPE_TABLE, 3), rope = probe_make(OP_ROPE, 4);
+    struct probe table = probe_make(OP_ROPE_TABLE, 3), rope = probe_make(OP_SPLIT3, 4);
     probe_in(&table, 0, DT_I32, "1 4");
     probe_ints(&table, 0, (const int[]){2, 5, 40, 43}, 4);
     probe_in(&table, 1, DT_F32, "3");
     probe_reals(&table, 1, (const double[]){1, 0.1, 0.01}, 3);
     probe_out(&table, 0, DT_F32, "1 4 6");
     probe_run(&table);
-    probe_in(&rope, 0, DT_F32, "1 4 1 6"), probe_in(&rope, 1, DT_F32, "1 4 1 6");
-    probe_copy(&rope, 2, table.call.out[0], probe_out_desc(&table, 0));
-    probe_out(&rope, 0, DT_F32, "1 4 1 6"), probe_out(&rope, 1, DT_F32, "1 4 1 6");
-    for (int t = 1; t < 4; t++)
-        for (int i = 0; i < 2; i++) memcpy(rope.call.in[i].f + 6 * t, rope.call.in[i].f, 6 * sizeof(double));
+    probe_in(&rope, 0, DT_F32, "1 4 18");
+    probe_copy(&rope, 1, table.call.out[0], probe_out_desc(&table, 0));
+    for (int i = 0; i < 3; i++) probe_out(&rope, i, DT_F32, "1 4 1 6");
+    for (int t = 1; t < 4; t++) memcpy(rope.call.in[0].f + 18 * t, rope.call.in[0].f, 18 * sizeof(double));
     probe_run(&rope);
     double near = 0, far = 0;
     for (int d = 0; d < 6; d++) {

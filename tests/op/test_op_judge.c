@@ -111,11 +111,12 @@ static void window_off_by_one(const struct kernel_call *call)
     with_attr(call, &attr);
 }
 
-static void ignores_inverse(const struct kernel_call *call)
+/* Of join3. */
+static void ignores_table(const struct kernel_call *call)
 {
-    struct op_attr attr = call->op->attr;
-    attr.inverse = false;
-    with_attr(call, &attr);
+    struct kernel_call other = *call;
+    other.in[3] = NULL, other.desc[3] = NULL;
+    run_right(&other);
 }
 
 static void ignores_decay(const struct kernel_call *call)
@@ -221,7 +222,7 @@ static void forgotten_elements_are_found(void **state)
 
 static void wrong_rounding_is_found(void **state)
 {
-    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_ROPE, OP_SWIGLU, OP_ADD, OP_LINEAR_DX, OP_ADAMW};
+    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_SPLIT3, OP_SWIGLU, OP_ADD, OP_LINEAR_DX, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], truncates));
 }
@@ -236,14 +237,14 @@ static void lost_accumulation_is_found(void **state)
 
 static void sloppy_arithmetic_is_found(void **state)
 {
-    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_ROPE, OP_SWIGLU, OP_GELU_BWD, OP_LINEAR_DW, OP_ADAMW};
+    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_JOIN3, OP_SWIGLU, OP_GELU_BWD, OP_LINEAR_DW, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], is_sloppy));
 }
 
 static void broken_sharing_is_found(void **state)
 {
-    static const int kinds[] = {OP_ROPE, OP_SWIGLU, OP_GELU, OP_ADD, OP_SWIGLU_BWD, OP_ADAMW, OP_SGD};
+    static const int kinds[] = {OP_SWIGLU, OP_GELU, OP_ADD, OP_SWIGLU_BWD, OP_GELU_BWD, OP_ADAMW, OP_SGD};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], not_in_place));
 }
@@ -256,7 +257,7 @@ static void ignored_attributes_are_found(void **state)
     } rows[] = {
         {OP_ATTN, ignores_window},        {OP_ATTN_BWD, ignores_window}, {OP_ATTN, window_off_by_one},
         {OP_ATTN_BWD, window_off_by_one}, {OP_ATTN, ignores_packing},    {OP_ATTN_BWD, ignores_packing},
-        {OP_ROPE, ignores_inverse},       {OP_ADAMW, ignores_decay},     {OP_SGD, ignores_decay},
+        {OP_JOIN3, ignores_table},        {OP_ADAMW, ignores_decay},     {OP_SGD, ignores_decay},
         {OP_SGD, ignores_nesterov},
     };
     (void)state;

@@ -248,7 +248,6 @@ static void run_op(void **state, int kind)
     X(norm, OP_NORM)                                                                                         \
     X(linear, OP_LINEAR)                                                                                     \
     X(rope_table, OP_ROPE_TABLE)                                                                             \
-    X(rope, OP_ROPE)                                                                                         \
     X(attn, OP_ATTN)                                                                                         \
     X(swiglu, OP_SWIGLU)                                                                                     \
     X(gelu, OP_GELU)                                                                                         \

@@ -123,27 +123,6 @@ static void linear_gradient(void **state)
     linear_gradient_of(true);
 }
 
-/* The gradient of a rotation is the rotation back. */
-static void rope_gradient(void **state)
-{
-    (void)state;
-    struct probe f = probe_make(OP_ROPE, 8), b = probe_make(OP_ROPE, 9);
-    b.op.attr.inverse = true;
-    probe_in(&f, 0, DT_F32, "2 3 4 6");
-    probe_in(&f, 1, DT_F32, "2 3 2 6");
-    probe_in(&f, 2, DT_F32, "2 3 6");
-    probe_out(&f, 0, DT_F32, "2 3 4 6");
-    probe_out(&f, 1, DT_F32, "2 3 2 6");
-    probe_weigh(&f, 0), probe_weigh(&f, 1);
-    for (int i = 0; i < 2; i++) probe_use(&b, i, f.weight[i], probe_out_desc(&f, i));
-    probe_use(&b, 2, f.call.in[2], &f.desc[2]);
-    probe_out(&b, 0, DT_F32, "2 3 4 6");
-    probe_out(&b, 1, DT_F32, "2 3 2 6");
-    probe_run(&b);
-    for (int i = 0; i < 2; i++) check_gradient(&f, i, b.call.out[i].f);
-    probe_free(&f), probe_free(&b);
-}
-
 static void attn_gradient_of(const int *pos, int window)
 {
     struct probe f = probe_make(OP_ATTN, 10), b = probe_make(OP_ATTN_BWD, 11);
@@ -223,17 +202,27 @@ static void xent_gradient(void **state)
     probe_free(&f);
 }
 
-static void split_gradient(void **state)
+/* The gradient of a rotation is the rotation back. */
+static void split_gradient_of(bool turned)
 {
-    (void)state;
+    static const char *const parts[] = {"2 3 4 6", "2 3 2 6", "2 3 2 6"};
     struct probe f = probe_make(OP_SPLIT3, 15), b = probe_make(OP_JOIN3, 16);
-    probe_in(&f, 0, DT_F32, "2 3 24");
-    for (int i = 0; i < 3; i++) probe_out(&f, i, DT_F32, "2 3 2 4"), probe_weigh(&f, i);
+    probe_in(&f, 0, DT_F32, "2 3 48");
+    if (turned) probe_in(&f, 1, DT_F32, "2 3 6");
+    for (int i = 0; i < 3; i++) probe_out(&f, i, DT_F32, parts[i]), probe_weigh(&f, i);
     for (int i = 0; i < 3; i++) probe_use(&b, i, f.weight[i], probe_out_desc(&f, i));
-    probe_out(&b, 0, DT_F32, "2 3 24");
+    if (turned) probe_use(&b, 3, f.call.in[1], &f.desc[1]);
+    probe_out(&b, 0, DT_F32, "2 3 48");
     probe_run(&b);
     check_gradient(&f, 0, b.call.out[0].f);
     probe_free(&f), probe_free(&b);
+}
+
+static void split_gradient(void **state)
+{
+    (void)state;
+    split_gradient_of(false);
+    split_gradient_of(true);
 }
 
 /* --- optional addends and accumulation --------------------------------------------------------------------
@@ -311,11 +300,11 @@ static void accumulation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embed_gradient),  cmocka_unit_test(norm_gradient),
-        cmocka_unit_test(linear_gradient), cmocka_unit_test(rope_gradient),
-        cmocka_unit_test(attn_gradient),   cmocka_unit_test(activation_gradients),
-        cmocka_unit_test(xent_gradient),   cmocka_unit_test(split_gradient),
-        cmocka_unit_test(addends),         cmocka_unit_test(accumulation),
+        cmocka_unit_test(embed_gradient),       cmocka_unit_test(norm_gradient),
+        cmocka_unit_test(linear_gradient),      cmocka_unit_test(attn_gradient),
+        cmocka_unit_test(activation_gradients), cmocka_unit_test(xent_gradient),
+        cmocka_unit_test(split_gradient),       cmocka_unit_test(addends),
+        cmocka_unit_test(accumulation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,6 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_NORM] = make_norm,
     [OP_LINEAR] = make_linear,
     [OP_ROPE_TABLE] = make_rope_table,
-    [OP_ROPE] = make_rope,
     [OP_ATTN] = make_attn,
     [OP_SWIGLU] = make_swiglu,
     [OP_GELU] = make_gelu,

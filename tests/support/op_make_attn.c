@@ -146,26 +146,6 @@ void make_rope_table(struct op_case *c)
     case_note(c, "positions below %d", (int)furthest);
 }
 
-void make_rope(struct op_case *c)
-{
-    struct heads s = any_heads(c, false, 1e6);
-    c->op.attr.inverse = case_flip(c);
-    heads_in(c, 0, &s, true, false);
-    heads_in(c, 1, &s, false, false);
-    case_in(c, 2, DT_F32, DIMS(s.batch, s.time, s.size));
-    for (int64_t r = 0; r < s.batch * s.time; r++) {
-        for (int64_t j = 0; j < s.size / 2; j++) {
-            double angle = case_uniform(c, 0, 100);
-            case_set(c, 2, r * s.size + j, cos(angle));
-            case_set(c, 2, r * s.size + s.size / 2 + j, sin(angle));
-        }
-    }
-    heads_out(c, 0, &s, true, false);
-    heads_out(c, 1, &s, false, false);
-    c->inner[0] = c->inner[1] = 4 * F32_UNIT;
-    case_note(c, "%s", c->op.attr.inverse ? "inverse" : "");
-}
-
 void make_kv_append(struct op_case *c)
 {
     struct heads s = any_heads(c, true, 1e6);
@@ -178,20 +158,48 @@ void make_kv_append(struct op_case *c)
     c->exact = true;
 }
 
-void make_split3(struct op_case *c)
+/* Sizes of a split with or without a rotation; odd ones can only be moved. */
+static struct heads any_split(struct op_case *c, bool *turned)
 {
     struct heads s = any_heads(c, false, 1e6);
-    s.size = PICK(c, 1, 3, 16, 80);
-    case_in(c, 0, c->type, DIMS(s.batch, s.time, 3 * s.heads * s.size));
-    for (int i = 0; i < 3; i++) heads_out(c, i, &s, true, false);
-    c->exact = true;
+    *turned = case_flip(c);
+    s.size = *turned ? PICK(c, 2, 6, 16, 64, 80, 128) : PICK(c, 1, 3, 16, 80);
+    case_note(c, "%s", *turned ? "rotated" : "");
+    return s;
+}
+
+static int64_t joint_width(const struct heads *s) { return (s->heads + 2 * s->kv_heads) * s->size; }
+
+static void angles_in(struct op_case *c, int slot, const struct heads *s)
+{
+    case_in(c, slot, DT_F32, DIMS(s->batch, s->time, s->size));
+    for (int64_t r = 0; r < s->batch * s->time; r++) {
+        for (int64_t j = 0; j < s->size / 2; j++) {
+            double angle = case_uniform(c, 0, 100);
+            case_set(c, slot, r * s->size + j, cos(angle));
+            case_set(c, slot, r * s->size + s->size / 2 + j, sin(angle));
+        }
+    }
+}
+
+void make_split3(struct op_case *c)
+{
+    bool turned;
+    struct heads s = any_split(c, &turned);
+    case_in(c, 0, c->type, DIMS(s.batch, s.time, joint_width(&s)));
+    if (turned) angles_in(c, 1, &s);
+    for (int i = 0; i < 3; i++) heads_out(c, i, &s, i == 0, false);
+    for (int i = 0; i < 3; i++) c->inner[i] = 4 * F32_UNIT;
+    c->exact = !turned;
 }
 
 void make_join3(struct op_case *c)
 {
-    struct heads s = any_heads(c, false, 1e6);
-    s.size = PICK(c, 1, 3, 16, 80);
-    for (int i = 0; i < 3; i++) heads_in(c, i, &s, true, false);
-    case_out(c, 0, c->type, DIMS(s.batch, s.time, 3 * s.heads * s.size));
-    c->exact = true;
+    bool turned;
+    struct heads s = any_split(c, &turned);
+    for (int i = 0; i < 3; i++) heads_in(c, i, &s, i == 0, false);
+    if (turned) angles_in(c, 3, &s);
+    case_out(c, 0, c->type, DIMS(s.batch, s.time, joint_width(&s)));
+    c->inner[0] = 4 * F32_UNIT;
+    c->exact = !turned;
 }

@@ -111,17 +111,23 @@ static void expect_values(struct rig *r, const char *path)
 {
     struct safetensors set;
     struct plim_error err = {0};
-    char name[192];
     assert_int_equal(safetensors_open(path, &set, &err), PLIM_OK);
     for (int i = 0; i < r->tape.ntensors; i++) {
         const struct tensor *t = &r->tape.tensors[i];
+        struct weights_part parts[WEIGHTS_PARTS];
         if (t->cls != CLASS_PARAM) continue;
-        const struct safetensor *f = safetensors_find(&set, tape_tensor_name(&r->tape, i, name, sizeof name));
-        assert_non_null(f);
-        float *want = malloc((size_t)f->count * sizeof *want);
-        assert_int_equal(safetensors_read_all(&set, f, DT_F32, want, &err), PLIM_OK);
+        float *want = malloc((size_t)tensor_count(t) * sizeof *want);
+        int64_t count = 0;
+        for (int p = 0, n = weights_parts(&r->spec, &r->tape, i, parts); p < n; p++) {
+            const struct safetensor *f = safetensors_find(&set, parts[p].name);
+            assert_non_null(f);
+            assert_true(parts[p].first == count && parts[p].count == f->count);
+            assert_int_equal(safetensors_read_all(&set, f, DT_F32, want + count, &err), PLIM_OK);
+            count += f->count;
+        }
+        assert_int_equal(count, tensor_count(t));
         int master = weights_master(&r->tape, i);
-        for (int64_t k = 0; k < f->count; k++) {
+        for (int64_t k = 0; k < count; k++) {
             float got;
             if (t->type == DT_F32)
                 got = ((float *)r->data[i])[k];
@@ -210,18 +216,21 @@ static void write_fake(struct rig *r, const struct fake *fake)
     struct plim_error err = {0};
     size_t n = 0, bytes = 0;
     for (int i = 0; i < r->tape.ntensors; i++) {
-        const struct tensor *t = &r->tape.tensors[i];
-        if (t->cls != CLASS_PARAM) continue;
-        tape_tensor_name(&r->tape, i, names[n], sizeof names[n]);
-        if (fake->drop && strstr(names[n], fake->drop)) continue;
-        size_t skip =
-            fake->prefix && !strncmp(names[n], fake->prefix, strlen(fake->prefix)) ? strlen(fake->prefix) : 0;
-        entries[n] = (struct safetensors_entry){.name = names[n] + skip, .type = DT_F16, .ndim = t->ndim};
-        memcpy(entries[n].dim, t->dim, sizeof t->dim);
-        if (n == 0) entries[n].dim[0] += fake->resized;
-        int64_t count = entries[n].dim[0] * (t->ndim > 1 ? entries[n].dim[1] : 1);
-        bytes += (size_t)count * 2;
-        n++;
+        struct weights_part parts[WEIGHTS_PARTS];
+        int count = r->tape.tensors[i].cls == CLASS_PARAM ? weights_parts(&r->spec, &r->tape, i, parts) : 0;
+        for (int k = 0; k < count; k++) {
+            const struct weights_part *p = &parts[k];
+            if (fake->drop && strstr(p->name, fake->drop)) continue;
+            memcpy(names[n], p->name, sizeof names[n]);
+            size_t skip = fake->prefix && !strncmp(p->name, fake->prefix, strlen(fake->prefix))
+                              ? strlen(fake->prefix)
+                              : 0;
+            entries[n] = (struct safetensors_entry){.name = names[n] + skip, .type = DT_F16, .ndim = p->ndim};
+            memcpy(entries[n].dim, p->dim, sizeof p->dim);
+            if (n == 0) entries[n].dim[0] += fake->resized;
+            bytes += (size_t)(entries[n].dim[0] * (p->ndim > 1 ? p->dim[1] : 1)) * 2;
+            n++;
+        }
     }
     if (fake->extra) {
         entries[n++] = (struct safetensors_entry){.name = fake->extra, .type = DT_F16, .ndim = 1, .dim = {4}};

@@ -18,7 +18,6 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_NORM] = {cpu_norm, NULL},
     [OP_LINEAR] = {cpu_linear, cpu_linear_workspace},
     [OP_ROPE_TABLE] = {cpu_rope_table, NULL},
-    [OP_ROPE] = {cpu_rope, NULL},
     [OP_ATTN] = {cpu_attn, cpu_attn_workspace},
     [OP_SWIGLU] = {cpu_swiglu, NULL},
     [OP_GELU] = {cpu_gelu, NULL},

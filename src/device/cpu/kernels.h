@@ -28,7 +28,7 @@ kernel_workspace cpu_norm_bwd_workspace;
 kernel_run cpu_linear, cpu_linear_dx, cpu_linear_dw;
 kernel_workspace cpu_linear_workspace, cpu_linear_dx_workspace, cpu_linear_dw_workspace;
 
-kernel_run cpu_rope_table, cpu_rope;
+kernel_run cpu_rope_table, cpu_split3, cpu_join3;
 
 kernel_run cpu_attn, cpu_attn_bwd;
 kernel_workspace cpu_attn_workspace, cpu_attn_bwd_workspace;
@@ -46,7 +46,6 @@ kernel_workspace cpu_sumsq_workspace;
 kernel_run cpu_factor_stat;
 kernel_workspace cpu_factor_stat_workspace;
 
-kernel_run cpu_split3, cpu_join3;
 kernel_run cpu_copy; /* fetch and store */
 
 #endif

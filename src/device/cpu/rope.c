@@ -1,9 +1,11 @@
-/* rope.c - rotary positions: the table of cosines and sines once per batch, the rotation once per layer. */
+/* rope.c - rotary positions: the table of cosines and sines once per batch; the rotation once per layer, on the way
+ * from joint rows of queries, keys and values to three tensors. */
 #define _GNU_SOURCE
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
 #include <math.h>
+#include <string.h>
 
 struct rope_table {
     const int32_t *pos;    /* [R] */
@@ -30,42 +32,58 @@ void cpu_rope_table(const struct kernel_call *call)
     threads_each(call->team, tensor_count(call_in(call, 0)), row_grain(32 * t.half), table_body, &t);
 }
 
-struct rope {
+/* Rows of queries, keys and values against three tensors. Heads lie one after the other on both sides. */
+struct parts {
     const struct row_ops *rows;
     enum dtype type;
-    const float *table;  /* [R,D] */
-    const void *from[2]; /* q [R,H,D], k [R,K,D] */
-    void *to[2];
-    int64_t heads[2], dim;
-    bool inverse;
+    const float *table; /* [R,D], NULL: nothing is rotated */
+    char *whole, *part[3];
+    int64_t heads[3], dim;
+    bool join;
 };
 
-static void rope_body(void *arg, int64_t begin, int64_t end, int worker)
+static void parts_body(void *arg, int64_t begin, int64_t end, int worker)
 {
-    const struct rope *p = arg;
+    const struct parts *p = arg;
+    int64_t all = p->heads[0] + p->heads[1] + p->heads[2];
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
-        for (int i = 0; i < 2; i++) {
-            int64_t at = r * p->heads[i] * p->dim;
-            p->rows->rope(p->type, element(p->to[i], p->type, at), element(p->from[i], p->type, at),
-                          p->table + r * p->dim, p->heads[i], p->dim / 2, p->inverse);
+        char *whole = element(p->whole, p->type, r * all * p->dim);
+        for (int i = 0; i < 3; i++) {
+            int64_t width = p->heads[i] * p->dim;
+            char *part = element(p->part[i], p->type, r * width), *to = p->join ? whole : part;
+            const char *from = p->join ? part : whole;
+            size_t bytes = (size_t)width * dtype_size(p->type);
+            if (p->table && i < 2)
+                p->rows->rope(p->type, to, from, p->table + r * p->dim, p->heads[i], p->dim / 2, p->join);
+            else
+                memcpy(to, from, bytes);
+            whole += bytes;
         }
     }
 }
 
-void cpu_rope(const struct kernel_call *call)
+static void run(const struct kernel_call *call, const struct tensor *q, const struct tensor *k,
+                struct parts p)
 {
-    const struct tensor *q = call_in(call, 0), *k = call_in(call, 1);
-    struct rope p = {
-        .rows = row_ops(),
-        .type = q->type,
-        .table = call->in[2],
-        .from = {call->in[0], call->in[1]},
-        .to = {call->out[0], call->out[1]},
-        .heads = {q->dim[2], k->dim[2]},
-        .dim = q->dim[3],
-        .inverse = call->op->attr.inverse,
-    };
-    int64_t width = (p.heads[0] + p.heads[1]) * p.dim;
-    threads_each(call->team, q->dim[0] * q->dim[1], row_grain(width), rope_body, &p);
+    p.rows = row_ops(), p.type = q->type, p.dim = q->dim[3];
+    p.heads[0] = q->dim[2], p.heads[1] = p.heads[2] = k->dim[2];
+    int64_t width = (p.heads[0] + 2 * p.heads[1]) * p.dim;
+    threads_each(call->team, q->dim[0] * q->dim[1], row_grain(width), parts_body, &p);
+}
+
+void cpu_split3(const struct kernel_call *call)
+{
+    run(call, call_out(call, 0), call_out(call, 1),
+        (struct parts){
+            .table = call->in[1], .whole = call->in[0], .part = {call->out[0], call->out[1], call->out[2]}});
+}
+
+void cpu_join3(const struct kernel_call *call)
+{
+    run(call, call_in(call, 0), call_in(call, 1),
+        (struct parts){.table = call->in[3],
+                       .whole = call->out[0],
+                       .part = {call->in[0], call->in[1], call->in[2]},
+                       .join = true});
 }

@@ -65,7 +65,6 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_embed)                                                                                            \
     X(cuda_norm)                                                                                             \
     X(cuda_rope_table)                                                                                       \
-    X(cuda_rope)                                                                                             \
     X(cuda_swiglu)                                                                                           \
     X(cuda_gelu)                                                                                             \
     X(cuda_add)                                                                                              \
@@ -106,7 +105,6 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_NORM] = {cuda_norm_run, NULL},
     [OP_LINEAR] = {cuda_linear_run, NULL},
     [OP_ROPE_TABLE] = {cuda_rope_table_run, NULL},
-    [OP_ROPE] = {cuda_rope_run, NULL},
     [OP_ATTN] = {cuda_attention_op_run, NULL},
     [OP_SWIGLU] = {cuda_swiglu_run, NULL},
     [OP_GELU] = {cuda_gelu_run, NULL},

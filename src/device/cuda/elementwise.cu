@@ -2,7 +2,7 @@
  *
  * `each` runs a function of IN operands and OUT results over all elements. A thread loads all packets it works
  * on before it stores the first result: several loads are in flight, and outputs may be inputs. */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/move.cuh"
 
 namespace
 {
@@ -178,58 +178,6 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call)
 
 /* --- movement -------------------------------------------------------------------------------------------- */
 
-/* Copies `count` words from place from(i) to place to(i), each given by `M`. */
-template <class W, class M> __global__ void __launch_bounds__(THREADS) move(M places, int64_t count)
-{
-    constexpr int U = 4;
-    W words[U];
-    W *to[U];
-    int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x;
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-        int64_t i = first + u * THREADS;
-        if (i < count) words[u] = *places.template find<W>(i, &to[u]);
-    }
-#pragma unroll
-    for (int u = 0; u < U; u++)
-        if (first + u * THREADS < count) *to[u] = words[u];
-}
-
-template <class W, class M>
-static int run_move(const struct cuda_queue *queue, const M &places, int64_t count)
-{
-    if (count == 0) return 0;
-    move<W><<<(unsigned)parts_of(count, THREADS * 4), THREADS, 0, stream_of(queue)>>>(places, count);
-    return launched();
-}
-
-/* Rows of 3 `width` words, against three tensors with rows of `width`. */
-struct thirds {
-    void *whole, *part[3];
-    int64_t width;
-    bool join;
-    template <class W> __device__ __forceinline__ const W *find(int64_t i, W **to) const
-    {
-        int64_t column, third, row = divide(divide(i, width, &column), 3, &third);
-        W *inside = (W *)(third == 0 ? part[0] : (third == 1 ? part[1] : part[2])) + row * width + column;
-        W *there = (W *)whole + i;
-        *to = join ? there : inside;
-        return join ? inside : there;
-    }
-};
-
-static int run_thirds(const struct cuda_queue *queue, const struct tensor *whole, struct thirds t)
-{
-    int64_t count = tensor_count(whole), bytes = last_dim(whole) / 3 * (int64_t)dtype_size(whole->type);
-    if (count == 0) return 0;
-    bool wide = bytes % 16 == 0 && aligned(t.whole, t.part[0], t.part[1], t.part[2]);
-    int64_t word = wide ? 16 : (int64_t)dtype_size(whole->type);
-    t.width = bytes / word;
-    count = tensor_bytes(whole) / word;
-    if (wide) return run_move<uint4>(queue, t, count);
-    return word == 4 ? run_move<unsigned>(queue, t, count) : run_move<unsigned short>(queue, t, count);
-}
-
 /* New keys, then new values: word i of [2][B*T][width] goes to the place of its row in the cache. */
 struct append {
     const void *from[2];
@@ -277,18 +225,6 @@ int cuda_gelu_bwd(const struct cuda_queue *queue, const struct kernel_call *call
 
 int cuda_add(const struct cuda_queue *queue, const struct kernel_call *call) { return run<add>(queue, call); }
 
-int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    struct thirds t = {call->in[0], {call->out[0], call->out[1], call->out[2]}, 0, false};
-    return run_thirds(queue, call_in(call, 0), t);
-}
-
-int cuda_join3(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    struct thirds t = {call->out[0], {call->in[0], call->in[1], call->in[2]}, 0, true};
-    return run_thirds(queue, call_out(call, 0), t);
-}
-
 int cuda_kv_append(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *k = call_in(call, 0), *cache = call_in(call, 3);
@@ -306,9 +242,7 @@ int cuda_kv_append(const struct cuda_queue *queue, const struct kernel_call *cal
     bool wide = bytes % 16 == 0 && aligned(a.from[0], a.from[1], a.to[0], a.to[1]);
     int64_t word = wide ? 16 : (int64_t)dtype_size(k->type);
     a.width = bytes / word;
-    int64_t count = 2 * a.rows * a.width;
-    if (wide) return run_move<uint4>(queue, a, count);
-    return word == 4 ? run_move<unsigned>(queue, a, count) : run_move<unsigned short>(queue, a, count);
+    return run_move(queue, a, 2 * a.rows * a.width, word);
 }
 
 int cuda_copy(const struct cuda_queue *queue, const struct kernel_call *call)

@@ -38,10 +38,9 @@ cuda_launch cuda_embed, cuda_embed_bwd;
 /* norm.cu */
 cuda_launch cuda_norm, cuda_norm_bwd;
 /* rope.cu */
-cuda_launch cuda_rope_table, cuda_rope;
+cuda_launch cuda_rope_table, cuda_split3, cuda_join3;
 /* elementwise.cu */
-cuda_launch cuda_swiglu, cuda_swiglu_bwd, cuda_gelu, cuda_gelu_bwd, cuda_add, cuda_split3, cuda_join3,
-    cuda_kv_append, cuda_copy;
+cuda_launch cuda_swiglu, cuda_swiglu_bwd, cuda_gelu, cuda_gelu_bwd, cuda_add, cuda_kv_append, cuda_copy;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */

@@ -1,8 +1,9 @@
-/* rope.cu - rotary positions: the table of cosines and sines once per batch, the rotation once per layer.
+/* rope.cu - rotary positions: the table of cosines and sines once per batch; the rotation once per layer, on the way
+ * from joint rows of queries, keys and values to three tensors and, of gradients, back.
  *
- * Queries and keys are one launch: heads [0, H) are those of q, [H, H + K) those of k. A thread keeps N
- * cosines and sines and turns the same N pairs of several heads with them. */
-#include "device/cuda/vec.cuh"
+ * A joint row is all heads one after the other, [0, H) of q, [H, H + K) of k, then those of v. A thread keeps N
+ * cosines and sines and turns the same N pairs of several heads with them; heads of v it only moves. */
+#include "device/cuda/move.cuh"
 
 namespace
 {
@@ -22,18 +23,20 @@ static __global__ void __launch_bounds__(THREADS)
     table[r * 2 * half + half + k] = (float)s;
 }
 
-template <class T> struct rotation {
-    const T *from[2]; /* q [R,H,D], k [R,K,D] */
-    T *to[2];
+template <class T> struct parts {
+    T *whole, *part[3]; /* [R,H+2K,D]; q [R,H,D], k and v [R,K,D] */
     const float *table; /* [R,D] */
     int64_t rows, heads[2], half;
-    float sign;
+    bool join;
 };
 
-/* Where the pairs of head h of row r begin in operand 0 or 1. */
-template <class T> ON_GPU int64_t place(const rotation<T> &p, int64_t r, int64_t h, bool key)
+/* Where head h of row r is in its own tensor. */
+template <class T> ON_GPU T *own_place(const parts<T> &p, int64_t r, int64_t h)
 {
-    return key ? (r * p.heads[1] + h - p.heads[0]) * 2 * p.half : (r * p.heads[0] + h) * 2 * p.half;
+    if (h < p.heads[0]) return p.part[0] + (r * p.heads[0] + h) * 2 * p.half;
+    h -= p.heads[0];
+    bool value = h >= p.heads[1];
+    return (value ? p.part[2] : p.part[1]) + (r * p.heads[1] + h - (value ? p.heads[1] : 0)) * 2 * p.half;
 }
 
 template <class T, int N>
@@ -51,46 +54,41 @@ ON_GPU void turn(const packet<T, N> &a, const packet<T, N> &b, const float (&c)[
 }
 
 /* Thread i: packet u of each half, heads g, g + groups, ... of row r. */
-template <class T, int N> __global__ void __launch_bounds__(THREADS) rotate(rotation<T> p, int64_t groups)
+template <class T, int N> __global__ void __launch_bounds__(THREADS) rotate(parts<T> p, int64_t groups)
 {
-    int64_t packets = p.half / N, heads = p.heads[0] + p.heads[1], u, g;
+    int64_t packets = p.half / N, turned = p.heads[0] + p.heads[1], heads = turned + p.heads[1], u, g;
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = divide(divide(i, packets, &u), groups, &g);
     if (r >= p.rows) return;
     packet<T, N> x[HEADS][2];
+    T *to[HEADS];
 #pragma unroll
     for (int j = 0; j < HEADS; j++) {
         int64_t h = g + j * groups;
         if (h >= heads) continue;
-        bool key = h >= p.heads[0];
-        const T *from = (key ? p.from[1] : p.from[0]) + place(p, r, h, key) + u * N;
+        T *own = own_place(p, r, h) + u * N, *joint = p.whole + (r * heads + h) * 2 * p.half + u * N;
+        const T *from = p.join ? own : joint;
+        to[j] = p.join ? joint : own;
         x[j][0] = fetch<T, N>(from), x[j][1] = fetch<T, N>(from + p.half);
     }
     float c[N], s[N];
     load(p.table + r * 2 * p.half + u * N, c);
     load(p.table + r * 2 * p.half + p.half + u * N, s);
 #pragma unroll
-    for (int k = 0; k < N; k++) s[k] *= p.sign;
+    for (int k = 0; k < N; k++) s[k] = p.join ? -s[k] : s[k];
 #pragma unroll
     for (int j = 0; j < HEADS; j++) {
         int64_t h = g + j * groups;
-        if (h >= heads) continue;
-        bool key = h >= p.heads[0];
-        turn<T, N>(x[j][0], x[j][1], c, s, (key ? p.to[1] : p.to[0]) + place(p, r, h, key) + u * N, p.half);
+        if (h < turned)
+            turn<T, N>(x[j][0], x[j][1], c, s, to[j], p.half);
+        else if (h < heads)
+            store(to[j], x[j][0]), store(to[j] + p.half, x[j][1]);
     }
 }
 
-template <class T> static int run(const struct cuda_queue *queue, const struct kernel_call *call)
+template <class T> static int run_rotate(const struct cuda_queue *queue, const parts<T> &p)
 {
-    const struct tensor *q = call_in(call, 0), *k = call_in(call, 1);
-    rotation<T> p = {{(const T *)call->in[0], (const T *)call->in[1]},
-                     {(T *)call->out[0], (T *)call->out[1]},
-                     (const float *)call->in[2],
-                     q->dim[0] * q->dim[1],
-                     {q->dim[2], k->dim[2]},
-                     q->dim[3] / 2,
-                     call->op->attr.inverse ? -1.0f : 1.0f};
-    int64_t groups = parts_of(p.heads[0] + p.heads[1], HEADS), work = p.rows * groups * p.half;
-    bool wide = p.half % lanes<T> == 0 && aligned(p.from[0], p.from[1], p.to[0], p.to[1], p.table);
+    int64_t groups = parts_of(p.heads[0] + 2 * p.heads[1], HEADS), work = p.rows * groups * p.half;
+    bool wide = p.half % lanes<T> == 0 && aligned(p.whole, p.part[0], p.part[1], p.part[2], p.table);
     if (work == 0) return 0;
     if (wide)
         rotate<T, lanes<T>>
@@ -98,6 +96,44 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
     else
         rotate<T, 1><<<(unsigned)parts_of(work, THREADS), THREADS, 0, stream_of(queue)>>>(p, groups);
     return launched();
+}
+
+/* Without a rotation: word i of the joint rows against its place in a part. */
+struct places {
+    void *whole, *part[3];
+    int64_t width[2]; /* words of a row of q, of k and v */
+    bool join;
+    template <class W> __device__ __forceinline__ const W *find(int64_t i, W **to) const
+    {
+        int64_t column, row = divide(i, width[0] + 2 * width[1], &column);
+        W *own = (W *)part[0] + row * width[0] + column, *joint = (W *)whole + i;
+        if (column >= width[0]) {
+            column -= width[0];
+            bool value = column >= width[1];
+            own = (W *)(value ? part[2] : part[1]) + row * width[1] + column - (value ? width[1] : 0);
+        }
+        *to = join ? joint : own;
+        return join ? own : joint;
+    }
+};
+
+template <class T>
+static int run_parts(const struct cuda_queue *queue, const struct tensor *q, const struct tensor *k,
+                     void *const *part, void *whole, void *table, bool join)
+{
+    int64_t rows = q->dim[0] * q->dim[1], size = q->dim[3], heads[2] = {q->dim[2], k->dim[2]};
+    if (table)
+        return run_rotate<T>(queue, {(T *)whole,
+                                     {(T *)part[0], (T *)part[1], (T *)part[2]},
+                                     (const float *)table,
+                                     rows,
+                                     {heads[0], heads[1]},
+                                     size / 2,
+                                     join});
+    bool wide = size * sizeof(T) % 16 == 0 && aligned(whole, part[0], part[1], part[2]);
+    int64_t word = wide ? 16 : (int64_t)sizeof(T), words = size * (int64_t)sizeof(T) / word;
+    places p = {whole, {part[0], part[1], part[2]}, {heads[0] * words, heads[1] * words}, join};
+    return run_move(queue, p, rows * (heads[0] + 2 * heads[1]) * words, word);
 }
 
 } // namespace
@@ -111,8 +147,18 @@ int cuda_rope_table(const struct cuda_queue *queue, const struct kernel_call *ca
     return launched();
 }
 
-int cuda_rope(const struct cuda_queue *queue, const struct kernel_call *call)
+int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_type(call_in(call, 0)->type,
-                     [&](auto t) { return run<typename decltype(t)::type>(queue, call); });
+    return with_type(call_in(call, 0)->type, [&](auto t) {
+        return run_parts<typename decltype(t)::type>(queue, call_out(call, 0), call_out(call, 1), call->out,
+                                                     call->in[0], call->in[1], false);
+    });
+}
+
+int cuda_join3(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return with_type(call_in(call, 0)->type, [&](auto t) {
+        return run_parts<typename decltype(t)::type>(queue, call_in(call, 0), call_in(call, 1), call->in,
+                                                     call->out[0], call->in[3], true);
+    });
 }

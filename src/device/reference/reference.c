@@ -24,7 +24,6 @@ static const struct ref_row rows[OP_KIND_COUNT] = {
     [OP_NORM] = {ref_norm, 0, 0},
     [OP_LINEAR] = {ref_linear, 0, 0},
     [OP_ROPE_TABLE] = {ref_rope_table, 0, 0},
-    [OP_ROPE] = {ref_rope, 0, 0},
     [OP_ATTN] = {ref_attn, 0, 0},
     [OP_SWIGLU] = {ref_swiglu, 0, 0},
     [OP_GELU] = {ref_gelu, 0, 0},
@@ -229,12 +228,11 @@ static size_t run_workspace(const struct tensor *const *desc, const struct op *o
         run_kernel, run_workspace                                                                            \
     }
 const struct kernel reference_kernels[OP_KIND_COUNT] = {
-    [OP_EMBED] = ROW,     [OP_NORM] = ROW,        [OP_LINEAR] = ROW,    [OP_ROPE_TABLE] = ROW,
-    [OP_ROPE] = ROW,      [OP_ATTN] = ROW,        [OP_SWIGLU] = ROW,    [OP_GELU] = ROW,
-    [OP_ADD] = ROW,       [OP_XENT] = ROW,        [OP_KV_APPEND] = ROW, [OP_SPLIT3] = ROW,
-    [OP_EMBED_BWD] = ROW, [OP_NORM_BWD] = ROW,    [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW,
-    [OP_ATTN_BWD] = ROW,  [OP_SWIGLU_BWD] = ROW,  [OP_GELU_BWD] = ROW,  [OP_JOIN3] = ROW,
-    [OP_SUMSQ] = ROW,     [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,     [OP_SGD] = ROW,
-    [OP_ADAMW8] = ROW,    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW, [OP_FETCH] = ROW,
-    [OP_STORE] = ROW,
+    [OP_EMBED] = ROW,       [OP_NORM] = ROW,      [OP_LINEAR] = ROW,    [OP_ROPE_TABLE] = ROW,
+    [OP_ATTN] = ROW,        [OP_SWIGLU] = ROW,    [OP_GELU] = ROW,      [OP_SPLIT3] = ROW,
+    [OP_ADD] = ROW,         [OP_XENT] = ROW,      [OP_KV_APPEND] = ROW, [OP_EMBED_BWD] = ROW,
+    [OP_NORM_BWD] = ROW,    [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW, [OP_ATTN_BWD] = ROW,
+    [OP_SWIGLU_BWD] = ROW,  [OP_GELU_BWD] = ROW,  [OP_JOIN3] = ROW,     [OP_SUMSQ] = ROW,
+    [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,     [OP_SGD] = ROW,       [OP_ADAMW8] = ROW,
+    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW, [OP_FETCH] = ROW,     [OP_STORE] = ROW,
 };

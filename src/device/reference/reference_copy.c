@@ -20,34 +20,6 @@ void ref_kv_append(const struct ref_call *call)
     }
 }
 
-/* Rows of 3C and the three C-wide parts of them. */
-static void thirds(const struct tensor *whole, int64_t *rows, int64_t *width)
-{
-    int64_t whole_width = whole->dim[whole->ndim - 1];
-    *rows = tensor_count(whole) / whole_width;
-    *width = whole_width / 3;
-}
-
-void ref_split3(const struct ref_call *call)
-{
-    int64_t rows, width;
-    thirds(ref_in(call, 0), &rows, &width);
-    for (int64_t r = 0; r < rows; r++)
-        for (int i = 0; i < 3; i++)
-            for (int64_t c = 0; c < width; c++)
-                call->out[i].f[r * width + c] = call->in[0].f[(r * 3 + i) * width + c];
-}
-
-void ref_join3(const struct ref_call *call)
-{
-    int64_t rows, width;
-    thirds(ref_out(call, 0), &rows, &width);
-    for (int64_t r = 0; r < rows; r++)
-        for (int i = 0; i < 3; i++)
-            for (int64_t c = 0; c < width; c++)
-                call->out[0].f[(r * 3 + i) * width + c] = call->in[i].f[r * width + c];
-}
-
 void ref_copy(const struct ref_call *call)
 {
     const struct tensor *t = ref_in(call, 0);

@@ -2,6 +2,7 @@
 #include "device/reference/reference_ops.h"
 
 #include <math.h>
+#include <string.h>
 
 void ref_embed(const struct ref_call *call)
 {
@@ -90,28 +91,44 @@ void ref_rope_table(const struct ref_call *call)
     }
 }
 
-/* Rotates the pairs (j, j + D/2) of every head of every row. */
-static void rotate(const double *x, const struct tensor *desc, const double *table, bool inverse, double *y)
+/* One head: the pairs (j, j + D/2) rotated by the row's table, or a copy without one. */
+static void turn_head(const double *x, double *y, int64_t size, const double *table, bool back)
 {
-    int64_t rows = desc->dim[0] * desc->dim[1], heads = desc->dim[2], size = desc->dim[3], half = size / 2;
-    for (int64_t r = 0; r < rows; r++) {
-        for (int64_t h = 0; h < heads; h++) {
-            int64_t at = (r * heads + h) * size;
-            for (int64_t j = 0; j < half; j++) {
-                double c = table[r * size + j], s = table[r * size + half + j];
-                double x1 = x[at + j], x2 = x[at + half + j];
-                if (inverse) s = -s;
-                y[at + j] = x1 * c - x2 * s;
-                y[at + half + j] = x2 * c + x1 * s;
-            }
-        }
+    if (!table) {
+        memcpy(y, x, (size_t)size * sizeof *y);
+        return;
+    }
+    for (int64_t j = 0, half = size / 2; j < half; j++) {
+        double c = table[j], s = back ? -table[half + j] : table[half + j];
+        y[j] = x[j] * c - x[half + j] * s;
+        y[half + j] = x[half + j] * c + x[j] * s;
     }
 }
 
-void ref_rope(const struct ref_call *call)
+/* Rows of all heads against q, k and v. */
+static void parts(const struct tensor *q, const struct tensor *k, double *whole, double *const part[3],
+                  const double *table, bool join)
 {
-    for (int i = 0; i < 2; i++)
-        rotate(call->in[i].f, ref_in(call, i), call->in[2].f, call->op->attr.inverse, call->out[i].f);
+    int64_t size = q->dim[3], counts[3] = {q->dim[2], k->dim[2], k->dim[2]}, at = 0;
+    for (int64_t r = 0; r < q->dim[0] * q->dim[1]; r++)
+        for (int i = 0; i < 3; i++)
+            for (int64_t h = 0; h < counts[i]; h++, at += size) {
+                double *there = part[i] + (r * counts[i] + h) * size, *here = whole + at;
+                const double *turn = table && i < 2 ? table + r * size : NULL;
+                turn_head(join ? there : here, join ? here : there, size, turn, join);
+            }
+}
+
+void ref_split3(const struct ref_call *call)
+{
+    double *const part[3] = {call->out[0].f, call->out[1].f, call->out[2].f};
+    parts(ref_out(call, 0), ref_out(call, 1), call->in[0].f, part, call->in[1].f, false);
+}
+
+void ref_join3(const struct ref_call *call)
+{
+    double *const part[3] = {call->in[0].f, call->in[1].f, call->in[2].f};
+    parts(ref_in(call, 0), ref_in(call, 1), call->out[0].f, part, call->in[3].f, true);
 }
 
 static double log_sum_exp(const double *x, int64_t n)
