@@ -22,11 +22,16 @@ enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
 
 struct device;
 
+enum device_fill { FILL_ZERO, FILL_NOISE };
+
 struct device_ops {
     const char *name;
     /* Grow or shrink the arena; shrinking gives the pages back to the system. Contents of what stays are kept. */
     enum plim_status (*commit)(struct device *, size_t bytes, struct plim_error *err);
     void *(*base)(struct device *);
+    /* [offset, offset + bytes) of the arena become zero or, as noise, numbers of ordinary sizes whatever their type.
+     * NULL: what the arena grows by is zero, and nothing is timed on it. */
+    void (*fill)(struct device *, size_t offset, size_t bytes, enum device_fill with);
     /* Copies between the arena and host memory, by arena offset; done when they return. They wait for what computes
      * and for fetches and stores of these bytes. Any thread may call these two and sync, while none gives ops. */
     enum plim_status (*read)(struct device *, size_t offset, void *host, size_t bytes,

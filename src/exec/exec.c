@@ -130,6 +130,19 @@ static bool writes_kept(const struct tape *tape, const struct op *op)
     return false;
 }
 
+void exec_fresh(struct exec *exec)
+{
+    const struct device_ops *ops = exec->device->ops;
+    if (!ops->fill) return;
+    for (int i = 0; i < exec->tape->ntensors; i++) {
+        const struct tensor *t = &exec->tape->tensors[i];
+        if (t->view_of >= 0 || t->tier != TIER_DEVICE) continue;
+        bool zero = t->type == DT_I32 || (t->flags & TENSOR_KEPT && t->cls != CLASS_PARAM);
+        size_t offset = (size_t)((char *)address(exec, i) - (char *)ops->base(exec->device));
+        ops->fill(exec->device, offset, (size_t)tensor_bytes(t), zero ? FILL_ZERO : FILL_NOISE);
+    }
+}
+
 enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
 {
     const struct device_ops *ops = exec->device->ops;

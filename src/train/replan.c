@@ -134,7 +134,7 @@ static enum plim_status stand_by(struct trainer *t, int64_t budget, struct plim_
     if (status == PLIM_OK) status = trainer_take_overhead(t, &t->plan, err);
     if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
     if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);
-    return status == PLIM_OK ? trainer_bind(t, err) : status;
+    return status == PLIM_OK ? trainer_bind(t, false, err) : status;
 }
 
 enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
@@ -165,7 +165,7 @@ enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_e
     t->request.budget = budget;
     if (t->plan.total > t->planned_peak) t->planned_peak = t->plan.total;
     if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
-    status = trainer_bind(t, err);
+    status = trainer_bind(t, false, err);
     if (status == PLIM_OK) trainer_tell(t, &event);
     return status;
 }

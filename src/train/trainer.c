@@ -106,7 +106,7 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
     return status == PLIM_OK ? corpus_loader(&t->corpus, t->corpus.train, &t->loader, err) : status;
 }
 
-enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
+enum plim_status trainer_bind(struct trainer *t, bool fresh, struct plim_error *err)
 {
     const struct tape *tape = &t->plan.tape;
     t->scalars = tape_find(tape, "step.scalars", -1);
@@ -119,6 +119,7 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     t->numerics.trainer = t;
     feed_close(&t->feed);
     status = feed_open(&t->feed, &t->exec, err);
+    if (status == PLIM_OK && fresh) exec_fresh(&t->exec);
     if (status == PLIM_OK) status = exec_tune(&t->exec, err);
     return status == PLIM_OK ? weights_write_constants(&t->exec, &t->job->spec, err) : status;
 }
@@ -190,7 +191,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
         trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
         status = commit_plan(t, err);
     }
-    if (status == PLIM_OK) status = trainer_bind(t, err);
+    if (status == PLIM_OK) status = trainer_bind(t, true, err);
     if (status == PLIM_OK) status = saved ? checkpoint_restore(saved, t, err) : weights_start(t, err);
     if (status == PLIM_OK && saved)
         trainer_tell(

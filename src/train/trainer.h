@@ -134,8 +134,9 @@ enum plim_status trainer_replan(struct trainer *trainer, int64_t budget, struct 
 /* Tell the listener; fills in plan, budget and what the system says of our memory. */
 void trainer_tell(struct trainer *trainer, struct train_event *event);
 
-/* Find the host's tensors in the present tape and write its constants (after a plan or a re-plan). */
-enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
+/* Find the host's tensors in the present tape and write its constants, after a plan (`fresh`: nothing is in the arena yet)
+ * or a re-plan. */
+enum plim_status trainer_bind(struct trainer *trainer, bool fresh, struct plim_error *err);
 
 /* Size of the device's host tier; PLIM_UNSUPPORTED when it has none and bytes are asked for. */
 enum plim_status trainer_commit_host(struct trainer *trainer, int64_t bytes, struct plim_error *err);

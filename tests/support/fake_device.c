@@ -169,6 +169,8 @@ static enum plim_status fake_sync(struct device *dev, struct plim_error *e)
     return PLIM_OK;
 }
 
+static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base(fake_of(dev)->cpu); }
+
 static enum plim_status fake_commit(struct device *dev, size_t bytes, struct plim_error *e)
 {
     join(fake_of(dev));
@@ -176,10 +178,19 @@ static enum plim_status fake_commit(struct device *dev, size_t bytes, struct pli
         fake_of(dev)->refuse = false;
         return plim_fail(e, PLIM_NO_MEMORY, "refused");
     }
-    return fake_of(dev)->cpu->ops->commit(fake_of(dev)->cpu, bytes, e);
+    struct fake *f = fake_of(dev);
+    enum plim_status status = f->cpu->ops->commit(f->cpu, bytes, e);
+    /* As on a GPU, what the arena grows by is anything. */
+    if (status == PLIM_OK && bytes > f->committed)
+        memset((char *)fake_base(dev) + f->committed, 0x7f, bytes - f->committed);
+    if (status == PLIM_OK) f->committed = bytes;
+    return status;
 }
 
-static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base(fake_of(dev)->cpu); }
+static void fake_fill(struct device *dev, size_t offset, size_t bytes, enum device_fill with)
+{
+    memset((char *)fake_base(dev) + offset, with == FILL_NOISE ? 0x3f : 0, bytes);
+}
 
 static enum plim_status fake_read(struct device *dev, size_t at, void *host, size_t bytes,
                                   struct plim_error *e)
@@ -224,6 +235,7 @@ static const struct device_ops fake_ops = {
     .name = "fake",
     .commit = fake_commit,
     .base = fake_base,
+    .fill = fake_fill,
     .read = fake_read,
     .write = fake_write,
     .run = fake_run,

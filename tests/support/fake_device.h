@@ -31,7 +31,7 @@ struct fake {
     bool refuse;        /* the next commit fails */
     bool recording;
     char *host;
-    size_t host_bytes;
+    size_t host_bytes, committed;
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */
     int npending;
     struct {

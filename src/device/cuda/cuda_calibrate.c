@@ -15,16 +15,21 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEADS = 32, HEAD_DIM = 64, ROWS_MOST = 4096, ROUNDS = 5 };
+enum { HEADS = 32, HEAD_DIM = 64, ROWS_MOST = 4096, ROUNDS = 5, ROUNDS_MOST = 2000 };
+
+/* So long a kernel runs before it is timed, and while it is: a card that has just been idle is faster for a moment than
+ * its power lets it be all day. */
+#define STEADY_SECONDS 0.1
 
 struct size {
     int64_t rows, width; /* tokens of the matmul, with a weight of width x width */
     int64_t time;        /* attention: so many tokens in rows of this */
     size_t arena;
+    double steady; /* seconds; 0: nobody looks at the rates */
 };
 
-static const struct size full = {ROWS_MOST, 4096, 2048, (size_t)448 << 20};
-static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20};
+static const struct size full = {ROWS_MOST, 4096, 2048, (size_t)448 << 20, STEADY_SECONDS};
+static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20, 0};
 
 #define COPY_BYTES ((size_t)128 << 20)
 #define FAR_BYTES  ((size_t)64 << 20)
@@ -65,17 +70,25 @@ static void begin(struct bench *b, int kind)
     b->next = 0;
 }
 
-/* Seconds of one run; the first, which loads and chooses, is not counted. */
+static double seconds_of(struct bench *b, int rounds)
+{
+    double start = clock_seconds();
+    for (int i = 0; i < rounds; i++) b->dev->ops->run(b->dev, &b->call);
+    if (b->dev->ops->sync(b->dev, NULL) != PLIM_OK) return 1;
+    return (clock_seconds() - start) / rounds;
+}
+
+/* Seconds of one run; the first ones, which load, choose and warm up, are not counted. */
 static double seconds(struct bench *b)
 {
     b->call.work = (char *)b->dev->ops->base(b->dev) + b->next;
     if (b->dev->ops->tune) b->dev->ops->tune(b->dev, &b->call);
-    b->dev->ops->run(b->dev, &b->call);
-    if (b->dev->ops->sync(b->dev, NULL) != PLIM_OK) return 1;
-    double start = clock_seconds();
-    for (int i = 0; i < ROUNDS; i++) b->dev->ops->run(b->dev, &b->call);
-    if (b->dev->ops->sync(b->dev, NULL) != PLIM_OK) return 1;
-    return (clock_seconds() - start) / ROUNDS;
+    seconds_of(b, 1);
+    double about = seconds_of(b, ROUNDS), rounds = b->size->steady / about;
+    if (rounds < ROUNDS) return about;
+    int count = rounds < ROUNDS_MOST ? (int)rounds : ROUNDS_MOST;
+    seconds_of(b, count);
+    return seconds_of(b, count);
 }
 
 static double matmul_rate(struct bench *b, enum dtype type, bool tf32)
@@ -242,6 +255,7 @@ enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struc
     }
     if (status == PLIM_OK) {
         measured = !known;
+        dev->ops->fill(dev, 0, measured ? full.arena : quarter.arena, FILL_NOISE);
         if (measured)
             measure(dev, &speed);
         else

@@ -211,6 +211,16 @@ static void cuda_run(struct device *dev, struct kernel_call *call)
     kernels[call->op->kind].run(call);
 }
 
+static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum device_fill with)
+{
+    struct cuda *cuda = cuda_of(dev);
+    void *at = (char *)cuda_base(dev) + offset;
+    note(cuda,
+         with == FILL_NOISE ? cuda_fill_noise(&cuda->queue, at, bytes)
+                            : (int)cudaMemsetAsync(at, 0, bytes, stream_of(cuda)),
+         "fill");
+}
+
 static void cuda_tune(struct device *dev, struct kernel_call *call)
 {
     struct cuda *cuda = cuda_of(dev);
@@ -326,6 +336,7 @@ static const struct device_ops ops = {
     .name = "cuda",
     .commit = cuda_commit,
     .base = cuda_base,
+    .fill = cuda_fill,
     .read = cuda_read,
     .write = cuda_write,
     .run = cuda_run,

@@ -52,6 +52,8 @@ cuda_launch cuda_factor_stat, cuda_adafactor;
 /* column_sum.cu: the bias gradient of linear_dw: db[M] (+)= sum over rows of dy[rows,M] */
 int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype dy_type, int64_t rows,
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
+/* fill.cu: `at` is a multiple of 16 */
+int cuda_fill_noise(const struct cuda_queue *queue, void *at, size_t bytes);
 /* attention.cu: any card, any head size, packed rows, sliding window, KV cache */
 cuda_launch cuda_attn, cuda_attn_bwd;
 /* Does the code loaded for the current card multiply by warpgroups? */
