@@ -220,7 +220,7 @@ static void describe(const struct device *dev, const char *libraries, char *key,
     char host[160];
     int driver = 0;
     cudaDriverGetVersion(&driver);
-    snprintf(key, size, "%s, driver %d, %s; %s; plimsoll %s", dev->facts.name, driver, libraries,
+    snprintf(key, size, "%s, driver %d, %s, warm; %s; plimsoll %s", dev->facts.name, driver, libraries,
              calibration_host(host, sizeof host, threads_count(dev->team)), PLIMSOLL_VERSION);
 }
 
