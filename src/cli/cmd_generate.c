@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct generate_flags {
-    const char *prompt, *tokenizer;
+    const char *prompt, *tokenizer, *device;
     int64_t tokens, top_k, seed;
     double temperature, top_p;
     uint64_t budget;
@@ -33,6 +33,8 @@ static const struct option_row rows[] = {
     {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 64MiB; absent: none",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
+    {"device", 0, OPTION_STRING, AT(device), "NAME",
+     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"echo", 0, OPTION_FLAG, AT(echo), NULL, "print the prompt before the text"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print text, tokens, speed and memory as JSON at the end"},
@@ -79,6 +81,8 @@ struct generation {
     struct generate_result result;
     struct generate_plan plan;
     uint64_t ledger_peak;
+    char device[16];
+    size_t device_used; /* what the driver says, 0: the device is the host */
 };
 
 static void put_text(struct generation *g, const char *bytes, size_t n)
@@ -109,6 +113,14 @@ static bool hear(void *arg, int32_t token)
 static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err)
 {
     struct sampling s = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed};
+    bool unused;
+    if (job_device_number(f->device, &unused) < -1)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
+                         f->device);
+    if (f->budget_given && !f->budget)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
     if (!f->prompt || !*f->prompt)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--prompt': give at least one character, e.g. -p \"The \"");
@@ -180,9 +192,6 @@ static enum plim_status generate(struct generation *g, struct device *device, st
                                  .tokens = f->tokens,
                                  .budget = f->budget_given ? (int64_t)f->budget : 0,
                                  .log = f->quiet ? NULL : &log};
-    if (f->budget_given && !f->budget)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
     enum plim_status status = generator_open(g->dir, device, &room, &generator, err);
     if (status != PLIM_OK) return status;
     g->plan = *generator_plan(generator);
@@ -206,6 +215,8 @@ static enum plim_status generate(struct generation *g, struct device *device, st
     if (!f->json && g->last && g->last != '\n') put_text(g, "\n", 1);
     if (status == PLIM_OK && g->failed) status = plim_fail(err, PLIM_IO, "standard output: write failed");
     g->ledger_peak = ledger_peak(device->ledger);
+    g->device_used = device->ops->used ? device->ops->used(device) : 0;
+    snprintf(g->device, sizeof g->device, "%s", device->ops->name);
     generator_close(generator);
     return status;
 }
@@ -215,13 +226,16 @@ static void tell(const struct generation *g)
     struct os_process me = {0};
     char total[BYTES_TEXT], params[BYTES_TEXT], cache[BYTES_TEXT], peak[BYTES_TEXT];
     os_process_memory(&me, NULL);
+    uint64_t taken = g->device_used ? g->device_used : me.peak;
     fprintf(stderr, "%lld tokens, %.1f tokens/s, after a prompt of %lld read in %.0f ms (%s)\n",
             (long long)g->result.tokens, g->result.tokens_per_s, (long long)g->count,
             g->result.prompt_seconds * 1e3, generate_stop_name(g->result.stop));
-    fprintf(stderr, "planned %s: parameters %s in %s, cache %s for %lld positions; process %s at its peak\n",
+    fprintf(stderr, "planned %s: parameters %s in %s, cache %s for %lld positions; %s %s\n",
             bytes_format(total, (uint64_t)g->plan.total), bytes_format(params, (uint64_t)g->plan.params),
             precision_name(g->plan.precision), bytes_format(cache, (uint64_t)g->plan.cache),
-            (long long)g->plan.positions, bytes_format(peak, me.peak));
+            (long long)g->plan.positions,
+            g->device_used ? "of the GPU the process takes" : "the process took at most",
+            bytes_format(peak, taken));
 }
 
 static int tell_json(const struct generation *g)
@@ -244,6 +258,7 @@ static int tell_json(const struct generation *g)
     json_double(&w, "prompt_ms", g->result.prompt_seconds * 1e3);
     json_double(&w, "tokens_per_s", g->result.tokens_per_s);
     json_str(&w, "precision", precision_name(g->plan.precision));
+    json_str(&w, "device", g->device);
     json_begin_object(&w, "memory");
     if (g->plan.budget)
         json_int(&w, "budget_bytes", g->plan.budget);
@@ -255,6 +270,7 @@ static int tell_json(const struct generation *g)
     json_int(&w, "cache_bytes", g->plan.cache);
     json_int(&w, "positions", g->plan.positions);
     json_int(&w, "ledger_peak", (int64_t)g->ledger_peak);
+    if (g->device_used) json_int(&w, "device_used", (int64_t)g->device_used);
     json_int(&w, "rss_peak", (int64_t)me.peak);
     json_end_object(&w);
     json_end_object(&w);
@@ -271,10 +287,9 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
     enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = cli_find_model(what, g.dir, sizeof g.dir, &err);
     if (status == PLIM_OK) status = read_prompt(&g, &err);
-    if (status == PLIM_OK) status = device_cpu_open(f->threads, &device, &err);
-    if (status == PLIM_OK) {
-        status = generate(&g, device, &err);
-    }
+    if (status == PLIM_OK)
+        status = cli_open_device_named("generate", f->device, f->threads, f->budget, &device, &err);
+    if (status == PLIM_OK) status = generate(&g, device, &err);
     if (status == PLIM_OK && f->json) code = tell_json(&g);
     if (status == PLIM_OK && !f->json && !f->quiet) tell(&g);
     if (status == PLIM_OK && g.result.stop == GENERATE_ASKED) code = plim_exit_code(PLIM_INTERRUPTED);
@@ -290,7 +305,7 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
 
 static int run(int argc, char **argv)
 {
-    struct generate_flags f = {.tokens = 200, .temperature = 0.8, .top_p = 1, .seed = 1};
+    struct generate_flags f = {.device = "auto", .tokens = 200, .temperature = 0.8, .top_p = 1, .seed = 1};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

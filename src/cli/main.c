@@ -1,5 +1,6 @@
 /* main.c - finds the subcommand and hands over. */
 #include "cli/cli.h"
+#include "base/bytes.h"
 #include "base/nearest.h"
 
 #include <stdio.h>
@@ -126,18 +127,35 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
     return status == PLIM_OK ? job_finish(job, err) : status;
 }
 
-enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
+/* A card that takes the whole budget for itself. */
+static enum plim_status check_room(struct device **device, uint64_t budget, struct plim_error *why)
+{
+    char takes[BYTES_TEXT], have[BYTES_TEXT];
+    uint64_t own = (*device)->facts.overhead_bytes;
+    if (!budget || own < budget) return PLIM_OK;
+    (*device)->ops->close(*device), *device = NULL;
+    return plim_fail(why, PLIM_NO_FIT, "the GPU's driver and libraries alone take %s of the budget of %s",
+                     bytes_format(takes, own), bytes_format(have, budget));
+}
+
+enum plim_status cli_open_device_named(const char *where, const char *name, int threads, uint64_t budget,
+                                       struct device **out, struct plim_error *err)
 {
     bool may_fall_back;
-    int index = job_device(job, &may_fall_back);
+    int index = job_device_number(name, &may_fall_back);
     struct plim_error why = {0};
-    int threads = (int)job->training.threads;
     enum plim_status status = index >= 0 ? device_cuda_open(index, threads, out, &why) : PLIM_UNSUPPORTED;
+    if (status == PLIM_OK && may_fall_back) status = check_room(out, budget, &why);
     if (status == PLIM_OK) return status;
-    if (index >= 0 && !may_fall_back) return plim_fail(err, why.status, "%s: %s", job->name, why.text);
+    if (index >= 0 && !may_fall_back) return plim_fail(err, why.status, "%s: %s", where, why.text);
     if (index >= 0 && device_cuda_present()) /* else there is nothing to miss */
         fprintf(stderr, "plimsoll: using the CPU: %s\n", why.text);
     return device_cpu_open(threads, out, err);
+}
+
+enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
+{
+    return cli_open_device_named(job->name, job->training.device, (int)job->training.threads, 0, out, err);
 }
 
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,

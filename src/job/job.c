@@ -112,9 +112,8 @@ static int gpu_number(const char *text)
     return *end || n > 1023 ? -2 : (int)n;
 }
 
-int job_device(const struct job *job, bool *may_fall_back)
+int job_device_number(const char *text, bool *may_fall_back)
 {
-    const char *text = job->training.device;
     *may_fall_back = !strcmp(text, "auto");
     if (!strcmp(text, "cpu")) return -1;
     return *may_fall_back ? 0 : gpu_number(text);
@@ -147,7 +146,7 @@ static enum plim_status check_types(const struct job *job, struct plim_error *er
 static enum plim_status check_supported(const struct job *job, struct plim_error *err)
 {
     bool unused;
-    if (job_device(job, &unused) < -1)
+    if (job_device_number(job->training.device, &unused) < -1)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'training.device': '%s' is no device; write auto, cpu, cuda or cuda:1",
                          job->name, job->training.device);

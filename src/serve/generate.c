@@ -185,12 +185,17 @@ static enum plim_status commit(struct generator *g, struct plim_error *err)
     struct ledger *ledger = g->device->ledger;
     enum plim_status status = PLIM_OK;
     ledger_set_budget(ledger, g->plan.budget ? (uint64_t)g->plan.budget : LEDGER_UNLIMITED);
-    if (g->device->facts.is_host) {
-        status = ledger_reserve(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)g->plan.overhead, err);
-        if (status == PLIM_OK) g->reserved = g->plan.overhead;
-    }
+    status = ledger_reserve(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)g->plan.overhead, err);
+    if (status == PLIM_OK) g->reserved = g->plan.overhead;
     if (status == PLIM_OK) status = g->device->ops->commit(g->device, (size_t)g->plan.arena, err);
     return status;
+}
+
+/* The cache begins as zero: what is not visible yet must be numbers too. */
+static enum plim_status learn(struct exec *exec, struct plim_error *err)
+{
+    exec_fresh(exec);
+    return exec_tune(exec, err);
 }
 
 static enum plim_status start(struct generator *g, const char *dir, const struct generate_room *room,
@@ -199,6 +204,8 @@ static enum plim_status start(struct generator *g, const char *dir, const struct
     enum plim_status status = exec_open(&g->one.exec, g->device, &g->one.tape, &g->one.layout, NULL, err);
     if (status == PLIM_OK && g->chunk.time)
         status = exec_open(&g->chunk.exec, g->device, &g->chunk.tape, &g->chunk.layout, NULL, err);
+    if (status == PLIM_OK) status = learn(&g->one.exec, err);
+    if (status == PLIM_OK && g->chunk.time) status = learn(&g->chunk.exec, err);
     if (status == PLIM_OK) status = weights_write_constants(&g->one.exec, &g->spec, err);
     if (status == PLIM_OK) status = weights_from_directory(&g->one.exec, &g->spec, dir, room->log, err);
     return status;

@@ -1,5 +1,6 @@
 /* test_generate.c - generation with a cache says what a whole forward pass says: for each architecture, the
  * likeliest token after every prefix is the one generator_run hands out, whatever the chunk of the prompt. */
+#include "support/fake_device.h"
 #include "support/model_rig.h"
 #include "serve/generate.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define PROMPT   41
+#define LENGTH   41
 #define ANSWER   12
 #define OVERHEAD (8 << 20) /* said, not measured: budgets mean the same in every build */
 
@@ -39,7 +40,7 @@ static bool hear(void *arg, int32_t token)
 static int32_t likeliest(const char *dir, const int32_t *tokens, int n, bool *sure)
 {
     struct model_rig rig;
-    int32_t pos[PROMPT + ANSWER];
+    int32_t pos[LENGTH + ANSWER];
     float logits[256];
     rig_open(&rig, &(struct rig_options){.model = dir, .batch = 1, .time = n, .head = HEAD_LAST_LOGITS});
     for (int i = 0; i < n; i++) pos[i] = i;
@@ -59,27 +60,25 @@ static int32_t likeliest(const char *dir, const int32_t *tokens, int n, bool *su
 
 static void make_prompt(int32_t *tokens)
 {
-    for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 100 + 3;
+    for (int i = 0; i < LENGTH; i++) tokens[i] = (i * 37 + 11) % 100 + 3;
 }
 
-/* One run from a fresh generator. */
-static void answer(const char *dir, int threads, int64_t budget, struct heard *out,
-                   struct generate_plan *plan)
+/* One run from a fresh generator; the device is closed. */
+static void answer_on(struct device *device, const char *dir, int64_t budget, struct heard *out,
+                      struct generate_plan *plan)
 {
-    struct device *device;
     struct generator *g;
     struct generate_result result;
     struct plim_error err = {0};
-    int32_t tokens[PROMPT];
+    int32_t tokens[LENGTH];
     make_prompt(tokens);
     *out = (struct heard){0};
-    assert_int_equal(device_cpu_open(threads, &device, &err), PLIM_OK);
-    struct generate_room room = {.prompt = PROMPT, .tokens = ANSWER, .budget = budget, .overhead = OVERHEAD};
+    struct generate_room room = {.prompt = LENGTH, .tokens = ANSWER, .budget = budget, .overhead = OVERHEAD};
     if (generator_open(dir, device, &room, &g, &err) != PLIM_OK) fail_msg("%s", err.text);
     *plan = *generator_plan(g);
     assert_int_equal(ledger_current(device->ledger), plan->total);
     struct generate_request ask = {
-        .prompt = tokens, .count = PROMPT, .tokens = ANSWER, .hear = hear, .arg = out};
+        .prompt = tokens, .count = LENGTH, .tokens = ANSWER, .hear = hear, .arg = out};
     for (int again = 0; again < 2; again++) { /* a second run starts from an empty cache */
         struct heard first = *out;
         *out = (struct heard){0};
@@ -92,23 +91,35 @@ static void answer(const char *dir, int threads, int64_t budget, struct heard *o
     device->ops->close(device);
 }
 
+static void answer(const char *dir, int threads, int64_t budget, struct heard *out,
+                   struct generate_plan *plan)
+{
+    struct device *device;
+    struct plim_error err = {0};
+    assert_int_equal(device_cpu_open(threads, &device, &err), PLIM_OK);
+    answer_on(device, dir, budget, out, plan);
+}
+
 static void check_model(const char *name)
 {
     const char *dir = model_dir(name);
-    int32_t tokens[PROMPT + ANSWER];
+    int32_t tokens[LENGTH + ANSWER];
     struct heard chunked, single;
     struct generate_plan plan;
     answer(dir, 2, 0, &chunked, &plan);
     assert_int_equal(plan.chunk, GENERATE_CHUNK);
-    assert_in_range(plan.positions, PROMPT, PROMPT + ANSWER - 1); /* a model may have fewer */
+    assert_in_range(plan.positions, LENGTH, LENGTH + ANSWER - 1); /* a model may have fewer */
     make_prompt(tokens);
     for (int i = 0; i < chunked.count; i++) {
         bool sure;
-        int32_t want = likeliest(dir, tokens, PROMPT + i, &sure);
+        int32_t want = likeliest(dir, tokens, LENGTH + i, &sure);
         if (sure) assert_int_equal(chunked.tokens[i], want);
-        tokens[PROMPT + i] = chunked.tokens[i];
+        tokens[LENGTH + i] = chunked.tokens[i];
     }
     answer(dir, 1, 0, &single, &plan);
+    assert_memory_equal(&chunked, &single, sizeof single);
+    /* A device with its own memory, which begins as anything, and with recordings. */
+    answer_on(&fake_open(PROMPT)->device, dir, 0, &single, &plan);
     assert_memory_equal(&chunked, &single, sizeof single);
 }
 
@@ -131,7 +142,7 @@ static void test_tight_budget(void **state)
     struct device *device;
     struct generator *g;
     struct plim_error err = {0};
-    struct generate_room room = {PROMPT, ANSWER, .budget = OVERHEAD + plan.params, .overhead = OVERHEAD};
+    struct generate_room room = {LENGTH, ANSWER, .budget = OVERHEAD + plan.params, .overhead = OVERHEAD};
     assert_int_equal(device_cpu_open(1, &device, &err), PLIM_OK);
     assert_int_equal(generator_open(model_dir("llama-tied"), device, &room, &g, &err), PLIM_NO_FIT);
     assert_non_null(strstr(err.text, "missing"));
@@ -147,7 +158,7 @@ static void test_refusals(void **state)
     assert_int_equal(device_cpu_open(1, &device, &err), PLIM_OK);
     const char *dir = model_dir("llama-tied");
     assert_int_equal(
-        generator_open(dir, device, &(struct generate_room){PROMPT, ANSWER, .budget = 1000}, &g, &err),
+        generator_open(dir, device, &(struct generate_room){LENGTH, ANSWER, .budget = 1000}, &g, &err),
         PLIM_BAD_INPUT);
     assert_int_equal(generator_open(dir, device, &(struct generate_room){1 << 20, 1}, &g, &err),
                      PLIM_BAD_INPUT);
@@ -166,13 +177,13 @@ static void test_stops(void **state)
     struct generate_result result;
     struct plim_error err = {0};
     struct heard heard = {.stop_after = 3};
-    int32_t tokens[PROMPT];
+    int32_t tokens[LENGTH];
     make_prompt(tokens);
     assert_int_equal(device_cpu_open(1, &device, &err), PLIM_OK);
-    struct generate_room room = {.prompt = PROMPT, .tokens = ANSWER};
+    struct generate_room room = {.prompt = LENGTH, .tokens = ANSWER};
     assert_int_equal(generator_open(model_dir("llama-tied"), device, &room, &g, &err), PLIM_OK);
     struct generate_request ask = {
-        .prompt = tokens, .count = PROMPT, .tokens = ANSWER, .hear = hear, .arg = &heard};
+        .prompt = tokens, .count = LENGTH, .tokens = ANSWER, .hear = hear, .arg = &heard};
     assert_int_equal(generator_run(g, &ask, &result, &err), PLIM_OK);
     assert_int_equal(result.stop, GENERATE_ASKED);
     assert_int_equal(heard.count, 3);
