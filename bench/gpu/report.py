@@ -61,7 +61,7 @@ def rivals(results, name):
 def knobs(k):
     """The planner's choice in a few words."""
     recompute = dict(none="nothing recomputed", selective="selective", full="full").get(k["recompute"], k["recompute"])
-    if k["recompute"] == "selective" and k["recompute_layers"]: recompute = f"{k['recompute_layers']} layers in full"
+    if k["recompute"] == "selective" and k["recompute_layers"]: recompute = f"{k['recompute_layers']} layer{'s' * (k['recompute_layers'] > 1)} in full"
     words = [f"{k['micro_batch']} x {k['accumulation']}", recompute, f"loss/{k['loss_chunks']}"]
     if k["state_share"]: words.append(f"{k['state_share']}/16 of the state on the host, {k['host_share']}/16 of that updated there")
     if k["param_share"]: words.append(f"{k['param_share']}/16 of the parameters on the host")

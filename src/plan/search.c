@@ -3,8 +3,9 @@
  * Two facts keep the search small. Memory grows with the micro-batch and shrinks with the other knobs, so for each
  * way of recomputing and placing state the largest micro-batch that fits is found by bisection. And cutting the
  * loss is nearly free, so a way is first tried with the finest cut and the coarsest that still fits is taken at
- * the end. A way that does not fit with the smallest micro-batch is out. What is on lower tiers is search_places.c's
- * question: free first, offload last.
+ * the end. A way that does not fit with the smallest micro-batch is out. How many layers are made again is asked in
+ * quarters first and one by one of the best. What is on lower tiers is search_places.c's question: free first, offload
+ * last.
  */
 #include "plan/search.h"
 #include "base/bytes.h"
@@ -167,6 +168,72 @@ static enum plim_status coarsen_cut(struct search *s)
         break;
     }
     return PLIM_OK;
+}
+
+/* The best plan with another micro-batch and so many layers made again in full. */
+static struct knobs with_layers(const struct search *s, int64_t micro_batch, int layers)
+{
+    struct knobs k = s->best.knobs;
+    k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
+    k.recompute = layers < s->request->layers ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
+    k.full_layers = layers < s->request->layers ? layers : 0;
+    k.loss_chunks = s->request->pins.loss_chunks != KNOB_OPEN ? s->request->pins.loss_chunks
+                                                              : search_finest_cut(s->request, micro_batch);
+    return k;
+}
+
+/* Of more than none, up to `most`, which fit: the fewest layers that do. Of large tapes nearly the fewest. */
+static enum plim_status remake_fewest(struct search *s, int64_t micro_batch, int most)
+{
+    int none = 0, step = s->room.nops < FINE_OPS ? 1 : 1 + s->request->layers / 16;
+    while (most - none > step) {
+        int layers = (none + most) / 2;
+        struct knobs k = with_layers(s, micro_batch, layers);
+        struct plan_bound bound;
+        bool fits;
+        enum plim_status status = search_try(s, &k, &bound, &fits);
+        if (status != PLIM_OK) return status;
+        if (fits) search_consider(&s->best, &k, bound.step_seconds);
+        *(fits ? &most : &none) = layers;
+    }
+    return PLIM_OK;
+}
+
+/* A larger micro-batch that only a few more such layers keep from being faster. */
+static enum plim_status remake_for(struct search *s, int64_t micro_batch)
+{
+    int layers = s->request->layers, ends[] = {0, layers};
+    struct plan_bound bound[2];
+    bool fits[2];
+    for (int i = 0; i < 2; i++) {
+        struct knobs k = with_layers(s, micro_batch, ends[i]);
+        enum plim_status status = search_try(s, &k, &bound[i], &fits[i]);
+        if (status != PLIM_OK) return status;
+        if (fits[i]) search_consider(&s->best, &k, bound[i].step_seconds);
+    }
+    double each = (bound[1].step_seconds - bound[0].step_seconds) / layers;
+    double spare = 0.99 * s->best.seconds - bound[0].step_seconds;
+    if (fits[0] || !fits[1] || spare < each) return PLIM_OK;
+    int most = spare < each * layers ? (int)(spare / each) : layers;
+    struct knobs k = with_layers(s, micro_batch, most);
+    enum plim_status status = search_try(s, &k, &bound[0], &fits[0]);
+    if (status != PLIM_OK || !fits[0]) return status;
+    search_consider(&s->best, &k, bound[0].step_seconds);
+    return remake_fewest(s, micro_batch, most);
+}
+
+static enum plim_status count_layers(struct search *s)
+{
+    const struct knobs *pins = &s->request->pins;
+    const struct knobs first = s->best.knobs;
+    bool large = s->room.nops >= FINE_OPS;
+    if (pins->recompute != KNOB_OPEN || pins->full_layers != KNOB_OPEN) return PLIM_OK;
+    if (large && s->made > SEARCH_PATIENCE) return PLIM_OK;
+    int most = first.recompute == RECOMPUTE_FULL ? s->request->layers : first.full_layers;
+    enum plim_status status = most ? remake_fewest(s, first.micro_batch, most) : PLIM_OK;
+    int at = 0;
+    while (at < s->ndivisors && s->divisors[at] <= first.micro_batch) at++;
+    return status == PLIM_OK && !large && at < s->ndivisors ? remake_for(s, s->divisors[at]) : status;
 }
 
 static bool is_allowed(const struct knobs *pins, const struct way *way)
@@ -336,6 +403,7 @@ enum plim_status plan_search(const struct plan_request *request, struct plan *ou
     /* Packing can need a little more than the bound: then search again with that much less. */
     for (int attempt = 0; attempt < 4 && status == PLIM_OK; attempt++) {
         status = search_places(&s);
+        if (status == PLIM_OK && s.best.found) status = count_layers(&s);
         if (status == PLIM_OK && s.best.found) status = coarsen_cut(&s);
         if (status != PLIM_OK || !s.best.found) break;
         plan_release(out);

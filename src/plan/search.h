@@ -27,6 +27,10 @@ struct candidate { /* knobs that fit */
 #define REMEMBERED 128
 #define FINE_OPS   4000 /* tapes below this are made so quickly that a dozen more do not matter */
 
+/* In ops of tapes that were made, of which a millisecond makes some three thousand: from here on only what promises much is
+ * looked at. */
+#define SEARCH_PATIENCE 90000
+
 enum { SEARCH_QUARTERS = 4 };
 
 struct search {

@@ -240,15 +240,14 @@ static enum plim_status least_time(struct search *s, struct place place, double 
     return PLIM_OK;
 }
 
-/* In ops of tapes that were made, of which a millisecond makes some three thousand: up to here 4 % are worth a look, then
- * 8 % as long as what a look takes, so many tapes like the last, ends within a tenth of a second, then only a fifth. */
-#define PATIENCE      90000
+/* Up to SEARCH_PATIENCE 4 % are worth a look, then 8 % as long as what a look takes, so many tapes like the last, ends
+ * within a tenth of a second, then only a fifth. */
 #define PATIENCE_ENDS 320000
 #define LOOK_TAPES    20
 
 static double worthwhile(const struct search *s)
 {
-    if (s->made < PATIENCE) return 0.96;
+    if (s->made < SEARCH_PATIENCE) return 0.96;
     return s->made + LOOK_TAPES * (int64_t)s->room.nops < PATIENCE_ENDS ? 0.92 : 0.8;
 }
 

@@ -128,6 +128,37 @@ static void test_pins_are_honoured(void **state)
     job_release(&job);
 }
 
+/* Of layers made again in full there are as few as fit, with the loss cut as finely as can be. */
+static void test_fewest_layers_are_remade(void **state)
+{
+    (void)state;
+    int seen = 0, between = 0;
+    struct job job;
+    struct preset preset;
+    struct plan_request request;
+    rig_job(&job, rig_llama_1b);
+    request_for(&job, "h200", &preset, &request);
+    request.overhead = 600 << 20;
+    for (int64_t gib = 10; gib <= 28; gib += 1) {
+        struct plan plan, tighter;
+        request.budget = gib << 30;
+        if (plan_search(&request, &plan, &err) != PLIM_OK) fail_msg("%lld GiB: %s", (long long)gib, err.text);
+        int layers = plan.knobs.full_layers;
+        if (plan.knobs.recompute == RECOMPUTE_SELECTIVE && layers > 0) {
+            struct knobs less = plan.knobs;
+            less.full_layers = layers - 1;
+            less.loss_chunks = 4096;
+            assert_int_equal(plan_make(&request, &less, &tighter, &err), PLIM_OK);
+            if (tighter.fits) fail_msg("%lld GiB: %d layers, but %d fit", (long long)gib, layers, layers - 1);
+            plan_release(&tighter);
+            seen++, between += layers % (request.layers / 4) != 0;
+        }
+        plan_release(&plan);
+    }
+    assert_true(seen > 2 && between > 0);
+    job_release(&job);
+}
+
 static double cpu_ms(void)
 {
     struct timespec t;
@@ -183,6 +214,7 @@ int main(void)
         cmocka_unit_test(test_layouts_are_sound_and_tight),
         cmocka_unit_test(test_search_obeys_the_budget),
         cmocka_unit_test(test_pins_are_honoured),
+        cmocka_unit_test(test_fewest_layers_are_remade),
         cmocka_unit_test(test_planning_is_fast),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
