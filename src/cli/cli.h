@@ -51,11 +51,17 @@ enum plim_status cli_read_job(struct job *job, const struct job_options *options
 enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
 #define CLI_PATH 1024
 
-/* The device of that name (job_device_number) with so many threads of the host. "auto" is a GPU that works and takes less
- * than `budget` bytes itself (0: no matter how many), else the CPU; why not the card that is there, it says on stderr.
- * Errors begin with `where`. */
-enum plim_status cli_open_device_named(const char *where, const char *name, int threads, uint64_t budget,
-                                       struct device **out, struct plim_error *err);
+/* A device by its name (job_device_number). "auto" is a GPU that works and takes less than `budget` bytes itself (0: no
+ * matter how many), else the CPU; why not the card that is there, it says on stderr. */
+struct device_wish {
+    const char *where; /* errors begin with this */
+    const char *name;  /* "cuda" */
+    const char *cpu;   /* how one asks for the CPU: "training.device: cpu" */
+    int threads;       /* of the host */
+    uint64_t budget;
+};
+enum plim_status cli_open_device_as(const struct device_wish *wish, struct device **out,
+                                    struct plim_error *err);
 /* The job's device. */
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
 

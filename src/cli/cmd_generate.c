@@ -287,8 +287,8 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
     enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = cli_find_model(what, g.dir, sizeof g.dir, &err);
     if (status == PLIM_OK) status = read_prompt(&g, &err);
-    if (status == PLIM_OK)
-        status = cli_open_device_named("generate", f->device, f->threads, f->budget, &device, &err);
+    struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
+    if (status == PLIM_OK) status = cli_open_device_as(&wish, &device, &err);
     if (status == PLIM_OK) status = generate(&g, device, &err);
     if (status == PLIM_OK && f->json) code = tell_json(&g);
     if (status == PLIM_OK && !f->json && !f->quiet) tell(&g);

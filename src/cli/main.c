@@ -138,24 +138,30 @@ static enum plim_status check_room(struct device **device, uint64_t budget, stru
                      bytes_format(takes, own), bytes_format(have, budget));
 }
 
-enum plim_status cli_open_device_named(const char *where, const char *name, int threads, uint64_t budget,
-                                       struct device **out, struct plim_error *err)
+enum plim_status cli_open_device_as(const struct device_wish *wish, struct device **out,
+                                    struct plim_error *err)
 {
     bool may_fall_back;
-    int index = job_device_number(name, &may_fall_back);
+    int index = job_device_number(wish->name, &may_fall_back);
     struct plim_error why = {0};
-    enum plim_status status = index >= 0 ? device_cuda_open(index, threads, out, &why) : PLIM_UNSUPPORTED;
-    if (status == PLIM_OK && may_fall_back) status = check_room(out, budget, &why);
+    enum plim_status status =
+        index >= 0 ? device_cuda_open(index, wish->threads, out, &why) : PLIM_UNSUPPORTED;
+    if (status == PLIM_OK && may_fall_back) status = check_room(out, wish->budget, &why);
     if (status == PLIM_OK) return status;
-    if (index >= 0 && !may_fall_back) return plim_fail(err, why.status, "%s: %s", where, why.text);
+    if (index >= 0 && !may_fall_back && status == PLIM_BAD_INPUT)
+        return plim_fail(err, status, "%s: %s", wish->where, why.text);
+    if (index >= 0 && !may_fall_back)
+        return plim_fail(err, status, "%s: %s; %s goes without a GPU", wish->where, why.text, wish->cpu);
     if (index >= 0 && device_cuda_present()) /* else there is nothing to miss */
         fprintf(stderr, "plimsoll: using the CPU: %s\n", why.text);
-    return device_cpu_open(threads, out, err);
+    return device_cpu_open(wish->threads, out, err);
 }
 
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
 {
-    return cli_open_device_named(job->name, job->training.device, (int)job->training.threads, 0, out, err);
+    struct device_wish wish = {job->name, job->training.device, "training.device: cpu",
+                               (int)job->training.threads, 0};
+    return cli_open_device_as(&wish, out, err);
 }
 
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,

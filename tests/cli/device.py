@@ -50,6 +50,16 @@ with tempfile.TemporaryDirectory() as folder:
     else:
         refused(ask("train", "cuda:99"), why, "the hundredth GPU of none")
 
+    # generate has an option of its own; the model is what the first steps left
+    plim.run("train", path, "-q", "--set", "training.device=cpu", "--set", f"output.dir={folder}/made")
+    write = lambda *args, **more: plim.run("generate", f"{folder}/made", "-p", "The ", "-n", 4, "-t", 0, "-q", *args, **more)
+    no = write("--device", "tpu")
+    plim.ok(no.returncode == 2 and "'--device': 'tpu' is no device" in no.stderr and no.stderr.count("\n") == 1, f"generate: {no.stderr.strip()}")
+    no = write("--device", "cuda", env=HIDDEN)
+    plim.ok(no.returncode == 2 and "--device cpu" in no.stderr and no.stderr.count("\n") == 1, f"generate on a GPU that is not there: {no.stderr.strip()}")
+    text = write("--device", "cpu")
+    plim.ok(text.returncode == 0 and text.stdout and text.stdout == write(env=HIDDEN).stdout, f"generate falls back to the CPU {text.stderr.strip()}")
+
     cpu = plim.losses(ask("train", "cpu").stdout)
     fallen = ask("train", "auto", HIDDEN)
     plim.ok(fallen.returncode == 0 and plim.losses(fallen.stdout) == cpu and len(cpu) == 2 and not fallen.stderr,

@@ -7,7 +7,5 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
 {
     (void)index, (void)threads;
     *out = NULL;
-    return plim_fail(
-        err, PLIM_UNSUPPORTED,
-        "this plimsoll was built without CUDA; build it where nvcc is, or use training.device: cpu");
+    return plim_fail(err, PLIM_UNSUPPORTED, "this plimsoll was built without CUDA; build it where nvcc is");
 }

@@ -61,7 +61,7 @@ enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err)
         return plim_fail(
             err, PLIM_UNSUPPORTED,
             "cuBLASLt is missing (libcublasLt.so.13); install the CUDA libraries or put their folder "
-            "on LD_LIBRARY_PATH, or use training.device: cpu");
+            "on LD_LIBRARY_PATH");
 #define FIND(name)                                                                                           \
     if (!(api->name = (__typeof__(&name))dlsym(api->cublaslt, #name)))                                       \
         return plim_fail(err, PLIM_UNSUPPORTED, "cuBLASLt has no %s; install version 12 or newer", #name);

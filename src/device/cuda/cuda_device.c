@@ -376,16 +376,14 @@ static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_er
     cudaError_t code = cudaGetDeviceCount(&count);
     cudaDriverGetVersion(&driver);
     if (code == cudaErrorInsufficientDriver && driver == 0)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "there is no NVIDIA driver; install it or use training.device: cpu");
+        return plim_fail(err, PLIM_UNSUPPORTED, "there is no NVIDIA driver; install it");
     if (code == cudaErrorInsufficientDriver)
         return plim_fail(
             err, PLIM_UNSUPPORTED,
-            "the NVIDIA driver is for CUDA %d.%d, and this build needs one for %d.%d; install it or "
-            "use training.device: cpu",
+            "the NVIDIA driver is for CUDA %d.%d, and this build needs one for %d.%d; install it",
             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (code != cudaSuccess || count == 0)
-        return plim_fail(err, PLIM_UNSUPPORTED, "no NVIDIA GPU was found (%s); use training.device: cpu",
+        return plim_fail(err, PLIM_UNSUPPORTED, "no NVIDIA GPU was found (%s)",
                          code != cudaSuccess ? cudaGetErrorString(code) : "the driver lists none");
     if (index < 0 || index >= count)
         return plim_fail(err, PLIM_BAD_INPUT, "there is no GPU %d; this machine has %d (0 to %d)", index,
@@ -396,10 +394,8 @@ static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_er
     if (status != PLIM_OK) return status;
     if (prop.major * 10 + prop.minor < DEVICE_CUDA_LEAST)
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "GPU %d (%s) has compute capability %d.%d; the kernels need %d.%d or newer, use "
-                         "training.device: cpu",
-                         index, prop.name, prop.major, prop.minor, DEVICE_CUDA_LEAST / 10,
-                         DEVICE_CUDA_LEAST % 10);
+                         "GPU %d (%s) has compute capability %d.%d; the kernels need %d.%d or newer", index,
+                         prop.name, prop.major, prop.minor, DEVICE_CUDA_LEAST / 10, DEVICE_CUDA_LEAST % 10);
     cuda->index = index;
     cuda->queue.sms = prop.multiProcessorCount;
     cuda->queue.capability = prop.major * 10 + prop.minor;
@@ -428,8 +424,7 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
     if (code == cudaErrorMemoryAllocation)
         return plim_fail(
             err, PLIM_NO_MEMORY,
-            "GPU %d has too little free memory even for a context; see what else runs there (nvidia-smi), "
-            "or use training.device: cpu",
+            "GPU %d has too little free memory even for a context; see what else runs there (nvidia-smi)",
             cuda->index);
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
         return plim_fail(err, PLIM_UNSUPPORTED,
