@@ -183,16 +183,33 @@ static enum plim_status check_vocabulary(const struct generation *g, const struc
                      (long long)g->codec.vocab_size, (long long)spec->vocab_size);
 }
 
-static enum plim_status generate(struct generation *g, struct device *device, struct plim_error *err)
+/* The device, and on it the model. Where nobody asked for the card, one without room for them is left for the CPU. */
+static enum plim_status open_model(struct generation *g, struct device **device, struct generator **generator,
+                                   struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
-    struct generator *generator = NULL;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct generate_room room = {.prompt = g->count,
                                  .tokens = f->tokens,
                                  .budget = f->budget_given ? (int64_t)f->budget : 0,
                                  .log = f->quiet ? NULL : &log};
-    enum plim_status status = generator_open(g->dir, device, &room, &generator, err);
+    struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
+    enum plim_status status = cli_open_device_as(&wish, device, err);
+    if (status == PLIM_OK) status = generator_open(g->dir, *device, &room, generator, err);
+    bool card = *device && !(*device)->facts.is_host && !strcmp(f->device, "auto");
+    if (!card || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
+    fprintf(stderr, "plimsoll: using the CPU: %s\n", err->text);
+    (*device)->ops->close(*device), *device = NULL;
+    status = device_cpu_open(f->threads, device, err);
+    return status == PLIM_OK ? generator_open(g->dir, *device, &room, generator, err) : status;
+}
+
+static enum plim_status generate(struct generation *g, struct device **device_out, struct plim_error *err)
+{
+    const struct generate_flags *f = g->flags;
+    struct generator *generator = NULL;
+    enum plim_status status = open_model(g, device_out, &generator, err);
+    struct device *device = *device_out;
     if (status != PLIM_OK) return status;
     g->plan = *generator_plan(generator);
     status = check_vocabulary(g, generator_spec(generator), err);
@@ -287,9 +304,7 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
     enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = cli_find_model(what, g.dir, sizeof g.dir, &err);
     if (status == PLIM_OK) status = read_prompt(&g, &err);
-    struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
-    if (status == PLIM_OK) status = cli_open_device_as(&wish, &device, &err);
-    if (status == PLIM_OK) status = generate(&g, device, &err);
+    if (status == PLIM_OK) status = generate(&g, &device, &err);
     if (status == PLIM_OK && f->json) code = tell_json(&g);
     if (status == PLIM_OK && !f->json && !f->quiet) tell(&g);
     if (status == PLIM_OK && g.result.stop == GENERATE_ASKED) code = plim_exit_code(PLIM_INTERRUPTED);

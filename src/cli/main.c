@@ -127,6 +127,9 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
     return status == PLIM_OK ? job_finish(job, err) : status;
 }
 
+/* No context and libraries fit into less: a card that is not even opened leaves the whole budget to the CPU. */
+#define CARD_LEAST ((uint64_t)256 << 20)
+
 /* A card that takes the whole budget for itself. */
 static enum plim_status check_room(struct device **device, uint64_t budget, struct plim_error *why)
 {
@@ -144,8 +147,10 @@ enum plim_status cli_open_device_as(const struct device_wish *wish, struct devic
     bool may_fall_back;
     int index = job_device_number(wish->name, &may_fall_back);
     struct plim_error why = {0};
-    enum plim_status status =
-        index >= 0 ? device_cuda_open(index, wish->threads, out, &why) : PLIM_UNSUPPORTED;
+    enum plim_status status = PLIM_UNSUPPORTED;
+    bool hopeless = may_fall_back && wish->budget && wish->budget < CARD_LEAST;
+    if (hopeless) index = -1;
+    if (index >= 0) status = device_cuda_open(index, wish->threads, out, &why);
     if (status == PLIM_OK && may_fall_back) status = check_room(out, wish->budget, &why);
     if (status == PLIM_OK) return status;
     if (index >= 0 && !may_fall_back && status == PLIM_BAD_INPUT)

@@ -136,8 +136,10 @@ void exec_fresh(struct exec *exec)
     if (!ops->fill) return;
     for (int i = 0; i < exec->tape->ntensors; i++) {
         const struct tensor *t = &exec->tape->tensors[i];
-        if (t->view_of >= 0 || t->tier != TIER_DEVICE) continue;
-        bool zero = t->type == DT_I32 || (t->flags & TENSOR_KEPT && t->cls != CLASS_PARAM);
+        const struct lifetime *life = &exec->layout->life[i];
+        bool kept = t->flags & TENSOR_KEPT, has_place = kept || life->first <= life->last;
+        if (t->view_of >= 0 || t->tier != TIER_DEVICE || !has_place) continue;
+        bool zero = t->type == DT_I32 || (kept && t->cls != CLASS_PARAM);
         size_t offset = (size_t)((char *)address(exec, i) - (char *)ops->base(exec->device));
         ops->fill(exec->device, offset, (size_t)tensor_bytes(t), zero ? FILL_ZERO : FILL_NOISE);
     }

@@ -19,8 +19,7 @@ enum param_when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_U
 enum param_rule { RULE_NORMAL, RULE_RESIDUAL, RULE_ONES, RULE_ZEROS };
 
 struct param_row {
-    const char *
-        label; /* Hugging Face name; a %d makes it one per layer, {q,k,v} three tensors in one (param_parts) */
+    const char *label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one (weights_parts) */
     enum param_dim dim[2];
     enum param_rule rule;
     enum param_when when;

@@ -39,7 +39,8 @@ int weights_parts(const struct model_spec *spec, const struct tape *tape, int pa
     const struct tensor *t = &tape->tensors[param];
     char name[sizeof parts->name];
     tape_tensor_name(tape, param, name, sizeof name);
-    bool joint = t->cls == CLASS_PARAM && strchr(name, '{');
+    const struct tensor *of = t->owner >= 0 ? &tape->tensors[t->owner] : t; /* the parameter it belongs to */
+    bool joint = strchr(name, '{') && t->ndim == of->ndim && !memcmp(t->dim, of->dim, sizeof t->dim);
     int64_t size = spec->head_dim, q = spec->num_heads * size, k = spec->num_kv_heads * size;
     int64_t rows[WEIGHTS_PARTS] = {joint ? q : t->dim[0], k, k}, width = tensor_count(t) / t->dim[0],
             first = 0;

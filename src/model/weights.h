@@ -60,7 +60,7 @@ struct weights_part {
 };
 #define WEIGHTS_PARTS 3
 
-/* The parts of a parameter, in order; their number. Another tensor is one part. */
+/* The parts of a parameter, or of a master or moment of its shape, in order; their number. Another tensor is one part. */
 int weights_parts(const struct model_spec *spec, const struct tape *tape, int param,
                   struct weights_part parts[WEIGHTS_PARTS]);
 

@@ -29,7 +29,7 @@ static enum plim_status layout_alloc(struct layout *l, const struct tape *tape, 
 {
     size_t n = (size_t)tape->ntensors + 1, m = (size_t)tape->nops + 1;
     *l = (struct layout){.ntensors = tape->ntensors, .nops = tape->nops};
-    l->offset = malloc(n * sizeof *l->offset);
+    l->offset = calloc(n, sizeof *l->offset);
     l->life = malloc(n * sizeof *l->life);
     l->buffer = malloc(n * sizeof *l->buffer);
     l->work_offset = calloc(m, sizeof *l->work_offset);

@@ -177,6 +177,7 @@ static struct knobs with_layers(const struct search *s, int64_t micro_batch, int
     k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
     k.recompute = layers < s->request->layers ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
     k.full_layers = layers < s->request->layers ? layers : 0;
+    k.late = 0; /* search_try's to say */
     k.loss_chunks = s->request->pins.loss_chunks != KNOB_OPEN ? s->request->pins.loss_chunks
                                                               : search_finest_cut(s->request, micro_batch);
     return k;
@@ -234,6 +235,18 @@ static enum plim_status count_layers(struct search *s)
     int at = 0;
     while (at < s->ndivisors && s->divisors[at] <= first.micro_batch) at++;
     return status == PLIM_OK && !large && at < s->ndivisors ? remake_for(s, s->divisors[at]) : status;
+}
+
+/* Fewer layers may leave no room for coarser cuts: the faster of both wins. */
+static enum plim_status finish(struct search *s)
+{
+    struct candidate fine = s->best, coarse;
+    enum plim_status status = coarsen_cut(s);
+    coarse = s->best, s->best = fine;
+    if (status == PLIM_OK) status = count_layers(s);
+    if (status == PLIM_OK) status = coarsen_cut(s);
+    if (s->best.seconds >= coarse.seconds) s->best = coarse;
+    return status;
 }
 
 static bool is_allowed(const struct knobs *pins, const struct way *way)
@@ -403,8 +416,7 @@ enum plim_status plan_search(const struct plan_request *request, struct plan *ou
     /* Packing can need a little more than the bound: then search again with that much less. */
     for (int attempt = 0; attempt < 4 && status == PLIM_OK; attempt++) {
         status = search_places(&s);
-        if (status == PLIM_OK && s.best.found) status = count_layers(&s);
-        if (status == PLIM_OK && s.best.found) status = coarsen_cut(&s);
+        if (status == PLIM_OK && s.best.found) status = finish(&s);
         if (status != PLIM_OK || !s.best.found) break;
         plan_release(out);
         status = plan_make(request, &s.best.knobs, out, err);

@@ -73,6 +73,7 @@ static enum plim_status pass_plan(struct generator *g, struct pass *p, int64_t t
     enum plim_status status = model_emit(&g->spec, &shape, &p->tape, err);
     if (status == PLIM_OK) status = pass_precision(&p->tape, g->plan.precision, err);
     if (status == PLIM_OK) status = tape_verify(&p->tape, err);
+    for (int i = 0; i < p->tape.nops; i++) p->tape.ops[i].attr.repeatable = true; /* same seed, same text */
     if (status == PLIM_OK) status = layout_make(&p->tape, &options, &p->layout, err);
     if (status != PLIM_OK) {
         tape_release(&p->tape);

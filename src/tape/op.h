@@ -16,7 +16,7 @@
  *  add           a b                                               y
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD]; target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
- *  split3        x[B,T,(H+2K)D] [table[B,T,D]f32]                   q[B,T,H,D] k v [B,T,K,D]  parts of each row; with a table q and k are rotated: (x1 c - x2 s, x2 c + x1 s), x1 and x2 the halves of a head (HF)
+ *  split3        x[B,T,(H+2K)D] [table[B,T,D]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
@@ -24,7 +24,7 @@
  *  attn_bwd      do q k v o lse pos                                dq dk dv
  *  swiglu_bwd    dh gate up                                        dgate dup [h]               h: swiglu's result once more, bit for bit
  *  gelu_bwd      dy x                                              dx [y]                      y: gelu's, likewise
- *  join3         q k v [table]                                     x                           inverse of split3: with a table q and k are rotated back
+ *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
  *  adamw         p g m v [master] scalars [coef]                   p m v [master]              torch.optim.AdamW; decay on p before the step
@@ -39,6 +39,7 @@
  * Visible keys of query t in row b: without a cache S == T, keys [max(t - pos[t], t - window + 1), t] (samples
  * packed into one row restart pos at 0, which makes attention block-diagonal); with a cache keys
  * [max(0, pos[t] - window + 1), pos[t]]. GQA: query head h reads kv head h / (H / K).
+ * Rotation (HF's half-rotation): a head is (x1, x2), its halves; with c and s of the table: (x1 c - x2 s, x2 c + x1 s); back: s := -s.
  * The master of a bf16 parameter is u16 (see master_split), of an f16 parameter f32; an f32 one has none.
  *
  * Optimizers. g always stands for gradient * coef[MULTIPLIER] (1 without coef); coef[FINITE] == 0 leaves every

@@ -17,7 +17,7 @@ def evaluate(*args):
 
 
 def generate(*args):
-    result = plim.run("generate", *args, "-q", "--json")
+    result = plim.run("generate", "--device", "cpu", *args, "-q", "--json")
     return (json.loads(result.stdout) if result.returncode == 0 else {"text": result.stderr, "tokens": None}), result
 
 
@@ -31,6 +31,19 @@ def types_of(folder):
     for name in os.listdir(folder):
         if name.endswith(".safetensors"):
             found |= {t["dtype"] for key, t in header(os.path.join(folder, name)).items() if key != "__metadata__"}
+    return found
+
+
+def without_low_bits(path):
+    """Tensors of an fp32 file that bf16 holds as well, all of their elements."""
+    found, tensors = [], header(path)
+    with open(path, "rb") as f:
+        start = 8 + struct.unpack("<Q", f.read(8))[0]
+        for name, t in tensors.items():
+            if name == "__metadata__": continue
+            f.seek(start + t["data_offsets"][0])
+            words = memoryview(f.read(t["data_offsets"][1] - t["data_offsets"][0])).cast("H")
+            if not any(words[::2]): found.append(name)
     return found
 
 
@@ -67,6 +80,9 @@ with tempfile.TemporaryDirectory() as folder:
         result = plim.run("export", f"{folder}/run", "-o", out, "--dtype", dtype)
         plim.ok(result.returncode == 0 and types_of(out) == {stored}, f"export --dtype {dtype} {result.stderr.strip()}")
         plim.ok(header(f"{out}/model.safetensors")["__metadata__"] == {"format": "pt"}, f"{dtype}: as transformers wants it")
+    rounded = without_low_bits(f"{folder}/f32/model.safetensors")
+    plim.ok(not rounded and any("self_attn.q_proj" in k for k in header(f"{folder}/f32/model.safetensors")),
+            f"in f32 every tensor has its master's bits {rounded}")
     config = json.load(open(f"{folder}/f32/config.json"))
     plim.ok(config["architectures"] == ["LlamaForCausalLM"] and config["torch_dtype"] == "float32"
             and config["hidden_size"] == 64, "config.json says what it is")
@@ -123,9 +139,9 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(top["tokens"] == greedy["tokens"], "so is a tiny top-p")
     single, _ = generate(checkpoint, "-p", long_prompt, "-n", 40, "-t", 0, "--threads", 1)
     plim.ok(single["tokens"] == greedy["tokens"], "the number of threads does not matter")
-    text = plim.run("generate", checkpoint, "-p", long_prompt, "-n", 40, "--seed", 3, "-q")
+    text = plim.run("generate", "--device", "cpu", checkpoint, "-p", long_prompt, "-n", 40, "--seed", 3, "-q")
     plim.ok(text.stdout.rstrip("\n") == one["text"].rstrip("\n") and not text.stderr, "the text on stdout is the JSON's")
-    told = plim.run("generate", checkpoint, "-p", long_prompt, "-n", 4, "--echo")
+    told = plim.run("generate", "--device", "cpu", checkpoint, "-p", long_prompt, "-n", 4, "--echo")
     plim.ok(told.stdout.startswith(long_prompt) and "tokens/s" in told.stderr, "--echo, and a summary on stderr")
 
     for name, args, code, word in [
@@ -138,15 +154,15 @@ with tempfile.TemporaryDirectory() as folder:
         ("a share above 1", ["-p", "x", "--top-p", "1.5"], 2, "top-p"),
         ("a prompt beyond the positions", ["-p", "x" * 3000], 2, "positions"),
     ]:
-        result = plim.run("generate", checkpoint, *args)
+        result = plim.run("generate", "--device", "cpu", checkpoint, *args)
         plim.ok(result.returncode == code and result.stderr.count("\n") == 1 and word in result.stderr and not result.stdout,
                 f"{name}: exit {code}: {result.stderr.strip()}")
-    nowhere = plim.run("generate", folder, "-p", "x")
+    nowhere = plim.run("generate", "--device", "cpu", folder, "-p", "x")
     plim.ok(nowhere.returncode == 2 and nowhere.stderr.count("\n") == 1, f"no model there: {nowhere.stderr.strip()}")
     shutil.copytree(f"{folder}/bf16", f"{folder}/cut")
     size = os.path.getsize(f"{folder}/cut/model.safetensors")
     os.truncate(f"{folder}/cut/model.safetensors", size - 1000)
-    cut = plim.run("generate", f"{folder}/cut", "-p", "x")
+    cut = plim.run("generate", "--device", "cpu", f"{folder}/cut", "-p", "x")
     plim.ok(cut.returncode == 2 and cut.stderr.count("\n") == 1 and "model.safetensors" in cut.stderr,
             f"a truncated file: {cut.stderr.strip()}")
 plim.done()

@@ -84,13 +84,13 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(found.get("rows", 0) > 0 and 0 < found.get("loss", 0) < 6, f"eval {result.stderr.strip()}")
     last = f"{folder}/whole/checkpoint-00000030"
     plim.ok(open(f"{last}/tokenizer.json").read() == open(f"{folder}/tok/tokenizer.json").read(), "the checkpoint has its tokenizer")
-    result = plim.run("generate", f"{folder}/whole", "-p", "The old ship", "-n", 30, "-t", 0, "--json")
+    result = plim.run("generate", "--device", "cpu", f"{folder}/whole", "-p", "The old ship", "-n", 30, "-t", 0, "--json")
     found = json.loads(result.stdout) if result.returncode == 0 else {}
     plim.ok(found.get("prompt_tokens") == 8 and len(found.get("tokens", [])) == found.get("generated_tokens") > 0, f"generate reads it by itself {result.stderr.strip()}")
-    again = plim.run("generate", f"{folder}/whole", "-p", "The old ship", "-n", 30, "-t", 0, "-q", "--tokenizer", f"{folder}/tok")
+    again = plim.run("generate", "--device", "cpu", f"{folder}/whole", "-p", "The old ship", "-n", 30, "-t", 0, "-q", "--tokenizer", f"{folder}/tok")
     plim.ok(again.stdout.rstrip("\n") == found.get("text", "").rstrip("\n"), "and when it is named: the same text, as it comes")
     out = plim.run("export", f"{folder}/whole", "-o", f"{folder}/hf", "-q")
     plim.ok(out.returncode == 0 and open(f"{folder}/hf/tokenizer.json").read() == open(f"{folder}/tok/tokenizer.json").read(), f"so has the export {out.stderr.strip()}")
-    as_bytes = plim.run("generate", f"{folder}/whole", "-p", "The old ship", "-n", 5, "--json", "--tokenizer", "bytes")
+    as_bytes = plim.run("generate", "--device", "cpu", f"{folder}/whole", "-p", "The old ship", "-n", 5, "--json", "--tokenizer", "bytes")
     plim.ok(json.loads(as_bytes.stdout)["prompt_tokens"] == 12, "bytes when asked for")
 plim.done()

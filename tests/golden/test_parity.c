@@ -109,8 +109,8 @@ static double relative_error(const float *a, const float *b, int64_t n)
     return norm > 0 ? sqrt(diff / norm) : sqrt(diff);
 }
 
-/* Error of a device tensor of any floating type against the golden one; *allowed is what bf16 may have. */
-/* Of elements [first, ...) of a tensor, as many as the golden one has. */
+/* Error of a device tensor of any floating type, from element `first` on, against the golden one, which may be shorter;
+ * *allowed is what bf16 may have. */
 static double error_of(struct model_rig *rig, const struct golden *g, int id, int64_t first, const char *name,
                        const char *key, double *allowed)
 {

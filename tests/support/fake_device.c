@@ -189,6 +189,7 @@ static enum plim_status fake_commit(struct device *dev, size_t bytes, struct pli
 
 static void fake_fill(struct device *dev, size_t offset, size_t bytes, enum device_fill with)
 {
+    assert_true(offset + bytes <= fake_of(dev)->committed);
     memset((char *)fake_base(dev) + offset, with == FILL_NOISE ? 0x3f : 0, bytes);
 }
 

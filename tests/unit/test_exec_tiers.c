@@ -159,6 +159,21 @@ static void test_the_cpu_has_no_host_tier(void **state)
     cpu->ops->close(cpu);
 }
 
+/* A loss in slices leaves a tensor in the tape, all logits at once, that nobody uses and that has no place. */
+static void test_slices_of_the_loss(void **state)
+{
+    (void)state;
+    static const char keys[] = "data.max_length=300 training.loss_chunks=2 training.steps=3";
+    struct run cpu, run;
+    struct fake *f = fake_open(PROMPT);
+    on_the_cpu(&cpu, keys);
+    must(run_open(&run, &f->device, keys, false));
+    assert_int_equal(run.trainer->plan.knobs.loss_chunks, 2);
+    must(trainer_run(run.trainer, &err));
+    run_close(&run, &f->device);
+    assert_true(same(&cpu, &run));
+}
+
 /* The first micro-batch, the others and the update are recorded once each; every step replays them. */
 static void test_recorded_once(void **state)
 {
@@ -610,6 +625,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiers_give_the_same_bits),
         cmocka_unit_test(test_the_cpu_has_no_host_tier),
+        cmocka_unit_test(test_slices_of_the_loss),
         cmocka_unit_test(test_recorded_once),
         cmocka_unit_test(test_not_recorded),
         cmocka_unit_test(test_not_recorded_late),

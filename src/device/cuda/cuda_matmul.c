@@ -9,8 +9,10 @@
  *            kn   D = dW [M x K]   A = dy (M x R)                            B = x  (K x R, transposed)
  */
 #include "device/cuda/cuda_matmul.h"
+#include "base/clock.h"
 #include "device/cuda/matmul_small.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +21,10 @@
 
 /* A way is timed for so long, and the first after so long: a card that has just been idle is faster for a moment than its
  * power lets it be, and then other ways win. */
-#define TIMED_MS 3.0f
-#define WARM_MS  150.0f
+#define TIMED_MS     3.0f
+#define WARM_MS      150.0f
+#define COOL_SECONDS 0.2                /* without a product, until it is idle again */
+#define HEATING      ((int64_t)1 << 32) /* multiplications: smaller products are nothing to its power */
 
 struct matrix {
     const void *at;
@@ -56,7 +60,7 @@ struct cuda_matmul {
     const char *words; /* what cuBLASLt said of the last failure */
     struct way ways[WAYS_MAX];
     int count, next; /* next: the one to go when all places are taken */
-    bool warm;       /* tuning has begun */
+    double timed;    /* when a product was last timed */
 };
 
 static cudaDataType_t data_type(enum dtype type)
@@ -293,13 +297,13 @@ int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
                            db->type, call->accumulate, after_workspace(call));
 }
 
-/* Milliseconds of so many products. */
+/* Milliseconds of so many products; INFINITY when it fails. */
 static float time_rounds(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
                          const struct way *w, const cublasLtMatmulAlgo_t *algo, void *work, int rounds)
 {
     cudaStream_t stream = (cudaStream_t)queue->stream;
     cudaEvent_t begin, end;
-    float ms = 1e30f;
+    float ms = INFINITY;
     if (cudaEventCreate(&begin) != cudaSuccess) return ms;
     if (cudaEventCreate(&end) != cudaSuccess) {
         cudaEventDestroy(begin);
@@ -311,7 +315,7 @@ static float time_rounds(struct cuda_matmul *mm, const struct cuda_queue *queue,
     cudaEventRecord(end, stream);
     if (code || cudaEventSynchronize(end) != cudaSuccess ||
         cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
-        ms = 1e30f;
+        ms = INFINITY;
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
     return ms;
@@ -333,8 +337,9 @@ static void warm_up(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
                     const struct way *w, void *work)
 {
     enum { ROUNDS = 20 };
-    for (float ms = 0; ms < WARM_MS && !mm->warm;) ms += time_rounds(mm, queue, p, w, &w->algo, work, ROUNDS);
-    mm->warm = true;
+    bool cool = clock_seconds() - mm->timed > COOL_SECONDS;
+    float ms = cool && w->key.m * w->key.n * w->key.k >= HEATING ? 0 : WARM_MS;
+    while (ms < WARM_MS) ms += time_rounds(mm, queue, p, w, &w->algo, work, ROUNDS);
 }
 
 void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
@@ -345,13 +350,14 @@ void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, co
     struct way *w = add_way(mm, &p, &key);
     cublasLtMatmulHeuristicResult_t found[TRIALS];
     int count = w ? propose(mm, w, found, TRIALS) : 0;
-    float best = 1e30f;
+    float best = INFINITY;
     if (count > 1) warm_up(mm, queue, &p, w, call->work);
     for (int i = 0; i < count; i++) {
         float ms = time_way(mm, queue, &p, w, &found[i].algo, call->work);
         if (ms >= best * 0.99f) continue; /* a later proposal must be clearly faster */
         best = ms, w->algo = found[i].algo;
     }
+    mm->timed = clock_seconds();
     cudaGetLastError(); /* a way that does not run here is no error of the next launch */
 }
 
