@@ -38,8 +38,7 @@ struct lifetime {
 
 struct layout {
     int ntensors, nops;
-    int64_t
-        *offset; /* by tensor: into the arena, or into its tier's file or region; 0 when it is never used */
+    int64_t *offset;       /* by tensor: into the arena, or its tier's file or region; 0: never used */
     int64_t *work_offset;  /* by op */
     int64_t *work_bytes;   /* by op */
     struct lifetime *life; /* by tensor (roots) */
