@@ -24,7 +24,7 @@
 #define TIMED_MS     3.0f
 #define WARM_MS      150.0f
 #define COOL_SECONDS 0.2                /* without a product, until it is idle again */
-#define HEATING      ((int64_t)1 << 32) /* multiplications: smaller products are nothing to its power */
+#define HEATING      ((int64_t)1 << 34) /* multiplications: no smaller product, as those of a start, is worth it */
 
 struct matrix {
     const void *at;
@@ -338,7 +338,7 @@ static void warm_up(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
 {
     enum { ROUNDS = 20 };
     bool cool = clock_seconds() - mm->timed > COOL_SECONDS;
-    float ms = cool && w->key.m * w->key.n * w->key.k >= HEATING ? 0 : WARM_MS;
+    float ms = cool && w->key.m * w->key.n * w->key.k > HEATING ? 0 : WARM_MS;
     while (ms < WARM_MS) ms += time_rounds(mm, queue, p, w, &w->algo, work, ROUNDS);
 }
 
