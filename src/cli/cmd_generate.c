@@ -247,12 +247,11 @@ static void tell(const struct generation *g)
     fprintf(stderr, "%lld tokens, %.1f tokens/s, after a prompt of %lld read in %.0f ms (%s)\n",
             (long long)g->result.tokens, g->result.tokens_per_s, (long long)g->count,
             g->result.prompt_seconds * 1e3, generate_stop_name(g->result.stop));
-    fprintf(stderr, "planned %s: parameters %s in %s, cache %s for %lld positions; %s %s\n",
+    fprintf(stderr, "planned %s: parameters %s in %s, cache %s for %lld positions; %s %s%s\n",
             bytes_format(total, (uint64_t)g->plan.total), bytes_format(params, (uint64_t)g->plan.params),
             precision_name(g->plan.precision), bytes_format(cache, (uint64_t)g->plan.cache),
-            (long long)g->plan.positions,
-            g->device_used ? "of the GPU the process takes" : "the process took at most",
-            bytes_format(peak, taken));
+            (long long)g->plan.positions, g->device_used ? "the driver says" : "process",
+            bytes_format(peak, taken), g->device_used ? "" : " at its peak");
 }
 
 static int tell_json(const struct generation *g)

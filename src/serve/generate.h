@@ -8,8 +8,8 @@
  *
  * Parameters stay in the type their files have. The arena holds parameters, a cache of exactly the positions
  * that prompt and answer need, and the transients of one pass; it is planned and committed before the weights
- * are read, so what does not fit is refused at once and nothing can run out later. On a GPU the budget is of its memory. The prompt is read in
- * chunks of up to GENERATE_CHUNK tokens, as many as the budget allows.
+ * are read, so what does not fit is refused at once and nothing can run out later. On a GPU the budget is of its
+ * memory. The prompt is read in chunks of up to GENERATE_CHUNK tokens, as many as the budget allows.
  */
 #ifndef PLIM_SERVE_GENERATE_H
 #define PLIM_SERVE_GENERATE_H
