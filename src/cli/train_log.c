@@ -140,16 +140,18 @@ static void draw_step(struct train_log *log, const struct train_event *e)
 
 static void tell_plan(struct train_log *log, const struct train_event *e)
 {
-    char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64], state[96], params[64];
+    char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64], state[96], params[64], parked[64];
     const struct knobs *k = &e->plan->knobs;
     fprintf(
-        log->people, "%s%s %s of %s: micro-batch %lld x %lld, recompute %s, loss in %d, state on %s%s%s%s\n",
+        log->people,
+        "%s%s %s of %s: micro-batch %lld x %lld, recompute %s, loss in %d, state on %s%s%s%s%s\n",
         log->bar && e->kind == TRAIN_REPLANNED ? "\r\033[K" : "",
         e->kind == TRAIN_REPLANNED ? "re-planned" : "planned", bytes_format(total, (uint64_t)e->plan->total),
         bytes_format(budget, (uint64_t)e->budget), (long long)k->micro_batch, (long long)k->accumulation,
         knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
         knobs_state_text(k, state, sizeof state), k->param_tier != TIER_DEVICE ? ", parameters from " : "",
         k->param_tier != TIER_DEVICE ? knobs_param_text(k, params, sizeof params) : "",
+        knobs_parked_text(k, parked, sizeof parked),
         k->optimizer_in_backward ? ", optimizer in backward" : "");
 }
 

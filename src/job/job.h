@@ -73,6 +73,8 @@ struct job_training {
     bool in_backward, in_backward_given;
     int state_tier, grad_tier, param_tier;
     bool state_tier_given, grad_tier_given, param_tier_given;
+    int64_t park_layers; /* whose activations wait in a GPU's host memory */
+    bool park_layers_given;
     double host_update; /* share of the updates of state in host memory that the CPU makes */
     bool host_update_given;
     int64_t seed, eval_every, eval_rows, save_every, log_every;

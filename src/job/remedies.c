@@ -67,6 +67,7 @@ static const struct {
     {"training.grad_tier", FLAG(grad_tier)},
     {"training.param_tier", FLAG(param_tier)},
     {"training.host_update", FLAG(host_update)},
+    {"training.park_layers", FLAG(park_layers)},
 };
 #define NPINS ((int)(sizeof pins / sizeof *pins))
 _Static_assert(sizeof pins / sizeof *pins <= PINS_MAX, "job_pins has room for all");

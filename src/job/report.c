@@ -38,6 +38,7 @@ void report_json_knobs(struct json_writer *w, const char *key, const struct job 
     json_str(w, "grad_tier", tier_name((enum tier)knobs->grad_tier));
     json_str(w, "param_tier", tier_name((enum tier)knobs->param_tier));
     json_int(w, "param_share", knobs->param_share);
+    json_int(w, "parked_layers", knobs->parked_layers);
     json_end_object(w);
 }
 

@@ -75,6 +75,16 @@ static int flip_param_tier(struct job *other, const struct plan_request *r, stru
     return on;
 }
 
+/* Off: a quarter of the layers, about as much as may cost nothing. */
+static int flip_parking(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->parked_layers > 0;
+    if (r->facts->is_host) return -1;
+    k->parked_layers = on ? 0 : (r->layers + 3) / 4;
+    return on;
+}
+
 static int flip_precision(struct job *other, const struct plan_request *r, struct knobs *k)
 {
     (void)r, (void)k;
@@ -105,6 +115,7 @@ static const struct {
     {"optimizer state offload", flip_state_tier},
     {"gradient offload", flip_grad_tier},
     {"parameter streaming", flip_param_tier},
+    {"parked activations", flip_parking},
     {"mixed precision", flip_precision},
     {"8-bit moments", flip_moments},
 };

@@ -13,10 +13,10 @@
 
 #include "job/job.h"
 
-#define SAVINGS_MAX  12
+#define SAVINGS_MAX  13
 #define REMEDIES_MAX 24
 #define REMEDY_KEYS  16
-#define PINS_MAX     10
+#define PINS_MAX     11
 
 /* Bytes are what it saves where it is on, and what it would save where it is off. At least one of the two is above 0; the
  * other may be below: a trick that moves something off the device takes room on the tier below. */

@@ -37,10 +37,10 @@ static struct offload_options offload_of(const struct job *job, const struct kno
 }
 
 static enum plim_status finish(struct tape *tape, const struct job *job, const struct offload_options *o,
-                               bool late, struct plim_error *err)
+                               bool parks, bool late, struct plim_error *err)
 {
     bool copies_beside =
-        o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST || o->param_tier == TIER_HOST;
+        o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST || o->param_tier == TIER_HOST || parks;
     for (int i = 0; i < tape->nops; i++) {
         tape->ops[i].attr.repeatable = job->training.deterministic;
         tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
@@ -57,7 +57,8 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
                                 .time = job->max_length,
                                 .head = HEAD_LOSS,
                                 .whole_rows = !job->data.packing};
-    struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers};
+    struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers,
+                                          knobs->parked_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
                                     .beta1 = (float)job_beta1(job),
                                     .beta2 = (float)t->beta2,
@@ -78,7 +79,8 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
     if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
-    return finish(tape, job, &offload, knobs->late, err);
+    if ((status = pass_park(tape, knobs->parked_layers, err)) != PLIM_OK) return status;
+    return finish(tape, job, &offload, knobs->parked_layers > 0, knobs->late, err);
 }
 
 enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)
@@ -100,7 +102,7 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
-    if (status == PLIM_OK) status = finish(out, job, &offload, knobs && knobs->late, err);
+    if (status == PLIM_OK) status = finish(out, job, &offload, false, knobs && knobs->late, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
@@ -121,6 +123,7 @@ static void set_pins(const struct job *job, struct knobs *pins)
     if (t->state_tier_given) pins->state_tier = t->state_tier;
     if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
     if (t->param_tier_given) pins->param_tier = t->param_tier;
+    if (t->park_layers_given) pins->parked_layers = (int)t->park_layers;
     if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);
 }
 

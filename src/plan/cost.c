@@ -111,14 +111,26 @@ static bool is_idle(const struct op *op, bool once)
     return op->kind == OP_HOLD || (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 
+/* Parked activations are held until their bytes are wanted: who comes next waits for the copy that reads them. */
+static void release(struct clock *c, const struct op *hold)
+{
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        int id = hold->in[i];
+        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT) later(&c->free[COMPUTE], c->busy[id]);
+    }
+}
+
 /* Ops [begin, end) on empty lanes. */
 static double run_part(struct clock *c, int begin, int end)
 {
     for (int i = 0; i < LANES; i++) c->free[i] = 0;
     for (int i = 0; i < c->tape->ntensors; i++) c->ready[i] = c->busy[i] = 0;
     c->host_bytes = 0;
-    for (int i = begin; i < end; i++)
-        if (!is_idle(&c->tape->ops[i], c->once)) run_op(c, &c->tape->ops[i]);
+    for (int i = begin; i < end; i++) {
+        const struct op *op = &c->tape->ops[i];
+        if (op->kind == OP_HOLD) release(c, op);
+        if (!is_idle(op, c->once)) run_op(c, op);
+    }
     double rate = HOST_ALL * c->facts->host_bandwidth, last = rate > 0 ? c->host_bytes / rate : 0;
     for (int i = 0; i < LANES; i++) last = fmax(last, c->free[i]);
     return last;

@@ -7,7 +7,7 @@
 
 void knobs_open(struct knobs *pins)
 {
-    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN,
+    *pins = (struct knobs){KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN,
                            KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN, KNOB_OPEN};
 }
 
@@ -46,6 +46,14 @@ const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size)
 const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size)
 {
     return place_text(knobs->param_tier, knobs->param_share, buf, size);
+}
+
+const char *knobs_parked_text(const struct knobs *knobs, char *buf, size_t size)
+{
+    int n = knobs->parked_layers;
+    buf[0] = '\0';
+    if (n > 0) snprintf(buf, size, ", activations of %d layer%s wait on the host", n, n == 1 ? "" : "s");
+    return buf;
 }
 
 struct knobs knobs_naive(const struct plan_request *request)

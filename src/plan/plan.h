@@ -28,7 +28,7 @@ struct knobs {
     int64_t micro_batch;  /* rows of one micro-batch */
     int64_t accumulation; /* micro-batches per optimizer step: rows / micro_batch */
     int recompute;        /* enum recompute */
-    int full_layers;      /* so many first layers are recomputed in full */
+    int full_layers;      /* so many first layers, or those behind the parked ones, are recomputed in full */
     int loss_chunks;      /* slices of the output projection and loss */
     int optimizer_in_backward;
     int state_tier; /* enum tier of moments and masters */
@@ -37,6 +37,7 @@ struct knobs {
     int host_share; /* of OFFLOAD_SHARES slices of an update of state in host memory, so many the CPU does */
     int param_tier; /* enum tier of parameters while no op reads them */
     int param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier; 0 when that is the device */
+    int parked_layers; /* so many first layers' activations wait in a GPU's host memory for backward */
     int late; /* 1: what a GPU's host holds is fetched shortly before it is used, which takes least of the device */
 };
 
@@ -47,6 +48,9 @@ const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size);
 
 /* "device", "host (50 % of it)" */
 const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size);
+
+/* "", ", activations of 2 layers wait on the host" */
+const char *knobs_parked_text(const struct knobs *knobs, char *buf, size_t size);
 
 /* "none", "selective", "full", "selective + 6 layers in full" */
 const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size);

@@ -37,6 +37,7 @@ struct knobs search_knobs(const struct search *s, const struct way *way, int64_t
     bool possible = k.accumulation == 1 && !r->needs_global_norm;
     k.optimizer_in_backward = way->in_backward && possible;
     if (r->pins.loss_chunks != KNOB_OPEN) k.loss_chunks = r->pins.loss_chunks;
+    if (r->pins.parked_layers != KNOB_OPEN) k.parked_layers = r->pins.parked_layers;
     return k;
 }
 
@@ -47,7 +48,7 @@ static bool same_knobs(const struct knobs *a, const struct knobs *b)
            a->optimizer_in_backward == b->optimizer_in_backward && a->state_tier == b->state_tier &&
            a->grad_tier == b->grad_tier && a->state_share == b->state_share &&
            a->host_share == b->host_share && a->param_tier == b->param_tier &&
-           a->param_share == b->param_share && a->late == b->late;
+           a->param_share == b->param_share && a->parked_layers == b->parked_layers && a->late == b->late;
 }
 
 static bool has_host_ops(const struct tape *tape)

@@ -1,5 +1,5 @@
-/* search.h - what the two files of the search share: search.c finds the best plan with everything in given places,
- * search_places.c goes through the places. */
+/* search.h - what the files of the search share: search.c finds the best plan with everything in given places,
+ * search_places.c goes through the places, search_park.c looks for layers to park. */
 #ifndef PLIM_PLAN_SEARCH_H
 #define PLIM_PLAN_SEARCH_H
 
@@ -89,6 +89,9 @@ enum plim_status search_updater(struct search *s, struct place *place, int in_ba
 
 /* All ways with one placement, each with its updater. */
 enum plim_status search_placement(struct search *s, const struct place *place);
+
+/* Layers whose activations wait on the host, where that makes the best plan faster (search_park.c). */
+enum plim_status search_park(struct search *s);
 
 /* All placements, from free to costly (search_places.c). */
 enum plim_status search_places(struct search *s);

@@ -9,6 +9,7 @@
  *     pass_recompute    chosen activations are dropped and made again
  *     pass_update       optimizer ops, at the end or inside the backward part
  *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
+ *     pass_park         activations of chosen layers wait in host memory until backward
  *     pass_spread       copies run beside computing: fetches earlier, buffers of stores held longer
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
@@ -36,7 +37,8 @@ const char *recompute_name(enum recompute r);
 
 struct recompute_options {
     enum recompute policy; /* for layers not counted in full_layers */
-    int full_layers;       /* this many first layers are recomputed in full whatever the policy */
+    int full_layers;       /* this many layers are recomputed in full whatever the policy, */
+    int full_first;        /* from this one on */
 };
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err);
@@ -78,9 +80,12 @@ struct offload_options {
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
                               struct plim_error *err);
 
+/* Activations of so many first layers that backward reads are in host memory meanwhile; for devices with their own. */
+enum plim_status pass_park(struct tape *tape, int layers, struct plim_error *err);
+
 /* For devices that copy beside computing: fetches so many computing ops earlier, as far as the tape allows, and buffers
  * held for so many more behind a store, so that what comes next does not wait for their bytes. The update part's fetches
- * are early already. */
+ * are early already, and parked activations have holds of their own. */
 struct spread_options {
     int loop_lead, loop_lag, update_lag;
 };

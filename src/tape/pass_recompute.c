@@ -28,7 +28,9 @@ struct remat {
 static bool wants_drop(const struct op *op, const struct tensor *t, const struct recompute_options *options)
 {
     if (t->cls != CLASS_ACT || t->view_of >= 0 || op->layer < 0) return false;
-    bool full = options->policy == RECOMPUTE_FULL || op->layer < options->full_layers;
+    int first = options->full_first;
+    bool full =
+        options->policy == RECOMPUTE_FULL || (op->layer >= first && op->layer < first + options->full_layers);
     if (full) return true;
     return options->policy == RECOMPUTE_SELECTIVE && op_row(op->kind)->cheap && !(t->flags & TENSOR_STAT);
 }

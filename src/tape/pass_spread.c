@@ -76,7 +76,7 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
         struct placed p = s->placed[k];
         const struct op *op = &ops[p.index];
         int until = p.key + 2 * lag;
-        if (op->kind == OP_STORE && !is_kept(tape, op->in[0]))
+        if (op->kind == OP_STORE && !is_kept(tape, op->in[0]) && tape->tensors[op->in[0]].cls != CLASS_ACT)
             put(s, until > 2 * computed ? 2 * computed : until, p.index, true);
     }
     return computed;

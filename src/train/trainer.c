@@ -89,6 +89,12 @@ enum plim_status trainer_check_budget(const struct job *job, const struct plan_r
     if (status == PLIM_OK) status = check_tier(job, "grad_tier", request->pins.grad_tier, is_host, err);
     if (status == PLIM_OK) status = check_tier(job, "param_tier", request->pins.param_tier, is_host, err);
     if (status != PLIM_OK) return status;
+    if (is_host && request->pins.parked_layers > 0)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.park_layers': on a CPU activations are in host memory anyway; remove "
+            "the key",
+            job->name);
     char overhead[BYTES_TEXT], budget[BYTES_TEXT];
     if (!is_host) return check_memory(job, "key 'budget'", request->budget, request->facts, err);
     if (request->budget > request->overhead) return PLIM_OK;

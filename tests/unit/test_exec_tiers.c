@@ -156,7 +156,45 @@ static void test_the_cpu_has_no_host_tier(void **state)
     assert_int_equal(run_open(&run, cpu, "training.state_tier=host", false), PLIM_UNSUPPORTED);
     assert_non_null(strstr(err.text, "tier host"));
     job_release(&run.job);
+    assert_int_equal(run_open(&run, cpu, "training.park_layers=1", false), PLIM_BAD_INPUT);
+    assert_non_null(strstr(err.text, "training.park_layers"));
+    job_release(&run.job);
     cpu->ops->close(cpu);
+}
+
+/* Activations wait on the host: the CPU's losses, whatever is made again beside that, and fewer bytes on the device. */
+static void test_parked_layers(void **state)
+{
+    (void)state;
+    static const char *const works[] = {"training.recompute=none", "training.recompute=selective",
+                                        "training.recompute=selective training.recompute_layers=2",
+                                        "training.recompute=full",
+                                        "model.architecture=gpt2 training.recompute=none"};
+    enum { WORKS = sizeof works / sizeof *works, MOST = 6 };
+    for (int w = 0; w < WORKS; w++) {
+        struct run cpu, run;
+        char keys[256];
+        int64_t arena[MOST + 1];
+        snprintf(keys, sizeof keys, "model.num_layers=6 training.micro_batch_size=8 %s", works[w]);
+        on_the_cpu(&cpu, keys);
+        for (int parked = 0; parked <= MOST; parked += 2) {
+            struct fake *f = fake_open((enum fake_timing)((w + parked / 2) % FAKE_TIMINGS));
+            snprintf(keys, sizeof keys,
+                     "model.num_layers=6 training.micro_batch_size=8 training.park_layers=%d %s", parked,
+                     works[w]);
+            must(run_open(&run, &f->device, keys, false));
+            arena[parked] = run.trainer->plan.layout.lower_bound;
+            assert_int_equal(f->host_bytes, run.trainer->plan.layout.far_bytes[TIER_HOST]);
+            assert_int_equal(f->host_bytes > 0, parked > 0);
+            must(trainer_run(run.trainer, &err));
+            assert_int_equal(f->copies > 0, parked > 0);
+            run_close(&run, &f->device);
+            if (!same(&cpu, &run)) fail_msg("%s: other losses than on the CPU", keys);
+        }
+        if (w < 2 && !(arena[2] < arena[0] && arena[4] <= arena[2]))
+            fail_msg("%s: %lld, %lld, %lld bytes with 0, 2 and 4 layers parked", works[w],
+                     (long long)arena[0], (long long)arena[2], (long long)arena[4]);
+    }
 }
 
 /* A loss in slices leaves a tensor in the tape, all logits at once, that nobody uses and that has no place. */
@@ -295,6 +333,9 @@ static const char *const any_tier[] = {"training.state_tier=host training.param_
 static const char *const any_share[] = {"training.host_update=0", "training.host_update=1",
                                         "training.host_update=0.5", "training.host_update=0.625"};
 
+static const char *const any_park[] = {"training.park_layers=0", "training.park_layers=1",
+                                       "training.park_layers=2", "training.park_layers=9"};
+
 static const char *draw(const char *const *rows, size_t n, uint64_t job, uint64_t index)
 {
     return rows[rng_below(7, job, index, n)];
@@ -313,8 +354,9 @@ static void test_any_job(void **state)
         bool inside = strstr(pace, "in_backward") != NULL;
         snprintf(maths, sizeof maths, "%s %s %s %s", DRAW(any_model, job, 2), DRAW(any_update, job, 3), pace,
                  DRAW(any_work, job, 4));
-        snprintf(keys, sizeof keys, "%s %s %s %s", maths, tier,
-                 inside ? any_grad_tier[1] : DRAW(any_grad_tier, job, 5), DRAW(any_share, job, 6));
+        snprintf(keys, sizeof keys, "%s %s %s %s %s", maths, tier,
+                 inside ? any_grad_tier[1] : DRAW(any_grad_tier, job, 5), DRAW(any_share, job, 6),
+                 DRAW(any_park, job, 9));
         struct fake *f = fake_open((enum fake_timing)rng_below(7, job, 7, FAKE_TIMINGS));
         f->cannot_record = rng_below(7, job, 8, 3) == 0;
         on_the_cpu(&cpu, maths);
@@ -625,6 +667,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiers_give_the_same_bits),
         cmocka_unit_test(test_the_cpu_has_no_host_tier),
+        cmocka_unit_test(test_parked_layers),
         cmocka_unit_test(test_slices_of_the_loss),
         cmocka_unit_test(test_recorded_once),
         cmocka_unit_test(test_not_recorded),

@@ -9,22 +9,13 @@
  *            kn   D = dW [M x K]   A = dy (M x R)                            B = x  (K x R, transposed)
  */
 #include "device/cuda/cuda_matmul.h"
-#include "base/clock.h"
 #include "device/cuda/matmul_small.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define WAYS_MAX 512 /* shapes remembered */
 #define TRIALS   8   /* ways tried when tuning */
-
-/* A way is timed for so long, and the first after so long: a card that has just been idle is faster for a moment than its
- * power lets it be, and then other ways win. */
-#define TIMED_MS     3.0f
-#define WARM_MS      150.0f
-#define COOL_SECONDS 0.2                /* without a product, until it is idle again */
-#define HEATING      ((int64_t)1 << 34) /* multiplications: no smaller product, as those of a start, is worth it */
 
 struct matrix {
     const void *at;
@@ -60,7 +51,6 @@ struct cuda_matmul {
     const char *words; /* what cuBLASLt said of the last failure */
     struct way ways[WAYS_MAX];
     int count, next; /* next: the one to go when all places are taken */
-    double timed;    /* when a product was last timed */
 };
 
 static cudaDataType_t data_type(enum dtype type)
@@ -297,49 +287,28 @@ int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
                            db->type, call->accumulate, after_workspace(call));
 }
 
-/* Milliseconds of so many products; INFINITY when it fails. */
-static float time_rounds(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
-                         const struct way *w, const cublasLtMatmulAlgo_t *algo, void *work, int rounds)
+static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
+                      const struct way *w, const cublasLtMatmulAlgo_t *algo, void *work)
 {
+    enum { ROUNDS = 5 };
     cudaStream_t stream = (cudaStream_t)queue->stream;
     cudaEvent_t begin, end;
-    float ms = INFINITY;
+    float ms = 1e30f;
     if (cudaEventCreate(&begin) != cudaSuccess) return ms;
     if (cudaEventCreate(&end) != cudaSuccess) {
         cudaEventDestroy(begin);
         return ms;
     }
-    int code = 0;
+    int code = multiply(mm, queue, p, w, algo, work);
     cudaEventRecord(begin, stream);
-    for (int i = 0; i < rounds && !code; i++) code = multiply(mm, queue, p, w, algo, work);
+    for (int i = 0; i < ROUNDS && !code; i++) code = multiply(mm, queue, p, w, algo, work);
     cudaEventRecord(end, stream);
     if (code || cudaEventSynchronize(end) != cudaSuccess ||
         cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
-        ms = INFINITY;
+        ms = 1e30f;
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
     return ms;
-}
-
-/* Of one product. */
-static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
-                      const struct way *w, const cublasLtMatmulAlgo_t *algo, void *work)
-{
-    enum { ROUNDS = 5, ROUNDS_MOST = 100 };
-    time_rounds(mm, queue, p, w, algo, work, 1); /* loads it */
-    float few = time_rounds(mm, queue, p, w, algo, work, ROUNDS) / ROUNDS;
-    if (!(few < TIMED_MS / ROUNDS)) return few;
-    int rounds = few > TIMED_MS / ROUNDS_MOST ? (int)(TIMED_MS / few) : ROUNDS_MOST;
-    return time_rounds(mm, queue, p, w, algo, work, rounds) / (float)rounds;
-}
-
-static void warm_up(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
-                    const struct way *w, void *work)
-{
-    enum { ROUNDS = 20 };
-    bool cool = clock_seconds() - mm->timed > COOL_SECONDS;
-    float ms = cool && w->key.m * w->key.n * w->key.k > HEATING ? 0 : WARM_MS;
-    while (ms < WARM_MS) ms += time_rounds(mm, queue, p, w, &w->algo, work, ROUNDS);
 }
 
 void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
@@ -350,14 +319,12 @@ void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, co
     struct way *w = add_way(mm, &p, &key);
     cublasLtMatmulHeuristicResult_t found[TRIALS];
     int count = w ? propose(mm, w, found, TRIALS) : 0;
-    float best = INFINITY;
-    if (count > 1) warm_up(mm, queue, &p, w, call->work);
+    float best = 1e30f;
     for (int i = 0; i < count; i++) {
         float ms = time_way(mm, queue, &p, w, &found[i].algo, call->work);
         if (ms >= best * 0.99f) continue; /* a later proposal must be clearly faster */
         best = ms, w->algo = found[i].algo;
     }
-    mm->timed = clock_seconds();
     cudaGetLastError(); /* a way that does not run here is no error of the next launch */
 }
 

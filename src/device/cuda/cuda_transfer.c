@@ -13,7 +13,8 @@
 #include <string.h>
 
 enum {
-    TASKS = 64, /* under way at a time; more than a pipeline of slices has */
+    TASKS =
+        256, /* under way at a time; more than a pipeline of slices or the activations of some layers have */
     RANGES = OP_MAX_IN + OP_MAX_OUT,
 };
 

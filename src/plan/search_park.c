@@ -1,0 +1,117 @@
+/* search_park.c - activations that wait on the host instead of being made again or of a smaller micro-batch.
+ *
+ * As long as the copies hide behind computing, parking a layer costs nothing; beyond that, making a layer again is the
+ * cheaper of the two. So as many layers are parked as cost nothing, and the fewest made again that then fit; where that
+ * many need not be parked, fewer are. */
+#include "plan/search.h"
+
+#define FREE       1.003 /* of a step's time */
+#define PARK_TAPES 12    /* that one look takes, about */
+
+/* Of models with many layers nearly the right number is enough. */
+static int step_of(const struct search *s) { return 1 + s->request->layers / 40; }
+
+/* Asks with so many layers parked and so many made again. */
+static enum plim_status ask(struct search *s, struct knobs *k, int parked, int remade,
+                            struct plan_bound *bound, bool *fits)
+{
+    k->parked_layers = parked, k->full_layers = remade;
+    enum plim_status status = search_try(s, k, bound, fits);
+    if (status == PLIM_OK && *fits) search_consider(&s->best, k, bound->step_seconds);
+    return status;
+}
+
+/* The most layers that cost nothing beside `alone` seconds; *fits says whether that is enough. */
+static enum plim_status most_free(struct search *s, struct knobs *k, double alone, int *most, bool *fits)
+{
+    int none = 0, costly = s->request->layers;
+    *fits = false;
+    while (costly - none > step_of(s)) {
+        struct plan_bound bound;
+        bool fit;
+        int layers = none ? (none + costly) / 2 : (costly + 3) / 4; /* few are */
+        enum plim_status status = ask(s, k, layers, 0, &bound, &fit);
+        if (status != PLIM_OK) return status;
+        bool free = bound.step_seconds <= FREE * alone;
+        *(free ? &none : &costly) = layers;
+        if (free) *fits = fit;
+    }
+    *most = none;
+    return PLIM_OK;
+}
+
+/* With so many parked and so many made again, a coarse cut of the loss that fits; the coarsest is found in the end. */
+static enum plim_status coarsen(struct search *s, struct knobs *k, int parked, int remade)
+{
+    bool fits = false;
+    if (s->request->pins.loss_chunks != KNOB_OPEN) return PLIM_OK;
+    for (int chunks = 1; chunks < search_finest_cut(s->request, k->micro_batch) && !fits; chunks *= 4) {
+        struct plan_bound bound;
+        struct knobs coarse = *k;
+        coarse.loss_chunks = chunks;
+        enum plim_status status = ask(s, &coarse, parked, remade, &bound, &fits);
+        if (status != PLIM_OK) return status;
+        if (fits) *k = coarse;
+    }
+    return PLIM_OK;
+}
+
+/* Between `none`, which does not fit, and `most`, which does. */
+static enum plim_status fewest(struct search *s, struct knobs *k, bool remade, int parked, int none, int most)
+{
+    while (most - none > step_of(s)) {
+        int layers = (none + most) / 2;
+        struct plan_bound bound;
+        bool fits;
+        enum plim_status status =
+            remade ? ask(s, k, parked, layers, &bound, &fits) : ask(s, k, layers, 0, &bound, &fits);
+        if (status != PLIM_OK) return status;
+        *(fits ? &most : &none) = layers;
+    }
+    return PLIM_OK;
+}
+
+/* One micro-batch, with nothing made again or only what is cheap. */
+static enum plim_status park(struct search *s, int64_t micro_batch, int recompute)
+{
+    const struct knobs *pins = &s->request->pins;
+    struct knobs k = s->best.knobs;
+    struct plan_bound bound;
+    bool fits;
+    int free = 0;
+    k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
+    k.recompute = recompute, k.late = 0;
+    k.loss_chunks =
+        pins->loss_chunks != KNOB_OPEN ? pins->loss_chunks : search_finest_cut(s->request, micro_batch);
+    enum plim_status status = ask(s, &k, 0, 0, &bound, &fits);
+    if (status != PLIM_OK || fits || bound.step_seconds > 0.995 * s->best.seconds) return status;
+    status = most_free(s, &k, bound.step_seconds, &free, &fits);
+    if (status != PLIM_OK || free == 0) return status;
+    if (fits) {
+        status = coarsen(s, &k, free, 0);
+        return status == PLIM_OK ? fewest(s, &k, false, 0, 0, free) : status;
+    }
+    if (recompute == RECOMPUTE_NONE || pins->full_layers != KNOB_OPEN) return PLIM_OK;
+    int most = s->request->layers - free;
+    status = ask(s, &k, free, most, &bound, &fits);
+    return status == PLIM_OK && fits ? fewest(s, &k, true, free, 0, most) : status;
+}
+
+enum plim_status search_park(struct search *s)
+{
+    const struct plan_request *r = s->request;
+    const struct knobs first = s->best.knobs;
+    enum plim_status status = PLIM_OK;
+    bool asked = s->best.found && !r->facts->is_host && r->facts->far_bandwidth > 0 &&
+                 r->pins.parked_layers == KNOB_OPEN && first.param_tier == TIER_DEVICE &&
+                 first.grad_tier == TIER_DEVICE && !(r->pins.full_layers > 0);
+    int at = 0;
+    while (at < s->ndivisors && s->divisors[at] < first.micro_batch) at++;
+    for (int m = at; asked && m < s->ndivisors && m < at + 2; m++)
+        for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_SELECTIVE; recompute++) {
+            bool open = r->pins.recompute == KNOB_OPEN || r->pins.recompute == recompute;
+            if (status == PLIM_OK && open && s->made + PARK_TAPES * (int64_t)s->room.nops < SEARCH_PATIENCE)
+                status = park(s, s->divisors[m], recompute);
+        }
+    return status;
+}
