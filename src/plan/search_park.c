@@ -105,12 +105,13 @@ enum plim_status search_park(struct search *s)
     bool asked = s->best.found && !r->facts->is_host && r->facts->far_bandwidth > 0 &&
                  r->pins.parked_layers == KNOB_OPEN && first.param_tier == TIER_DEVICE &&
                  first.grad_tier == TIER_DEVICE && !(r->pins.full_layers > 0);
+    int64_t patience = (s->room.nops < FINE_OPS / 2 ? 2 : 1) * (int64_t)SEARCH_PATIENCE;
     int at = 0;
     while (at < s->ndivisors && s->divisors[at] < first.micro_batch) at++;
     for (int m = at; asked && m < s->ndivisors && m < at + 2; m++)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_SELECTIVE; recompute++) {
             bool open = r->pins.recompute == KNOB_OPEN || r->pins.recompute == recompute;
-            if (status == PLIM_OK && open && s->made + PARK_TAPES * (int64_t)s->room.nops < SEARCH_PATIENCE)
+            if (status == PLIM_OK && open && s->made + PARK_TAPES * (int64_t)s->room.nops < patience)
                 status = park(s, s->divisors[m], recompute);
         }
     return status;

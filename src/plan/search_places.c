@@ -195,9 +195,11 @@ static enum plim_status search_shares(struct search *s, struct place place)
     for (place.state_share = all ? OFFLOAD_SHARES : OFFLOAD_SHARES / 4;
          place.state_share <= OFFLOAD_SHARES && status == PLIM_OK; place.state_share += OFFLOAD_SHARES / 4) {
         status = search_placement(s, &place);
-        /* The first that fits travels least. More is worth a look while the best recomputes whole layers: twice, of large tapes
-         * once. */
-        bool remakes = s->best.knobs.full_layers > 0 || s->best.knobs.recompute == RECOMPUTE_FULL;
+        /* The first that fits travels least. More is worth a look while the best recomputes whole layers or takes the batch in
+         * parts: twice, of large tapes once. */
+        const struct knobs *k = &s->best.knobs;
+        bool remakes = k->full_layers > 0 || k->recompute == RECOMPUTE_FULL ||
+                       (k->accumulation > 1 && s->made < SEARCH_PATIENCE);
         if (s->fitted && (!remakes || ++looks > 1)) break;
     }
     if (!s->best.found && !all && status == PLIM_OK) status = search_least_share(s, place, false);
