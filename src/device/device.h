@@ -40,6 +40,9 @@ struct device_ops {
                               struct plim_error *err);
     /* One op. A device that computes asynchronously only takes note; what goes wrong, sync tells. */
     void (*run)(struct device *, struct kernel_call *call);
+    /* Optional: several ops of one kind, none of which touches what another writes (tape/group.h), at most
+     * TAPE_GROUP_MOST; the same bits as one by one. NULL: run them one by one. */
+    void (*run_many)(struct device *, struct kernel_call *calls, int count);
     /* Scratch of an op where it depends on more than shapes and threads; NULL: the table of kernels says it. */
     size_t (*workspace)(const struct device *, const struct tensor *const *desc, const struct op *op);
     /* Learn how best to run this op, or NULL. Writes its outputs and workspace: nothing of value may be in them. */

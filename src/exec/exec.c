@@ -4,6 +4,7 @@
  * Stores are finished before the next op starts, so the packer's lifetimes hold as they are. */
 #include "exec/exec.h"
 #include "base/clock.h"
+#include "tape/group.h"
 
 #include <string.h>
 
@@ -136,12 +137,10 @@ void exec_fresh(struct exec *exec)
     if (!ops->fill) return;
     for (int i = 0; i < exec->tape->ntensors; i++) {
         const struct tensor *t = &exec->tape->tensors[i];
-        const struct lifetime *life = &exec->layout->life[i];
-        bool kept = t->flags & TENSOR_KEPT, has_place = kept || life->first <= life->last;
-        if (t->view_of >= 0 || t->tier != TIER_DEVICE || !has_place) continue;
-        bool zero = t->type == DT_I32 || (kept && t->cls != CLASS_PARAM);
+        bool here = t->view_of < 0 && t->tier == TIER_DEVICE;
+        if (!here || !(t->flags & TENSOR_KEPT) || t->cls == CLASS_PARAM) continue;
         size_t offset = (size_t)((char *)address(exec, i) - (char *)ops->base(exec->device));
-        ops->fill(exec->device, offset, (size_t)tensor_bytes(t), zero ? FILL_ZERO : FILL_NOISE);
+        ops->fill(exec->device, offset, (size_t)tensor_bytes(t), FILL_ZERO);
     }
 }
 
@@ -161,24 +160,46 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     return ops->sync(exec->device, err);
 }
 
-/* One op after the other. */
+static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct plim_error *err)
+{
+    const struct op *op = &exec->tape->ops[i];
+    double start = exec->op_seconds ? clock_seconds() : 0;
+    enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
+    if (status == PLIM_OK && op_moves(op))
+        status = move(exec, op, micro, err);
+    else if (status == PLIM_OK && op_computes(op))
+        compute(exec, i, micro);
+    if (status == PLIM_OK && (exec->inspect || exec->op_seconds))
+        status = exec->device->ops->sync(exec->device, err);
+    if (status != PLIM_OK) return status;
+    if (exec->inspect) exec->inspect(exec->inspect_arg, exec, i);
+    if (exec->op_seconds) exec->op_seconds[op->kind] += clock_seconds() - start;
+    return PLIM_OK;
+}
+
+/* Ops [begin, end) of a group at once. Only a layout for a device with its own memory has groups, and such a device has
+ * no fetches under way that await_operands would have to wait for. */
+static void run_group(struct exec *exec, int begin, int end, int64_t micro)
+{
+    struct kernel_call calls[TAPE_GROUP_MOST];
+    for (int i = begin; i < end; i++) calls[i - begin] = call_of(exec, i, micro);
+    exec->device->ops->run_many(exec->device, calls, end - begin);
+}
+
+/* One op after the other; groups at once where the device can and nobody asks about single ops. */
 static enum plim_status run_ops(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
 {
-    for (int i = begin; i < end; i++) {
-        const struct op *op = &exec->tape->ops[i];
-        double start = exec->op_seconds ? clock_seconds() : 0;
-        enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
-        if (status == PLIM_OK && op_moves(op))
-            status = move(exec, op, micro, err);
-        else if (status == PLIM_OK && op_computes(op))
-            compute(exec, i, micro);
-        if (status == PLIM_OK && (exec->inspect || exec->op_seconds))
-            status = exec->device->ops->sync(exec->device, err);
-        if (status != PLIM_OK) return status;
-        if (exec->inspect) exec->inspect(exec->inspect_arg, exec, i);
-        if (exec->op_seconds) exec->op_seconds[op->kind] += clock_seconds() - start;
+    bool groups = exec->device->ops->run_many && !exec->inspect && !exec->op_seconds;
+    enum plim_status status = PLIM_OK;
+    for (int i = begin, next; i < end && status == PLIM_OK; i = next) {
+        next = groups ? layout_group_end(exec->layout, i) : i + 1;
+        if (next > end) next = end;
+        if (next > i + 1)
+            run_group(exec, i, next, micro);
+        else
+            status = run_op(exec, i, micro, err);
     }
-    return PLIM_OK;
+    return status;
 }
 
 static struct recording *find_recording(struct exec *exec, int begin, int end, bool first)

@@ -47,8 +47,7 @@ struct exec {
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
                            const struct layout *layout, struct far_store *far, struct plim_error *err);
 
-/* For a new arena: what is kept becomes zero. All else, and the parameters, which are written next, become noise: products
- * of zeros are faster than any that will come, and exec_tune would choose by them. */
+/* For a new arena: what is kept becomes zero, but for the parameters, which are written next. */
 void exec_fresh(struct exec *exec);
 
 /* Lets the device learn how to run this tape's ops best and, where it can, record them: worth it when the tape runs

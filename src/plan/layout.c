@@ -1,6 +1,7 @@
 /* layout.c - lifetimes, in-place take-over, bottom of the arena, packing. See layout.h for the invariants. */
 #include "plan/layout.h"
 #include "plan/pack.h"
+#include "tape/group.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -22,11 +23,14 @@ void layout_release(struct layout *l)
     free(l->work_bytes);
     free(l->life);
     free(l->buffer);
+    free(l->group_end);
     *l = (struct layout){0};
 }
 
-static enum plim_status layout_alloc(struct layout *l, const struct tape *tape, struct plim_error *err)
+static enum plim_status layout_alloc(struct layout *l, const struct tape *tape,
+                                     const struct layout_options *options, struct plim_error *err)
 {
+    bool groups = !options->facts->is_host;
     size_t n = (size_t)tape->ntensors + 1, m = (size_t)tape->nops + 1;
     *l = (struct layout){.ntensors = tape->ntensors, .nops = tape->nops};
     l->offset = calloc(n, sizeof *l->offset);
@@ -34,7 +38,9 @@ static enum plim_status layout_alloc(struct layout *l, const struct tape *tape, 
     l->buffer = malloc(n * sizeof *l->buffer);
     l->work_offset = calloc(m, sizeof *l->work_offset);
     l->work_bytes = calloc(m, sizeof *l->work_bytes);
-    if (l->offset && l->life && l->buffer && l->work_offset && l->work_bytes) return PLIM_OK;
+    l->group_end = groups ? malloc(m * sizeof *l->group_end) : NULL;
+    if (l->offset && l->life && l->buffer && l->work_offset && l->work_bytes && (l->group_end || !groups))
+        return PLIM_OK;
     layout_release(l);
     return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was made");
 }
@@ -49,13 +55,16 @@ static void touch(struct layout *l, const struct tape *tape, int id, int op)
 static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
 {
     for (int i = 0; i < tape->ntensors; i++) l->life[i] = (struct lifetime){INT_MAX, -1}, l->buffer[i] = i;
-    for (int i = 0; i < tape->nops; i++) {
+    for (int i = 0, group = 0, end = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
+        if (i >= end) group = i, end = l->group_end ? tape_group_end(tape, i) : i + 1;
+        if (l->group_end) l->group_end[i] = end;
         for (int k = 0; k < OP_MAX_IN; k++)
             if (op->in[k] >= 0) touch(l, tape, op->in[k], i);
         for (int k = 0; k < OP_MAX_OUT; k++) {
             if (op->out[k] < 0) continue;
             touch(l, tape, op->out[k], i);
+            if (group < i) touch(l, tape, op->out[k], group); /* invariant 4: not on bytes that end in it */
             int root = tape_root(tape, op->out[k]);
             bool adds = tape->tensors[root].cls == CLASS_GRAD || (tape->tensors[root].flags & TENSOR_OUTPUT);
             if (op->accumulate == ACC_AFTER_FIRST && adds && options->accumulation > 1) {
@@ -75,6 +84,11 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
     }
 }
 
+static bool is_alone(const struct layout *l, int op)
+{
+    return layout_group_end(l, op) == op + 1 && (op == 0 || layout_group_end(l, op - 1) == op);
+}
+
 /* May output `out` of op `index` take over the bytes of input `in`? */
 static bool can_take_over(const struct layout *l, const struct tape *tape, int index, int out, int in)
 {
@@ -82,7 +96,7 @@ static bool can_take_over(const struct layout *l, const struct tape *tape, int i
     const struct tensor *a = &tape->tensors[in], *b = &tape->tensors[out];
     if (!is_transient(a) || !is_transient(b) || (a->flags | b->flags) & (TENSOR_INPUT | TENSOR_OUTPUT))
         return false;
-    if (tensor_bytes(a) != tensor_bytes(b)) return false;
+    if (tensor_bytes(a) != tensor_bytes(b) || !is_alone(l, index)) return false;
     if (l->life[l->buffer[in]].last != index || l->life[out].first != index || out == in) return false;
     int uses = 0; /* the input must not come in through another slot as well */
     for (int k = 0; k < OP_MAX_IN; k++) {
@@ -200,6 +214,14 @@ static enum plim_status place_kept(struct layout *l, const struct tape *tape,
     return PLIM_OK;
 }
 
+/* Scratch of the group that begins at op i. */
+static int64_t group_work(const struct layout *l, int i, int64_t align)
+{
+    int64_t bytes = 0;
+    for (int end = layout_group_end(l, i); i < end; i++) bytes += align_up(l->work_bytes[i], align);
+    return bytes;
+}
+
 /* Peak of live bytes by a sweep over op indices. */
 static enum plim_status find_bound(struct layout *l, const struct tape *tape,
                                    const struct layout_options *options, struct plim_error *err)
@@ -215,10 +237,15 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
         delta[l->life[i].last + 1] -= bytes;
     }
     double live = 0, peak = -1;
-    for (int i = 0; i < tape->nops; i++) {
-        live += delta[i];
-        double here = live + (double)align_up(l->work_bytes[i], align);
-        if (here > peak) peak = here, l->peak_op = i;
+    int64_t peak_work = 0;
+    for (int i = 0, end; i < tape->nops; i = end) {
+        int64_t work = group_work(l, i, align);
+        end = layout_group_end(l, i);
+        for (int op = i; op < end; op++) {
+            live += delta[op];
+            double here = live + (double)work;
+            if (here > peak) peak = here, l->peak_op = op, peak_work = work;
+        }
     }
     free(delta);
     if (peak > HUGE_BYTES) peak = HUGE_BYTES;
@@ -231,14 +258,14 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
                          l->life[i].last >= l->peak_op;
         if (kept || live_here) l->by_class[t->cls] += align_up(tensor_bytes(t), align);
     }
-    if (tape->nops) l->by_class[CLASS_WORK] += align_up(l->work_bytes[l->peak_op], align);
+    l->by_class[CLASS_WORK] += peak_work;
     return PLIM_OK;
 }
 
 enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
                               struct layout *out, struct plim_error *err)
 {
-    enum plim_status status = layout_alloc(out, tape, err);
+    enum plim_status status = layout_alloc(out, tape, options, err);
     if (status != PLIM_OK) return status;
     find_lifetimes(out, tape, options);
     share_in_place(out, tape);
@@ -246,6 +273,22 @@ enum plim_status layout_bound(const struct tape *tape, const struct layout_optio
     if (status == PLIM_OK) status = find_bound(out, tape, options, err);
     if (status != PLIM_OK) layout_release(out);
     return status;
+}
+
+/* Scratch as the packer sees it, and -1 - op for each; how many there are. */
+static int list_work(const struct layout *l, struct pack_item *items, int *who)
+{
+    int n = 0;
+    for (int i = 0, end; i < l->nops; i = end) {
+        end = layout_group_end(l, i);
+        for (int op = i; op < end; op++) {
+            if (!l->work_bytes[op]) continue;
+            items[n] = (struct pack_item){i, end, l->work_bytes[op], l->work_offset[op]};
+            if (who) who[n] = -1 - op;
+            n++;
+        }
+    }
+    return n;
 }
 
 static void resolve_shared(struct layout *l, const struct tape *tape)
@@ -278,11 +321,7 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
             (struct pack_item){out->life[i].first, out->life[i].last + 1, tensor_bytes(&tape->tensors[i]), 0};
         who[n++] = i;
     }
-    for (int i = 0; i < tape->nops; i++) {
-        if (!out->work_bytes[i]) continue;
-        items[n] = (struct pack_item){i, i + 1, out->work_bytes[i], 0};
-        who[n++] = -1 - i;
-    }
+    n += list_work(out, items + n, who + n);
     struct pack_limits limits = {.align = (int64_t)options->facts->align, .effort_ms = options->effort_ms};
     status = pack_items(items, n, &limits, &result, err);
     if (status != PLIM_OK) goto out;
@@ -312,8 +351,7 @@ enum plim_status layout_verify(const struct tape *tape, const struct layout *l, 
         if (!in_arena(t) || l->buffer[i] != i || l->life[i].last < 0) continue;
         items[n++] = (struct pack_item){l->life[i].first, l->life[i].last + 1, tensor_bytes(t), l->offset[i]};
     }
-    for (int i = 0; i < tape->nops; i++)
-        if (l->work_bytes[i]) items[n++] = (struct pack_item){i, i + 1, l->work_bytes[i], l->work_offset[i]};
+    n += list_work(l, items + n, NULL);
     bool collides = pack_conflict(items, n, &a, &b);
     for (int i = 0; i < n && !collides; i++) {
         if (items[i].offset < 0 || items[i].offset + items[i].size > l->arena_bytes)

@@ -12,7 +12,9 @@
  *  2. A transient lives from its first write to its last use; what is added to across micro-batches lives
  *     throughout when there is more than one. Outputs live to the end.
  *  3. An output takes over an input's bytes when the op's row permits it and the input dies there.
- *  4. Scratch of an op lives for that op alone.
+ *  4. Scratch of an op lives for that op alone. On a device with its own memory, which may run a group at once
+ *     (tape/group.h), it lives as long as the group, what the group writes is there from its beginning on, and nothing
+ *     is taken over inside it.
  *  5. lower_bound is kept bytes plus the peak of live transient bytes; no layout can be smaller.
  */
 #ifndef PLIM_PLAN_LAYOUT_H
@@ -43,11 +45,18 @@ struct layout {
     int64_t *work_bytes;   /* by op */
     struct lifetime *life; /* by tensor (roots) */
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
+    int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */
     int64_t kept_bytes, arena_bytes, lower_bound;
     int64_t far_bytes[TIER_COUNT];
     int peak_op;                   /* where live bytes peak */
     int64_t by_class[CLASS_COUNT]; /* live at that op; sums to lower_bound */
 };
+
+/* The index behind the group that op `i` is in. */
+static inline int layout_group_end(const struct layout *layout, int i)
+{
+    return layout->group_end ? layout->group_end[i] : i + 1;
+}
 
 enum plim_status layout_make(const struct tape *tape, const struct layout_options *options,
                              struct layout *out, struct plim_error *err);

@@ -78,7 +78,8 @@ bool plan_within(const struct plan_request *request, int64_t total, int64_t host
 static int64_t own_bytes(const struct plan *plan)
 {
     const struct layout *l = &plan->layout;
-    size_t op = sizeof *plan->tape.ops + sizeof *l->work_offset + sizeof *l->work_bytes;
+    size_t op = sizeof *plan->tape.ops + sizeof *l->work_offset + sizeof *l->work_bytes +
+                (l->group_end ? sizeof *l->group_end : 0);
     size_t tensor = sizeof *plan->tape.tensors + sizeof *l->offset + sizeof *l->life + sizeof *l->buffer;
     return (int64_t)((size_t)plan->tape.nops * op + (size_t)plan->tape.ntensors * tensor);
 }

@@ -151,6 +151,7 @@ struct op_row {
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
     int shares[OP_MAX_OUT]; /* input slot + 1 whose bytes output i may take over, 0: none */
     bool cheap;             /* selective recomputation drops its outputs and runs it again */
+    bool together; /* several in a row may run at once, where none touches what another writes (group.h) */
     /* Emits the backward ops (pass_grad.c); NULL: not differentiable. */
     void (*grad)(struct grad_pass *, const struct op *);
     /* Adds the flops; bytes are counted by the caller. NULL: none. */

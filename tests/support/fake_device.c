@@ -1,5 +1,6 @@
 /* fake_device.c - see fake_device.h. */
 #include "support/fake_device.h"
+#include "tape/group.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,7 @@ static void copy_now(struct fake *f, const struct fake_event *e)
 
 static bool overlap(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
 {
-    return a < b + b_bytes && b < a + a_bytes;
+    return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
 }
 
 /* Makes the copies that touch these bytes of the device, or of the host tier; the others go on waiting. */
@@ -110,6 +111,33 @@ static void take(struct fake *f, struct fake_event e)
 static void fake_run(struct device *dev, struct kernel_call *call)
 {
     take(fake_of(dev), (struct fake_event){.call = *call});
+}
+
+/* No op of a group may touch what another one writes, scratch included. */
+static void assert_apart(const struct fake *f, const struct kernel_call *a, const struct kernel_call *b)
+{
+    enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT };
+    for (int i = OP_MAX_IN; i <= OPERANDS; i++) {
+        const void *written = i < OPERANDS ? a->out[i - OP_MAX_IN] : a->work;
+        size_t bytes = i == OPERANDS ? work_bytes(f, a) : written ? (size_t)tensor_bytes(a->desc[i]) : 0;
+        for (int k = 0; k <= OPERANDS; k++) {
+            const void *touched = k < OP_MAX_IN ? b->in[k] : k < OPERANDS ? b->out[k - OP_MAX_IN] : b->work;
+            size_t more = k == OPERANDS ? work_bytes(f, b) : touched ? (size_t)tensor_bytes(b->desc[k]) : 0;
+            assert_false(overlap((uintptr_t)written, bytes, (uintptr_t)touched, more));
+        }
+    }
+}
+
+/* In any order: the last one first. */
+static void fake_run_many(struct device *dev, struct kernel_call *calls, int count)
+{
+    struct fake *f = fake_of(dev);
+    assert_true(count > 1 && count <= TAPE_GROUP_MOST);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < count; k++)
+            if (i != k) assert_apart(f, &calls[i], &calls[k]);
+    for (int i = count - 1; i >= 0; i--) take(f, (struct fake_event){.call = calls[i]});
+    f->groups++;
 }
 
 static void fake_fetch(struct device *dev, size_t host, void *to, size_t bytes)
@@ -240,6 +268,7 @@ static const struct device_ops fake_ops = {
     .read = fake_read,
     .write = fake_write,
     .run = fake_run,
+    .run_many = fake_run_many,
     .tune = fake_tune,
     .sync = fake_sync,
     .record_begin = fake_record_begin,

@@ -6,7 +6,7 @@
  *     fake->device.ops->close(&fake->device);
  *
  * It keeps to the letter of device/device.h where that is hardest on the caller: recorded ops do nothing until they
- * are replayed, tune ruins everything it may write, and copies to or from the host tier come as late as they may:
+ * are replayed, ops given at once run last one first, tune ruins everything it may write, and copies to or from the host tier come as late as they may:
  * when an op touches the bytes on the device, when another copy touches either end, or at a sync. */
 #ifndef PLIM_TESTS_FAKE_DEVICE_H
 #define PLIM_TESTS_FAKE_DEVICE_H
@@ -39,7 +39,7 @@ struct fake {
         int count, room;
     } recorded[FAKE_RECORDINGS];
     int nrecorded;
-    int begun, replays, forgets, tunes, runs, host_runs, copies, writes; /* how often so far */
+    int begun, replays, forgets, tunes, runs, groups, host_runs, copies, writes; /* how often so far */
 };
 
 /* Ends the test when the CPU cannot be opened. */

@@ -6,6 +6,7 @@
 #include "support/fake_device.h"
 #include "support/job_rig.h"
 #include "support/pace.h"
+#include "tape/group.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 
@@ -234,6 +235,35 @@ static void test_recorded_once(void **state)
     assert_true(same(&cpu, &run));
 }
 
+/* Groups in ops [begin, end). */
+static int groups_in(const struct tape *tape, int begin, int end)
+{
+    int groups = 0;
+    for (int i = begin, next; i < end; i = next) groups += (next = tape_group_end(tape, i)) > i + 1;
+    return groups;
+}
+
+/* Updates and sums of squares of a model are given to the device at once, when they are recorded and when they are not. */
+static void test_groups_at_once(void **state)
+{
+    (void)state;
+    struct run cpu, run;
+    on_the_cpu(&cpu, "");
+    for (int recorded = 0; recorded < 2; recorded++) {
+        struct fake *f = fake_open(PROMPT);
+        f->cannot_record = !recorded;
+        must(run_open(&run, &f->device, "", false));
+        must(trainer_run(run.trainer, &err));
+        const struct tape *tape = &run.trainer->plan.tape;
+        int update = groups_in(tape, tape->loop_end, tape->nops);
+        assert_int_equal(groups_in(tape, 0, tape->loop_end), 0);
+        assert_int_equal(update, 2);
+        assert_int_equal(f->groups, recorded ? update : STEPS * update);
+        run_close(&run, &f->device);
+        assert_true(same(&cpu, &run));
+    }
+}
+
 /* A profile times op by op; a device may find that it cannot record. Both compute without recordings. */
 static void test_not_recorded(void **state)
 {
@@ -248,6 +278,7 @@ static void test_not_recorded(void **state)
         assert_int_equal(f->begun, profile ? 0 : 1);
         assert_int_equal(f->replays, 0);
         if (profile) assert_true(run.trainer->op_seconds[OP_LINEAR] > 0);
+        if (profile) assert_int_equal(f->groups, 0);
         run_close(&run, &f->device);
         assert_true(same(&cpu, &run));
     }
@@ -670,6 +701,7 @@ int main(void)
         cmocka_unit_test(test_parked_layers),
         cmocka_unit_test(test_slices_of_the_loss),
         cmocka_unit_test(test_recorded_once),
+        cmocka_unit_test(test_groups_at_once),
         cmocka_unit_test(test_not_recorded),
         cmocka_unit_test(test_not_recorded_late),
         cmocka_unit_test(test_updates_inside_backward),

@@ -131,6 +131,12 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_STORE] = {cuda_copy_run, NULL},
 };
 
+/* Kinds of which several are one launch; NULL: one by one. */
+static cuda_launch_many *const many[OP_KIND_COUNT] = {
+    [OP_SUMSQ] = cuda_sumsq_many,
+    [OP_ADAMW] = cuda_adamw_many,
+};
+
 /* --- device_ops ------------------------------------------------------------------------------------------ */
 
 /* Worker threads read and write too, when weights are made: one at a time, each with the card as its own. */
@@ -209,6 +215,20 @@ static void cuda_run(struct device *dev, struct kernel_call *call)
     call->backend = dev;
     await_copies(cuda_of(dev), call);
     kernels[call->op->kind].run(call);
+}
+
+static void cuda_run_many(struct device *dev, struct kernel_call *calls, int count)
+{
+    struct cuda *cuda = cuda_of(dev);
+    int kind = calls[0].op->kind;
+    for (int i = 0; i < count; i++) {
+        calls[i].backend = dev;
+        await_copies(cuda, &calls[i]);
+    }
+    if (many[kind])
+        note(cuda, many[kind](&cuda->queue, calls, count), op_row(kind)->name);
+    else
+        for (int i = 0; i < count; i++) kernels[kind].run(&calls[i]);
 }
 
 static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum device_fill with)
@@ -340,6 +360,7 @@ static const struct device_ops ops = {
     .read = cuda_read,
     .write = cuda_write,
     .run = cuda_run,
+    .run_many = cuda_run_many,
     .workspace = cuda_scratch,
     .tune = cuda_tune,
     .sync = cuda_sync,

@@ -32,6 +32,8 @@ struct cuda_queue {
 };
 
 typedef int cuda_launch(const struct cuda_queue *queue, const struct kernel_call *call);
+/* Ops of a group (tape/group.h), at most TAPE_GROUP_MOST: the same bits as one by one. */
+typedef int cuda_launch_many(const struct cuda_queue *queue, const struct kernel_call *calls, int count);
 
 /* embed.cu */
 cuda_launch cuda_embed, cuda_embed_bwd;
@@ -45,6 +47,7 @@ cuda_launch cuda_swiglu, cuda_swiglu_bwd, cuda_gelu, cuda_gelu_bwd, cuda_add, cu
 cuda_launch cuda_xent;
 /* optimizer.cu */
 cuda_launch cuda_sumsq, cuda_clip, cuda_adamw, cuda_sgd;
+cuda_launch_many cuda_sumsq_many, cuda_adamw_many;
 /* optimizer8.cu */
 cuda_launch cuda_adamw8;
 /* adafactor.cu */

@@ -1,8 +1,11 @@
 /* optimizer.cu - the update part of a step: global norm, clipping, AdamW, SGD.
  *
  * A thread steps eight elements at a time (update.cuh). What the elements share it works out itself from the
- * scalars on the device, in a few operations. A step that clip has found not finite changes nothing. */
-#include "device/cuda/update.cuh"
+ * scalars on the device, in a few operations. A step that clip has found not finite changes nothing.
+ *
+ * A model has hundreds of tensors, most of them small: of AdamW and of the sums of squares a launch takes as many as its
+ * arguments hold (many.cuh). */
+#include "device/cuda/many.cuh"
 
 namespace
 {
@@ -11,13 +14,29 @@ enum { THREADS = 256, SUMSQ_BLOCK = CUDA_SUMSQ_BLOCK, TOTAL_THREADS = 1024 };
 
 /* --- global norm ----------------------------------------------------------------------------------------- */
 
-/* Block b sums elements [b, b + 1) * SUMSQ_BLOCK, in fp64. */
+struct square_part {
+    const void *x;
+    int64_t count;
+    double *partial, *out;
+};
+
+struct square_parts {
+    struct square_part part[MANY];
+    struct many_blocks blocks;
+    uint64_t accumulate; /* bit t: add to what is in part[t].out */
+};
+static_assert(sizeof(struct square_parts) <= LAUNCH_BYTES && MANY <= 64, "the arguments of one launch");
+
+/* Block b of a tensor sums elements [b, b + 1) * SUMSQ_BLOCK, in fp64. */
 template <class T, int N>
-__global__ void __launch_bounds__(THREADS) square_blocks(const T *x, int64_t count, double *partial)
+__global__ void __launch_bounds__(THREADS) square_blocks(const __grid_constant__ struct square_parts many)
 {
     constexpr int V = SUMSQ_BLOCK / THREADS / N;
     __shared__ double slots[THREADS / 32];
-    int64_t first = (int64_t)blockIdx.x * SUMSQ_BLOCK;
+    int t = many_find(many.blocks, blockIdx.x);
+    unsigned block = blockIdx.x - many.blocks.begin[t];
+    const T *x = (const T *)many.part[t].x;
+    int64_t first = (int64_t)block * SUMSQ_BLOCK, count = many.part[t].count;
     packet<T, N> x_packets[V];
     double sum = 0;
 #pragma unroll
@@ -34,26 +53,28 @@ __global__ void __launch_bounds__(THREADS) square_blocks(const T *x, int64_t cou
     }
     if constexpr (N > 1) {
         int64_t rest = count / N * N + threadIdx.x;
-        if (blockIdx.x + 1 == gridDim.x && rest < count) {
+        if (first + SUMSQ_BLOCK >= count && rest < count) { /* the last block */
             float v[1];
             load(x + rest, v);
             sum = fma((double)v[0], (double)v[0], sum);
         }
     }
     sum = block_sum<THREADS>(sum, slots);
-    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+    if (threadIdx.x == 0) many.part[t].partial[block] = sum;
 }
 
-template <class R>
-__global__ void __launch_bounds__(TOTAL_THREADS)
-    add_up(const R *partial, int64_t count, R *out, bool accumulate)
+/* Block t adds up tensor t. */
+__global__ void __launch_bounds__(TOTAL_THREADS) add_up(const __grid_constant__ struct square_parts many)
 {
-    __shared__ R slots[TOTAL_THREADS / 32];
-    R sum = 0;
+    __shared__ double slots[TOTAL_THREADS / 32];
+    const struct square_part &part = many.part[blockIdx.x];
+    const double *partial = part.partial;
+    int64_t count = (part.count + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK;
+    double sum = 0;
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += TOTAL_THREADS) sum += partial[i];
     sum = block_sum<TOTAL_THREADS>(sum, slots);
-    if (threadIdx.x == 0) *out = accumulate ? *out + sum : sum;
+    if (threadIdx.x == 0) *part.out = many.accumulate >> blockIdx.x & 1 ? *part.out + sum : sum;
 }
 
 template <class R>
@@ -133,40 +154,103 @@ template <class P, int M, class G, class S> struct sgd {
     }
 };
 
+/* f(P, master, G, S) for the types of a call, as tags. */
+template <class F> static int with_types_of(const struct kernel_call *call, struct update_slots slots, F f)
+{
+    return with_param(call, call->in[slots.master] != NULL, [&](auto p, auto master, auto g) {
+        return with_state(call_in(call, slots.m), [&](auto s) { return f(p, master, g, s); });
+    });
+}
+
 template <template <class, int, class, class> class F>
 static int run(const struct cuda_queue *queue, const struct kernel_call *call, struct update_slots slots)
 {
     plain a = {update_of(call, slots)};
-    return with_param(call, a.u.master != NULL, [&](auto p, auto master, auto g) {
-        return with_state(call_in(call, slots.m), [&](auto s) {
-            using P = typename decltype(p)::type;
-            using G = typename decltype(g)::type;
-            using S = typename decltype(s)::type;
-            return run_update<F, P, decltype(master)::value, G, S>(queue, a, update_aligned(a.u));
-        });
+    return with_types_of(call, slots, [&](auto p, auto master, auto g, auto s) {
+        using P = typename decltype(p)::type;
+        using G = typename decltype(g)::type;
+        using S = typename decltype(s)::type;
+        return run_update<F, P, decltype(master)::value, G, S>(queue, a, update_aligned(a.u));
     });
+}
+
+/* --- groups ---------------------------------------------------------------------------------------------- */
+
+static constexpr struct update_slots adamw_slots = {2, 3, 4, 5, 6, 1, 2, 3};
+
+static bool same_types(const struct kernel_call *a, const struct kernel_call *b)
+{
+    bool masters = (a->in[adamw_slots.master] != NULL) == (b->in[adamw_slots.master] != NULL);
+    return masters && call_in(a, 0)->type == call_in(b, 0)->type &&
+           call_in(a, 1)->type == call_in(b, 1)->type &&
+           call_in(a, adamw_slots.m)->type == call_in(b, adamw_slots.m)->type;
+}
+
+/* All that can share a launch with call `first`, and `first` itself; they are done then. */
+static struct update_parts gather_updates(const struct kernel_call *calls, const struct update *u, int count,
+                                          int first, bool *done)
+{
+    struct update_parts many = {};
+    many.u = u[first], many.blocks = many_none();
+    for (int i = first; i < count; i++) {
+        bool part = update_is_part(u[i]) && same_types(&calls[first], &calls[i]);
+        if (done[i] || !part || !update_shares(u[first], u[i])) continue;
+        update_add(&many, u[i]);
+        done[i] = true;
+    }
+    return many;
+}
+
+static bool square_is_wide(const struct kernel_call *call) { return aligned(call->in[0]); }
+
+/* All that can share a launch with call `first`, and `first` itself; they are done then. */
+static struct square_parts gather_squares(const struct kernel_call *calls, int count, int first, bool *done)
+{
+    struct square_parts many = {};
+    many.blocks = many_none();
+    for (int i = first; i < count; i++) {
+        const struct kernel_call *call = &calls[i];
+        bool same_type = call_in(call, 0)->type == call_in(&calls[first], 0)->type;
+        if (done[i] || !same_type || square_is_wide(call) != square_is_wide(&calls[first])) continue;
+        int64_t elements = tensor_count(call_in(call, 0));
+        many.accumulate |= (uint64_t)call->accumulate << many.blocks.count;
+        many.part[many.blocks.count] = {call->in[0], elements, (double *)call->work, (double *)call->out[0]};
+        many_add(&many.blocks, (unsigned)parts_of(elements, SUMSQ_BLOCK));
+        done[i] = true;
+    }
+    return many;
+}
+
+template <class T, int N>
+static int launch_squares(const struct cuda_queue *queue, const struct square_parts &many)
+{
+    cudaStream_t stream = stream_of(queue);
+    if (many.blocks.all) square_blocks<T, N><<<many.blocks.all, THREADS, 0, stream>>>(many);
+    add_up<<<(unsigned)many.blocks.count, TOTAL_THREADS, 0, stream>>>(many);
+    return launched();
 }
 
 } // namespace
 
+int cuda_sumsq_many(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
+{
+    bool done[MANY] = {};
+    int failed = 0;
+    for (int i = 0; i < count && !failed; i++) {
+        if (done[i]) continue;
+        struct square_parts many = gather_squares(calls, count, i, done);
+        failed = with_type(call_in(&calls[i], 0)->type, [&](auto t) {
+            using T = typename decltype(t)::type;
+            return square_is_wide(&calls[i]) ? launch_squares<T, lanes<T>>(queue, many)
+                                             : launch_squares<T, 1>(queue, many);
+        });
+    }
+    return failed;
+}
+
 int cuda_sumsq(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    int64_t count = tensor_count(call_in(call, 0)), blocks = parts_of(count, SUMSQ_BLOCK);
-    double *partial = (double *)call->work;
-    int failed = with_type(call_in(call, 0)->type, [&](auto t) {
-        using T = typename decltype(t)::type;
-        const T *x = (const T *)call->in[0];
-        if (count == 0) return 0;
-        if (aligned(x))
-            square_blocks<T, lanes<T>><<<(unsigned)blocks, THREADS, 0, stream_of(queue)>>>(x, count, partial);
-        else
-            square_blocks<T, 1><<<(unsigned)blocks, THREADS, 0, stream_of(queue)>>>(x, count, partial);
-        return launched();
-    });
-    if (failed) return failed;
-    add_up<<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(partial, blocks, (double *)call->out[0],
-                                                      call->accumulate);
-    return launched();
+    return cuda_sumsq_many(queue, call, 1);
 }
 
 int cuda_clip(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -179,7 +263,30 @@ int cuda_clip(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_adamw(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return run<adamw>(queue, call, {2, 3, 4, 5, 6, 1, 2, 3});
+    return run<adamw>(queue, call, adamw_slots);
+}
+
+int cuda_adamw_many(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
+{
+    struct update u[MANY];
+    bool done[MANY] = {};
+    int failed = 0;
+    for (int i = 0; i < count; i++) u[i] = update_of(&calls[i], adamw_slots);
+    for (int i = 0; i < count && !failed; i++) {
+        if (done[i]) continue;
+        if (!update_is_part(u[i])) {
+            failed = cuda_adamw(queue, &calls[i]);
+            continue;
+        }
+        struct update_parts many = gather_updates(calls, u, count, i, done);
+        failed = with_types_of(&calls[i], adamw_slots, [&](auto p, auto master, auto g, auto s) {
+            using P = typename decltype(p)::type;
+            using G = typename decltype(g)::type;
+            using S = typename decltype(s)::type;
+            return run_updates<adamw, P, decltype(master)::value, G, S, plain>(queue, many);
+        });
+    }
+    return failed;
 }
 
 int cuda_sgd(const struct cuda_queue *queue, const struct kernel_call *call)

@@ -344,13 +344,13 @@ constexpr int updates_at_once = sizeof(P) + sizeof(G) + 2 * sizeof(S) +
                                     ? 3
                                     : 2;
 
-/* A thread steps UPDATE_TURNS packets of N elements, the next one under way while it computes; what is left of
- * `count` goes one by one. */
+/* Block `block` of a call. A thread steps UPDATE_TURNS packets of N elements, the next one under way while it computes;
+ * what is left of `count` goes one by one, in the last block. */
 template <template <class, int, class, class> class F, class P, int M, class G, class S, int N, class A>
-__global__ void __launch_bounds__(UPDATE_THREADS, updates_at_once<P, M, G, S>) update_each(A a)
+ON_GPU void update_block(const A &a, unsigned block)
 {
     using rule = F<P, M, G, S>;
-    int64_t i = (int64_t)blockIdx.x * (UPDATE_THREADS * UPDATE_TURNS) + threadIdx.x, packets = a.u.count / N;
+    int64_t i = (int64_t)block * (UPDATE_THREADS * UPDATE_TURNS) + threadIdx.x, packets = a.u.count / N;
     bool skip = skipped(a.u);
     uint32_t key = a.u.stochastic ? random_key(a.u) : 0;
     typename rule::once once = rule::begin(a);
@@ -368,7 +368,8 @@ __global__ void __launch_bounds__(UPDATE_THREADS, updates_at_once<P, M, G, S>) u
     }
     if constexpr (N > 1) {
         int64_t rest = packets * N + threadIdx.x;
-        if (blockIdx.x + 1 < gridDim.x || rest >= a.u.count) return;
+        bool last = ((int64_t)block + 1) * (UPDATE_THREADS * UPDATE_TURNS * N) >= a.u.count;
+        if (!last || rest >= a.u.count) return;
         elements<P, M, G, S, 1> one = fetch_elements<P, M, G, S, 1>(a.u, rest);
         if (skip)
             keep_elements<P, M, G, S, 1>(a.u, rest, one);
@@ -377,12 +378,22 @@ __global__ void __launch_bounds__(UPDATE_THREADS, updates_at_once<P, M, G, S>) u
     }
 }
 
+template <template <class, int, class, class> class F, class P, int M, class G, class S, int N, class A>
+__global__ void __launch_bounds__(UPDATE_THREADS, updates_at_once<P, M, G, S>) update_each(A a)
+{
+    update_block<F, P, M, G, S, N>(a, blockIdx.x);
+}
+
+static inline unsigned update_blocks(int64_t count, int lanes)
+{
+    return (unsigned)parts_of(count, (int64_t)UPDATE_THREADS * UPDATE_TURNS * lanes);
+}
+
 template <template <class, int, class, class> class F, class P, int M, class G, class S, class A>
 static inline int run_update(const struct cuda_queue *queue, const A &a, bool wide)
 {
     if (a.u.count == 0) return 0;
-    int64_t packets = parts_of(a.u.count, wide ? UPDATE_LANES : 1);
-    unsigned blocks = (unsigned)parts_of(packets, UPDATE_THREADS * UPDATE_TURNS);
+    unsigned blocks = update_blocks(a.u.count, wide ? UPDATE_LANES : 1);
     if (wide)
         update_each<F, P, M, G, S, UPDATE_LANES><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
     else

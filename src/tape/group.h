@@ -1,0 +1,30 @@
+/* group.h - ops that a device may be given all at once.
+ *
+ *     for (int i = 0; i < tape.nops; i = end) {
+ *         end = tape_group_end(&tape, i);      // ops [i, end), in any order or side by side
+ *         ...
+ *     }
+ *
+ * A group is a run of ops of one kind whose row says `together` (op.h), in one part of the tape and none of them the
+ * host's, such that no op touches bytes that another of them writes. So their order does not matter. Every other op is a
+ * group of its own.
+ */
+#ifndef PLIM_TAPE_GROUP_H
+#define PLIM_TAPE_GROUP_H
+
+#include "tape/tape.h"
+
+/* The longest group: what fits the arguments of one launch. */
+enum { TAPE_GROUP_MOST = 64 };
+
+int tape_group_search(const struct tape *tape, int first);
+
+/* The index behind the group that begins at op `first`. Time is linear in the operands of the group; most ops are followed
+ * by one of another kind, and take none. */
+static inline int tape_group_end(const struct tape *tape, int first)
+{
+    const struct op *op = &tape->ops[first];
+    return first + 1 < tape->nops && op[0].kind == op[1].kind ? tape_group_search(tape, first) : first + 1;
+}
+
+#endif
