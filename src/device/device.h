@@ -60,7 +60,7 @@ struct device_ops {
     void (*forget)(struct device *);
     /* The tier below, for devices with their own memory: NULL on the CPU, whose lower tier is the disk. host_commit
      * sizes it (content up to the smaller size is kept), fetch and store copy between it and the arena beside what
-     * computes; ops that touch the bytes of a copy under way wait for it by themselves. run_host computes an op on
+     * computes; ops that write what a copy under way reads, or touch what it writes, wait for it by themselves. run_host computes an op on
      * operands in the host tier with the CPU's kernel, beside what the device computes: it waits for copies of its bytes,
      * and copies of its bytes wait for it. */
     enum plim_status (*host_commit)(struct device *, size_t bytes, struct plim_error *err);

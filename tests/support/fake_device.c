@@ -22,14 +22,27 @@ static bool overlap(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
     return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Makes the copies that touch these bytes of the device, or of the host tier; the others go on waiting. */
-static void settle(struct fake *f, const void *near, size_t near_bytes, size_t host, size_t host_bytes)
+/* Bytes of the device or of the host tier that something is about to read or write. */
+struct use {
+    const void *near;
+    size_t host, bytes;
+    bool writes;
+};
+
+static bool collides(const struct fake_event *e, const struct use *u)
+{
+    if (u->near)
+        return (u->writes || e->fetch) && overlap((uintptr_t)e->near, e->bytes, (uintptr_t)u->near, u->bytes);
+    return (u->writes || !e->fetch) && overlap(e->host, e->bytes, u->host, u->bytes);
+}
+
+/* Makes the copies that this use must wait for; the others go on waiting, also those that only read what is only read. */
+static void settle(struct fake *f, struct use use)
 {
     int left = 0;
     for (int i = 0; i < f->npending; i++) {
         const struct fake_event *e = &f->pending[i];
-        if (overlap((uintptr_t)e->near, e->bytes, (uintptr_t)near, near_bytes) ||
-            overlap(e->host, e->bytes, host, host_bytes))
+        if (collides(e, &use))
             copy_now(f, e);
         else
             f->pending[left++] = *e;
@@ -51,19 +64,19 @@ static size_t work_bytes(const struct fake *f, const struct kernel_call *call)
 
 /* Copies that touch these bytes of the host tier are made first; `where` may have moved since it was recorded only by a
  * commit, after which recordings are forgotten. */
-static void settle_host(struct fake *f, const void *where, size_t bytes)
+static void settle_host(struct fake *f, const void *where, size_t bytes, bool writes)
 {
     size_t at = (size_t)((const char *)where - f->host);
     assert_true(at + bytes <= f->host_bytes);
-    settle(f, NULL, 0, at, bytes);
+    settle(f, (struct use){.host = at, .bytes = bytes, .writes = writes});
 }
 
 static void perform_on_host(struct fake *f, struct fake_event *e)
 {
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (e->call.in[k]) settle_host(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)));
+        if (e->call.in[k]) settle_host(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)), false);
     for (int k = 0; k < OP_MAX_OUT; k++)
-        if (e->call.out[k]) settle_host(f, e->call.out[k], (size_t)tensor_bytes(call_out(&e->call, k)));
+        if (e->call.out[k]) settle_host(f, e->call.out[k], (size_t)tensor_bytes(call_out(&e->call, k)), true);
     f->cpu->ops->run(f->cpu, &e->call);
     f->host_runs++;
 }
@@ -71,7 +84,8 @@ static void perform_on_host(struct fake *f, struct fake_event *e)
 static void perform(struct fake *f, struct fake_event *e)
 {
     if (!e->call.op) {
-        settle(f, e->near, e->bytes, e->host, e->bytes);
+        settle(f, (struct use){.near = e->near, .bytes = e->bytes, .writes = e->fetch});
+        settle(f, (struct use){.host = e->host, .bytes = e->bytes, .writes = !e->fetch});
         f->copies++;
         if (f->npending == FAKE_PENDING) join(f);
         if (f->timing == (e->fetch ? LATE_FETCHES : LATE_STORES))
@@ -85,10 +99,15 @@ static void perform(struct fake *f, struct fake_event *e)
         return;
     }
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (e->call.in[k]) settle(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)), 0, 0);
+        if (e->call.in[k])
+            settle(f,
+                   (struct use){.near = e->call.in[k], .bytes = (size_t)tensor_bytes(call_in(&e->call, k))});
     for (int k = 0; k < OP_MAX_OUT; k++)
-        if (e->call.out[k]) settle(f, e->call.out[k], (size_t)tensor_bytes(call_out(&e->call, k)), 0, 0);
-    settle(f, e->call.work, work_bytes(f, &e->call), 0, 0);
+        if (e->call.out[k])
+            settle(f, (struct use){.near = e->call.out[k],
+                                   .bytes = (size_t)tensor_bytes(call_out(&e->call, k)),
+                                   .writes = true});
+    settle(f, (struct use){.near = e->call.work, .bytes = work_bytes(f, &e->call), .writes = true});
     f->cpu->ops->run(f->cpu, &e->call);
     f->runs++;
 }
@@ -224,7 +243,8 @@ static void fake_fill(struct device *dev, size_t offset, size_t bytes, enum devi
 static enum plim_status fake_read(struct device *dev, size_t at, void *host, size_t bytes,
                                   struct plim_error *e)
 {
-    if (fake_of(dev)->npending) settle(fake_of(dev), (char *)fake_base(dev) + at, bytes, 0, 0);
+    if (fake_of(dev)->npending)
+        settle(fake_of(dev), (struct use){.near = (char *)fake_base(dev) + at, .bytes = bytes});
     return fake_of(dev)->cpu->ops->read(fake_of(dev)->cpu, at, host, bytes, e);
 }
 
@@ -233,7 +253,9 @@ static enum plim_status fake_write(struct device *dev, size_t at, const void *ho
 {
     __atomic_add_fetch(&fake_of(dev)->writes, 1,
                        __ATOMIC_RELAXED); /* fresh weights come from several threads */
-    if (fake_of(dev)->npending) settle(fake_of(dev), (char *)fake_base(dev) + at, bytes, 0, 0);
+    if (fake_of(dev)->npending)
+        settle(fake_of(dev),
+               (struct use){.near = (char *)fake_base(dev) + at, .bytes = bytes, .writes = true});
     return fake_of(dev)->cpu->ops->write(fake_of(dev)->cpu, at, host, bytes, e);
 }
 

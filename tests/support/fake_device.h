@@ -7,7 +7,7 @@
  *
  * It keeps to the letter of device/device.h where that is hardest on the caller: recorded ops do nothing until they
  * are replayed, ops given at once run last one first, tune ruins everything it may write, and copies to or from the host tier come as late as they may:
- * when an op touches the bytes on the device, when another copy touches either end, or at a sync. */
+ * when an op or another copy writes what they read or touches what they write, or at a sync. */
 #ifndef PLIM_TESTS_FAKE_DEVICE_H
 #define PLIM_TESTS_FAKE_DEVICE_H
 

@@ -178,7 +178,7 @@ static enum plim_status cuda_read(struct device *dev, size_t offset, void *host,
 {
     struct cuda *cuda = enter(dev);
     const char *from = (const char *)cuda_base(dev) + offset;
-    note(cuda, cuda_transfer_before(cuda->transfer, from, bytes), "waiting for copies");
+    note(cuda, cuda_transfer_before(cuda->transfer, from, bytes, false), "waiting for copies");
     note(cuda, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
          "copying to the host");
     return leave(cuda, err);
@@ -189,7 +189,7 @@ static enum plim_status cuda_write(struct device *dev, size_t offset, const void
 {
     struct cuda *cuda = enter(dev);
     char *to = (char *)cuda_base(dev) + offset;
-    note(cuda, cuda_transfer_before(cuda->transfer, to, bytes), "waiting for copies");
+    note(cuda, cuda_transfer_before(cuda->transfer, to, bytes, true), "waiting for copies");
     note(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
          "copying to the device");
     return leave(cuda, err);
@@ -202,11 +202,12 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
     size_t work = cuda_workspace(cuda_attention_card(cuda->attention), call->desc, call->op);
     int code = 0;
     for (int k = 0; k < OP_MAX_IN && !code; k++)
-        if (call->in[k]) code = cuda_transfer_before(tr, call->in[k], (size_t)tensor_bytes(call_in(call, k)));
+        if (call->in[k])
+            code = cuda_transfer_before(tr, call->in[k], (size_t)tensor_bytes(call_in(call, k)), false);
     for (int k = 0; k < OP_MAX_OUT && !code; k++)
         if (call->out[k])
-            code = cuda_transfer_before(tr, call->out[k], (size_t)tensor_bytes(call_out(call, k)));
-    if (work && !code) code = cuda_transfer_before(tr, call->work, work);
+            code = cuda_transfer_before(tr, call->out[k], (size_t)tensor_bytes(call_out(call, k)), true);
+    if (work && !code) code = cuda_transfer_before(tr, call->work, work, true);
     note(cuda, code, "waiting for copies");
 }
 

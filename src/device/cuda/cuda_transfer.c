@@ -21,6 +21,7 @@ enum {
 struct range {
     const char *at;
     size_t bytes;
+    bool written; /* else only read */
 };
 
 struct task { /* a copy, or an op of the host */
@@ -62,17 +63,21 @@ static void drop(struct cuda_transfer *tr, int index)
     memmove(&tr->tasks[index], &tr->tasks[index + 1], (size_t)(tr->count - index) * sizeof *tr->tasks);
 }
 
+/* Two that only read the same bytes need not wait for each other. */
+static bool collide(const struct range *a, const struct range *b)
+{
+    return (a->written || b->written) && a->at < b->at + b->bytes && b->at < a->at + a->bytes;
+}
+
 static bool overlap(const struct task *task, const struct range *ranges, int n)
 {
     for (int i = 0; i < task->ranges; i++)
         for (int k = 0; k < n; k++)
-            if (ranges[k].at < task->range[i].at + task->range[i].bytes &&
-                task->range[i].at < ranges[k].at + ranges[k].bytes)
-                return true;
+            if (collide(&task->range[i], &ranges[k])) return true;
     return false;
 }
 
-/* `stream` waits for everything that touches these bytes. */
+/* `stream` waits for everything that writes what of these bytes is read, and touches what is written. */
 static int wait_overlapping(struct cuda_transfer *tr, cudaStream_t stream, const struct range *ranges, int n)
 {
     int code = 0;
@@ -84,9 +89,9 @@ static int wait_overlapping(struct cuda_transfer *tr, cudaStream_t stream, const
     return code;
 }
 
-int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes)
+int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes, bool writes)
 {
-    return tr->count ? wait_overlapping(tr, tr->compute, &(struct range){operand, bytes}, 1) : 0;
+    return tr->count ? wait_overlapping(tr, tr->compute, &(struct range){operand, bytes, writes}, 1) : 0;
 }
 
 int cuda_transfer_join(struct cuda_transfer *tr)
@@ -132,7 +137,7 @@ static int copy(struct cuda_transfer *tr, char *device, char *host, size_t bytes
 {
     bool in = kind == cudaMemcpyHostToDevice;
     cudaStream_t stream = in ? tr->in : tr->out;
-    const struct range ranges[] = {{device, bytes}, {host, bytes}};
+    const struct range ranges[] = {{device, bytes, in}, {host, bytes, !in}};
     int code = admit(tr, stream, ranges, 2);
     if (!code) code = (int)cudaMemcpyAsync(in ? device : host, in ? host : device, bytes, kind, stream);
     return code ? code : under_way(tr, stream, ranges, 2);
@@ -168,9 +173,11 @@ static int ranges_of(const struct kernel_call *call, struct range *out)
 {
     int n = 0;
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (call->in[k]) out[n++] = (struct range){call->in[k], (size_t)tensor_bytes(call_in(call, k))};
+        if (call->in[k])
+            out[n++] = (struct range){call->in[k], (size_t)tensor_bytes(call_in(call, k)), false};
     for (int k = 0; k < OP_MAX_OUT; k++)
-        if (call->out[k]) out[n++] = (struct range){call->out[k], (size_t)tensor_bytes(call_out(call, k))};
+        if (call->out[k])
+            out[n++] = (struct range){call->out[k], (size_t)tensor_bytes(call_out(call, k)), true};
     return n;
 }
 

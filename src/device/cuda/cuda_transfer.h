@@ -5,11 +5,11 @@
  *     cuda_transfer_commit(tr, bytes, &err);
  *     cuda_transfer_fetch(tr, host_offset, to, n);         // queued on a stream of its own
  *     cuda_transfer_run(tr, &call);                        // an op on host operands, likewise
- *     cuda_transfer_before(tr, operand, n);                // before a kernel that touches these bytes
+ *     cuda_transfer_before(tr, operand, n, writes);        // before a kernel that reads or writes these bytes
  *     cuda_transfer_join(tr);                              // the compute stream waits for every copy
  *
  * Order. There are three streams, for fetches, stores and ops of the host. Each thing begins when everything queued for
- * computing before it is done, and everything on these streams that touches a byte of it. So a tape that asks for a slice
+ * computing before it is done, and everything on these streams that touches a byte of it, unless both only read. So a tape that asks for a slice
  * one update ahead copies while it computes, in both directions at once. All of it can be captured into a graph. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
 #define PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
@@ -36,7 +36,7 @@ void *cuda_transfer_base(const struct cuda_transfer *tr);
 int cuda_transfer_fetch(struct cuda_transfer *tr, size_t host_offset, void *to, size_t bytes);
 int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_offset, size_t bytes);
 int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call);
-int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes);
+int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes, bool writes);
 int cuda_transfer_join(struct cuda_transfer *tr);
 
 /* From here on (false: no more) ops of the host are of a recording and stay until all are forgotten. */
