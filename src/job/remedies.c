@@ -118,6 +118,7 @@ static struct knobs tightest(const struct plan_request *r)
                       .recompute = p->recompute == KNOB_OPEN ? RECOMPUTE_FULL : p->recompute,
                       .full_layers = p->full_layers == KNOB_OPEN ? 0 : p->full_layers,
                       .loss_chunks = p->loss_chunks == KNOB_OPEN ? 4096 : p->loss_chunks,
+                      .parked_layers = p->parked_layers == KNOB_OPEN ? 0 : p->parked_layers,
                       .state_tier = p->state_tier == KNOB_OPEN ? lower : p->state_tier,
                       .grad_tier = p->grad_tier == KNOB_OPEN ? lower : p->grad_tier,
                       .param_tier = p->param_tier == KNOB_OPEN ? lower : p->param_tier};

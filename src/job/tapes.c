@@ -108,6 +108,9 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     return status;
 }
 
+static int fewer(int layers, int64_t wanted) { return wanted < layers ? (int)wanted : layers; }
+
+/* Layers that the model does not have are not counted. */
 static void set_pins(const struct job *job, struct knobs *pins)
 {
     const struct job_training *t = &job->training;
@@ -117,13 +120,17 @@ static void set_pins(const struct job *job, struct knobs *pins)
         pins->recompute = t->recompute;
         if (!t->full_layers_given) pins->full_layers = 0;
     }
-    if (t->full_layers_given) pins->full_layers = (int)t->full_layers;
+    int layers = job->spec.num_layers;
+    if (t->park_layers_given) pins->parked_layers = fewer(layers, t->park_layers);
+    if (t->full_layers_given) {
+        int others = pins->parked_layers > 0 ? layers - pins->parked_layers : layers;
+        pins->full_layers = fewer(others, t->full_layers);
+    }
     if (t->loss_chunks_given) pins->loss_chunks = (int)t->loss_chunks;
     if (t->in_backward_given) pins->optimizer_in_backward = t->in_backward;
     if (t->state_tier_given) pins->state_tier = t->state_tier;
     if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
     if (t->param_tier_given) pins->param_tier = t->param_tier;
-    if (t->park_layers_given) pins->parked_layers = (int)t->park_layers;
     if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);
 }
 

@@ -175,9 +175,10 @@ static enum plim_status coarsen_cut(struct search *s)
 static struct knobs with_layers(const struct search *s, int64_t micro_batch, int layers)
 {
     struct knobs k = s->best.knobs;
+    int others = s->request->layers - k.parked_layers;
     k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
     k.recompute = layers < s->request->layers ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
-    k.full_layers = layers < s->request->layers ? layers : 0;
+    k.full_layers = layers == s->request->layers ? 0 : layers < others ? layers : others;
     k.late = 0; /* search_try's to say */
     k.loss_chunks = s->request->pins.loss_chunks != KNOB_OPEN ? s->request->pins.loss_chunks
                                                               : search_finest_cut(s->request, micro_batch);

@@ -90,8 +90,9 @@ enum plim_status search_updater(struct search *s, struct place *place, int in_ba
 /* All ways with one placement, each with its updater. */
 enum plim_status search_placement(struct search *s, const struct place *place);
 
-/* Layers whose activations wait on the host, where that makes the best plan faster (search_park.c). */
-enum plim_status search_park(struct search *s);
+/* Layers whose activations wait on the host, where that makes the best plan of a placement faster, or makes one fit that
+ * pins hold up (search_park.c). */
+enum plim_status search_park(struct search *s, const struct place *place);
 
 /* All placements, from free to costly (search_places.c). */
 enum plim_status search_places(struct search *s);

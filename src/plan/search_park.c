@@ -56,15 +56,18 @@ static enum plim_status coarsen(struct search *s, struct knobs *k, int parked, i
     return PLIM_OK;
 }
 
-/* Between `none`, which does not fit, and `most`, which does. */
-static enum plim_status fewest(struct search *s, struct knobs *k, bool remade, int parked, int none, int most)
+/* The fewest of one kind, beside so many of the other: between `none`, which does not fit, and `most`, which does. */
+enum kind { PARKED, REMADE };
+
+static enum plim_status fewest(struct search *s, struct knobs *k, enum kind kind, int others, int none,
+                               int most)
 {
     while (most - none > step_of(s)) {
         int layers = (none + most) / 2;
         struct plan_bound bound;
         bool fits;
         enum plim_status status =
-            remade ? ask(s, k, parked, layers, &bound, &fits) : ask(s, k, layers, 0, &bound, &fits);
+            ask(s, k, kind == PARKED ? layers : others, kind == PARKED ? others : layers, &bound, &fits);
         if (status != PLIM_OK) return status;
         *(fits ? &most : &none) = layers;
     }
@@ -80,7 +83,7 @@ static enum plim_status park(struct search *s, int64_t micro_batch, int recomput
     bool fits;
     int free = 0;
     k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
-    k.recompute = recompute, k.late = 0;
+    k.recompute = recompute, k.late = 0, k.parked_layers = 0;
     k.loss_chunks =
         pins->loss_chunks != KNOB_OPEN ? pins->loss_chunks : search_finest_cut(s->request, micro_batch);
     enum plim_status status = ask(s, &k, 0, 0, &bound, &fits);
@@ -89,26 +92,43 @@ static enum plim_status park(struct search *s, int64_t micro_batch, int recomput
     if (status != PLIM_OK || free == 0) return status;
     if (fits) {
         status = coarsen(s, &k, free, 0);
-        return status == PLIM_OK ? fewest(s, &k, false, 0, 0, free) : status;
+        return status == PLIM_OK ? fewest(s, &k, PARKED, 0, 0, free) : status;
     }
     if (recompute == RECOMPUTE_NONE || pins->full_layers != KNOB_OPEN) return PLIM_OK;
     int most = s->request->layers - free;
     status = ask(s, &k, free, most, &bound, &fits);
-    return status == PLIM_OK && fits ? fewest(s, &k, true, free, 0, most) : status;
+    return status == PLIM_OK && fits ? fewest(s, &k, REMADE, free, 0, most) : status;
 }
 
-enum plim_status search_park(struct search *s)
+/* Nothing fits, and pins forbid to make more again or to take less at once: as few layers as make it fit. */
+static enum plim_status park_to_fit(struct search *s, const struct place *place)
+{
+    const struct knobs *pins = &s->request->pins;
+    bool forbidden = pins->recompute != KNOB_OPEN || pins->micro_batch != KNOB_OPEN;
+    struct way ways[SEARCH_WAYS];
+    int n = search_ways(s, place, 0, ways), remade = n ? ways[n - 1].full_layers : 0;
+    if (!n || !forbidden || place->state_tier != TIER_DEVICE) return PLIM_OK;
+    int64_t micro_batch = s->divisors[0];
+    struct knobs k = search_knobs(s, &ways[n - 1], micro_batch, search_finest_cut(s->request, micro_batch));
+    struct plan_bound bound;
+    bool fits;
+    enum plim_status status = ask(s, &k, s->request->layers, remade, &bound, &fits);
+    return status == PLIM_OK && fits ? fewest(s, &k, PARKED, remade, 0, s->request->layers) : status;
+}
+
+enum plim_status search_park(struct search *s, const struct place *place)
 {
     const struct plan_request *r = s->request;
-    const struct knobs first = s->best.knobs;
     enum plim_status status = PLIM_OK;
-    bool asked = s->best.found && !r->facts->is_host && r->facts->far_bandwidth > 0 &&
-                 r->pins.parked_layers == KNOB_OPEN && first.param_tier == TIER_DEVICE &&
-                 first.grad_tier == TIER_DEVICE && !(r->pins.full_layers > 0);
+    bool asked = !r->facts->is_host && r->facts->far_bandwidth > 0 && r->pins.parked_layers == KNOB_OPEN &&
+                 place->param_tier == TIER_DEVICE && place->grad_tier == TIER_DEVICE &&
+                 !(r->pins.full_layers > 0);
+    if (asked && !s->best.found) status = park_to_fit(s, place);
+    const struct knobs first = s->best.knobs;
     int64_t patience = (s->room.nops < FINE_OPS / 2 ? 2 : 1) * (int64_t)SEARCH_PATIENCE;
     int at = 0;
     while (at < s->ndivisors && s->divisors[at] < first.micro_batch) at++;
-    for (int m = at; asked && m < s->ndivisors && m < at + 2; m++)
+    for (int m = at; asked && s->best.found && m < s->ndivisors && m < at + 2; m++)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_SELECTIVE; recompute++) {
             bool open = r->pins.recompute == KNOB_OPEN || r->pins.recompute == recompute;
             if (status == PLIM_OK && open && s->made + PARK_TAPES * (int64_t)s->room.nops < patience)

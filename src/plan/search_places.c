@@ -312,7 +312,7 @@ enum plim_status search_places(struct search *s)
         s->best.found = false, s->bar = best.found ? best.seconds : INFINITY;
         if (status == PLIM_OK && worth) status = search_shares(s, *place);
         if (status == PLIM_OK) status = choose_updater_again(s); /* for all that took nothing back */
-        if (status == PLIM_OK) status = search_park(s);
+        if (status == PLIM_OK) status = search_park(s, place);
         if (status != PLIM_OK) return status;
         if (s->best.found && (!best.found || s->best.seconds < CLEARLY * best.seconds)) best = s->best;
         if (best.found && found_at < 0) found_at = places[i].level;
