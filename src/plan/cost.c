@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
-#define MEETING  0.3 /* copies that meet on the link take so much of the time they share longer */
+#define MEETING  0.5 /* copies that meet on the link take so much of the time they share longer */
 #define HOST_ALL 1.5 /* copies and updates together move at most so many times what updates alone do */
 
 /* From the end of its operands' copies to the first element of an update by the CPU, and back: the driver's thread and the
@@ -36,6 +36,14 @@ struct clock {
 static double matmul_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
 {
     return type == DT_F32 && op->attr.tf32 && facts->tf32_flops > 0 ? facts->tf32_flops : facts->flops[type];
+}
+
+/* Ops that follow one of their kind and may run together with it are part of its launch. */
+static bool joins_last(const struct tape *tape, int i)
+{
+    const struct op *op = &tape->ops[i];
+    return i > 0 && i != tape->loop_end && op_row(op->kind)->together && op[-1].kind == op->kind &&
+           !op->attr.on_host && !op[-1].attr.on_host;
 }
 
 /* Seconds of an op that computes on the device. */
@@ -82,12 +90,14 @@ static double operands_ready(const struct clock *c, const struct op *op)
 
 static void later(double *time, double than) { *time = fmax(*time, than); }
 
-static void run_op(struct clock *c, const struct op *op)
+static void run_op(struct clock *c, int index)
 {
+    const struct op *op = &c->tape->ops[index];
     enum lane lane = lane_of(op);
     double start = fmax(fmax(c->free[lane], c->free[COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == COMPUTE) {
         c->free[COMPUTE] = start + compute_seconds(c->tape, op, c->facts);
+        if (joins_last(c->tape, index)) c->free[COMPUTE] -= c->facts->op_seconds;
         return;
     }
     double bytes = op_cost_of(c->tape, op).bytes;
@@ -129,7 +139,7 @@ static double run_part(struct clock *c, int begin, int end)
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
         if (op->kind == OP_HOLD) release(c, op);
-        if (!is_idle(op, c->once)) run_op(c, op);
+        if (!is_idle(op, c->once)) run_op(c, i);
     }
     double rate = HOST_ALL * c->facts->host_bandwidth, last = rate > 0 ? c->host_bytes / rate : 0;
     for (int i = 0; i < LANES; i++) last = fmax(last, c->free[i]);

@@ -1,6 +1,7 @@
 /* search.c - the fastest predicted plan that fits the budget.
  *
- * Two facts keep the search small. Memory grows with the micro-batch and shrinks with the other knobs, so for each
+ * Two facts keep the search small. Memory grows with the micro-batch (but for the last step, to one micro-batch in all)
+ * and shrinks with the other knobs, so for each
  * way of recomputing and placing state the largest micro-batch that fits is found by bisection. And cutting the
  * loss is nearly free, so a way is first tried with the finest cut and the coarsest that still fits is taken at
  * the end. A way that does not fit with the smallest micro-batch is out. How many layers are made again is asked in
@@ -139,6 +140,14 @@ static enum plim_status search_way(struct search *s, const struct way *way, bool
     *fitted = true;
     search_consider(&s->best, &k, bound.step_seconds);
     double previous = bound.step_seconds;
+    /* Gradients of the whole batch at once are not carried from part to part: it may fit where half of it does not. */
+    if (low < high && s->divisors[high] == s->request->rows && s->room.nops < FINE_OPS / 2) {
+        k = search_knobs(s, way, s->divisors[high], search_finest_cut(s->request, s->divisors[high]));
+        if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK) return status;
+        if (fits) search_consider(&s->best, &k, bound.step_seconds);
+        if (fits && bound.step_seconds <= previous && !s->request->facts->is_host) return PLIM_OK;
+        high--;
+    }
     while (low < high) {
         int mid = (low + high + 1) / 2;
         k = search_knobs(s, way, s->divisors[mid], search_finest_cut(s->request, s->divisors[mid]));
@@ -248,6 +257,22 @@ static enum plim_status finish(struct search *s)
     if (status == PLIM_OK) status = count_layers(s);
     if (status == PLIM_OK) status = coarsen_cut(s);
     if (s->best.seconds >= coarse.seconds) s->best = coarse;
+    return status;
+}
+
+/* The best of all is found and finished; each placement that may park may still beat it that way. */
+static enum plim_status park(struct search *s)
+{
+    struct candidate best = s->best;
+    enum plim_status status = best.found ? PLIM_OK : search_park(s, INFINITY);
+    if (!best.found) return status;
+    for (int i = 0; i < s->nnear && status == PLIM_OK; i++) {
+        s->best = s->near[i];
+        status = search_park(s, best.seconds);
+        if (status == PLIM_OK && s->best.knobs.parked_layers > 0) status = finish(s);
+        if (s->best.knobs.parked_layers > 0 && s->best.seconds < 0.995 * best.seconds) best = s->best;
+    }
+    s->best = best;
     return status;
 }
 
@@ -419,6 +444,7 @@ enum plim_status plan_search(const struct plan_request *request, struct plan *ou
     for (int attempt = 0; attempt < 4 && status == PLIM_OK; attempt++) {
         status = search_places(&s);
         if (status == PLIM_OK && s.best.found) status = finish(&s);
+        if (status == PLIM_OK) status = park(&s);
         if (status != PLIM_OK || !s.best.found) break;
         plan_release(out);
         status = plan_make(request, &s.best.knobs, out, err);

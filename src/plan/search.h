@@ -33,6 +33,8 @@ struct candidate { /* knobs that fit */
 
 enum { SEARCH_QUARTERS = 4 };
 
+enum { SEARCH_NEAR = 2 }; /* such placements: state here, state away */
+
 struct search {
     const struct plan_request *request;
     int64_t divisors[MAX_DIVISORS]; /* of the effective batch, ascending: the micro-batches there are */
@@ -55,6 +57,9 @@ struct search {
     struct plim_error *err;
     double bar;            /* seconds of the best plan of other placements */
     struct candidate best; /* so far, of the placement that is being searched; in the end of all */
+    struct candidate
+        near[SEARCH_NEAR]; /* the best of those whose parameters and gradients stay: they may park */
+    int nnear;
     /* smallest seen, for the message when nothing fits */
     bool has_smallest;
     struct knobs smallest;
@@ -90,9 +95,9 @@ enum plim_status search_updater(struct search *s, struct place *place, int in_ba
 /* All ways with one placement, each with its updater. */
 enum plim_status search_placement(struct search *s, const struct place *place);
 
-/* Layers whose activations wait on the host, where that makes the best plan of a placement faster, or makes one fit that
- * pins hold up (search_park.c). */
-enum plim_status search_park(struct search *s, const struct place *place);
+/* The best plan with as many layers' activations on the host as cost nothing, if that beats `bar` seconds; or, where nothing
+ * is found, the one that fits by parking alone (search_park.c). */
+enum plim_status search_park(struct search *s, double bar);
 
 /* All placements, from free to costly (search_places.c). */
 enum plim_status search_places(struct search *s);

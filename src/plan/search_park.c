@@ -7,6 +7,8 @@
 
 #define FREE       1.003 /* of a step's time */
 #define PARK_TAPES 12    /* that one look takes, about */
+#define LARGER     2     /* so many larger micro-batches are asked, the largest first */
+#define HOPE       1.01  /* with the finest cut of the loss: coarser ones make up for that */
 
 /* Of models with many layers nearly the right number is enough. */
 static int step_of(const struct search *s) { return 1 + s->request->layers / 40; }
@@ -75,7 +77,7 @@ static enum plim_status fewest(struct search *s, struct knobs *k, enum kind kind
 }
 
 /* One micro-batch, with nothing made again or only what is cheap. */
-static enum plim_status park(struct search *s, int64_t micro_batch, int recompute)
+static enum plim_status park(struct search *s, int64_t micro_batch, int recompute, double bar)
 {
     const struct knobs *pins = &s->request->pins;
     struct knobs k = s->best.knobs;
@@ -87,7 +89,8 @@ static enum plim_status park(struct search *s, int64_t micro_batch, int recomput
     k.loss_chunks =
         pins->loss_chunks != KNOB_OPEN ? pins->loss_chunks : search_finest_cut(s->request, micro_batch);
     enum plim_status status = ask(s, &k, 0, 0, &bound, &fits);
-    if (status != PLIM_OK || fits || bound.step_seconds > 0.995 * s->best.seconds) return status;
+    bool coarse = fits && bar < bound.step_seconds / FREE; /* that plan has coarser cuts already */
+    if (status != PLIM_OK || coarse || bound.step_seconds > HOPE * bar) return status;
     status = most_free(s, &k, bound.step_seconds, &free, &fits);
     if (status != PLIM_OK || free == 0) return status;
     if (fits) {
@@ -101,13 +104,13 @@ static enum plim_status park(struct search *s, int64_t micro_batch, int recomput
 }
 
 /* Nothing fits, and pins forbid to make more again or to take less at once: as few layers as make it fit. */
-static enum plim_status park_to_fit(struct search *s, const struct place *place)
+static enum plim_status park_to_fit(struct search *s)
 {
     const struct knobs *pins = &s->request->pins;
     bool forbidden = pins->recompute != KNOB_OPEN || pins->micro_batch != KNOB_OPEN;
     struct way ways[SEARCH_WAYS];
-    int n = search_ways(s, place, 0, ways), remade = n ? ways[n - 1].full_layers : 0;
-    if (!n || !forbidden || place->state_tier != TIER_DEVICE) return PLIM_OK;
+    int n = search_ways(s, &(struct place){0}, 0, ways), remade = n ? ways[n - 1].full_layers : 0;
+    if (!n || !forbidden) return PLIM_OK;
     int64_t micro_batch = s->divisors[0];
     struct knobs k = search_knobs(s, &ways[n - 1], micro_batch, search_finest_cut(s->request, micro_batch));
     struct plan_bound bound;
@@ -116,23 +119,23 @@ static enum plim_status park_to_fit(struct search *s, const struct place *place)
     return status == PLIM_OK && fits ? fewest(s, &k, PARKED, remade, 0, s->request->layers) : status;
 }
 
-enum plim_status search_park(struct search *s, const struct place *place)
+enum plim_status search_park(struct search *s, double bar)
 {
     const struct plan_request *r = s->request;
+    if (r->facts->is_host || r->facts->far_bandwidth <= 0 || r->pins.parked_layers != KNOB_OPEN ||
+        r->pins.full_layers > 0)
+        return PLIM_OK;
+    if (!s->best.found) return park_to_fit(s);
+    int64_t patience = (s->room.nops < FINE_OPS / 2 ? 3 : 1) * (int64_t)SEARCH_PATIENCE;
     enum plim_status status = PLIM_OK;
-    bool asked = !r->facts->is_host && r->facts->far_bandwidth > 0 && r->pins.parked_layers == KNOB_OPEN &&
-                 place->param_tier == TIER_DEVICE && place->grad_tier == TIER_DEVICE &&
-                 !(r->pins.full_layers > 0);
-    if (asked && !s->best.found) status = park_to_fit(s, place);
-    const struct knobs first = s->best.knobs;
-    int64_t patience = (s->room.nops < FINE_OPS / 2 ? 2 : 1) * (int64_t)SEARCH_PATIENCE;
     int at = 0;
-    while (at < s->ndivisors && s->divisors[at] < first.micro_batch) at++;
-    for (int m = at; asked && s->best.found && m < s->ndivisors && m < at + 2; m++)
+    while (at < s->ndivisors && s->divisors[at] < s->best.knobs.micro_batch) at++;
+    int last = at + LARGER < s->ndivisors ? at + LARGER : s->ndivisors - 1;
+    for (int m = last; m >= at && !s->best.knobs.parked_layers; m--)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_SELECTIVE; recompute++) {
             bool open = r->pins.recompute == KNOB_OPEN || r->pins.recompute == recompute;
             if (status == PLIM_OK && open && s->made + PARK_TAPES * (int64_t)s->room.nops < patience)
-                status = park(s, s->divisors[m], recompute);
+                status = park(s, s->divisors[m], recompute, bar);
         }
     return status;
 }

@@ -298,6 +298,7 @@ enum plim_status search_places(struct search *s)
         pins->state_tier > TIER_DEVICE || pins->grad_tier > TIER_DEVICE || pins->param_tier > TIER_DEVICE;
     struct candidate best = {0}; /* of all */
     int found_at = -1;
+    s->nnear = 0;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const struct place *place = &places[i].place;
         /* What stays must not move when something leaves: parameters go before their state only when both are pinned. */
@@ -312,8 +313,9 @@ enum plim_status search_places(struct search *s)
         s->best.found = false, s->bar = best.found ? best.seconds : INFINITY;
         if (status == PLIM_OK && worth) status = search_shares(s, *place);
         if (status == PLIM_OK) status = choose_updater_again(s); /* for all that took nothing back */
-        if (status == PLIM_OK) status = search_park(s, place);
         if (status != PLIM_OK) return status;
+        bool near = place->param_tier == TIER_DEVICE && place->grad_tier == TIER_DEVICE;
+        if (near && s->best.found) s->near[s->nnear++] = s->best;
         if (s->best.found && (!best.found || s->best.seconds < CLEARLY * best.seconds)) best = s->best;
         if (best.found && found_at < 0) found_at = places[i].level;
     }

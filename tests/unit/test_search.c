@@ -217,6 +217,32 @@ static void test_less_is_not_faster(void **state)
     }
 }
 
+/* Half of a batch carries its gradients from part to part, the whole does not: where half does not fit, it may. */
+static void test_the_whole_batch_may_fit(void **state)
+{
+    (void)state;
+    struct plan plan;
+    int64_t total[2];
+    ask_gpu("h200", rig_llama_1b,
+            "training.batch_size=4 training.max_grad_norm=1 training.park_layers=0 "
+            "training.recompute=selective");
+    for (int parts = 1; parts <= 2; parts++) {
+        struct knobs k = knobs_naive(&request);
+        struct plan_bound bound;
+        k.recompute = RECOMPUTE_SELECTIVE, k.micro_batch = 4 / parts, k.accumulation = parts;
+        k.loss_chunks = 16 / parts;
+        assert_int_equal(plan_bound_of(&request, &k, NULL, &bound, &err), PLIM_OK);
+        total[parts - 1] = bound.total;
+    }
+    assert_true(total[0] < total[1]);
+    request.budget = total[0] + (1 << 20);
+    assert_int_equal(search(&plan), PLIM_OK);
+    must_be_sound(&plan);
+    assert_int_equal(plan.knobs.micro_batch, 4);
+    plan_release(&plan);
+    job_release(&job);
+}
+
 /* Parameters that stream are fetched early, and late only where early ones do not fit. */
 static void test_late_fetches_are_a_last_resort(void **state)
 {
@@ -384,6 +410,7 @@ int main(void)
         cmocka_unit_test(test_far_state_with_updates_inside),
         cmocka_unit_test(test_full_is_not_always_least),
         cmocka_unit_test(test_less_is_not_faster),
+        cmocka_unit_test(test_the_whole_batch_may_fit),
         cmocka_unit_test(test_late_fetches_are_a_last_resort),
         cmocka_unit_test(test_updates_by_the_host_make_room),
         cmocka_unit_test(test_host_budget),
