@@ -42,8 +42,8 @@ static enum plim_status most_free(struct search *s, struct knobs *k, double alon
     return PLIM_OK;
 }
 
-/* With so many parked and so many made again, a coarse cut of the loss that fits; the coarsest is found in the end. */
-static enum plim_status coarsen(struct search *s, struct knobs *k, int parked, int remade)
+/* With so many parked, a coarse cut of the loss that fits; the coarsest is found in the end. */
+static enum plim_status coarsen(struct search *s, struct knobs *k, int parked)
 {
     bool fits = false;
     if (s->request->pins.loss_chunks != KNOB_OPEN) return PLIM_OK;
@@ -51,16 +51,16 @@ static enum plim_status coarsen(struct search *s, struct knobs *k, int parked, i
         struct plan_bound bound;
         struct knobs coarse = *k;
         coarse.loss_chunks = chunks;
-        enum plim_status status = ask(s, &coarse, parked, remade, &bound, &fits);
+        enum plim_status status = ask(s, &coarse, parked, 0, &bound, &fits);
         if (status != PLIM_OK) return status;
         if (fits) *k = coarse;
     }
     return PLIM_OK;
 }
 
-/* The fewest of one kind, beside so many of the other: between `none`, which does not fit, and `most`, which does. */
 enum kind { PARKED, REMADE };
 
+/* The fewest of one kind, beside so many of the other: between `none`, which does not fit, and `most`, which does. */
 static enum plim_status fewest(struct search *s, struct knobs *k, enum kind kind, int others, int none,
                                int most)
 {
@@ -94,7 +94,7 @@ static enum plim_status park(struct search *s, int64_t micro_batch, int recomput
     status = most_free(s, &k, bound.step_seconds, &free, &fits);
     if (status != PLIM_OK || free == 0) return status;
     if (fits) {
-        status = coarsen(s, &k, free, 0);
+        status = coarsen(s, &k, free);
         return status == PLIM_OK ? fewest(s, &k, PARKED, 0, 0, free) : status;
     }
     if (recompute == RECOMPUTE_NONE || pins->full_layers != KNOB_OPEN) return PLIM_OK;

@@ -1,4 +1,5 @@
-/* offload.h - what the files of pass_offload share: how an update is cut into slices, and who emits them. */
+/* offload.h - what the files of pass_offload share: how an update is cut into slices, and who emits them. Of it pass_park
+ * takes the copy between tiers. */
 #ifndef PLIM_TAPE_OFFLOAD_H
 #define PLIM_TAPE_OFFLOAD_H
 

@@ -11,7 +11,7 @@
  *     the gradients they make. Not earlier than copying needs, though, where backward takes twice as long as forward.
  *
  * Values are copied, never made again: results are bit-identical. */
-#include "tape/pass.h"
+#include "tape/offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,12 +23,11 @@ struct parking {
     struct tape *tape;
     int layers; /* of the model */
     int parked_layers;
-    int count;   /* tensors before the pass */
-    int *layer;  /* by tensor: the layer it belongs to, -1: it stays */
-    int *parked; /* by tensor: its copy on the host, -1: none yet */
-    int *back;   /* by tensor: what backward reads in its place, -1: not fetched yet */
-    int *
-        reached; /* by layer: the number of its first op in forward and, behind those, in backward; -1: none */
+    int count;               /* tensors before the pass */
+    int *layer;              /* by tensor: the layer it belongs to, -1: it stays */
+    int *parked;             /* by tensor: its copy on the host, -1: none yet */
+    int *back;               /* by tensor: what backward reads in its place, -1: not fetched yet */
+    int *forward, *backward; /* by layer: its first op there, -1: none */
 };
 
 static bool is_backward(const struct op *op)
@@ -38,16 +37,17 @@ static bool is_backward(const struct op *op)
 
 static void parking_free(struct parking *p)
 {
-    free(p->layer), free(p->parked), free(p->back), free(p->reached);
+    free(p->layer), free(p->parked), free(p->back), free(p->forward), free(p->backward);
 }
 
 static bool parking_alloc(struct parking *p)
 {
-    size_t bytes = ((size_t)p->count + 1) * sizeof(int), steps = (size_t)p->layers * 2 * sizeof(int);
-    p->layer = malloc(bytes), p->parked = malloc(bytes), p->back = malloc(bytes), p->reached = malloc(steps);
-    if (!p->layer || !p->parked || !p->back || !p->reached) return false;
+    size_t bytes = ((size_t)p->count + 1) * sizeof(int), steps = (size_t)p->layers * sizeof(int);
+    p->layer = malloc(bytes), p->parked = malloc(bytes), p->back = malloc(bytes);
+    p->forward = malloc(steps), p->backward = malloc(steps);
+    if (!p->layer || !p->parked || !p->back || !p->forward || !p->backward) return false;
     memset(p->layer, -1, bytes), memset(p->parked, -1, bytes), memset(p->back, -1, bytes);
-    memset(p->reached, -1, steps);
+    memset(p->forward, -1, steps), memset(p->backward, -1, steps);
     return true;
 }
 
@@ -81,21 +81,14 @@ static void choose(struct parking *p)
         if (p->layer[i] < 0 || p->layer[i] >= p->parked_layers) p->layer[i] = -1;
 }
 
-static void find_steps(struct parking *p, const struct op *ops, int end)
+static void find_layers(struct parking *p, const struct op *ops, int end)
 {
     for (int i = end - 1; i >= 0; i--) {
         const struct op *op = &ops[i];
         if (op->layer < 0 || op->layer >= p->layers) continue;
-        if (op->part == PART_FORWARD) p->reached[op->layer] = i;
-        if (is_backward(op)) p->reached[p->layers + op->layer] = i;
+        if (op->part == PART_FORWARD) p->forward[op->layer] = i;
+        if (is_backward(op)) p->backward[op->layer] = i;
     }
-}
-
-static void move(struct parking *p, const struct op *like, int kind, int from, int to)
-{
-    struct op op = tape_op(kind, like->layer);
-    op.part = like->part, op.in[0] = from, op.out[0] = to;
-    tape_append(p->tape, &op);
 }
 
 /* What an op of forward has made goes to the host. */
@@ -107,7 +100,7 @@ static void store_made(struct parking *p, const struct op *op)
         struct tensor t = p->tape->tensors[id];
         t.tier = TIER_HOST;
         p->parked[id] = tape_tensor(p->tape, &t);
-        move(p, op, OP_STORE, id, p->parked[id]);
+        offload_move(p->tape, op, OP_STORE, id, p->parked[id]);
     }
 }
 
@@ -133,7 +126,7 @@ static void fetch_layer(struct parking *p, const struct op *like, int layer)
         if (p->layer[id] != layer || p->parked[id] < 0 || p->back[id] >= 0) continue;
         struct tensor t = p->tape->tensors[id];
         p->back[id] = tape_tensor(p->tape, &t);
-        move(p, like, OP_FETCH, p->parked[id], p->back[id]);
+        offload_move(p->tape, like, OP_FETCH, p->parked[id], p->back[id]);
     }
 }
 
@@ -159,9 +152,8 @@ static void before(struct parking *p, const struct op *op, int index)
 {
     if (op->layer < 0 || op->layer >= p->layers) return;
     for (int layer = p->parked_layers - 1; layer >= 0; layer--) {
-        if (index == p->reached[op->layer] && held_until(p, layer) == op->layer) hold_layer(p, op, layer);
-        if (index == p->reached[p->layers + op->layer] && comes_with(p, layer) == op->layer)
-            fetch_layer(p, op, layer);
+        if (index == p->forward[op->layer] && held_until(p, layer) == op->layer) hold_layer(p, op, layer);
+        if (index == p->backward[op->layer] && comes_with(p, layer) == op->layer) fetch_layer(p, op, layer);
     }
 }
 
@@ -188,7 +180,7 @@ enum plim_status pass_park(struct tape *tape, int layers, struct plim_error *err
     if (parking_alloc(&p)) {
         choose(&p);
         struct op_list old = tape_take_ops(tape);
-        find_steps(&p, old.ops, tape->loop_end);
+        find_layers(&p, old.ops, tape->loop_end);
         rewrite(&p, old.ops, old.count);
         tape_drop_ops(tape, &old);
         if (!tape->failed) status = PLIM_OK;
