@@ -8,7 +8,7 @@
  * A record is a 32-bit little-endian count and that many bytes, or ids of 32 bits each.
  */
 #include "base/file.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
  */
 #include "base/clock.h"
 #include "base/json.h"
-#include "data/tokenizer/part.h"
+#include "text/tokenizer/part.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* fuzz_chat_template.c - any bytes as a chat template, and after a NUL byte a conversation in JSON: rendered with its
  * spans, or refused with a line, within small bounds. */
 #include "base/json.h"
-#include "data/chat_template.h"
+#include "text/chat_template.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* fuzz_safetensors.c - any bytes as a weight file: opened and read, or refused with a line. */
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* fuzz_token_file.c - any bytes as a token file: opened and read, or refused with a line. The first byte says which
  * checksums are mended before, so that what lies behind them is reached. */
-#include "data/hash64.h"
-#include "data/token_file.h"
+#include "base/hash.h"
+#include "store/token_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

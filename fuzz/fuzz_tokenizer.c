@@ -1,6 +1,6 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json, and after a NUL byte a text (without one: the input's own tail):
  * loaded, the text encoded and its ids decoded again, or refused with a line. */
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "mem/os.h"
 #include "serve/generate.h"
-#include "serve/token_text.h"
+#include "text/token_text.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -196,7 +196,7 @@ static enum plim_status open_model(struct generation *g, struct device **device,
     struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
     enum plim_status status = cli_open_device_as(&wish, device, err);
     if (status == PLIM_OK) status = generator_open(g->dir, *device, &room, generator, err);
-    bool card = *device && !(*device)->facts.is_host && !strcmp(f->device, "auto");
+    bool card = *device && !(*device)->facts.unified_memory && !strcmp(f->device, "auto");
     if (!card || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
     fprintf(stderr, "plimsoll: using the CPU: %s\n", err->text);
     (*device)->ops->close(*device), *device = NULL;

@@ -3,10 +3,10 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "data/codec.h"
-#include "data/hash64.h"
-#include "data/safetensors.h"
-#include "data/token_file.h"
+#include "text/codec.h"
+#include "base/hash.h"
+#include "store/safetensors.h"
+#include "store/token_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "base/file.h"
 #include "job/preset.h"
-#include "job/report.h"
+#include "report/report.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -83,7 +83,7 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     int64_t overhead = trainer_overhead();
     enum plim_status status = corpus_measure(job, &job->loader_bytes, &err);
     job_request(job, facts, overhead, &request);
-    if (status == PLIM_OK) status = trainer_check_budget(job, &request, &err);
+    if (status == PLIM_OK) status = job_check_budget(job, &request, &err);
     if (status == PLIM_OK) status = plan_search(&request, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)

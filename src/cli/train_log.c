@@ -3,7 +3,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/table.h"
-#include "job/report.h"
+#include "report/report.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
     json_int(w, "budget_bytes", e->budget);
     json_int(w, "planned_total", e->plan->total);
     json_int(w, "arena_bytes", e->plan->layout.arena_bytes);
-    json_int(w, "host_bytes", e->plan->layout.far_bytes[TIER_HOST]);
+    json_int(w, "host_bytes", e->plan->layout.tier_bytes[TIER_HOST]);
     json_int(w, "disk_bytes", e->plan->disk);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
     json_double(w, "predicted_ms", 1e3 * e->plan->step_seconds);

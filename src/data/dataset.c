@@ -1,9 +1,9 @@
 /* dataset.c - see dataset.h. */
 #include "data/dataset.h"
 #include "base/file.h"
-#include "data/chat_template.h"
-#include "data/hash64.h"
-#include "data/token_file.h"
+#include "text/chat_template.h"
+#include "base/hash.h"
+#include "store/token_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -19,7 +19,7 @@
 #define PLIM_DATA_DATASET_H
 
 #include "base/status.h"
-#include "data/codec.h"
+#include "text/codec.h"
 #include "data/intake.h"
 #include "data/inputs.h"
 #include <stdbool.h>

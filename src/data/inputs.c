@@ -1,8 +1,8 @@
 /* inputs.c - see inputs.h. Every file is opened once, for a look at its first and last bytes: what it is follows from
  * its content; a name that promises something else is refused. */
 #include "data/inputs.h"
-#include "data/hash64.h"
-#include "data/token_file.h"
+#include "base/hash.h"
+#include "store/token_file.h"
 
 #include <dirent.h>
 #include <errno.h>

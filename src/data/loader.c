@@ -7,7 +7,7 @@
  *  3. Whatever the cursor says can be reached again by loader_seek, from its numbers alone.
  */
 #include "data/loader_part.h"
-#include "data/hash64.h"
+#include "base/hash.h"
 #include "data/order.h"
 #include "data/record.h"
 

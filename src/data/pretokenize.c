@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "data/token_writer.h"
+#include "store/token_writer.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,12 +13,9 @@
 #define PLIM_DATA_RECORD_H
 
 #include "base/status.h"
-#include "data/chat_template.h"
-#include "data/codec.h"
-
-#define TOKEN_QUIET INT32_MIN
-static inline int32_t token_id(int32_t token) { return token & INT32_MAX; }
-static inline bool token_is_target(int32_t token) { return token >= 0; }
+#include "store/token_file.h"
+#include "text/chat_template.h"
+#include "text/codec.h"
 
 enum record_kind {
     RECORD_TEXT, /* a piece of a text file */

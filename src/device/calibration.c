@@ -4,6 +4,7 @@
  * (missing numbers, another key, damage) counts as "not there". */
 #include "device/calibration.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "device/cpu/cpu_model.h"
@@ -11,13 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t hash(const char *text)
-{
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
-    return h;
-}
 
 /* Both stay empty when there is no place for a cache. */
 static void name_file(const char *kind, const char *key, struct strbuf *folder, struct strbuf *path)
@@ -29,7 +23,7 @@ static void name_file(const char *kind, const char *key, struct strbuf *folder, 
         strbuf_addf(folder, "%s/.cache/plimsoll", home);
     else
         return;
-    strbuf_addf(path, "%s/%s-%016llx.json", strbuf_text(folder), kind, (unsigned long long)hash(key));
+    strbuf_addf(path, "%s/%s-%016llx.json", strbuf_text(folder), kind, (unsigned long long)hash_text(key));
 }
 
 /* The numbers of a calibration by name; types by their index. */
@@ -54,7 +48,7 @@ static const struct number numbers[] = {
     NUMBER("bandwidth", bandwidth),
     NUMBER("cache_bandwidth", cache_bandwidth),
     NUMBER("op_seconds", op_seconds),
-    NUMBER("far_bandwidth", far_bandwidth),
+    NUMBER("lower_bandwidth", lower_bandwidth),
     NUMBER("host_bandwidth", host_bandwidth),
     NUMBER("coded_rate", coded_rate),
 };
@@ -80,7 +74,7 @@ bool calibration_load(const char *kind, const char *key, struct calibration *out
             good = good && value > 0;
             *number_at(out, i) = value;
         }
-        *disk = node_int(node_get(&doc->root, "far_device"), 0);
+        *disk = node_int(node_get(&doc->root, "disk_device"), 0);
         doc_free(doc);
     }
     strbuf_release(&folder);
@@ -97,7 +91,7 @@ void calibration_save(const char *kind, const char *key, struct calibration *spe
     json_begin_object(&w, NULL);
     json_str(&w, "key", key);
     for (size_t i = 0; i < NUMBERS; i++) json_double(&w, numbers[i].name, *number_at(speed, i));
-    json_int(&w, "far_device", disk);
+    json_int(&w, "disk_device", disk);
     json_end_object(&w);
     strbuf_addc(&text, '\n');
     if (path.len && !text.failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
@@ -122,7 +116,7 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
     memcpy(facts->attn_flops, speed->attn_flops, sizeof facts->attn_flops);
     facts->bandwidth = speed->bandwidth;
     facts->cache_bandwidth = speed->cache_bandwidth;
-    facts->far_bandwidth = speed->far_bandwidth;
+    facts->lower_bandwidth = speed->lower_bandwidth;
     facts->host_bandwidth = speed->host_bandwidth;
     facts->op_seconds = speed->op_seconds;
 }

@@ -17,7 +17,7 @@ struct calibration {
     double attn_flops[DT_COUNT]; /* attention */
     double bandwidth;            /* bytes/s read plus written, operands in memory */
     double cache_bandwidth;      /* the same, operands in the last-level cache */
-    double far_bandwidth;        /* bytes/s to and from the tier below */
+    double lower_bandwidth;      /* bytes/s to and from the tier below */
     double host_bandwidth;       /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
     double coded_rate;           /* elements/s of 8-bit AdamW, operands in the cache */
     double op_seconds;           /* starting one op */
@@ -30,7 +30,7 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
 const char *calibration_host(char *buf, size_t size, int threads);
 
 /* False when there is nothing for this key. `kind` ("cpu", "cuda") begins the file's name; `disk` is the number of
- * the disk far_bandwidth was measured on, 0: it is an assumption. */
+ * the disk lower_bandwidth was measured on, 0: it is an assumption. */
 bool calibration_load(const char *kind, const char *key, struct calibration *out, int64_t *disk);
 /* Nobody is told when this fails: the numbers are there, only the next start is slower. */
 void calibration_save(const char *kind, const char *key, struct calibration *speed, int64_t disk);

@@ -45,9 +45,9 @@ static size_t card_scratch(const struct device_facts *facts, const struct tape *
 
 void device_absent_facts(struct device_facts *facts)
 {
-    facts->workspace = facts->is_host ? cpu_scratch : card_scratch;
+    facts->workspace = facts->unified_memory ? cpu_scratch : card_scratch;
     facts->no_kernels[0] = '\0';
-    if (facts->is_host || facts->capability >= DEVICE_CUDA_LEAST) return;
+    if (facts->unified_memory || facts->capability >= DEVICE_CUDA_LEAST) return;
     if (facts->capability)
         snprintf(facts->no_kernels, sizeof facts->no_kernels,
                  "it has compute capability %d.%d, and the kernels need %d.%d or newer",

@@ -100,7 +100,7 @@ size_t device_workspace(const struct device *dev, const struct tape *tape, const
 #define DEVICE_CUDA_LEAST 80
 
 /* What facts of a device that is not here lack: the scratch of the kernels that would run there, in every build, and
- * where this program has none (facts->no_kernels), why. name, is_host, threads and capability are set. Of a card the
+ * where this program has none (facts->no_kernels), why. name, unified_memory, threads and capability are set. Of a card the
  * usual build and cuDNN are assumed, of a CPU the kernels of this one. */
 void device_absent_facts(struct device_facts *facts);
 

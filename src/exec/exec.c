@@ -1,6 +1,6 @@
 /* exec.c - see exec.h.
  *
- * Fetches run ahead on the far store's thread; an op that touches a tensor still being filled waits for it.
+ * Fetches run ahead on the disk store's thread; an op that touches a tensor still being filled waits for it.
  * Stores are finished before the next op starts, so the packer's lifetimes hold as they are. */
 #include "exec/exec.h"
 #include "base/clock.h"
@@ -8,26 +8,27 @@
 
 #include <string.h>
 
-static enum tier far_tier(const struct tape *tape, const struct op *op)
+static enum tier lower_tier(const struct tape *tape, const struct op *op)
 {
     return tape->tensors[op->kind == OP_FETCH ? op->in[0] : op->out[0]].tier;
 }
 
 /* Disk copies go through host addresses, which only the CPU's arena has. */
-static bool tier_is_open(const struct device *device, const struct far_store *far, enum tier tier)
+static bool tier_is_open(const struct device *device, const struct disk_store *disk, enum tier tier)
 {
-    return tier == TIER_HOST ? device->ops->fetch != NULL : tier == TIER_DISK && far && device->facts.is_host;
+    return tier == TIER_HOST ? device->ops->fetch != NULL
+                             : tier == TIER_DISK && disk && device->facts.unified_memory;
 }
 
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
-                           const struct layout *layout, struct far_store *far, struct plim_error *err)
+                           const struct layout *layout, struct disk_store *disk, struct plim_error *err)
 {
-    *exec = (struct exec){.device = device, .tape = tape, .layout = layout, .far = far};
+    *exec = (struct exec){.device = device, .tape = tape, .layout = layout, .disk = disk};
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
-        if (op_moves(op) && !tier_is_open(device, far, far_tier(tape, op)))
+        if (op_moves(op) && !tier_is_open(device, disk, lower_tier(tape, op)))
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s cannot move tensors to and from tier %s",
-                             device->ops->name, tier_name(far_tier(tape, op)));
+                             device->ops->name, tier_name(lower_tier(tape, op)));
         bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind].run
                                       : device->kernels[op->kind].run != NULL;
         if (op_computes(op) && !known)
@@ -46,7 +47,7 @@ static void *address(const struct exec *exec, int id)
 
 void *exec_host(const struct exec *exec, int tensor)
 {
-    return exec->device->facts.is_host ? address(exec, tensor) : NULL;
+    return exec->device->facts.unified_memory ? address(exec, tensor) : NULL;
 }
 
 static enum plim_status await_operand(struct exec *exec, int id, struct plim_error *err)
@@ -57,7 +58,7 @@ static enum plim_status await_operand(struct exec *exec, int id, struct plim_err
         if (exec->fetching[i].tensor != root) continue;
         uint64_t ticket = exec->fetching[i].ticket;
         exec->fetching[i] = exec->fetching[--exec->nfetching];
-        return far_wait(exec->far, ticket, err);
+        return disk_wait(exec->disk, ticket, err);
     }
     return PLIM_OK;
 }
@@ -76,11 +77,11 @@ static enum plim_status await_operands(struct exec *exec, const struct op *op, s
 static enum plim_status move(struct exec *exec, const struct op *op, int64_t micro, struct plim_error *err)
 {
     int near = op->kind == OP_FETCH ? op->out[0] : op->in[0],
-        far = op->kind == OP_FETCH ? op->in[0] : op->out[0];
+        lower = op->kind == OP_FETCH ? op->in[0] : op->out[0];
     size_t bytes = (size_t)tensor_bytes(&exec->tape->tensors[near]);
-    uint64_t offset = (uint64_t)exec->layout->offset[far];
+    uint64_t offset = (uint64_t)exec->layout->offset[lower];
     if (op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && micro == 0) return PLIM_OK;
-    if (exec->tape->tensors[far].tier == TIER_HOST) {
+    if (exec->tape->tensors[lower].tier == TIER_HOST) {
         const struct device_ops *ops = exec->device->ops;
         if (op->kind == OP_FETCH)
             ops->fetch(exec->device, offset, address(exec, near), bytes);
@@ -88,13 +89,13 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
             ops->store(exec->device, address(exec, near), offset, bytes);
         return PLIM_OK;
     }
-    if (op->kind == OP_STORE) return far_write(exec->far, address(exec, near), bytes, offset, err);
+    if (op->kind == OP_STORE) return disk_write(exec->disk, address(exec, near), bytes, offset, err);
     if (exec->nfetching == EXEC_FETCHES) {
         enum plim_status status = await_operand(exec, exec->fetching[0].tensor, err);
         if (status != PLIM_OK) return status;
     }
     exec->fetching[exec->nfetching].tensor = tape_root(exec->tape, near);
-    exec->fetching[exec->nfetching++].ticket = far_read_ahead(exec->far, address(exec, near), bytes, offset);
+    exec->fetching[exec->nfetching++].ticket = disk_prefetch(exec->disk, address(exec, near), bytes, offset);
     return PLIM_OK;
 }
 
@@ -149,7 +150,7 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     const struct device_ops *ops = exec->device->ops;
     if (ops->forget) ops->forget(exec->device);
     exec->nrecordings = 0;
-    exec->records = ops->record_begin && !exec->far;
+    exec->records = ops->record_begin && !exec->disk;
     if (!ops->tune) return PLIM_OK;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
@@ -261,7 +262,7 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
             memcpy(host, (char *)exec->device->ops->host_base(exec->device) + at, (size_t)bytes);
         return status;
     }
-    if (exec->tape->tensors[id].tier == TIER_DISK) return far_read(exec->far, host, (size_t)bytes, at, err);
+    if (exec->tape->tensors[id].tier == TIER_DISK) return disk_read(exec->disk, host, (size_t)bytes, at, err);
     return exec->device->ops->read(exec->device, (size_t)at, host, (size_t)bytes, err);
 }
 
@@ -275,6 +276,7 @@ enum plim_status exec_write(const struct exec *exec, int id, const void *host, i
             memcpy((char *)exec->device->ops->host_base(exec->device) + at, host, (size_t)bytes);
         return status;
     }
-    if (exec->tape->tensors[id].tier == TIER_DISK) return far_write(exec->far, host, (size_t)bytes, at, err);
+    if (exec->tape->tensors[id].tier == TIER_DISK)
+        return disk_write(exec->disk, host, (size_t)bytes, at, err);
     return exec->device->ops->write(exec->device, (size_t)at, host, (size_t)bytes, err);
 }

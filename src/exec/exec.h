@@ -1,20 +1,20 @@
 /* exec.h - executes a plan on a device: nothing left to decide, nothing left to allocate.
  *
  *     struct exec exec;
- *     exec_open(&exec, device, &plan.tape, &plan.layout, far);   // far: NULL unless a tensor lives on disk
+ *     exec_open(&exec, device, &plan.tape, &plan.layout, disk);  // disk: NULL unless a tensor lives on disk
  *     exec_write(&exec, ids, host_ids, 0, bytes, &err);
  *     exec_loop(&exec, micro, &err);                             // one micro-batch
  *     exec_update(&exec, &err);                                  // the rest of the tape
  *     exec_read(&exec, loss, host_loss, 0, bytes, &err);
  *
- * The exec borrows tape, layout, device and far; it owns nothing but its place in the tape. The device's arena
+ * The exec borrows tape, layout, device and disk; it owns nothing but its place in the tape. The device's arena
  * must be committed to at least layout.arena_bytes.
  */
 #ifndef PLIM_EXEC_EXEC_H
 #define PLIM_EXEC_EXEC_H
 
 #include "device/device.h"
-#include "exec/far.h"
+#include "exec/disk.h"
 #include "plan/layout.h"
 
 #define EXEC_FETCHES    16
@@ -24,7 +24,7 @@ struct exec {
     struct device *device;
     const struct tape *tape;
     const struct layout *layout;
-    struct far_store *far;
+    struct disk_store *disk;
     struct {
         int tensor; /* root being filled */
         uint64_t ticket;
@@ -45,7 +45,7 @@ struct exec {
 
 /* PLIM_UNSUPPORTED when the device lacks an op of the tape. */
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
-                           const struct layout *layout, struct far_store *far, struct plim_error *err);
+                           const struct layout *layout, struct disk_store *disk, struct plim_error *err);
 
 /* For a new arena: what is kept becomes zero, but for the parameters, which are written next. */
 void exec_fresh(struct exec *exec);

@@ -166,15 +166,6 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
                          "%s: key 'model.num_experts': mixtures of experts are not supported "
                          "by this version; remove the key",
                          job->name);
-    const struct job_training *t = &job->training;
-    const char *pinned = t->state_tier_given && t->state_tier == TIER_PINNED   ? "state_tier"
-                         : t->grad_tier_given && t->grad_tier == TIER_PINNED   ? "grad_tier"
-                         : t->param_tier_given && t->param_tier == TIER_PINNED ? "param_tier"
-                                                                               : NULL;
-    if (pinned)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'training.%s': host memory is always pinned; write host", job->name,
-                         pinned);
     return PLIM_OK;
 }
 

@@ -73,8 +73,8 @@ struct job_training {
     bool in_backward, in_backward_given;
     int state_tier, grad_tier, param_tier;
     bool state_tier_given, grad_tier_given, param_tier_given;
-    int64_t park_layers; /* whose activations wait in a GPU's host memory */
-    bool park_layers_given;
+    int64_t offload_layers; /* whose activations wait in a GPU's host memory */
+    bool offload_layers_given;
     double host_update; /* share of the updates of state in host memory that the CPU makes */
     bool host_update_given;
     int64_t seed, eval_every, eval_rows, save_every, log_every;
@@ -172,5 +172,14 @@ void job_thresholds(const struct job *job, struct profile *out);
 
 /* The budget: what was given, or the profile's share of `memory`. */
 int64_t job_budget(const struct job *job, int64_t memory);
+
+/* PLIM_BAD_INPUT when the budget is below the overhead, or above what a device with memory of its own has;
+ * PLIM_UNSUPPORTED when a pinned tier is not below this device. */
+enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
+                                  struct plim_error *err);
+
+/* No line lies above what a device with memory of its own has; `where` names the key or option that asks for it. */
+enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
+                                  const struct device_facts *facts, struct plim_error *err);
 
 #endif

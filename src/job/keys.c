@@ -10,7 +10,7 @@ static const char *const masters[] = {"fp32", "none", NULL};
 static const char *const widths[] = {"fp32", "bf16", NULL};
 static const char *const matmul_precisions[] = {"highest", "high", "medium", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
-static const char *const tiers[] = {"device", "pinned", "host", "disk", NULL};
+static const char *const tiers[] = {"device", "host", "disk", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", "wsd", "greedy", NULL};
 static const char *const greedy_events[] = {"step", "eval", NULL};
 static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens", NULL};
@@ -125,7 +125,7 @@ static const struct schema_row rows[] = {
     {"training.optimizer_in_backward", SCHEMA_BOOL, AT(training.in_backward), .flag = GIVEN(training.in_backward_given), .help = "pins whether parameters are updated during backward (needs accumulation 1, no clipping)"},
     {"training.state_tier", SCHEMA_ENUM, AT(training.state_tier), .flag = GIVEN(training.state_tier_given), .names = tiers, .help = "pins where optimizer state lives: device, or what is below it: disk under a CPU, host under a GPU"},
     {"training.param_tier", SCHEMA_ENUM, AT(training.param_tier), .flag = GIVEN(training.param_tier_given), .names = tiers, .help = "pins where parameters are while no layer needs them: device, disk under a CPU, host under a GPU"},
-    {"training.park_layers", SCHEMA_INT64, AT(training.park_layers), .flag = GIVEN(training.park_layers_given), .min = 0, .max = 4096, .help = "pins of how many first layers the activations wait in host memory between forward and backward, under a GPU (beside a pinned training.recompute_layers none are, unless this says so)"},
+    {"training.offload_layers", SCHEMA_INT64, AT(training.offload_layers), .flag = GIVEN(training.offload_layers_given), .min = 0, .max = 4096, .help = "pins of how many first layers the activations wait in host memory between forward and backward, under a GPU (beside a pinned training.recompute_layers none are, unless this says so)"},
     {"training.host_update", SCHEMA_FLOAT, AT(training.host_update), .flag = GIVEN(training.host_update_given), .min = 0, .max = 1, .help = "pins the share of updates of state in host memory under a GPU that the CPU makes instead of the GPU (adamw, sgd)"},
     {"training.grad_tier", SCHEMA_ENUM, AT(training.grad_tier), .flag = GIVEN(training.grad_tier_given), .names = tiers, .help = "pins where gradients wait between micro-batches: device, disk under a CPU, host under a GPU"},
     {"training.eval_every", SCHEMA_INT64, AT(training.eval_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between evaluations; 0: only at the end"},

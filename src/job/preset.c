@@ -128,11 +128,13 @@ static int precision_of(const char *text)
 
 static void read_facts(const struct node *d, struct device_facts *f)
 {
-    *f = (struct device_facts){.is_host = node_bool(node_get(d, "host"), false)};
+    bool unified = node_bool(node_get(d, "host"), false);
+    *f = (struct device_facts){0};
+    facts_set_memory(f, unified);
     snprintf(f->name, sizeof f->name, "%s", d->key);
     f->memory_bytes = bytes_of(node_get(d, "memory"));
     f->overhead_bytes = bytes_of(node_get(d, "overhead"));
-    f->align = f->is_host ? 64 : 256;
+    f->align = unified ? 64 : 256;
     f->threads = (int)node_int(node_get(d, "threads"), 1);
     f->capability = (int)(node_float(node_get(d, "capability"), 0) * 10 + 0.5);
     f->flops[DT_F32] = node_float(node_get(d, "f32"), 1e12);
@@ -141,10 +143,14 @@ static void read_facts(const struct node *d, struct device_facts *f)
     f->flops[DT_F16] = node_float(node_get(d, "f16"), 1e12);
     for (int t = 0; t < DT_COUNT; t++) f->attn_flops[t] = f->flops[t] / 2;
     f->bandwidth = node_float(node_get(d, "bandwidth"), 1e11);
-    f->far_bandwidth = node_float(node_get(d, "far"), 1e9);
-    f->host_bandwidth = f->is_host ? 0 : node_float(node_get(d, "host_memory"), 40e9);
-    f->coded_rate = f->is_host ? 0.5e9 * f->threads : 0;
-    f->op_seconds = f->is_host ? 2e-6 : 4e-6;
+    f->lower_bandwidth = node_float(node_get(d, "lower"), 1e9);
+    f->host_bandwidth = unified ? 0 : node_float(node_get(d, "host_memory"), 40e9);
+    f->host_op_seconds = node_float(node_get(d, "host_op"), 130e-6);
+    f->host_total = node_float(node_get(d, "host_total"), 1.5 * f->host_bandwidth);
+    f->duplex_cost = node_float(node_get(d, "duplex"), 0.5);
+    f->copy_pace = node_float(node_get(d, "copy_pace"), 6);
+    f->coded_rate = unified ? 0.5e9 * f->threads : 0;
+    f->op_seconds = unified ? 2e-6 : 4e-6;
     device_absent_facts(f);
 }
 
@@ -214,8 +220,8 @@ static int64_t likeness(const struct node *d, const struct preset *p, const stru
 {
     size_t usual = p->facts.memory_bytes;
     if (!strcmp(p->facts.name, facts->name)) return INT64_MAX;
-    if (p->facts.is_host != facts->is_host) return 0;
-    if (!facts->is_host)
+    if (p->facts.unified_memory != facts->unified_memory) return 0;
+    if (!facts->unified_memory)
         return is_near(facts->memory_bytes, usual)
                    ? words_in(facts->name, node_string(node_get(d, "words"), ""))
                    : 0;

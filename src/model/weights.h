@@ -17,7 +17,7 @@
 #define PLIM_MODEL_WEIGHTS_H
 
 #include "base/log.h"
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 #include "model/model.h"
 
 /* Gets elements [first, first + n) of a tensor, in the tensor's own type. Pieces of one tensor arrive in

@@ -14,12 +14,6 @@
 #include <stdlib.h>
 
 #define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
-#define MEETING  0.5 /* copies that meet on the link take so much of the time they share longer */
-#define HOST_ALL 1.5 /* copies and updates together move at most so many times what updates alone do */
-
-/* From the end of its operands' copies to the first element of an update by the CPU, and back: the driver's thread and the
- * team wake up. Measured on an H200 with 16 threads beside it, 1 B parameters in 541 slices. */
-#define HOST_OP_SECONDS 130e-6
 
 enum lane { COMPUTE, COPY_IN, COPY_OUT, HOST, LANES };
 
@@ -102,11 +96,12 @@ static void run_op(struct clock *c, int index)
     }
     double bytes = op_cost_of(c->tape, op).bytes;
     if (lane == HOST) {
-        end += HOST_OP_SECONDS + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
+        end +=
+            c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
     } else { /* both ways at once are a little slower */
         double other = c->free[lane == COPY_IN ? COPY_OUT : COPY_IN];
-        end += bytes / c->facts->far_bandwidth;
-        end += MEETING * fmax(0, fmin(end, other) - start);
+        end += bytes / c->facts->lower_bandwidth;
+        end += c->facts->duplex_cost * fmax(0, fmin(end, other) - start);
     }
     c->free[lane] = end;
     c->host_bytes += bytes;
@@ -141,7 +136,7 @@ static double run_part(struct clock *c, int begin, int end)
         if (op->kind == OP_HOLD) release(c, op);
         if (!is_idle(op, c->once)) run_op(c, i);
     }
-    double rate = HOST_ALL * c->facts->host_bandwidth, last = rate > 0 ? c->host_bytes / rate : 0;
+    double rate = c->facts->host_total, last = rate > 0 ? c->host_bytes / rate : 0;
     for (int i = 0; i < LANES; i++) last = fmax(last, c->free[i]);
     return last;
 }
@@ -155,7 +150,7 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
         const struct op *op = &tape->ops[i];
         if (is_idle(op, once)) continue;
         if (op_moves(op))
-            sum += op_cost_of(tape, op).far_bytes / facts->far_bandwidth + facts->op_seconds;
+            sum += op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds;
         else
             sum += compute_seconds(tape, op, facts);
     }
@@ -166,7 +161,7 @@ enum plim_status tape_time_of(const struct tape *tape, const struct device_facts
                               struct tape_time *out, struct plim_error *err)
 {
     int begin = tape->loop_end, end = tape->nops;
-    if (facts->is_host) {
+    if (!facts->async_copies) {
         *out = (struct tape_time){add_part(tape, facts, once, 0, begin),
                                   add_part(tape, facts, once, begin, end)};
         return PLIM_OK;

@@ -1,4 +1,6 @@
-/* facts.h - what the planner knows of a device: numbers, and how much scratch its kernels need. Nothing else. */
+/* facts.h - what the planner knows of a device: numbers, and how much scratch its kernels need. Nothing else.
+ *
+ * Nobody above device/ asks which backend it is: where a decision depends on the device, a fact says so. */
 #ifndef PLIM_PLAN_FACTS_H
 #define PLIM_PLAN_FACTS_H
 
@@ -6,7 +8,11 @@
 
 struct device_facts {
     char name[64];
-    bool is_host; /* device memory is host memory (the CPU backend) */
+    /* Memory: what kind it is and what is below it. facts_set_memory sets these four. */
+    bool unified_memory;  /* device memory is the process's own: one line holds both */
+    enum tier lower_tier; /* where offloaded tensors live: disk under a CPU, host memory under a card */
+    bool async_copies;    /* copies between the device and lower_tier run beside computing */
+    bool groups_ops;      /* independent ops in a row may run at once (tape/group.h) */
     int threads;
     size_t memory_bytes;    /* what the device has */
     size_t align;           /* of every tensor's offset */
@@ -16,17 +22,28 @@ struct device_facts {
     double bandwidth;       /* bytes/s, reading plus writing, from memory */
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
     double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */
-    double far_bandwidth;   /* bytes/s between this device and the tier below it */
+    double lower_bandwidth; /* bytes/s between this device and lower_tier */
+    double duplex_cost;     /* copies that meet on the link take this share of the time they share longer */
     double host_bandwidth;  /* bytes/s, reading plus writing, at which the host's CPU updates; 0: it cannot */
+    double host_op_seconds; /* until the host's CPU begins an update whose operands are there, and back */
+    double host_total;      /* bytes/s of the host's memory, copies and updates together; 0: no limit */
+    double copy_pace;       /* copying a layer's activations takes as long as computing so many, at most */
     double coded_rate;      /* elements/s of updates with moments of 8 bits; 0: as fast as their bytes come */
     double op_seconds;      /* fixed cost of one op */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
     size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
     int capability;        /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
     char no_kernels[96];   /* why this program could not run on a device that is not here; empty: it could */
-    bool (*supports)(const struct device_facts *, const struct tape *, const struct op *);    /* NULL: all */
     size_t (*workspace)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: none */
-    const void *backend; /* for the two functions above */
+    const void *backend; /* for workspace */
 };
+
+/* The two kinds of memory there are: the process's own with a disk below it, or a card's with the host's below it. */
+static inline void facts_set_memory(struct device_facts *facts, bool unified)
+{
+    facts->unified_memory = unified;
+    facts->lower_tier = unified ? TIER_DISK : TIER_HOST;
+    facts->async_copies = facts->groups_ops = !unified;
+}
 
 #endif

@@ -30,7 +30,7 @@ void layout_release(struct layout *l)
 static enum plim_status layout_alloc(struct layout *l, const struct tape *tape,
                                      const struct layout_options *options, struct plim_error *err)
 {
-    bool groups = !options->facts->is_host;
+    bool groups = options->facts->groups_ops;
     size_t n = (size_t)tape->ntensors + 1, m = (size_t)tape->nops + 1;
     *l = (struct layout){.ntensors = tape->ntensors, .nops = tape->nops};
     l->offset = calloc(n, sizeof *l->offset);
@@ -176,8 +176,8 @@ static int list_kept(const struct tape *tape, struct kept *list)
 
 /* Lower tiers are filled in the order in which things leave: state, from the last parameter on, then parameters, also
  * from the last on, then the rest. A larger share adds to a smaller one's end. */
-static void place_far(struct layout *l, const struct tape *tape, const struct layout_options *options,
-                      const struct kept *list, int n)
+static void place_lower(struct layout *l, const struct tape *tape, const struct layout_options *options,
+                        const struct kept *list, int n)
 {
     int64_t align = (int64_t)options->facts->align;
     for (int round = 0; round < 3; round++)
@@ -186,8 +186,8 @@ static void place_far(struct layout *l, const struct tape *tape, const struct la
             int turn = list[k].rank == RANK_STATE ? 0 : list[k].rank == RANK_PARAM ? 1 : 2;
             if (t->tier == TIER_DEVICE || turn != round || inherit_offset(l, tape, list[k].id, options))
                 continue;
-            l->offset[list[k].id] = l->far_bytes[t->tier];
-            l->far_bytes[t->tier] += align_up(tensor_bytes(t), align);
+            l->offset[list[k].id] = l->tier_bytes[t->tier];
+            l->tier_bytes[t->tier] += align_up(tensor_bytes(t), align);
         }
 }
 
@@ -201,7 +201,7 @@ static enum plim_status place_kept(struct layout *l, const struct tape *tape,
     int n = list_kept(tape, list);
     if (options->above) {
         l->kept_bytes = options->above->kept_bytes;
-        memcpy(l->far_bytes, options->above->far_bytes, sizeof l->far_bytes);
+        memcpy(l->tier_bytes, options->above->tier_bytes, sizeof l->tier_bytes);
     }
     for (int k = 0; k < n; k++) {
         int i = list[k].id;
@@ -209,7 +209,7 @@ static enum plim_status place_kept(struct layout *l, const struct tape *tape,
         l->offset[i] = l->kept_bytes;
         l->kept_bytes += align_up(tensor_bytes(&tape->tensors[i]), align);
     }
-    place_far(l, tape, options, list, n);
+    place_lower(l, tape, options, list, n);
     free(list);
     return PLIM_OK;
 }

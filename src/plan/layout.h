@@ -47,7 +47,7 @@ struct layout {
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */
     int64_t kept_bytes, arena_bytes, lower_bound;
-    int64_t far_bytes[TIER_COUNT];
+    int64_t tier_bytes[TIER_COUNT];
     int peak_op;                   /* where live bytes peak */
     int64_t by_class[CLASS_COUNT]; /* live at that op; sums to lower_bound */
 };
@@ -62,7 +62,7 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
                              struct layout *out, struct plim_error *err);
 void layout_release(struct layout *layout);
 
-/* Everything but the packing: lower_bound, by_class, far_bytes. What the search asks thousands of times less
+/* Everything but the packing: lower_bound, by_class, tier_bytes. What the search asks thousands of times less
  * often than it could, and fast. */
 enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
                               struct layout *out, struct plim_error *err);

@@ -50,7 +50,7 @@ const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size)
 
 const char *knobs_parked_text(const struct knobs *knobs, char *buf, size_t size)
 {
-    int n = knobs->parked_layers;
+    int n = knobs->offload_layers;
     buf[0] = '\0';
     if (n > 0) snprintf(buf, size, ", activations of %d layer%s wait on the host", n, n == 1 ? "" : "s");
     return buf;
@@ -70,7 +70,7 @@ struct knobs knobs_naive(const struct plan_request *request)
 
 bool plan_within(const struct plan_request *request, int64_t total, int64_t host)
 {
-    bool limited = request->host_budget > 0 && !request->facts->is_host;
+    bool limited = request->host_budget > 0 && !request->facts->unified_memory;
     return total <= request->budget && (!limited || host <= request->host_budget);
 }
 
@@ -88,9 +88,9 @@ static void fill_totals(struct plan *plan, const struct plan_request *request, i
 {
     plan->budget = request->budget, plan->overhead = request->overhead + own_bytes(plan);
     plan->device = arena + (int64_t)request->facts->overhead_bytes;
-    plan->host = plan->overhead + plan->layout.far_bytes[TIER_HOST];
-    plan->disk = plan->layout.far_bytes[TIER_DISK];
-    plan->total = request->facts->is_host ? plan->device + plan->host : plan->device;
+    plan->host = plan->overhead + plan->layout.tier_bytes[TIER_HOST];
+    plan->disk = plan->layout.tier_bytes[TIER_DISK];
+    plan->total = request->facts->unified_memory ? plan->device + plan->host : plan->device;
     plan->fits = plan_within(request, plan->total, plan->host);
 }
 

@@ -37,7 +37,7 @@ struct knobs {
     int host_share; /* of OFFLOAD_SHARES slices of an update of state in host memory, so many the CPU does */
     int param_tier; /* enum tier of parameters while no op reads them */
     int param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier; 0 when that is the device */
-    int parked_layers; /* so many first layers' activations wait in a GPU's host memory for backward */
+    int offload_layers; /* so many first layers' activations wait in a GPU's host memory for backward */
     int late; /* 1: what a GPU's host holds is fetched shortly before it is used, which takes least of the device */
 };
 
@@ -64,7 +64,6 @@ struct plan_request {
     int64_t time;        /* T, tokens per row */
     int layers;
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
-    bool far_state_allowed; /* a lower tier exists for optimizer state */
     struct knobs pins;
     /* Makes the tape of one set of knobs (all of them set) in `out`, initialised or used before. */
     enum plim_status (*build)(void *arg, const struct knobs *, struct tape *out, struct plim_error *);

@@ -38,7 +38,7 @@ struct knobs search_knobs(const struct search *s, const struct way *way, int64_t
     bool possible = k.accumulation == 1 && !r->needs_global_norm;
     k.optimizer_in_backward = way->in_backward && possible;
     if (r->pins.loss_chunks != KNOB_OPEN) k.loss_chunks = r->pins.loss_chunks;
-    if (r->pins.parked_layers != KNOB_OPEN) k.parked_layers = r->pins.parked_layers;
+    if (r->pins.offload_layers != KNOB_OPEN) k.offload_layers = r->pins.offload_layers;
     return k;
 }
 
@@ -49,7 +49,7 @@ static bool same_knobs(const struct knobs *a, const struct knobs *b)
            a->optimizer_in_backward == b->optimizer_in_backward && a->state_tier == b->state_tier &&
            a->grad_tier == b->grad_tier && a->state_share == b->state_share &&
            a->host_share == b->host_share && a->param_tier == b->param_tier &&
-           a->param_share == b->param_share && a->parked_layers == b->parked_layers && a->late == b->late;
+           a->param_share == b->param_share && a->offload_layers == b->offload_layers && a->late == b->late;
 }
 
 static bool has_host_ops(const struct tape *tape)
@@ -78,7 +78,7 @@ static enum plim_status ask(struct search *s, const struct knobs *knobs, struct 
 /* Do parameters or gradients come and go beside computing? */
 static bool has_streams(const struct search *s, const struct knobs *k)
 {
-    return !s->request->facts->is_host && (k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE);
+    return s->request->facts->async_copies && (k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE);
 }
 
 /* What late fetches take less of the device, at most: an eighth, and about a layer of the largest models. */
@@ -145,7 +145,7 @@ static enum plim_status search_way(struct search *s, const struct way *way, bool
         k = search_knobs(s, way, s->divisors[high], search_finest_cut(s->request, s->divisors[high]));
         if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK) return status;
         if (fits) search_consider(&s->best, &k, bound.step_seconds);
-        if (fits && bound.step_seconds <= previous && !s->request->facts->is_host) return PLIM_OK;
+        if (fits && bound.step_seconds <= previous && s->request->facts->async_copies) return PLIM_OK;
         high--;
     }
     while (low < high) {
@@ -184,7 +184,7 @@ static enum plim_status coarsen_cut(struct search *s)
 static struct knobs with_layers(const struct search *s, int64_t micro_batch, int layers)
 {
     struct knobs k = s->best.knobs;
-    int others = s->request->layers - k.parked_layers;
+    int others = s->request->layers - k.offload_layers;
     k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
     k.recompute = layers < s->request->layers ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
     k.full_layers = layers == s->request->layers ? 0 : layers < others ? layers : others;
@@ -269,8 +269,8 @@ static enum plim_status park(struct search *s)
     for (int i = 0; i < s->nnear && status == PLIM_OK; i++) {
         s->best = s->near[i];
         status = search_park(s, best.seconds);
-        if (status == PLIM_OK && s->best.knobs.parked_layers > 0) status = finish(s);
-        if (s->best.knobs.parked_layers > 0 && s->best.seconds < 0.995 * best.seconds) best = s->best;
+        if (status == PLIM_OK && s->best.knobs.offload_layers > 0) status = finish(s);
+        if (s->best.knobs.offload_layers > 0 && s->best.seconds < 0.995 * best.seconds) best = s->best;
     }
     s->best = best;
     return status;

@@ -17,7 +17,7 @@ static int step_of(const struct search *s) { return 1 + s->request->layers / 40;
 static enum plim_status ask(struct search *s, struct knobs *k, int parked, int remade,
                             struct plan_bound *bound, bool *fits)
 {
-    k->parked_layers = parked, k->full_layers = remade;
+    k->offload_layers = parked, k->full_layers = remade;
     enum plim_status status = search_try(s, k, bound, fits);
     if (status == PLIM_OK && *fits) search_consider(&s->best, k, bound->step_seconds);
     return status;
@@ -85,7 +85,7 @@ static enum plim_status park(struct search *s, int64_t micro_batch, int recomput
     bool fits;
     int free = 0;
     k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
-    k.recompute = recompute, k.late = 0, k.parked_layers = 0;
+    k.recompute = recompute, k.late = 0, k.offload_layers = 0;
     k.loss_chunks =
         pins->loss_chunks != KNOB_OPEN ? pins->loss_chunks : search_finest_cut(s->request, micro_batch);
     enum plim_status status = ask(s, &k, 0, 0, &bound, &fits);
@@ -122,7 +122,7 @@ static enum plim_status park_to_fit(struct search *s)
 enum plim_status search_park(struct search *s, double bar)
 {
     const struct plan_request *r = s->request;
-    if (r->facts->is_host || r->facts->far_bandwidth <= 0 || r->pins.parked_layers != KNOB_OPEN ||
+    if (!r->facts->async_copies || r->facts->lower_bandwidth <= 0 || r->pins.offload_layers != KNOB_OPEN ||
         r->pins.full_layers > 0)
         return PLIM_OK;
     if (!s->best.found) return park_to_fit(s);
@@ -131,7 +131,7 @@ enum plim_status search_park(struct search *s, double bar)
     int at = 0;
     while (at < s->ndivisors && s->divisors[at] < s->best.knobs.micro_batch) at++;
     int last = at + LARGER < s->ndivisors ? at + LARGER : s->ndivisors - 1;
-    for (int m = last; m >= at && !s->best.knobs.parked_layers; m--)
+    for (int m = last; m >= at && !s->best.knobs.offload_layers; m--)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_SELECTIVE; recompute++) {
             bool open = r->pins.recompute == KNOB_OPEN || r->pins.recompute == recompute;
             if (status == PLIM_OK && open && s->made + PARK_TAPES * (int64_t)s->room.nops < patience)

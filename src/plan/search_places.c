@@ -144,7 +144,7 @@ static enum plim_status search_least_share(struct search *s, struct place place,
 {
     enum plim_status status = PLIM_OK;
     int *share = params ? &place.param_share : &place.state_share, least = OFFLOAD_SHARES, short_of = 0;
-    if (s->request->host_budget == 0 || s->request->facts->is_host) return PLIM_OK;
+    if (s->request->host_budget == 0 || s->request->facts->unified_memory) return PLIM_OK;
     while (least - short_of > 1 && status == PLIM_OK) {
         bool fits = false;
         *share = (least + short_of) / 2;
@@ -260,7 +260,7 @@ static enum plim_status worth_a_look(struct search *s, const struct candidate *b
 {
     double seconds = INFINITY;
     *worth = false;
-    if (s->request->facts->is_host && best->knobs.state_tier == TIER_DEVICE) return PLIM_OK;
+    if (s->request->facts->unified_memory && best->knobs.state_tier == TIER_DEVICE) return PLIM_OK;
     enum plim_status status = least_time(s, *place, &seconds);
     /* Each part of the batch moves gradients or parameters: sending both makes the parts larger. */
     const struct knobs *k = &best->knobs;
@@ -276,7 +276,7 @@ static enum plim_status worth_a_look(struct search *s, const struct candidate *b
 enum plim_status search_places(struct search *s)
 {
     const struct knobs *pins = &s->request->pins;
-    int lower = s->request->facts->is_host ? TIER_DISK : TIER_HOST;
+    int lower = s->request->facts->lower_tier;
     int state = pins->state_tier > TIER_DEVICE ? pins->state_tier : lower;
     int grad = pins->grad_tier > TIER_DEVICE ? pins->grad_tier : lower;
     int param = pins->param_tier > TIER_DEVICE ? pins->param_tier : lower;
@@ -294,8 +294,6 @@ enum plim_status search_places(struct search *s)
                   {3, {.state_tier = state, .grad_tier = grad}},
                   {4, {.state_tier = state, .grad_tier = grad, .param_tier = param}}};
     bool keeps_state = pins->state_tier == TIER_DEVICE;
-    bool pinned =
-        pins->state_tier > TIER_DEVICE || pins->grad_tier > TIER_DEVICE || pins->param_tier > TIER_DEVICE;
     struct candidate best = {0}; /* of all */
     int found_at = -1;
     s->nnear = 0;
@@ -306,7 +304,6 @@ enum plim_status search_places(struct search *s)
         bool early_params = pins->param_tier > TIER_DEVICE && keeps_state;
         if (places[i].level == BY_PIN && !(place->param_tier != TIER_DEVICE ? early_params : early_grads))
             continue;
-        if (i > 0 && !s->request->far_state_allowed && !pinned) break;
         bool worth = true;
         enum plim_status status = PLIM_OK;
         if (best.found && places[i].level > found_at) status = worth_a_look(s, &best, place, &worth);

@@ -12,11 +12,11 @@
 #include "serve/generate.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 #include "exec/exec.h"
 #include "mem/os.h"
 #include "model/hf.h"
-#include "model/load.h"
+#include "runtime/load.h"
 
 #include <stdlib.h>
 
@@ -103,7 +103,7 @@ static enum plim_status choose_precision(const char *dir, enum precision *out, s
 
 static int64_t measured_overhead(const struct generator *g)
 {
-    if (!g->device->facts.is_host) return (int64_t)g->device->facts.overhead_bytes;
+    if (!g->device->facts.unified_memory) return (int64_t)g->device->facts.overhead_bytes;
     return (int64_t)os_process_counted() + RUN_ALLOWANCE + sampler_bytes(g->spec.vocab_size) +
            g->spec.vocab_size * (int64_t)sizeof(float);
 }

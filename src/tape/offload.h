@@ -1,11 +1,11 @@
-/* offload.h - what the files of pass_offload share: how an update is cut into slices, and who emits them. Of it pass_park
+/* offload.h - what the files of pass_offload share: how an update is cut into slices, and who emits them. Of it pass_offload_activations
  * takes the copy between tiers. */
 #ifndef PLIM_TAPE_OFFLOAD_H
 #define PLIM_TAPE_OFFLOAD_H
 
 #include "tape/pass.h"
 
-static inline bool is_far(const struct tape *tape, int id)
+static inline bool is_offloaded(const struct tape *tape, int id)
 {
     return id >= 0 && tape->tensors[id].tier != TIER_DEVICE;
 }

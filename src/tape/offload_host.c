@@ -31,7 +31,8 @@ static int64_t staged_bytes(const struct tape *tape, const struct op *op, int64_
     int64_t bytes = 0, all = tape->tensors[op->in[SLOT_PARAM]].dim[0];
     if (rows > all) rows = all;
     for (int k = 0; k < STAGED_SLOTS; k++)
-        if (!is_far(tape, op->in[k])) bytes += align_up(tensor_bytes(&tape->tensors[op->in[k]]) / all * rows);
+        if (!is_offloaded(tape, op->in[k]))
+            bytes += align_up(tensor_bytes(&tape->tensors[op->in[k]]) / all * rows);
     return bytes;
 }
 
@@ -104,7 +105,7 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
         if (op->in[k] < 0) continue;
         int id = offload_is_cut(op, k) ? offload_view(tape, op, k, offload_part(tape, op, k, first, rows))
                                        : copy_of(h, tape, op, op->in[k]);
-        if (!is_far(tape, id)) {
+        if (!is_offloaded(tape, id)) {
             int view = stage_view(tape, stage, id, used);
             used += align_up(tensor_bytes(&tape->tensors[id]));
             offload_move(tape, op, OP_STORE, id, view);

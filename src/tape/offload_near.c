@@ -14,7 +14,7 @@ static struct near_slice make_slice(struct tape *tape, const struct op *op, int6
         if (op->in[k] < 0) continue;
         struct part part = offload_part(tape, op, k, first, rows);
         int view = offload_view(tape, op, k, part);
-        if (is_far(tape, op->in[k])) {
+        if (is_offloaded(tape, op->in[k])) {
             struct tensor t = tape->tensors[op->in[k]];
             t.tier = TIER_DEVICE, t.cls = CLASS_WORK, t.flags = 0, t.dim[0] = part.rows;
             s.far[k] = view;

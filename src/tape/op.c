@@ -177,8 +177,8 @@ struct op_cost op_cost_of(const struct tape *tape, const struct op *op)
         if (op->out[i] >= 0) cost.bytes += (double)tensor_bytes(&tape->tensors[op->out[i]]);
     if (op->kind == OP_HOLD) return (struct op_cost){0};
     if (op_moves(op)) {
-        cost.far_bytes = cost.bytes / 2;
-        cost.bytes = cost.far_bytes;
+        cost.moved_bytes = cost.bytes / 2;
+        cost.bytes = cost.moved_bytes;
     }
     if (op->kind == OP_EMBED || op->kind == OP_EMBED_BWD) { /* touches only the rows that are named */
         int table = op->kind == OP_EMBED ? op->in[1] : op->out[0];

@@ -131,9 +131,9 @@ enum op_kind {
 struct op_cost {
     double matmul_flops;
     double attn_flops;
-    double bytes;     /* read and written once */
-    double far_bytes; /* moved between tiers */
-    double coded;     /* elements with moments of 8 bits, decoded and encoded again */
+    double bytes;       /* read and written once */
+    double moved_bytes; /* moved between tiers */
+    double coded;       /* elements with moments of 8 bits, decoded and encoded again */
 };
 
 struct grad_pass;

@@ -9,8 +9,8 @@
  *     pass_recompute    chosen activations are dropped and made again
  *     pass_update       optimizer ops, at the end or inside the backward part
  *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
- *     pass_park         activations of chosen layers wait in host memory until backward
- *     pass_spread       copies run beside computing: fetches earlier, buffers of stores held longer
+ *     pass_offload_activations         activations of chosen layers wait in host memory until backward
+ *     pass_prefetch       copies run beside computing: fetches earlier, buffers of stores held longer
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
  */
@@ -81,14 +81,15 @@ enum plim_status pass_offload(struct tape *tape, const struct offload_options *o
                               struct plim_error *err);
 
 /* Activations of so many first layers that backward reads are in host memory meanwhile; for devices with their own. */
-enum plim_status pass_park(struct tape *tape, int layers, struct plim_error *err);
+enum plim_status pass_offload_activations(struct tape *tape, int layers, struct plim_error *err);
 
 /* For devices that copy beside computing: fetches so many computing ops earlier, as far as the tape allows, and buffers
  * held for so many more behind a store, so that what comes next does not wait for their bytes. The update part's fetches
  * are early already, and parked activations have holds of their own. */
-struct spread_options {
+struct prefetch_options {
     int loop_lead, loop_lag, update_lag;
 };
-enum plim_status pass_spread(struct tape *tape, const struct spread_options *options, struct plim_error *err);
+enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options *options,
+                               struct plim_error *err);
 
 #endif

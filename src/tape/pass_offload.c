@@ -56,17 +56,17 @@ int offload_view(struct tape *tape, const struct op *op, int slot, struct part p
 }
 
 /* Bytes of far operands one row of the parameter has, rounded up. */
-static int64_t far_row_bytes(const struct tape *tape, const struct op *op)
+static int64_t offloaded_row_bytes(const struct tape *tape, const struct op *op)
 {
     int64_t bytes = 0, rows = op->in[0] < 0 ? 1 : tape->tensors[op->in[0]].dim[0];
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (is_far(tape, op->in[k])) bytes += tensor_bytes(&tape->tensors[op->in[k]]);
+        if (is_offloaded(tape, op->in[k])) bytes += tensor_bytes(&tape->tensors[op->in[k]]);
     return (bytes + rows - 1) / rows;
 }
 
 int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice_bytes)
 {
-    int64_t row_bytes = far_row_bytes(tape, op);
+    int64_t row_bytes = offloaded_row_bytes(tape, op);
     if (row_bytes == 0) return 0;
     const struct tensor *p = &tape->tensors[op->in[0]];
     int64_t row = tensor_count(p) / p->dim[0], unit = 1, per = slice_bytes / row_bytes;
@@ -161,7 +161,7 @@ static void loop_copies_free(struct loop_copies *c)
 
 static bool squares_far(const struct tape *tape, const struct op *op)
 {
-    return op->kind == OP_SUMSQ && is_far(tape, op->in[0]);
+    return op->kind == OP_SUMSQ && is_offloaded(tape, op->in[0]);
 }
 
 static enum plim_status find_last(struct loop_copies *c, const struct tape *tape, struct plim_error *err)
@@ -177,9 +177,9 @@ static enum plim_status find_last(struct loop_copies *c, const struct tape *tape
         const struct op *op = &tape->ops[i];
         if (op->part == PART_UPDATE) continue;
         for (int k = 0; k < OP_MAX_IN; k++)
-            if (is_far(tape, op->in[k])) c->last[phase_of(op)][op->in[k]] = i;
+            if (is_offloaded(tape, op->in[k])) c->last[phase_of(op)][op->in[k]] = i;
         for (int k = 0; k < OP_MAX_OUT; k++)
-            if (is_far(tape, op->out[k])) c->last[phase_of(op)][op->out[k]] = i;
+            if (is_offloaded(tape, op->out[k])) c->last[phase_of(op)][op->out[k]] = i;
     }
     for (int i = tape->loop_end; i < tape->nops; i++)
         if (squares_far(tape, &tape->ops[i])) c->square[tape->ops[i].in[0]] = i;
@@ -222,16 +222,16 @@ static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct 
     struct op op = *old;
     const int *last = c->last[phase_of(old)];
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (is_far(tape, old->in[k])) op.in[k] = near_of(c, tape, old, old->in[k]);
+        if (is_offloaded(tape, old->in[k])) op.in[k] = near_of(c, tape, old, old->in[k]);
     for (int o = 0; o < OP_MAX_OUT; o++)
-        if (is_far(tape, old->out[o])) op.out[o] = near_of(c, tape, old, old->out[o]);
+        if (is_offloaded(tape, old->out[o])) op.out[o] = near_of(c, tape, old, old->out[o]);
     tape_append(tape, &op);
     for (int o = 0; o < OP_MAX_OUT; o++) {
         int far = old->out[o];
-        if (is_far(tape, far) && last[far] == index) send_back(tape, c, ops, index, far);
+        if (is_offloaded(tape, far) && last[far] == index) send_back(tape, c, ops, index, far);
     }
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (is_far(tape, old->in[k]) && last[old->in[k]] == index) c->near[old->in[k]] = -1;
+        if (is_offloaded(tape, old->in[k]) && last[old->in[k]] == index) c->near[old->in[k]] = -1;
 }
 
 /* --- the pass ---------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * Inside the backward part a parameter is updated after the last op that reads it or writes its gradient, so the
  * mathematics is that of an update at the end, and gradients are never all alive. */
 #include "tape/pass.h"
+#include "base/hash.h"
 #include "tensor/quant8.h"
 
 #include <stdlib.h>
@@ -114,14 +115,12 @@ static struct update adafactor_update(struct update_pass *u, int param, int grad
 static struct update (*const makers[OPTIMIZER_COUNT])(struct update_pass *, int, int) = {
     adamw_update, sgd_update, adamw8_update, adafactor_update};
 
-/* FNV-1a of the parameter's name: the same stream of random bits in every plan. */
+/* The parameter's name decides: the same stream of random bits in every plan. */
 static uint32_t stream_of(const struct tape *tape, int param)
 {
     char name[192];
-    uint32_t hash = 2166136261u;
-    for (const char *c = tape_tensor_name(tape, param, name, sizeof name); *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 16777619u;
-    return hash;
+    uint64_t hash = hash_text(tape_tensor_name(tape, param, name, sizeof name));
+    return (uint32_t)(hash ^ hash >> 32);
 }
 
 static struct update update_of(struct update_pass *u, int grad)

@@ -7,7 +7,7 @@
 
 static const char *const class_names[CLASS_COUNT] = {"param", "master", "grad", "state",
                                                      "act",   "work",   "kv",   "io"};
-static const char *const tier_names[TIER_COUNT] = {"device", "pinned", "host", "disk"};
+static const char *const tier_names[TIER_COUNT] = {"device", "host", "disk"};
 
 const char *tensor_class_name(enum tensor_class cls) { return class_names[cls]; }
 const char *tier_name(enum tier tier) { return tier_names[tier]; }

@@ -39,7 +39,7 @@ enum tensor_class {
 };
 const char *tensor_class_name(enum tensor_class cls);
 
-enum tier { TIER_DEVICE, TIER_PINNED, TIER_HOST, TIER_DISK, TIER_COUNT };
+enum tier { TIER_DEVICE, TIER_HOST, TIER_DISK, TIER_COUNT };
 const char *tier_name(enum tier tier);
 
 enum tensor_flag {

@@ -6,7 +6,7 @@
 #include "train/checkpoint.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 #include "model/hf.h"
 #include "model/weights.h"
 #include "train/tokenizer_files.h"

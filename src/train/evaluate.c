@@ -1,7 +1,7 @@
 /* evaluate.c - evaluation inside the training arena: a forward-only tape laid out above the kept tensors, with as
  * many rows as fit below the training plan's mark. It can therefore never be the one that runs out. */
 #include "train/evaluate.h"
-#include "train/feed.h"
+#include "runtime/feed.h"
 #include "train/trainer.h"
 
 /* The largest micro-batch up to `rows` whose layout stays inside the arena. */
@@ -71,7 +71,7 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
     enum plim_status status = fit_eval(t, rows, &batch, &tape, &layout, err);
     if (status != PLIM_OK) return status;
     status = corpus_evaluator(&t->corpus, t->corpus.validation, &loader, err);
-    if (status == PLIM_OK) status = exec_open(&exec, t->device, &tape, &layout, t->far, err);
+    if (status == PLIM_OK) status = exec_open(&exec, t->device, &tape, &layout, t->disk, err);
     if (status == PLIM_OK) status = evaluate_rows(&exec, loader, &rows, batch, sum, err);
     loader_close(loader);
     *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;

@@ -2,7 +2,7 @@
 #include "train/evaluate.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "model/load.h"
+#include "runtime/load.h"
 #include "train/trainer.h"
 
 static enum plim_status refuse(const struct evaluation *e, const char *dir, struct plim_error *err)
@@ -96,8 +96,8 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
     job_request(job, &device->facts, overhead, &request);
     out->rows = corpus_rows(data, rows);
     out->budget = request.budget;
-    out->overhead = device->facts.is_host ? request.overhead : (int64_t)device->facts.overhead_bytes;
-    status = trainer_check_budget(job, &request, err);
+    out->overhead = device->facts.unified_memory ? request.overhead : (int64_t)device->facts.overhead_bytes;
+    status = job_check_budget(job, &request, err);
     if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
     if (status == PLIM_OK) status = evaluate(job, device, dir, loader, out, err);
     loader_close(loader);

@@ -6,7 +6,7 @@
  */
 #include "train/export.h"
 #include "base/file.h"
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 #include "model/hf.h"
 #include "train/checkpoint.h"
 #include "train/tokenizer_files.h"

@@ -104,17 +104,17 @@ static enum plim_status execute(struct trainer *t, struct plan *next, int64_t *m
     if (status == PLIM_OK) status = dev->ops->sync(dev, err); /* the old tape has no user after this */
     bool less = trainer_overhead_of(t, next) < t->reserved_overhead;
     if (status == PLIM_OK && less) status = trainer_take_overhead(t, next, err);
-    uint64_t far_bytes = (uint64_t)next->layout.far_bytes[TIER_DISK];
-    if (status == PLIM_OK && far_bytes)
-        status = t->far ? far_reserve(t->far, far_bytes, err)
-                        : far_open(t->job->output_dir, far_bytes, &t->far, err);
-    int64_t host = t->plan.layout.far_bytes[TIER_HOST], next_host = next->layout.far_bytes[TIER_HOST];
+    uint64_t tier_bytes = (uint64_t)next->layout.tier_bytes[TIER_DISK];
+    if (status == PLIM_OK && tier_bytes)
+        status = t->disk ? disk_reserve(t->disk, tier_bytes, err)
+                         : disk_open(t->job->output_dir, tier_bytes, &t->disk, err);
+    int64_t host = t->plan.layout.tier_bytes[TIER_HOST], next_host = next->layout.tier_bytes[TIER_HOST];
     if (status == PLIM_OK && next_host > host) status = trainer_commit_host(t, next_host, err);
     if (status == PLIM_OK && next->layout.arena_bytes > t->plan.layout.arena_bytes)
         status = dev->ops->commit(dev, (size_t)next->layout.arena_bytes, err);
     if (status == PLIM_OK) {
         m.from = t->exec;
-        status = exec_open(&m.to, dev, &next->tape, &next->layout, t->far, err);
+        status = exec_open(&m.to, dev, &next->tape, &next->layout, t->disk, err);
     }
     if (status == PLIM_OK) status = move_kept(&m, err);
     if (status == PLIM_OK && next->layout.arena_bytes < t->plan.layout.arena_bytes)
@@ -132,8 +132,8 @@ static enum plim_status stand_by(struct trainer *t, int64_t budget, struct plim_
     ledger_set_budget(t->device->ledger, (uint64_t)budget);
     enum plim_status status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     if (status == PLIM_OK) status = trainer_take_overhead(t, &t->plan, err);
-    if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
-    if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);
+    if (t->plan.layout.tier_bytes[TIER_DISK] == 0) disk_close(t->disk), t->disk = NULL;
+    if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.tier_bytes[TIER_HOST], err);
     return status == PLIM_OK ? trainer_bind(t, false, err) : status;
 }
 
@@ -164,7 +164,7 @@ enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_e
     t->plan = next;
     t->request.budget = budget;
     if (t->plan.total > t->planned_peak) t->planned_peak = t->plan.total;
-    if (t->plan.layout.far_bytes[TIER_DISK] == 0) far_close(t->far), t->far = NULL;
+    if (t->plan.layout.tier_bytes[TIER_DISK] == 0) disk_close(t->disk), t->disk = NULL;
     status = trainer_bind(t, false, err);
     if (status == PLIM_OK) trainer_tell(t, &event);
     return status;

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "mem/os.h"
-#include "model/load.h"
+#include "runtime/load.h"
 #include "train/checkpoint.h"
 #include "train/weights_start.h"
 
@@ -50,59 +50,13 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
-/* Below a CPU is the disk, below a GPU the host. */
-static enum plim_status check_tier(const struct job *job, const char *key, int tier, bool is_host,
-                                   struct plim_error *err)
-{
-    if (tier <= TIER_DEVICE || tier == (is_host ? TIER_DISK : TIER_HOST)) return PLIM_OK;
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "%s: key 'training.%s': below this device there is no tier %s; write %s", job->name, key,
-                     tier_name((enum tier)tier), is_host ? "disk" : "host");
-}
-
-/* No line lies above what a device with memory of its own has. */
-static enum plim_status check_memory(const struct job *job, const char *where, int64_t bytes,
-                                     const struct device_facts *facts, struct plim_error *err)
-{
-    char budget[BYTES_TEXT], memory[BYTES_TEXT];
-    if (bytes <= (int64_t)facts->memory_bytes) return PLIM_OK;
-    bytes_format(budget, (uint64_t)bytes);
-    bytes_format(memory, facts->memory_bytes);
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: %s: %s is more than %s has (%s); write less, or leave it out",
-                     job->name, where, budget, facts->name, memory);
-}
-
 static enum plim_status check_changes(const struct job *job, const struct train_options *options,
                                       const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
-    for (int i = 0; i < options->nchanges && status == PLIM_OK && !facts->is_host; i++)
-        status = check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
+    for (int i = 0; i < options->nchanges && status == PLIM_OK && !facts->unified_memory; i++)
+        status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
     return status;
-}
-
-enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
-                                      struct plim_error *err)
-{
-    bool is_host = request->facts->is_host;
-    enum plim_status status = check_tier(job, "state_tier", request->pins.state_tier, is_host, err);
-    if (status == PLIM_OK) status = check_tier(job, "grad_tier", request->pins.grad_tier, is_host, err);
-    if (status == PLIM_OK) status = check_tier(job, "param_tier", request->pins.param_tier, is_host, err);
-    if (status != PLIM_OK) return status;
-    if (is_host && request->pins.parked_layers > 0)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: key 'training.park_layers': on a CPU activations are in host memory anyway; remove "
-            "the key",
-            job->name);
-    char overhead[BYTES_TEXT], budget[BYTES_TEXT];
-    if (!is_host) return check_memory(job, "key 'budget'", request->budget, request->facts, err);
-    if (request->budget > request->overhead) return PLIM_OK;
-    bytes_format(overhead, (uint64_t)request->overhead);
-    bytes_format(budget, (uint64_t)request->budget);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: key 'budget': %s is below what the program itself takes (%s); raise the budget",
-                     job->name, budget, overhead);
 }
 
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
@@ -118,7 +72,7 @@ enum plim_status trainer_bind(struct trainer *t, bool fresh, struct plim_error *
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
-    enum plim_status status = exec_open(&t->exec, t->device, tape, &t->plan.layout, t->far, err);
+    enum plim_status status = exec_open(&t->exec, t->device, tape, &t->plan.layout, t->disk, err);
     if (status != PLIM_OK) return status;
     if (t->options.profile) t->exec.op_seconds = t->op_seconds;
     if (t->options.numerics) t->exec.inspect = numerics_inspect, t->exec.inspect_arg = &t->numerics;
@@ -143,7 +97,7 @@ enum plim_status trainer_commit_host(struct trainer *t, int64_t bytes, struct pl
 
 int64_t trainer_overhead_of(const struct trainer *t, const struct plan *plan)
 {
-    return t->request.facts->is_host ? plan->overhead : (int64_t)t->request.facts->overhead_bytes;
+    return t->request.facts->unified_memory ? plan->overhead : (int64_t)t->request.facts->overhead_bytes;
 }
 
 enum plim_status trainer_take_overhead(struct trainer *t, const struct plan *plan, struct plim_error *err)
@@ -162,9 +116,9 @@ static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
     ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
     enum plim_status status = trainer_take_overhead(t, &t->plan, err);
     if (status != PLIM_OK) return status;
-    if (t->plan.layout.far_bytes[TIER_DISK])
-        status = far_open(t->job->output_dir, (uint64_t)t->plan.layout.far_bytes[TIER_DISK], &t->far, err);
-    if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.far_bytes[TIER_HOST], err);
+    if (t->plan.layout.tier_bytes[TIER_DISK])
+        status = disk_open(t->job->output_dir, (uint64_t)t->plan.layout.tier_bytes[TIER_DISK], &t->disk, err);
+    if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.tier_bytes[TIER_HOST], err);
     if (status == PLIM_OK)
         status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
     t->planned_peak = t->plan.total;
@@ -186,7 +140,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     struct checkpoint *saved = NULL;
     if (status == PLIM_OK && options->resume) status = checkpoint_find(job, &saved, err);
     job_request(job, &device->facts, overhead, &t->request);
-    if (status == PLIM_OK) status = trainer_check_budget(job, &t->request, err);
+    if (status == PLIM_OK) status = job_check_budget(job, &t->request, err);
     if (status == PLIM_OK) status = check_changes(job, options, &device->facts, err);
     if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
     if (status == PLIM_NO_FIT && err)
@@ -215,7 +169,7 @@ void trainer_close(struct trainer *t)
 {
     if (!t) return;
     feed_close(&t->feed);
-    far_close(t->far);
+    disk_close(t->disk);
     loader_close(t->loader);
     corpus_close(&t->corpus);
     t->device->ops->commit(t->device, 0, NULL);

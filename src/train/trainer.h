@@ -29,7 +29,7 @@
 #include "job/preset.h"
 #include "plan/plan.h"
 #include "train/corpus.h"
-#include "train/feed.h"
+#include "runtime/feed.h"
 #include "train/numerics.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
@@ -94,7 +94,7 @@ struct trainer {
     struct plan_request request;
     struct plan plan;
     struct exec exec;
-    struct far_store *far;
+    struct disk_store *disk;
     struct corpus corpus;
     struct loader *loader;
     bool told_bad;    /* the first bad record has been told */
@@ -148,10 +148,5 @@ int64_t trainer_overhead(void);
  * after an arena has shrunk when it rises. */
 int64_t trainer_overhead_of(const struct trainer *t, const struct plan *plan);
 enum plim_status trainer_take_overhead(struct trainer *t, const struct plan *plan, struct plim_error *err);
-
-/* PLIM_BAD_INPUT when the budget is below the overhead, or above what a device with memory of its own has;
- * PLIM_UNSUPPORTED when a pinned tier is not below this device. */
-enum plim_status trainer_check_budget(const struct job *job, const struct plan_request *request,
-                                      struct plim_error *err);
 
 #endif

@@ -1,7 +1,8 @@
 /* weights_start.c - see weights_start.h. */
 #include "train/weights_start.h"
+#include "base/hash.h"
 #include "base/rng.h"
-#include "model/load.h"
+#include "runtime/load.h"
 #include "model/weights.h"
 #include "train/trainer.h"
 
@@ -11,14 +12,6 @@
 /* Elements made at a time: on the CPU as few as fit a cache, for a device with its own memory enough for a copy. */
 #define PIECE_HOST   4096
 #define PIECE_DEVICE (256 << 10)
-
-/* FNV-1a of the name: which stream of random numbers a tensor takes. */
-static uint64_t stream_of(const char *name)
-{
-    uint64_t hash = 1469598103934665603ull;
-    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 1099511628211ull;
-    return hash;
-}
 
 struct buffers { /* of one worker */
     float *values;
@@ -67,7 +60,7 @@ static struct fill *fill_open(const struct trainer *t, int workers)
 {
     struct fill *f = calloc(1, sizeof *f + (size_t)workers * sizeof f->workers[0]);
     bool good = f != NULL;
-    if (f) f->piece = t->device->facts.is_host ? PIECE_HOST : PIECE_DEVICE;
+    if (f) f->piece = t->device->facts.unified_memory ? PIECE_HOST : PIECE_DEVICE;
     for (int w = 0; w < workers && good; w++) {
         struct buffers *b = &f->workers[w];
         b->values = malloc((size_t)f->piece * sizeof *b->values);
@@ -99,7 +92,7 @@ static enum plim_status fresh_weights(struct trainer *t, struct plim_error *err)
         f->exec = &t->exec, f->param = i, f->master = weights_master(tape, i);
         f->init = model_param_init(&t->job->spec, tape->tensors[i].label);
         f->seed = (uint64_t)t->job->training.seed;
-        f->stream = stream_of(tape_tensor_name(tape, i, name, sizeof name));
+        f->stream = hash_text(tape_tensor_name(tape, i, name, sizeof name));
         f->count = tensor_count(&tape->tensors[i]);
         threads_each(t->device->team, (f->count + f->piece - 1) / f->piece, 1, fill_body, f);
         for (int w = 0; w < workers && status == PLIM_OK; w++)

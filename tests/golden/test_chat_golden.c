@@ -4,7 +4,7 @@
  */
 #include "base/file.h"
 #include "base/json.h"
-#include "data/chat_template.h"
+#include "text/chat_template.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

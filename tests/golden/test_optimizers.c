@@ -2,7 +2,7 @@
  *
  * Gradients are bf16 numbers, given once as f32 and once as bf16 beside a bf16 parameter with its master: both must
  * follow torch's fp32 optimizer. Numbers: make_optimizers.py. */
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 #include "device/cpu/kernels.h"
 #include <math.h>
 #include <setjmp.h>

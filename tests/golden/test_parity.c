@@ -5,7 +5,7 @@
  * one. */
 #include "model/weights.h"
 #include "support/model_rig.h"
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * beside the sources. */
 #include "base/file.h"
 #include "base/json.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,7 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "device/reference/reference.h"
+#include "reference/reference.h"
 #include "support/op_run.h"
 
 #include <string.h>

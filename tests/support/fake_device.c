@@ -312,6 +312,7 @@ struct fake *fake_open(enum fake_timing timing)
     struct plim_error err;
     if (device_cpu_open(2, &f->cpu, &err) != PLIM_OK) fail_msg("%s", err.text);
     f->device = *f->cpu;
-    f->device.ops = &fake_ops, f->device.facts.is_host = false, f->timing = timing;
+    f->device.ops = &fake_ops, f->timing = timing;
+    facts_set_memory(&f->device.facts, false);
     return f;
 }

@@ -1,7 +1,7 @@
 /* model_rig.c - see model_rig.h. */
 #include "support/model_rig.h"
 #include "model/hf.h"
-#include "model/load.h"
+#include "runtime/load.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,8 +59,8 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     must(rig, layout_make(&rig->tape, &layout, &rig->layout, &rig->err));
     must(rig, layout_verify(&rig->tape, &rig->layout, &rig->err));
     must(rig, rig->device->ops->commit(rig->device, (size_t)rig->layout.arena_bytes, &rig->err));
-    uint64_t far_bytes = (uint64_t)rig->layout.far_bytes[TIER_DISK];
-    if (far_bytes) must(rig, far_open("/tmp", far_bytes, &rig->far, &rig->err));
+    uint64_t tier_bytes = (uint64_t)rig->layout.tier_bytes[TIER_DISK];
+    if (tier_bytes) must(rig, disk_open("/tmp", tier_bytes, &rig->far, &rig->err));
     must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, rig->far, &rig->err));
     must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));
     must(rig, weights_from_directory(&rig->exec, &rig->spec, o->model, NULL, &rig->err));
@@ -68,7 +68,7 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
 
 void rig_close(struct model_rig *rig)
 {
-    far_close(rig->far);
+    disk_close(rig->far);
     rig->device->ops->close(rig->device);
     layout_release(&rig->layout);
     tape_release(&rig->tape);

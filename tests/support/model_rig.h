@@ -36,7 +36,7 @@ struct model_rig {
     struct layout layout;
     struct device *device;
     struct exec exec;
-    struct far_store *far; /* NULL unless something lives on disk; its file is below /tmp */
+    struct disk_store *far; /* NULL unless something lives on disk; its file is below /tmp */
     struct plim_error err;
 };
 

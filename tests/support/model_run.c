@@ -1,5 +1,6 @@
 /* model_run.c - see model_run.h. */
 #include "support/model_run.h"
+#include "base/hash.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -47,7 +48,7 @@ static void write_scalars(struct model_rig *rig, int step)
 
 static uint64_t hash_weights(struct model_rig *rig)
 {
-    uint64_t hash = 1469598103934665603ull;
+    uint64_t hash = 0;
     for (int i = 0; i < rig->tape.ntensors; i++) {
         const struct tensor *t = &rig->tape.tensors[i];
         if (t->cls != CLASS_PARAM || t->view_of >= 0) continue;
@@ -55,7 +56,7 @@ static uint64_t hash_weights(struct model_rig *rig)
         unsigned char *data = malloc(bytes);
         assert_non_null(data);
         rig_read(rig, i, data, bytes);
-        for (size_t k = 0; k < bytes; k++) hash = (hash ^ data[k]) * 1099511628211ull;
+        hash = hash64(data, bytes, hash);
         free(data);
     }
     return hash;

@@ -2,7 +2,7 @@
 #include "support/op_case.h"
 #include "support/op_make.h"
 
-#include "device/reference/reference.h"
+#include "reference/reference.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* op_compare.c - the judge: a device's result against the reference. See op_run.h. */
 #include "support/op_run.h"
 
-#include "device/reference/reference.h"
+#include "reference/reference.h"
 #include "tensor/stochastic.h"
 
 #include <math.h>

@@ -12,7 +12,7 @@
 #ifndef PLIM_TESTS_SUPPORT_REF_PROBE_H
 #define PLIM_TESTS_SUPPORT_REF_PROBE_H
 
-#include "device/reference/reference.h"
+#include "reference/reference.h"
 
 struct probe {
     struct op op;

@@ -2,7 +2,7 @@
  * shown against transformers in tests/golden/test_chat_golden.c. */
 #include "base/file.h"
 #include "base/json.h"
-#include "data/chat_template.h"
+#include "text/chat_template.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

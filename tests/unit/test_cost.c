@@ -37,7 +37,7 @@ static struct tape_time time_of(const struct tape *tape, const struct device_fac
 /* A product of two squares on a device where nothing else takes time. */
 static double seconds(enum dtype type, bool tf32, double tf32_flops)
 {
-    struct device_facts facts = {.bandwidth = INFINITY, .far_bandwidth = 1, .tf32_flops = tf32_flops};
+    struct device_facts facts = {.bandwidth = INFINITY, .lower_bandwidth = 1, .tf32_flops = tf32_flops};
     struct tape tape;
     struct op op = tape_op(OP_LINEAR, -1);
     facts.flops[DT_F32] = 1e12, facts.flops[DT_BF16] = 8e12;
@@ -64,7 +64,7 @@ static void tf32_has_a_rate_of_its_own(void **state)
 /* Codes of 8 bits take longer than their bytes where the device says so. */
 static void codes_have_a_rate(void **state)
 {
-    struct device_facts facts = {.bandwidth = INFINITY, .far_bandwidth = 1, .coded_rate = 1e9};
+    struct device_facts facts = {.bandwidth = INFINITY, .lower_bandwidth = 1, .coded_rate = 1e9};
     struct tape tape;
     struct op op = tape_op(OP_ADAMW8, -1);
     (void)state;
@@ -86,8 +86,13 @@ struct lanes {
 
 static struct lanes lanes_begin(void)
 {
-    struct lanes l = {
-        .facts = {.bandwidth = INFINITY, .far_bandwidth = 4.0 * N * N, .host_bandwidth = 4.0 * 5 * N * N}};
+    struct lanes l = {.facts = {.bandwidth = INFINITY,
+                                .lower_bandwidth = 4.0 * N * N,
+                                .host_bandwidth = 4.0 * 5 * N * N,
+                                .host_total = 1.5 * 4.0 * 5 * N * N,
+                                .duplex_cost = 0.5,
+                                .host_op_seconds = 130e-6}};
+    facts_set_memory(&l.facts, false);
     l.facts.flops[DT_F32] = 2.0 * N * N * N;
     tape_init(&l.tape);
     return l;
@@ -160,7 +165,7 @@ static void slices_follow_each_other(void **state)
     (void)state;
     for (int slices = 1; slices <= 4; slices++) {
         struct lanes l = lanes_begin();
-        l.facts.far_bandwidth *= 1e6; /* so that only updates take time */
+        l.facts.lower_bandwidth *= 1e6; /* so that only updates take time */
         for (int i = 0; i < slices; i++)
             move(&l, OP_FETCH, update_on_host(&l, move(&l, OP_STORE, square(&l.tape, DT_F32))));
         SECONDS(l, slices);
@@ -206,7 +211,7 @@ static struct calibration numbers(double tf32)
     struct calibration c = {.tf32_flops = tf32,
                             .bandwidth = 1,
                             .cache_bandwidth = 1,
-                            .far_bandwidth = 1,
+                            .lower_bandwidth = 1,
                             .host_bandwidth = 1,
                             .coded_rate = 1,
                             .op_seconds = 1};

@@ -14,7 +14,7 @@ static void device_keeps_its_arena(void **state)
     struct device *dev;
     struct plim_error err = {0};
     assert_int_equal(device_cpu_open(2, &dev, &err), PLIM_OK);
-    assert_true(dev->facts.is_host && dev->facts.threads == 2 && dev->facts.flops[DT_BF16] > 0);
+    assert_true(dev->facts.unified_memory && dev->facts.threads == 2 && dev->facts.flops[DT_BF16] > 0);
     assert_int_equal(dev->ops->commit(dev, 1 << 20, &err), PLIM_OK);
     assert_int_equal(ledger_current(dev->ledger), 1 << 20);
     char text[16] = "water line", back[16] = "";

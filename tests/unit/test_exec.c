@@ -18,14 +18,14 @@ static void fill(unsigned char *to, int piece)
     for (int i = 0; i < PIECE; i++) to[i] = (unsigned char)(piece * 31 + i);
 }
 
-static struct far_store *open_filled(void)
+static struct disk_store *open_filled(void)
 {
-    struct far_store *far;
+    struct disk_store *far;
     unsigned char data[PIECE];
-    if (far_open("/tmp", (uint64_t)PIECES * PIECE, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (disk_open("/tmp", (uint64_t)PIECES * PIECE, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (int i = 0; i < PIECES; i++) {
         fill(data, i);
-        assert_int_equal(far_write(far, data, PIECE, (uint64_t)i * PIECE, &err), PLIM_OK);
+        assert_int_equal(disk_write(far, data, PIECE, (uint64_t)i * PIECE, &err), PLIM_OK);
     }
     return far;
 }
@@ -34,23 +34,23 @@ static struct far_store *open_filled(void)
 static void test_read_ahead(void **state)
 {
     (void)state;
-    struct far_store *far = open_filled();
+    struct disk_store *far = open_filled();
     unsigned char *got = calloc(PIECES, PIECE), want[PIECE];
     uint64_t tickets[PIECES];
     assert_non_null(got);
     for (int i = 0; i < PIECES; i++) {
         int piece = PIECES - 1 - i;
-        tickets[piece] = far_read_ahead(far, got + (size_t)piece * PIECE, PIECE, (uint64_t)piece * PIECE);
+        tickets[piece] = disk_prefetch(far, got + (size_t)piece * PIECE, PIECE, (uint64_t)piece * PIECE);
     }
     for (int i = 0; i < PIECES; i++) { /* waiting in another order than asking */
-        assert_int_equal(far_wait(far, tickets[i], &err), PLIM_OK);
+        assert_int_equal(disk_wait(far, tickets[i], &err), PLIM_OK);
         fill(want, i);
         assert_memory_equal(got + (size_t)i * PIECE, want, PIECE);
     }
-    assert_int_equal(far_read(far, got, PIECE, 5 * PIECE, &err), PLIM_OK);
+    assert_int_equal(disk_read(far, got, PIECE, 5 * PIECE, &err), PLIM_OK);
     fill(want, 5);
     assert_memory_equal(got, want, PIECE);
-    far_close(far);
+    disk_close(far);
     free(got);
 }
 
@@ -61,9 +61,9 @@ static void test_close_in_flight(void **state)
     unsigned char *got = calloc(PIECES, PIECE), want[PIECE];
     assert_non_null(got);
     for (int round = 0; round < 5; round++) {
-        struct far_store *far = open_filled();
-        for (int i = 0; i < 30; i++) far_read_ahead(far, got + (size_t)i * PIECE, PIECE, (uint64_t)i * PIECE);
-        far_close(far);
+        struct disk_store *far = open_filled();
+        for (int i = 0; i < 30; i++) disk_prefetch(far, got + (size_t)i * PIECE, PIECE, (uint64_t)i * PIECE);
+        disk_close(far);
         fill(want, 29);
         assert_memory_equal(got + 29 * PIECE, want, PIECE);
     }
@@ -74,27 +74,27 @@ static void test_close_in_flight(void **state)
 static void test_errors_are_kept(void **state)
 {
     (void)state;
-    struct far_store *far = open_filled();
+    struct disk_store *far = open_filled();
     unsigned char got[PIECE];
-    uint64_t good = far_read_ahead(far, got, PIECE, 0);
-    assert_int_equal(far_wait(far, good, &err), PLIM_OK);
-    uint64_t bad = far_read_ahead(far, got, PIECE, (uint64_t)(PIECES + 1) * PIECE);
-    assert_int_not_equal(far_wait(far, bad, &err), PLIM_OK);
+    uint64_t good = disk_prefetch(far, got, PIECE, 0);
+    assert_int_equal(disk_wait(far, good, &err), PLIM_OK);
+    uint64_t bad = disk_prefetch(far, got, PIECE, (uint64_t)(PIECES + 1) * PIECE);
+    assert_int_not_equal(disk_wait(far, bad, &err), PLIM_OK);
     assert_true(err.text[0] != 0);
-    assert_int_not_equal(far_read(far, got, PIECE, 0, &err), PLIM_OK);
-    far_close(far);
+    assert_int_not_equal(disk_read(far, got, PIECE, 0, &err), PLIM_OK);
+    disk_close(far);
 }
 
 static void test_no_folder(void **state)
 {
     (void)state;
-    struct far_store *far = NULL;
-    assert_int_not_equal(far_open("/proc/none", 4096, &far, &err), PLIM_OK);
+    struct disk_store *far = NULL;
+    assert_int_not_equal(disk_open("/proc/none", 4096, &far, &err), PLIM_OK);
     assert_null(far);
-    assert_int_not_equal(far_open("/tmp", UINT64_C(1) << 62, &far, &err),
+    assert_int_not_equal(disk_open("/tmp", UINT64_C(1) << 62, &far, &err),
                          PLIM_OK); /* no disk has that much */
     assert_null(far);
-    far_close(NULL);
+    disk_close(NULL);
 }
 
 /* Slices of 64 bytes, of several rows, of whole parameters: the same bits as without. */

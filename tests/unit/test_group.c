@@ -142,9 +142,10 @@ static size_t scratch(const struct device_facts *facts, const struct tape *tape,
     return op->kind == OP_SUMSQ ? SCRATCH : 0;
 }
 
-static void lay_out(const struct tape *tape, bool is_host, struct layout *out)
+static void lay_out(const struct tape *tape, bool unified_memory, struct layout *out)
 {
-    struct device_facts facts = {.is_host = is_host, .align = ALIGN, .workspace = scratch};
+    struct device_facts facts = {.align = ALIGN, .workspace = scratch};
+    facts_set_memory(&facts, unified_memory);
     struct layout_options options = {.facts = &facts, .accumulation = 1};
     if (layout_make(tape, &options, out, &err) != PLIM_OK) fail_msg("%s", err.text);
     if (layout_verify(tape, out, &err) != PLIM_OK) fail_msg("%s", err.text);

@@ -1,7 +1,7 @@
 /* test_loader.c - rows of streams: order, resuming, ranks, packing, masks, compression, bad input. */
 #include "support/data_rig.h"
 #include "base/json.h"
-#include "data/token_file.h"
+#include "store/token_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 #include "model/hf.h"
 #include "tape/pass.h"
 #include <math.h>

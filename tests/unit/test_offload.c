@@ -1,4 +1,4 @@
-/* test_offload.c - what pass_offload and pass_spread promise about a tape: which bytes cross tiers and how often, who
+/* test_offload.c - what pass_offload and pass_prefetch promise about a tape: which bytes cross tiers and how often, who
  * updates what, that no stage is overwritten too soon, that nothing which moves passes what it depends on. */
 #include "support/job_rig.h"
 #include "support/pace.h"
@@ -476,7 +476,7 @@ static void test_only_copies_cross_tiers(void **state)
     tape_release(&tape);
 }
 
-/* --- pass_spread -------------------------------------------------------------------------------------------- */
+/* --- pass_prefetch -------------------------------------------------------------------------------------------- */
 
 /* Bytes an op touches; writes first. */
 struct touch {
@@ -562,13 +562,13 @@ static int count_ops(const struct tape *tape, int end)
 }
 
 static void check_spread(const struct recipe *r, const struct offload_options *o,
-                         const struct spread_options *spread, int *moved, int *held)
+                         const struct prefetch_options *spread, int *moved, int *held)
 {
     struct tape tape;
     make_far(&tape, r, o);
     int nops = tape.nops, loop_end = tape.loop_end;
     for (int i = 0; i < nops; i++) tape.ops[i].attr.stream = (uint32_t)i;
-    must(pass_spread(&tape, spread, &err));
+    must(pass_prefetch(&tape, spread, &err));
     must(tape_verify(&tape, &err));
     assert_int_equal(count_ops(&tape, tape.nops), nops);
     assert_int_equal(count_ops(&tape, tape.loop_end), loop_end);
@@ -588,7 +588,7 @@ static void check_spread(const struct recipe *r, const struct offload_options *o
 static void test_spread(void **state)
 {
     (void)state;
-    static const struct spread_options spreads[] = {{3, 2, 2}, {1, 1, 1}, {40, 30, 9}, {0, 0, 0}};
+    static const struct prefetch_options spreads[] = {{3, 2, 2}, {1, 1, 1}, {40, 30, 9}, {0, 0, 0}};
     static const struct offload_options places[] = {
         {.state_tier = TIER_HOST},
         {.state_tier = TIER_HOST, .host_share = 16},

@@ -160,7 +160,7 @@ static void test_detection(void **state)
         const char *driver;
         double gib;
         const char *preset; /* NULL: none is like it */
-        bool is_host;
+        bool unified_memory;
     } rows[] = {
         {"NVIDIA GeForce RTX 3090", 23.7, "rtx-3090"},
         {"NVIDIA GeForce RTX 3090 Ti", 23.7, "rtx-3090-ti"},
@@ -191,7 +191,7 @@ static void test_detection(void **state)
         {"cpu-1gb", 1, "cpu-1gb", true},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct device_facts facts = {.is_host = rows[i].is_host,
+        struct device_facts facts = {.unified_memory = rows[i].unified_memory,
                                      .memory_bytes = (size_t)(rows[i].gib * (double)GIB)};
         struct preset preset = {0};
         snprintf(facts.name, sizeof facts.name, "%s", rows[i].driver);

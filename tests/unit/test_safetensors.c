@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "data/safetensors.h"
+#include "store/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

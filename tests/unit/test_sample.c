@@ -1,5 +1,5 @@
 /* test_sample.c - sampling from logits, and bytes becoming text. */
-#include "serve/byte_text.h"
+#include "text/byte_text.h"
 #include "serve/sample.h"
 
 #include <setjmp.h>

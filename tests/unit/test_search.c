@@ -224,7 +224,7 @@ static void test_the_whole_batch_may_fit(void **state)
     struct plan plan;
     int64_t total[2];
     ask_gpu("h200", rig_llama_1b,
-            "training.batch_size=4 training.max_grad_norm=1 training.park_layers=0 "
+            "training.batch_size=4 training.max_grad_norm=1 training.offload_layers=0 "
             "training.recompute=selective");
     for (int parts = 1; parts <= 2; parts++) {
         struct knobs k = knobs_naive(&request);

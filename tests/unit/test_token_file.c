@@ -1,9 +1,9 @@
 /* test_token_file.c - writing, reading, going on, and damage to every kind of byte. */
 #include "support/data_rig.h"
-#include "data/hash64.h"
+#include "base/hash.h"
 #include "data/pretokenize.h"
-#include "data/token_file.h"
-#include "data/token_writer.h"
+#include "store/token_file.h"
+#include "store/token_writer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

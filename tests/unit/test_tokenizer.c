@@ -1,9 +1,9 @@
 /* test_tokenizer.c - the parts of a tokenizer on small inline files; whole families are in tests/golden. */
 #include "base/rng.h"
-#include "data/tokenizer.h"
-#include "data/tokenizer/bpe_merges.h"
-#include "data/tokenizer/regex.h"
-#include "data/tokenizer/scan.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer/bpe_merges.h"
+#include "text/regex.h"
+#include "text/tokenizer/scan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

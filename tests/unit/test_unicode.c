@@ -5,7 +5,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include "base/utf8.h"
-#include "data/tokenizer/unicode.h"
+#include "text/unicode.h"
 #include <string.h>
 
 static void test_classes(void **state)

@@ -5,7 +5,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include "base/json.h"
-#include "data/tokenizer/part.h"
+#include "text/tokenizer/part.h"
 #include <string.h>
 
 #define VOCAB                                                                                                \

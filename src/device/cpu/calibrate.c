@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define FAR_ASSUMED 500e6 /* bytes/s: a modest SSD */
+#define DISK_ASSUMED 500e6 /* bytes/s: a modest SSD */
 
 /* Everything the numbers depend on. */
 static void describe(char *key, size_t size, int threads)
@@ -66,13 +66,13 @@ enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct 
         known_disk = 0;
         if (!measure_in_child(threads_count(team), out)) status = calibrate_measure(team, out, err);
         if (status != PLIM_OK) return status;
-        out->far_bandwidth = FAR_ASSUMED;
+        out->lower_bandwidth = DISK_ASSUMED;
         out->host_bandwidth = out->bandwidth;
     }
     if (folder) {
         status = disk_of(folder, &disk, err);
         if (status == PLIM_OK && disk != known_disk) {
-            status = calibrate_disk(folder, &out->far_bandwidth, err);
+            status = calibrate_disk(folder, &out->lower_bandwidth, err);
             known_disk = disk, changed = true;
         }
         if (status != PLIM_OK) return status;

@@ -116,12 +116,6 @@ static const struct device_ops ops = {
     .close = cpu_close,
 };
 
-static bool supports(const struct device_facts *facts, const struct tape *tape, const struct op *op)
-{
-    (void)facts, (void)tape;
-    return op->kind >= 0 && op->kind < OP_KIND_COUNT && kernels[op->kind].run;
-}
-
 static size_t workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)
 {
     return device_workspace(facts->backend, tape, op);
@@ -138,13 +132,12 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     status = calibrate_cpu(cpu->device.team, NULL, &speed, err);
     if (status != PLIM_OK) return status;
     cpu_model_name(facts->name, sizeof facts->name);
-    facts->is_host = true;
+    facts_set_memory(facts, true);
     facts->threads = threads_count(cpu->device.team);
     facts->memory_bytes = machine.total;
     facts->align = ALIGN;
     facts->cache_bytes = cpu_cache_bytes();
     calibration_apply(&speed, facts);
-    facts->supports = supports;
     facts->workspace = workspace;
     facts->backend = &cpu->device;
     return PLIM_OK;

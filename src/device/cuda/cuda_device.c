@@ -380,12 +380,6 @@ static const struct device_ops ops = {
 
 /* --- opening --------------------------------------------------------------------------------------------- */
 
-static bool supports(const struct device_facts *facts, const struct tape *tape, const struct op *op)
-{
-    (void)facts, (void)tape;
-    return op->kind >= 0 && op->kind < OP_KIND_COUNT && kernels[op->kind].run;
-}
-
 static size_t workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)
 {
     return device_workspace(facts->backend, tape, op);
@@ -465,7 +459,7 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     if (os_machine_memory(&machine, NULL) == PLIM_OK) facts->host_bytes = machine.available / 20 * 19;
     facts->threads = 1;
     facts->align = ALIGN;
-    facts->supports = supports;
+    facts_set_memory(facts, false);
     facts->workspace = workspace;
     facts->backend = &cuda->device;
     char libraries[96];

@@ -1,0 +1,151 @@
+/* tapes.c - from a job and knobs to tapes: the passes in their order, and what the planner is asked. */
+#include "job/job.h"
+
+static bool needs_global_norm(const struct job *job)
+{
+    return job->training.clip > 0 || job->training.precision == PRECISION_F16;
+}
+
+/* Staging of offloaded state: slices large enough to keep the disk busy and, for large models, few enough to keep the tape
+ * short; towards a GPU's host fewer, for the CPU takes a while to begin each. */
+#define OFFLOAD_SLICE (4 << 20)
+#define DISK_SLICES   512
+#define HOST_SLICES   256
+
+/* Copies between a GPU and the host run beside computing: four slices of an update in flight, parameters and gradients
+ * asked for ten ops ahead, about a layer's, or three where the budget asks for it: by the planner's clock that costs 3 to 6 %
+ * of a step where parameters stream, and more than ten win nothing. Towards a disk, buffers for that would make the smallest
+ * plans larger by half of what they move. */
+static const struct prefetch_options early_spread = {.loop_lead = 10, .loop_lag = 2, .update_lag = 2},
+                                     late_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 2};
+
+static int64_t offload_slice(const struct job *job, int tier)
+{
+    int64_t share = model_param_count(&job->spec) * 12 / (tier == TIER_HOST ? HOST_SLICES : DISK_SLICES);
+    return share > OFFLOAD_SLICE ? share : OFFLOAD_SLICE;
+}
+
+static struct offload_options offload_of(const struct job *job, const struct knobs *knobs)
+{
+    return (struct offload_options){.state_tier = (enum tier)knobs->state_tier,
+                                    .grad_tier = (enum tier)knobs->grad_tier,
+                                    .param_tier = (enum tier)knobs->param_tier,
+                                    .slice_bytes = offload_slice(job, knobs->state_tier),
+                                    .state_share = knobs->state_share,
+                                    .param_share = knobs->param_share,
+                                    .host_share = knobs->host_share};
+}
+
+static enum plim_status finish(struct tape *tape, const struct job *job, const struct offload_options *o,
+                               bool parks, bool late, struct plim_error *err)
+{
+    bool copies_beside =
+        o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST || o->param_tier == TIER_HOST || parks;
+    for (int i = 0; i < tape->nops; i++) {
+        tape->ops[i].attr.repeatable = job->training.deterministic;
+        tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
+    }
+    return copies_beside ? pass_prefetch(tape, late ? &late_spread : &early_spread, err) : PLIM_OK;
+}
+
+static enum plim_status run_passes(const struct job *job, const struct knobs *knobs, struct tape *tape,
+                                   struct plim_error *err)
+{
+    const struct job_training *t = &job->training;
+    bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
+    struct model_shape shape = {.batch = knobs->micro_batch,
+                                .time = job->max_length,
+                                .head = HEAD_LOSS,
+                                .whole_rows = !job->data.packing};
+    struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers,
+                                          knobs->offload_layers};
+    struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
+                                    .beta1 = (float)job_beta1(job),
+                                    .beta2 = (float)t->beta2,
+                                    .eps = adafactor ? 1e-30f : (float)t->eps,
+                                    .limit = 1, /* Adafactor's usual clip threshold */
+                                    .no_master = t->master,
+                                    .narrow_state = t->state_type,
+                                    .weight_decay = (float)t->weight_decay,
+                                    .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
+                                    .in_backward = knobs->optimizer_in_backward};
+    struct offload_options offload = offload_of(job, knobs);
+    enum plim_status status;
+    if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
+    if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
+    if ((status = pass_loss_chunks(tape, knobs->loss_chunks, err)) != PLIM_OK) return status;
+    if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
+    if (t->grad_type) pass_narrow_grads(tape);
+    if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
+    if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
+    if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
+    if ((status = pass_offload_activations(tape, knobs->offload_layers, err)) != PLIM_OK) return status;
+    return finish(tape, job, &offload, knobs->offload_layers > 0, knobs->late, err);
+}
+
+enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)
+{
+    tape_clear(out);
+    enum plim_status status = run_passes(arg, knobs, out, err);
+    if (status != PLIM_OK) tape_release(out);
+    return status;
+}
+
+enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows,
+                                struct tape *out, struct plim_error *err)
+{
+    struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
+    if (knobs) offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = knobs->param_share;
+    struct model_shape shape = {.batch = rows, .time = job->max_length, .head = HEAD_LOSS};
+    tape_init(out);
+    enum plim_status status = model_emit(&job->spec, &shape, out, err);
+    if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
+    if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
+    if (status == PLIM_OK) status = pass_offload(out, &offload, err);
+    if (status == PLIM_OK) status = finish(out, job, &offload, false, knobs && knobs->late, err);
+    if (status == PLIM_OK) status = tape_verify(out, err);
+    if (status != PLIM_OK) tape_release(out);
+    return status;
+}
+
+static int fewer(int layers, int64_t wanted) { return wanted < layers ? (int)wanted : layers; }
+
+/* Layers that the model does not have are not counted. */
+static void set_pins(const struct job *job, struct knobs *pins)
+{
+    const struct job_training *t = &job->training;
+    knobs_open(pins);
+    if (t->micro_batch_given) pins->micro_batch = t->micro_batch;
+    if (t->recompute_given) {
+        pins->recompute = t->recompute;
+        if (!t->full_layers_given) pins->full_layers = 0;
+    }
+    int layers = job->spec.num_layers;
+    if (t->offload_layers_given) pins->offload_layers = fewer(layers, t->offload_layers);
+    if (t->full_layers_given) {
+        int others = pins->offload_layers > 0 ? layers - pins->offload_layers : layers;
+        pins->full_layers = fewer(others, t->full_layers);
+    }
+    if (t->loss_chunks_given) pins->loss_chunks = (int)t->loss_chunks;
+    if (t->in_backward_given) pins->optimizer_in_backward = t->in_backward;
+    if (t->state_tier_given) pins->state_tier = t->state_tier;
+    if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
+    if (t->param_tier_given) pins->param_tier = t->param_tier;
+    if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);
+}
+
+void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+                 struct plan_request *out)
+{
+    *out = (struct plan_request){.facts = facts,
+                                 .overhead = overhead + job->loader_bytes,
+                                 .rows = job_rows(job),
+                                 .time = job->max_length,
+                                 .layers = job->spec.num_layers,
+                                 .needs_global_norm = needs_global_norm(job),
+                                 .build = job_build,
+                                 .build_arg = job};
+    out->budget = job_budget(job, (int64_t)facts->memory_bytes);
+    out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
+    set_pins(job, &out->pins);
+}

@@ -1,0 +1,453 @@
+/* remedies.c - when nothing fits: try one change at a time, cheapest for the mathematics first, then several together.
+ *
+ * A change is made to a copy of the job and goes through job_request like the job itself, and it is offered only when
+ * a search has found a plan with it: what is listed is true. One tight tape is asked first, because most changes are
+ * hopeless and a search that fails is the slowest there is. */
+#include "base/bytes.h"
+#include "report/savings.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct attempt {
+    struct job job; /* a copy, changed */
+    const struct job *original;
+    const struct plan_request *asked; /* of the job as it is */
+    struct tape *room;
+    int64_t budget, host_budget;
+    struct remedy remedy;
+};
+
+static struct attempt attempt_of(const struct job *job, const struct plan_request *asked, struct tape *room)
+{
+    return (struct attempt){.job = *job,
+                            .original = job,
+                            .asked = asked,
+                            .room = room,
+                            .budget = asked->budget,
+                            .host_budget = asked->host_budget};
+}
+
+static void add_key(struct remedy *r, const char *key, const char *value)
+{
+    int i = 0;
+    while (i < r->nkeys && strcmp(r->keys[i].key, key)) i++;
+    if (i == REMEDY_KEYS) return;
+    if (i == r->nkeys) r->nkeys++;
+    r->keys[i].key = key;
+    snprintf(r->keys[i].value, sizeof r->keys[i].value, "%s", value);
+}
+
+const char *remedy_text(const struct remedy *r, char *buf, size_t size)
+{
+    size_t used = 0;
+    buf[0] = '\0';
+    for (int i = 0; i < r->nkeys && used < size; i++) {
+        bool pin = !r->keys[i].value[0];
+        used += (size_t)snprintf(buf + used, size - used, "%s%s%s%s%s", i ? ", " : "", pin ? "unpin " : "",
+                                 r->keys[i].key, pin ? "" : ": ", r->keys[i].value);
+    }
+    return buf;
+}
+
+/* ---- pins ---- */
+
+#define FLAG(name) offsetof(struct job_training, name##_given)
+static const struct {
+    const char *key;
+    size_t flag;
+} pins[] = {
+    {"training.recompute", FLAG(recompute)},
+    {"training.gradient_checkpointing", FLAG(checkpointing)},
+    {"training.recompute_layers", FLAG(full_layers)},
+    {"training.micro_batch_size", FLAG(micro_batch)},
+    {"training.loss_chunks", FLAG(loss_chunks)},
+    {"training.optimizer_in_backward", FLAG(in_backward)},
+    {"training.state_tier", FLAG(state_tier)},
+    {"training.grad_tier", FLAG(grad_tier)},
+    {"training.param_tier", FLAG(param_tier)},
+    {"training.host_update", FLAG(host_update)},
+    {"training.offload_layers", FLAG(offload_layers)},
+};
+#define NPINS ((int)(sizeof pins / sizeof *pins))
+_Static_assert(sizeof pins / sizeof *pins <= PINS_MAX, "job_pins has room for all");
+enum { PIN_RECOMPUTE, PIN_CHECKPOINTING };
+
+/* What gradient_checkpointing stands for when recompute is not given. */
+static int implied(const struct job_training *t)
+{
+    return t->checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+}
+
+static bool is_pinned(const struct job_training *t, int pin)
+{
+    bool given = *(const bool *)((const char *)t + pins[pin].flag);
+    bool same = t->checkpointing_given && t->recompute == implied(t);
+    return pin == PIN_RECOMPUTE ? given && !same : given;
+}
+
+int job_pins(const struct job *job, const char **keys)
+{
+    int n = 0;
+    for (int i = 0; i < NPINS; i++)
+        if (is_pinned(&job->training, i)) keys[n++] = pins[i].key;
+    return n;
+}
+
+static void unpin(struct attempt *a, int pin)
+{
+    struct job_training *t = &a->job.training;
+    if (!is_pinned(t, pin)) return;
+    add_key(&a->remedy, pins[pin].key, "");
+    if (pin == PIN_RECOMPUTE && t->checkpointing_given)
+        t->recompute = implied(t); /* it comes into force */
+    else if (pin == PIN_CHECKPOINTING && t->recompute == implied(t))
+        t->recompute_given = t->checkpointing_given = false;
+    else
+        *(bool *)((char *)t + pins[pin].flag) = false;
+}
+
+/* ---- asking the planner ---- */
+
+/* All away and as little as possible at once, as far as pins allow. */
+static struct knobs tightest(const struct plan_request *r)
+{
+    const struct knobs *p = &r->pins;
+    int lower = r->facts->lower_tier;
+    struct knobs k = {.micro_batch = p->micro_batch == KNOB_OPEN ? 1 : p->micro_batch,
+                      .recompute = p->recompute == KNOB_OPEN ? RECOMPUTE_FULL : p->recompute,
+                      .full_layers = p->full_layers == KNOB_OPEN ? 0 : p->full_layers,
+                      .loss_chunks = p->loss_chunks == KNOB_OPEN ? 4096 : p->loss_chunks,
+                      .offload_layers = p->offload_layers == KNOB_OPEN ? 0 : p->offload_layers,
+                      .state_tier = p->state_tier == KNOB_OPEN ? lower : p->state_tier,
+                      .grad_tier = p->grad_tier == KNOB_OPEN ? lower : p->grad_tier,
+                      .param_tier = p->param_tier == KNOB_OPEN ? lower : p->param_tier};
+    k.accumulation = r->rows / k.micro_batch;
+    k.state_share = k.state_tier == TIER_DEVICE ? 0 : OFFLOAD_SHARES;
+    k.param_share = k.param_tier == TIER_DEVICE ? 0 : OFFLOAD_SHARES;
+    return k;
+}
+
+static bool beyond(int64_t bytes, int64_t line) { return bytes - bytes / 8 > line; }
+
+/* No plan is smaller than the tightest by more than a few per cent. What is taken from the host could be on the device
+ * instead, so there the sum of both counts. */
+static bool hopeless(const struct attempt *a, const struct plan_request *r)
+{
+    struct plan_bound bound;
+    struct knobs knobs = tightest(r);
+    if (r->pins.optimizer_in_backward == 1) return false; /* that is another tape */
+    if (plan_bound_of(r, &knobs, a->room, &bound, NULL) != PLIM_OK) return true;
+    bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
+    return beyond(bound.total, r->budget) ||
+           (host_line && beyond(bound.total + bound.host, r->budget + r->host_budget));
+}
+
+/* Does the changed job fit? Then the remedy knows what it takes. */
+static bool fits(struct attempt *a)
+{
+    struct plan_request r;
+    struct plan plan = {0};
+    job_request(&a->job, a->asked->facts, a->asked->overhead - a->original->loader_bytes, &r);
+    r.budget = a->budget, r.host_budget = a->host_budget;
+    bool good = !hopeless(a, &r) && plan_search(&r, &plan, NULL) == PLIM_OK;
+    a->remedy.total = plan.total, a->remedy.host = plan.host, a->remedy.step_seconds = plan.step_seconds;
+    plan_release(&plan);
+    return good;
+}
+
+/* ---- changes ---- */
+
+static bool to_bf16(struct job *job)
+{
+    bool may = job->training.precision == PRECISION_F32;
+    if (may) job->training.precision = PRECISION_BF16;
+    return may;
+}
+
+static bool f16_to_bf16(struct job *job)
+{
+    bool may = job->training.precision == PRECISION_F16 && !job->training.fp16; /* that key would win */
+    if (may) job->training.precision = PRECISION_BF16;
+    return may;
+}
+
+static bool narrow_grads(struct job *job)
+{
+    bool may = job->training.precision == PRECISION_BF16 && !job->training.grad_type;
+    if (may) job->training.grad_type = 1;
+    return may;
+}
+
+static bool eight_bits(struct job *job)
+{
+    bool may = job->training.optimizer == OPTIMIZER_ADAMW && !job->training.state_type;
+    if (may) job->training.optimizer = OPTIMIZER_ADAMW8;
+    return may;
+}
+
+static bool no_master(struct job *job)
+{
+    bool may = job->training.precision == PRECISION_BF16 && !job->training.master;
+    if (may) job->training.master = 1;
+    return may;
+}
+
+static bool drop_clipping(struct job *job)
+{
+    bool may = job->training.clip > 0;
+    job->training.clip = 0;
+    return may;
+}
+
+static bool to_adafactor(struct job *job)
+{
+    int now = job->training.optimizer;
+    bool may = now == OPTIMIZER_ADAMW || now == OPTIMIZER_ADAMW8;
+    if (may) job->training.optimizer = OPTIMIZER_ADAFACTOR;
+    return may;
+}
+
+static bool to_sgd(struct job *job)
+{
+    bool may = job->training.optimizer != OPTIMIZER_SGD;
+    job->training.optimizer = OPTIMIZER_SGD;
+    return may;
+}
+
+/* Makes the change; false when it does not apply. */
+typedef bool change(struct job *job);
+
+static const struct row {
+    const char *key, *value, *cost;
+    change *change; /* NULL: halve the length until it fits */
+    bool joins;     /* may be one of several */
+} rows[] = {
+    {"training.mixed_precision", "bf16", "bf16 rounding; weights keep an fp32 master", to_bf16, true},
+    {"training.mixed_precision", "bf16", "bf16 instead of fp16: fewer bits, a wider range", f16_to_bf16,
+     true},
+    {"training.grad_dtype", "bf16", "gradients rounded to bf16: slightly other results", narrow_grads, true},
+    {"training.optimizer", "adamw8bit", "moments in 8 bits: slightly other results", eight_bits, true},
+    {"training.master_weights", "none", "weights rounded stochastically: other results", no_master, true},
+    {"training.max_grad_norm", "0", "no clipping; gradients need not all be alive", drop_clipping, false},
+    {"training.optimizer", "adafactor", "another optimizer: other results", to_adafactor, true},
+    {"data.max_length", NULL, "shorter context", NULL, false},
+    {"training.optimizer", "sgd", "another optimizer: other results", to_sgd, false},
+};
+#define NROWS ((int)(sizeof rows / sizeof *rows))
+
+#define SHORTEST 16
+
+static bool shorten(struct attempt *a)
+{
+    while (a->job.max_length / 2 >= SHORTEST) {
+        char text[24];
+        a->job.max_length /= 2;
+        if (!fits(a)) continue;
+        snprintf(text, sizeof text, "%lld", (long long)a->job.max_length);
+        add_key(&a->remedy, "data.max_length", text);
+        return true;
+    }
+    return false;
+}
+
+static void set_cost(struct attempt *a, const char *text)
+{
+    snprintf(a->remedy.cost, sizeof a->remedy.cost, "%s", text);
+}
+
+static bool try_row(struct attempt *a, const struct row *row)
+{
+    set_cost(a, row->cost);
+    if (!row->change) return shorten(a);
+    if (!row->change(&a->job)) return false;
+    add_key(&a->remedy, row->key, row->value);
+    return fits(a);
+}
+
+struct offers {
+    struct remedy *out;
+    int count;
+};
+
+static void offer(struct offers *o, const struct attempt *a)
+{
+    if (o->count < REMEDIES_MAX) o->out[o->count++] = a->remedy;
+}
+
+/* These pins taken out, by bit. */
+static struct attempt without_pins(const struct attempt *fresh, unsigned which)
+{
+    struct attempt a = *fresh;
+    set_cost(&a, "none for the results");
+    for (int i = 0; i < NPINS; i++)
+        if (which >> i & 1) unpin(&a, i);
+    return a;
+}
+
+/* Each pin that is enough alone; where none is, all of them less those that may stay. */
+static void try_pins(struct offers *o, const struct attempt *fresh)
+{
+    unsigned which = 0;
+    for (int i = 0; i < NPINS; i++) {
+        struct attempt a = without_pins(fresh, 1u << i);
+        if (!is_pinned(&fresh->job.training, i)) continue;
+        which |= 1u << i;
+        if (fits(&a)) offer(o, &a);
+    }
+    if (o->count || !(which & (which - 1))) return; /* one is enough, or there is but one */
+    struct attempt a = without_pins(fresh, which);
+    bool good = fits(&a);
+    for (int i = 0; i < NPINS && good; i++) {
+        a = without_pins(fresh, which & ~(1u << i));
+        if (which >> i & 1 && fits(&a)) which &= ~(1u << i);
+    }
+    a = without_pins(fresh, which);
+    if (good && fits(&a)) offer(o, &a);
+}
+
+/* Some of the rows at once, by bit; ALL_PINS unpins everything as well. */
+#define ALL_PINS (1u << NROWS)
+
+static struct attempt together(const struct attempt *fresh, unsigned which)
+{
+    struct attempt a = *fresh;
+    set_cost(&a, "all of them together: other results");
+    for (int i = 0; i < NPINS && which & ALL_PINS; i++) unpin(&a, i);
+    for (int i = 0; i < NROWS; i++)
+        if (which >> i & 1 && rows[i].change(&a.job)) add_key(&a.remedy, rows[i].key, rows[i].value);
+    return a;
+}
+
+/* One more after the other until it fits; then what was not needed after all is left out again. */
+static void try_together(struct offers *o, const struct attempt *fresh)
+{
+    const char *keys[PINS_MAX];
+    unsigned which = job_pins(fresh->original, keys) ? ALL_PINS : 0;
+    bool good = false;
+    for (int i = 0; i < NROWS && !good; i++) {
+        if (!rows[i].joins) continue;
+        struct attempt a = together(fresh, which);
+        if (!rows[i].change(&a.job)) continue;
+        add_key(&a.remedy, rows[i].key, rows[i].value);
+        which |= 1u << i;
+        good = fits(&a);
+    }
+    for (int i = 0; i <= NROWS && good; i++) {
+        struct attempt a = together(fresh, which & ~(1u << i));
+        if (which >> i & 1 && a.remedy.nkeys && fits(&a)) which &= ~(1u << i);
+    }
+    struct attempt a = together(fresh, which);
+    if (good && fits(&a)) offer(o, &a);
+}
+
+/* ---- raising a line ---- */
+
+/* At least so many bytes, as a key takes them and people read them: "512MiB", "21.4GiB", "1.03TiB". *line: what it says. */
+static void line_text(int64_t bytes, char *buf, size_t size, int64_t *line)
+{
+    static const struct {
+        int64_t from, unit;
+        int parts;
+        const char *name;
+    } units[] = {
+        {1ll << 40, 1ll << 40, 100, "TiB"}, {10ll << 30, 1ll << 30, 10, "GiB"}, {0, 1 << 20, 1, "MiB"}};
+    int u = 0;
+    uint64_t said = 0;
+    while (bytes < units[u].from) u++;
+    /* One byte more than asked: a fraction of a unit is read rounded. */
+    int64_t n = bytes / units[u].unit * units[u].parts +
+                (bytes % units[u].unit * units[u].parts + units[u].unit) / units[u].unit;
+    if (units[u].parts == 1) n = (bytes + units[u].unit - 1) / units[u].unit;
+    int digits = units[u].parts == 100 ? 2 : units[u].parts == 10 ? 1 : 0;
+    if (digits)
+        snprintf(buf, size, "%lld.%0*lld%s", (long long)(n / units[u].parts), digits,
+                 (long long)(n % units[u].parts), units[u].name);
+    else
+        snprintf(buf, size, "%lld%s", (long long)n, units[u].name);
+    bytes_parse(buf, &said, NULL);
+    *line = (int64_t)said;
+}
+
+/* `most` is what there is, 0: unknown. Rounding up must not pass it. */
+static void raise_line(struct attempt *a, const char *key, int64_t bytes, int64_t most, int64_t *line)
+{
+    char text[24];
+    line_text(bytes, text, sizeof text, line);
+    if (most && *line > most) snprintf(text, sizeof text, "%lld", (long long)(*line = bytes));
+    add_key(&a->remedy, key, text);
+}
+
+static void cost_of_raise(struct attempt *a, int64_t device_more, int64_t host_more)
+{
+    const struct device_facts *f = a->asked->facts;
+    char more[BYTES_TEXT], has[BYTES_TEXT];
+    struct remedy *r = &a->remedy;
+    size_t used = 0;
+    if (device_more > 0)
+        used += (size_t)snprintf(r->cost, sizeof r->cost, "%s more memory%s",
+                                 bytes_format(more, (uint64_t)device_more),
+                                 f->unified_memory ? "" : " of the device");
+    if (host_more > 0 && used < sizeof r->cost)
+        used += (size_t)snprintf(r->cost + used, sizeof r->cost - used, "%s%s more memory of the host",
+                                 used ? ", " : "", bytes_format(more, (uint64_t)host_more));
+    if (host_more > 0 && f->host_bytes && a->host_budget > (int64_t)f->host_bytes && used < sizeof r->cost)
+        snprintf(r->cost + used, sizeof r->cost - used, ", which has %s free",
+                 bytes_format(has, f->host_bytes));
+}
+
+/* What the program itself takes of a host differs from start to start, by some dozens of pages. */
+#define VARIES (256 << 10)
+
+/* Lines raised to these needs, or a little more where the search does not come back to the smallest plan. */
+static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t device, int64_t host, int tries)
+{
+    const struct plan_request *r = fresh->asked;
+    bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
+    for (int i = 0; i < tries; i++, device += device / 32, host += host / 32) {
+        struct attempt a = *fresh;
+        int64_t most = r->facts->unified_memory ? 0 : (int64_t)r->facts->memory_bytes;
+        bool more = device > r->budget, more_host = host_line && host > r->host_budget;
+        if (more && most && device > most) return false; /* no line lies above what a device has */
+        int64_t spare = r->facts->unified_memory ? VARIES : 0;
+        if (more) raise_line(&a, "budget", device + spare, most, &a.budget);
+        if (more_host) raise_line(&a, "host_budget", host, 0, &a.host_budget);
+        if (!fits(&a)) continue;
+        cost_of_raise(&a, more ? device - r->budget : 0, more_host ? host - r->host_budget : 0);
+        offer(o, &a);
+        return true;
+    }
+    return false;
+}
+
+static void try_raising(struct offers *o, const struct attempt *fresh, const struct plan *smallest)
+{
+    const struct plan_request *r = fresh->asked;
+    if (o->count > REMEDIES_MAX - 2) o->count = REMEDIES_MAX - 2;
+    if (smallest->total <= r->budget) { /* only the host's line is missed: the device may have room for it */
+        int64_t both = smallest->total + smallest->host - r->host_budget;
+        if (both <= (int64_t)r->facts->memory_bytes) try_lines(o, fresh, both, 0, 1);
+    }
+    try_lines(o, fresh, smallest->total, smallest->host, 6);
+}
+
+enum plim_status job_remedies(const struct job *job, const struct plan_request *request,
+                              const struct plan *smallest, struct remedy *out, int *count,
+                              struct plim_error *err)
+{
+    (void)err;
+    struct tape room;
+    tape_init(&room);
+    struct attempt fresh = attempt_of(job, request, &room);
+    struct offers offers = {.out = out};
+    try_pins(&offers, &fresh);
+    for (int i = 0; i < NROWS; i++) {
+        struct attempt a = fresh;
+        if (try_row(&a, &rows[i])) offer(&offers, &a);
+    }
+    if (offers.count == 0) try_together(&offers, &fresh);
+    try_raising(&offers, &fresh, smallest);
+    *count = offers.count;
+    tape_release(&room);
+    return PLIM_OK;
+}

@@ -1,0 +1,160 @@
+/* report.c - gathering what reports show, and the JSON form. */
+#include "report/report.h"
+
+#include <stdio.h>
+
+enum plim_status report_fill(struct plan_report *report, struct job *job, const struct plan_request *request,
+                             const struct plan *plan, struct plim_error *err)
+{
+    *report = (struct plan_report){.job = job, .request = request, .plan = plan};
+    struct knobs naive = knobs_naive(request);
+    struct plan_bound bound;
+    enum plim_status status = plan_bound_of(request, &naive, NULL, &bound, err);
+    if (status != PLIM_OK) return status;
+    report->naive_total = bound.total;
+    report->npins = job_pins(job, report->pins);
+    status = job_savings(job, request, plan, report->savings, &report->nsavings, err);
+    if (status == PLIM_OK && !plan->fits)
+        status = job_remedies(job, request, plan, report->remedies, &report->nremedies, err);
+    return status;
+}
+
+void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
+                       const struct knobs *knobs)
+{
+    json_begin_object(w, key);
+    json_int(w, "micro_batch", knobs->micro_batch);
+    json_int(w, "accumulation", knobs->accumulation);
+    json_str(w, "recompute", recompute_name((enum recompute)knobs->recompute));
+    json_int(w, "recompute_layers",
+             knobs->recompute == RECOMPUTE_FULL ? job->spec.num_layers : knobs->full_layers);
+    json_int(w, "loss_chunks", knobs->loss_chunks);
+    json_str(w, "precision", precision_name((enum precision)job->training.precision));
+    json_str(w, "optimizer", optimizer_name((enum optimizer)job->training.optimizer));
+    json_bool(w, "optimizer_in_backward", knobs->optimizer_in_backward);
+    json_str(w, "state_tier", tier_name((enum tier)knobs->state_tier));
+    json_int(w, "state_share", knobs->state_share);
+    json_int(w, "host_share", knobs->host_share);
+    json_str(w, "grad_tier", tier_name((enum tier)knobs->grad_tier));
+    json_str(w, "param_tier", tier_name((enum tier)knobs->param_tier));
+    json_int(w, "param_share", knobs->param_share);
+    json_int(w, "offload_layers", knobs->offload_layers);
+    json_end_object(w);
+}
+
+/* by_class sums to the total; by_host to the host's, whose program and loader the total counts on a CPU only. */
+static void put_bytes(struct json_writer *w, const struct plan_report *r)
+{
+    const struct plan *p = r->plan;
+    int64_t loader = report_counted_loader(r);
+    json_begin_object(w, "peak_bytes");
+    json_int(w, "total", p->total);
+    json_int(w, "device", p->device);
+    json_int(w, "host", p->host);
+    json_int(w, "disk", p->disk);
+    json_end_object(w);
+    json_begin_object(w, "by_class");
+    for (int c = 0; c < CLASS_COUNT; c++)
+        json_int(w, tensor_class_name((enum tensor_class)c),
+                 p->layout.by_class[c] + (c == CLASS_IO ? loader : 0));
+    json_int(w, "slack", p->layout.arena_bytes - p->layout.lower_bound);
+    json_int(w, "overhead", p->total - p->layout.arena_bytes - loader);
+    json_end_object(w);
+    json_begin_object(w, "by_host");
+    json_int(w, "program", p->overhead - r->job->loader_bytes);
+    json_int(w, "loader", r->job->loader_bytes);
+    json_int(w, "tier", p->layout.tier_bytes[TIER_HOST]);
+    json_end_object(w);
+    json_int(w, "arena_bytes", p->layout.arena_bytes);
+    json_int(w, "lower_bound_bytes", p->layout.lower_bound);
+}
+
+static void put_savings(struct json_writer *w, const struct plan_report *r)
+{
+    bool unified_memory = r->request->facts->unified_memory;
+    json_begin_array(w, "savings");
+    for (int i = 0; i < r->nsavings; i++) {
+        const struct saving *s = &r->savings[i];
+        json_begin_object(w, NULL);
+        json_str(w, "name", s->name);
+        json_bool(w, "on", s->on);
+        json_int(w, "bytes", s->bytes);
+        json_int(w, "host_bytes", unified_memory ? 0 : s->far);
+        json_int(w, "disk_bytes", unified_memory ? s->far : 0);
+        json_double(w, "time_cost", s->time_cost);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
+/* The same change once for people, once for programs: values to give keys, and keys to take out. */
+static void put_change(struct json_writer *w, const struct remedy *remedy)
+{
+    char text[512];
+    json_str(w, "change", remedy_text(remedy, text, sizeof text));
+    json_begin_object(w, "set");
+    for (int i = 0; i < remedy->nkeys; i++)
+        if (remedy->keys[i].value[0]) json_str(w, remedy->keys[i].key, remedy->keys[i].value);
+    json_end_object(w);
+    json_begin_array(w, "unset");
+    for (int i = 0; i < remedy->nkeys; i++)
+        if (!remedy->keys[i].value[0]) json_str(w, NULL, remedy->keys[i].key);
+    json_end_array(w);
+}
+
+static void put_remedies(struct json_writer *w, const struct plan_report *r)
+{
+    json_begin_array(w, "remedies");
+    for (int i = 0; i < r->nremedies; i++) {
+        json_begin_object(w, NULL);
+        put_change(w, &r->remedies[i]);
+        json_str(w, "cost", r->remedies[i].cost);
+        json_int(w, "total_bytes", r->remedies[i].total);
+        json_int(w, "host_bytes", r->remedies[i].host);
+        json_double(w, "step_ms", r->remedies[i].step_seconds * 1e3);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
+void report_json(const struct plan_report *r, struct strbuf *out)
+{
+    const struct plan *p = r->plan;
+    int64_t need = p->total;
+    struct json_writer w;
+    json_writer_init(&w, out, 2);
+    json_begin_object(&w, NULL);
+    json_bool(&w, "fits", p->fits);
+    json_int(&w, "budget_bytes", p->budget);
+    json_int(&w, "missing_bytes", need > p->budget ? need - p->budget : 0);
+    int64_t host_line = r->request->facts->unified_memory ? 0 : r->request->host_budget;
+    json_int(&w, "host_budget_bytes", host_line);
+    json_int(&w, "missing_host_bytes", host_line && p->host > host_line ? p->host - host_line : 0);
+    put_bytes(&w, r);
+    json_int(&w, "naive_bytes", r->naive_total);
+    json_str(&w, "device", r->request->facts->name);
+    json_bool(&w, "runnable", !r->request->facts->no_kernels[0]);
+    if (r->request->facts->no_kernels[0]) json_str(&w, "not_runnable", r->request->facts->no_kernels);
+    json_int(&w, "parameters", model_param_count(&r->job->spec));
+    json_int(&w, "effective_batch", r->request->rows);
+    json_int(&w, "max_length", r->request->time);
+    report_json_knobs(&w, "knobs", r->job, &p->knobs);
+    json_begin_array(&w, "pins");
+    for (int i = 0; i < r->npins; i++) json_str(&w, NULL, r->pins[i]);
+    json_end_array(&w);
+    put_savings(&w, r);
+    if (!p->fits) put_remedies(&w, r);
+    json_begin_object(&w, "predicted");
+    json_double(&w, "step_ms", p->step_seconds * 1e3);
+    json_double(&w, "tokens_per_s",
+                p->step_seconds > 0 ? (double)(r->request->rows * r->request->time) / p->step_seconds : 0);
+    json_end_object(&w);
+    json_begin_object(&w, "planning");
+    json_double(&w, "ms", p->search_seconds * 1e3);
+    json_int(&w, "tapes_tried", p->tried);
+    json_int(&w, "ops", p->tape.nops);
+    json_int(&w, "tensors", p->tape.ntensors);
+    json_end_object(&w);
+    json_end_object(&w);
+    strbuf_addf(out, "\n");
+}

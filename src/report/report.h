@@ -1,0 +1,69 @@
+/* report.h - a plan for people, for programs and for the eye. All write into a strbuf; nothing is printed. */
+#ifndef PLIM_JOB_REPORT_H
+#define PLIM_JOB_REPORT_H
+
+#include "base/json.h"
+#include "report/savings.h"
+
+/* Everything a report may show. savings and remedies may be empty. */
+struct plan_report {
+    struct job *job;
+    const struct plan_request *request;
+    const struct plan *plan;
+    int64_t naive_total; /* no tricks, the whole batch at once; 0: unknown */
+    struct saving savings[SAVINGS_MAX];
+    int nsavings;
+    struct remedy remedies[REMEDIES_MAX];
+    int nremedies;
+    const char *pins[PINS_MAX]; /* keys that pin a knob */
+    int npins;
+};
+
+/* Ask for savings (and remedies when the plan does not fit). */
+enum plim_status report_fill(struct plan_report *report, struct job *job, const struct plan_request *request,
+                             const struct plan *plan, struct plim_error *err);
+
+/* One JSON object; see docs/cli.md for its fields. */
+void report_json(const struct plan_report *report, struct strbuf *out);
+/* The knobs as a JSON object value, shared with the train events. */
+void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
+                       const struct knobs *knobs);
+
+/* A table with bars. */
+void report_text(const struct plan_report *report, bool colour, struct strbuf *out);
+
+/* The arena as one self-contained page: address x time, coloured by class. */
+void report_html(const struct plan_report *report, struct strbuf *out);
+
+/* ---- words that text and page share (report_words.c) ---- */
+
+/* "fits: 19.3 GiB of 21.6 GiB, and 1.03 TiB of the host (no host_budget given)": every line there is, and what is
+ * needed below the device where something leaves it. */
+void report_verdict(const struct plan_report *report, struct strbuf *out);
+
+/* "adamw after backward, optimizer state on the host, updated there, 56 % of the parameters come from the host" */
+void report_places(const struct plan_report *report, struct strbuf *out);
+
+/* "at the peak, op 812 of 1563 (matmul, in backward)" */
+void report_peak(const struct plan_report *report, struct strbuf *out);
+
+/* Beside the remedies, where no line can be raised so far: "or a device with 122 GiB: rtx-4090 has 24.0 GiB". */
+void report_larger_device(const struct plan_report *report, struct strbuf *out);
+
+enum { DURATION_TEXT = 32 };
+
+/* Three digits and a unit people count in: "388 ms", "76.2 s", "28.7 min", "5.25 h", "3.1 days". Returns buf. */
+char *report_duration(char buf[DURATION_TEXT], double seconds);
+
+/* What a trick saves in one place: "83.0 GiB", "takes 89.7 GiB", "-" for nothing. Returns buf. */
+enum { SAVED_TEXT = 48 };
+char *report_saved(char buf[SAVED_TEXT], int64_t bytes);
+
+/* The tier below this device, for people: "host" or "disk"; and what the budget counts: "device" or "memory". */
+const char *report_lower_name(const struct plan_report *report);
+const char *report_near_name(const struct plan_report *report);
+
+/* Host memory of the data loader, where the budget counts it: 0 beside a GPU. */
+int64_t report_counted_loader(const struct plan_report *report);
+
+#endif

@@ -1,0 +1,140 @@
+/* report_words.c - phrases of a report that its text and its page have in common. */
+#include "base/bytes.h"
+#include "report/report.h"
+
+#include <stdio.h>
+
+static bool on_host(const struct plan_report *r) { return r->request->facts->unified_memory; }
+
+const char *report_lower_name(const struct plan_report *r) { return on_host(r) ? "disk" : "host"; }
+const char *report_near_name(const struct plan_report *r) { return on_host(r) ? "memory" : "device"; }
+
+int64_t report_counted_loader(const struct plan_report *r) { return on_host(r) ? r->job->loader_bytes : 0; }
+
+char *report_duration(char buf[DURATION_TEXT], double seconds)
+{
+    static const struct {
+        double below, unit;
+        const char *name;
+    } units[] = {{0.9995, 1e-3, "ms"}, {119.95, 1, "s"}, {7197, 60, "min"}, {172710, 3600, "h"}};
+    double unit = 86400;
+    const char *name = "days";
+    for (int i = (int)(sizeof units / sizeof *units) - 1; i >= 0; i--)
+        if (seconds < units[i].below) unit = units[i].unit, name = units[i].name;
+    double value = seconds / unit;
+    snprintf(buf, DURATION_TEXT, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, name);
+    return buf;
+}
+
+char *report_saved(char buf[SAVED_TEXT], int64_t bytes)
+{
+    char text[BYTES_TEXT];
+    bytes_format(text, (uint64_t)(bytes < 0 ? -bytes : bytes));
+    snprintf(buf, SAVED_TEXT, "%s%s", bytes < 0 ? "takes " : "", bytes ? text : "-");
+    return buf;
+}
+
+/* " (training.recompute is pinned)": what may stand in the way of something smaller. */
+static void put_pins(const struct plan_report *r, struct strbuf *out)
+{
+    for (int i = 0; i < r->npins; i++) strbuf_addf(out, "%s%s", i ? ", " : " (", r->pins[i]);
+    if (r->npins) strbuf_addf(out, " %s pinned)", r->npins == 1 ? "is" : "are");
+}
+
+/* What is needed below the device. */
+static void put_below(const struct plan_report *r, const char *join, struct strbuf *out)
+{
+    const struct plan *p = r->plan;
+    char need[BYTES_TEXT], line[BYTES_TEXT];
+    int64_t budget = r->request->host_budget;
+    if (p->disk) strbuf_addf(out, "%s%s on disk", join, bytes_format(need, (uint64_t)p->disk));
+    if (on_host(r) || !(p->layout.tier_bytes[TIER_HOST] || (budget && p->host > budget))) return;
+    strbuf_addf(out, "%s%s of the host", join, bytes_format(need, (uint64_t)p->host));
+    if (budget)
+        strbuf_addf(out, ", where %s may be taken", bytes_format(line, (uint64_t)budget));
+    else
+        strbuf_add(out, " (no host_budget given)");
+}
+
+void report_verdict(const struct plan_report *r, struct strbuf *out)
+{
+    const struct plan *p = r->plan;
+    char total[BYTES_TEXT], budget[BYTES_TEXT], host[BYTES_TEXT], line[BYTES_TEXT];
+    bytes_format(total, (uint64_t)p->total);
+    bytes_format(budget, (uint64_t)p->budget);
+    if (p->fits) {
+        strbuf_addf(out, "fits: %s of %s", total, budget);
+        put_below(r, ", and ", out);
+    } else if (p->total > p->budget) {
+        strbuf_addf(out, "does not fit: %s at the least", total);
+        put_pins(r, out);
+        strbuf_addf(out, ", the budget is %s", budget);
+        put_below(r, "; beside it ", out);
+    } else { /* the device's line holds, the host's does not */
+        strbuf_addf(out, "does not fit: %s of the host at the least", bytes_format(host, (uint64_t)p->host));
+        put_pins(r, out);
+        strbuf_addf(out, ", where %s may be taken, and %s of %s on the device",
+                    bytes_format(line, (uint64_t)r->request->host_budget), total, budget);
+    }
+}
+
+static const char *tier_phrase(int tier)
+{
+    static const char *const phrases[TIER_COUNT] = {
+        [TIER_DEVICE] = "the device", [TIER_HOST] = "the host", [TIER_DISK] = "disk"};
+    return phrases[tier];
+}
+
+static int percent(int share) { return (100 * share + OFFLOAD_SHARES / 2) / OFFLOAD_SHARES; }
+
+/* "parameters", "56 % of the parameters" */
+static void put_part(struct strbuf *out, int share, const char *what)
+{
+    if (share > 0 && share < OFFLOAD_SHARES)
+        strbuf_addf(out, "%d %% of the %s", percent(share), what);
+    else
+        strbuf_add(out, what);
+}
+
+void report_places(const struct plan_report *r, struct strbuf *out)
+{
+    const struct knobs *k = &r->plan->knobs;
+    strbuf_addf(out, "%s %s, ", optimizer_name((enum optimizer)r->job->training.optimizer),
+                k->optimizer_in_backward ? "inside backward" : "after backward");
+    put_part(out, k->state_share, "optimizer state");
+    strbuf_addf(out, " on %s", tier_phrase(k->state_tier));
+    if (k->host_share >= OFFLOAD_SHARES)
+        strbuf_add(out, ", updated there");
+    else if (k->host_share > 0)
+        strbuf_addf(out, ", %d %% of its updates made there", percent(k->host_share));
+    if (k->grad_tier != TIER_DEVICE) strbuf_addf(out, ", gradients wait on %s", tier_phrase(k->grad_tier));
+    char parked[64];
+    strbuf_add(out, knobs_parked_text(k, parked, sizeof parked));
+    if (k->param_tier == TIER_DEVICE) return;
+    strbuf_add(out, ", ");
+    put_part(out, k->param_share, "parameters");
+    strbuf_addf(out, " come from %s", tier_phrase(k->param_tier));
+}
+
+void report_peak(const struct plan_report *r, struct strbuf *out)
+{
+    static const char *const parts[PART_COUNT] = {[PART_FORWARD] = "forward",
+                                                  [PART_HEAD] = "the loss",
+                                                  [PART_BACKWARD] = "backward",
+                                                  [PART_RECOMPUTE] = "recomputation",
+                                                  [PART_UPDATE] = "the update"};
+    const struct tape *tape = &r->plan->tape;
+    int at = r->plan->layout.peak_op;
+    if (at < 0 || at >= tape->nops) return;
+    strbuf_addf(out, "at the peak, op %d of %d (%s, in %s)", at + 1, tape->nops,
+                op_row(tape->ops[at].kind)->name, parts[tape->ops[at].part]);
+}
+
+void report_larger_device(const struct plan_report *r, struct strbuf *out)
+{
+    const struct device_facts *f = r->request->facts;
+    char need[BYTES_TEXT], has[BYTES_TEXT];
+    if (r->plan->fits || r->plan->total <= (int64_t)f->memory_bytes) return;
+    strbuf_addf(out, "%sa device with %s: %s has %s", r->nremedies ? "or " : "what would make it fit: ",
+                bytes_format(need, (uint64_t)r->plan->total), f->name, bytes_format(has, f->memory_bytes));
+}

@@ -1,0 +1,196 @@
+/* savings.c - each row turns one trick the other way and asks the planner for the bytes and the time.
+ *
+ * Bytes are counted in two places, what the budget counts and the tier below it, because most tricks of placement only
+ * move them; a row that saves in neither is left out. */
+#include "report/savings.h"
+
+/* Sets knobs (and for precision, the job) to the other side; returns whether the trick is on now, or -1 when it
+ * does not apply. */
+typedef int flip(struct job *other, const struct plan_request *request, struct knobs *knobs);
+
+static int flip_accumulation(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->micro_batch < r->rows;
+    if (r->rows == 1) return -1;
+    k->micro_batch = on ? r->rows : 1;
+    k->accumulation = r->rows / k->micro_batch;
+    if (k->accumulation > 1) k->optimizer_in_backward = 0;
+    return on;
+}
+
+static int flip_recompute(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other, (void)r;
+    bool on = k->recompute != RECOMPUTE_NONE || k->full_layers > 0;
+    k->recompute = on ? RECOMPUTE_NONE : RECOMPUTE_FULL;
+    k->full_layers = 0;
+    return on;
+}
+
+static int flip_chunks(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->loss_chunks > 1;
+    int64_t finest = (k->micro_batch * r->time + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
+    if (finest < 2) return -1;
+    k->loss_chunks = on ? 1 : (int)finest;
+    return on;
+}
+
+static int flip_in_backward(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    if (r->needs_global_norm || k->accumulation > 1) return -1;
+    k->optimizer_in_backward = !k->optimizer_in_backward;
+    return !k->optimizer_in_backward;
+}
+
+static int flip_state_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->state_tier != TIER_DEVICE;
+    k->state_tier = on ? TIER_DEVICE : r->facts->lower_tier;
+    k->state_share = on ? 0 : OFFLOAD_SHARES;
+    if (on) k->host_share = 0, k->param_tier = TIER_DEVICE, k->param_share = 0;
+    return on;
+}
+
+static int flip_grad_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->grad_tier != TIER_DEVICE;
+    if (k->optimizer_in_backward) return -1;
+    k->grad_tier = on ? TIER_DEVICE : r->facts->lower_tier;
+    return on;
+}
+
+static int flip_param_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->param_tier != TIER_DEVICE;
+    if (!on && k->state_share < OFFLOAD_SHARES) return -1; /* it follows the state */
+    k->param_tier = on ? TIER_DEVICE : r->facts->lower_tier;
+    k->param_share = on ? 0 : OFFLOAD_SHARES;
+    return on;
+}
+
+/* Off: a quarter of the layers, about as much as may cost nothing. */
+static int flip_parking(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)other;
+    bool on = k->offload_layers > 0;
+    if (r->facts->unified_memory) return -1;
+    k->offload_layers = on ? 0 : (r->layers + 3) / 4;
+    return on;
+}
+
+static int flip_precision(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)r, (void)k;
+    bool on = other->training.precision != PRECISION_F32;
+    other->training.precision = on ? PRECISION_F32 : PRECISION_BF16;
+    other->training.master = other->training.grad_type = 0; /* of bf16 weights only */
+    return on;
+}
+
+static int flip_moments(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)r, (void)k;
+    bool on = other->training.optimizer == OPTIMIZER_ADAMW8;
+    if (!on && other->training.optimizer != OPTIMIZER_ADAMW) return -1;
+    other->training.optimizer = on ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW8;
+    other->training.state_type = 0;
+    return on;
+}
+
+static const struct {
+    const char *name;
+    flip *flip;
+} rows[] = {
+    {"gradient accumulation", flip_accumulation},
+    {"recomputation", flip_recompute},
+    {"chunked loss", flip_chunks},
+    {"optimizer in backward", flip_in_backward},
+    {"optimizer state offload", flip_state_tier},
+    {"gradient offload", flip_grad_tier},
+    {"parameter streaming", flip_param_tier},
+    {"parked activations", flip_parking},
+    {"mixed precision", flip_precision},
+    {"8-bit moments", flip_moments},
+};
+
+/* Bytes of a tape on the tier below the device, of one class or (CLASS_COUNT) of all. */
+static int64_t tier_bytes(const struct tape *tape, int cls)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        bool counts = t->view_of < 0 && t->tier != TIER_DEVICE && (cls == CLASS_COUNT || (int)t->cls == cls);
+        if (counts) sum += tensor_bytes(t);
+    }
+    return sum;
+}
+
+static void add(struct saving *out, int *count, struct saving saving)
+{
+    if (saving.bytes > 0 || saving.far > 0) out[(*count)++] = saving;
+}
+
+/* Attention that keeps its score matrices: the bytes flash-style attention never has. */
+static struct saving flash(const struct job *job, const struct plan *plan)
+{
+    const struct model_spec *s = &job->spec;
+    const struct knobs *k = &plan->knobs;
+    int64_t element = job->training.precision == PRECISION_F32 ? 4 : 2;
+    int64_t matrix = k->micro_batch * s->num_heads * job->max_length * job->max_length * element;
+    int64_t kept = k->recompute == RECOMPUTE_FULL ? 0 : s->num_layers - k->full_layers;
+    return (struct saving){.name = "flash attention", .on = true, .bytes = matrix * (kept > 1 ? kept : 1)};
+}
+
+/* A whole fp32 copy would be twice the 16 bits, wherever they are. */
+static struct saving short_master(const struct job *job, const struct plan *plan)
+{
+    if (job->training.precision != PRECISION_BF16) return (struct saving){0};
+    return (struct saving){.name = "16-bit master",
+                           .on = true,
+                           .bytes = plan->layout.by_class[CLASS_MASTER],
+                           .far = tier_bytes(&plan->tape, CLASS_MASTER)};
+}
+
+enum plim_status job_savings(struct job *job, const struct plan_request *request, const struct plan *plan,
+                             struct saving *out, int *count, struct plim_error *err)
+{
+    /* Bounds are compared with bounds: gaps of the packing are no part of either. */
+    int64_t now = plan->total - (plan->layout.arena_bytes - plan->layout.lower_bound);
+    int64_t far = tier_bytes(&plan->tape, CLASS_COUNT);
+    enum plim_status status = PLIM_OK;
+    struct tape room;
+    tape_init(&room);
+    *count = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++) {
+        struct job other = *job;
+        struct plan_request ask = *request;
+        struct knobs knobs = plan->knobs;
+        struct plan_bound flipped;
+        ask.build_arg = &other;
+        int on = rows[i].flip(&other, request, &knobs);
+        if (on < 0) continue;
+        status = plan_bound_of(&ask, &knobs, &room, &flipped, err);
+        if (status != PLIM_OK) break;
+        int64_t sign = on ? 1 : -1;
+        double with = on ? plan->step_seconds : flipped.step_seconds;
+        double without = on ? flipped.step_seconds : plan->step_seconds;
+        add(out, count,
+            (struct saving){.name = rows[i].name,
+                            .on = on,
+                            .bytes = sign * (flipped.total - now),
+                            .far = sign * (tier_bytes(&room, CLASS_COUNT) - far),
+                            .time_cost = without > 0 ? with / without - 1 : 0});
+    }
+    tape_release(&room);
+    if (status != PLIM_OK) return status;
+    add(out, count, flash(job, plan));
+    add(out, count, short_master(job, plan));
+    return PLIM_OK;
+}

@@ -1,0 +1,41 @@
+/* load.c - see load.h. */
+#include "runtime/load.h"
+#include "model/weights.h"
+
+#include <string.h>
+
+#define MAX_FREQUENCIES 256
+
+enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
+                                         struct plim_error *err)
+{
+    float frequencies[MAX_FREQUENCIES];
+    int id = tape_find(exec->tape, "rope.inv_freq", -1);
+    if (id < 0) return PLIM_OK;
+    if (tensor_count(&exec->tape->tensors[id]) > MAX_FREQUENCIES)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "heads of %d are larger than this version rotates; use at most %d", spec->head_dim,
+                         2 * MAX_FREQUENCIES);
+    model_rope_frequencies(spec, frequencies);
+    return exec_write(exec, id, frequencies, 0, tensor_bytes(&exec->tape->tensors[id]), err);
+}
+
+enum plim_status weights_put(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
+                             struct plim_error *err)
+{
+    struct exec *exec = arg;
+    int64_t size = (int64_t)dtype_size(exec->tape->tensors[tensor].type);
+    return exec_write(exec, tensor, elements, first * size, n * size, err);
+}
+
+enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
+                                        const struct log *log, struct plim_error *err)
+{
+    struct safetensors set;
+    enum plim_status status = safetensors_open(dir, &set, err);
+    if (status != PLIM_OK) return status;
+    status = weights_load(&set, spec, exec->tape, &(struct weights_sink){weights_put, exec}, log, err);
+    safetensors_close(&set);
+    if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
+    return status;
+}

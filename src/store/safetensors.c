@@ -1,0 +1,243 @@
+/* safetensors.c - a set of files: opening, finding, reading. See safetensors.h.
+ *
+ * No descriptor stays open: a set is a sorted list of checked descriptions, and a read opens the one file it
+ * needs. Names are unique in the set.
+ */
+#include "store/safetensors.h"
+#include "base/json.h"
+#include "store/safetensors_header.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_SHARDS 4096
+
+/* --- a folder ---------------------------------------------------------------------------------------------
+ */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct safetensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static char *join_path(struct bump *store, const char *dir, const char *file)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    struct strbuf sb = STRBUF_INIT;
+    strbuf_addf(&sb, "%.*s/%s", (int)n, dir, file);
+    char *copy = sb.failed ? NULL : bump_copy(store, sb.data, sb.len);
+    strbuf_release(&sb);
+    return copy;
+}
+
+/* Newest first, because neighbours in an index usually share a shard. */
+static bool listed(const struct string_list *list, const char *file)
+{
+    for (size_t i = list->count; i-- > 0;)
+        if (!strcmp(list->items[i], file)) return true;
+    return false;
+}
+
+static enum plim_status add_shard(struct safetensors *set, const char *dir, const char *index,
+                                  const char *file, struct string_list *shards, struct plim_error *err)
+{
+    if (listed(shards, file)) return PLIM_OK;
+    const char *path = join_path(&set->store, dir, file);
+    if (!path || !string_list_add(&set->store, shards, file))
+        return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", index);
+    if (shards->count > MAX_SHARDS)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: names more than %d files", index, MAX_SHARDS);
+    enum plim_status status = safetensors_add_file(set, path, err);
+    if (status != PLIM_OK) plim_error_prefix(err, "shard of %s", index);
+    return status;
+}
+
+/* Each file the index names, once. */
+static enum plim_status add_shards(struct safetensors *set, const char *dir, const char *index,
+                                   const struct node *map, struct plim_error *err)
+{
+    struct string_list shards = {0};
+    enum plim_status status = PLIM_OK;
+    if (!map || map->kind != NODE_MAP || !node_count(map))
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'weight_map' must be a map from tensors to files",
+                         index);
+    for (size_t i = 0; i < node_count(map) && status == PLIM_OK; i++) {
+        const struct node *node = node_item(map, i);
+        const char *file = node_string(node, NULL);
+        if (!file || !*file || strchr(file, '/') || !strcmp(file, "..") ||
+            strlen(file) != node->as.string.len)
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s:%d: tensor '%.200s': expected the name of a file beside the index", index,
+                             node->line, node->key);
+        status = add_shard(set, dir, index, file, &shards, err);
+    }
+    return status;
+}
+
+/* Every name the index promises must be in the file it names. */
+static enum plim_status check_promises(const struct safetensors *set, const char *index,
+                                       const struct node *map, struct plim_error *err)
+{
+    for (size_t i = 0; i < node_count(map); i++) {
+        const struct node *node = node_item(map, i);
+        const struct safetensor *t = safetensors_find(set, node->key);
+        const char *file = node_string(node, "");
+        size_t n = t ? strlen(t->path) : 0, m = strlen(file);
+        if (!t || n < m || strcmp(t->path + n - m, file))
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: tensor '%.200s' is missing from %s; fetch that file again", index,
+                             node->key, file);
+    }
+    return PLIM_OK;
+}
+
+/* No name may occur twice. */
+static enum plim_status sort_by_name(struct safetensors *set, const char *where, struct plim_error *err)
+{
+    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
+    for (size_t i = 1; i < set->count; i++)
+        if (!strcmp(set->tensors[i - 1].name, set->tensors[i].name))
+            return plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%.200s' occurs twice, in %s and %s", where,
+                             set->tensors[i].name, set->tensors[i - 1].path, set->tensors[i].path);
+    return PLIM_OK;
+}
+
+static enum plim_status open_index(struct safetensors *set, const char *dir, const char *index,
+                                   struct plim_error *err)
+{
+    struct doc *doc = NULL;
+    enum plim_status status = json_load(index, &doc, err);
+    if (status != PLIM_OK) return status;
+    const struct node *map = node_get(&doc->root, "weight_map");
+    status = add_shards(set, dir, index, map, err);
+    if (status == PLIM_OK) status = sort_by_name(set, index, err);
+    if (status == PLIM_OK) status = check_promises(set, index, map, err);
+    doc_free(doc);
+    return status;
+}
+
+static enum plim_status open_folder(struct safetensors *set, const char *dir, struct plim_error *err)
+{
+    const char *single = join_path(&set->store, dir, "model.safetensors");
+    const char *index = join_path(&set->store, dir, "model.safetensors.index.json");
+    const char *pickled = join_path(&set->store, dir, "pytorch_model.bin");
+    if (!single || !index || !pickled) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
+    if (file_exists(single)) {
+        enum plim_status status = safetensors_add_file(set, single, err);
+        return status == PLIM_OK ? sort_by_name(set, single, err) : status;
+    }
+    if (file_exists(index)) return open_index(set, dir, index, err);
+    if (file_exists(pickled))
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: only pytorch_model.bin is there, and pickled files are not read; save the model again "
+            "with save_pretrained(safe_serialization=True)",
+            dir);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: neither model.safetensors nor model.safetensors.index.json is there", dir);
+}
+
+enum plim_status safetensors_open(const char *path, struct safetensors *set, struct plim_error *err)
+{
+    struct stat st;
+    enum plim_status status;
+    *set = (struct safetensors){.store = BUMP_INIT};
+    if (stat(path, &st)) return plim_fail(err, PLIM_IO, "%s: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode)) {
+        status = open_folder(set, path, err);
+    } else {
+        status = safetensors_add_file(set, path, err);
+        if (status == PLIM_OK) status = sort_by_name(set, path, err);
+    }
+    if (status != PLIM_OK) safetensors_close(set);
+    return status;
+}
+
+void safetensors_close(struct safetensors *set)
+{
+    free(set->tensors);
+    bump_free(&set->store);
+    *set = (struct safetensors){.store = BUMP_INIT};
+}
+
+const struct safetensor *safetensors_find(const struct safetensors *set, const char *name)
+{
+    struct safetensor key = {.name = name};
+    return set->count ? bsearch(&key, set->tensors, set->count, sizeof key, by_name) : NULL;
+}
+
+/* --- data -------------------------------------------------------------------------------------------------
+ */
+
+static bool is_floating(enum dtype type)
+{
+    return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
+}
+
+/* Half the buffer holds what the file has, half what the caller wants. */
+static enum plim_status read_pieces(int fd, const struct safetensor *t, enum dtype type, char *buffer,
+                                    safetensors_sink *sink, void *arg, struct plim_error *err)
+{
+    const size_t half = SAFETENSORS_BUFFER / 2;
+    const size_t from = dtype_size(t->type), to = dtype_size(type);
+    const int64_t piece = (int64_t)(half / (from > to ? from : to));
+    for (int64_t first = 0; first < t->count; first += piece) {
+        int64_t n = t->count - first < piece ? t->count - first : piece;
+        void *elements = buffer;
+        enum plim_status status =
+            file_pread_full(fd, buffer, (size_t)n * from, t->offset + (uint64_t)first * from, t->path, err);
+        if (status != PLIM_OK) return status;
+        if (type != t->type) {
+            elements = buffer + half;
+            dtype_convert(elements, type, buffer, t->type, n);
+        }
+        status = sink(arg, first, elements, n, err);
+        if (status != PLIM_OK) return status;
+    }
+    return PLIM_OK;
+}
+
+enum plim_status safetensors_read(const struct safetensors *set, const struct safetensor *t, enum dtype type,
+                                  safetensors_sink *sink, void *arg, struct plim_error *err)
+{
+    int fd = -1;
+    (void)set;
+    if (t->type != type && !(is_floating(t->type) && is_floating(type)))
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: tensor '%.200s': cannot turn %s into %s", t->path,
+                         t->name, t->type_name, dtype_name(type));
+    char *buffer = malloc(SAFETENSORS_BUFFER);
+    if (!buffer) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for a read buffer", t->path);
+    enum plim_status status = safetensors_open_file(t->path, &fd, err);
+    if (status == PLIM_OK) status = read_pieces(fd, t, type, buffer, sink, arg, err);
+    if (status == PLIM_BAD_INPUT) plim_error_prefix(err, "tensor '%.200s'", t->name);
+    if (fd >= 0) close(fd);
+    free(buffer);
+    return status;
+}
+
+struct copy_target {
+    char *out;
+    size_t size;
+};
+
+static enum plim_status copy_out(void *arg, int64_t first, const void *elements, int64_t n,
+                                 struct plim_error *err)
+{
+    const struct copy_target *c = arg;
+    (void)err;
+    memcpy(c->out + (size_t)first * c->size, elements, (size_t)n * c->size);
+    return PLIM_OK;
+}
+
+enum plim_status safetensors_read_all(const struct safetensors *set, const struct safetensor *t,
+                                      enum dtype type, void *out, struct plim_error *err)
+{
+    struct copy_target c = {.out = out, .size = dtype_size(type)};
+    return safetensors_read(set, t, type, copy_out, &c, err);
+}

@@ -1,0 +1,15 @@
+/* safetensors_header.h - reading one file's header into a set. Only data/ includes this.
+ */
+#ifndef PLIM_DATA_SAFETENSORS_HEADER_H
+#define PLIM_DATA_SAFETENSORS_HEADER_H
+
+#include "store/safetensors.h"
+
+/* Check the file's header and append its tensors to the set, unsorted. After a failure the set may hold some
+ * of them and must be closed. */
+enum plim_status safetensors_add_file(struct safetensors *set, const char *path, struct plim_error *err);
+
+/* An open descriptor for reading, PLIM_IO with the system's words otherwise. */
+enum plim_status safetensors_open_file(const char *path, int *fd, struct plim_error *err);
+
+#endif

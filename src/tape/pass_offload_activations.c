@@ -1,0 +1,190 @@
+/* pass_offload_activations.c - activations of some layers wait in host memory between forward and backward.
+ *
+ * An activation belongs to the layer whose backward ops read it first. It is stored as soon as it is made and fetched into
+ * a buffer of its own when backward comes near. Copying a layer takes longer than computing it, so both ends leave the
+ * copies time, in whole layers and without knowing any rate:
+ *
+ *  1. With n layers parked, the first ones, what the first of them leaves free is wanted when forward has n layers to go,
+ *     what the second leaves one layer later, and so on. Until then a hold keeps the bytes, for who takes them would wait
+ *     for the copy; but not longer than copying takes if a layer's copy is as long as PACE layers.
+ *  2. For every two layers that backward has done one comes back, the last first: what they leave is enough for it and for
+ *     the gradients they make. Not earlier than copying needs, though, where backward takes twice as long as forward.
+ *
+ * Values are copied, never made again: results are bit-identical. */
+#include "tape/offload.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of an H200 and models of 1 to 8 B parameters it is 3 to 6; of slower cards and larger models it is less. */
+#define PACE 6
+
+struct parking {
+    struct tape *tape;
+    int layers; /* of the model */
+    int offload_layers;
+    int count;               /* tensors before the pass */
+    int *layer;              /* by tensor: the layer it belongs to, -1: it stays */
+    int *parked;             /* by tensor: its copy on the host, -1: none yet */
+    int *back;               /* by tensor: what backward reads in its place, -1: not fetched yet */
+    int *forward, *backward; /* by layer: its first op there, -1: none */
+};
+
+static bool is_backward(const struct op *op)
+{
+    return op->part == PART_BACKWARD || op->part == PART_RECOMPUTE;
+}
+
+static void parking_free(struct parking *p)
+{
+    free(p->layer), free(p->parked), free(p->back), free(p->forward), free(p->backward);
+}
+
+static bool parking_alloc(struct parking *p)
+{
+    size_t bytes = ((size_t)p->count + 1) * sizeof(int), steps = (size_t)p->layers * sizeof(int);
+    p->layer = malloc(bytes), p->parked = malloc(bytes), p->back = malloc(bytes);
+    p->forward = malloc(steps), p->backward = malloc(steps);
+    if (!p->layer || !p->parked || !p->back || !p->forward || !p->backward) return false;
+    memset(p->layer, -1, bytes), memset(p->parked, -1, bytes), memset(p->back, -1, bytes);
+    memset(p->forward, -1, steps), memset(p->backward, -1, steps);
+    return true;
+}
+
+static int count_layers(const struct tape *tape)
+{
+    int layers = 0;
+    for (int i = 0; i < tape->loop_end; i++)
+        if (tape->ops[i].part == PART_FORWARD && tape->ops[i].layer >= layers)
+            layers = tape->ops[i].layer + 1;
+    return layers;
+}
+
+/* Activations that forward made and nothing looks at in part. */
+static void choose(struct parking *p)
+{
+    const struct tape *tape = p->tape;
+    enum { UNSEEN = -1, MADE = -2, STAYS = -3 };
+    for (int i = 0; i < tape->ntensors; i++) /* whoever has a view stays whole */
+        if (tape->tensors[i].view_of >= 0) p->layer[tape->tensors[i].view_of] = STAYS;
+    for (int i = 0; i < tape->loop_end; i++) {
+        const struct op *op = &tape->ops[i];
+        for (int o = 0; o < OP_MAX_OUT && op->part == PART_FORWARD; o++) {
+            const struct tensor *t = op->out[o] < 0 ? NULL : &tape->tensors[op->out[o]];
+            bool may = t && t->cls == CLASS_ACT && t->tier == TIER_DEVICE && t->view_of < 0 && !t->flags;
+            if (may && p->layer[op->out[o]] == UNSEEN) p->layer[op->out[o]] = MADE;
+        }
+        for (int k = 0; k < OP_MAX_IN && is_backward(op); k++)
+            if (op->in[k] >= 0 && p->layer[op->in[k]] == MADE) p->layer[op->in[k]] = op->layer;
+    }
+    for (int i = 0; i < p->count; i++)
+        if (p->layer[i] < 0 || p->layer[i] >= p->offload_layers) p->layer[i] = -1;
+}
+
+static void find_layers(struct parking *p, const struct op *ops, int end)
+{
+    for (int i = end - 1; i >= 0; i--) {
+        const struct op *op = &ops[i];
+        if (op->layer < 0 || op->layer >= p->layers) continue;
+        if (op->part == PART_FORWARD) p->forward[op->layer] = i;
+        if (is_backward(op)) p->backward[op->layer] = i;
+    }
+}
+
+/* What an op of forward has made goes to the host. */
+static void store_made(struct parking *p, const struct op *op)
+{
+    for (int o = 0; o < OP_MAX_OUT && op->part == PART_FORWARD; o++) {
+        int id = op->out[o];
+        if (id < 0 || id >= p->count || p->layer[id] < 0 || p->parked[id] >= 0) continue;
+        struct tensor t = p->tape->tensors[id];
+        t.tier = TIER_HOST;
+        p->parked[id] = tape_tensor(p->tape, &t);
+        offload_move(p->tape, op, OP_STORE, id, p->parked[id]);
+    }
+}
+
+/* All that belongs to a parked layer is held until here. */
+static void hold_layer(struct parking *p, const struct op *like, int layer)
+{
+    struct op hold = tape_op(OP_HOLD, like->layer);
+    int n = 0;
+    hold.part = like->part;
+    for (int id = 0; id < p->count; id++) {
+        if (p->layer[id] != layer || p->parked[id] < 0) continue;
+        hold.in[n++] = id;
+        if (n < OP_MAX_IN) continue;
+        tape_append(p->tape, &hold);
+        while (n) hold.in[--n] = -1;
+    }
+    if (n) tape_append(p->tape, &hold);
+}
+
+static void fetch_layer(struct parking *p, const struct op *like, int layer)
+{
+    for (int id = p->count - 1; id >= 0; id--) { /* backward wants first what was made last */
+        if (p->layer[id] != layer || p->parked[id] < 0 || p->back[id] >= 0) continue;
+        struct tensor t = p->tape->tensors[id];
+        p->back[id] = tape_tensor(p->tape, &t);
+        offload_move(p->tape, like, OP_FETCH, p->parked[id], p->back[id]);
+    }
+}
+
+/* Forward begins this layer when the bytes of a parked one may be taken. */
+static int held_until(const struct parking *p, int layer)
+{
+    int wanted = p->layers - p->offload_layers + layer, copied = PACE * (layer + 1);
+    int until = wanted < copied ? wanted : copied;
+    return until > layer ? until : layer + 1;
+}
+
+/* It comes back when backward begins this layer. */
+static int comes_with(const struct parking *p, int layer)
+{
+    int room = p->layers - 1 - 2 * (p->offload_layers - layer), slow = PACE / 2 * (layer + 1);
+    int with = room < slow ? room : slow;
+    if (with <= layer) with = layer + 1;
+    return with < p->layers ? with : p->layers - 1;
+}
+
+/* What stands before op `index` of the old ops. */
+static void before(struct parking *p, const struct op *op, int index)
+{
+    if (op->layer < 0 || op->layer >= p->layers) return;
+    for (int layer = p->offload_layers - 1; layer >= 0; layer--) {
+        if (index == p->forward[op->layer] && held_until(p, layer) == op->layer) hold_layer(p, op, layer);
+        if (index == p->backward[op->layer] && comes_with(p, layer) == op->layer) fetch_layer(p, op, layer);
+    }
+}
+
+static void rewrite(struct parking *p, const struct op *old, int nops)
+{
+    int loop_end = p->tape->loop_end;
+    for (int i = 0; i < nops; i++) {
+        struct op op = old[i];
+        if (i < loop_end) before(p, &op, i);
+        for (int k = 0; k < OP_MAX_IN && is_backward(&op); k++)
+            if (op.in[k] >= 0 && op.in[k] < p->count && p->back[op.in[k]] >= 0) op.in[k] = p->back[op.in[k]];
+        tape_append(p->tape, &op);
+        if (i < loop_end) store_made(p, &op);
+        if (i + 1 == loop_end) p->tape->loop_end = p->tape->nops;
+    }
+}
+
+enum plim_status pass_offload_activations(struct tape *tape, int layers, struct plim_error *err)
+{
+    struct parking p = {.tape = tape, .layers = count_layers(tape), .count = tape->ntensors};
+    p.offload_layers = layers < p.layers ? layers : p.layers;
+    if (p.offload_layers <= 0) return PLIM_OK;
+    enum plim_status status = PLIM_NO_MEMORY;
+    if (parking_alloc(&p)) {
+        choose(&p);
+        struct op_list old = tape_take_ops(tape);
+        find_layers(&p, old.ops, tape->loop_end);
+        rewrite(&p, old.ops, old.count);
+        tape_drop_ops(tape, &old);
+        if (!tape->failed) status = PLIM_OK;
+    }
+    parking_free(&p);
+    return status == PLIM_OK ? status : plim_fail(err, status, "out of memory while activations were parked");
+}

@@ -1,0 +1,145 @@
+/* pass_prefetch.c - fetches earlier, buffers of stores held longer.
+ *
+ * Every op gets a key: computing ops their number among themselves, copies the number of the computing op they stand
+ * before; a fetch is moved up by lead. A store stays where it is, for the sooner it begins the better, but a hold of
+ * its buffer follows lag computing ops later: until then the packer gives the bytes to nobody, who would have to wait
+ * for the copy. Sorting by key keeps everything else in its order. Three things bound a fetch: its part of the tape,
+ * copies of the same far tensor or slice before it, and an op of the host that makes what is fetched. (A whole tensor that
+ * is stored and then fetched in slices within one part would be a fourth; updates inside backward have their gradients on
+ * the device.) */
+#include "tape/pass.h"
+
+#include <stdlib.h>
+
+struct placed {
+    int key;
+    int index; /* in the old order */
+    bool hold; /* not the op, a store, but a hold of what it stores */
+};
+
+struct spread {
+    struct tape *tape;
+    int *least; /* by tensor: the key before which it cannot be fetched */
+    struct placed *placed, *sorted;
+    int *start; /* by key */
+    int count;
+};
+
+static void spread_free(struct spread *s)
+{
+    free(s->least), free(s->placed), free(s->sorted), free(s->start);
+}
+
+static bool spread_alloc(struct spread *s)
+{
+    size_t n = (size_t)s->tape->nops + 1;
+    s->least = malloc(((size_t)s->tape->ntensors + 1) * sizeof *s->least);
+    s->placed = malloc(2 * n * sizeof *s->placed);
+    s->sorted = malloc(2 * n * sizeof *s->sorted);
+    s->start = malloc((2 * n + 2) * sizeof *s->start);
+    return s->least && s->placed && s->sorted && s->start;
+}
+
+static void put(struct spread *s, int key, int index, bool hold)
+{
+    s->placed[s->count++] = (struct placed){key, index, hold};
+}
+
+static bool is_kept(const struct tape *tape, int id)
+{
+    return tape->tensors[tape_root(tape, id)].flags & TENSOR_KEPT;
+}
+
+/* Keys of ops [begin, end); the number of computing ops among them. Holds come last: where keys are equal, behind all
+ * else. */
+static int find_keys(struct spread *s, const struct op *ops, int begin, int end, int lead, int lag)
+{
+    const struct tape *tape = s->tape;
+    int computed = 0;
+    s->count = 0;
+    for (int i = begin; i < end; i++) {
+        const struct op *op = &ops[i];
+        int key = 2 * computed;
+        if (!op_moves(op)) {
+            for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
+                if (op->out[o] >= 0) s->least[op->out[o]] = key + 2;
+            put(s, 2 * computed++ + 1, i, false);
+            continue;
+        }
+        int far = op->kind == OP_FETCH ? op->in[0] : op->out[0]; /* slices of one tensor are each their own */
+        if (op->kind == OP_FETCH) key -= 2 * lead;
+        if (key < s->least[far]) key = s->least[far];
+        s->least[far] = key;
+        put(s, key, i, false);
+    }
+    for (int k = 0, n = s->count; k < n && lag > 0; k++) {
+        struct placed p = s->placed[k];
+        const struct op *op = &ops[p.index];
+        int until = p.key + 2 * lag;
+        if (op->kind == OP_STORE && !is_kept(tape, op->in[0]) && tape->tensors[op->in[0]].cls != CLASS_ACT)
+            put(s, until > 2 * computed ? 2 * computed : until, p.index, true);
+    }
+    return computed;
+}
+
+/* By key, otherwise in order: counted, since keys are small whole numbers. */
+static void sort(struct spread *s, int most)
+{
+    for (int k = 0; k <= most + 1; k++) s->start[k] = 0;
+    for (int i = 0; i < s->count; i++) s->start[s->placed[i].key + 1]++;
+    for (int k = 0; k < most; k++) s->start[k + 1] += s->start[k];
+    for (int i = 0; i < s->count; i++) s->sorted[s->start[s->placed[i].key]++] = s->placed[i];
+}
+
+/* Operands it has. */
+static int hold_count(const struct op *op)
+{
+    int k = 0;
+    while (k < OP_MAX_IN && op->in[k] >= 0) k++;
+    return k;
+}
+
+/* Holds of the same place are one op, as far as its operands reach. */
+static void emit(struct spread *s, const struct op *ops)
+{
+    struct op *last = NULL; /* hold */
+    for (int i = 0; i < s->count; i++) {
+        const struct placed p = s->sorted[i];
+        const struct op *op = &ops[p.index];
+        if (!p.hold) {
+            tape_append(s->tape, op);
+            last = NULL;
+            continue;
+        }
+        if (!last || hold_count(last) == OP_MAX_IN) {
+            struct op hold = tape_op(OP_HOLD, op->layer);
+            hold.part = op->part;
+            tape_append(s->tape, &hold);
+            if (s->tape->failed) return;
+            last = &s->tape->ops[s->tape->nops - 1];
+        }
+        last->in[hold_count(last)] = op->in[0];
+    }
+}
+
+enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options *o, struct plim_error *err)
+{
+    struct spread s = {.tape = tape};
+    if (!spread_alloc(&s)) {
+        spread_free(&s);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while copies were spread");
+    }
+    struct op_list old = tape_take_ops(tape);
+    int parts[3] = {0, tape->loop_end, old.count};
+    for (int p = 0; p < 2; p++) {
+        for (int i = 0; i < tape->ntensors; i++) s.least[i] = 0;
+        int computed = find_keys(&s, old.ops, parts[p], parts[p + 1], p == 0 ? o->loop_lead : 0,
+                                 p == 0 ? o->loop_lag : o->update_lag);
+        sort(&s, 2 * computed);
+        emit(&s, old.ops);
+        if (p == 0) tape->loop_end = tape->nops;
+    }
+    tape_drop_ops(tape, &old);
+    spread_free(&s);
+    return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while copies were spread") : PLIM_OK;
+}

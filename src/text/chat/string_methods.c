@@ -1,0 +1,420 @@
+/* string_methods.c - what Python's str can do, as far as templates ask for it. Results that are a part of the text
+ * point into it. */
+#define _GNU_SOURCE /* memmem */
+#include "text/chat/string_methods.h"
+#include "base/utf8.h"
+#include "text/chat/unicode_text.h"
+#include <string.h>
+
+static bool need_text(struct chat_eval *ev, const struct chat_call *call, const struct chat_value *v)
+{
+    if (v->kind == CHAT_STRING) return true;
+    return eval_raise(ev, "'%s' needs a text, not '%s'", call->row->name, chat_type_name(v));
+}
+
+/* An optional whole number; none counts as not given. */
+static bool number_arg(struct chat_eval *ev, const struct chat_call *call, int i, int64_t fallback,
+                       int64_t *out)
+{
+    *out = fallback;
+    if (call->arg[i].kind == CHAT_ABSENT || call->arg[i].kind == CHAT_NONE || chat_as_int(&call->arg[i], out))
+        return true;
+    return eval_raise(ev, "'%s' needs a whole number, not '%s'", call->row->name,
+                      chat_type_name(&call->arg[i]));
+}
+
+/* strip, lstrip, rstrip */
+static bool str_strip(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const struct chat_value *set = &call->arg[0], *self = &call->self;
+    char which = call->row->name[0];
+    int sides = which == 'l' ? UTEXT_LEFT : which == 'r' ? UTEXT_RIGHT : UTEXT_LEFT | UTEXT_RIGHT;
+    size_t begin = 0, end = self->as.string.len;
+    bool blanks = set->kind == CHAT_ABSENT || set->kind == CHAT_NONE;
+    if (!blanks && !need_text(ev, call, set)) return false;
+    /* Every code point may be compared with every one of the set. */
+    if (!eval_charge(ev, blanks ? end : end * (set->as.string.len / 16 + 1))) return false;
+    utext_strip(self->as.string.text, &begin, &end, blanks ? NULL : set->as.string.text,
+                blanks ? 0 : set->as.string.len, sides);
+    *out = chat_string(self->as.string.text + begin, end - begin);
+    return true;
+}
+
+/* ---- case ---- */
+
+enum case_rule { CASE_UPPER, CASE_LOWER, CASE_FIRST, CASE_WORDS };
+
+static bool change_case(struct chat_eval *ev, const struct chat_value *self, enum case_rule rule,
+                        struct chat_value *out)
+{
+    size_t len = self->as.string.len, n = 0;
+    char *to = eval_alloc(ev, len + 4); /* no mapping of ours makes a code point longer */
+    bool begin = true;
+    if (!to || !eval_charge(ev, len)) return false;
+    for (size_t at = 0; at < len;) {
+        uint32_t point;
+        size_t step = utf8_decode(self->as.string.text + at, len - at, &point);
+        if (step == 0) return eval_raise(ev, "text that is not UTF-8");
+        bool letter = utext_upper(point) != point || utext_lower(point) != point;
+        bool upper = rule == CASE_UPPER || (rule != CASE_LOWER && begin);
+        n += utf8_encode(upper ? utext_upper(point) : utext_lower(point), to + n);
+        begin = rule == CASE_WORDS ? !letter : false;
+        at += step;
+    }
+    *out = chat_string(to, n);
+    return true;
+}
+
+static bool str_upper(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    return change_case(ev, &call->self, CASE_UPPER, out);
+}
+
+static bool str_lower(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    return change_case(ev, &call->self, CASE_LOWER, out);
+}
+
+static bool str_capitalize(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    return change_case(ev, &call->self, CASE_FIRST, out);
+}
+
+static bool str_title(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    return change_case(ev, &call->self, CASE_WORDS, out);
+}
+
+/* isupper, islower: some letter has that case, and none the other. */
+static bool str_is_case(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    bool upper = call->row->name[2] == 'u', some = false, other = false;
+    const char *text = call->self.as.string.text;
+    size_t len = call->self.as.string.len, step;
+    for (size_t at = 0; at < len; at += step) {
+        uint32_t point;
+        step = utf8_decode(text + at, len - at, &point);
+        if (step == 0) return eval_raise(ev, "text that is not UTF-8");
+        bool is_upper = utext_lower(point) != point, is_lower = utext_upper(point) != point;
+        some |= upper ? is_upper : is_lower;
+        other |= upper ? is_lower : is_upper;
+    }
+    *out = chat_bool(some && !other);
+    return eval_charge(ev, len);
+}
+
+/* isdigit, isalpha, isalnum, isspace: of ASCII texts. */
+static bool str_is_class(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const char *text = call->self.as.string.text, *name = call->row->name;
+    size_t len = call->self.as.string.len;
+    bool all = len > 0;
+    for (size_t i = 0; i < len && all; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x80)
+            return eval_fail(ev, PLIM_UNSUPPORTED, "'%s' of text beyond ASCII is not supported", name);
+        bool digit = c >= '0' && c <= '9', alpha = (c | 32) >= 'a' && (c | 32) <= 'z';
+        all = strcmp(name, "isdigit") == 0   ? digit
+              : strcmp(name, "isalpha") == 0 ? alpha
+              : strcmp(name, "isalnum") == 0 ? alpha || digit
+                                             : utext_is_space(c);
+    }
+    *out = chat_bool(all);
+    return eval_charge(ev, len);
+}
+
+/* ---- searching ---- */
+
+static bool affix(const struct chat_value *v, const struct chat_value *part, bool at_end)
+{
+    size_t n = part->as.string.len, len = v->as.string.len;
+    return n <= len && memcmp(v->as.string.text + (at_end ? len - n : 0), part->as.string.text, n) == 0;
+}
+
+/* startswith, endswith: one text, or any of a tuple. */
+static bool str_has_affix(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    bool at_end = call->row->name[0] == 'e', found = false;
+    const struct chat_value *arg = &call->arg[0];
+    struct chat_list parts = {arg, 1};
+    if (arg->kind == CHAT_TUPLE) parts = *arg->as.list;
+    for (size_t i = 0; i < parts.count && !found; i++) {
+        if (!need_text(ev, call, &parts.item[i])) return false;
+        found = affix(&call->self, &parts.item[i], at_end);
+        if (!eval_charge(ev, parts.item[i].as.string.len)) return false;
+    }
+    *out = chat_bool(found);
+    return true;
+}
+
+/* removeprefix, removesuffix */
+static bool str_remove(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    bool at_end = call->row->name[6] == 's';
+    *out = call->self;
+    if (!need_text(ev, call, &call->arg[0]) || !eval_charge(ev, call->arg[0].as.string.len)) return false;
+    if (!affix(&call->self, &call->arg[0], at_end)) return true;
+    size_t n = call->arg[0].as.string.len;
+    out->as.string.len -= n;
+    if (!at_end) out->as.string.text += n;
+    return true;
+}
+
+static const char *last_of(const char *text, size_t len, const char *part, size_t n)
+{
+    for (size_t at = len - n + 1; n <= len && at-- > 0;)
+        if (memcmp(text + at, part, n) == 0) return text + at;
+    return NULL;
+}
+
+/* find, index, rfind, rindex */
+static bool str_find(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const struct chat_value *self = &call->self, *part = &call->arg[0];
+    if (!need_text(ev, call, part)) return false;
+    bool from_end = call->row->name[0] == 'r', strict = strstr(call->row->name, "index") != NULL;
+    size_t len = self->as.string.len, n = part->as.string.len;
+    /* From the end every place may cost a comparison of the whole part. */
+    if (!eval_charge(ev, from_end ? len * (n / 16 + 1) : len)) return false;
+    const char *text = self->as.string.text;
+    const char *at =
+        from_end ? last_of(text, len, part->as.string.text, n) : memmem(text, len, part->as.string.text, n);
+    if (!at && strict) return eval_raise(ev, "the text is not there");
+    *out = chat_int(at ? (int64_t)utext_count(text, (size_t)(at - text)) : -1);
+    return true;
+}
+
+/* Calls for each place of `part`, not overlapping; an empty part is between all code points, as in Python. */
+static const char *next_place(const char *at, const char *end, const struct chat_value *part, bool first)
+{
+    if (part->as.string.len) return memmem(at, (size_t)(end - at), part->as.string.text, part->as.string.len);
+    if (first) return at;
+    return at < end ? at + utext_step(*at) : NULL;
+}
+
+static bool str_count(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const char *at = call->self.as.string.text, *end = at + call->self.as.string.len;
+    int64_t n = 0;
+    if (!need_text(ev, call, &call->arg[0]) || !eval_charge(ev, call->self.as.string.len)) return false;
+    while ((at = next_place(at, end, &call->arg[0], n == 0))) {
+        at += call->arg[0].as.string.len;
+        n++;
+    }
+    *out = chat_int(n);
+    return true;
+}
+
+static bool str_replace(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const char *from = call->self.as.string.text, *end = from + call->self.as.string.len, *at = from;
+    const struct chat_value *old = &call->arg[0], *fresh = &call->arg[1];
+    struct strbuf sb = STRBUF_INIT;
+    int64_t most, n = 0;
+    bool ok = need_text(ev, call, old) && need_text(ev, call, fresh) && number_arg(ev, call, 2, -1, &most) &&
+              eval_charge(ev, call->self.as.string.len);
+    while (ok && (most < 0 || n < most) && (at = next_place(at, end, old, n == 0))) {
+        ok = eval_put(ev, &sb, from, (size_t)(at - from)) &&
+             eval_put(ev, &sb, fresh->as.string.text, fresh->as.string.len) && eval_charge(ev, 0);
+        from = at += old->as.string.len;
+        n++;
+    }
+    ok = ok && eval_put(ev, &sb, from, (size_t)(end - from));
+    if (!ok) return strbuf_release(&sb), false;
+    return eval_take(ev, &sb, out);
+}
+
+/* ---- splitting and joining ---- */
+
+struct pieces {
+    struct chat_value *item;
+    size_t count, cap;
+};
+
+static bool add_piece(struct chat_eval *ev, struct pieces *p, const char *text, size_t len)
+{
+    if (p->count == p->cap) {
+        size_t cap = p->cap ? p->cap * 2 : 8;
+        struct chat_value *grown = eval_alloc(ev, cap * sizeof *grown);
+        if (!grown) return false;
+        if (p->count) memcpy(grown, p->item, p->count * sizeof *grown);
+        p->item = grown;
+        p->cap = cap;
+    }
+    p->item[p->count++] = chat_string(text, len);
+    return eval_charge(ev, len);
+}
+
+static bool split_blanks(struct chat_eval *ev, const char *text, size_t len, int64_t most, struct pieces *p)
+{
+    size_t begin = 0, end = len;
+    for (;;) {
+        utext_strip(text, &begin, &end, NULL, 0, UTEXT_LEFT);
+        if (begin == end) return true;
+        size_t stop = begin, step;
+        uint32_t point;
+        while (stop < end && (step = utf8_decode(text + stop, end - stop, &point)) && !utext_is_space(point))
+            stop += step;
+        if (most >= 0 && (int64_t)p->count == most) return add_piece(ev, p, text + begin, end - begin);
+        if (!add_piece(ev, p, text + begin, stop - begin)) return false;
+        begin = stop;
+    }
+}
+
+static bool split_at(struct chat_eval *ev, const char *text, size_t len, const struct chat_value *sep,
+                     int64_t most, struct pieces *p)
+{
+    const char *end = text + len, *stop;
+    while ((most < 0 || (int64_t)p->count < most) &&
+           (stop = memmem(text, (size_t)(end - text), sep->as.string.text, sep->as.string.len))) {
+        if (!add_piece(ev, p, text, (size_t)(stop - text))) return false;
+        text = stop + sep->as.string.len;
+    }
+    return add_piece(ev, p, text, (size_t)(end - text));
+}
+
+/* From the right: pieces come out last first. */
+static bool split_at_right(struct chat_eval *ev, const char *text, size_t len, const struct chat_value *sep,
+                           int64_t most, struct pieces *p)
+{
+    size_t n = sep->as.string.len;
+    const char *stop;
+    if (!eval_charge(ev, len * (n / 16 + 1))) return false;
+    while ((int64_t)p->count < most && (stop = last_of(text, len, sep->as.string.text, n))) {
+        size_t after = (size_t)(stop - text) + n;
+        if (!add_piece(ev, p, text + after, len - after)) return false;
+        len = after - n;
+    }
+    if (!add_piece(ev, p, text, len)) return false;
+    for (size_t i = 0, k = p->count - 1; i < k; i++, k--) {
+        struct chat_value swap = p->item[i];
+        p->item[i] = p->item[k];
+        p->item[k] = swap;
+    }
+    return true;
+}
+
+/* split, rsplit */
+static bool str_split(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const char *text = call->self.as.string.text;
+    size_t len = call->self.as.string.len;
+    const struct chat_value *sep = &call->arg[0];
+    struct pieces p = {0};
+    int64_t most;
+    bool blanks = sep->kind == CHAT_ABSENT || sep->kind == CHAT_NONE, right = call->row->name[0] == 'r', ok;
+    if (!number_arg(ev, call, 1, -1, &most) || (!blanks && !need_text(ev, call, sep))) return false;
+    if (!blanks && sep->as.string.len == 0) return eval_raise(ev, "split: the separator is empty");
+    if (blanks && right && most >= 0)
+        return eval_fail(ev, PLIM_UNSUPPORTED, "rsplit at blanks with a limit is not supported");
+    if (!eval_charge(ev, len)) return false;
+    if (blanks)
+        ok = split_blanks(ev, text, len, most, &p);
+    else if (right && most >= 0)
+        ok = split_at_right(ev, text, len, sep, most, &p);
+    else
+        ok = split_at(ev, text, len, sep, most, &p);
+    return ok && eval_list(ev, CHAT_LIST, p.item, p.count, out);
+}
+
+static bool ends_line(uint32_t point)
+{
+    return (point >= 0x0a && point <= 0x0d) || (point >= 0x1c && point <= 0x1e) || point == 0x85 ||
+           point == 0x2028 || point == 0x2029;
+}
+
+static bool str_splitlines(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const char *text = call->self.as.string.text;
+    size_t len = call->self.as.string.len, begin = 0, at = 0, step;
+    bool keep = chat_truth(&call->arg[0]);
+    struct pieces p = {0};
+    uint32_t point;
+    while (at < len && (step = utf8_decode(text + at, len - at, &point))) {
+        size_t stop = at;
+        at += step;
+        if (!ends_line(point)) continue;
+        if (point == '\r' && at < len && text[at] == '\n') at++;
+        if (!add_piece(ev, &p, text + begin, (keep ? at : stop) - begin)) return false;
+        begin = at;
+    }
+    if (begin < len && !add_piece(ev, &p, text + begin, len - begin)) return false;
+    return eval_list(ev, CHAT_LIST, p.item, p.count, out);
+}
+
+static bool str_join(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    struct strbuf sb = STRBUF_INIT;
+    struct chat_list items;
+    bool ok = eval_items(ev, &call->arg[0], &items) && eval_charge(ev, items.count);
+    for (size_t i = 0; ok && i < items.count; i++) {
+        ok = need_text(ev, call, &items.item[i]) &&
+             (i == 0 || eval_put(ev, &sb, call->self.as.string.text, call->self.as.string.len)) &&
+             eval_put(ev, &sb, items.item[i].as.string.text, items.item[i].as.string.len);
+    }
+    if (!ok) return strbuf_release(&sb), false;
+    return eval_take(ev, &sb, out);
+}
+
+/* ljust, rjust, center, zfill: filled up to a width. */
+static bool str_fill(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    char which = call->row->name[0];
+    const struct chat_value *self = &call->self;
+    struct chat_value fill = which == 'z' ? chat_string("0", 1) : chat_string(" ", 1);
+    int64_t width, left, count = (int64_t)utext_count(self->as.string.text, self->as.string.len);
+    if (call->arg[1].kind != CHAT_ABSENT) fill = call->arg[1];
+    if (!number_arg(ev, call, 0, 0, &width) || !need_text(ev, call, &fill)) return false;
+    if (utext_count(fill.as.string.text, fill.as.string.len) != 1)
+        return eval_raise(ev, "'%s': the filling is one character", call->row->name);
+    *out = *self;
+    if (width <= count) return true;
+    int64_t pad = width - count;
+    left = which == 'l' ? 0 : which == 'c' ? pad / 2 + (pad & width & 1) : pad;
+    size_t sign = which == 'z' && self->as.string.len && strchr("+-", self->as.string.text[0]) != NULL;
+    struct chat_value before, after, times = chat_int(left), rest = chat_int(pad - left);
+    struct strbuf sb = STRBUF_INIT;
+    bool ok = eval_binary(ev, OP_MUL, &fill, &times, &before) &&
+              eval_binary(ev, OP_MUL, &fill, &rest, &after) &&
+              eval_put(ev, &sb, self->as.string.text, sign) &&
+              eval_put(ev, &sb, before.as.string.text, before.as.string.len) &&
+              eval_put(ev, &sb, self->as.string.text + sign, self->as.string.len - sign) &&
+              eval_put(ev, &sb, after.as.string.text, after.as.string.len);
+    if (!ok) return strbuf_release(&sb), false;
+    return eval_take(ev, &sb, out);
+}
+
+const struct chat_row chat_string_methods[] = {
+    {"strip", "chars", 0, str_strip},
+    {"lstrip", "chars", 0, str_strip},
+    {"rstrip", "chars", 0, str_strip},
+    {"upper", "", 0, str_upper},
+    {"lower", "", 0, str_lower},
+    {"capitalize", "", 0, str_capitalize},
+    {"title", "", 0, str_title},
+    {"isupper", "", 0, str_is_case},
+    {"islower", "", 0, str_is_case},
+    {"isdigit", "", 0, str_is_class},
+    {"isalpha", "", 0, str_is_class},
+    {"isalnum", "", 0, str_is_class},
+    {"isspace", "", 0, str_is_class},
+    {"startswith", "prefix", 1, str_has_affix},
+    {"endswith", "suffix", 1, str_has_affix},
+    {"removeprefix", "prefix", 1, str_remove},
+    {"removesuffix", "suffix", 1, str_remove},
+    {"find", "sub", 1, str_find},
+    {"rfind", "sub", 1, str_find},
+    {"index", "sub", 1, str_find},
+    {"rindex", "sub", 1, str_find},
+    {"count", "sub", 1, str_count},
+    {"replace", "old new count", 2, str_replace},
+    {"split", "sep maxsplit", 0, str_split},
+    {"rsplit", "sep maxsplit", 0, str_split},
+    {"splitlines", "keepends", 0, str_splitlines},
+    {"join", "iterable", 1, str_join},
+    {"ljust", "width fill", 1, str_fill},
+    {"rjust", "width fill", 1, str_fill},
+    {"center", "width fill", 1, str_fill},
+    {"zfill", "width", 1, str_fill},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,100 @@
+/* codec.c - see codec.h. */
+#include "text/codec.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define TOKENIZER_MAX ((uint64_t)512 << 20)
+
+bool codec_is_bytes(const char *path) { return !path || !*path || !strcmp(path, "bytes"); }
+
+/* tokenizer.json itself: the path, or the file in that folder. */
+static char *find_file(const char *path)
+{
+    struct stat st;
+    size_t room = strlen(path) + sizeof "/tokenizer.json";
+    char *file = malloc(room);
+    bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
+    if (file) snprintf(file, room, "%s%s", path, folder ? "/tokenizer.json" : "");
+    return file;
+}
+
+/* "eos_token" of tokenizer_config.json: a text, or a map with "content". */
+static int32_t eos_from_config(const struct codec *c)
+{
+    char *slash = strrchr(c->path, '/');
+    size_t folder = slash ? (size_t)(slash - c->path) + 1 : 0;
+    char name[4096];
+    struct doc *doc = NULL;
+    int32_t id = -1;
+    snprintf(name, sizeof name, "%.*stokenizer_config.json", (int)folder, c->path);
+    if (!file_exists(name) || json_load(name, &doc, NULL) != PLIM_OK) return -1;
+    const struct node *eos = node_get(&doc->root, "eos_token");
+    if (eos && eos->kind == NODE_MAP) eos = node_get(eos, "content");
+    if (eos && eos->kind == NODE_STRING)
+        id = tokenizer_id(c->tokenizer, eos->as.string.text, eos->as.string.len);
+    doc_free(doc);
+    return id;
+}
+
+static int32_t eos_by_name(const struct tokenizer *tokenizer)
+{
+    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
+                                        "<|eot_id|>",    "<|im_end|>",      "[SEP]"};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        int32_t id = tokenizer_id(tokenizer, usual[i], strlen(usual[i]));
+        if (id >= 0) return id;
+    }
+    return -1;
+}
+
+enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    *out = (struct codec){.vocab_size = 256, .eos = -1};
+    if (codec_is_bytes(path)) return PLIM_OK;
+    out->path = find_file(path);
+    if (!out->path) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
+    enum plim_status status = file_read(out->path, TOKENIZER_MAX, &text, err);
+    if (status == PLIM_IO && err) {
+        struct plim_error why = *err;
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s; give a tokenizer.json, a folder with one, or bytes",
+                           why.text);
+    }
+    if (status == PLIM_OK) {
+        out->fingerprint = hash64(text.data, text.len, 0) | 1; /* never 0, which means bytes */
+        status = tokenizer_parse(text.data, text.len, out->path, &out->tokenizer, err);
+    }
+    strbuf_release(&text);
+    if (status != PLIM_OK) {
+        codec_close(out);
+        return status;
+    }
+    out->vocab_size = tokenizer_vocab_size(out->tokenizer);
+    out->bytes = tokenizer_bytes(out->tokenizer);
+    out->eos = eos_from_config(out);
+    if (out->eos < 0) out->eos = eos_by_name(out->tokenizer);
+    return PLIM_OK;
+}
+
+void codec_close(struct codec *c)
+{
+    tokenizer_free(c->tokenizer);
+    free(c->path);
+    *c = (struct codec){.vocab_size = 256, .eos = -1};
+}
+
+enum plim_status codec_set_eos(struct codec *c, const char *text, struct plim_error *err)
+{
+    int32_t id = c->tokenizer ? tokenizer_id(c->tokenizer, text, strlen(text)) : -1;
+    if (id < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: there is no token '%s'", c->path ? c->path : "bytes",
+                         text);
+    c->eos = id;
+    return PLIM_OK;
+}

@@ -1,0 +1,35 @@
+/* codec.h - a tokenizer with what a dataset needs to know of it; without one, text is bytes.
+ *
+ *     struct codec codec;
+ *     codec_open("model/tokenizer.json", &codec, &err);      // NULL or "bytes": token = byte
+ *     ... codec.vocab_size, codec.eos
+ *     codec_close(&codec);
+ *
+ * The end-of-text token is the eos_token of a tokenizer_config.json beside the tokenizer, else the first special
+ * token with a usual name (</s>, <|endoftext|>, ...). Read-only once open; threads may share it.
+ */
+#ifndef PLIM_DATA_CODEC_H
+#define PLIM_DATA_CODEC_H
+
+#include "base/status.h"
+#include "text/tokenizer.h"
+
+struct codec {
+    struct tokenizer *tokenizer; /* NULL: bytes */
+    int64_t vocab_size;
+    int32_t eos;          /* -1: none */
+    uint64_t fingerprint; /* of tokenizer.json's bytes; 0: bytes */
+    char *path;           /* of tokenizer.json; NULL: bytes */
+    size_t bytes;         /* held, with the tokenizer */
+};
+
+enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err);
+void codec_close(struct codec *codec);
+
+/* Is it the name of the built-in byte tokenizer, or no name at all? */
+bool codec_is_bytes(const char *path);
+
+/* Another end-of-text token, by its text. PLIM_BAD_INPUT when the vocabulary has none such. */
+enum plim_status codec_set_eos(struct codec *codec, const char *text, struct plim_error *err);
+
+#endif

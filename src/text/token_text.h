@@ -1,0 +1,39 @@
+/* token_text.h - generated tokens as text, while they come, with any tokenizer.
+ *
+ *     struct token_text text;
+ *     token_text_init(&text, &codec);
+ *     token_text_add(&text, token, &out, &err);      // appends what has become certain
+ *     token_text_end(&text, &out, &err);             // and the rest
+ *     token_text_release(&text);
+ *
+ * What comes out is valid UTF-8 at every moment: a character whose bytes are spread over several tokens leaves when
+ * its last token is there. The text of a token may depend on its neighbours, so a few tokens are decoded together
+ * and only what is new is handed out.
+ */
+#ifndef PLIM_SERVE_TOKEN_TEXT_H
+#define PLIM_SERVE_TOKEN_TEXT_H
+
+#include "text/codec.h"
+#include "text/byte_text.h"
+
+struct token_text {
+    const struct codec *codec;
+    struct byte_text bytes; /* without a tokenizer */
+    struct token_list ids;  /* [0, told) are out; the rest is not yet certain */
+    size_t told;
+    struct strbuf now, before;
+};
+
+void token_text_init(struct token_text *text, const struct codec *codec);
+void token_text_release(struct token_text *text);
+
+/* The text follows these tokens, which are not handed out: the prompt. Before the first token. */
+enum plim_status token_text_follow(struct token_text *text, const int32_t *ids, size_t count,
+                                   struct plim_error *err);
+
+/* PLIM_BAD_INPUT for an id beyond the tokenizer's vocabulary. */
+enum plim_status token_text_add(struct token_text *text, int32_t token, struct strbuf *out,
+                                struct plim_error *err);
+enum plim_status token_text_end(struct token_text *text, struct strbuf *out, struct plim_error *err);
+
+#endif

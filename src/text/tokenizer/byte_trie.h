@@ -1,0 +1,41 @@
+/* byte_trie.h - byte strings to ids, walked a byte at a time.
+ *
+ *     struct byte_trie trie = {0};
+ *     byte_trie_build(&trie, vocab, "tokenizer.json", &err);
+ *     uint64_t at = byte_trie_root(&trie);
+ *     while (more && byte_trie_step(&trie, &at, byte))
+ *         if (byte_trie_value(at) >= 0) longest = ...;        // the id of the token read so far
+ *     byte_trie_release(&trie);
+ *
+ * A double array of 8-byte units: the children of a unit lie at its offset xor their byte, and say which byte
+ * they are for. Offsets are unique, so that no other check is needed.
+ */
+#ifndef PLIM_DATA_TOKENIZER_BYTE_TRIE_H
+#define PLIM_DATA_TOKENIZER_BYTE_TRIE_H
+
+#include "text/tokenizer/part.h"
+
+/* A unit: value + 1 in the high half (0: none); below it the offset, bit 8 "in use", and the byte. */
+struct byte_trie {
+    uint64_t *unit;
+    size_t count; /* a multiple of 256 */
+};
+
+/* All tokens of the vocabulary but the empty one; of equal texts the one token_vocab_id finds. PLIM_UNSUPPORTED
+ * when it needs more than 2^23 units. On errors the trie is empty. */
+enum plim_status byte_trie_build(struct byte_trie *trie, const struct token_vocab *vocab, const char *name,
+                                 struct plim_error *err);
+void byte_trie_release(struct byte_trie *trie);
+
+static inline uint64_t byte_trie_root(const struct byte_trie *trie) { return trie->unit[0]; }
+
+static inline bool byte_trie_step(const struct byte_trie *trie, uint64_t *at, unsigned char byte)
+{
+    uint64_t next = trie->unit[(uint32_t)*at >> 9 ^ byte];
+    *at = next;
+    return (next & 0x1ff) == (0x100u | byte);
+}
+
+static inline int32_t byte_trie_value(uint64_t at) { return (int32_t)(at >> 32) - 1; }
+
+#endif

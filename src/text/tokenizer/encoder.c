@@ -1,0 +1,199 @@
+/* encoder.c - text through the parts of a tokenizer, one thread's work.
+ *
+ *     input -> valid UTF-8 -> raw added tokens cut out -> normalizer -> normalized added tokens cut out
+ *           -> pre-tokenizer -> model
+ *
+ * Nothing is copied that need not be: text that is valid, that the normalizer leaves alone and that the
+ * pre-tokenizer does not rewrite reaches the model as ranges of the caller's bytes.
+ */
+#include "base/utf8.h"
+#include "text/tokenizer/bytes_hash.h"
+#include "text/tokenizer/text.h"
+#include "text/tokenizer/tokenizer_impl.h"
+#include <stdlib.h>
+
+enum { KEEP_TEXT = 128 << 10, BUFFERS = 4 }; /* longer texts give their memory back */
+
+struct encoder {
+    const struct tokenizer *tok;
+    void *scratch; /* the model's */
+    struct pretok_run pre;
+    struct strbuf clean, normal, spare, first;
+    bool asks_start;
+};
+
+/* --- UTF-8 ------------------------------------------------------------------------------------------------- */
+
+/* The end of what is valid from `at` on. */
+static size_t valid_end(const char *text, size_t at, size_t len)
+{
+    while (at < len) {
+        if (len - at >= 8 && !(bytes_hash_load(text + at) & 0x8080808080808080u)) {
+            at += 8;
+            continue;
+        }
+        uint32_t point;
+        size_t n = (unsigned char)text[at] < 0x80 ? 1 : utf8_decode(text + at, len - at, &point);
+        if (n == 0) break;
+        at += n;
+    }
+    return at;
+}
+
+/* Bytes of the longest beginning of a character that text[at] holds, at least 1: it becomes one U+FFFD. */
+static size_t bad_bytes(const char *text, size_t at, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)text + at;
+    size_t left = len - at, n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2, good = 1;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || left < 2) return 1;
+    unsigned low = p[0] == 0xe0 ? 0xa0 : p[0] == 0xf0 ? 0x90 : 0x80;
+    unsigned high = p[0] == 0xed ? 0x9f : p[0] == 0xf4 ? 0x8f : 0xbf;
+    if (p[1] < low || p[1] > high) return 1;
+    for (good = 2; good < n && good < left && (p[good] & 0xc0) == 0x80;) good++;
+    return good;
+}
+
+static bool clean(struct encoder *enc, const char **text, size_t *len)
+{
+    size_t at = valid_end(*text, 0, *len);
+    if (at == *len) return true;
+    struct strbuf *out = &enc->clean;
+    strbuf_clear(out);
+    for (size_t from = 0;;) {
+        strbuf_addn(out, *text + from, at - from);
+        if (at == *len) break;
+        strbuf_addn(out, "\xef\xbf\xbd", 3);
+        from = at + bad_bytes(*text, at, *len);
+        at = valid_end(*text, from, *len);
+    }
+    *text = strbuf_text(out), *len = out->len;
+    return !out->failed;
+}
+
+/* --- the way through --------------------------------------------------------------------------------------- */
+
+static bool add_id(struct token_list *out, int32_t id)
+{
+    if (!token_list_reserve(out, 1)) return false;
+    out->id[out->count++] = id;
+    return true;
+}
+
+/* What lies between added tokens, by `plain`; the tokens themselves as they are. */
+static bool between_tokens(struct encoder *enc, enum added_stage stage, const char *text, size_t len,
+                           bool at_start, bool (*plain)(struct encoder *, const char *, size_t, bool))
+{
+    const struct added_tokens *added = enc->tok->added;
+    if (!added_tokens_any(added, stage)) return plain(enc, text, len, at_start);
+    struct added_search search = {.text = text, .len = len};
+    struct added_hit hit;
+    size_t done = 0;
+    while (added_next(added, stage, &search, &hit)) {
+        if (done < hit.start && !plain(enc, text + done, hit.start - done, at_start && done == 0))
+            return false;
+        if (!add_id(enc->pre.sink.out, hit.id)) return false;
+        done = hit.end;
+    }
+    return done >= len || plain(enc, text + done, len - done, at_start && done == 0);
+}
+
+static bool normalized(struct encoder *enc, const char *text, size_t len, bool at_start)
+{
+    return pretokenizer_run(enc->tok->pretokenizer, &enc->pre, text, len, at_start);
+}
+
+/* A text whose first character the normalizer drops no longer begins the input. */
+static bool keeps_first(struct encoder *enc, const char *text)
+{
+    size_t first = 0;
+    text_point(text, &first);
+    normalizer_run(enc->tok->normalizer, text, first, &enc->first, &enc->spare);
+    return enc->first.len > 0;
+}
+
+static bool raw(struct encoder *enc, const char *text, size_t len, bool at_start)
+{
+    const struct normalizer *normalizer = enc->tok->normalizer;
+    if (normalizer && !normalizer_is_identity(normalizer, text, len)) {
+        if (enc->asks_start && at_start) at_start = keeps_first(enc, text);
+        normalizer_run(normalizer, text, len, &enc->normal, &enc->spare);
+        if (enc->normal.failed) return false;
+        text = strbuf_text(&enc->normal), len = enc->normal.len;
+        if (len == 0) return true;
+    }
+    return between_tokens(enc, ADDED_NORMALIZED, text, len, at_start, normalized);
+}
+
+static bool add_ids(struct token_list *out, const int32_t *ids, size_t count)
+{
+    if (!token_list_reserve(out, count)) return false;
+    if (count) memcpy(out->id + out->count, ids, count * sizeof *ids);
+    out->count += count;
+    return true;
+}
+
+static void give_back(struct encoder *enc)
+{
+    struct strbuf *all[BUFFERS] = {&enc->clean, &enc->normal, &enc->spare, &enc->first};
+    for (int i = 0; i < BUFFERS; i++)
+        if (all[i]->cap > KEEP_TEXT) strbuf_release(all[i]);
+    pretok_run_trim(&enc->pre, KEEP_TEXT);
+}
+
+enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
+                                struct token_list *out, struct plim_error *err)
+{
+    const int32_t *before = NULL, *after = NULL;
+    size_t nbefore = 0, nafter = 0, count = out->count, given = len;
+    if (flags & TOKENIZE_SPECIAL) postproc_single(enc->tok->postproc, &before, &nbefore, &after, &nafter);
+    if (!(flags & TOKENIZE_BEFORE)) nbefore = 0;
+    if (!(flags & TOKENIZE_AFTER)) nafter = 0;
+    enc->pre.sink.out = out;
+    bool fine = add_ids(out, before, nbefore) && clean(enc, &text, &len) &&
+                (len == 0 || between_tokens(enc, ADDED_RAW, text, len, true, raw)) &&
+                add_ids(out, after, nafter);
+    if (given > KEEP_TEXT / 8) give_back(enc);
+    if (fine) return PLIM_OK;
+    out->count = count;
+    return plim_fail(err, PLIM_NO_MEMORY, "no memory to encode a text of %zu bytes", given);
+}
+
+enum plim_status encoder_open(const struct tokenizer *tok, struct encoder **out, struct plim_error *err)
+{
+    const struct token_model_ops *ops = tok->model->ops;
+    struct encoder *enc = calloc(1, sizeof *enc);
+    *out = NULL;
+    if (!enc) return plim_fail(err, PLIM_NO_MEMORY, "no memory for an encoder");
+    pretok_run_init(&enc->pre);
+    enc->tok = tok;
+    enc->asks_start = pretokenizer_asks_start(tok->pretokenizer);
+    if (ops->scratch_open && !(enc->scratch = ops->scratch_open(tok->model))) {
+        encoder_close(enc);
+        return plim_fail(err, PLIM_NO_MEMORY, "no memory for an encoder");
+    }
+    enc->pre.sink.model = tok->model;
+    enc->pre.sink.scratch = enc->scratch;
+    *out = enc;
+    return PLIM_OK;
+}
+
+void encoder_close(struct encoder *enc)
+{
+    if (!enc) return;
+    if (enc->scratch && enc->tok->model->ops->scratch_close)
+        enc->tok->model->ops->scratch_close(enc->scratch);
+    pretok_run_release(&enc->pre);
+    strbuf_release(&enc->clean);
+    strbuf_release(&enc->normal);
+    strbuf_release(&enc->spare);
+    strbuf_release(&enc->first);
+    free(enc);
+}
+
+size_t encoder_bytes_most(const struct tokenizer *tok)
+{
+    const struct token_model_ops *ops = tok->model->ops;
+    size_t steps = tok->pretokenizer ? tok->pretokenizer->count : 0;
+    return sizeof(struct encoder) + (ops->scratch_bytes_most ? ops->scratch_bytes_most(tok->model) : 0) +
+           (BUFFERS + 4 * steps) * KEEP_TEXT;
+}

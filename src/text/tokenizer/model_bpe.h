@@ -1,0 +1,24 @@
+/* model_bpe.h - what the two halves of the BPE model share: model_bpe_read.c builds it, model_bpe.c runs it. */
+#ifndef PLIM_DATA_TOKENIZER_MODEL_BPE_H
+#define PLIM_DATA_TOKENIZER_MODEL_BPE_H
+
+#include "text/tokenizer/bpe_merges.h"
+#include "text/tokenizer/part.h"
+
+enum { BPE_POINTS = 0x10000 };
+
+struct model_bpe {
+    struct token_model base;
+    struct bpe_merges *merges;
+    struct strbuf prefix, suffix; /* continuing_subword_prefix, end_of_word_suffix */
+    int32_t unk;                  /* -1: unknown characters vanish */
+    bool fuse_unk, byte_fallback, ignore_merges, byte_level;
+    bool cut_words;       /* nothing joins across "x▁": words are taken one by one, */
+    uint64_t cut[128][2]; /* and cut between two ASCII characters that nothing joins: bit [left][right] */
+    int32_t byte_id[256]; /* byte-level: symbol of a raw byte; else the token <0xNN>; -1: none */
+    int32_t *point_id;    /* symbols of U+0000 to U+FFFF, -1: none; not when byte-level or with affixes */
+};
+
+extern const struct token_model_ops model_bpe_ops;
+
+#endif

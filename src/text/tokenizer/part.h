@@ -1,0 +1,94 @@
+/* part.h - the five stages of a tokenizer, each a small interface; tokenizer.json names one part for each.
+ *
+ *     text -> added tokens are cut out -> normalizer -> pre-tokenizer -> model -> post-processor -> ids
+ *     ids -> decoder -> text
+ *
+ * Every *_build reads one node of tokenizer.json ("type" names the part); a null node gives a NULL part, which
+ * does nothing. A type or an option that is not supported is PLIM_UNSUPPORTED and named: "model.json:12:
+ * normalizer type 'Foo' is not supported". Parts are read-only once built; scratch comes with the call. The nodes
+ * are gone after the build: a part copies what it keeps. (A token_vocab outlives the parts that borrow it.)
+ * Text inside the tokenizer is always valid UTF-8.
+ */
+#ifndef PLIM_DATA_TOKENIZER_PART_H
+#define PLIM_DATA_TOKENIZER_PART_H
+
+#include "base/node.h"
+#include "text/tokenizer.h"
+
+/* --- normalizer.c: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Nmt, BertNormalizer,
+ *     Precompiled, Sequence ------------------------------------------------------------------------------- */
+struct normalizer;
+enum plim_status normalizer_build(const struct node *spec, const char *name, struct normalizer **out,
+                                  struct plim_error *err);
+void normalizer_free(struct normalizer *n);
+/* text -> out (replaced, not appended). `spare` is scratch. Out of memory is sticky in `out`. out and spare
+ * are different buffers; text lies in neither. */
+void normalizer_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
+                    struct strbuf *spare);
+/* True when the normalizer surely leaves text[0..len) as it is (a quick scan; false is always allowed). */
+bool normalizer_is_identity(const struct normalizer *n, const char *text, size_t len);
+
+/* --- models ---------------------------------------------------------------------------------------------- */
+struct token_model;
+struct token_model_ops {
+    const char *kind;
+    void (*free)(struct token_model *);
+    /* Per-thread scratch; may be NULL when the model needs none. */
+    void *(*scratch_open)(const struct token_model *);
+    void (*scratch_close)(void *scratch);
+    /* Appends the ids of one piece (never empty). False: out of memory. */
+    bool (*encode)(const struct token_model *, void *scratch, const char *piece, size_t len,
+                   struct token_list *out);
+    size_t (*bytes)(const struct token_model *);              /* held by the model */
+    size_t (*scratch_bytes_most)(const struct token_model *); /* what one scratch may come to hold */
+};
+/* Every model begins with this. */
+struct token_model {
+    const struct token_model_ops *ops;
+    const struct token_vocab *vocab;
+};
+/* vocab.c: token text <-> id of the model's own vocabulary (added tokens not included). */
+struct token_vocab;
+enum plim_status
+token_vocab_build(const struct node *map_or_list, const char *name, struct token_vocab **out,
+                  struct plim_error *err); /* BPE/WordPiece: {text: id}; Unigram: [[text, score]] */
+void token_vocab_free(struct token_vocab *v);
+int32_t token_vocab_id(const struct token_vocab *v, const char *text, size_t len);  /* -1: not there */
+const char *token_vocab_text(const struct token_vocab *v, int32_t id, size_t *len); /* NULL: no such id */
+int64_t token_vocab_size(const struct token_vocab *v);                              /* largest id + 1 */
+size_t token_vocab_bytes(const struct token_vocab *v);
+
+/* `spec` is the "model" node. The vocab is borrowed and outlives the model. `byte_level`: pieces arrive as raw
+ * bytes and the vocabulary's texts are in GPT-2's byte alphabet (the ByteLevel pre-tokenizer is folded in). */
+enum plim_status model_bpe_build(const struct node *spec, const char *name, const struct token_vocab *vocab,
+                                 bool byte_level, struct token_model **out, struct plim_error *err);
+enum plim_status model_unigram_build(const struct node *spec, const char *name,
+                                     const struct token_vocab *vocab, struct token_model **out,
+                                     struct plim_error *err);
+enum plim_status model_wordpiece_build(const struct node *spec, const char *name,
+                                       const struct token_vocab *vocab, struct token_model **out,
+                                       struct plim_error *err);
+
+/* --- postproc.c: TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence ---------------- */
+struct postproc;
+enum plim_status postproc_build(const struct node *spec, const char *name, struct postproc **out,
+                                struct plim_error *err);
+void postproc_free(struct postproc *p);
+/* Tokens to put before and after a single sequence. */
+void postproc_single(const struct postproc *p, const int32_t **before, size_t *nbefore, const int32_t **after,
+                     size_t *nafter);
+
+/* --- decoder.c: ByteLevel, ByteFallback, Metaspace, WordPiece, BPEDecoder, Fuse, Strip, Replace, Sequence --- */
+struct token_decoder;
+enum plim_status token_decoder_build(const struct node *spec, const char *name, struct token_decoder **out,
+                                     struct plim_error *err);
+void token_decoder_free(struct token_decoder *d);
+struct token_text {
+    const char *text;
+    size_t len;
+};
+/* Appends what the tokens say. NULL decoder: the tokens joined by one space. Out of memory is sticky in `out`. */
+void token_decoder_run(const struct token_decoder *d, const struct token_text *tokens, size_t count,
+                       struct strbuf *out);
+
+#endif

@@ -1,0 +1,186 @@
+/* postproc.c - what stands before and after the ids of a text.
+ *
+ * Every supported post-processor, for a single text, is two lists of ids. In a Sequence a later one wraps what
+ * the earlier ones made.
+ */
+#include "text/tokenizer/part.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct id_list {
+    int32_t *id;
+    size_t count, cap;
+};
+
+struct postproc {
+    struct id_list before, after;
+};
+
+static bool list_add(struct id_list *list, int64_t id)
+{
+    if (list->count == list->cap) {
+        size_t cap = list->cap ? 2 * list->cap : 4;
+        int32_t *ids = realloc(list->id, cap * sizeof *ids);
+        if (!ids) return false;
+        list->id = ids;
+        list->cap = cap;
+    }
+    list->id[list->count++] = (int32_t)id;
+    return true;
+}
+
+static enum plim_status add_node(struct id_list *list, const struct node *node, int line, const char *name,
+                                 struct plim_error *err)
+{
+    int64_t id;
+    if (!node || !node_is_whole(node, &id) || id < 0 || id > INT32_MAX)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: post_processor: expected a token id", name,
+                         node ? node->line : line);
+    if (!list_add(list, id))
+        return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the post-processor", name);
+    return PLIM_OK;
+}
+
+/* {"SpecialToken": {"id": "[CLS]"}} -> the ids special_tokens gives for it. */
+static enum plim_status add_special(struct id_list *list, const struct node *spec, const struct node *piece,
+                                    const char *name, struct plim_error *err)
+{
+    const struct node *id = node_get(piece, "id");
+    const struct node *entry =
+        id && id->kind == NODE_STRING
+            ? node_get_n(node_get(spec, "special_tokens"), id->as.string.text, id->as.string.len)
+            : NULL;
+    const struct node *ids = node_get(entry, "ids");
+    enum plim_status status = PLIM_OK;
+    if (!ids || ids->kind != NODE_LIST)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: post_processor: special token '%s' has no ids", name,
+                         piece->line, node_string(id, "?"));
+    for (size_t i = 0; i < node_count(ids) && status == PLIM_OK; i++)
+        status = add_node(list, node_item(ids, i), ids->line, name, err);
+    return status;
+}
+
+static enum plim_status template_build(struct postproc *p, const struct node *spec, const char *name,
+                                       struct plim_error *err)
+{
+    const struct node *single = node_get(spec, "single");
+    enum plim_status status = PLIM_OK;
+    int texts = 0;
+    if (!single || single->kind != NODE_LIST)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: post_processor: 'single': expected a list", name,
+                         single ? single->line : spec->line);
+    for (size_t i = 0; i < node_count(single) && status == PLIM_OK; i++) {
+        const struct node *item = node_item(single, i), *special = node_get(item, "SpecialToken");
+        if (special)
+            status = add_special(texts ? &p->after : &p->before, spec, special, name, err);
+        else if (strcmp(node_string(node_path(item, "Sequence.id"), ""), "A") == 0)
+            texts++;
+        else
+            status =
+                plim_fail(err, PLIM_BAD_INPUT, "%s:%d: post_processor: expected a SpecialToken or Sequence A",
+                          name, item->line);
+    }
+    if (status == PLIM_OK && texts != 1)
+        status = plim_fail(err, PLIM_UNSUPPORTED,
+                           "%s:%d: post_processor TemplateProcessing with the text %d times is not supported",
+                           name, single->line, texts);
+    return status;
+}
+
+/* BertProcessing and RobertaProcessing: "cls": [text, id], "sep": [text, id]. */
+static enum plim_status pair_build(struct postproc *p, const struct node *spec, const char *name,
+                                   struct plim_error *err)
+{
+    enum plim_status status =
+        add_node(&p->before, node_item(node_get(spec, "cls"), 1), spec->line, name, err);
+    if (status != PLIM_OK) return status;
+    return add_node(&p->after, node_item(node_get(spec, "sep"), 1), spec->line, name, err);
+}
+
+static enum plim_status nothing_build(struct postproc *p, const struct node *spec, const char *name,
+                                      struct plim_error *err)
+{
+    (void)p, (void)spec, (void)name, (void)err;
+    return PLIM_OK;
+}
+
+/* inner's ids go inside outer's: before = outer + inner, after = inner + outer. The result is in `inner`. */
+static bool wrap(struct postproc *inner, struct postproc *outer)
+{
+    for (size_t i = 0; i < inner->before.count; i++)
+        if (!list_add(&outer->before, inner->before.id[i])) return false;
+    for (size_t i = 0; i < outer->after.count; i++)
+        if (!list_add(&inner->after, outer->after.id[i])) return false;
+    struct id_list before = inner->before;
+    inner->before = outer->before;
+    outer->before = before;
+    return true;
+}
+
+static enum plim_status sequence_build(struct postproc *p, const struct node *spec, const char *name,
+                                       struct plim_error *err)
+{
+    const struct node *list = node_get(spec, "processors");
+    enum plim_status status = PLIM_OK;
+    if (!list || list->kind != NODE_LIST)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: post_processor: 'processors': expected a list", name,
+                         list ? list->line : spec->line);
+    for (size_t i = 0; i < node_count(list) && status == PLIM_OK; i++) {
+        struct postproc *next = NULL;
+        status = postproc_build(node_item(list, i), name, &next, err);
+        if (status == PLIM_OK && next && !wrap(p, next))
+            status = plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the post-processor", name);
+        postproc_free(next);
+    }
+    return status;
+}
+
+static const struct {
+    const char *type;
+    enum plim_status (*build)(struct postproc *, const struct node *, const char *, struct plim_error *);
+} types[] = {
+    {"TemplateProcessing", template_build}, {"ByteLevel", nothing_build}, {"BertProcessing", pair_build},
+    {"RobertaProcessing", pair_build},      {"Sequence", sequence_build},
+};
+
+enum plim_status postproc_build(const struct node *spec, const char *name, struct postproc **out,
+                                struct plim_error *err)
+{
+    *out = NULL;
+    if (!spec || spec->kind == NODE_NULL) return PLIM_OK;
+    const struct node *type = node_get(spec, "type");
+    const char *text = node_string(type, NULL);
+    if (!text)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: post_processor: 'type': expected a text", name,
+                         spec->line);
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (strcmp(types[i].type, text) != 0) continue;
+        struct postproc *p = calloc(1, sizeof *p);
+        if (!p) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the post-processor", name);
+        enum plim_status status = types[i].build(p, spec, name, err);
+        if (status == PLIM_OK)
+            *out = p;
+        else
+            postproc_free(p);
+        return status;
+    }
+    return plim_fail(err, PLIM_UNSUPPORTED, "%s:%d: post_processor type '%s' is not supported", name,
+                     type->line, text);
+}
+
+void postproc_free(struct postproc *p)
+{
+    if (!p) return;
+    free(p->before.id);
+    free(p->after.id);
+    free(p);
+}
+
+void postproc_single(const struct postproc *p, const int32_t **before, size_t *nbefore, const int32_t **after,
+                     size_t *nafter)
+{
+    *before = p ? p->before.id : NULL;
+    *nbefore = p ? p->before.count : 0;
+    *after = p ? p->after.id : NULL;
+    *nafter = p ? p->after.count : 0;
+}

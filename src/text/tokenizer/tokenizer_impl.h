@@ -1,0 +1,21 @@
+/* tokenizer_impl.h - what a loaded tokenizer is made of; for tokenizer.c and encoder.c. */
+#ifndef PLIM_DATA_TOKENIZER_TOKENIZER_IMPL_H
+#define PLIM_DATA_TOKENIZER_TOKENIZER_IMPL_H
+
+#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/part.h"
+#include "text/tokenizer/pretokenizer.h"
+
+struct tokenizer {
+    struct token_vocab *vocab;
+    struct added_tokens *added;
+    struct normalizer *normalizer;
+    struct pretokenizer *pretokenizer;
+    struct token_model *model;
+    struct postproc *postproc;
+    struct token_decoder *decoder;
+    size_t part_bytes; /* of the parts that do not say: about what their nodes took */
+    bool byte_level;   /* pieces reach the model as raw bytes */
+};
+
+#endif

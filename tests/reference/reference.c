@@ -1,0 +1,238 @@
+/* reference.c - the table of reference ops, and the way from real operands to doubles and back.
+ *
+ * Invariants
+ *  1. Loading is exact for every dtype; storing rounds once.
+ *  2. A u16 master and its bf16 weight are one number: loading joins them, storing splits the number into
+ * both, so the weight's own double is not used when there is a u16 master.
+ *  3. All loads happen before any store, so outputs may lie on top of inputs.
+ */
+#include "reference/reference.h"
+#include "reference/reference_ops.h"
+#include "tensor/stochastic.h"
+
+#include <math.h>
+#include <string.h>
+
+struct ref_row {
+    ref_op *run;
+    signed char master_in, master_out; /* slots + 1 of the master whose weight is slot 0; 0: none */
+    signed char scalars;               /* of an optimizer: slot + 1 of the step's scalars; 0: none */
+};
+
+static const struct ref_row rows[OP_KIND_COUNT] = {
+    [OP_EMBED] = {ref_embed, 0, 0},
+    [OP_NORM] = {ref_norm, 0, 0},
+    [OP_LINEAR] = {ref_linear, 0, 0},
+    [OP_ROPE_TABLE] = {ref_rope_table, 0, 0},
+    [OP_ATTN] = {ref_attn, 0, 0},
+    [OP_SWIGLU] = {ref_swiglu, 0, 0},
+    [OP_GELU] = {ref_gelu, 0, 0},
+    [OP_ADD] = {ref_add, 0, 0},
+    [OP_XENT] = {ref_xent, 0, 0},
+    [OP_KV_APPEND] = {ref_kv_append, 0, 0},
+    [OP_SPLIT3] = {ref_split3, 0, 0},
+    [OP_EMBED_BWD] = {ref_embed_bwd, 0, 0},
+    [OP_NORM_BWD] = {ref_norm_bwd, 0, 0},
+    [OP_LINEAR_DX] = {ref_linear_dx, 0, 0},
+    [OP_LINEAR_DW] = {ref_linear_dw, 0, 0},
+    [OP_ATTN_BWD] = {ref_attn_bwd, 0, 0},
+    [OP_SWIGLU_BWD] = {ref_swiglu_bwd, 0, 0},
+    [OP_GELU_BWD] = {ref_gelu_bwd, 0, 0},
+    [OP_JOIN3] = {ref_join3, 0, 0},
+    [OP_SUMSQ] = {ref_sumsq, 0, 0},
+    [OP_CLIP] = {ref_clip, 0, 0},
+    [OP_ADAMW] = {ref_adamw, 5, 4, 6},
+    [OP_SGD] = {ref_sgd, 4, 3, 5},
+    [OP_ADAMW8] = {ref_adamw8, 7, 6, 8},
+    [OP_FACTOR_STAT] = {ref_factor_stat, 0, 0},
+    [OP_ADAFACTOR] = {ref_adafactor, 7, 3, 8},
+    [OP_FETCH] = {ref_copy, 0, 0},
+    [OP_STORE] = {ref_copy, 0, 0},
+};
+
+void reference_run(const struct ref_call *call) { rows[call->op->kind].run(call); }
+
+size_t reference_bytes(const struct tensor *const *desc)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT; i++)
+        if (desc[i]) bytes += (size_t)tensor_count(desc[i]) * sizeof(double);
+    return bytes;
+}
+
+static double load_one(enum dtype type, const void *bytes, int64_t i)
+{
+    switch (type) {
+    case DT_F32:
+        return (double)((const float *)bytes)[i];
+    case DT_F64:
+        return ((const double *)bytes)[i];
+    case DT_BF16:
+        return (double)bf16_to_f32(((const uint16_t *)bytes)[i]);
+    case DT_F16:
+        return (double)f16_to_f32(((const uint16_t *)bytes)[i]);
+    case DT_U16:
+        return (double)((const uint16_t *)bytes)[i];
+    default:
+        return (double)((const uint8_t *)bytes)[i];
+    }
+}
+
+/* The fp32 number next to x that makes a second rounding, to `type`, equal to rounding x at once: when fp32
+ * is inexact its last bit is forced to one ("round to odd"), so that a tie of the narrow type stays no tie.
+ */
+static float to_odd(double x)
+{
+    float f = (float)x;
+    uint32_t bits;
+    if (!isfinite(f) || (double)f == x) return f;
+    if (fabs((double)f) > fabs(x)) f = nextafterf(f, 0);
+    memcpy(&bits, &f, 4);
+    bits |= 1;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+static void store_one(enum dtype type, void *bytes, int64_t i, double x)
+{
+    switch (type) {
+    case DT_F32:
+        ((float *)bytes)[i] = (float)x;
+        break;
+    case DT_F64:
+        ((double *)bytes)[i] = x;
+        break;
+    case DT_BF16:
+        ((uint16_t *)bytes)[i] = f32_to_bf16(to_odd(x));
+        break;
+    case DT_F16:
+        ((uint16_t *)bytes)[i] = f32_to_f16(to_odd(x));
+        break;
+    case DT_U16:
+        ((uint16_t *)bytes)[i] = (uint16_t)x;
+        break;
+    default:
+        ((uint8_t *)bytes)[i] = (uint8_t)x;
+        break;
+    }
+}
+
+static void load(union ref_array to, const struct tensor *desc, const void *bytes)
+{
+    int64_t n = tensor_count(desc);
+    if (desc->type == DT_I32) {
+        memcpy(to.i, bytes, (size_t)n * sizeof(int32_t));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) to.f[i] = load_one(desc->type, bytes, i);
+}
+
+static void load_master(double *to, const uint16_t *weight, const uint16_t *low, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = (double)master_join(weight[i], low[i]);
+}
+
+void reference_load(struct ref_call *ref, const struct kernel_call *call, void *memory)
+{
+    const struct ref_row *row = &rows[call->op->kind];
+    double *next = memory;
+    *ref = (struct ref_call){.op = call->op, .accumulate = call->accumulate};
+    for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT; i++) {
+        const struct tensor *desc = call->desc[i];
+        bool is_out = i >= OP_MAX_IN;
+        int slot = is_out ? i - OP_MAX_IN : i;
+        union ref_array *array = is_out ? &ref->out[slot] : &ref->in[slot];
+        void *const *operands = is_out ? call->out : call->in;
+        if (!desc) continue;
+        ref->desc[i] = desc;
+        array->f = next;
+        next += tensor_count(desc);
+        if (desc->type == DT_U16 && slot + 1 == (is_out ? row->master_out : row->master_in))
+            load_master(array->f, operands[0], operands[slot], tensor_count(desc));
+        else
+            load(*array, desc, operands[slot]);
+    }
+}
+
+static void store(const union ref_array *from, const struct tensor *desc, void *bytes)
+{
+    int64_t n = tensor_count(desc);
+    if (desc->type == DT_I32) {
+        memcpy(bytes, from->i, (size_t)n * sizeof(int32_t));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) store_one(desc->type, bytes, i, from->f[i]);
+}
+
+/* The weight is the fp32 master rounded, not the double behind it. */
+static void store_master(const double *from, const struct tensor *const *desc, int slot, void *const *out)
+{
+    const struct tensor *weight = desc[OP_MAX_IN], *master = desc[OP_MAX_IN + slot];
+    for (int64_t i = 0; i < tensor_count(master); i++) {
+        float value = (float)from[i];
+        if (master->type == DT_U16) {
+            master_split(value, (uint16_t *)out[0] + i, (uint16_t *)out[slot] + i);
+        } else {
+            store_one(master->type, out[slot], i, (double)value);
+            store_one(weight->type, out[0], i, (double)value);
+        }
+    }
+}
+
+/* Output `slot` of an optimizer with random bits: a parameter's, m's or v's by the slot. */
+static void store_stochastic(const struct ref_call *ref, const struct kernel_call *call, int slot)
+{
+    const double *scalars = ref->in[rows[call->op->kind].scalars - 1].f;
+    uint32_t step = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
+    uint32_t key = stochastic_key(step, call->op->attr.stream);
+    int64_t n = tensor_count(call->desc[OP_MAX_IN + slot]);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t r = stochastic_bits(key, (uint64_t)(call->op->attr.first + i));
+        uint32_t bits = slot == 0 ? STOCHASTIC_P(r) : slot == 1 ? STOCHASTIC_M(r) : STOCHASTIC_V(r);
+        ((uint16_t *)call->out[slot])[i] = stochastic_bf16((float)ref->out[slot].f[i], bits);
+    }
+}
+
+void reference_store(const struct ref_call *ref, const struct kernel_call *call)
+{
+    const struct ref_row *row = &rows[call->op->kind];
+    int master = row->master_out - 1;
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        const struct tensor *desc = call->desc[OP_MAX_IN + i];
+        if (!desc || i == master) continue;
+        if (row->scalars && call->op->attr.stochastic && desc->type == DT_BF16)
+            store_stochastic(ref, call, i);
+        else
+            store(&ref->out[i], desc, call->out[i]);
+    }
+    if (master >= 0 && call->desc[OP_MAX_IN + master])
+        store_master(ref->out[master].f, call->desc, master, call->out);
+}
+
+static void run_kernel(const struct kernel_call *call)
+{
+    struct ref_call ref;
+    reference_load(&ref, call, call->work);
+    reference_run(&ref);
+    reference_store(&ref, call);
+}
+
+static size_t run_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    (void)op, (void)threads;
+    return reference_bytes(desc);
+}
+
+#define ROW                                                                                                  \
+    {                                                                                                        \
+        run_kernel, run_workspace                                                                            \
+    }
+const struct kernel reference_kernels[OP_KIND_COUNT] = {
+    [OP_EMBED] = ROW,       [OP_NORM] = ROW,      [OP_LINEAR] = ROW,    [OP_ROPE_TABLE] = ROW,
+    [OP_ATTN] = ROW,        [OP_SWIGLU] = ROW,    [OP_GELU] = ROW,      [OP_SPLIT3] = ROW,
+    [OP_ADD] = ROW,         [OP_XENT] = ROW,      [OP_KV_APPEND] = ROW, [OP_EMBED_BWD] = ROW,
+    [OP_NORM_BWD] = ROW,    [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW, [OP_ATTN_BWD] = ROW,
+    [OP_SWIGLU_BWD] = ROW,  [OP_GELU_BWD] = ROW,  [OP_JOIN3] = ROW,     [OP_SUMSQ] = ROW,
+    [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,     [OP_SGD] = ROW,       [OP_ADAMW8] = ROW,
+    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW, [OP_FETCH] = ROW,     [OP_STORE] = ROW,
+};

@@ -1,0 +1,36 @@
+/* reference_ops.h - the functions behind reference_run, one per op kind, and the few helpers they share.
+ *
+ * Each takes the call alone and finds its sizes in the descriptors. Operand order is that of tape/op.h.
+ */
+#ifndef PLIM_DEVICE_REFERENCE_REFERENCE_OPS_H
+#define PLIM_DEVICE_REFERENCE_REFERENCE_OPS_H
+
+#include "reference/reference.h"
+
+typedef void ref_op(const struct ref_call *call);
+
+ref_op ref_embed, ref_embed_bwd, ref_norm, ref_norm_bwd;            /* reference_rows.c */
+ref_op ref_xent, ref_rope_table, ref_split3, ref_join3;             /* reference_rows.c */
+ref_op ref_linear, ref_linear_dx, ref_linear_dw;                    /* reference_linear.c */
+ref_op ref_attn, ref_attn_bwd;                                      /* reference_attn.c */
+ref_op ref_swiglu, ref_swiglu_bwd, ref_gelu, ref_gelu_bwd, ref_add; /* reference_each.c */
+ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                     /* reference_optim.c */
+ref_op ref_adamw8, ref_factor_stat, ref_adafactor;                  /* reference_optim.c */
+ref_op ref_kv_append, ref_copy;                                     /* reference_copy.c */
+
+static inline const struct tensor *ref_in(const struct ref_call *call, int slot) { return call->desc[slot]; }
+
+static inline const struct tensor *ref_out(const struct ref_call *call, int slot)
+{
+    return call->desc[OP_MAX_IN + slot];
+}
+
+/* Start of an accumulating output: zero, unless the call adds to what is there. */
+static inline void ref_begin(const struct ref_call *call, int slot)
+{
+    if (call->accumulate) return;
+    int64_t n = tensor_count(ref_out(call, slot));
+    for (int64_t i = 0; i < n; i++) call->out[slot].f[i] = 0;
+}
+
+#endif
