@@ -58,12 +58,12 @@ int main(void)
             enum plim_status status = plan_search(&request, &plan, &err);
             if (status != PLIM_OK && status != PLIM_NO_FIT) return fprintf(stderr, "%s\n", err.text), 1;
             printf("%-11s %4d GiB %9.2f %6d %6d %6s %7.4f  %lld x %lld, %s, loss/%d, state on %s\n",
-                   models[m].name, gib, plan.search_seconds * 1e3, plan.tried, plan.tape.nops,
+                   models[m].name, gib, plan.search.seconds * 1e3, plan.search.tapes, plan.tape.nops,
                    plan.fits ? "yes" : "no",
                    (double)plan.layout.arena_bytes / (double)plan.layout.lower_bound,
                    (long long)plan.knobs.micro_batch, (long long)plan.knobs.accumulation,
-                   knobs_recompute_text(&plan.knobs, recompute, sizeof recompute), plan.knobs.loss_chunks,
-                   tier_name((enum tier)plan.knobs.state_tier));
+                   knobs_recompute_text(&plan.knobs, recompute, sizeof recompute),
+                   (int)plan.knobs.loss_chunks, tier_name((enum tier)plan.knobs.state_tier));
             plan_release(&plan);
         }
         job_release(&job);

@@ -29,7 +29,7 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
     json_int(w, "disk_bytes", e->plan->disk);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
     json_double(w, "predicted_ms", 1e3 * e->plan->step_seconds);
-    json_double(w, "plan_ms", 1e3 * (e->kind == TRAIN_REPLANNED ? e->plan_seconds : e->plan->search_seconds));
+    json_double(w, "plan_ms", 1e3 * (e->kind == TRAIN_REPLANNED ? e->plan_seconds : e->plan->search.seconds));
 }
 
 static void put_step(struct json_writer *w, const struct train_event *e)
@@ -148,10 +148,10 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
         log->bar && e->kind == TRAIN_REPLANNED ? "\r\033[K" : "",
         e->kind == TRAIN_REPLANNED ? "re-planned" : "planned", bytes_format(total, (uint64_t)e->plan->total),
         bytes_format(budget, (uint64_t)e->budget), (long long)k->micro_batch, (long long)k->accumulation,
-        knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
+        knobs_recompute_text(k, recompute, sizeof recompute), (int)k->loss_chunks,
         knobs_state_text(k, state, sizeof state), k->param_tier != TIER_DEVICE ? ", parameters from " : "",
         k->param_tier != TIER_DEVICE ? knobs_param_text(k, params, sizeof params) : "",
-        knobs_parked_text(k, parked, sizeof parked),
+        knobs_activations_text(k, parked, sizeof parked),
         k->optimizer_in_backward ? ", optimizer in backward" : "");
 }
 

@@ -142,8 +142,9 @@ extern const struct schema job_schema;
  * no GPU. */
 int job_device_number(const char *text, bool *may_fall_back);
 
-/* The tape of one set of knobs (plan_request.build with a struct job * as argument). */
-enum plim_status job_build(void *job, const struct knobs *knobs, struct tape *out, struct plim_error *err);
+/* The tape of one set of knobs: plan_request.build, with the job as its build_arg. */
+enum plim_status job_build(const struct plan_request *request, const struct knobs *knobs, enum tape_part part,
+                           struct tape *out, struct plim_error *err);
 
 /* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
  * on the device). */

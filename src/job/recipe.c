@@ -16,10 +16,13 @@ static bool needs_global_norm(const struct job *job)
  * asked for ten ops ahead, about a layer's, or three where the budget asks for it: by the planner's clock that costs 3 to 6 %
  * of a step where parameters stream, and more than ten win nothing. Towards a disk, buffers for that would make the smallest
  * plans larger by half of what they move. */
-static const struct prefetch_options early_spread = {.loop_lead = 10, .loop_lag = 2, .update_lag = 2},
-                                     late_spread = {.loop_lead = 3, .loop_lag = 2, .update_lag = 2};
+static struct prefetch_options prefetch_of(const struct knobs *knobs)
+{
+    int ops = knobs && knobs->prefetch_ops ? (int)knobs->prefetch_ops : PREFETCH_AHEAD;
+    return (struct prefetch_options){.loop_lead = ops, .loop_lag = 2, .update_lag = 2};
+}
 
-static int64_t offload_slice(const struct job *job, int tier)
+static int64_t offload_slice(const struct job *job, int64_t tier)
 {
     int64_t share = model_param_count(&job->spec) * 12 / (tier == TIER_HOST ? HOST_SLICES : DISK_SLICES);
     return share > OFFLOAD_SLICE ? share : OFFLOAD_SLICE;
@@ -31,24 +34,26 @@ static struct offload_options offload_of(const struct job *job, const struct kno
                                     .grad_tier = (enum tier)knobs->grad_tier,
                                     .param_tier = (enum tier)knobs->param_tier,
                                     .slice_bytes = offload_slice(job, knobs->state_tier),
-                                    .state_share = knobs->state_share,
-                                    .param_share = knobs->param_share,
-                                    .host_share = knobs->host_share};
+                                    .state_share = (int)knobs->state_share,
+                                    .param_share = (int)knobs->param_share,
+                                    .host_share = (int)knobs->host_share};
 }
 
 static enum plim_status finish(struct tape *tape, const struct job *job, const struct offload_options *o,
-                               bool parks, bool late, struct plim_error *err)
+                               const struct knobs *knobs, struct plim_error *err)
 {
-    bool copies_beside =
-        o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST || o->param_tier == TIER_HOST || parks;
+    bool copies_beside = o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST ||
+                         o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
     for (int i = 0; i < tape->nops; i++) {
         tape->ops[i].attr.repeatable = job->training.deterministic;
         tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
     }
-    return copies_beside ? pass_prefetch(tape, late ? &late_spread : &early_spread, err) : PLIM_OK;
+    struct prefetch_options prefetch = prefetch_of(knobs);
+    return copies_beside ? pass_prefetch(tape, &prefetch, err) : PLIM_OK;
 }
 
-static enum plim_status run_passes(const struct job *job, const struct knobs *knobs, struct tape *tape,
+static enum plim_status run_passes(const struct job *job, const struct device_facts *facts,
+                                   const struct knobs *knobs, enum tape_part part, struct tape *tape,
                                    struct plim_error *err)
 {
     const struct job_training *t = &job->training;
@@ -57,8 +62,9 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
                                 .time = job->max_length,
                                 .head = HEAD_LOSS,
                                 .whole_rows = !job->data.packing};
-    struct recompute_options recompute = {(enum recompute)knobs->recompute, knobs->full_layers,
-                                          knobs->offload_layers};
+    int offload_layers = (int)knobs->offload_layers;
+    struct recompute_options recompute = {(enum recompute)knobs->recompute, (int)knobs->full_layers,
+                                          offload_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
                                     .beta1 = (float)job_beta1(job),
                                     .beta2 = (float)t->beta2,
@@ -73,20 +79,23 @@ static enum plim_status run_passes(const struct job *job, const struct knobs *kn
     enum plim_status status;
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
-    if ((status = pass_loss_chunks(tape, knobs->loss_chunks, err)) != PLIM_OK) return status;
+    if ((status = pass_loss_chunks(tape, (int)knobs->loss_chunks, err)) != PLIM_OK) return status;
     if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
     if (t->grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
+    if ((status = pass_part(tape, part, err)) != PLIM_OK) return status;
     if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
-    if ((status = pass_offload_activations(tape, knobs->offload_layers, err)) != PLIM_OK) return status;
-    return finish(tape, job, &offload, knobs->offload_layers > 0, knobs->late, err);
+    status = pass_offload_activations(tape, offload_layers, facts->copy_pace, err);
+    if (status != PLIM_OK) return status;
+    return finish(tape, job, &offload, knobs, err);
 }
 
-enum plim_status job_build(void *arg, const struct knobs *knobs, struct tape *out, struct plim_error *err)
+enum plim_status job_build(const struct plan_request *request, const struct knobs *knobs, enum tape_part part,
+                           struct tape *out, struct plim_error *err)
 {
     tape_clear(out);
-    enum plim_status status = run_passes(arg, knobs, out, err);
+    enum plim_status status = run_passes(request->build_arg, request->facts, knobs, part, out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
 }
@@ -95,14 +104,15 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
                                 struct tape *out, struct plim_error *err)
 {
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
-    if (knobs) offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = knobs->param_share;
+    if (knobs)
+        offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
     struct model_shape shape = {.batch = rows, .time = job->max_length, .head = HEAD_LOSS};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
-    if (status == PLIM_OK) status = finish(out, job, &offload, false, knobs && knobs->late, err);
+    if (status == PLIM_OK) status = finish(out, job, &offload, knobs, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
@@ -123,7 +133,7 @@ static void set_pins(const struct job *job, struct knobs *pins)
     int layers = job->spec.num_layers;
     if (t->offload_layers_given) pins->offload_layers = fewer(layers, t->offload_layers);
     if (t->full_layers_given) {
-        int others = pins->offload_layers > 0 ? layers - pins->offload_layers : layers;
+        int others = pins->offload_layers > 0 ? layers - (int)pins->offload_layers : layers;
         pins->full_layers = fewer(others, t->full_layers);
     }
     if (t->loss_chunks_given) pins->loss_chunks = (int)t->loss_chunks;
@@ -143,6 +153,8 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .time = job->max_length,
                                  .layers = job->spec.num_layers,
                                  .needs_global_norm = needs_global_norm(job),
+                                 .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
+                                                 job->training.optimizer == OPTIMIZER_SGD,
                                  .build = job_build,
                                  .build_arg = job};
     out->budget = job_budget(job, (int64_t)facts->memory_bytes);

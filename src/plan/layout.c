@@ -4,6 +4,7 @@
 #include "tape/group.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,7 +125,7 @@ static void share_in_place(struct layout *l, const struct tape *tape)
 
 /* Places at the bottom of the arena: what never leaves the device, parameters, then each parameter's master and
  * moments together, then the rest. */
-enum { RANK_NEAR, RANK_PARAM, RANK_STATE, RANK_REST };
+enum { RANK_NEAR, RANK_PARAM, RANK_STATE, RANK_REST, RANKS = RANK_REST + 5 };
 
 static int kept_rank(const struct tensor *t)
 {
@@ -161,16 +162,29 @@ static bool inherit_offset(struct layout *l, const struct tape *tape, int id, co
     return false;
 }
 
+static bool is_placed(const struct tensor *t)
+{
+    return t->view_of < 0 && (t->flags & TENSOR_KEPT || t->tier != TIER_DEVICE);
+}
+
 /* Kept tensors and all that is on lower tiers, where nothing shares its bytes with anything. */
 static int list_kept(const struct tape *tape, struct kept *list)
 {
     int n = 0;
+    int count[RANKS + 1] = {0};
+    for (int i = 0; i < tape->ntensors; i++)
+        if (is_placed(&tape->tensors[i])) count[kept_rank(&tape->tensors[i]) + 1]++, n++;
+    for (int rank = 0; rank < RANKS; rank++) count[rank + 1] += count[rank];
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
-        bool placed = t->flags & TENSOR_KEPT || t->tier != TIER_DEVICE;
-        if (t->view_of < 0 && placed) list[n++] = (struct kept){kept_rank(t), t->owner, i};
+        if (is_placed(t)) list[count[kept_rank(t)]++] = (struct kept){kept_rank(t), t->owner, i};
     }
-    qsort(list, (size_t)n, sizeof *list, kept_before);
+    for (int i = 1; i < n;
+         i++) /* passes make state in the order of its parameters, so a rank is mostly in order */
+        if (kept_before(&list[i - 1], &list[i]) > 0) {
+            qsort(list, (size_t)n, sizeof *list, kept_before);
+            break;
+        }
     return n;
 }
 
@@ -236,7 +250,7 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
         delta[l->life[i].first] += bytes;
         delta[l->life[i].last + 1] -= bytes;
     }
-    double live = 0, peak = -1;
+    double live = 0, peak = -1, part_peak[2] = {0};
     int64_t peak_work = 0;
     for (int i = 0, end; i < tape->nops; i = end) {
         int64_t work = group_work(l, i, align);
@@ -245,10 +259,12 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
             live += delta[op];
             double here = live + (double)work;
             if (here > peak) peak = here, l->peak_op = op, peak_work = work;
+            part_peak[op >= tape->loop_end] = fmax(part_peak[op >= tape->loop_end], here);
         }
     }
     free(delta);
     if (peak > HUGE_BYTES) peak = HUGE_BYTES;
+    for (int part = 0; part < 2; part++) l->part_peak[part] = (int64_t)fmin(part_peak[part], HUGE_BYTES);
     l->lower_bound = l->kept_bytes + (peak < 0 ? 0 : (int64_t)peak);
     memset(l->by_class, 0, sizeof l->by_class);
     for (int i = 0; i < tape->ntensors; i++) {
@@ -322,8 +338,11 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
         who[n++] = i;
     }
     n += list_work(out, items + n, who + n);
-    struct pack_limits limits = {.align = (int64_t)options->facts->align, .effort_ms = options->effort_ms};
+    struct pack_limits limits = {.align = (int64_t)options->facts->align, .dives = options->dives};
+    if (options->capacity) limits.capacity = options->capacity - out->kept_bytes;
     status = pack_items(items, n, &limits, &result, err);
+    if (status == PLIM_NO_FIT && options->capacity)
+        status = PLIM_OK; /* the best there is; the caller compares */
     if (status != PLIM_OK) goto out;
     for (int i = 0; i < n; i++) {
         int64_t offset = out->kept_bytes + items[i].offset;
@@ -341,25 +360,37 @@ out:
     return status;
 }
 
+/* What must not collide on a tier: transients and scratch for as long as they live, all else throughout. */
+static int list_tier(const struct tape *tape, const struct layout *l, enum tier tier, struct pack_item *items)
+{
+    int n = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->view_of >= 0 || t->tier != tier || l->buffer[i] != i) continue;
+        bool throughout = tier != TIER_DEVICE;
+        if (l->life[i].last < 0 && !throughout) continue;
+        items[n++] = (struct pack_item){throughout ? 0 : l->life[i].first,
+                                        throughout ? tape->nops + 1 : l->life[i].last + 1, tensor_bytes(t),
+                                        l->offset[i]};
+    }
+    return tier == TIER_DEVICE ? n + list_work(l, items + n, NULL) : n;
+}
+
 enum plim_status layout_verify(const struct tape *tape, const struct layout *l, struct plim_error *err)
 {
     struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 1, sizeof *items);
-    int n = 0, a, b;
+    bool collides = false;
     if (!items) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was verified");
-    for (int i = 0; i < tape->ntensors; i++) {
-        const struct tensor *t = &tape->tensors[i];
-        if (!in_arena(t) || l->buffer[i] != i || l->life[i].last < 0) continue;
-        items[n++] = (struct pack_item){l->life[i].first, l->life[i].last + 1, tensor_bytes(t), l->offset[i]};
+    for (int tier = 0; tier < TIER_COUNT && !collides; tier++) {
+        int a = 0, b = 0, n = list_tier(tape, l, (enum tier)tier, items);
+        int64_t size = tier == TIER_DEVICE ? l->arena_bytes : l->tier_bytes[tier];
+        collides = pack_conflict(items, n, &a, &b);
+        for (int i = 0; i < n && !collides; i++)
+            if (items[i].offset < 0 || items[i].offset + items[i].size > size) collides = true, a = b = i;
+        if (collides)
+            plim_fail(err, PLIM_BUG, "layout: bytes at offsets %lld and %lld of tier %s collide",
+                      (long long)items[a].offset, (long long)items[b].offset, tier_name((enum tier)tier));
     }
-    n += list_work(l, items + n, NULL);
-    bool collides = pack_conflict(items, n, &a, &b);
-    for (int i = 0; i < n && !collides; i++) {
-        if (items[i].offset < 0 || items[i].offset + items[i].size > l->arena_bytes)
-            collides = true, a = b = i;
-    }
-    if (collides)
-        plim_fail(err, PLIM_BUG, "layout: bytes at offsets %lld and %lld collide", (long long)items[a].offset,
-                  (long long)items[b].offset);
     free(items);
     return collides ? PLIM_BUG : PLIM_OK;
 }

@@ -31,7 +31,8 @@ struct layout_options {
      * kept tensors of the same name take that layout's offsets, the rest starts at its kept_bytes. */
     const struct layout *above;
     const struct tape *above_tape;
-    int64_t effort_ms; /* of the packer's deeper search */
+    int64_t capacity; /* arena bytes to stay below where dives of the packer (pack.h) can; 0: no such line */
+    int dives;
 };
 
 struct lifetime {
@@ -47,6 +48,7 @@ struct layout {
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */
     int64_t kept_bytes, arena_bytes, lower_bound;
+    int64_t part_peak[2]; /* live transient bytes at most, in the loop and in the update */
     int64_t tier_bytes[TIER_COUNT];
     int peak_op;                   /* where live bytes peak */
     int64_t by_class[CLASS_COUNT]; /* live at that op; sums to lower_bound */
@@ -67,7 +69,7 @@ void layout_release(struct layout *layout);
 enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
                               struct layout *out, struct plim_error *err);
 
-/* Checks invariants 1-4 of a finished layout; PLIM_BUG names the two tensors that collide. */
+/* Checks invariants 1-4 of a finished layout, on every tier; PLIM_BUG names the bytes that collide. plan_make asks. */
 enum plim_status layout_verify(const struct tape *tape, const struct layout *layout, struct plim_error *err);
 
 #endif

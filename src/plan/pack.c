@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "plan/pack_internal.h"
 #include <inttypes.h>
+#include <limits.h>
+#include <math.h>
 
 static enum plim_status check_limits(int n, const struct pack_limits *limits, struct plim_error *err)
 {
@@ -28,15 +30,16 @@ static int unfinished_jobs(const struct pack_problem *p)
     return count;
 }
 
-static void search_jobs(struct pack_problem *p, int64_t effort_ms)
+static void search_jobs(struct pack_problem *p, const struct pack_limits *limits)
 {
-    double end = clock_seconds() + (double)effort_ms / 1000;
+    double end = limits->effort_ms > 0 ? clock_seconds() + (double)limits->effort_ms / 1000 : INFINITY;
+    int dives = limits->effort_ms > 0 ? INT_MAX : limits->dives;
     int left = unfinished_jobs(p);
     for (int j = 0; j < p->jobs && left; j++) {
         struct pack_job *job = &p->job[j];
         if (job->height <= job->target) continue;
         double now = clock_seconds();
-        pack_search(job, now + (end - now) / left--);
+        pack_search(job, now + (end - now) / left--, dives);
     }
 }
 
@@ -76,7 +79,7 @@ enum plim_status pack_items(struct pack_item *items, int n, const struct pack_li
             goto out;
         }
     bool hopeless = limits->capacity && limits->capacity < result->lower_bound;
-    if (limits->effort_ms > 0 && !hopeless) search_jobs(&problem, limits->effort_ms);
+    if ((limits->effort_ms > 0 || limits->dives > 0) && !hopeless) search_jobs(&problem, limits);
     status = collect(&problem, items, result, err);
     if (status == PLIM_OK && limits->capacity && result->height > limits->capacity)
         status = plim_fail(err, PLIM_NO_FIT,

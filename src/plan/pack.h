@@ -29,7 +29,8 @@ struct pack_item {
 struct pack_limits {
     int64_t align;     /* offsets are multiples of this, sizes are rounded up to it; 0 means 1 */
     int64_t capacity;  /* good enough: stop as soon as height <= capacity; 0: aim at the lower bound */
-    int64_t effort_ms; /* how long the search after the greedy passes may take; 0: no search */
+    int64_t effort_ms; /* how long the search after the greedy passes may take; 0: as long as dives say */
+    int dives;         /* how many dives it may make, with effort_ms 0; both 0: no search */
 };
 
 struct pack_result {

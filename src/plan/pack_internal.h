@@ -64,9 +64,9 @@ bool pack_job_offer(struct pack_job *job, int64_t height, const char *method);
 /* The greedy passes until the target is reached or their allowance is spent. False: no memory. */
 bool pack_greedy(struct pack_job *job);
 
-/* Look for a lower packing until the target, the proof that there is none, or `deadline` (clock_seconds).
- * Memory shortage only ends it. */
-void pack_search(struct pack_job *job, double deadline);
+/* Look for a lower packing until the target, the proof that there is none, or `deadline` (clock_seconds),
+ * or so many dives. Memory shortage only ends it. */
+void pack_search(struct pack_job *job, double deadline, int dives);
 
 /* --- sorting (pack_sort.c) -------------------------------------------------------------------------- */
 

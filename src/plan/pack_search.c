@@ -87,11 +87,12 @@ static bool dive_once(struct search *s, int dive, double deadline)
     return s->least >= s->job->height;
 }
 
-void pack_search(struct pack_job *job, double deadline)
+void pack_search(struct pack_job *job, double deadline, int dives)
 {
     if (job->target > INT64_MAX / 4) return; /* the sums of the search would not fit */
     struct search s = {.job = job, .least = job->target, .step = (job->height - job->target) / 4 + 1};
     bool done = !pack_core_init(&s.core, job) || !rebuild(&s);
-    for (int dive = 0; !done && clock_seconds() < deadline; dive++) done = dive_once(&s, dive, deadline);
+    for (int dive = 0; !done && dive < dives && clock_seconds() < deadline; dive++)
+        done = dive_once(&s, dive, deadline);
     pack_core_release(&s.core);
 }

@@ -18,42 +18,8 @@
 #define PLIM_PLAN_PLAN_H
 
 #include "plan/facts.h"
+#include "plan/knobs.h"
 #include "plan/layout.h"
-#include "tape/pass.h"
-
-/* What the search may choose. In pins, KNOB_OPEN leaves the choice to the planner. */
-#define KNOB_OPEN (-1)
-
-struct knobs {
-    int64_t micro_batch;  /* rows of one micro-batch */
-    int64_t accumulation; /* micro-batches per optimizer step: rows / micro_batch */
-    int recompute;        /* enum recompute */
-    int full_layers;      /* so many first layers, or those behind the parked ones, are recomputed in full */
-    int loss_chunks;      /* slices of the output projection and loss */
-    int optimizer_in_backward;
-    int state_tier; /* enum tier of moments and masters */
-    int grad_tier;  /* enum tier where gradients wait between micro-batches */
-    int state_share; /* of OFFLOAD_SHARES parts of the state, so many are on state_tier; 0 when that is the device */
-    int host_share; /* of OFFLOAD_SHARES slices of an update of state in host memory, so many the CPU does */
-    int param_tier; /* enum tier of parameters while no op reads them */
-    int param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier; 0 when that is the device */
-    int offload_layers; /* so many first layers' activations wait in a GPU's host memory for backward */
-    int late; /* 1: what a GPU's host holds is fetched shortly before it is used, which takes least of the device */
-};
-
-void knobs_open(struct knobs *pins);
-
-/* "device", "disk", "host (25 % of it), updated there" */
-const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size);
-
-/* "device", "host (50 % of it)" */
-const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size);
-
-/* "", ", activations of 2 layers wait on the host" */
-const char *knobs_parked_text(const struct knobs *knobs, char *buf, size_t size);
-
-/* "none", "selective", "full", "selective + 6 layers in full" */
-const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size);
 
 struct plan_request {
     const struct device_facts *facts;
@@ -64,10 +30,13 @@ struct plan_request {
     int64_t time;        /* T, tokens per row */
     int layers;
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
+    bool host_updates;      /* a host's CPU can make this optimizer's updates */
     struct knobs pins;
-    /* Makes the tape of one set of knobs (all of them set) in `out`, initialised or used before. */
-    enum plim_status (*build)(void *arg, const struct knobs *, struct tape *out, struct plim_error *);
-    void *build_arg;
+    /* Makes the tape of one set of knobs (all of them set) for request->facts in `out`, initialised or used before; or one
+     * part of it, where gradients stay on the device and wait for the update. */
+    enum plim_status (*build)(const struct plan_request *request, const struct knobs *, enum tape_part,
+                              struct tape *out, struct plim_error *);
+    const void *build_arg;
 };
 
 struct plan {
@@ -79,8 +48,12 @@ struct plan {
     int64_t total; /* what the budget is held against: the process on the CPU, the device's bytes on a GPU */
     int64_t device, host, disk;
     double step_seconds; /* predicted, one optimizer step */
-    double search_seconds;
-    int tried; /* tapes built on the way */
+    struct plan_search_report {
+        double gap; /* no plan that fits is faster by more than this share, as far as the axes are ordered */
+        int tapes;  /* built on the way */
+        int64_t work;   /* ops of all of them */
+        double seconds; /* it took */
+    } search;
 };
 
 /* The fastest predicted plan that fits. PLIM_NO_FIT: the smallest plan there is, and the bytes missing in err. */
@@ -99,6 +72,15 @@ struct plan_bound {
     int64_t total, host;
     double step_seconds;
 };
+
+/* What the two lines are held against: an arena of so many bytes, the plan's own data structures, and what is offloaded to
+ * the host. */
+void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
+                struct plan_bound *out);
+
+/* What tape and layout take themselves: megabytes, when offloaded updates are cut into many slices. */
+int64_t plan_own_bytes(const struct layout *layout, int nops, int ntensors);
+
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
                                struct tape *room, struct plan_bound *out, struct plim_error *err);
 

@@ -1,419 +1,704 @@
-/* search.c - the fastest predicted plan that fits the budget.
+/* search.c - the fastest predicted plan that fits the budget: best-first branch and bound over the axes of space.c.
  *
- * Two facts keep the search small. Memory grows with the micro-batch (but for the last step, to one micro-batch in all)
- * and shrinks with the other knobs, so for each
- * way of recomputing and placing state the largest micro-batch that fits is found by bisection. And cutting the
- * loss is nearly free, so a way is first tried with the finest cut and the coarsest that still fits is taken at
- * the end. A way that does not fit with the smallest micro-batch is out. How many layers are made again is asked in
- * quarters first and one by one of the best. What is on lower tiers is search_places.c's question: free first, offload
- * last.
+ * A box is a place, a micro-batch and a range of each ordered axis. Its tight corner, every axis at its costly end, takes
+ * least of the device: where that does not fit, nothing in the box does. Its free corner is fastest: where that is no
+ * faster than the best plan so far, nothing in the box is. Ranges are cut to what can fit at all before time is asked,
+ * which is what makes the bound of a box sharp. What remains is halved along the axis that moves time most.
+ *
+ * Invariants
+ *  1. `best` fits both lines, and no box that was dropped can beat it by more than GAP (as far as axes are ordered).
+ *  2. What is chosen depends on bytes and seconds alone: every choice between axes or boxes is made by value, ties by the
+ *     axis' or point's own number, so the order of the table's rows does not matter.
+ *  3. Work is counted in ops of tapes built, never in time: the same request gives the same plan on every machine.
  */
 #include "plan/search.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "plan/oracle.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-int search_finest_cut(const struct plan_request *r, int64_t micro_batch)
+#define GAP                                                                                                  \
+    0.002 /* a box that promises less than this is dropped; after PLAN_PATIENCE of work more is asked of it */
+
+#define DOUBT 0.15 /* how much a bound may be off */
+
+/* A plan that offloads more, or that hides the gradient norm people watch, must be faster by this share per step. */
+#define PREFERENCE 0.0003
+
+#define SHARE_STEP 4 /* in which the times of updates are looked at for a bound */
+
+struct box {
+    struct point lo, hi;
+    double bound; /* seconds: nothing in the box is faster */
+    double hope;  /* seconds that its best plan is expected to take: which box is looked at next */
+    enum { BOX_NEW, BOX_TIMED, BOX_CUT } stage; /* its free corner is timed; its ranges are cut */
+};
+
+struct candidate {
+    bool found;
+    struct point point;
+    struct knobs knobs;
+    double seconds, weight; /* weight: seconds with the preferences counted */
+};
+
+enum { UNPACKED_MOST = 8 };
+
+struct search {
+    const struct plan_request *request;
+    const int *order; /* of the axes */
+    struct space space;
+    struct oracle oracle;
+    int64_t work_most;
+    int64_t allowed; /* bytes; below the budget when packing needed more than its bound */
+    struct box *boxes;
+    int nboxes, cap;
+    struct candidate best;
+    struct knobs unpacked[UNPACKED_MOST]; /* their bound fits, their packing did not */
+    int nunpacked;
+    double dropped; /* the least bound of a box that was dropped unseen */
+    bool has_smallest;
+    struct point smallest_point; /* the nearest miss: where to look when nothing fits, and for the message */
+    struct knobs smallest;
+    bool smallest_holds; /* the device's line */
+    struct plan_bound smallest_bound;
+    struct plim_error *err;
+};
+
+/* --- asking ------------------------------------------------------------------------------------------------ */
+
+/* The nearest miss: what holds the device's line and takes least of the host, else what takes least of the device. */
+static void note_miss(struct search *s, const struct point *p, const struct knobs *k,
+                      const struct plan_bound *b)
 {
-    int64_t blocks = (micro_batch * r->time + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
-    return blocks > 4096 ? 4096 : (int)blocks;
+    bool holds = b->total <= s->request->budget;
+    int64_t takes = holds ? b->host : b->total;
+    int64_t least = s->smallest_holds ? s->smallest_bound.host : s->smallest_bound.total;
+    bool nearer = takes < least || (takes == least && b->total < s->smallest_bound.total);
+    if (holds != s->smallest_holds) nearer = holds;
+    if (s->has_smallest && !nearer) return;
+    s->has_smallest = true, s->smallest_point = *p, s->smallest = *k;
+    s->smallest_holds = holds, s->smallest_bound = *b;
 }
 
-struct knobs search_knobs(const struct search *s, const struct way *way, int64_t micro_batch, int chunks)
+static bool within(const struct search *s, const struct plan_bound *b)
 {
-    const struct plan_request *r = s->request;
-    struct knobs k = {.micro_batch = micro_batch,
-                      .accumulation = r->rows / micro_batch,
-                      .recompute = way->recompute,
-                      .full_layers = way->full_layers,
-                      .loss_chunks = chunks,
-                      .state_tier = way->place.state_tier,
-                      .state_share = way->place.state_share,
-                      .grad_tier = way->place.grad_tier,
-                      .param_tier = way->place.param_tier,
-                      .param_share = way->place.param_share,
-                      .host_share = way->place.host_share};
-    bool possible = k.accumulation == 1 && !r->needs_global_norm;
-    k.optimizer_in_backward = way->in_backward && possible;
-    if (r->pins.loss_chunks != KNOB_OPEN) k.loss_chunks = r->pins.loss_chunks;
-    if (r->pins.offload_layers != KNOB_OPEN) k.offload_layers = r->pins.offload_layers;
-    return k;
+    return b->total <= s->allowed && plan_within(s->request, b->total, b->host);
 }
 
-static bool same_knobs(const struct knobs *a, const struct knobs *b)
+static enum plim_status ask(struct search *s, const struct point *p, struct plan_bound *out)
 {
-    return a->micro_batch == b->micro_batch && a->recompute == b->recompute &&
-           a->full_layers == b->full_layers && a->loss_chunks == b->loss_chunks &&
-           a->optimizer_in_backward == b->optimizer_in_backward && a->state_tier == b->state_tier &&
-           a->grad_tier == b->grad_tier && a->state_share == b->state_share &&
-           a->host_share == b->host_share && a->param_tier == b->param_tier &&
-           a->param_share == b->param_share && a->offload_layers == b->offload_layers && a->late == b->late;
+    struct knobs k = space_knobs(&s->space, p);
+    enum plim_status status = oracle_ask(&s->oracle, &k, out, s->err);
+    if (status == PLIM_OK && !within(s, out)) note_miss(s, p, &k, out);
+    return status;
 }
 
-static bool has_host_ops(const struct tape *tape)
+/* Bytes of the device at a point, with the values of AXIS_BEST that take least: the latest prefetching, and all updates by
+ * the host or none. */
+static enum plim_status ask_tight(struct search *s, struct point p, struct plan_bound *out)
 {
-    for (int i = 0; i < tape->nops; i++)
-        if (tape->ops[i].attr.on_host) return true;
+    enum { EXTREMES = 2 };
+    int updaters = space_count(&s->space, AXIS_UPDATER, &p);
+    enum plim_status status = PLIM_OK;
+    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
+    for (int u = 0; u < updaters && u < EXTREMES && status == PLIM_OK; u++) {
+        struct plan_bound b;
+        p.at[AXIS_UPDATER] = u;
+        status = ask(s, &p, &b);
+        if (u == 0 || b.total < out->total) *out = b;
+        if (within(s, out)) break;
+    }
+    return status;
+}
+
+/* Seconds at a point, with the fastest values of AXIS_BEST, whether they fit or not. Of prefetching that is the first. */
+static enum plim_status ask_seconds(struct search *s, struct point p, double *out)
+{
+    *out = INFINITY;
+    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
+        struct plan_bound b;
+        p.at[AXIS_UPDATER] = u, p.at[AXIS_PREFETCH] = 0;
+        enum plim_status status = ask(s, &p, &b);
+        if (status != PLIM_OK) return status;
+        *out = fmin(*out, b.step_seconds);
+    }
+    return PLIM_OK;
+}
+
+static bool knobs_before(const struct knobs *a, const struct knobs *b)
+{
+    for (int i = 0; i < KNOB_COUNT; i++)
+        if (knob_get(a, i) != knob_get(b, i)) return knob_get(a, i) < knob_get(b, i);
     return false;
 }
 
-static enum plim_status ask(struct search *s, const struct knobs *knobs, struct plan_bound *bound)
+static void consider(struct search *s, const struct point *p, const struct knobs *k, double seconds)
 {
-    for (int i = 0; i < s->nasked && i < REMEMBERED; i++)
-        if (same_knobs(&s->asked[i].knobs, knobs)) {
-            *bound = s->asked[i].bound;
-            return PLIM_OK;
-        }
-    enum plim_status status = plan_bound_of(s->request, knobs, &s->room, bound, s->err);
-    if (status != PLIM_OK) return status;
-    s->asked[s->nasked++ % REMEMBERED] = (struct asked){*knobs, *bound};
-    s->tried++, s->made += s->room.nops;
-    if (knobs->host_share == OFFLOAD_SHARES && !has_host_ops(&s->room))
-        s->no_host_updates[knobs->param_tier != TIER_DEVICE] = true;
-    return PLIM_OK;
+    int steps = (k->state_tier != TIER_DEVICE) + (k->grad_tier != TIER_DEVICE) +
+                (k->param_tier != TIER_DEVICE) + (k->offload_layers > 0) + (k->optimizer_in_backward != 0);
+    double weight = seconds * (1 + PREFERENCE * steps);
+    for (int i = 0; i < s->nunpacked; i++)
+        if (knobs_equal(&s->unpacked[i], k)) return;
+    bool better = weight < s->best.weight || (weight == s->best.weight && knobs_before(k, &s->best.knobs));
+    if (!s->best.found || better) s->best = (struct candidate){true, *p, *k, seconds, weight};
 }
 
-/* Do parameters or gradients come and go beside computing? */
-static bool has_streams(const struct search *s, const struct knobs *k)
+/* Every value of AXIS_BEST at a point: those that fit are candidates. */
+static enum plim_status settle(struct search *s, struct point p, bool *fits)
 {
-    return s->request->facts->async_copies && (k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE);
-}
-
-/* What late fetches take less of the device, at most: an eighth, and about a layer of the largest models. */
-#define LATE_SAVES ((int64_t)4 << 30)
-
-/* They take more time, so they are asked only where early ones do not fit. */
-static enum plim_status ask_early_or_late(struct search *s, struct knobs *knobs, struct plan_bound *bound)
-{
-    enum plim_status status = ask(s, knobs, bound);
-    if (status != PLIM_OK || knobs->late || !has_streams(s, knobs)) return status;
-    int64_t saves = bound->total / 8 < LATE_SAVES ? bound->total / 8 : LATE_SAVES;
-    if (bound->total <= s->allowed || bound->total - saves > s->allowed) return PLIM_OK;
-    knobs->late = 1;
-    return ask(s, knobs, bound);
-}
-
-enum plim_status search_try(struct search *s, struct knobs *knobs, struct plan_bound *bound, bool *fits)
-{
-    enum plim_status status = ask_early_or_late(s, knobs, bound);
-    if (status != PLIM_OK) return status;
-    *fits =
-        bound->total <= s->allowed && (s->device_only || plan_within(s->request, bound->total, bound->host));
-    /* The nearest miss: what holds the device's line and takes least of the host, else what takes least of the device. */
-    bool holds = bound->total <= s->request->budget;
-    int64_t takes = holds ? bound->host : bound->total;
-    bool nearer =
-        takes < s->smallest_takes || (takes == s->smallest_takes && bound->total < s->smallest_total);
-    if (holds != s->smallest_holds) nearer = holds;
-    if (!s->has_smallest || nearer) {
-        s->has_smallest = true, s->smallest = *knobs, s->smallest_holds = holds;
-        s->smallest_takes = takes, s->smallest_total = bound->total;
-        if (s->no_host_updates[knobs->param_tier != TIER_DEVICE]) s->smallest.host_share = 0;
-    }
-    return PLIM_OK;
-}
-
-/* A later candidate must be clearly faster. Updating inside backward must earn its place: it takes away the
- * gradient norm that people watch. */
-void search_consider(struct candidate *best, const struct knobs *knobs, double seconds)
-{
-    double margin = knobs->optimizer_in_backward && !best->knobs.optimizer_in_backward ? 0.97 : 0.999;
-    if (best->found && seconds >= best->seconds * margin) return;
-    *best = (struct candidate){true, *knobs, seconds};
-}
-
-/* Largest micro-batch of a way that fits, and (since smaller ones can be faster on machines with a cache) every
- * one below it while time keeps falling. */
-static enum plim_status search_way(struct search *s, const struct way *way, bool *fitted)
-{
-    int low = 0, high = s->ndivisors - 1;
-    struct plan_bound bound;
-    bool fits;
-    enum plim_status status;
-    *fitted = false;
-    /* The optimizer inside backward needs accumulation 1, so its one micro-batch is the whole. */
-    if (way->in_backward) low = high;
-    struct knobs k = search_knobs(s, way, s->divisors[low], search_finest_cut(s->request, s->divisors[low]));
-    if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK || !fits) return status;
-    *fitted = true;
-    search_consider(&s->best, &k, bound.step_seconds);
-    double previous = bound.step_seconds;
-    /* Gradients of the whole batch at once are not carried from part to part: it may fit where half of it does not. */
-    if (low < high && s->divisors[high] == s->request->rows && s->room.nops < FINE_OPS / 2) {
-        k = search_knobs(s, way, s->divisors[high], search_finest_cut(s->request, s->divisors[high]));
-        if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK) return status;
-        if (fits) search_consider(&s->best, &k, bound.step_seconds);
-        if (fits && bound.step_seconds <= previous && s->request->facts->async_copies) return PLIM_OK;
-        high--;
-    }
-    while (low < high) {
-        int mid = (low + high + 1) / 2;
-        k = search_knobs(s, way, s->divisors[mid], search_finest_cut(s->request, s->divisors[mid]));
-        if ((status = search_try(s, &k, &bound, &fits)) != PLIM_OK) return status;
-        if (fits) search_consider(&s->best, &k, bound.step_seconds);
-        /* Beyond the point where time stops falling there is nothing to gain from a larger one. */
-        if (fits && bound.step_seconds <= previous)
-            low = mid, previous = bound.step_seconds;
-        else
-            high = mid - 1;
-    }
-    return PLIM_OK;
-}
-
-/* The coarsest cut of the loss that still fits. */
-static enum plim_status coarsen_cut(struct search *s)
-{
-    if (s->request->pins.loss_chunks != KNOB_OPEN) return PLIM_OK;
-    for (int chunks = 1; chunks < s->best.knobs.loss_chunks; chunks *= 2) {
-        struct knobs k = s->best.knobs;
-        struct plan_bound bound;
-        bool fits;
-        k.loss_chunks = chunks;
-        enum plim_status status = search_try(s, &k, &bound, &fits);
-        if (status != PLIM_OK) return status;
-        if (!fits || bound.step_seconds > s->best.seconds) continue;
-        s->best.knobs = k, s->best.seconds = bound.step_seconds;
-        break;
-    }
-    return PLIM_OK;
-}
-
-/* The best plan with another micro-batch and so many layers made again in full. */
-static struct knobs with_layers(const struct search *s, int64_t micro_batch, int layers)
-{
-    struct knobs k = s->best.knobs;
-    int others = s->request->layers - k.offload_layers;
-    k.micro_batch = micro_batch, k.accumulation = s->request->rows / micro_batch;
-    k.recompute = layers < s->request->layers ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
-    k.full_layers = layers == s->request->layers ? 0 : layers < others ? layers : others;
-    k.late = 0; /* search_try's to say */
-    k.loss_chunks = s->request->pins.loss_chunks != KNOB_OPEN ? s->request->pins.loss_chunks
-                                                              : search_finest_cut(s->request, micro_batch);
-    return k;
-}
-
-/* Of more than none, up to `most`, which fit: the fewest layers that do. Of large tapes nearly the fewest. */
-static enum plim_status remake_fewest(struct search *s, int64_t micro_batch, int most)
-{
-    int none = 0, step = s->room.nops < FINE_OPS ? 1 : 1 + s->request->layers / 16;
-    while (most - none > step) {
-        int layers = (none + most) / 2;
-        struct knobs k = with_layers(s, micro_batch, layers);
-        struct plan_bound bound;
-        bool fits;
-        enum plim_status status = search_try(s, &k, &bound, &fits);
-        if (status != PLIM_OK) return status;
-        if (fits) search_consider(&s->best, &k, bound.step_seconds);
-        *(fits ? &most : &none) = layers;
-    }
-    return PLIM_OK;
-}
-
-/* A larger micro-batch that only a few more such layers keep from being faster. */
-static enum plim_status remake_for(struct search *s, int64_t micro_batch)
-{
-    int layers = s->request->layers, ends[] = {0, layers};
-    struct plan_bound bound[2];
-    bool fits[2];
-    for (int i = 0; i < 2; i++) {
-        struct knobs k = with_layers(s, micro_batch, ends[i]);
-        enum plim_status status = search_try(s, &k, &bound[i], &fits[i]);
-        if (status != PLIM_OK) return status;
-        if (fits[i]) search_consider(&s->best, &k, bound[i].step_seconds);
-    }
-    double each = (bound[1].step_seconds - bound[0].step_seconds) / layers;
-    double spare = 0.99 * s->best.seconds - bound[0].step_seconds;
-    if (fits[0] || !fits[1] || spare < each) return PLIM_OK;
-    int most = spare < each * layers ? (int)(spare / each) : layers;
-    struct knobs k = with_layers(s, micro_batch, most);
-    enum plim_status status = search_try(s, &k, &bound[0], &fits[0]);
-    if (status != PLIM_OK || !fits[0]) return status;
-    search_consider(&s->best, &k, bound[0].step_seconds);
-    return remake_fewest(s, micro_batch, most);
-}
-
-static enum plim_status count_layers(struct search *s)
-{
-    const struct knobs *pins = &s->request->pins;
-    const struct knobs first = s->best.knobs;
-    bool large = s->room.nops >= FINE_OPS;
-    if (pins->recompute != KNOB_OPEN || pins->full_layers != KNOB_OPEN) return PLIM_OK;
-    if (large && s->made > SEARCH_PATIENCE) return PLIM_OK;
-    int most = first.recompute == RECOMPUTE_FULL ? s->request->layers : first.full_layers;
-    enum plim_status status = most ? remake_fewest(s, first.micro_batch, most) : PLIM_OK;
-    int at = 0;
-    while (at < s->ndivisors && s->divisors[at] <= first.micro_batch) at++;
-    return status == PLIM_OK && !large && at < s->ndivisors ? remake_for(s, s->divisors[at]) : status;
-}
-
-/* Fewer layers may leave no room for coarser cuts: the faster of both wins. */
-static enum plim_status finish(struct search *s)
-{
-    struct candidate fine = s->best, coarse;
-    enum plim_status status = coarsen_cut(s);
-    coarse = s->best, s->best = fine;
-    if (status == PLIM_OK) status = count_layers(s);
-    if (status == PLIM_OK) status = coarsen_cut(s);
-    if (s->best.seconds >= coarse.seconds) s->best = coarse;
-    return status;
-}
-
-/* The best of all is found and finished; each placement that may park may still beat it that way. */
-static enum plim_status park(struct search *s)
-{
-    struct candidate best = s->best;
-    enum plim_status status = best.found ? PLIM_OK : search_park(s, INFINITY);
-    if (!best.found) return status;
-    for (int i = 0; i < s->nnear && status == PLIM_OK; i++) {
-        s->best = s->near[i];
-        status = search_park(s, best.seconds);
-        if (status == PLIM_OK && s->best.knobs.offload_layers > 0) status = finish(s);
-        if (s->best.knobs.offload_layers > 0 && s->best.seconds < 0.995 * best.seconds) best = s->best;
-    }
-    s->best = best;
-    return status;
-}
-
-static bool is_allowed(const struct knobs *pins, const struct way *way)
-{
-    return (pins->recompute == KNOB_OPEN || pins->recompute == way->recompute) &&
-           (pins->full_layers == KNOB_OPEN || pins->full_layers == way->full_layers) &&
-           (pins->optimizer_in_backward == KNOB_OPEN || pins->optimizer_in_backward == way->in_backward) &&
-           (pins->state_tier == KNOB_OPEN || pins->state_tier == way->place.state_tier) &&
-           (pins->grad_tier == KNOB_OPEN || pins->grad_tier == way->place.grad_tier) &&
-           (pins->param_tier == KNOB_OPEN || pins->param_tier == way->place.param_tier);
-}
-
-/* Ways of recomputing, from free to costly: in quarters of the layers between selective and full. */
-static int recompute_ways(const struct plan_request *r, struct way *ways)
-{
-    int n = 0;
-    ways[n++] = (struct way){.recompute = RECOMPUTE_NONE};
-    ways[n++] = (struct way){.recompute = RECOMPUTE_SELECTIVE};
-    for (int quarter = 1; quarter < 4; quarter++) {
-        int layers = r->layers * quarter / 4;
-        if (layers > 0 && layers < r->layers)
-            ways[n++] = (struct way){.recompute = RECOMPUTE_SELECTIVE, .full_layers = layers};
-    }
-    ways[n++] = (struct way){.recompute = RECOMPUTE_FULL};
-    const struct knobs *pins = &r->pins;
-    if (pins->full_layers > 0) {
-        int policy = pins->recompute == KNOB_OPEN ? RECOMPUTE_SELECTIVE : pins->recompute;
-        ways[n++] = (struct way){.recompute = policy, .full_layers = pins->full_layers};
-    }
-    return n;
-}
-
-int search_ways(const struct search *s, const struct place *place, int in_backward, struct way *ways)
-{
-    int n = recompute_ways(s->request, ways), allowed = 0;
-    for (int i = 0; i < n; i++) {
-        struct way way = ways[i];
-        way.place = *place, way.in_backward = in_backward;
-        if (is_allowed(&s->request->pins, &way)) ways[allowed++] = way;
-    }
-    return allowed;
-}
-
-/* Does this way fit with the smallest micro-batch? */
-enum plim_status search_tightest(struct search *s, const struct way *way, struct plan_bound *bound,
-                                 bool *fits)
-{
-    int64_t micro_batch = s->divisors[way->in_backward ? s->ndivisors - 1 : 0];
-    struct knobs k = search_knobs(s, way, micro_batch, search_finest_cut(s->request, micro_batch));
-    return search_try(s, &k, bound, fits);
-}
-
-/* Does any way of the list fit? The one that recomputes most needs least when activations are the peak. Where weights and
- * gradients are, what a whole layer takes while it is made again can make others the smaller: by a few per cent, by more
- * when parameters of small models come and go. */
-enum plim_status search_any_fits(struct search *s, const struct way *ways, int n, bool *fits)
-{
-    struct plan_bound bound;
+    struct plan_bound tight;
+    enum plim_status known = ask_tight(s, p, &tight);
     *fits = false;
-    enum plim_status status = n ? search_tightest(s, &ways[n - 1], &bound, fits) : PLIM_OK;
-    if (!n || *fits || status != PLIM_OK) return status;
-    int part = s->room.nops >= FINE_OPS ? 24 : ways[0].place.param_tier != TIER_DEVICE ? 2 : 8;
-    if (bound.total - bound.total / part > s->allowed) return status;
-    for (int i = n - 2; i >= 0 && !*fits && status == PLIM_OK; i--)
-        status = search_tightest(s, &ways[i], &bound, fits);
+    if (known != PLIM_OK || !within(s, &tight)) return known;
+    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p); f++)
+        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
+            struct plan_bound b;
+            p.at[AXIS_PREFETCH] = f, p.at[AXIS_UPDATER] = u;
+            enum plim_status status = ask(s, &p, &b);
+            if (status != PLIM_OK) return status;
+            if (!within(s, &b)) continue;
+            struct knobs k = space_knobs(&s->space, &p);
+            consider(s, &p, &k, b.step_seconds);
+            *fits = true;
+        }
+    return PLIM_OK;
+}
+
+/* --- boxes --------------------------------------------------------------------------------------------------- */
+
+static bool is_ordered(int axis) { return space_axes[axis].kind == AXIS_ORDERED; }
+
+static int point_order(const struct point *a, const struct point *b)
+{
+    for (int i = 0; i < AXES; i++)
+        if (a->at[i] != b->at[i]) return a->at[i] - b->at[i];
+    return 0;
+}
+
+/* Seconds that a box must promise to beat. Axes are nearly ordered, not quite: as long as little work is spent, boxes that
+ * seem a little worse are looked at too. */
+static double cutoff(const struct search *s)
+{
+    double spent = (double)s->oracle.work / PLAN_PATIENCE;
+    if (!s->best.found) return INFINITY;
+    return s->best.seconds * (spent < 1 ? 1 - GAP + DOUBT * (1 - spent) : 1 - GAP * spent * spent);
+}
+
+/* Its bound, or when patience is over what is really to be expected of it, must beat the best. */
+static bool is_worth(const struct search *s, const struct box *box)
+{
+    return (s->oracle.work < PLAN_PATIENCE ? box->bound : box->hope) < cutoff(s);
+}
+
+static enum plim_status push(struct search *s, const struct box *box)
+{
+    if (s->nboxes == s->cap) {
+        int cap = s->cap ? 2 * s->cap : 64;
+        struct box *more = realloc(s->boxes, (size_t)cap * sizeof *more);
+        if (!more) return plim_fail(s->err, PLIM_NO_MEMORY, "out of memory while plans were compared");
+        s->boxes = more, s->cap = cap;
+    }
+    s->boxes[s->nboxes++] = *box;
+    return PLIM_OK;
+}
+
+/* The most promising box. */
+static struct box pop(struct search *s)
+{
+    int at = 0;
+    for (int i = 1; i < s->nboxes; i++) {
+        const struct box *a = &s->boxes[i], *b = &s->boxes[at];
+        if (a->hope < b->hope || (a->hope == b->hope && point_order(&a->lo, &b->lo) < 0)) at = i;
+    }
+    struct box box = s->boxes[at];
+    s->boxes[at] = s->boxes[--s->nboxes];
+    return box;
+}
+
+/* The least value in [lo, hi] of an axis with which `p` fits; it does with hi. Bytes fall about evenly, so values are
+ * guessed from them. */
+static enum plim_status least_fitting(struct search *s, struct point p, int axis, int lo, int hi, int *out)
+{
+    struct plan_bound low, high, mid;
+    p.at[axis] = lo;
+    enum plim_status status = ask_tight(s, p, &low);
+    if (status == PLIM_OK && within(s, &low)) hi = lo;
+    p.at[axis] = hi;
+    if (status == PLIM_OK && lo < hi) status = ask_tight(s, p, &high);
+    for (bool guess = true; status == PLIM_OK && hi - lo > 1; guess = !guess) {
+        double part = (double)(low.total - s->allowed) / (double)(low.total - high.total + 1);
+        int at = guess && part > 0 && part < 1 ? lo + (int)ceil(part * (hi - lo)) : (lo + hi) / 2;
+        p.at[axis] = at <= lo ? lo + 1 : at >= hi ? hi - 1 : at;
+        status = ask_tight(s, p, &mid);
+        if (within(s, &mid))
+            hi = p.at[axis], high = mid;
+        else
+            lo = p.at[axis], low = mid;
+    }
+    *out = hi;
     return status;
 }
 
-/* One list of ways, from free to costly. Once one fits, ways that recompute more are slower and can only win
- * through a larger micro-batch: look at one more, then stop. Far gradients and parameters travel once per micro-batch, so
- * there larger ones are worth most: from costly to free, as long as it pays. */
-static enum plim_status search_list(struct search *s, const struct way *ways, int n)
+static bool host_holds(const struct search *s, const struct plan_bound *b)
 {
-    bool fits = false;
-    enum plim_status status = search_any_fits(s, ways, n, &fits);
-    bool reverse = n && (ways[0].place.grad_tier != TIER_DEVICE || ways[0].place.param_tier != TIER_DEVICE);
-    bool before = false; /* one of this list has fitted */
-    for (int i = 0; i < n && fits && status == PLIM_OK; i++) {
-        bool fitted;
-        double best = s->best.found ? s->best.seconds : INFINITY;
-        status = search_way(s, &ways[reverse ? n - 1 - i : i], &fitted);
-        if (before && !(reverse && s->best.seconds < best)) break;
-        before = before || fitted;
-        s->fitted = s->fitted || fitted;
+    return b->host <= s->request->host_budget;
+}
+
+/* Values that take more of the host than there is are cut off; false: even the free corner does. */
+static enum plim_status cut_by_host(struct search *s, struct box *box, bool *holds)
+{
+    struct plan_bound b;
+    enum plim_status status = ask_tight(s, box->lo, &b);
+    *holds = status == PLIM_OK && host_holds(s, &b);
+    for (int a = 0; a < AXES && *holds && status == PLIM_OK; a++) {
+        if (!space_axes[a].fills_host || box->lo.at[a] == box->hi.at[a]) continue;
+        struct point p = box->lo;
+        int good = box->lo.at[a], bad = box->hi.at[a] + 1;
+        while (bad - good > 1 && status == PLIM_OK) {
+            p.at[a] = bad == box->hi.at[a] + 1 ? bad - 1 : (good + bad) / 2;
+            status = ask_tight(s, p, &b);
+            *(host_holds(s, &b) ? &good : &bad) = p.at[a];
+        }
+        box->hi.at[a] = good;
     }
     return status;
 }
 
-bool search_inside(const struct search *s, int grad_tier)
+/* The costly end of recomputation or of offloaded activations is not always the smallest: a layer that is recomputed is
+ * whole for a moment, and what is offloaded comes back early. So there are several tight corners. */
+enum { CORNERS = 4 };
+
+static bool tight_corner(const struct box *box, int variant, struct point *out)
 {
-    return !s->request->needs_global_norm && grad_tier == TIER_DEVICE &&
-           s->divisors[s->ndivisors - 1] == s->request->rows;
+    static const int axes[] = {AXIS_RECOMPUTE, AXIS_ACTIVATIONS};
+    bool other = variant == 0;
+    *out = box->hi;
+    for (int i = 0; i < 2; i++) {
+        int a = axes[i], second = a == AXIS_RECOMPUTE ? 1 : box->lo.at[a];
+        if (!(variant >> i & 1) || second < box->lo.at[a] || second >= box->hi.at[a]) continue;
+        out->at[a] = second, other = true;
+    }
+    return other;
 }
 
-/* All ways with one placement, with the optimizer at the end or inside backward (where gradients do not wait for
- * anything). */
-enum plim_status search_placement(struct search *s, const struct place *place)
+/* Each range begins where the axis alone can make it fit, all others at a tight end. False: nothing in the box fits. */
+static enum plim_status shrink(struct search *s, struct box *box, bool *fits)
+{
+    struct point tight, lo = box->hi;
+    enum plim_status status = PLIM_OK;
+    *fits = true;
+    if (!s->request->facts->unified_memory && s->request->host_budget) status = cut_by_host(s, box, fits);
+    if (!*fits || status != PLIM_OK) return status;
+    *fits = false;
+    for (int variant = 0; variant < CORNERS && status == PLIM_OK; variant++) {
+        struct plan_bound b;
+        if (!tight_corner(box, variant, &tight)) continue;
+        status = ask_tight(s, tight, &b);
+        if (status != PLIM_OK || b.total / 2 > s->allowed) break; /* corners differ by less than that */
+        if (!within(s, &b)) continue;
+        *fits = true;
+        for (int i = 0; i < AXES && status == PLIM_OK; i++) {
+            int a = s->order[i], least = box->lo.at[a];
+            if (!is_ordered(a)) continue;
+            if (least < tight.at[a]) status = least_fitting(s, tight, a, least, tight.at[a], &least);
+            if (least < lo.at[a]) lo.at[a] = least;
+        }
+    }
+    for (int a = 0; a < AXES; a++)
+        if (is_ordered(a) && *fits) box->lo.at[a] = lo.at[a];
+    return status;
+}
+
+/* --- branching ----------------------------------------------------------------------------------------------- */
+
+/* What one axis at its costly end does to the free corner. */
+struct push_out {
+    bool moves, fits;
+    double seconds;
+    int64_t bytes;
+};
+
+static enum plim_status push_axis(struct search *s, const struct box *box, const struct point *from, int axis,
+                                  struct push_out *out)
+{
+    struct point p = *from;
+    struct plan_bound b;
+    *out = (struct push_out){.moves = is_ordered(axis) && from->at[axis] < box->hi.at[axis]};
+    if (!out->moves) return PLIM_OK;
+    p.at[axis] = box->hi.at[axis];
+    enum plim_status status = ask_tight(s, p, &b);
+    out->fits = within(s, &b), out->bytes = b.total;
+    return status == PLIM_OK ? ask_seconds(s, p, &out->seconds) : status;
+}
+
+/* Plans near the free corner: each axis alone as far as it must; where none is enough, the cheapest one at its end and
+ * then the others. */
+static enum plim_status dive(struct search *s, const struct box *box)
+{
+    struct point p = box->lo;
+    for (int round = 0; round < AXES; round++) {
+        struct plan_bound here;
+        double seconds;
+        enum plim_status status = ask_tight(s, p, &here);
+        if (status == PLIM_OK) status = ask_seconds(s, p, &seconds);
+        int cheapest = -1;
+        double least = INFINITY;
+        bool enough = false;
+        for (int i = 0; i < AXES && status == PLIM_OK; i++) {
+            int a = s->order[i];
+            struct push_out out;
+            status = push_axis(s, box, &p, a, &out);
+            if (status != PLIM_OK || !out.moves) continue;
+            double price = (out.seconds - seconds) / fmax(1, (double)(here.total - out.bytes));
+            if (here.total > out.bytes && (price < least || (price == least && a < cheapest)))
+                least = price, cheapest = a;
+            if (!out.fits) continue;
+            struct point q = p;
+            bool fits;
+            enough = true;
+            status = least_fitting(s, p, a, p.at[a], box->hi.at[a], &q.at[a]);
+            if (status == PLIM_OK) status = settle(s, q, &fits);
+        }
+        if (status != PLIM_OK || enough || cheapest < 0) return status;
+        p.at[cheapest] = box->hi.at[cheapest];
+    }
+    return PLIM_OK;
+}
+
+/* The axis whose range moves time most is halved. What the box lacks at the price of its cheapest axis is what it may hope
+ * for. */
+static enum plim_status branch(struct search *s, const struct box *box)
+{
+    int axis = -1;
+    double most = -1, price = INFINITY;
+    struct plan_bound free;
+    enum plim_status status = ask_tight(s, box->lo, &free);
+    for (int i = 0; i < AXES && status == PLIM_OK; i++) {
+        int a = s->order[i];
+        struct push_out out;
+        status = push_axis(s, box, &box->lo, a, &out);
+        if (status != PLIM_OK || !out.moves) continue;
+        double moves = out.seconds - box->bound;
+        if (moves > most || (moves == most && a < axis)) most = moves, axis = a;
+        if (out.bytes < free.total) price = fmin(price, fmax(0, moves) / (double)(free.total - out.bytes));
+    }
+    if (axis < 0 || status != PLIM_OK) return status;
+    int mid = (box->lo.at[axis] + box->hi.at[axis]) / 2;
+    struct box low = *box, high = *box;
+    double lacks = fmax(0, (double)(free.total - s->allowed));
+    low.hope = high.hope = box->bound + (isfinite(price) ? price * lacks : 0);
+    low.hi.at[axis] = mid, high.lo.at[axis] = mid + 1;
+    low.stage = high.stage = BOX_TIMED;
+    status = push(s, &low);
+    return status == PLIM_OK ? push(s, &high) : status;
+}
+
+/* The least time of an update with a share in the box's range, looked at in steps: more on the host can be faster, where
+ * the CPU there updates beside the device or saves the way back. */
+static enum plim_status least_update(struct search *s, const struct box *box, double *out)
+{
+    struct point p = box->lo;
+    enum plim_status status = PLIM_OK;
+    *out = INFINITY;
+    for (int at = box->lo.at[AXIS_SHARE]; status == PLIM_OK;) {
+        p.at[AXIS_SHARE] = at;
+        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
+            double seconds = INFINITY;
+            p.at[AXIS_UPDATER] = u;
+            struct knobs k = space_knobs(&s->space, &p);
+            status = oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
+            *out = fmin(*out, seconds);
+        }
+        p.at[AXIS_UPDATER] = 0;
+        if (at == box->hi.at[AXIS_SHARE]) break;
+        at = at + SHARE_STEP - at % SHARE_STEP;
+        if (at > box->hi.at[AXIS_SHARE]) at = box->hi.at[AXIS_SHARE];
+    }
+    return status;
+}
+
+/* The same where updates run inside backward: they are timed with the rest of the free corner. */
+static enum plim_status least_inside(struct search *s, const struct box *box, double *out)
+{
+    struct point p = box->lo;
+    enum plim_status status = PLIM_OK;
+    *out = INFINITY;
+    for (int at = box->lo.at[AXIS_SHARE]; at <= box->hi.at[AXIS_SHARE] && status == PLIM_OK;
+         at += SHARE_STEP - at % SHARE_STEP) {
+        double seconds;
+        p.at[AXIS_SHARE] = at;
+        status = ask_seconds(s, p, &seconds);
+        *out = fmin(*out, seconds);
+    }
+    return status;
+}
+
+/* The bound of a box: its free corner with the fastest update of its range. */
+static enum plim_status time_box(struct search *s, struct box *box)
+{
+    double here = 0, least = 0, first = 0;
+    enum plim_status status;
+    if (s->space.places[box->lo.at[AXIS_PLACE]].inside) {
+        status = least_inside(s, box, &here);
+    } else {
+        struct box one = *box;
+        one.hi.at[AXIS_SHARE] = one.lo.at[AXIS_SHARE];
+        status = ask_seconds(s, box->lo, &here);
+        if (status == PLIM_OK) status = least_update(s, &one, &first);
+        if (status == PLIM_OK) status = least_update(s, box, &least);
+    }
+    box->bound = here - first + least;
+    box->hope = fmax(box->hope, box->bound);
+    return status;
+}
+
+/* Cuts a box to what can fit; *open: something may. */
+static enum plim_status cut_box(struct search *s, struct box *box, bool *open)
+{
+    bool fits;
+    enum plim_status status = shrink(s, box, &fits);
+    *open = fits;
+    if (status != PLIM_OK || !fits) return status;
+    status = time_box(s, box);
+    if (status == PLIM_OK) status = settle(s, box->lo, &fits);
+    *open = box->bound < cutoff(s) && point_order(&box->lo, &box->hi) != 0;
+    return status;
+}
+
+/* One stage of a box at a time: between two of them a box that promises more may come first. */
+static enum plim_status look_into(struct search *s, struct box box)
+{
+    bool open = true;
+    enum plim_status status = PLIM_OK;
+    if (box.stage == BOX_NEW)
+        status = time_box(s, &box);
+    else if (box.stage == BOX_TIMED)
+        status = cut_box(s, &box, &open);
+    else
+        status = dive(s, &box);
+    if (status != PLIM_OK || !open) return status;
+    if (box.stage == BOX_CUT) return branch(s, &box);
+    box.stage++;
+    return push(s, &box);
+}
+
+/* --- polishing ------------------------------------------------------------------------------------------------ */
+
+/* `p` with one axis as much costlier as it takes, up to so many steps. */
+static enum plim_status pay(struct search *s, const struct point *p, int axis, int most)
+{
+    int last = space_count(&s->space, axis, p) - 1;
+    for (int more = 1; more <= most && p->at[axis] + more <= last; more *= 2) {
+        struct plan_bound b;
+        struct point q = *p;
+        bool fits;
+        q.at[axis] += more;
+        enum plim_status status = ask_tight(s, q, &b);
+        if (status != PLIM_OK) return status;
+        if (!within(s, &b)) continue;
+        status = least_fitting(s, q, axis, p->at[axis], q.at[axis], &q.at[axis]);
+        return status == PLIM_OK ? settle(s, q, &fits) : status;
+    }
+    return PLIM_OK;
+}
+
+/* One axis of the best plan so many steps freer and, where that no longer fits, another one costlier. */
+static enum plim_status trade(struct search *s, int freer, int step)
+{
+    struct point p = s->best.point;
+    struct plan_bound b;
+    bool fits;
+    p.at[freer] = p.at[freer] > step ? p.at[freer] - step : 0;
+    enum plim_status status = ask_tight(s, p, &b);
+    if (status == PLIM_OK && within(s, &b)) return settle(s, p, &fits);
+    for (int i = 0; i < AXES && status == PLIM_OK; i++) {
+        int a = s->order[i];
+        if (is_ordered(a) && a != freer && a != AXIS_MICRO) status = pay(s, &p, a, 2 * step);
+    }
+    return status;
+}
+
+/* One axis of the best plan so many steps costlier, and what that frees given to another one. */
+static enum plim_status invest(struct search *s, int costlier, int step)
+{
+    struct point p = s->best.point;
+    int last = space_count(&s->space, costlier, &p) - 1;
+    enum plim_status status = PLIM_OK;
+    p.at[costlier] = p.at[costlier] + step < last ? p.at[costlier] + step : last;
+    for (int i = 0; i < AXES && status == PLIM_OK; i++) {
+        int a = s->order[i];
+        struct point q = p;
+        struct plan_bound b;
+        bool fits;
+        if (!is_ordered(a) || a == costlier || !p.at[a]) continue;
+        status = ask_tight(s, p, &b);
+        if (status != PLIM_OK || !within(s, &b)) continue;
+        status = least_fitting(s, p, a, 0, p.at[a], &q.at[a]);
+        if (status == PLIM_OK) status = settle(s, q, &fits);
+    }
+    return status;
+}
+
+/* Where axes are not quite ordered a box may have hidden a better plan near the best one. */
+static enum plim_status polish(struct search *s)
 {
     enum plim_status status = PLIM_OK;
-    int inside = search_inside(s, place->grad_tier);
-    s->fitted = false;
-    for (int in_backward = 0; in_backward <= inside && status == PLIM_OK; in_backward++) {
-        struct way ways[SEARCH_WAYS];
-        struct place with = *place;
-        status = search_updater(s, &with, in_backward);
-        int n = search_ways(s, &with, in_backward, ways);
-        if (status == PLIM_OK) status = search_list(s, ways, n);
+    for (int step = 8; step >= 1 && s->best.found && status == PLIM_OK;) {
+        double before = s->best.weight;
+        struct point from = s->best.point;
+        for (int i = 0; i < AXES && status == PLIM_OK && s->oracle.work < s->work_most; i++) {
+            int a = s->order[i];
+            if (!is_ordered(a) || point_order(&from, &s->best.point)) continue;
+            if (from.at[a] > 0) status = trade(s, a, step);
+            bool more = from.at[a] + 1 < space_count(&s->space, a, &from);
+            if (more && status == PLIM_OK && !point_order(&from, &s->best.point)) status = invest(s, a, step);
+        }
+        step = s->best.weight >= before ? step / 2 : step < 8 ? 2 * step : step;
     }
     return status;
 }
 
-static enum plim_status list_divisors(struct search *s)
+/* The best plan's neighbours: one micro-batch larger and one smaller, from their free corners on. */
+static enum plim_status visit_neighbours(struct search *s)
 {
-    const struct plan_request *r = s->request;
-    int64_t pin = r->pins.micro_batch;
-    if (pin != KNOB_OPEN && (pin < 1 || r->rows % pin))
-        return plim_fail(s->err, PLIM_BAD_INPUT,
-                         "training.micro_batch_size %lld does not divide the effective batch of %lld rows; "
-                         "choose a divisor",
-                         (long long)pin, (long long)r->rows);
-    int n = 0;
-    if (pin != KNOB_OPEN) {
-        s->divisors[n++] = pin;
-    } else {
-        for (int64_t d = 1; d * d <= r->rows && n < MAX_DIVISORS / 2; d++)
-            if (r->rows % d == 0 && (d == 1 || d * r->time <= MAX_TOKENS)) s->divisors[n++] = d;
-        for (int i = n - 1; i >= 0; i--) { /* the other half mirrors the first */
-            int64_t other = r->rows / s->divisors[i];
-            if (other != s->divisors[i] && other * r->time <= MAX_TOKENS) s->divisors[n++] = other;
-        }
+    enum plim_status status = PLIM_OK;
+    struct point best = s->best.point;
+    for (int step = -1; step <= 1 && status == PLIM_OK; step += 2) {
+        struct box box = {
+            .lo.at = {[AXIS_PLACE] = best.at[AXIS_PLACE], [AXIS_MICRO] = best.at[AXIS_MICRO] + step}};
+        int micro = box.lo.at[AXIS_MICRO];
+        if (micro < 0 || micro >= space_count(&s->space, AXIS_MICRO, &box.lo)) continue;
+        box.hi = box.lo;
+        for (int a = 0; a < AXES; a++)
+            if (is_ordered(a) && a != AXIS_MICRO) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
+        struct candidate other = s->best;
+        bool open;
+        s->best.found = false;
+        status = cut_box(s, &box, &open);
+        if (status == PLIM_OK && open) status = dive(s, &box);
+        if (status == PLIM_OK && s->best.found) status = polish(s);
+        if (!s->best.found || other.weight <= s->best.weight) s->best = other;
     }
-    s->ndivisors = n;
-    return PLIM_OK;
+    return status;
 }
 
-static enum plim_status nothing_fits(struct search *s, struct plan *out, struct plim_error *err)
+/* --- when nothing fits ------------------------------------------------------------------------------------------ */
+
+/* From the nearest miss one axis at a time to where it takes less, until something fits or nothing takes less. Bytes are
+ * not quite ordered either, and a plan that exists is to be found. */
+static enum plim_status squeeze(struct search *s)
 {
-    char need[32], have[32], missing[32];
+    static const int steps[] = {-64, -4, -2, -1, 1, 2, 4, 64};
+    enum plim_status status = PLIM_OK;
+    bool nearer = s->has_smallest, fits = false;
+    while (nearer && !fits && status == PLIM_OK) {
+        struct point from = s->smallest_point;
+        for (int i = 0; i < AXES && !fits; i++)
+            for (size_t k = 0; k < sizeof steps / sizeof *steps && !fits && status == PLIM_OK; k++) {
+                struct point p = from;
+                struct plan_bound b;
+                int a = s->order[i], last = space_count(&s->space, a, &p) - 1;
+                if (a == AXIS_PLACE) continue;
+                p.at[a] += steps[k];
+                p.at[a] = p.at[a] < 0 ? 0 : p.at[a] > last ? last : p.at[a];
+                bool valid = point_order(&p, &from) != 0;
+                for (int other = 0; other < AXES; other++) /* a micro-batch or share has its own ranges */
+                    valid = valid && p.at[other] < space_count(&s->space, other, &p);
+                if (!valid) continue;
+                status = ask(s, &p, &b);
+                if (status == PLIM_OK && within(s, &b)) status = settle(s, p, &fits);
+            }
+        nearer = point_order(&from, &s->smallest_point) != 0;
+    }
+    return status;
+}
+
+/* --- the search ---------------------------------------------------------------------------------------------- */
+
+/* The range of an axis that a box has. */
+struct range {
+    int first, last;
+};
+
+/* A box in one place; its first bound is the time of a loop with nothing offloaded or recomputed. */
+static enum plim_status open_box(struct search *s, int place, struct range micros, struct range activations)
+{
+    struct box box = {0};
+    struct plan_bound b;
+    double update = 0;
+    struct knobs free = knobs_naive(s->request);
+    box.lo.at[AXIS_PLACE] = place, box.lo.at[AXIS_MICRO] = micros.first;
+    box.hi = box.lo;
+    for (int a = 0; a < AXES; a++)
+        if (is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
+    box.hi.at[AXIS_MICRO] = micros.last;
+    box.lo.at[AXIS_ACTIVATIONS] = activations.first, box.hi.at[AXIS_ACTIVATIONS] = activations.last;
+    free.micro_batch = s->space.micros[micros.first], free.accumulation = s->request->rows / free.micro_batch;
+    enum plim_status status = oracle_ask(&s->oracle, &free, &b, s->err);
+    if (status == PLIM_OK) status = oracle_update_seconds(&s->oracle, &free, &update, s->err);
+    box.bound = b.step_seconds - update, box.hope = b.step_seconds;
+    return status == PLIM_OK ? push(s, &box) : status;
+}
+
+/* What an offloaded layer saves is not even: a few layers by themselves, more in ranges that double. */
+static enum plim_status open_activations(struct search *s, int place, struct range micros)
+{
+    struct point p = {.at[AXIS_PLACE] = place};
+    int count = space_count(&s->space, AXIS_ACTIVATIONS, &p);
+    enum plim_status status = PLIM_OK;
+    for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = r.last + 1) {
+        r.last = r.first < 3 ? r.first : 2 * (r.first - 1);
+        if (r.last >= count) r.last = count - 1;
+        status = open_box(s, place, micros, r);
+    }
+    return status;
+}
+
+/* The whole batch at once is a box by itself: it carries no gradients from part to part and may fit where half of it does
+ * not. Where memory is cached smaller parts can be faster: then each is by itself. */
+static enum plim_status open_boxes(struct search *s)
+{
+    enum plim_status status = PLIM_OK;
+    for (int place = 0; place < s->space.nplaces && status == PLIM_OK; place++) {
+        struct point p = {.at[AXIS_PLACE] = place};
+        int micros = space_count(&s->space, AXIS_MICRO, &p);
+        for (struct range r = {0, 0}; r.first < micros && status == PLIM_OK; r.first = r.last + 1) {
+            bool alone = s->space.micros[r.first] == s->request->rows || s->request->facts->cache_bytes;
+            r.last = alone ? r.first : micros - 1;
+            status = open_activations(s, place, r);
+        }
+    }
+    return status;
+}
+
+static enum plim_status find_best(struct search *s)
+{
+    s->nboxes = 0, s->best = (struct candidate){0}, s->dropped = INFINITY;
+    enum plim_status status = open_boxes(s);
+    s->work_most = PLAN_WORK;
+    while (s->nboxes && status == PLIM_OK && (!s->best.found || s->oracle.work < s->work_most)) {
+        struct box box = pop(s);
+        if (is_worth(s, &box))
+            status = look_into(s, box);
+        else
+            s->dropped = fmin(s->dropped, box.bound);
+    }
+    for (int i = 0; i < s->nboxes; i++) s->dropped = fmin(s->dropped, s->boxes[i].bound);
+    if (status == PLIM_OK && !s->best.found) status = squeeze(s);
+    s->work_most = s->oracle.work + 4 * PLAN_WORK;
+    if (status == PLIM_OK && s->best.found) status = polish(s);
+    if (status == PLIM_OK && s->best.found && s->dropped < s->best.seconds * (1 - GAP))
+        status = visit_neighbours(s);
+    return status;
+}
+
+static enum plim_status nothing_fits(struct search *s, struct plan *out)
+{
+    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
+    struct plim_error *err = s->err;
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
-    s->smallest.late = has_streams(s, &s->smallest);
     enum plim_status status = plan_make(s->request, &s->smallest, out, err);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     if (out->total <= s->request->budget) {
@@ -433,30 +718,49 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out, struct 
                      need, have, missing, (long long)(out->total - s->request->budget));
 }
 
-enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)
+/* Packing can need a little more than the bound. A plan that even deep packing does not bring below the budget is left out
+ * and the search goes on; what it has asked before it knows. After some such plans the line itself is lowered. */
+static enum plim_status find_plan(struct search *s, struct plan *out)
+{
+    enum { ATTEMPTS = UNPACKED_MOST + 4 };
+    enum plim_status status = PLIM_OK;
+    for (int attempt = 0; attempt < ATTEMPTS && status == PLIM_OK; attempt++) {
+        status = find_best(s);
+        if (status != PLIM_OK || !s->best.found) break;
+        plan_release(out);
+        status = plan_make(s->request, &s->best.knobs, out, s->err);
+        if (status != PLIM_OK || out->fits) break;
+        if (s->nunpacked < UNPACKED_MOST)
+            s->unpacked[s->nunpacked++] = s->best.knobs;
+        else
+            s->allowed -= out->layout.arena_bytes - out->layout.lower_bound;
+    }
+    return status;
+}
+
+enum plim_status plan_search_in(const struct plan_request *request, const int order[AXES], struct plan *out,
+                                struct plim_error *err)
 {
     double start = clock_seconds();
-    struct search s = {.request = request, .allowed = request->budget, .err = err};
-    for (int *u = s.updater[0][0], *end = u + sizeof s.updater / sizeof *u; u < end; u++) *u = KNOB_OPEN;
+    struct search s = {.request = request, .order = order, .allowed = request->budget, .err = err};
     *out = (struct plan){0};
-    enum plim_status status = list_divisors(&s);
-    /* Packing can need a little more than the bound: then search again with that much less. */
-    for (int attempt = 0; attempt < 4 && status == PLIM_OK; attempt++) {
-        status = search_places(&s);
-        if (status == PLIM_OK && s.best.found) status = finish(&s);
-        if (status == PLIM_OK) status = park(&s);
-        if (status != PLIM_OK || !s.best.found) break;
-        plan_release(out);
-        status = plan_make(request, &s.best.knobs, out, err);
-        if (status != PLIM_OK || out->fits) break;
-        s.allowed -= out->layout.arena_bytes - out->layout.lower_bound;
-    }
+    oracle_init(&s.oracle, request);
+    enum plim_status status = space_init(&s.space, request, err);
+    if (status == PLIM_OK) status = find_plan(&s, out);
     if (status == PLIM_OK && !out->fits) {
         plan_release(out);
-        status = nothing_fits(&s, out, err);
+        status = nothing_fits(&s, out);
     }
-    tape_release(&s.room);
-    out->search_seconds = clock_seconds() - start;
-    out->tried = s.tried;
+    double gap = s.best.found ? fmax(0, 1 - s.dropped / s.best.seconds) : 0;
+    out->search = (struct plan_search_report){gap, s.oracle.tapes, s.oracle.work, clock_seconds() - start};
+    free(s.boxes);
+    space_release(&s.space);
+    oracle_release(&s.oracle);
     return status;
+}
+
+enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)
+{
+    static const int order[AXES] = {0, 1, 2, 3, 4, 5, 6, 7};
+    return plan_search_in(request, order, out, err);
 }

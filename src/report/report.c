@@ -23,22 +23,11 @@ void report_json_knobs(struct json_writer *w, const char *key, const struct job 
                        const struct knobs *knobs)
 {
     json_begin_object(w, key);
-    json_int(w, "micro_batch", knobs->micro_batch);
-    json_int(w, "accumulation", knobs->accumulation);
-    json_str(w, "recompute", recompute_name((enum recompute)knobs->recompute));
-    json_int(w, "recompute_layers",
-             knobs->recompute == RECOMPUTE_FULL ? job->spec.num_layers : knobs->full_layers);
-    json_int(w, "loss_chunks", knobs->loss_chunks);
+    struct knobs shown = *knobs;
+    if (shown.recompute == RECOMPUTE_FULL) shown.full_layers = job->spec.num_layers;
+    knobs_json(w, &shown);
     json_str(w, "precision", precision_name((enum precision)job->training.precision));
     json_str(w, "optimizer", optimizer_name((enum optimizer)job->training.optimizer));
-    json_bool(w, "optimizer_in_backward", knobs->optimizer_in_backward);
-    json_str(w, "state_tier", tier_name((enum tier)knobs->state_tier));
-    json_int(w, "state_share", knobs->state_share);
-    json_int(w, "host_share", knobs->host_share);
-    json_str(w, "grad_tier", tier_name((enum tier)knobs->grad_tier));
-    json_str(w, "param_tier", tier_name((enum tier)knobs->param_tier));
-    json_int(w, "param_share", knobs->param_share);
-    json_int(w, "offload_layers", knobs->offload_layers);
     json_end_object(w);
 }
 
@@ -117,6 +106,16 @@ static void put_remedies(struct json_writer *w, const struct plan_report *r)
     json_end_array(w);
 }
 
+static void put_search(struct json_writer *w, const struct plan_search_report *search)
+{
+    json_begin_object(w, "search");
+    json_double(w, "gap", search->gap);
+    json_int(w, "tapes", search->tapes);
+    json_int(w, "work", search->work);
+    json_double(w, "ms", search->seconds * 1e3);
+    json_end_object(w);
+}
+
 void report_json(const struct plan_report *r, struct strbuf *out)
 {
     const struct plan *p = r->plan;
@@ -150,11 +149,10 @@ void report_json(const struct plan_report *r, struct strbuf *out)
                 p->step_seconds > 0 ? (double)(r->request->rows * r->request->time) / p->step_seconds : 0);
     json_end_object(&w);
     json_begin_object(&w, "planning");
-    json_double(&w, "ms", p->search_seconds * 1e3);
-    json_int(&w, "tapes_tried", p->tried);
     json_int(&w, "ops", p->tape.nops);
     json_int(&w, "tensors", p->tape.ntensors);
     json_end_object(&w);
+    put_search(&w, &p->search);
     json_end_object(&w);
     strbuf_addf(out, "\n");
 }

@@ -103,7 +103,7 @@ static void put_summary(const struct plan_report *r, struct strbuf *out)
                 bytes_format(arena, (uint64_t)p->layout.arena_bytes),
                 p->layout.lower_bound ? (double)p->layout.arena_bytes / (double)p->layout.lower_bound : 1.0,
                 (long long)p->knobs.micro_batch, (long long)p->knobs.accumulation,
-                knobs_recompute_text(&p->knobs, recompute, sizeof recompute), p->knobs.loss_chunks);
+                knobs_recompute_text(&p->knobs, recompute, sizeof recompute), (int)p->knobs.loss_chunks);
     report_places(r, out);
     strbuf_addf(out, "; predicted %s a step<br>the dashed line is the op where live bytes peak; alive ",
                 report_duration(step, p->step_seconds));

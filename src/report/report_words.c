@@ -109,7 +109,7 @@ void report_places(const struct plan_report *r, struct strbuf *out)
         strbuf_addf(out, ", %d %% of its updates made there", percent(k->host_share));
     if (k->grad_tier != TIER_DEVICE) strbuf_addf(out, ", gradients wait on %s", tier_phrase(k->grad_tier));
     char parked[64];
-    strbuf_add(out, knobs_parked_text(k, parked, sizeof parked));
+    strbuf_add(out, knobs_activations_text(k, parked, sizeof parked));
     if (k->param_tier == TIER_DEVICE) return;
     strbuf_add(out, ", ");
     put_part(out, k->param_share, "parameters");

@@ -43,6 +43,16 @@ struct recompute_options {
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err);
 
+/* The loop or the update alone, after pass_update and where gradients stay on the device; see pass_part.c. */
+enum tape_part { TAPE_WHOLE, TAPE_LOOP, TAPE_UPDATE };
+enum plim_status pass_part(struct tape *tape, enum tape_part part, struct plim_error *err);
+
+/* How many tensors the loop touches, and how many only the update does. False: out of memory. */
+struct tape_tensors {
+    int loop, update;
+};
+bool tape_count_tensors(const struct tape *tape, struct tape_tensors *out);
+
 /* Gradients of parameters of the compute type take that type too, instead of f32: half the bytes, one rounding per
  * op that adds to them. After pass_grad, before pass_update. */
 void pass_narrow_grads(struct tape *tape);
@@ -80,8 +90,9 @@ struct offload_options {
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
                               struct plim_error *err);
 
-/* Activations of so many first layers that backward reads are in host memory meanwhile; for devices with their own. */
-enum plim_status pass_offload_activations(struct tape *tape, int layers, struct plim_error *err);
+/* Activations of so many first layers that backward reads are offloaded to host memory meanwhile; for devices with
+ * their own. `pace`: copying a layer's activations takes as long as computing so many layers, at most. */
+enum plim_status pass_offload_activations(struct tape *tape, int layers, double pace, struct plim_error *err);
 
 /* For devices that copy beside computing: fetches so many computing ops earlier, as far as the tape allows, and buffers
  * held for so many more behind a store, so that what comes next does not wait for their bytes. The update part's fetches

@@ -6,7 +6,7 @@
  *
  *  1. With n layers parked, the first ones, what the first of them leaves free is wanted when forward has n layers to go,
  *     what the second leaves one layer later, and so on. Until then a hold keeps the bytes, for who takes them would wait
- *     for the copy; but not longer than copying takes if a layer's copy is as long as PACE layers.
+ *     for the copy; but not longer than copying takes if a layer's copy is as long as `pace` layers.
  *  2. For every two layers that backward has done one comes back, the last first: what they leave is enough for it and for
  *     the gradients they make. Not earlier than copying needs, though, where backward takes twice as long as forward.
  *
@@ -16,12 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of an H200 and models of 1 to 8 B parameters it is 3 to 6; of slower cards and larger models it is less. */
-#define PACE 6
-
 struct parking {
     struct tape *tape;
     int layers; /* of the model */
+    int pace;   /* layers computed while one is copied */
     int offload_layers;
     int count;               /* tensors before the pass */
     int *layer;              /* by tensor: the layer it belongs to, -1: it stays */
@@ -133,7 +131,7 @@ static void fetch_layer(struct parking *p, const struct op *like, int layer)
 /* Forward begins this layer when the bytes of a parked one may be taken. */
 static int held_until(const struct parking *p, int layer)
 {
-    int wanted = p->layers - p->offload_layers + layer, copied = PACE * (layer + 1);
+    int wanted = p->layers - p->offload_layers + layer, copied = p->pace * (layer + 1);
     int until = wanted < copied ? wanted : copied;
     return until > layer ? until : layer + 1;
 }
@@ -141,7 +139,7 @@ static int held_until(const struct parking *p, int layer)
 /* It comes back when backward begins this layer. */
 static int comes_with(const struct parking *p, int layer)
 {
-    int room = p->layers - 1 - 2 * (p->offload_layers - layer), slow = PACE / 2 * (layer + 1);
+    int room = p->layers - 1 - 2 * (p->offload_layers - layer), slow = p->pace / 2 * (layer + 1);
     int with = room < slow ? room : slow;
     if (with <= layer) with = layer + 1;
     return with < p->layers ? with : p->layers - 1;
@@ -171,9 +169,10 @@ static void rewrite(struct parking *p, const struct op *old, int nops)
     }
 }
 
-enum plim_status pass_offload_activations(struct tape *tape, int layers, struct plim_error *err)
+enum plim_status pass_offload_activations(struct tape *tape, int layers, double pace, struct plim_error *err)
 {
-    struct parking p = {.tape = tape, .layers = count_layers(tape), .count = tape->ntensors};
+    struct parking p = {
+        .tape = tape, .layers = count_layers(tape), .pace = (int)pace, .count = tape->ntensors};
     p.offload_layers = layers < p.layers ? layers : p.layers;
     if (p.offload_layers <= 0) return PLIM_OK;
     enum plim_status status = PLIM_NO_MEMORY;

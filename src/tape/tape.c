@@ -22,7 +22,11 @@ void tape_release(struct tape *tape)
     tape_init(tape);
 }
 
-void tape_clear(struct tape *tape) { tape->ntensors = tape->nops = tape->loop_end = 0, tape->failed = false; }
+void tape_clear(struct tape *tape)
+{
+    tape->ntensors = tape->nops = tape->loop_end = 0;
+    tape->failed = false;
+}
 
 struct op_list tape_take_ops(struct tape *tape)
 {
@@ -63,6 +67,7 @@ int tape_tensor(struct tape *tape, const struct tensor *t)
         return tape_tensor(tape, &copy);
     }
     tape->tensors[tape->ntensors] = *t;
+    tape->tensors[tape->ntensors].flags &= ~(unsigned)TENSOR_ELSEWHERE; /* a copy is of this part */
     return tape->ntensors++;
 }
 

@@ -43,10 +43,11 @@ enum tier { TIER_DEVICE, TIER_HOST, TIER_DISK, TIER_COUNT };
 const char *tier_name(enum tier tier);
 
 enum tensor_flag {
-    TENSOR_KEPT = 1,   /* its content survives from step to step: parameters, states, constants */
-    TENSOR_INPUT = 2,  /* the host writes it before the tape (or each micro-batch) runs */
-    TENSOR_OUTPUT = 4, /* the host reads it when the tape has run */
-    TENSOR_STAT = 8,   /* stays as declared under every precision: statistics, tables, losses */
+    TENSOR_KEPT = 1,       /* its content survives from step to step: parameters, states, constants */
+    TENSOR_INPUT = 2,      /* the host writes it before the tape (or each micro-batch) runs */
+    TENSOR_OUTPUT = 4,     /* the host reads it when the tape has run */
+    TENSOR_STAT = 8,       /* stays as declared under every precision: statistics, tables, losses */
+    TENSOR_ELSEWHERE = 32, /* of the other part, where the tape is one part of a whole (pass_part) */
     TENSOR_NEAR =
         16, /* too small to be worth a lower tier: stays on the device, and all that belongs to it */
 };

@@ -1,0 +1,72 @@
+/* knobs.h - what a plan may choose without changing the mathematics, as one list.
+ *
+ *     struct knobs pins;
+ *     knobs_open(&pins);                              // every choice is the planner's
+ *     pins.micro_batch = 4;                           // this one is not
+ *     for (int i = 0; i < KNOB_COUNT; i++) printf("%s %lld\n", knob_rows[i].name, knob_get(&knobs, i));
+ *
+ * A new knob is a member here, a row in knobs.c and, where the search may turn it, an axis in space.c.
+ */
+#ifndef PLIM_PLAN_KNOBS_H
+#define PLIM_PLAN_KNOBS_H
+
+#include "base/json.h"
+#include "tape/pass.h"
+
+/* In pins: the planner chooses. */
+#define KNOB_OPEN (-1)
+
+struct knobs {
+    int64_t micro_batch;           /* rows of one micro-batch */
+    int64_t accumulation;          /* micro-batches of an optimizer step: rows / micro_batch */
+    int64_t recompute;             /* enum recompute */
+    int64_t full_layers;           /* so many first layers behind offload_layers are recomputed in full */
+    int64_t loss_chunks;           /* slices of the output projection and loss */
+    int64_t optimizer_in_backward; /* 1: each parameter is updated when its gradient is complete */
+    int64_t state_tier;            /* enum tier of moments and masters */
+    int64_t state_share;           /* of OFFLOAD_SHARES parts of the state, so many are on state_tier */
+    int64_t host_share;     /* of OFFLOAD_SHARES slices of offloaded state, so many the host's CPU updates */
+    int64_t grad_tier;      /* enum tier where gradients wait between micro-batches */
+    int64_t param_tier;     /* enum tier of parameters while no op reads them */
+    int64_t param_share;    /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
+    int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
+    int64_t prefetch_ops;   /* offloaded parameters and gradients are fetched so many ops ahead */
+};
+
+/* Values of prefetch_ops: about a layer ahead, or as late as hides most of a copy. */
+enum { PREFETCH_AHEAD = 10, PREFETCH_LEAST = 3 };
+
+enum knob_form { KNOB_NUMBER, KNOB_FLAG, KNOB_RECOMPUTE, KNOB_TIER };
+
+struct knob_row {
+    const char *name; /* in JSON and reports */
+    size_t offset;
+    enum knob_form form;
+    const char *key; /* the configuration key that pins it; NULL: nothing does */
+};
+
+enum { KNOB_COUNT = sizeof(struct knobs) / sizeof(int64_t) };
+extern const struct knob_row knob_rows[KNOB_COUNT];
+
+int64_t knob_get(const struct knobs *knobs, int row);
+void knob_set(struct knobs *knobs, int row, int64_t value);
+
+void knobs_open(struct knobs *pins);
+bool knobs_equal(const struct knobs *a, const struct knobs *b);
+
+/* Every knob as a member of the object that is being written. */
+void knobs_json(struct json_writer *w, const struct knobs *knobs);
+
+/* "none", "selective", "full", "selective + 6 layers in full" */
+const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t size);
+
+/* "device", "disk", "host (25 % of it), updated there" */
+const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size);
+
+/* "device", "host (50 % of it)" */
+const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size);
+
+/* "", ", activations of 2 layers offloaded" */
+const char *knobs_activations_text(const struct knobs *knobs, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,179 @@
+/* oracle.c - parts of tapes, remembered. See oracle.h. */
+#include "plan/oracle.h"
+#include "base/hash.h"
+#include "plan/cost.h"
+
+#include <stdlib.h>
+
+void oracle_init(struct oracle *o, const struct plan_request *request)
+{
+    *o = (struct oracle){.request = request};
+    tape_init(&o->tape);
+}
+
+void oracle_release(struct oracle *o)
+{
+    tape_release(&o->tape);
+    free(o->loops.items), free(o->loops.slots);
+    free(o->updates.items), free(o->updates.slots);
+    *o = (struct oracle){0};
+}
+
+static bool streams(const struct knobs *k)
+{
+    return k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE;
+}
+
+/* The knobs that the loop depends on: state is touched there only by updates inside backward. */
+static struct knobs loop_key(const struct knobs *k)
+{
+    struct knobs key = *k;
+    key.accumulation = 0;
+    if (!k->optimizer_in_backward) key.state_tier = key.state_share = key.host_share = 0;
+    if (!streams(k)) key.prefetch_ops = 0;
+    return key;
+}
+
+static struct knobs update_key(const struct knobs *k)
+{
+    if (k->optimizer_in_backward) return loop_key(k);
+    return (struct knobs){.state_tier = k->state_tier,
+                          .state_share = k->state_share,
+                          .host_share = k->host_share,
+                          .grad_tier = k->grad_tier,
+                          .param_tier = k->param_tier,
+                          .param_share = k->param_share};
+}
+
+/* Where a key is in the list's index, or would be: an index into slots, at most half of which are taken. */
+static int slot_of(const struct part_list *list, const struct knobs *key)
+{
+    uint64_t hash = hash64(key, sizeof *key, 0);
+    for (int slot = (int)(hash % (uint64_t)list->nslots);; slot = (slot + 1) % list->nslots)
+        if (!list->slots[slot] || knobs_equal(&list->items[list->slots[slot] - 1].key, key)) return slot;
+}
+
+static const struct part_cost *find(const struct part_list *list, const struct knobs *key)
+{
+    if (!list->nslots) return NULL;
+    int at = list->slots[slot_of(list, key)];
+    return at ? &list->items[at - 1] : NULL;
+}
+
+static bool grow(struct part_list *list)
+{
+    int cap = list->cap ? 2 * list->cap : 64;
+    struct part_cost *items = realloc(list->items, (size_t)cap * sizeof *items);
+    if (!items) return false;
+    list->items = items, list->cap = cap;
+    int *slots = calloc(2 * (size_t)cap, sizeof *slots);
+    if (!slots) return false;
+    free(list->slots);
+    list->slots = slots, list->nslots = 2 * cap;
+    for (int i = 0; i < list->count; i++) list->slots[slot_of(list, &items[i].key)] = i + 1;
+    return true;
+}
+
+static enum plim_status add(struct part_list *list, const struct part_cost *cost, struct plim_error *err)
+{
+    if (find(list, &cost->key)) return PLIM_OK;
+    if (list->count == list->cap && !grow(list))
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
+    list->slots[slot_of(list, &cost->key)] = list->count + 1;
+    list->items[list->count++] = *cost;
+    return PLIM_OK;
+}
+
+/* Bytes of the plan's own data, by part. */
+static enum plim_status count_own(const struct oracle *o, const struct layout *layout, struct part_cost *loop,
+                                  struct part_cost *update, struct plim_error *err)
+{
+    const struct tape *tape = &o->tape;
+    struct tape_tensors tensors;
+    if (!tape_count_tensors(tape, &tensors))
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
+    update->own = plan_own_bytes(layout, tape->nops - tape->loop_end, tensors.update);
+    loop->own = plan_own_bytes(layout, tape->loop_end, tensors.loop);
+    return PLIM_OK;
+}
+
+static int64_t offloaded_activations(const struct tape *tape, int64_t align)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->cls == CLASS_ACT && t->view_of < 0 && t->tier == TIER_HOST)
+            bytes += (tensor_bytes(t) + align - 1) / align * align;
+    }
+    return bytes;
+}
+
+/* Builds the tape of these knobs, or one part of it, and remembers what it takes. */
+static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum tape_part part,
+                             struct plim_error *err)
+{
+    const struct plan_request *r = o->request;
+    struct layout layout = {0};
+    struct layout_options options = {.facts = r->facts, .accumulation = knobs->accumulation};
+    struct part_cost loop = {.key = loop_key(knobs)}, update = {.key = update_key(knobs)};
+    struct tape_time time = {0};
+    enum plim_status status = r->build(r, knobs, part, &o->tape, err);
+    if (status == PLIM_OK) status = layout_bound(&o->tape, &options, &layout, err);
+    if (status != PLIM_OK) return status;
+    status = tape_time_of(&o->tape, r->facts, knobs->accumulation == 1, &time, err);
+    if (status == PLIM_OK) status = count_own(o, &layout, &loop, &update, err);
+    o->tapes++, o->work += o->tape.nops;
+    loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
+    loop.peak = layout.part_peak[0], update.peak = layout.part_peak[1];
+    loop.offloaded = offloaded_activations(&o->tape, (int64_t)r->facts->align);
+    update.offloaded = layout.tier_bytes[TIER_HOST] - loop.offloaded;
+    update.kept = layout.kept_bytes;
+    layout_release(&layout);
+    if (status == PLIM_OK && part != TAPE_UPDATE) status = add(&o->loops, &loop, err);
+    if (status == PLIM_OK && part != TAPE_LOOP) status = add(&o->updates, &update, err);
+    return status;
+}
+
+/* Only what is unknown is built: one part, beside which the other is as small as it can be. */
+static enum plim_status look_for(struct oracle *o, const struct knobs *k, bool loop, bool update,
+                                 struct plim_error *err)
+{
+    struct knobs at = *k;
+    if (k->optimizer_in_backward || k->grad_tier != TIER_DEVICE) return look(o, k, TAPE_WHOLE, err);
+    enum plim_status status = PLIM_OK;
+    if (!loop) {
+        if (k->param_tier == TIER_DEVICE) at.state_tier = TIER_DEVICE, at.state_share = at.host_share = 0;
+        status = look(o, &at, TAPE_LOOP, err);
+        at = *k;
+    }
+    if (!update && status == PLIM_OK) {
+        at.recompute = RECOMPUTE_NONE, at.full_layers = 0, at.loss_chunks = 1, at.offload_layers = 0;
+        status = look(o, &at, TAPE_UPDATE, err);
+    }
+    return status;
+}
+
+enum plim_status oracle_ask(struct oracle *o, const struct knobs *k, struct plan_bound *out,
+                            struct plim_error *err)
+{
+    struct knobs loop_knobs = loop_key(k), update_knobs = update_key(k);
+    const struct part_cost *loop = find(&o->loops, &loop_knobs), *update = find(&o->updates, &update_knobs);
+    if (!loop || !update) {
+        enum plim_status status = look_for(o, k, loop != NULL, update != NULL, err);
+        if (status != PLIM_OK) return status;
+        loop = find(&o->loops, &loop_knobs), update = find(&o->updates, &update_knobs);
+    }
+    int64_t arena = update->kept + (loop->peak > update->peak ? loop->peak : update->peak);
+    plan_lines(o->request, arena, loop->own + update->own, loop->offloaded + update->offloaded, out);
+    out->step_seconds = (double)k->accumulation * loop->seconds + update->seconds;
+    return PLIM_OK;
+}
+
+enum plim_status oracle_update_seconds(struct oracle *o, const struct knobs *k, double *out,
+                                       struct plim_error *err)
+{
+    struct knobs key = update_key(k);
+    enum plim_status status = find(&o->updates, &key) ? PLIM_OK : look_for(o, k, true, false, err);
+    if (status == PLIM_OK) *out = find(&o->updates, &key)->seconds;
+    return status;
+}

@@ -1,0 +1,55 @@
+/* oracle.h - bytes and seconds of a set of knobs, without packing: what the search asks.
+ *
+ *     struct oracle oracle;
+ *     oracle_init(&oracle, &request);
+ *     oracle_ask(&oracle, &knobs, &bound, &err);      // bound.total, bound.host, bound.step_seconds
+ *     oracle_release(&oracle);
+ *
+ * A training tape has two parts, one micro-batch and the update, which hand each other nothing but gradients. So its time
+ * is accumulation x loop + update and its peak is what is kept + the higher of two peaks, and each part is found once for
+ * the knobs it depends on: asking for every combination of three loops and three updates builds three tapes, not nine.
+ * The answers are exact: those of plan_bound_of (tests/unit/test_oracle.c). With the optimizer inside backward the loop
+ * depends on all knobs and there is nothing to be shared.
+ */
+#ifndef PLIM_PLAN_ORACLE_H
+#define PLIM_PLAN_ORACLE_H
+
+#include "plan/plan.h"
+
+/* One part of a tape: what it takes and how long. */
+struct part_cost {
+    struct knobs key;  /* the knobs it depends on; the others are 0 */
+    double seconds;    /* of one micro-batch, or of the update */
+    int64_t peak;      /* live transient bytes */
+    int64_t kept;      /* update: bytes that stay on the device */
+    int64_t offloaded; /* bytes on the host: activations of the loop, all else of the update */
+    int64_t own;       /* bytes of the plan's own data structures */
+};
+
+struct part_list {
+    struct part_cost *items;
+    int count, cap;
+    int *slots; /* by hash of the key: 1 + its place in items, 0: free */
+    int nslots;
+};
+
+struct oracle {
+    const struct plan_request *request;
+    struct tape tape; /* memory to work in */
+    struct part_list loops, updates;
+    int tapes;    /* built */
+    int64_t work; /* their ops */
+};
+
+void oracle_init(struct oracle *oracle, const struct plan_request *request);
+void oracle_release(struct oracle *oracle);
+
+/* Time and bytes of these knobs, all of them set. */
+enum plim_status oracle_ask(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
+                            struct plim_error *err);
+
+/* Seconds of the update alone, where it does not run inside backward. */
+enum plim_status oracle_update_seconds(struct oracle *oracle, const struct knobs *knobs, double *out,
+                                       struct plim_error *err);
+
+#endif

@@ -1,0 +1,304 @@
+/* space.c - the axes of the search. See space.h. */
+#include "plan/space.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define MAX_TOKENS INT32_MAX
+
+static bool pin_allows(int64_t pin, int64_t value) { return pin == KNOB_OPEN || pin == value; }
+
+/* --- places and shares --------------------------------------------------------------------------------------- */
+
+/* Gradients that wait on a lower tier have no update inside backward to wait for. */
+static void list_places(struct space *s)
+{
+    const struct plan_request *r = s->request;
+    const struct knobs *pins = &r->pins;
+    for (int inside = 0; inside < 2; inside++)
+        for (int lower = 0; lower < 2; lower++) {
+            struct place p = {lower ? r->facts->lower_tier : TIER_DEVICE, inside};
+            bool can = !inside || (!lower && !r->needs_global_norm && pin_allows(pins->micro_batch, r->rows));
+            if (can && pin_allows(pins->grad_tier, p.grad) && pin_allows(pins->optimizer_in_backward, inside))
+                s->places[s->nplaces++] = p;
+        }
+}
+
+/* May so much of the state and of the parameters be offloaded? State leaves first, from the last parameter on, then
+ * parameters (plan/layout.h, invariant 1); gradients leave when all state has. Pins overrule that, and a pinned tier means
+ * all of it. */
+static bool share_is_allowed(const struct plan_request *r, const struct place *place, struct share share)
+{
+    const struct knobs *pins = &r->pins;
+    enum tier lower = r->facts->lower_tier;
+    bool grads = place->grad != TIER_DEVICE, keeps_state = pins->state_tier == TIER_DEVICE;
+    bool early = share.state == 0 && (grads || share.param > 0);
+    bool may_early = share.param ? keeps_state && pins->param_tier > TIER_DEVICE
+                                 : pins->grad_tier > TIER_DEVICE || keeps_state;
+    if (early && !may_early) return false;
+    if (share.param > 0 && share.state > 0 && share.state < OFFLOAD_SHARES) return false;
+    bool part = share.state > 0 && share.state < OFFLOAD_SHARES;
+    if (part && (grads || pins->state_tier != KNOB_OPEN)) return false;
+    if (share.param > 0 && share.param < OFFLOAD_SHARES && pins->param_tier != KNOB_OPEN) return false;
+    return pin_allows(pins->state_tier, share.state ? lower : TIER_DEVICE) &&
+           pin_allows(pins->param_tier, share.param ? lower : TIER_DEVICE);
+}
+
+static void list_shares(struct space *s, int place)
+{
+    struct share_list *list = &s->shares[place];
+    for (int param = 0; param <= OFFLOAD_SHARES; param++)
+        for (int state = 0; state <= OFFLOAD_SHARES; state++) {
+            struct share share = {state, param};
+            if (state && state < OFFLOAD_SHARES && param) continue;
+            if (share_is_allowed(s->request, &s->places[place], share)) list->items[list->count++] = share;
+        }
+}
+
+static const struct place *place_at(const struct space *s, const struct point *p)
+{
+    return &s->places[p->at[AXIS_PLACE]];
+}
+
+static struct share share_at(const struct space *s, const struct point *p)
+{
+    return s->shares[p->at[AXIS_PLACE]].items[p->at[AXIS_SHARE]];
+}
+
+static bool streams(const struct space *s, const struct point *p)
+{
+    return place_at(s, p)->grad != TIER_DEVICE || share_at(s, p).param > 0;
+}
+
+static int count_places(const struct space *s, const struct point *p)
+{
+    (void)p;
+    return s->nplaces;
+}
+
+static void apply_place(const struct space *s, const struct point *p, struct knobs *k)
+{
+    k->grad_tier = place_at(s, p)->grad;
+    k->optimizer_in_backward = place_at(s, p)->inside;
+}
+
+static int count_shares(const struct space *s, const struct point *p)
+{
+    return s->shares[p->at[AXIS_PLACE]].count;
+}
+
+static void apply_shares(const struct space *s, const struct point *p, struct knobs *k)
+{
+    struct share share = share_at(s, p);
+    enum tier lower = s->request->facts->lower_tier;
+    k->state_share = share.state, k->state_tier = share.state ? lower : TIER_DEVICE;
+    k->param_share = share.param, k->param_tier = share.param ? lower : TIER_DEVICE;
+}
+
+/* --- micro-batches ----------------------------------------------------------------------------------------- */
+
+#define MAX_DIVISORS 6720 /* no number up to 10^12 has more */
+
+/* Divisors of the batch, ascending; only 1 may be more tokens than an index holds. */
+static int list_divisors(const struct plan_request *r, int64_t *out)
+{
+    int n = 0;
+    for (int64_t d = 1; d * d <= r->rows && n < MAX_DIVISORS / 2; d++)
+        if (r->rows % d == 0 && (d == 1 || d * r->time <= MAX_TOKENS)) out[n++] = d;
+    for (int i = n - 1; i >= 0; i--) { /* the other half mirrors the first */
+        int64_t other = r->rows / out[i];
+        if (other != out[i] && other * r->time <= MAX_TOKENS) out[n++] = other;
+    }
+    return n;
+}
+
+/* All divisors, or of very many a geometric row with both ends. */
+static enum plim_status list_micros(struct space *s, struct plim_error *err)
+{
+    const struct plan_request *r = s->request;
+    int64_t pin = r->pins.micro_batch;
+    if (pin != KNOB_OPEN && (pin < 1 || r->rows % pin))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "training.micro_batch_size %lld does not divide the effective batch of %lld rows; "
+                         "choose a divisor",
+                         (long long)pin, (long long)r->rows);
+    if (pin != KNOB_OPEN) {
+        s->micros[s->nmicros++] = pin;
+        return PLIM_OK;
+    }
+    int64_t *all = malloc(MAX_DIVISORS * sizeof *all);
+    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
+    int n = list_divisors(r, all);
+    double ratio = n > SPACE_MICROS ? pow((double)all[n - 1], 1.0 / (SPACE_MICROS - 2)) : 1, next = INFINITY;
+    for (int i = n - 1; i >= 0; i--) {
+        if ((double)all[i] > next && i > 0) continue;
+        s->micros[s->nmicros++] = all[i];
+        next = (double)all[i] / ratio;
+    }
+    free(all);
+    return PLIM_OK;
+}
+
+static int count_micros(const struct space *s, const struct point *p)
+{
+    if (!place_at(s, p)->inside) return s->nmicros;
+    return s->micros[0] == s->request->rows; /* no gradient waits for another micro-batch */
+}
+
+static void apply_micro(const struct space *s, const struct point *p, struct knobs *k)
+{
+    k->micro_batch = s->micros[p->at[AXIS_MICRO]];
+    k->accumulation = s->request->rows / k->micro_batch;
+}
+
+/* --- recomputation ------------------------------------------------------------------------------------------ */
+
+static enum plim_status list_recompute(struct space *s, struct plim_error *err)
+{
+    const struct knobs *pins = &s->request->pins;
+    int layers = s->request->layers, n = 0;
+    struct recompute_choice *list = malloc((size_t)(layers + 3) * sizeof *list);
+    if (!list) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
+    if (pins->full_layers > 0) {
+        list[n++] = (struct recompute_choice){
+            pins->recompute == KNOB_OPEN ? RECOMPUTE_SELECTIVE : pins->recompute, pins->full_layers};
+    } else {
+        if (pin_allows(pins->recompute, RECOMPUTE_NONE))
+            list[n++] = (struct recompute_choice){RECOMPUTE_NONE, 0};
+        if (pin_allows(pins->recompute, RECOMPUTE_SELECTIVE))
+            list[n++] = (struct recompute_choice){RECOMPUTE_SELECTIVE, 0};
+        for (int full = 1; full < layers && pins->recompute == KNOB_OPEN && pins->full_layers == KNOB_OPEN;
+             full++)
+            list[n++] = (struct recompute_choice){RECOMPUTE_SELECTIVE, full};
+        if (pin_allows(pins->recompute, RECOMPUTE_FULL))
+            list[n++] = (struct recompute_choice){RECOMPUTE_FULL, 0};
+    }
+    s->recompute = list, s->nrecompute = n;
+    return PLIM_OK;
+}
+
+static int count_recompute(const struct space *s, const struct point *p)
+{
+    (void)p;
+    return s->nrecompute;
+}
+
+static void apply_recompute(const struct space *s, const struct point *p, struct knobs *k)
+{
+    k->recompute = s->recompute[p->at[AXIS_RECOMPUTE]].policy;
+    k->full_layers = s->recompute[p->at[AXIS_RECOMPUTE]].full_layers;
+}
+
+/* --- loss, activations --------------------------------------------------------------------------------------- */
+
+int64_t space_finest_cut(const struct plan_request *r, int64_t micro_batch)
+{
+    int64_t blocks = (micro_batch * r->time + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
+    return blocks > 4096 ? 4096 : blocks;
+}
+
+static int count_chunks(const struct space *s, const struct point *p)
+{
+    int64_t finest = space_finest_cut(s->request, s->micros[p->at[AXIS_MICRO]]);
+    int n = 1;
+    if (s->request->pins.loss_chunks != KNOB_OPEN) return 1;
+    while ((int64_t)1 << (n - 1) < finest) n++;
+    return n;
+}
+
+static void apply_chunks(const struct space *s, const struct point *p, struct knobs *k)
+{
+    int64_t pin = s->request->pins.loss_chunks, chunks = (int64_t)1 << p->at[AXIS_CHUNKS];
+    int64_t finest = space_finest_cut(s->request, s->micros[p->at[AXIS_MICRO]]);
+    k->loss_chunks = pin != KNOB_OPEN ? pin : chunks < finest ? chunks : finest;
+}
+
+static int count_activations(const struct space *s, const struct point *p)
+{
+    const struct plan_request *r = s->request;
+    bool can = r->facts->async_copies && r->facts->lower_bandwidth > 0 &&
+               place_at(s, p)->grad == TIER_DEVICE && !place_at(s, p)->inside && r->pins.full_layers <= 0 &&
+               r->pins.offload_layers == KNOB_OPEN;
+    return can ? r->layers + 1 : 1;
+}
+
+/* The link carries either activations or what the loop streams or updates. */
+static void apply_activations(const struct space *s, const struct point *p, struct knobs *k)
+{
+    int64_t pin = s->request->pins.offload_layers;
+    k->offload_layers = pin != KNOB_OPEN ? pin : streams(s, p) ? 0 : p->at[AXIS_ACTIVATIONS];
+}
+
+/* --- updates and prefetching ----------------------------------------------------------------------------------- */
+
+/* Of OFFLOAD_SHARES slices; the first two are the extremes, of which one takes least of the device. */
+static const int updaters[] = {OFFLOAD_SHARES, 0, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2};
+
+static int count_updaters(const struct space *s, const struct point *p)
+{
+    const struct plan_request *r = s->request;
+    bool can = share_at(s, p).state > 0 && r->facts->lower_tier == TIER_HOST &&
+               r->facts->host_bandwidth > 0 && r->host_updates;
+    return can && r->pins.host_share == KNOB_OPEN ? (int)(sizeof updaters / sizeof *updaters) : 1;
+}
+
+static void apply_updater(const struct space *s, const struct point *p, struct knobs *k)
+{
+    int64_t pin = s->request->pins.host_share;
+    bool host = share_at(s, p).state > 0 && s->request->facts->lower_tier == TIER_HOST;
+    k->host_share = count_updaters(s, p) > 1 ? updaters[p->at[AXIS_UPDATER]] : host && pin > 0 ? pin : 0;
+}
+
+static int count_prefetch(const struct space *s, const struct point *p)
+{
+    return s->request->facts->async_copies && streams(s, p) ? 2 : 1;
+}
+
+static void apply_prefetch(const struct space *s, const struct point *p, struct knobs *k)
+{
+    (void)s;
+    k->prefetch_ops = p->at[AXIS_PREFETCH] ? PREFETCH_LEAST : PREFETCH_AHEAD;
+}
+
+/* --- the table ------------------------------------------------------------------------------------------------ */
+
+const struct axis space_axes[AXES] = {
+    [AXIS_PLACE] = {"place", AXIS_EACH, .count = count_places, .apply = apply_place},
+    [AXIS_MICRO] = {"micro_batch", AXIS_ORDERED, .count = count_micros, .apply = apply_micro},
+    [AXIS_RECOMPUTE] = {"recompute", AXIS_ORDERED, .count = count_recompute, .apply = apply_recompute},
+    [AXIS_CHUNKS] = {"loss_chunks", AXIS_ORDERED, .count = count_chunks, .apply = apply_chunks},
+    [AXIS_ACTIVATIONS] = {"offload_layers", AXIS_ORDERED, .fills_host = true, .count = count_activations,
+                          .apply = apply_activations},
+    [AXIS_SHARE] = {"share", AXIS_ORDERED, .fills_host = true, .count = count_shares, .apply = apply_shares},
+    [AXIS_UPDATER] = {"host_share", AXIS_BEST, .count = count_updaters, .apply = apply_updater},
+    [AXIS_PREFETCH] = {"prefetch_ops", AXIS_BEST, .count = count_prefetch, .apply = apply_prefetch},
+};
+
+enum plim_status space_init(struct space *s, const struct plan_request *request, struct plim_error *err)
+{
+    *s = (struct space){.request = request};
+    list_places(s);
+    for (int place = 0; place < s->nplaces; place++) list_shares(s, place);
+    enum plim_status status = list_micros(s, err);
+    return status == PLIM_OK ? list_recompute(s, err) : status;
+}
+
+void space_release(struct space *s)
+{
+    free(s->recompute);
+    *s = (struct space){0};
+}
+
+int space_count(const struct space *s, enum axis_id axis, const struct point *point)
+{
+    return space_axes[axis].count(s, point);
+}
+
+struct knobs space_knobs(const struct space *s, const struct point *point)
+{
+    struct knobs k = {0};
+    for (int a = 0; a < AXES; a++) space_axes[a].apply(s, point, &k);
+    int64_t others = s->request->layers - k.offload_layers; /* an offloaded layer is not recomputed */
+    if (k.full_layers > others) k.full_layers = others < 0 ? 0 : others;
+    return k;
+}

@@ -1,0 +1,65 @@
+/* pass_part.c - one part of a training tape by itself, for questions about time and bytes.
+ *
+ * The loop and the update hand each other gradients and nothing else. Without the update its gradients are outputs, alive
+ * to the end; without the loop they are inputs, alive from the beginning. So each part alone has the peak and the time
+ * that it has in the whole tape. */
+#include "tape/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BY_LOOP = 1, BY_UPDATE = 2 };
+
+static void mark(const struct tape *tape, char *seen)
+{
+    for (int i = 0; i < tape->nops; i++) {
+        const struct op *op = &tape->ops[i];
+        char by = i < tape->loop_end ? BY_LOOP : BY_UPDATE;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (op->in[k] >= 0) seen[op->in[k]] |= by, seen[tape_root(tape, op->in[k])] |= by;
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (op->out[k] >= 0) seen[op->out[k]] |= by, seen[tape_root(tape, op->out[k])] |= by;
+    }
+}
+
+static char *mark_all(const struct tape *tape)
+{
+    char *seen = calloc((size_t)tape->ntensors + 1, 1);
+    if (seen) mark(tape, seen);
+    return seen;
+}
+
+bool tape_count_tensors(const struct tape *tape, struct tape_tensors *out)
+{
+    char *seen = mark_all(tape);
+    *out = (struct tape_tensors){0};
+    for (int i = 0; i < tape->ntensors && seen; i++) {
+        if (tape->tensors[i].flags & TENSOR_ELSEWHERE) continue;
+        out->loop += (seen[i] & BY_LOOP) != 0;
+        out->update += seen[i] == BY_UPDATE;
+    }
+    free(seen);
+    return seen != NULL;
+}
+
+enum plim_status pass_part(struct tape *tape, enum tape_part part, struct plim_error *err)
+{
+    if (part == TAPE_WHOLE) return PLIM_OK;
+    char *seen = mark_all(tape);
+    if (!seen) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was parted");
+    for (int i = 0; i < tape->ntensors; i++) {
+        struct tensor *t = &tape->tensors[i];
+        if ((seen[i] == BY_UPDATE) == (part == TAPE_LOOP)) t->flags |= TENSOR_ELSEWHERE;
+        bool crosses = seen[i] == (BY_LOOP | BY_UPDATE) && t->view_of < 0 && !(t->flags & TENSOR_KEPT);
+        if (crosses) t->flags |= part == TAPE_LOOP ? TENSOR_OUTPUT : TENSOR_INPUT;
+    }
+    free(seen);
+    if (part == TAPE_LOOP) {
+        tape->nops = tape->loop_end;
+    } else {
+        tape->nops -= tape->loop_end;
+        memmove(tape->ops, tape->ops + tape->loop_end, (size_t)tape->nops * sizeof *tape->ops);
+        tape->loop_end = 0;
+    }
+    return PLIM_OK;
+}
