@@ -112,9 +112,9 @@ static void attn_shapes(struct attn_shapes *s, enum dtype type, int64_t time)
     s->pos = (struct tensor){.type = DT_I32, .ndim = 2, .dim = {1, time}};
     s->lse = (struct tensor){.type = DT_F32, .ndim = 3, .dim = {1, HEADS, time}};
     memset(s->desc, 0, sizeof s->desc);
-    s->desc[0] = s->desc[1] = s->desc[2] = s->desc[OP_MAX_IN] = &s->x;
-    s->desc[3] = &s->pos;
-    s->desc[OP_MAX_IN + 1] = &s->lse;
+    s->desc[ATTN_Q] = s->desc[ATTN_K] = s->desc[ATTN_V] = s->desc[OP_MAX_IN + ATTN_O] = &s->x;
+    s->desc[ATTN_POS] = &s->pos;
+    s->desc[OP_MAX_IN + ATTN_LSE] = &s->lse;
 }
 
 static const struct op attn_op = {
@@ -135,9 +135,9 @@ static double attn_rate(struct bench *b, enum dtype type)
         b->call = (struct kernel_call){.op = &attn_op, .team = b->team, .work = b->scratch + 6 * ATTN_SLOT};
         memcpy(b->call.desc, shapes.desc, sizeof shapes.desc);
         for (int i = 0; i < 3; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
-        b->call.in[3] = pos;
-        b->call.out[0] = b->scratch + 3 * ATTN_SLOT;
-        b->call.out[1] = b->scratch + 5 * ATTN_SLOT;
+        b->call.in[ATTN_POS] = pos;
+        b->call.out[ATTN_O] = b->scratch + 3 * ATTN_SLOT;
+        b->call.out[ATTN_LSE] = b->scratch + 5 * ATTN_SLOT;
         if (once(b, run_attn) < LONG_ENOUGH && time < ATTN_MAX) continue;
         return 4.0 * HEADS * HEAD_DIM * (double)(time * (time + 1) / 2) / seconds(b, run_attn);
     }
@@ -149,7 +149,7 @@ static double copy_rate(struct bench *b, int64_t bytes)
 {
     struct tensor t = {.type = DT_U8, .ndim = 1, .dim = {bytes}};
     b->call = (struct kernel_call){.team = b->team, .in = {b->scratch}, .out = {b->scratch + bytes}};
-    b->call.desc[0] = b->call.desc[OP_MAX_IN] = &t;
+    b->call.desc[MOVE_FROM] = b->call.desc[OP_MAX_IN + MOVE_TO] = &t;
     return 2.0 * (double)bytes / seconds(b, run_copy);
 }
 

@@ -114,7 +114,7 @@ static double attn_rate(struct bench *b, enum dtype type)
     operand(b, true, 1, DT_F32, 3, (int64_t[]){batch, HEADS, time});
     int32_t pos[ROWS_MOST];
     for (int i = 0; i < b->size->rows; i++) pos[i] = i % (int32_t)time;
-    size_t at = (size_t)((char *)b->call.in[3] - (char *)b->dev->ops->base(b->dev));
+    size_t at = (size_t)((char *)b->call.in[ATTN_POS] - (char *)b->dev->ops->base(b->dev));
     size_t bytes = (size_t)b->size->rows * sizeof *pos;
     if (b->dev->ops->write(b->dev, at, pos, bytes, NULL) != PLIM_OK) return 0;
     return 2.0 * (double)(batch * HEADS * HEAD_DIM * time * (time + 1)) / seconds(b);
