@@ -134,7 +134,7 @@ static double attn_rate(struct bench *b, enum dtype type)
         attn_shapes(&shapes, type, time);
         b->call = (struct kernel_call){.op = &attn_op, .team = b->team, .work = b->scratch + 6 * ATTN_SLOT};
         memcpy(b->call.desc, shapes.desc, sizeof shapes.desc);
-        for (int i = 0; i < 3; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
+        for (int i = ATTN_Q; i <= ATTN_V; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
         b->call.in[ATTN_POS] = pos;
         b->call.out[ATTN_O] = b->scratch + 3 * ATTN_SLOT;
         b->call.out[ATTN_LSE] = b->scratch + 5 * ATTN_SLOT;
@@ -162,18 +162,19 @@ static double coded_rate(struct bench *b)
     static const struct op op = {.kind = OP_ADAMW8, .attr = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}};
     struct tensor p = {.type = DT_F32, .ndim = 1, .dim = {CODED}}, codes = p, scales = p, scalars = p;
     codes.type = DT_U8, scales.dim[0] = CODED / QUANT8_BLOCK, scalars.dim[0] = SCALAR_COUNT;
-    const struct tensor *shapes[] = {&p, &p, &codes, &codes, &scales, &scales, NULL, &scalars};
-    static const int out_of[] = {0, 2, 3, 4, 5};
+    const struct tensor *const shapes[OP_MAX_IN] = {
+        [ADAMW8_P] = &p,       [ADAMW8_G] = &p,       [ADAMW8_MQ] = &codes,       [ADAMW8_VQ] = &codes,
+        [ADAMW8_MS] = &scales, [ADAMW8_VS] = &scales, [ADAMW8_SCALARS] = &scalars};
     b->call = (struct kernel_call){.op = &op, .team = b->team};
     char *at = b->scratch;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < OP_MAX_IN; i++) {
         if (!shapes[i]) continue;
         b->call.desc[i] = shapes[i], b->call.in[i] = at;
         at += tensor_bytes(shapes[i]);
     }
-    for (int i = 0; i < 5; i++) {
-        b->call.desc[OP_MAX_IN + i] = shapes[out_of[i]];
-        b->call.out[i] = (void *)(uintptr_t)b->call.in[out_of[i]];
+    for (int i = ADAMW8_NEW_P; i <= ADAMW8_NEW_VS; i++) {
+        int in = op_shares(OP_ADAMW8, i);
+        b->call.desc[OP_MAX_IN + i] = shapes[in], b->call.out[i] = b->call.in[in];
     }
     return CODED / seconds(b, run_adamw8);
 }
