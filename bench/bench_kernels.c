@@ -105,7 +105,7 @@ static enum dtype type_of(char letter, enum dtype x)
     case 'i':
         return DT_I32;
     case 'm':
-        return x == DT_BF16 ? DT_U16 : DT_F32;
+        return master_type(x);
     default:
         return DT_F32;
     }

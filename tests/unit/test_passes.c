@@ -226,9 +226,22 @@ static void test_offload_moves_every_byte_once(void **state)
     }
 }
 
+static void test_precisions_have_names_and_types(void **state)
+{
+    (void)state;
+    static const enum dtype types[PRECISION_COUNT] = {DT_F32, DT_BF16, DT_F16};
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        assert_int_equal(precision_type(p), types[p]);
+        assert_int_equal(precision_parse(precision_name(p)), p);
+    }
+    assert_int_equal(precision_parse("fp8"), PRECISION_COUNT);
+    assert_int_equal(precision_parse(""), PRECISION_COUNT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_precisions_have_names_and_types),
         cmocka_unit_test(test_nothing_is_made_twice),
         cmocka_unit_test(test_full_drops_everything),
         cmocka_unit_test(test_updates),

@@ -9,6 +9,7 @@
 #include "device/cpu/calibrate.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
+#include "tape/pass.h"
 #include "tensor/quant8.h"
 
 #include <errno.h>
@@ -31,8 +32,6 @@ enum {
 
 #define LONG_ENOUGH     0.3e-3 /* one run */
 #define MEASURE_SECONDS 3e-3   /* all runs of one measurement */
-
-static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
 struct bench {
     struct threads *team;
@@ -197,11 +196,11 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 static size_t scratch_bytes(int threads)
 {
     size_t bytes = 2 * COPY_BYTES;
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        enum dtype type = precision_type(p);
         struct attn_shapes shapes;
-        attn_shapes(&shapes, types[i], ATTN_MAX);
-        bytes = most(bytes, gemm_bytes(types[i]) +
-                                gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, types[i], types[i], threads));
+        attn_shapes(&shapes, type, ATTN_MAX);
+        bytes = most(bytes, gemm_bytes(type) + gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, type, type, threads));
         bytes = most(bytes, 6 * ATTN_SLOT + cpu_attn_workspace(shapes.desc, &attn_op, threads));
     }
     return (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1);
@@ -217,10 +216,11 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
     madvise(b.scratch, b.bytes, MADV_HUGEPAGE);
     memset(b.scratch, 0x3c, b.bytes); /* 0.0115 in f32 and bf16, 1.06 in f16 */
     memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        out->flops[types[i]] = matmul_rate(&b, types[i]);
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        enum dtype type = precision_type(p);
+        out->flops[type] = matmul_rate(&b, type);
         memset(b.scratch, 0x3c, 7 * ATTN_SLOT);
-        out->attn_flops[types[i]] = attn_rate(&b, types[i]);
+        out->attn_flops[type] = attn_rate(&b, type);
     }
     out->tf32_flops = out->flops[DT_F32];
     out->bandwidth = copy_rate(&b, COPY_BYTES);

@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_api.h"
 #include "mem/arena.h"
 #include "mem/os.h"
+#include "tape/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,8 +39,6 @@ static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20, 0};
 #define LEAST_CACHE  (32l << 20)
 #define HOST_ASSUMED 20e9
 #define ALIGN        64
-
-static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
 struct bench {
     struct device *dev;
@@ -200,9 +199,10 @@ static void measure(struct device *dev, struct calibration *out)
 {
     struct bench b = {.dev = dev, .size = &full};
     memset(out, 0, sizeof *out);
-    for (int i = 0; i < 3; i++) {
-        out->flops[types[i]] = matmul_rate(&b, types[i], false);
-        out->attn_flops[types[i]] = attn_rate(&b, types[i]);
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        enum dtype type = precision_type(p);
+        out->flops[type] = matmul_rate(&b, type, false);
+        out->attn_flops[type] = attn_rate(&b, type);
     }
     out->tf32_flops = matmul_rate(&b, DT_F32, true);
     out->bandwidth = copy_rate(&b, COPY_BYTES);
@@ -217,7 +217,8 @@ static void measure(struct device *dev, struct calibration *out)
 static void load(struct device *dev)
 {
     struct bench b = {.dev = dev, .size = &quarter};
-    for (int i = 0; i < 3; i++) matmul_rate(&b, types[i], false), attn_rate(&b, types[i]);
+    for (enum precision p = 0; p < PRECISION_COUNT; p++)
+        matmul_rate(&b, precision_type(p), false), attn_rate(&b, precision_type(p));
 }
 
 /* Everything the numbers depend on: the card and its libraries, the host that updates beside it. */
