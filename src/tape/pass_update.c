@@ -52,7 +52,7 @@ static int master_of(struct update_pass *u, int param)
 {
     enum dtype type = u->tape->tensors[param].type;
     if (type == DT_F32 || (type == DT_BF16 && u->options->no_master)) return -1;
-    return companion(u, param, "master", CLASS_MASTER, master_type(type));
+    return companion(u, param, "master", CLASS_MASTER, dtype_master(type));
 }
 
 static struct update adamw_update(struct update_pass *u, int param, int grad)

@@ -291,7 +291,7 @@ static void add_adamw(struct scene *s, int i, const struct variant *v, const str
     add_input(s, i, ADAMW_G, v->grad, count, shift, false);
     add_input(s, i, ADAMW_M, v->state, count, 0, false);
     add_input(s, i, ADAMW_V, v->state, count, 0, true);
-    if (v->master) add_input(s, i, ADAMW_MASTER, master_type(v->param), count, 0, false);
+    if (v->master) add_input(s, i, ADAMW_MASTER, dtype_master(v->param), count, 0, false);
     describe(s, i, ADAMW_SCALARS, DT_F32, SCALAR_COUNT, step->scalars);
     if (step->clipped) describe(s, i, ADAMW_COEF, DT_F32, CLIP_COUNT, step->coef);
     add_output(s, i, ADAMW_NEW_P, ADAMW_P, in_place);

@@ -76,7 +76,7 @@ static void any_step(struct op_case *c, int slot, int coef, int grad)
 /* The master of a narrow parameter: any 16 bits are a master of a bf16 weight. */
 static void master_in(struct op_case *c, int slot, struct lead size)
 {
-    enum dtype type = master_type(c->type);
+    enum dtype type = dtype_master(c->type);
     case_in(c, slot, type, size.ndim, size.dim);
     for (int64_t i = 0; i < size.rows; i++) {
         if (type == DT_U16)

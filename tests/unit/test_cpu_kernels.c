@@ -203,7 +203,7 @@ static enum dtype type_of(char letter, enum dtype x)
     case 'i':
         return DT_I32;
     case 'm':
-        return master_type(x);
+        return dtype_master(x);
     default:
         return DT_F32;
     }

@@ -51,7 +51,7 @@ static void adam_step(struct adam *a, kernel_run *kernel, bool with_coef)
 {
     struct tensor p = {.type = a->type, .ndim = 1, .dim = {PARAMS}},
                   f = {.type = DT_F32, .ndim = 1, .dim = {PARAMS}};
-    struct tensor master = {.type = master_type(a->type), .ndim = 1, .dim = {PARAMS}};
+    struct tensor master = {.type = dtype_master(a->type), .ndim = 1, .dim = {PARAMS}};
     bool adamw = kernel == cpu_adamw, has_master = a->type != DT_F32;
     struct op op = {.kind = adamw ? OP_ADAMW : OP_SGD, .attr = ADAM};
     const struct update_slots at = op_row(op.kind)->update;

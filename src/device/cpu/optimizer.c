@@ -166,7 +166,7 @@ static struct update start(const struct kernel_call *call, const struct row_upda
     enum dtype type = call_in(call, UPDATE_P)->type;
     return (struct update){.step = step,
                            .type = type,
-                           .master_type = master_type(type),
+                           .master_type = dtype_master(type),
                            .g_type = call_in(call, UPDATE_G)->type,
                            .state_type = all->wide_state ? DT_F32 : DT_BF16,
                            .all = *all};
