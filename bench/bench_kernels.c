@@ -21,15 +21,21 @@ struct bench {
     int in_place[OP_MAX_OUT]; /* SHARES(input that the output overwrites) */
 };
 
-static const struct op_attr layer = {.layer_norm = true, .eps = 1e-5f};
-static const struct op_attr adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f};
+#define LAYER                                                                                                \
+    {                                                                                                        \
+        .layer_norm = true, .eps = 1e-5f                                                                     \
+    }
+#define ADAM                                                                                                 \
+    {                                                                                                        \
+        .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f                                          \
+    }
 
 static const struct bench benches[] = {
     {"copy", OP_FETCH, {"xNF"}, {"xNF"}, {0}},
     {"embed", OP_EMBED, {"iN", "xVC"}, {"xNC"}, {0}},
     {"embed_bwd +=", OP_EMBED_BWD, {"iN", "xNC"}, {"fVC"}, {0}},
     {"norm rms", OP_NORM, {"xNC", "xC"}, {"xNC", "fN"}, {.eps = 1e-5f}},
-    {"norm layer", OP_NORM, {"xNC", "xC", "xC"}, {"xNC", "fN2"}, layer},
+    {"norm layer", OP_NORM, {"xNC", "xC", "xC"}, {"xNC", "fN2"}, LAYER},
     {"norm_bwd rms",
      OP_NORM_BWD,
      {"xNC", "xNC", "xC", "fN", "xNC"},
@@ -40,7 +46,7 @@ static const struct bench benches[] = {
      OP_NORM_BWD,
      {"xNC", "xNC", "xC", "fN2", "xNC"},
      {"xNC", "fC", "fC"},
-     layer,
+     LAYER,
      {[NORM_BWD_DX] = SHARES(NORM_BWD_ADD)}},
     {"split3 rotated", OP_SPLIT3, {"xBTL", "fBTD"}, {"xBTHD", "xBTHD", "xBTHD"}, {0}},
     {"rope_table", OP_ROPE_TABLE, {"iBT", "fE"}, {"fBTD"}, {0}},
@@ -67,7 +73,7 @@ static const struct bench benches[] = {
      OP_ADAMW,
      {"xNF", "fNF", "fNF", "fNF", "mNF", "fS"},
      {"xNF", "fNF", "fNF", "mNF"},
-     adam,
+     ADAM,
      {[ADAMW_NEW_P] = SHARES(ADAMW_P),
       [ADAMW_NEW_M] = SHARES(ADAMW_M),
       [ADAMW_NEW_V] = SHARES(ADAMW_V),
@@ -76,7 +82,7 @@ static const struct bench benches[] = {
      OP_SGD,
      {"xNF", "fNF", "fNF", "mNF", "fS"},
      {"xNF", "fNF", "mNF"},
-     adam,
+     ADAM,
      {[SGD_NEW_P] = SHARES(SGD_P), [SGD_NEW_M] = SHARES(SGD_M), [SGD_NEW_MASTER] = SHARES(SGD_MASTER)}},
     {"kv_append",
      OP_KV_APPEND,
