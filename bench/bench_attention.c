@@ -80,16 +80,17 @@ static struct problem make(const struct shape *s, enum dtype type)
 
 static struct kernel_call call_of(struct problem *p, bool backward)
 {
-    static const int in[] = {DO, Q, K, V, O};
+    static const int forward[] = {[ATTN_Q] = Q, [ATTN_K] = K, [ATTN_V] = V};
+    static const int back[] = {
+        [ATTN_BWD_DO] = DO, [ATTN_BWD_Q] = Q, [ATTN_BWD_K] = K, [ATTN_BWD_V] = V, [ATTN_BWD_O] = O};
+    const int *in = backward ? back : forward, last = backward ? ATTN_BWD_O : ATTN_V;
     struct kernel_call c = {.op = backward ? &p->bwd : &p->fwd};
-    int first = backward ? 0 : 1, stats = 5 - first;
-    for (int i = first; i < (backward ? 5 : 4); i++)
-        c.desc[i - first] = &p->desc[in[i]], c.in[i - first] = p->x[in[i]];
+    for (int i = 0; i <= last; i++) c.desc[i] = &p->desc[in[i]], c.in[i] = p->x[in[i]];
     if (backward) {
-        c.in[stats] = p->lse, c.in[stats + 1] = p->pos;
-        for (int i = 0; i < 3; i++) c.out[i] = p->x[DQ + i];
+        c.in[ATTN_BWD_LSE] = p->lse, c.in[ATTN_BWD_POS] = p->pos;
+        c.out[ATTN_BWD_DQ] = p->x[DQ], c.out[ATTN_BWD_DK] = p->x[DK], c.out[ATTN_BWD_DV] = p->x[DV];
     } else {
-        c.in[3] = p->pos, c.out[0] = p->x[O], c.out[1] = p->lse;
+        c.in[ATTN_POS] = p->pos, c.out[ATTN_O] = p->x[O], c.out[ATTN_LSE] = p->lse;
     }
     return c;
 }

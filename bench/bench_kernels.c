@@ -12,67 +12,91 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Operands: a type (x compute type, f f32, d f64, i i32, m master) and one letter per dimension; '=' and a
- * digit after it: the bytes of that input. */
+/* Operands: a type (x compute type, f f32, d f64, i i32, m master) and one letter per dimension. */
 struct bench {
     const char *name;
-    kernel_run *run;
-    kernel_workspace *workspace;
+    int kind;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
     struct op_attr attr;
+    int in_place[OP_MAX_OUT]; /* SHARES(input that the output overwrites) */
 };
 
-static const struct op_attr layer = {.layer_norm = true, .eps = 1e-5f};
-static const struct op_attr adam = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f};
+#define LAYER                                                                                                \
+    {                                                                                                        \
+        .layer_norm = true, .eps = 1e-5f                                                                     \
+    }
+#define ADAM                                                                                                 \
+    {                                                                                                        \
+        .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .decay = 0.1f                                          \
+    }
 
 static const struct bench benches[] = {
-    {"copy", cpu_copy, NULL, {"xNF"}, {"xNF"}, {0}},
-    {"embed", cpu_embed, NULL, {"iN", "xVC"}, {"xNC"}, {0}},
-    {"embed_bwd +=", cpu_embed_bwd, NULL, {"iN", "xNC"}, {"fVC"}, {0}},
-    {"norm rms", cpu_norm, NULL, {"xNC", "xC"}, {"xNC", "fN"}, {.eps = 1e-5f}},
-    {"norm layer", cpu_norm, NULL, {"xNC", "xC", "xC"}, {"xNC", "fN2"}, layer},
+    {"copy", OP_FETCH, {"xNF"}, {"xNF"}, {0}},
+    {"embed", OP_EMBED, {"iN", "xVC"}, {"xNC"}, {0}},
+    {"embed_bwd +=", OP_EMBED_BWD, {"iN", "xNC"}, {"fVC"}, {0}},
+    {"norm rms", OP_NORM, {"xNC", "xC"}, {"xNC", "fN"}, {.eps = 1e-5f}},
+    {"norm layer", OP_NORM, {"xNC", "xC", "xC"}, {"xNC", "fN2"}, LAYER},
     {"norm_bwd rms",
-     cpu_norm_bwd,
-     cpu_norm_bwd_workspace,
+     OP_NORM_BWD,
      {"xNC", "xNC", "xC", "fN", "xNC"},
-     {"xNC=4", "fC"},
-     {0}},
+     {"xNC", "fC"},
+     {0},
+     {[NORM_BWD_DX] = SHARES(NORM_BWD_ADD)}},
     {"norm_bwd layer",
-     cpu_norm_bwd,
-     cpu_norm_bwd_workspace,
+     OP_NORM_BWD,
      {"xNC", "xNC", "xC", "fN2", "xNC"},
-     {"xNC=4", "fC", "fC"},
-     layer},
-    {"rope", cpu_rope, NULL, {"xBTHD", "xBTHD", "fBTD"}, {"xBTHD=0", "xBTHD=1"}, {0}},
-    {"rope_table", cpu_rope_table, NULL, {"iBT", "fE"}, {"fBTD"}, {0}},
-    {"swiglu", cpu_swiglu, NULL, {"xNF", "xNF"}, {"xNF"}, {0}},
-    {"swiglu_bwd", cpu_swiglu_bwd, NULL, {"xNF", "xNF", "xNF"}, {"xNF=1", "xNF=2"}, {0}},
-    {"gelu", cpu_gelu, NULL, {"xNF"}, {"xNF"}, {0}},
-    {"gelu_bwd", cpu_gelu_bwd, NULL, {"xNF", "xNF"}, {"xNF=0"}, {0}},
-    {"add", cpu_add, NULL, {"xNF", "xNF"}, {"xNF=0"}, {0}},
-    {"xent", cpu_xent, cpu_xent_workspace, {"xRV", "iR", "fS"}, {"d2"}, {0}},
-    {"xent in place", cpu_xent, cpu_xent_workspace, {"xRV", "iR", "fS"}, {"d2", "xRV=0"}, {0}},
-    {"split3", cpu_split3, NULL, {"xN3C"}, {"xNC", "xNC", "xNC"}, {0}},
-    {"sumsq", cpu_sumsq, cpu_sumsq_workspace, {"fNF"}, {"d1"}, {0}},
+     {"xNC", "fC", "fC"},
+     LAYER,
+     {[NORM_BWD_DX] = SHARES(NORM_BWD_ADD)}},
+    {"split3 rotated", OP_SPLIT3, {"xBTL", "fBTD"}, {"xBTHD", "xBTHD", "xBTHD"}, {0}},
+    {"rope_table", OP_ROPE_TABLE, {"iBT", "fE"}, {"fBTD"}, {0}},
+    {"swiglu", OP_SWIGLU, {"xNF", "xNF"}, {"xNF"}, {0}},
+    {"swiglu_bwd",
+     OP_SWIGLU_BWD,
+     {"xNF", "xNF", "xNF"},
+     {"xNF", "xNF"},
+     {0},
+     {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_GATE), [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_UP)}},
+    {"gelu", OP_GELU, {"xNF"}, {"xNF"}, {0}},
+    {"gelu_bwd", OP_GELU_BWD, {"xNF", "xNF"}, {"xNF"}, {0}, {[GELU_BWD_DX] = SHARES(GELU_BWD_DY)}},
+    {"add", OP_ADD, {"xNF", "xNF"}, {"xNF"}, {0}, {[ADD_Y] = SHARES(ADD_A)}},
+    {"xent", OP_XENT, {"xRV", "iR", "fS"}, {"d2"}, {0}},
+    {"xent in place",
+     OP_XENT,
+     {"xRV", "iR", "fS"},
+     {"d2", "xRV"},
+     {0},
+     {[XENT_DLOGITS] = SHARES(XENT_LOGITS)}},
+    {"split3", OP_SPLIT3, {"xBTL"}, {"xBTHD", "xBTHD", "xBTHD"}, {0}},
+    {"sumsq", OP_SUMSQ, {"fNF"}, {"d1"}, {0}},
     {"adamw",
-     cpu_adamw,
-     NULL,
+     OP_ADAMW,
      {"xNF", "fNF", "fNF", "fNF", "mNF", "fS"},
-     {"xNF=0", "fNF=2", "fNF=3", "mNF=4"},
-     adam},
-    {"sgd", cpu_sgd, NULL, {"xNF", "fNF", "fNF", "mNF", "fS"}, {"xNF=0", "fNF=2", "mNF=3"}, adam},
+     {"xNF", "fNF", "fNF", "mNF"},
+     ADAM,
+     {[ADAMW_NEW_P] = SHARES(ADAMW_P),
+      [ADAMW_NEW_M] = SHARES(ADAMW_M),
+      [ADAMW_NEW_V] = SHARES(ADAMW_V),
+      [ADAMW_NEW_MASTER] = SHARES(ADAMW_MASTER)}},
+    {"sgd",
+     OP_SGD,
+     {"xNF", "fNF", "fNF", "mNF", "fS"},
+     {"xNF", "fNF", "mNF"},
+     ADAM,
+     {[SGD_NEW_P] = SHARES(SGD_P), [SGD_NEW_M] = SHARES(SGD_M), [SGD_NEW_MASTER] = SHARES(SGD_MASTER)}},
     {"kv_append",
-     cpu_kv_append,
-     NULL,
+     OP_KV_APPEND,
      {"xBTHD", "xBTHD", "iBT", "xBTHD", "xBTHD"},
-     {"xBTHD=3", "xBTHD=4"},
-     {0}},
+     {"xBTHD", "xBTHD"},
+     {0},
+     {[KV_APPEND_NEW_KC] = SHARES(KV_APPEND_KC), [KV_APPEND_NEW_VC] = SHARES(KV_APPEND_VC)}},
 };
 
 static int64_t size_of(char letter)
 {
-    static const char letters[] = "NCFVRSBTHDE";
-    static const int64_t sizes[] = {4096, 768, 2048, 32000, 512, SCALAR_COUNT, 8, 512, 12, 64, 32};
+    static const char letters[] = "NCFVRSBTHDEL";
+    static const int64_t sizes[] = {4096, 768, 2048, 32000, 512, SCALAR_COUNT,
+                                    8,    512, 12,   64,    32,  3 * 12 * 64};
     if (isdigit((unsigned char)letter)) return letter - '0';
     return sizes[strchr(letters, letter) - letters];
 }
@@ -87,7 +111,7 @@ static enum dtype type_of(char letter, enum dtype x)
     case 'i':
         return DT_I32;
     case 'm':
-        return x == DT_BF16 ? DT_U16 : DT_F32;
+        return dtype_master(x);
     default:
         return DT_F32;
     }
@@ -97,7 +121,7 @@ static enum dtype type_of(char letter, enum dtype x)
 static struct tensor parse(const char *pattern, enum dtype x)
 {
     struct tensor t = {.type = type_of(pattern[0], x), .layer = -1, .view_of = -1, .owner = -1};
-    for (const char *p = pattern + 1; *p && *p != '='; p++) {
+    for (const char *p = pattern + 1; *p; p++) {
         int64_t factor = 1;
         if (isdigit((unsigned char)*p) && isalpha((unsigned char)p[1])) factor = *p++ - '0';
         t.dim[t.ndim++] = factor * size_of(*p);
@@ -141,16 +165,16 @@ struct run {
 
 static bool has_master(const char *pattern, enum dtype x) { return pattern[0] != 'm' || x != DT_F32; }
 
-static void operand(struct run *r, const char *pattern, int slot, enum dtype x)
+/* `share`: SHARES(input whose bytes it takes), or 0. */
+static void operand(struct run *r, const char *pattern, int slot, enum dtype x, int share)
 {
     if (!pattern || !has_master(pattern, x)) return;
     struct tensor *t = &r->tensors[slot];
     *t = parse(pattern, x);
     r->call.desc[slot] = t;
     r->bytes += (double)tensor_bytes(t);
-    const char *same = strchr(pattern, '=');
-    void *p = same ? r->call.in[same[1] - '0'] : (r->owned[slot] = grab((size_t)tensor_bytes(t)));
-    if (!same) fill(p, t);
+    void *p = share ? r->call.in[share - 1] : (r->owned[slot] = grab((size_t)tensor_bytes(t)));
+    if (!share) fill(p, t);
     if (slot < OP_MAX_IN)
         r->call.in[slot] = p;
     else
@@ -183,19 +207,20 @@ static void bench(const struct bench *b, enum dtype x, struct threads *team)
 {
     struct run *r = calloc(1, sizeof *r);
     if (!r) exit(1);
-    r->op.attr = b->attr;
+    const struct kernel *kernel = &device_cpu_kernels()[b->kind];
+    r->op.kind = b->kind, r->op.attr = b->attr;
     r->call.op = &r->op;
     r->call.team = team;
     r->call.accumulate = strchr(b->name, '+') != NULL;
-    for (int i = 0; i < OP_MAX_IN; i++) operand(r, b->in[i], i, x);
-    for (int i = 0; i < OP_MAX_OUT; i++) operand(r, b->out[i], OP_MAX_IN + i, x);
+    for (int i = 0; i < OP_MAX_IN; i++) operand(r, b->in[i], i, x, 0);
+    for (int i = 0; i < OP_MAX_OUT; i++) operand(r, b->out[i], OP_MAX_IN + i, x, b->in_place[i]);
     set_scalars(r);
-    if (b->workspace) r->call.work = grab(b->workspace(r->call.desc, &r->op, threads_count(team)));
+    if (kernel->workspace) r->call.work = grab(kernel->workspace(r->call.desc, &r->op, threads_count(team)));
     r->owned[OP_MAX_IN + OP_MAX_OUT] = r->call.work;
-    if (b->run == cpu_embed || b->run == cpu_embed_bwd) /* only the named rows of the table are touched */
+    if (b->kind == OP_EMBED || b->kind == OP_EMBED_BWD) /* only the named rows of the table are touched */
         r->bytes = 2.0 * 4096 * 768 *
-                   (b->run == cpu_embed ? (double)dtype_size(x) : 4.0 + (double)dtype_size(x) / 2);
-    double took = fastest(r, b->run);
+                   (b->kind == OP_EMBED ? (double)dtype_size(x) : 4.0 + (double)dtype_size(x) / 2);
+    double took = fastest(r, kernel->run);
     printf("%-16s %-5s %8.3f ms %8.1f GB/s\n", b->name, dtype_name(x), took * 1e3, r->bytes / took * 1e-9);
     for (int i = 0; i <= OP_MAX_IN + OP_MAX_OUT; i++) free(r->owned[i]);
     free(r);

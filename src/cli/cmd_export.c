@@ -1,6 +1,7 @@
 /* cmd_export.c - plimsoll export: a folder that transformers loads. */
 #include "cli/cli.h"
 #include "base/bytes.h"
+#include "tape/pass.h"
 #include "train/export.h"
 
 #include <stdio.h>
@@ -45,9 +46,8 @@ static const struct command command = {
 
 static enum dtype type_of(const char *name)
 {
-    static const enum dtype values[] = {DT_F32, DT_BF16, DT_F16};
-    for (int i = 0; name && types[i]; i++)
-        if (!strcmp(name, types[i])) return values[i];
+    for (enum precision p = 0; name && p < PRECISION_COUNT; p++)
+        if (!strcmp(name, dtype_name(precision_type(p)))) return precision_type(p);
     return DT_COUNT;
 }
 

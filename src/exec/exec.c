@@ -10,7 +10,7 @@
 
 static enum tier lower_tier(const struct tape *tape, const struct op *op)
 {
-    return tape->tensors[op->kind == OP_FETCH ? op->in[0] : op->out[0]].tier;
+    return tape->tensors[move_far(op)].tier;
 }
 
 /* Disk copies go through host addresses, which only the CPU's arena has. */
@@ -76,8 +76,7 @@ static enum plim_status await_operands(struct exec *exec, const struct op *op, s
 /* A fetch of what the first micro-batch overwrites is left out in that one. */
 static enum plim_status move(struct exec *exec, const struct op *op, int64_t micro, struct plim_error *err)
 {
-    int near = op->kind == OP_FETCH ? op->out[0] : op->in[0],
-        lower = op->kind == OP_FETCH ? op->in[0] : op->out[0];
+    int near = move_near(op), lower = move_far(op);
     size_t bytes = (size_t)tensor_bytes(&exec->tape->tensors[near]);
     uint64_t offset = (uint64_t)exec->layout->offset[lower];
     if (op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && micro == 0) return PLIM_OK;

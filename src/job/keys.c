@@ -4,7 +4,7 @@
 #define AT(field)    offsetof(struct job, field)
 #define GIVEN(field) SCHEMA_FLAG(struct job, field)
 
-static const char *const precisions[] = {"fp32", "bf16", "fp16", "no", NULL};
+static const char *const precisions[] = {PRECISION_NAMES, "no", NULL};
 static const char *const optimizers[] = {"adamw", "sgd", "adamw8bit", "adafactor", "adamw_8bit", NULL};
 static const char *const masters[] = {"fp32", "none", NULL};
 static const char *const widths[] = {"fp32", "bf16", NULL};

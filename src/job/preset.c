@@ -121,9 +121,8 @@ static int index_of(const char *text, const char *const *names, int count, int f
 
 static int precision_of(const char *text)
 {
-    for (int p = 0; p < PRECISION_COUNT; p++)
-        if (!strcmp(text, precision_name((enum precision)p))) return p;
-    return PRECISION_F32;
+    enum precision p = precision_parse(text);
+    return p < PRECISION_COUNT ? p : PRECISION_F32;
 }
 
 static void read_facts(const struct node *d, struct device_facts *f)

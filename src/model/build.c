@@ -35,22 +35,23 @@ static void build_rope_table(struct builder *b)
 {
     int head_dim = b->spec->head_dim;
     struct op op = start(b, OP_ROPE_TABLE);
-    op.in[0] = b->pos;
-    op.in[1] = declare(b, (struct tensor){.label = "rope.inv_freq",
-                                          .type = DT_F32,
-                                          .cls = CLASS_IO,
-                                          .flags = TENSOR_KEPT | TENSOR_STAT,
-                                          .ndim = 1,
-                                          .dim = {head_dim / 2}});
-    op.out[0] = declare(b, (struct tensor){.label = "rope.table",
-                                           .type = DT_F32,
-                                           .cls = CLASS_ACT,
-                                           .flags = TENSOR_STAT,
-                                           .ndim = 3,
-                                           .dim = {b->shape->batch, b->shape->time, head_dim}});
+    op.in[ROPE_TABLE_POS] = b->pos;
+    op.in[ROPE_TABLE_INV_FREQ] = declare(b, (struct tensor){.label = "rope.inv_freq",
+                                                            .type = DT_F32,
+                                                            .cls = CLASS_IO,
+                                                            .flags = TENSOR_KEPT | TENSOR_STAT,
+                                                            .ndim = 1,
+                                                            .dim = {head_dim / 2}});
+    op.out[ROPE_TABLE_TABLE] =
+        declare(b, (struct tensor){.label = "rope.table",
+                                   .type = DT_F32,
+                                   .cls = CLASS_ACT,
+                                   .flags = TENSOR_STAT,
+                                   .ndim = 3,
+                                   .dim = {b->shape->batch, b->shape->time, head_dim}});
     op.attr.head_dim = head_dim;
     tape_append(b->tape, &op);
-    b->rope_table = op.out[0];
+    b->rope_table = op.out[ROPE_TABLE_TABLE];
 }
 
 void build_inputs(struct builder *b)
@@ -93,10 +94,10 @@ int build_heads(struct builder *b, const char *label, int heads)
 int build_embed(struct builder *b, const char *label, int ids, int weight, int add)
 {
     struct op op = start(b, OP_EMBED);
-    op.in[0] = ids, op.in[1] = weight, op.in[2] = add;
-    op.out[0] = build_act(b, label, b->spec->hidden_size);
+    op.in[EMBED_IDS] = ids, op.in[EMBED_W] = weight, op.in[EMBED_ADD] = add;
+    op.out[EMBED_Y] = build_act(b, label, b->spec->hidden_size);
     tape_append(b->tape, &op);
-    return op.out[0];
+    return op.out[EMBED_Y];
 }
 
 int build_norm(struct builder *b, const struct build_norm *n, int x)
@@ -104,24 +105,26 @@ int build_norm(struct builder *b, const struct build_norm *n, int x)
     struct op op = start(b, OP_NORM);
     op.attr.layer_norm = n->bias >= 0;
     op.attr.eps = (float)b->spec->norm_eps;
-    op.in[0] = x, op.in[1] = n->weight, op.in[2] = n->bias;
-    op.out[0] = build_act(b, n->label, b->spec->hidden_size);
-    op.out[1] = declare(b, (struct tensor){.label = n->stat_label,
-                                           .type = DT_F32,
-                                           .cls = CLASS_ACT,
-                                           .flags = TENSOR_STAT,
-                                           .ndim = 3,
-                                           .dim = {b->shape->batch, b->shape->time, n->bias >= 0 ? 2 : 1}});
+    op.in[NORM_X] = x, op.in[NORM_W] = n->weight, op.in[NORM_BIAS] = n->bias;
+    op.out[NORM_Y] = build_act(b, n->label, b->spec->hidden_size);
+    op.out[NORM_STAT] =
+        declare(b, (struct tensor){.label = n->stat_label,
+                                   .type = DT_F32,
+                                   .cls = CLASS_ACT,
+                                   .flags = TENSOR_STAT,
+                                   .ndim = 3,
+                                   .dim = {b->shape->batch, b->shape->time, n->bias >= 0 ? 2 : 1}});
     tape_append(b->tape, &op);
-    return op.out[0];
+    return op.out[NORM_Y];
 }
 
 int build_linear(struct builder *b, int x, const struct build_linear *l, int y)
 {
     struct op op = start(b, OP_LINEAR);
     op.attr.weight_kn = l->weight_kn;
-    op.in[0] = x, op.in[1] = l->weight, op.in[2] = l->bias, op.in[3] = l->add;
-    op.out[0] = y;
+    op.in[LINEAR_X] = x, op.in[LINEAR_W] = l->weight, op.in[LINEAR_BIAS] = l->bias,
+    op.in[LINEAR_ADD] = l->add;
+    op.out[LINEAR_Y] = y;
     tape_append(b->tape, &op);
     return y;
 }
@@ -140,12 +143,12 @@ static struct parts build_split(struct builder *b, int qkv)
 {
     struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
-    op.in[0] = qkv, op.in[1] = b->rope_table;
-    op.out[0] = build_heads(b, "attn.q[%d]", b->spec->num_heads);
-    op.out[1] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
-    op.out[2] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
+    op.in[SPLIT3_X] = qkv, op.in[SPLIT3_TABLE] = b->rope_table;
+    op.out[SPLIT3_Q] = build_heads(b, "attn.q[%d]", b->spec->num_heads);
+    op.out[SPLIT3_K] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
+    op.out[SPLIT3_V] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
-    return (struct parts){op.out[0], op.out[1], op.out[2]};
+    return (struct parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
 }
 
 static int kv_tensor(struct builder *b, const char *label)
@@ -165,11 +168,11 @@ static void build_cache(struct builder *b, struct parts *p)
 {
     struct op op = start(b, OP_KV_APPEND);
     op.attr = head_attributes(b->spec);
-    op.in[0] = p->k, op.in[1] = p->v, op.in[2] = b->pos;
-    op.in[3] = op.out[0] = kv_tensor(b, "kv.k");
-    op.in[4] = op.out[1] = kv_tensor(b, "kv.v");
+    op.in[KV_APPEND_K] = p->k, op.in[KV_APPEND_V] = p->v, op.in[KV_APPEND_POS] = b->pos;
+    op.in[KV_APPEND_KC] = op.out[KV_APPEND_NEW_KC] = kv_tensor(b, "kv.k");
+    op.in[KV_APPEND_VC] = op.out[KV_APPEND_NEW_VC] = kv_tensor(b, "kv.v");
     tape_append(b->tape, &op);
-    p->k = op.out[0], p->v = op.out[1];
+    p->k = op.out[KV_APPEND_NEW_KC], p->v = op.out[KV_APPEND_NEW_VC];
 }
 
 int build_attention(struct builder *b, int qkv)
@@ -184,16 +187,16 @@ int build_attention(struct builder *b, int qkv)
     op.attr.whole_rows = b->shape->whole_rows && !cached;
     op.attr.window = (int)model_layer_window(spec, b->layer);
     op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
-    op.in[0] = p.q, op.in[1] = p.k, op.in[2] = p.v, op.in[3] = b->pos;
-    op.out[0] = build_heads(b, "attn.out[%d]", spec->num_heads);
-    op.out[1] = declare(b, (struct tensor){.label = "attn.lse[%d]",
-                                           .type = DT_F32,
-                                           .cls = CLASS_ACT,
-                                           .flags = TENSOR_STAT,
-                                           .ndim = 3,
-                                           .dim = {b->shape->batch, spec->num_heads, b->shape->time}});
+    op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
+    op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);
+    op.out[ATTN_LSE] = declare(b, (struct tensor){.label = "attn.lse[%d]",
+                                                  .type = DT_F32,
+                                                  .cls = CLASS_ACT,
+                                                  .flags = TENSOR_STAT,
+                                                  .ndim = 3,
+                                                  .dim = {b->shape->batch, spec->num_heads, b->shape->time}});
     tape_append(b->tape, &op);
-    return op.out[0];
+    return op.out[ATTN_O];
 }
 
 /* The last token of each row as [B,C]; model_emit made sure that those rows are neighbours. */
@@ -213,20 +216,20 @@ static void build_loss(struct builder *b, int logits)
 {
     struct op op = start(b, OP_XENT);
     op.accumulate = ACC_AFTER_FIRST;
-    op.in[0] = logits;
-    op.in[1] = input_i32(b, "targets");
-    op.in[2] = declare(b, (struct tensor){.label = "step.scalars",
-                                          .type = DT_F32,
-                                          .cls = CLASS_IO,
-                                          .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
-                                          .ndim = 1,
-                                          .dim = {SCALAR_COUNT}});
-    op.out[0] = declare(b, (struct tensor){.label = "loss",
-                                           .type = DT_F64,
-                                           .cls = CLASS_IO,
-                                           .flags = TENSOR_OUTPUT | TENSOR_STAT,
-                                           .ndim = 1,
-                                           .dim = {2}});
+    op.in[XENT_LOGITS] = logits;
+    op.in[XENT_TARGETS] = input_i32(b, "targets");
+    op.in[XENT_SCALARS] = declare(b, (struct tensor){.label = "step.scalars",
+                                                     .type = DT_F32,
+                                                     .cls = CLASS_IO,
+                                                     .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
+                                                     .ndim = 1,
+                                                     .dim = {SCALAR_COUNT}});
+    op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
+                                                   .type = DT_F64,
+                                                   .cls = CLASS_IO,
+                                                   .flags = TENSOR_OUTPUT | TENSOR_STAT,
+                                                   .ndim = 1,
+                                                   .dim = {2}});
     tape_append(b->tape, &op);
 }
 

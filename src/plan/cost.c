@@ -44,11 +44,9 @@ static bool joins_last(const struct tape *tape, int i)
 static double compute_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
     struct op_cost cost = op_cost_of(tape, op);
-    enum dtype type = DT_F32;
-    if (cost.matmul_flops > 0 || cost.attn_flops > 0) type = tape->tensors[op->in[0]].type;
     double compute = 0;
-    if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, type);
-    if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[type];
+    if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, cost.type);
+    if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[cost.type];
     if (facts->coded_rate > 0) compute += cost.coded / facts->coded_rate;
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);

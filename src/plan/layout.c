@@ -113,8 +113,9 @@ static void share_in_place(struct layout *l, const struct tape *tape)
         const struct op *op = &tape->ops[i];
         const struct op_row *row = op_row(op->kind);
         for (int o = 0; o < OP_MAX_OUT && row->out[o]; o++) {
-            if (!row->shares[o]) continue;
-            int in = op->in[row->shares[o] - 1], out = op->out[o];
+            int slot = op_shares(op->kind, o);
+            if (slot < 0) continue;
+            int in = op->in[slot], out = op->out[o];
             if (!can_take_over(l, tape, i, out, in)) continue;
             int buffer = l->buffer[in];
             l->buffer[out] = buffer;

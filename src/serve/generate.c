@@ -95,8 +95,8 @@ static enum plim_status choose_precision(const char *dir, enum precision *out, s
     if (status != PLIM_OK) return status;
     for (size_t i = 0; i < set.count; i++) bytes[set.tensors[i].type] += set.tensors[i].bytes;
     *out = PRECISION_F32;
-    if (bytes[DT_BF16] > bytes[DT_F32] && bytes[DT_BF16] >= bytes[DT_F16]) *out = PRECISION_BF16;
-    if (bytes[DT_F16] > bytes[DT_F32] && bytes[DT_F16] > bytes[DT_BF16]) *out = PRECISION_F16;
+    for (enum precision p = 0; p < PRECISION_COUNT; p++)
+        if (bytes[precision_type(p)] > bytes[precision_type(*out)]) *out = p;
     safetensors_close(&set);
     return PLIM_OK;
 }

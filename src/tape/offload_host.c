@@ -9,12 +9,12 @@
 
 #define STAGE_ALIGN 64 /* of operands inside a stage */
 
-enum { SLOT_PARAM, SLOT_GRAD, STAGED_SLOTS }; /* of adamw and sgd alike */
+enum { STAGED_SLOTS = UPDATE_G + 1 }; /* the parameter and its gradient */
 
 bool host_can_update(const struct tape *tape, const struct op *op)
 {
-    if (op->kind != OP_ADAMW && op->kind != OP_SGD) return false;
-    bool any = tape->tensors[op->in[SLOT_PARAM]].tier == TIER_HOST;
+    if (!op_row(op->kind)->on_cpu) return false;
+    bool any = tape->tensors[op->in[UPDATE_P]].tier == TIER_HOST;
     for (int k = STAGED_SLOTS; k < OP_MAX_IN; k++) {
         if (op->in[k] < 0 || !offload_is_cut(op, k)) continue;
         if (tape->tensors[op->in[k]].tier != TIER_HOST) return false;
@@ -28,7 +28,7 @@ static int64_t align_up(int64_t n) { return (n + STAGE_ALIGN - 1) / STAGE_ALIGN 
 /* Bytes of a slice that come down and wait in a stage. */
 static int64_t staged_bytes(const struct tape *tape, const struct op *op, int64_t rows)
 {
-    int64_t bytes = 0, all = tape->tensors[op->in[SLOT_PARAM]].dim[0];
+    int64_t bytes = 0, all = tape->tensors[op->in[UPDATE_P]].dim[0];
     if (rows > all) rows = all;
     for (int k = 0; k < STAGED_SLOTS; k++)
         if (!is_offloaded(tape, op->in[k]))
@@ -109,7 +109,7 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
             int view = stage_view(tape, stage, id, used);
             used += align_up(tensor_bytes(&tape->tensors[id]));
             offload_move(tape, op, OP_STORE, id, view);
-            if (k == SLOT_PARAM) near = id;
+            if (k == UPDATE_P) near = id;
             id = view;
         }
         here.in[k] = id;
@@ -121,6 +121,6 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
     /* Every slice takes a stage, so every slice lets one go that is due. */
     if (h->nreturns == HOST_RETURNS || (near < 0 && h->nreturns)) return_first(h, tape);
     if (near < 0) return;
-    h->returns[h->nreturns].like = *op, h->returns[h->nreturns].from = here.out[0];
+    h->returns[h->nreturns].like = *op, h->returns[h->nreturns].from = here.out[UPDATE_NEW_P];
     h->returns[h->nreturns++].to = near;
 }

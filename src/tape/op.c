@@ -14,19 +14,22 @@ static double matmul_flops(const struct tape *tape, int wide, int weight, bool k
     return 2.0 * (double)(count_of(tape, wide) / width) * (double)tensor_count(w);
 }
 
-static void flops_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
+static void cost_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
-    cost->matmul_flops += matmul_flops(tape, op->out[0], op->in[1], op->attr.weight_kn);
+    cost->type = tape->tensors[op->in[LINEAR_X]].type;
+    cost->matmul_flops += matmul_flops(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn);
 }
 
-static void flops_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
+static void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
-    cost->matmul_flops += matmul_flops(tape, op->in[0], op->in[1], op->attr.weight_kn);
+    cost->type = tape->tensors[op->in[LINEAR_DX_DY]].type;
+    cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DX_DY], op->in[LINEAR_DX_W], op->attr.weight_kn);
 }
 
-static void flops_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
+static void cost_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
-    cost->matmul_flops += matmul_flops(tape, op->in[0], op->out[0], op->attr.weight_kn);
+    cost->type = tape->tensors[op->in[LINEAR_DW_DY]].type;
+    cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn);
 }
 
 /* Causal pairs of one head, bounded by the window. */
@@ -39,152 +42,414 @@ static double attn_pairs(const struct tape *tape, const struct op *op, int q, in
     return window * (window + 1) / 2 + (time - window) * window;
 }
 
-static void flops_attn(const struct tape *tape, const struct op *op, struct op_cost *cost)
+/* `products`: of two numbers each, for each element of a head and pair of query and key. */
+static void attn_flops(const struct tape *tape, const struct op *op, int q_id, int k_id, double products,
+                       struct op_cost *cost)
 {
-    const struct tensor *q = &tape->tensors[op->in[0]];
+    const struct tensor *q = &tape->tensors[q_id];
+    cost->type = q->type;
     cost->attn_flops +=
-        4.0 * (double)(q->dim[0] * q->dim[2] * q->dim[3]) * attn_pairs(tape, op, op->in[0], op->in[1]);
+        2 * products * (double)(q->dim[0] * q->dim[2] * q->dim[3]) * attn_pairs(tape, op, q_id, k_id);
 }
 
-static void flops_attn_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
+static void cost_attn(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
-    const struct tensor *q = &tape->tensors[op->in[1]];
-    cost->attn_flops +=
-        10.0 * (double)(q->dim[0] * q->dim[2] * q->dim[3]) * attn_pairs(tape, op, op->in[1], op->in[2]);
+    attn_flops(tape, op, op->in[ATTN_Q], op->in[ATTN_K], 2, cost);
 }
 
-static void flops_adamw8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+static void cost_attn_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
-    cost->coded += (double)tensor_count(&tape->tensors[op->in[0]]);
+    attn_flops(tape, op, op->in[ATTN_BWD_Q], op->in[ATTN_BWD_K], 5, cost);
 }
 
-static const struct op_row rows[OP_KIND_COUNT] = {
-    [OP_EMBED] = {"embed", {"i#R", "xVC", "x#RC?"}, {"x#RC"}, {3}, false, false, grad_embed, NULL},
-    [OP_NORM] = {"norm", {"x#RC", "xC", "xC?"}, {"x#RC", "f#RS"}, {0}, true, false, grad_norm, NULL},
+static void cost_adamw8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->coded += (double)count_of(tape, op->in[ADAMW8_P]);
+}
+
+static double bytes_of(const struct tape *tape, int id) { return (double)tensor_bytes(&tape->tensors[id]); }
+
+/* Of a table only the rows that are named are touched. */
+static void cost_embed(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += bytes_of(tape, op->out[EMBED_Y]) - bytes_of(tape, op->in[EMBED_W]);
+}
+
+static void cost_embed_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += bytes_of(tape, op->in[EMBED_BWD_DY]) - bytes_of(tape, op->out[EMBED_BWD_DW]);
+}
+
+static void cost_move(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes = cost->moved_bytes = bytes_of(tape, op->in[MOVE_FROM]);
+}
+
+static void cost_hold(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    (void)tape, (void)op;
+    *cost = (struct op_cost){0};
+}
+
+const struct op_row op_rows[OP_KIND_COUNT] = {
+    [OP_EMBED] =
+        {
+            .name = "embed",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[EMBED_IDS] = "i#R", [EMBED_W] = "xVC", [EMBED_ADD] = "x#RC?"},
+            .out = {[EMBED_Y] = "x#RC"},
+            .shares = {[EMBED_Y] = SHARES(EMBED_ADD)},
+            .grad = grad_embed,
+            .cost = cost_embed,
+        },
+    [OP_NORM] =
+        {
+            .name = "norm",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[NORM_X] = "x#RC", [NORM_W] = "xC", [NORM_BIAS] = "xC?"},
+            .out = {[NORM_Y] = "x#RC", [NORM_STAT] = "f#RS"},
+            .cheap = true,
+            .grad = grad_norm,
+        },
     [OP_LINEAR] =
-        {"linear", {"x#RK", "wMK", "xM?", "x#RM?"}, {"x#RM"}, {4}, false, false, grad_linear, flops_linear},
-    [OP_ROPE_TABLE] = {"rope_table", {"iBT", "fE"}, {"f#BT2E"}, {0}, false, false, grad_none, NULL},
-    [OP_ATTN] = {"attn",
-                 {"xBTHD", "xBSKD", "xBSKD", "iBT"},
-                 {"xBTHD", "fBHT"},
-                 {0},
-                 false,
-                 false,
-                 grad_attn,
-                 flops_attn},
-    [OP_SWIGLU] = {"swiglu", {"x#N", "x#N"}, {"x#N"}, {1}, true, false, grad_swiglu, NULL},
-    [OP_GELU] = {"gelu", {"x#N"}, {"x#N"}, {1}, true, false, grad_gelu, NULL},
-    [OP_ADD] = {"add", {"x#N", "x#N"}, {"x#N"}, {1}, false, false, grad_add, NULL},
-    [OP_XENT] = {"xent", {"x#RV", "i#R", "fZ"}, {"d2", "x#RV?"}, {0, 1}, false, false, NULL, NULL},
-    [OP_KV_APPEND] = {"kv_append",
-                      {"xBTKD", "xBTKD", "iBT", "xBSKD", "xBSKD"},
-                      {"xBSKD", "xBSKD"},
-                      {0},
-                      false,
-                      false,
-                      NULL,
-                      NULL},
+        {
+            .name = "linear",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[LINEAR_X] = "x#RK", [LINEAR_W] = "wMK", [LINEAR_BIAS] = "xM?", [LINEAR_ADD] = "x#RM?"},
+            .out = {[LINEAR_Y] = "x#RM"},
+            .shares = {[LINEAR_Y] = SHARES(LINEAR_ADD)},
+            .grad = grad_linear,
+            .cost = cost_linear,
+        },
+    [OP_ROPE_TABLE] =
+        {
+            .name = "rope_table",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ROPE_TABLE_POS] = "iBT", [ROPE_TABLE_INV_FREQ] = "fE"},
+            .out = {[ROPE_TABLE_TABLE] = "f#BT2E"},
+            .grad = grad_none,
+        },
+    [OP_ATTN] =
+        {
+            .name = "attn",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ATTN_Q] = "xBTHD", [ATTN_K] = "xBSKD", [ATTN_V] = "xBSKD", [ATTN_POS] = "iBT"},
+            .out = {[ATTN_O] = "xBTHD", [ATTN_LSE] = "fBHT"},
+            .grad = grad_attn,
+            .cost = cost_attn,
+        },
+    [OP_SWIGLU] =
+        {
+            .name = "swiglu",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[SWIGLU_GATE] = "x#N", [SWIGLU_UP] = "x#N"},
+            .out = {[SWIGLU_H] = "x#N"},
+            .shares = {[SWIGLU_H] = SHARES(SWIGLU_GATE)},
+            .cheap = true,
+            .grad = grad_swiglu,
+        },
+    [OP_GELU] =
+        {
+            .name = "gelu",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[GELU_X] = "x#N"},
+            .out = {[GELU_Y] = "x#N"},
+            .shares = {[GELU_Y] = SHARES(GELU_X)},
+            .cheap = true,
+            .grad = grad_gelu,
+        },
+    [OP_ADD] =
+        {
+            .name = "add",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ADD_A] = "x#N", [ADD_B] = "x#N"},
+            .out = {[ADD_Y] = "x#N"},
+            .shares = {[ADD_Y] = SHARES(ADD_A)},
+            .grad = grad_add,
+        },
+    [OP_XENT] =
+        {
+            .name = "xent",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[XENT_LOGITS] = "x#RV", [XENT_TARGETS] = "i#R", [XENT_SCALARS] = "fZ"},
+            .out = {[XENT_LOSS] = "d2", [XENT_DLOGITS] = "x#RV?"},
+            .shares = {[XENT_DLOGITS] = SHARES(XENT_LOGITS)},
+        },
+    [OP_KV_APPEND] =
+        {
+            .name = "kv_append",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[KV_APPEND_K] = "xBTKD",
+                   [KV_APPEND_V] = "xBTKD",
+                   [KV_APPEND_POS] = "iBT",
+                   [KV_APPEND_KC] = "xBSKD",
+                   [KV_APPEND_VC] = "xBSKD"},
+            .out = {[KV_APPEND_NEW_KC] = "xBSKD", [KV_APPEND_NEW_VC] = "xBSKD"},
+            .writes_kept = true,
+        },
     [OP_SPLIT3] =
-        {"split3", {"xBTL", "fBTD?"}, {"xBTHD", "xBTKD", "xBTKD"}, {0}, false, false, grad_split3, NULL},
-    [OP_EMBED_BWD] = {"embed_bwd", {"i#R", "x#RC"}, {"eVC"}, {0}, false, false, NULL, NULL},
-    [OP_NORM_BWD] = {"norm_bwd",
-                     {"x#RC", "x#RC", "xC", "f#RS", "x#RC?"},
-                     {"x#RC", "eC", "eC?"},
-                     {5},
-                     false,
-                     false,
-                     NULL,
-                     NULL},
+        {
+            .name = "split3",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[SPLIT3_X] = "xBTL", [SPLIT3_TABLE] = "fBTD?"},
+            .out = {[SPLIT3_Q] = "xBTHD", [SPLIT3_K] = "xBTKD", [SPLIT3_V] = "xBTKD"},
+            .grad = grad_split3,
+        },
+    [OP_EMBED_BWD] =
+        {
+            .name = "embed_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[EMBED_BWD_IDS] = "i#R", [EMBED_BWD_DY] = "x#RC"},
+            .out = {[EMBED_BWD_DW] = "eVC"},
+            .cost = cost_embed_bwd,
+        },
+    [OP_NORM_BWD] =
+        {
+            .name = "norm_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[NORM_BWD_DY] = "x#RC",
+                   [NORM_BWD_X] = "x#RC",
+                   [NORM_BWD_W] = "xC",
+                   [NORM_BWD_STAT] = "f#RS",
+                   [NORM_BWD_ADD] = "x#RC?"},
+            .out = {[NORM_BWD_DX] = "x#RC", [NORM_BWD_DW] = "eC", [NORM_BWD_DBIAS] = "eC?"},
+            .shares = {[NORM_BWD_DX] = SHARES(NORM_BWD_ADD)},
+        },
     [OP_LINEAR_DX] =
-        {"linear_dx", {"x#RM", "wMK", "x#RK?"}, {"x#RK"}, {3}, false, false, NULL, flops_linear_dx},
+        {
+            .name = "linear_dx",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[LINEAR_DX_DY] = "x#RM", [LINEAR_DX_W] = "wMK", [LINEAR_DX_ADD] = "x#RK?"},
+            .out = {[LINEAR_DX_DX] = "x#RK"},
+            .shares = {[LINEAR_DX_DX] = SHARES(LINEAR_DX_ADD)},
+            .cost = cost_linear_dx,
+        },
     [OP_LINEAR_DW] =
-        {"linear_dw", {"x#RM", "x#RK"}, {"gMK", "eM?"}, {0}, false, false, NULL, flops_linear_dw},
-    [OP_ATTN_BWD] = {"attn_bwd",
-                     {"xBTHD", "xBTHD", "xBSKD", "xBSKD", "xBTHD", "fBHT", "iBT"},
-                     {"xBTHD", "xBSKD", "xBSKD"},
-                     {0},
-                     false,
-                     false,
-                     NULL,
-                     flops_attn_bwd},
+        {
+            .name = "linear_dw",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[LINEAR_DW_DY] = "x#RM", [LINEAR_DW_X] = "x#RK"},
+            .out = {[LINEAR_DW_DW] = "gMK", [LINEAR_DW_DBIAS] = "eM?"},
+            .cost = cost_linear_dw,
+        },
+    [OP_ATTN_BWD] =
+        {
+            .name = "attn_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ATTN_BWD_DO] = "xBTHD",
+                   [ATTN_BWD_Q] = "xBTHD",
+                   [ATTN_BWD_K] = "xBSKD",
+                   [ATTN_BWD_V] = "xBSKD",
+                   [ATTN_BWD_O] = "xBTHD",
+                   [ATTN_BWD_LSE] = "fBHT",
+                   [ATTN_BWD_POS] = "iBT"},
+            .out = {[ATTN_BWD_DQ] = "xBTHD", [ATTN_BWD_DK] = "xBSKD", [ATTN_BWD_DV] = "xBSKD"},
+            .cost = cost_attn_bwd,
+        },
     [OP_SWIGLU_BWD] =
-        {"swiglu_bwd", {"x#N", "x#N", "x#N"}, {"x#N", "x#N", "x#N?"}, {2, 3, 1}, false, false, NULL, NULL},
-    [OP_GELU_BWD] = {"gelu_bwd", {"x#N", "x#N"}, {"x#N", "x#N?"}, {1, 2}, false, false, NULL, NULL},
-    [OP_JOIN3] = {"join3", {"xBTHD", "xBTKD", "xBTKD", "fBTD?"}, {"xBTL"}, {0}, false, false, NULL, NULL},
-    [OP_SUMSQ] = {"sumsq", {"e#N"}, {"d1"}, {0}, false, true, NULL, NULL},
-    [OP_CLIP] = {"clip", {"dG", "fZ"}, {"f4"}, {0}, false, false, NULL, NULL},
-    [OP_ADAMW] = {"adamw",
-                  {"x#N", "e#N", "s#N", "s#N", "m#N?", "fZ", "f4?"},
-                  {"x#N", "s#N", "s#N", "m#N?"},
-                  {1, 3, 4, 5},
-                  false,
-                  true,
-                  NULL,
-                  NULL},
-    [OP_SGD] = {"sgd",
-                {"x#N", "e#N", "s#N?", "m#N?", "fZ", "f4?"},
-                {"x#N", "s#N?", "m#N?"},
-                {1, 3, 4},
-                false,
-                false,
-                NULL,
-                NULL},
-    [OP_ADAMW8] = {"adamw8",
-                   {"x#N", "e#N", "q#N", "q#N", "f%N", "f%N", "m#N?", "fZ", "f4?"},
-                   {"x#N", "q#N", "q#N", "f%N", "f%N", "m#N?"},
-                   {1, 3, 4, 5, 6, 7},
-                   false,
-                   false,
-                   NULL,
-                   flops_adamw8},
-    [OP_FACTOR_STAT] = {"factor_stat",
-                        {"e#RC", "fR", "fC?", "fZ", "f4?"},
-                        {"fR", "fC?", "f2"},
-                        {2, 3},
-                        false,
-                        false,
-                        NULL,
-                        NULL},
-    [OP_ADAFACTOR] = {"adafactor",
-                      {"x#RC", "e#RC", "fR", "fC?", "f2", "s#RC?", "m#RC?", "fZ", "f4?"},
-                      {"x#RC", "s#RC?", "m#RC?"},
-                      {1, 6, 7},
-                      false,
-                      false,
-                      NULL,
-                      NULL},
-    [OP_FETCH] = {"fetch", {"y#N"}, {"y#N"}, {0}, false, false, NULL, NULL},
-    [OP_STORE] = {"store", {"y#N"}, {"y#N"}, {0}, false, false, NULL, NULL},
-    [OP_HOLD] = {"hold",
-                 {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
-                 {NULL},
-                 {0},
-                 false,
-                 false,
-                 NULL,
-                 NULL},
+        {
+            .name = "swiglu_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[SWIGLU_BWD_DH] = "x#N", [SWIGLU_BWD_GATE] = "x#N", [SWIGLU_BWD_UP] = "x#N"},
+            .out = {[SWIGLU_BWD_DGATE] = "x#N", [SWIGLU_BWD_DUP] = "x#N", [SWIGLU_BWD_H] = "x#N?"},
+            .shares = {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_GATE),
+                       [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_UP),
+                       [SWIGLU_BWD_H] = SHARES(SWIGLU_BWD_DH)},
+        },
+    [OP_GELU_BWD] =
+        {
+            .name = "gelu_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[GELU_BWD_DY] = "x#N", [GELU_BWD_X] = "x#N"},
+            .out = {[GELU_BWD_DX] = "x#N", [GELU_BWD_Y] = "x#N?"},
+            .shares = {[GELU_BWD_DX] = SHARES(GELU_BWD_DY), [GELU_BWD_Y] = SHARES(GELU_BWD_X)},
+        },
+    [OP_JOIN3] =
+        {
+            .name = "join3",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[JOIN3_Q] = "xBTHD", [JOIN3_K] = "xBTKD", [JOIN3_V] = "xBTKD", [JOIN3_TABLE] = "fBTD?"},
+            .out = {[JOIN3_X] = "xBTL"},
+        },
+    [OP_SUMSQ] =
+        {
+            .name = "sumsq",
+            .cls = OP_CLASS_UPDATE,
+            .in = {[SUMSQ_GRAD] = "e#N"},
+            .out = {[SUMSQ_SUM] = "d1"},
+            .together = true,
+        },
+    [OP_CLIP] =
+        {
+            .name = "clip",
+            .cls = OP_CLASS_UPDATE,
+            .in = {[CLIP_SUMS] = "dG", [CLIP_SCALARS] = "fZ"},
+            .out = {[CLIP_COEF] = "f4"},
+        },
+    [OP_ADAMW] =
+        {
+            .name = "adamw",
+            .cls = OP_CLASS_UPDATE,
+            .in = {[ADAMW_P] = "x#N",
+                   [ADAMW_G] = "e#N",
+                   [ADAMW_M] = "s#N",
+                   [ADAMW_V] = "s#N",
+                   [ADAMW_MASTER] = "m#N?",
+                   [ADAMW_SCALARS] = "fZ",
+                   [ADAMW_COEF] = "f4?"},
+            .out = {[ADAMW_NEW_P] = "x#N",
+                    [ADAMW_NEW_M] = "s#N",
+                    [ADAMW_NEW_V] = "s#N",
+                    [ADAMW_NEW_MASTER] = "m#N?"},
+            .shares = {[ADAMW_NEW_P] = SHARES(ADAMW_P),
+                       [ADAMW_NEW_M] = SHARES(ADAMW_M),
+                       [ADAMW_NEW_V] = SHARES(ADAMW_V),
+                       [ADAMW_NEW_MASTER] = SHARES(ADAMW_MASTER)},
+            .together = true,
+            .on_cpu = true,
+            .update = {.m = ADAMW_M,
+                       .v = ADAMW_V,
+                       .master = ADAMW_MASTER,
+                       .scalars = ADAMW_SCALARS,
+                       .coef = ADAMW_COEF,
+                       .new_m = ADAMW_NEW_M,
+                       .new_v = ADAMW_NEW_V,
+                       .new_master = ADAMW_NEW_MASTER},
+        },
+    [OP_SGD] =
+        {
+            .name = "sgd",
+            .cls = OP_CLASS_UPDATE,
+            .in = {[SGD_P] = "x#N",
+                   [SGD_G] = "e#N",
+                   [SGD_M] = "s#N?",
+                   [SGD_MASTER] = "m#N?",
+                   [SGD_SCALARS] = "fZ",
+                   [SGD_COEF] = "f4?"},
+            .out = {[SGD_NEW_P] = "x#N", [SGD_NEW_M] = "s#N?", [SGD_NEW_MASTER] = "m#N?"},
+            .shares = {[SGD_NEW_P] = SHARES(SGD_P),
+                       [SGD_NEW_M] = SHARES(SGD_M),
+                       [SGD_NEW_MASTER] = SHARES(SGD_MASTER)},
+            .on_cpu = true,
+            .update = {.m = SGD_M,
+                       .master = SGD_MASTER,
+                       .scalars = SGD_SCALARS,
+                       .coef = SGD_COEF,
+                       .new_m = SGD_NEW_M,
+                       .new_master = SGD_NEW_MASTER},
+        },
+    [OP_ADAMW8] =
+        {
+            .name = "adamw8",
+            .cls = OP_CLASS_UPDATE,
+            .in = {[ADAMW8_P] = "x#N",
+                   [ADAMW8_G] = "e#N",
+                   [ADAMW8_MQ] = "q#N",
+                   [ADAMW8_VQ] = "q#N",
+                   [ADAMW8_MS] = "f%N",
+                   [ADAMW8_VS] = "f%N",
+                   [ADAMW8_MASTER] = "m#N?",
+                   [ADAMW8_SCALARS] = "fZ",
+                   [ADAMW8_COEF] = "f4?"},
+            .out = {[ADAMW8_NEW_P] = "x#N",
+                    [ADAMW8_NEW_MQ] = "q#N",
+                    [ADAMW8_NEW_VQ] = "q#N",
+                    [ADAMW8_NEW_MS] = "f%N",
+                    [ADAMW8_NEW_VS] = "f%N",
+                    [ADAMW8_NEW_MASTER] = "m#N?"},
+            .shares = {[ADAMW8_NEW_P] = SHARES(ADAMW8_P),
+                       [ADAMW8_NEW_MQ] = SHARES(ADAMW8_MQ),
+                       [ADAMW8_NEW_VQ] = SHARES(ADAMW8_VQ),
+                       [ADAMW8_NEW_MS] = SHARES(ADAMW8_MS),
+                       [ADAMW8_NEW_VS] = SHARES(ADAMW8_VS),
+                       [ADAMW8_NEW_MASTER] = SHARES(ADAMW8_MASTER)},
+            .update = {.m = ADAMW8_MQ,
+                       .v = ADAMW8_VQ,
+                       .m_scale = ADAMW8_MS,
+                       .v_scale = ADAMW8_VS,
+                       .master = ADAMW8_MASTER,
+                       .scalars = ADAMW8_SCALARS,
+                       .coef = ADAMW8_COEF,
+                       .new_m = ADAMW8_NEW_MQ,
+                       .new_v = ADAMW8_NEW_VQ,
+                       .new_m_scale = ADAMW8_NEW_MS,
+                       .new_v_scale = ADAMW8_NEW_VS,
+                       .new_master = ADAMW8_NEW_MASTER},
+            .cost = cost_adamw8,
+        },
+    [OP_FACTOR_STAT] =
+        {
+            .name = "factor_stat",
+            .cls = OP_CLASS_UPDATE,
+            .in = {[FACTOR_STAT_G] = "e#RC",
+                   [FACTOR_STAT_ROW] = "fR",
+                   [FACTOR_STAT_COL] = "fC?",
+                   [FACTOR_STAT_SCALARS] = "fZ",
+                   [FACTOR_STAT_COEF] = "f4?"},
+            .out = {[FACTOR_STAT_NEW_ROW] = "fR", [FACTOR_STAT_NEW_COL] = "fC?", [FACTOR_STAT_FACTOR] = "f2"},
+            .shares = {[FACTOR_STAT_NEW_ROW] = SHARES(FACTOR_STAT_ROW),
+                       [FACTOR_STAT_NEW_COL] = SHARES(FACTOR_STAT_COL)},
+            .whole = true,
+        },
+    [OP_ADAFACTOR] =
+        {
+            .name = "adafactor",
+            .cls = OP_CLASS_UPDATE,
+            .in = {[ADAFACTOR_P] = "x#RC",
+                   [ADAFACTOR_G] = "e#RC",
+                   [ADAFACTOR_ROW] = "fR",
+                   [ADAFACTOR_COL] = "fC?",
+                   [ADAFACTOR_FACTOR] = "f2",
+                   [ADAFACTOR_M] = "s#RC?",
+                   [ADAFACTOR_MASTER] = "m#RC?",
+                   [ADAFACTOR_SCALARS] = "fZ",
+                   [ADAFACTOR_COEF] = "f4?"},
+            .out =
+                {[ADAFACTOR_NEW_P] = "x#RC", [ADAFACTOR_NEW_M] = "s#RC?", [ADAFACTOR_NEW_MASTER] = "m#RC?"},
+            .shares = {[ADAFACTOR_NEW_P] = SHARES(ADAFACTOR_P),
+                       [ADAFACTOR_NEW_M] = SHARES(ADAFACTOR_M),
+                       [ADAFACTOR_NEW_MASTER] = SHARES(ADAFACTOR_MASTER)},
+            .update = {.m = ADAFACTOR_M,
+                       .master = ADAFACTOR_MASTER,
+                       .scalars = ADAFACTOR_SCALARS,
+                       .coef = ADAFACTOR_COEF,
+                       .new_m = ADAFACTOR_NEW_M,
+                       .new_master = ADAFACTOR_NEW_MASTER},
+        },
+    [OP_FETCH] =
+        {
+            .name = "fetch",
+            .cls = OP_CLASS_MOVE,
+            .in = {[MOVE_FROM] = "y#N"},
+            .out = {[MOVE_TO] = "y#N"},
+            .cost = cost_move,
+        },
+    [OP_STORE] =
+        {
+            .name = "store",
+            .cls = OP_CLASS_MOVE,
+            .in = {[MOVE_FROM] = "y#N"},
+            .out = {[MOVE_TO] = "y#N"},
+            .writes_kept = true,
+            .cost = cost_move,
+        },
+    [OP_HOLD] =
+        {
+            .name = "hold",
+            .cls = OP_CLASS_HOLD,
+            .in = {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
+            .cost = cost_hold,
+        },
 };
-
-const struct op_row *op_row(int kind) { return &rows[kind]; }
 
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op)
 {
     struct op_cost cost = {0};
     const struct op_row *row = op_row(op->kind);
     for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
-        if (op->in[i] >= 0) cost.bytes += (double)tensor_bytes(&tape->tensors[op->in[i]]);
+        if (op->in[i] >= 0) cost.bytes += bytes_of(tape, op->in[i]);
     for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++)
-        if (op->out[i] >= 0) cost.bytes += (double)tensor_bytes(&tape->tensors[op->out[i]]);
-    if (op->kind == OP_HOLD) return (struct op_cost){0};
-    if (op_moves(op)) {
-        cost.moved_bytes = cost.bytes / 2;
-        cost.bytes = cost.moved_bytes;
-    }
-    if (op->kind == OP_EMBED || op->kind == OP_EMBED_BWD) { /* touches only the rows that are named */
-        int table = op->kind == OP_EMBED ? op->in[1] : op->out[0];
-        cost.bytes -= (double)tensor_bytes(&tape->tensors[table]);
-        cost.bytes += (double)tensor_bytes(&tape->tensors[op->kind == OP_EMBED ? op->out[0] : op->in[1]]);
-    }
-    if (row->flops) row->flops(tape, op, &cost);
+        if (op->out[i] >= 0) cost.bytes += bytes_of(tape, op->out[i]);
+    if (row->cost) row->cost(tape, op, &cost);
     return cost;
 }

@@ -1,5 +1,7 @@
 /* op.h - the op table: one row per op drives shape rule, gradient, cost, in-place permission and printer.
  *
+ * Operands are named by slots.h: op->in[LINEAR_W] is the id of a linear's weight.
+ *
  * Semantics. N is B*T rows; dtypes: "x-type" is the compute type (f32, bf16, f16); statistics are f32; gradients
  * of parameters are f32 or of the x-type. All arithmetic inside an op is at least fp32; results are rounded once:
  * an op that adds to a narrow gradient reads it, adds its own fp32 sum and rounds the total once.
@@ -92,6 +94,7 @@
 #ifndef PLIM_TAPE_OP_H
 #define PLIM_TAPE_OP_H
 
+#include "tape/slots.h"
 #include "tape/tape.h"
 
 enum op_kind {
@@ -127,18 +130,36 @@ enum op_kind {
     OP_KIND_COUNT
 };
 
+/* What kind of work an op is: who runs it, and what planner and passes may do with it. */
+enum op_class {
+    OP_CLASS_COMPUTE, /* forward and backward: a kernel's work */
+    OP_CLASS_UPDATE,  /* the optimizer's: a kernel's work too */
+    OP_CLASS_MOVE,    /* a copy between tiers */
+    OP_CLASS_HOLD,    /* no work at all */
+};
+
 /* What an op costs, for the planner's clock. */
 struct op_cost {
     double matmul_flops;
     double attn_flops;
+    enum dtype type;    /* of what is multiplied, where there are flops */
     double bytes;       /* read and written once */
     double moved_bytes; /* moved between tiers */
     double coded;       /* elements with moments of 8 bits, decoded and encoded again */
 };
 
+/* Where the step of an optimizer has what not all of them have, or not in the same place; UPDATE_P, UPDATE_G and
+ * UPDATE_NEW_P are every step's. 0, the parameter's own slot: the step has no such operand. */
+struct update_slots {
+    int m, v, m_scale, v_scale, master, scalars, coef;      /* inputs */
+    int new_m, new_v, new_m_scale, new_v_scale, new_master; /* outputs */
+};
+
 struct grad_pass;
 
-/* Operand patterns. The first letter is the type: x compute type, f f32, d f64, i i32, m the master of the
+/* One row of the table.
+ *
+ * Operand patterns. The first letter is the type: x compute type, f f32, d f64, i i32, m the master of the
  * compute type, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
  * e a gradient too: both are f32 or the compute type. s is an optimizer's moment: f32 or bf16, all of an op the
  * same; q is u8; y any type, the same everywhere; * is anything at all. Then the dimensions: letters are bound to sizes and must agree
@@ -148,27 +169,51 @@ struct grad_pass;
  * When an update is cut into slices of the parameter's rows, operands with N or R in their pattern are cut too. */
 struct op_row {
     const char *name;
+    enum op_class cls;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
-    int shares[OP_MAX_OUT]; /* input slot + 1 whose bytes output i may take over, 0: none */
+    int shares[OP_MAX_OUT]; /* which input's bytes an output may take over: read by op_shares */
     bool cheap;             /* selective recomputation drops its outputs and runs it again */
-    bool together; /* several in a row may run at once, where none touches what another writes (group.h) */
+    bool together;    /* several in a row may run at once, where none touches what another writes (group.h) */
+    bool writes_kept; /* may write kept tensors outside the update: caches, lower tiers */
+    bool whole;       /* an update that may not be cut into slices */
+    bool on_cpu; /* an update for which the CPU of a device with its own memory gives the device's bits */
+    struct update_slots update;
     /* Emits the backward ops (pass_grad.c); NULL: not differentiable. */
     void (*grad)(struct grad_pass *, const struct op *);
-    /* Adds the flops; bytes are counted by the caller. NULL: none. */
-    void (*flops)(const struct tape *, const struct op *, struct op_cost *);
+    /* Completes the cost, in which every operand's bytes are counted once already. NULL: that is all. */
+    void (*cost)(const struct tape *, const struct op *, struct op_cost *);
 };
 
-const struct op_row *op_row(int kind);
+extern const struct op_row op_rows[OP_KIND_COUNT];
+static inline const struct op_row *op_row(int kind) { return &op_rows[kind]; }
+
+/* In a row: .shares = {[ADD_Y] = SHARES(ADD_A)}. What is not named shares nothing. */
+#define SHARES(slot) ((slot) + 1)
+
+/* The input whose bytes output `slot` may take over, -1: none. */
+static inline int op_shares(int kind, int slot) { return op_row(kind)->shares[slot] - 1; }
 
 /* Arity, types and shapes against the row: PLIM_BUG with a line naming the operand that is wrong. */
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err);
 
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op);
 
-/* Copies between tiers. */
-static inline bool op_moves(const struct op *op) { return op->kind == OP_FETCH || op->kind == OP_STORE; }
+/* Copies between tiers, and the two ends of one. */
+static inline bool op_moves(const struct op *op) { return op_row(op->kind)->cls == OP_CLASS_MOVE; }
+static inline int move_near(const struct op *op)
+{
+    return op->kind == OP_FETCH ? op->out[MOVE_TO] : op->in[MOVE_FROM];
+}
+static inline int move_far(const struct op *op)
+{
+    return op->kind == OP_FETCH ? op->in[MOVE_FROM] : op->out[MOVE_TO];
+}
 
 /* Work for a kernel: not a copy, not a hold. */
-static inline bool op_computes(const struct op *op) { return op->kind < OP_FETCH; }
+static inline bool op_computes(const struct op *op)
+{
+    enum op_class cls = op_row(op->kind)->cls;
+    return cls == OP_CLASS_COMPUTE || cls == OP_CLASS_UPDATE;
+}
 
 #endif

@@ -35,7 +35,7 @@ static bool bind_type(struct binding *b, char kind, enum dtype type)
     case 'i':
         return type == DT_I32;
     case 'm':
-        return type == (b->compute == DT_BF16 ? DT_U16 : DT_F32);
+        return type == dtype_master(b->compute);
     case 'y':
         if (!b->has_any) b->any = type, b->has_any = true;
         return b->any == type;

@@ -19,8 +19,12 @@
 
 #include "tape/op.h"
 
+/* What a job computes in: its names, in this order, and the element type of each. */
 enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_COUNT };
-const char *precision_name(enum precision p); /* "fp32", "bf16", "fp16" */
+#define PRECISION_NAMES "fp32", "bf16", "fp16"
+const char *precision_name(enum precision p);
+enum dtype precision_type(enum precision p);
+enum precision precision_parse(const char *name); /* PRECISION_COUNT: no such name */
 
 /* Parameters and activations take the compute type; statistics keep theirs. */
 enum plim_status pass_precision(struct tape *tape, enum precision precision, struct plim_error *err);

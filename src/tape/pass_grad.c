@@ -14,11 +14,10 @@
 
 #include <stdlib.h>
 
-static int emit(struct grad_pass *pass, struct op *op, enum op_part part)
+static void emit(struct grad_pass *pass, struct op *op, enum op_part part)
 {
     op->part = part;
     tape_append(pass->tape, op);
-    return op->out[0];
 }
 
 /* A fresh tensor shaped like `of`, for its gradient. */
@@ -51,15 +50,22 @@ static void contribute(struct grad_pass *pass, struct op *op, int slot, int of, 
     if (before < 0 || add_slot >= 0) pass->gradient[of] = op->out[slot];
 }
 
+/* The gradient of `of` and another contribution to it become their sum. */
+static void add_to_gradient(struct grad_pass *pass, const struct op *like, int of, int more,
+                            enum op_part part)
+{
+    struct op add = tape_op(OP_ADD, like->layer);
+    add.in[ADD_A] = pass->gradient[of], add.in[ADD_B] = more;
+    pass->gradient[of] = add.out[ADD_Y] = gradient_tensor(pass, of);
+    emit(pass, &add, part);
+}
+
 /* The add op that contribute() could not fuse. Call after the op is appended. */
 static void settle(struct grad_pass *pass, const struct op *op, int slot, int of)
 {
     int before = pass->gradient[of];
     if (op->out[slot] < 0 || before == op->out[slot]) return;
-    struct op add = tape_op(OP_ADD, op->layer);
-    add.in[0] = before, add.in[1] = op->out[slot];
-    add.out[0] = gradient_tensor(pass, of);
-    pass->gradient[of] = emit(pass, &add, op->part);
+    add_to_gradient(pass, op, of, op->out[slot], op->part);
 }
 
 static enum op_part backward_part(const struct op *op)
@@ -71,14 +77,15 @@ void grad_none(struct grad_pass *pass, const struct op *op) { (void)pass, (void)
 
 void grad_embed(struct grad_pass *pass, const struct op *op)
 {
-    int dy = pass->gradient[op->out[0]];
+    int dy = pass->gradient[op->out[EMBED_Y]];
     bool first;
     struct op back = tape_op(OP_EMBED_BWD, op->layer);
-    back.in[0] = op->in[0], back.in[1] = dy;
-    back.out[0] = param_gradient(pass, op->in[1], &first);
+    back.in[EMBED_BWD_IDS] = op->in[EMBED_IDS], back.in[EMBED_BWD_DY] = dy;
+    back.out[EMBED_BWD_DW] = param_gradient(pass, op->in[EMBED_W], &first);
     back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
     emit(pass, &back, PART_BACKWARD);
-    if (op->in[2] >= 0) pass->gradient[op->in[2]] = dy; /* invariant 3; embeddings are added once */
+    if (op->in[EMBED_ADD] >= 0)
+        pass->gradient[op->in[EMBED_ADD]] = dy; /* invariant 3; embeddings are added once */
 }
 
 void grad_norm(struct grad_pass *pass, const struct op *op)
@@ -86,12 +93,13 @@ void grad_norm(struct grad_pass *pass, const struct op *op)
     bool first, first_bias;
     struct op back = tape_op(OP_NORM_BWD, op->layer);
     back.attr = op->attr;
-    back.in[0] = pass->gradient[op->out[0]], back.in[1] = op->in[0], back.in[2] = op->in[1],
-    back.in[3] = op->out[1];
-    back.out[1] = param_gradient(pass, op->in[1], &first);
-    if (op->in[2] >= 0) back.out[2] = param_gradient(pass, op->in[2], &first_bias);
+    back.in[NORM_BWD_DY] = pass->gradient[op->out[NORM_Y]], back.in[NORM_BWD_X] = op->in[NORM_X],
+    back.in[NORM_BWD_W] = op->in[NORM_W], back.in[NORM_BWD_STAT] = op->out[NORM_STAT];
+    back.out[NORM_BWD_DW] = param_gradient(pass, op->in[NORM_W], &first);
+    if (op->in[NORM_BIAS] >= 0)
+        back.out[NORM_BWD_DBIAS] = param_gradient(pass, op->in[NORM_BIAS], &first_bias);
     back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
-    contribute(pass, &back, 0, op->in[0], 4);
+    contribute(pass, &back, NORM_BWD_DX, op->in[NORM_X], NORM_BWD_ADD);
     emit(pass, &back, PART_BACKWARD);
 }
 
@@ -100,9 +108,10 @@ static void linear_weight_grad(struct grad_pass *pass, const struct op *op, int 
     bool first, first_bias;
     struct op back = tape_op(OP_LINEAR_DW, op->layer);
     back.attr = op->attr;
-    back.in[0] = dy, back.in[1] = op->in[0];
-    back.out[0] = param_gradient(pass, op->in[1], &first);
-    if (op->in[2] >= 0) back.out[1] = param_gradient(pass, op->in[2], &first_bias);
+    back.in[LINEAR_DW_DY] = dy, back.in[LINEAR_DW_X] = op->in[LINEAR_X];
+    back.out[LINEAR_DW_DW] = param_gradient(pass, op->in[LINEAR_W], &first);
+    if (op->in[LINEAR_BIAS] >= 0)
+        back.out[LINEAR_DW_DBIAS] = param_gradient(pass, op->in[LINEAR_BIAS], &first_bias);
     back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
     emit(pass, &back, backward_part(op));
 }
@@ -123,80 +132,82 @@ static int slice_gradient(struct grad_pass *pass, int slice)
 
 void grad_linear(struct grad_pass *pass, const struct op *op)
 {
-    int dy = pass->gradient[op->out[0]], x = op->in[0];
+    int dy = pass->gradient[op->out[LINEAR_Y]], x = op->in[LINEAR_X];
     struct op back = tape_op(OP_LINEAR_DX, op->layer);
     back.attr = op->attr;
-    back.in[0] = dy, back.in[1] = op->in[1];
+    back.in[LINEAR_DX_DY] = dy, back.in[LINEAR_DX_W] = op->in[LINEAR_W];
     if (pass->tape->tensors[x].view_of >= 0)
-        back.out[0] = slice_gradient(pass, x);
+        back.out[LINEAR_DX_DX] = slice_gradient(pass, x);
     else
-        contribute(pass, &back, 0, x, 2);
+        contribute(pass, &back, LINEAR_DX_DX, x, LINEAR_DX_ADD);
     emit(pass, &back, backward_part(op));
     linear_weight_grad(pass, op, dy);
-    if (op->in[3] < 0) return;
-    if (pass->gradient[op->in[3]] < 0)
-        pass->gradient[op->in[3]] = dy; /* invariant 3 */
-    else {
-        struct op add = tape_op(OP_ADD, op->layer);
-        add.in[0] = pass->gradient[op->in[3]], add.in[1] = dy;
-        add.out[0] = gradient_tensor(pass, op->in[3]);
-        pass->gradient[op->in[3]] = emit(pass, &add, PART_BACKWARD);
-    }
+    if (op->in[LINEAR_ADD] < 0) return;
+    if (pass->gradient[op->in[LINEAR_ADD]] < 0)
+        pass->gradient[op->in[LINEAR_ADD]] = dy; /* invariant 3 */
+    else
+        add_to_gradient(pass, op, op->in[LINEAR_ADD], dy, PART_BACKWARD);
 }
 
 void grad_attn(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_ATTN_BWD, op->layer);
     back.attr = op->attr;
-    const int in[] = {
-        pass->gradient[op->out[0]], op->in[0], op->in[1], op->in[2], op->out[0], op->out[1], op->in[3]};
-    for (int i = 0; i < 7; i++) back.in[i] = in[i];
-    for (int i = 0; i < 3; i++) contribute(pass, &back, i, op->in[i], -1);
+    back.in[ATTN_BWD_DO] = pass->gradient[op->out[ATTN_O]];
+    back.in[ATTN_BWD_Q] = op->in[ATTN_Q], back.in[ATTN_BWD_K] = op->in[ATTN_K];
+    back.in[ATTN_BWD_V] = op->in[ATTN_V], back.in[ATTN_BWD_POS] = op->in[ATTN_POS];
+    back.in[ATTN_BWD_O] = op->out[ATTN_O], back.in[ATTN_BWD_LSE] = op->out[ATTN_LSE];
+    contribute(pass, &back, ATTN_BWD_DQ, op->in[ATTN_Q], -1);
+    contribute(pass, &back, ATTN_BWD_DK, op->in[ATTN_K], -1);
+    contribute(pass, &back, ATTN_BWD_DV, op->in[ATTN_V], -1);
     emit(pass, &back, PART_BACKWARD);
-    for (int i = 0; i < 3; i++) settle(pass, &back, i, op->in[i]);
+    settle(pass, &back, ATTN_BWD_DQ, op->in[ATTN_Q]);
+    settle(pass, &back, ATTN_BWD_DK, op->in[ATTN_K]);
+    settle(pass, &back, ATTN_BWD_DV, op->in[ATTN_V]);
 }
 
 void grad_swiglu(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_SWIGLU_BWD, op->layer);
-    back.in[0] = pass->gradient[op->out[0]], back.in[1] = op->in[0], back.in[2] = op->in[1];
-    for (int i = 0; i < 2; i++) contribute(pass, &back, i, op->in[i], -1);
+    back.in[SWIGLU_BWD_DH] = pass->gradient[op->out[SWIGLU_H]],
+    back.in[SWIGLU_BWD_GATE] = op->in[SWIGLU_GATE], back.in[SWIGLU_BWD_UP] = op->in[SWIGLU_UP];
+    contribute(pass, &back, SWIGLU_BWD_DGATE, op->in[SWIGLU_GATE], -1);
+    contribute(pass, &back, SWIGLU_BWD_DUP, op->in[SWIGLU_UP], -1);
     emit(pass, &back, PART_BACKWARD);
-    for (int i = 0; i < 2; i++) settle(pass, &back, i, op->in[i]);
+    settle(pass, &back, SWIGLU_BWD_DGATE, op->in[SWIGLU_GATE]);
+    settle(pass, &back, SWIGLU_BWD_DUP, op->in[SWIGLU_UP]);
 }
 
 void grad_gelu(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_GELU_BWD, op->layer);
-    back.in[0] = pass->gradient[op->out[0]], back.in[1] = op->in[0];
-    contribute(pass, &back, 0, op->in[0], -1);
+    back.in[GELU_BWD_DY] = pass->gradient[op->out[GELU_Y]], back.in[GELU_BWD_X] = op->in[GELU_X];
+    contribute(pass, &back, GELU_BWD_DX, op->in[GELU_X], -1);
     emit(pass, &back, PART_BACKWARD);
-    settle(pass, &back, 0, op->in[0]);
+    settle(pass, &back, GELU_BWD_DX, op->in[GELU_X]);
 }
 
 void grad_add(struct grad_pass *pass, const struct op *op)
 {
-    int dy = pass->gradient[op->out[0]];
-    for (int i = 0; i < 2; i++) {
-        int before = pass->gradient[op->in[i]];
-        if (before < 0) {
+    int dy = pass->gradient[op->out[ADD_Y]];
+    for (int i = ADD_A; i <= ADD_B; i++) {
+        if (pass->gradient[op->in[i]] < 0)
             pass->gradient[op->in[i]] = dy;
-            continue;
-        }
-        struct op add = tape_op(OP_ADD, op->layer);
-        add.in[0] = before, add.in[1] = dy, add.out[0] = gradient_tensor(pass, op->in[i]);
-        pass->gradient[op->in[i]] = emit(pass, &add, PART_BACKWARD);
+        else
+            add_to_gradient(pass, op, op->in[i], dy, PART_BACKWARD);
     }
 }
 
 void grad_split3(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_JOIN3, op->layer);
-    for (int i = 0; i < 3; i++) back.in[i] = pass->gradient[op->out[i]];
-    back.in[3] = op->in[1];
-    contribute(pass, &back, 0, op->in[0], -1);
+    back.in[JOIN3_Q] = pass->gradient[op->out[SPLIT3_Q]];
+    back.in[JOIN3_K] = pass->gradient[op->out[SPLIT3_K]];
+    back.in[JOIN3_V] = pass->gradient[op->out[SPLIT3_V]];
+    back.in[JOIN3_TABLE] = op->in[SPLIT3_TABLE];
+    contribute(pass, &back, JOIN3_X, op->in[SPLIT3_X], -1);
     emit(pass, &back, PART_BACKWARD);
-    settle(pass, &back, 0, op->in[0]);
+    settle(pass, &back, JOIN3_X, op->in[SPLIT3_X]);
 }
 
 /* Copy the forward ops; after each xent, its own backward and that of the linear before it. */
@@ -210,10 +221,10 @@ static enum plim_status forward_with_head(struct grad_pass *pass, const struct o
             tape_append(pass->tape, &op);
             continue;
         }
-        if (i == 0 || ops[i - 1].kind != OP_LINEAR || ops[i - 1].out[0] != op.in[0])
+        if (i == 0 || ops[i - 1].kind != OP_LINEAR || ops[i - 1].out[LINEAR_Y] != op.in[XENT_LOGITS])
             return plim_fail(err, PLIM_BUG, "the loss must directly follow the output projection");
-        op.out[1] = gradient_tensor(pass, op.in[0]);
-        pass->gradient[op.in[0]] = op.out[1];
+        op.out[XENT_DLOGITS] = gradient_tensor(pass, op.in[XENT_LOGITS]);
+        pass->gradient[op.in[XENT_LOGITS]] = op.out[XENT_DLOGITS];
         tape_append(pass->tape, &op);
         grad_linear(pass, &ops[i - 1]);
         *found = true;

@@ -19,14 +19,15 @@ static int row_slice(struct tape *tape, int of, int64_t width, int64_t first, in
 static void emit_slice(struct tape *tape, const struct op *linear, const struct op *xent, int64_t first,
                        int64_t rows, bool is_first)
 {
-    const struct tensor *logits = &tape->tensors[linear->out[0]], *x = &tape->tensors[linear->in[0]];
+    const struct tensor *logits = &tape->tensors[linear->out[LINEAR_Y]],
+                        *x = &tape->tensors[linear->in[LINEAR_X]];
     int64_t vocab = logits->dim[logits->ndim - 1], width = x->dim[x->ndim - 1];
     struct op project = *linear, loss = *xent;
-    project.in[0] = row_slice(tape, linear->in[0], width, first, rows);
-    struct tensor slice = tape->tensors[linear->out[0]];
+    project.in[LINEAR_X] = row_slice(tape, linear->in[LINEAR_X], width, first, rows);
+    struct tensor slice = tape->tensors[linear->out[LINEAR_Y]];
     slice.ndim = 2, slice.dim[0] = rows, slice.dim[1] = vocab;
-    project.out[0] = loss.in[0] = tape_tensor(tape, &slice);
-    loss.in[1] = row_slice(tape, xent->in[1], 0, first, rows);
+    project.out[LINEAR_Y] = loss.in[XENT_LOGITS] = tape_tensor(tape, &slice);
+    loss.in[XENT_TARGETS] = row_slice(tape, xent->in[XENT_TARGETS], 0, first, rows);
     if (!is_first) loss.accumulate = ACC_ADD;
     tape_append(tape, &project);
     tape_append(tape, &loss);
@@ -38,7 +39,7 @@ enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_err
     if (n < 2 || tape->ops[n - 1].kind != OP_XENT || tape->ops[n - 2].kind != OP_LINEAR)
         return plim_fail(err, PLIM_BUG, "the tape does not end in an output projection and its loss");
     struct op linear = tape->ops[n - 2], xent = tape->ops[n - 1];
-    int64_t rows = tensor_count(&tape->tensors[xent.in[1]]);
+    int64_t rows = tensor_count(&tape->tensors[xent.in[XENT_TARGETS]]);
     int64_t blocks = (rows + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
     if (chunks <= 1 || blocks <= 1) return PLIM_OK;
     int64_t per = (blocks + chunks - 1) / chunks * LOSS_CHUNK_ROWS;

@@ -32,7 +32,7 @@ bool offload_is_cut(const struct op *op, int slot) { return cut_of(op, slot) != 
 
 int64_t offload_first(const struct tape *tape, const struct op *op, int64_t row)
 {
-    const struct tensor *p = &tape->tensors[op->in[0]];
+    const struct tensor *p = &tape->tensors[op->in[UPDATE_SHAPE]];
     return row * (tensor_count(p) / p->dim[0]);
 }
 
@@ -58,7 +58,7 @@ int offload_view(struct tape *tape, const struct op *op, int slot, struct part p
 /* Bytes of far operands one row of the parameter has, rounded up. */
 static int64_t offloaded_row_bytes(const struct tape *tape, const struct op *op)
 {
-    int64_t bytes = 0, rows = op->in[0] < 0 ? 1 : tape->tensors[op->in[0]].dim[0];
+    int64_t bytes = 0, rows = op->in[UPDATE_SHAPE] < 0 ? 1 : tape->tensors[op->in[UPDATE_SHAPE]].dim[0];
     for (int k = 0; k < OP_MAX_IN; k++)
         if (is_offloaded(tape, op->in[k])) bytes += tensor_bytes(&tape->tensors[op->in[k]]);
     return (bytes + rows - 1) / rows;
@@ -68,9 +68,9 @@ int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice
 {
     int64_t row_bytes = offloaded_row_bytes(tape, op);
     if (row_bytes == 0) return 0;
-    const struct tensor *p = &tape->tensors[op->in[0]];
+    const struct tensor *p = &tape->tensors[op->in[UPDATE_SHAPE]];
     int64_t row = tensor_count(p) / p->dim[0], unit = 1, per = slice_bytes / row_bytes;
-    if (op->kind == OP_FACTOR_STAT) return p->dim[0];
+    if (op_row(op->kind)->whole) return p->dim[0];
     for (int k = 0; k < OP_MAX_IN && op_row(op->kind)->in[k]; k++)
         if (cut_of(op, k) == CUT_BLOCKS)
             while (unit * row % QUANT8_BLOCK) unit *= 2; /* 256 rows do, whatever their length */
@@ -80,7 +80,7 @@ int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice
 void offload_move(struct tape *tape, const struct op *like, int kind, int from, int to)
 {
     struct op op = tape_op(kind, like->layer);
-    op.part = like->part, op.in[0] = from, op.out[0] = to;
+    op.part = like->part, op.in[MOVE_FROM] = from, op.out[MOVE_TO] = to;
     tape_append(tape, &op);
 }
 
@@ -161,7 +161,7 @@ static void loop_copies_free(struct loop_copies *c)
 
 static bool squares_far(const struct tape *tape, const struct op *op)
 {
-    return op->kind == OP_SUMSQ && is_offloaded(tape, op->in[0]);
+    return op->kind == OP_SUMSQ && is_offloaded(tape, op->in[SUMSQ_GRAD]);
 }
 
 static enum plim_status find_last(struct loop_copies *c, const struct tape *tape, struct plim_error *err)
@@ -182,7 +182,7 @@ static enum plim_status find_last(struct loop_copies *c, const struct tape *tape
             if (is_offloaded(tape, op->out[k])) c->last[phase_of(op)][op->out[k]] = i;
     }
     for (int i = tape->loop_end; i < tape->nops; i++)
-        if (squares_far(tape, &tape->ops[i])) c->square[tape->ops[i].in[0]] = i;
+        if (squares_far(tape, &tape->ops[i])) c->square[tape->ops[i].in[SUMSQ_GRAD]] = i;
     return PLIM_OK;
 }
 
@@ -208,7 +208,7 @@ static void send_back(struct tape *tape, struct loop_copies *c, const struct op 
     bool whole = phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][far] < 0;
     if (c->square[far] >= 0 && whole) {
         struct op op = old[c->square[far]];
-        op.part = like->part, op.layer = like->layer, op.in[0] = c->near[far];
+        op.part = like->part, op.layer = like->layer, op.in[SUMSQ_GRAD] = c->near[far];
         tape_append(tape, &op);
     }
     offload_move(tape, like, OP_STORE, c->near[far], far);
@@ -247,7 +247,7 @@ struct rewrite {
 /* An update with far operands: slices, the host's share of them evenly among the device's. */
 static void emit_update(struct rewrite *r, const struct op *op, int64_t per)
 {
-    int64_t all = r->tape->tensors[op->in[0]].dim[0];
+    int64_t all = r->tape->tensors[op->in[UPDATE_SHAPE]].dim[0];
     bool by_host = r->options->host_share && host_can_update(r->tape, op);
     for (int64_t first = 0; first < all; first += per) {
         int64_t rows = all - first < per ? all - first : per;

@@ -3,10 +3,21 @@
  * pass_update, where they are needed. */
 #include "tape/pass.h"
 
-static const char *const names[PRECISION_COUNT] = {"fp32", "bf16", "fp16"};
-static const enum dtype types[PRECISION_COUNT] = {DT_F32, DT_BF16, DT_F16};
+#include <string.h>
+
+static const char *const names[PRECISION_COUNT] = {PRECISION_NAMES};
+static const enum dtype types[PRECISION_COUNT] = {
+    [PRECISION_F32] = DT_F32, [PRECISION_BF16] = DT_BF16, [PRECISION_F16] = DT_F16};
 
 const char *precision_name(enum precision p) { return names[p]; }
+enum dtype precision_type(enum precision p) { return types[p]; }
+
+enum precision precision_parse(const char *name)
+{
+    int p = 0;
+    while (p < PRECISION_COUNT && strcmp(name, names[p])) p++;
+    return (enum precision)p;
+}
 
 enum plim_status pass_precision(struct tape *tape, enum precision precision, struct plim_error *err)
 {

@@ -66,7 +66,7 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
             put(s, 2 * computed++ + 1, i, false);
             continue;
         }
-        int far = op->kind == OP_FETCH ? op->in[0] : op->out[0]; /* slices of one tensor are each their own */
+        int far = move_far(op); /* slices of one tensor are each their own */
         if (op->kind == OP_FETCH) key -= 2 * lead;
         if (key < s->least[far]) key = s->least[far];
         s->least[far] = key;
@@ -76,7 +76,8 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
         struct placed p = s->placed[k];
         const struct op *op = &ops[p.index];
         int until = p.key + 2 * lag;
-        if (op->kind == OP_STORE && !is_kept(tape, op->in[0]) && tape->tensors[op->in[0]].cls != CLASS_ACT)
+        if (op->kind == OP_STORE && !is_kept(tape, move_near(op)) &&
+            tape->tensors[move_near(op)].cls != CLASS_ACT)
             put(s, until > 2 * computed ? 2 * computed : until, p.index, true);
     }
     return computed;
@@ -118,7 +119,7 @@ static void emit(struct spread *s, const struct op *ops)
             if (s->tape->failed) return;
             last = &s->tape->ops[s->tape->nops - 1];
         }
-        last->in[hold_count(last)] = op->in[0];
+        last->in[hold_count(last)] = move_near(op);
     }
 }
 

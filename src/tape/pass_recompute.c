@@ -79,7 +79,7 @@ static int make_again(struct remat *r, int id)
 /* Gradient ops that can leave the result of their forward op once more: inputs are the gradient, then the forward op's. */
 static const struct remaker {
     int forward, backward, slot;
-} remakers[] = {{OP_SWIGLU, OP_SWIGLU_BWD, 2}, {OP_GELU, OP_GELU_BWD, 1}};
+} remakers[] = {{OP_SWIGLU, OP_SWIGLU_BWD, SWIGLU_BWD_H}, {OP_GELU, OP_GELU_BWD, GELU_BWD_Y}};
 
 static const struct remaker *remaker_of(const struct op *forward, const struct op *backward)
 {
@@ -101,7 +101,7 @@ static void read_again(struct remat *r, struct op *op)
 /* linear_dw wants dropped x, and `next` is the gradient of what made x: emits `next` with x among its results. */
 static bool remade_by(struct remat *r, const struct op *op, const struct op *next)
 {
-    int x = op->in[1];
+    int x = op->in[LINEAR_DW_X];
     if (op->kind != OP_LINEAR_DW || x >= r->count || !r->dropped[x] || r->again[x] >= 0) return false;
     const struct remaker *m = remaker_of(&r->ops[r->producer[x]], next);
     if (!m) return false;

@@ -52,28 +52,30 @@ static int master_of(struct update_pass *u, int param)
 {
     enum dtype type = u->tape->tensors[param].type;
     if (type == DT_F32 || (type == DT_BF16 && u->options->no_master)) return -1;
-    return companion(u, param, "master", CLASS_MASTER, type == DT_BF16 ? DT_U16 : DT_F32);
+    return companion(u, param, "master", CLASS_MASTER, dtype_master(type));
 }
 
 static struct update adamw_update(struct update_pass *u, int param, int grad)
 {
     bool narrow = u->options->optimizer == OPTIMIZER_ADAMW;
     struct op op = tape_op(OP_ADAMW, u->tape->tensors[param].layer);
-    op.in[0] = op.out[0] = param, op.in[1] = grad;
-    op.in[2] = op.out[1] = narrow ? moment(u, param, "m") : companion(u, param, "m", CLASS_STATE, DT_F32);
-    op.in[3] = op.out[2] = narrow ? moment(u, param, "v") : companion(u, param, "v", CLASS_STATE, DT_F32);
-    op.in[4] = op.out[3] = master_of(u, param);
-    op.in[5] = u->scalars, op.in[6] = u->coef;
+    op.in[ADAMW_P] = op.out[ADAMW_NEW_P] = param, op.in[ADAMW_G] = grad;
+    op.in[ADAMW_M] = op.out[ADAMW_NEW_M] =
+        narrow ? moment(u, param, "m") : companion(u, param, "m", CLASS_STATE, DT_F32);
+    op.in[ADAMW_V] = op.out[ADAMW_NEW_V] =
+        narrow ? moment(u, param, "v") : companion(u, param, "v", CLASS_STATE, DT_F32);
+    op.in[ADAMW_MASTER] = op.out[ADAMW_NEW_MASTER] = master_of(u, param);
+    op.in[ADAMW_SCALARS] = u->scalars, op.in[ADAMW_COEF] = u->coef;
     return (struct update){{op}, 1};
 }
 
 static struct update sgd_update(struct update_pass *u, int param, int grad)
 {
     struct op op = tape_op(OP_SGD, u->tape->tensors[param].layer);
-    op.in[0] = op.out[0] = param, op.in[1] = grad;
-    if (u->options->beta1 > 0) op.in[2] = op.out[1] = moment(u, param, "m");
-    op.in[3] = op.out[2] = master_of(u, param);
-    op.in[4] = u->scalars, op.in[5] = u->coef;
+    op.in[SGD_P] = op.out[SGD_NEW_P] = param, op.in[SGD_G] = grad;
+    if (u->options->beta1 > 0) op.in[SGD_M] = op.out[SGD_NEW_M] = moment(u, param, "m");
+    op.in[SGD_MASTER] = op.out[SGD_NEW_MASTER] = master_of(u, param);
+    op.in[SGD_SCALARS] = u->scalars, op.in[SGD_COEF] = u->coef;
     return (struct update){{op}, 1};
 }
 
@@ -82,13 +84,15 @@ static struct update adamw8_update(struct update_pass *u, int param, int grad)
     int64_t n = tensor_count(&u->tape->tensors[param]);
     if (n < ADAMW8_LEAST) return adamw_update(u, param, grad);
     struct op op = tape_op(OP_ADAMW8, u->tape->tensors[param].layer);
-    op.in[0] = op.out[0] = param, op.in[1] = grad;
-    op.in[2] = op.out[1] = companion(u, param, "m", CLASS_STATE, DT_U8);
-    op.in[3] = op.out[2] = companion(u, param, "v", CLASS_STATE, DT_U8);
-    op.in[4] = op.out[3] = list_of(u, param, "m.scale", CLASS_STATE, TENSOR_KEPT, quant8_blocks(n));
-    op.in[5] = op.out[4] = list_of(u, param, "v.scale", CLASS_STATE, TENSOR_KEPT, quant8_blocks(n));
-    op.in[6] = op.out[5] = master_of(u, param);
-    op.in[7] = u->scalars, op.in[8] = u->coef;
+    op.in[ADAMW8_P] = op.out[ADAMW8_NEW_P] = param, op.in[ADAMW8_G] = grad;
+    op.in[ADAMW8_MQ] = op.out[ADAMW8_NEW_MQ] = companion(u, param, "m", CLASS_STATE, DT_U8);
+    op.in[ADAMW8_VQ] = op.out[ADAMW8_NEW_VQ] = companion(u, param, "v", CLASS_STATE, DT_U8);
+    op.in[ADAMW8_MS] = op.out[ADAMW8_NEW_MS] =
+        list_of(u, param, "m.scale", CLASS_STATE, TENSOR_KEPT, quant8_blocks(n));
+    op.in[ADAMW8_VS] = op.out[ADAMW8_NEW_VS] =
+        list_of(u, param, "v.scale", CLASS_STATE, TENSOR_KEPT, quant8_blocks(n));
+    op.in[ADAMW8_MASTER] = op.out[ADAMW8_NEW_MASTER] = master_of(u, param);
+    op.in[ADAMW8_SCALARS] = u->scalars, op.in[ADAMW8_COEF] = u->coef;
     return (struct update){{op}, 1};
 }
 
@@ -99,16 +103,21 @@ static struct update adafactor_update(struct update_pass *u, int param, int grad
     bool factored = t.ndim >= 2;
     unsigned near = TENSOR_KEPT | TENSOR_NEAR;
     struct op stat = tape_op(OP_FACTOR_STAT, t.layer), step = tape_op(OP_ADAFACTOR, t.layer);
-    stat.in[0] = grad, stat.in[3] = u->scalars, stat.in[4] = u->coef;
-    stat.in[1] = stat.out[0] = list_of(u, param, factored ? "v.row" : "v", CLASS_STATE, near, t.dim[0]);
+    stat.in[FACTOR_STAT_G] = grad, stat.in[FACTOR_STAT_SCALARS] = u->scalars,
+    stat.in[FACTOR_STAT_COEF] = u->coef;
+    stat.in[FACTOR_STAT_ROW] = stat.out[FACTOR_STAT_NEW_ROW] =
+        list_of(u, param, factored ? "v.row" : "v", CLASS_STATE, near, t.dim[0]);
     if (factored)
-        stat.in[2] = stat.out[1] = list_of(u, param, "v.col", CLASS_STATE, near, tensor_count(&t) / t.dim[0]);
-    stat.out[2] = list_of(u, param, "factor", CLASS_WORK, 0, FACTOR_COUNT);
-    step.in[0] = step.out[0] = param, step.in[1] = grad;
-    step.in[2] = stat.out[0], step.in[3] = stat.out[1], step.in[4] = stat.out[2];
-    if (u->options->beta1 > 0) step.in[5] = step.out[1] = moment(u, param, "m");
-    step.in[6] = step.out[2] = master_of(u, param);
-    step.in[7] = u->scalars, step.in[8] = u->coef;
+        stat.in[FACTOR_STAT_COL] = stat.out[FACTOR_STAT_NEW_COL] =
+            list_of(u, param, "v.col", CLASS_STATE, near, tensor_count(&t) / t.dim[0]);
+    stat.out[FACTOR_STAT_FACTOR] = list_of(u, param, "factor", CLASS_WORK, 0, FACTOR_COUNT);
+    step.in[ADAFACTOR_P] = step.out[ADAFACTOR_NEW_P] = param, step.in[ADAFACTOR_G] = grad;
+    step.in[ADAFACTOR_ROW] = stat.out[FACTOR_STAT_NEW_ROW],
+    step.in[ADAFACTOR_COL] = stat.out[FACTOR_STAT_NEW_COL],
+    step.in[ADAFACTOR_FACTOR] = stat.out[FACTOR_STAT_FACTOR];
+    if (u->options->beta1 > 0) step.in[ADAFACTOR_M] = step.out[ADAFACTOR_NEW_M] = moment(u, param, "m");
+    step.in[ADAFACTOR_MASTER] = step.out[ADAFACTOR_NEW_MASTER] = master_of(u, param);
+    step.in[ADAFACTOR_SCALARS] = u->scalars, step.in[ADAFACTOR_COEF] = u->coef;
     return (struct update){{stat, step}, 2};
 }
 
@@ -174,11 +183,13 @@ static void emit_global_norm(struct update_pass *u, int end)
     for (int i = 0; i < end; i++) {
         if (tape->tensors[i].cls != CLASS_GRAD) continue;
         struct op op = tape_op(OP_SUMSQ, -1);
-        op.part = PART_UPDATE, op.in[0] = i, op.out[0] = tape_view_rows(tape, sum_id, next++, 1);
+        op.part = PART_UPDATE, op.in[SUMSQ_GRAD] = i,
+        op.out[SUMSQ_SUM] = tape_view_rows(tape, sum_id, next++, 1);
         tape_append(tape, &op);
     }
     struct op op = tape_op(OP_CLIP, -1);
-    op.part = PART_UPDATE, op.in[0] = sum_id, op.in[1] = u->scalars, op.out[0] = u->coef;
+    op.part = PART_UPDATE, op.in[CLIP_SUMS] = sum_id, op.in[CLIP_SCALARS] = u->scalars,
+    op.out[CLIP_COEF] = u->coef;
     tape_append(tape, &op);
 }
 

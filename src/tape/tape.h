@@ -5,7 +5,7 @@
  *     int x = tape_tensor(&tape, &(struct tensor){.label = "x", .type = DT_F32, .cls = CLASS_ACT, .layer = -1,
  *                                                 .ndim = 2, .dim = {N, C}, .view_of = -1, .owner = -1});
  *     struct op op = tape_op(OP_GELU, layer);
- *     op.in[0] = x, op.out[0] = y;
+ *     op.in[GELU_X] = x, op.out[GELU_Y] = y;
  *     tape_append(&tape, &op);
  *     if (tape_verify(&tape, &err) != PLIM_OK) ...
  *     tape_release(&tape);

@@ -23,7 +23,7 @@ static enum plim_status check_tensor(const struct tape *tape, int id, struct pli
 
 static bool may_write_kept(const struct op *op)
 {
-    return op->part == PART_UPDATE || op->kind == OP_KV_APPEND || op->kind == OP_STORE;
+    return op->part == PART_UPDATE || op_row(op->kind)->writes_kept;
 }
 
 /* Invariant 5. */

@@ -301,8 +301,7 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct pl
 {
     struct strbuf text = STRBUF_INIT;
     char path[640];
-    static const enum dtype types[PRECISION_COUNT] = {DT_F32, DT_BF16, DT_F16};
-    hf_config_write(&t->job->spec, types[t->job->training.precision], &text);
+    hf_config_write(&t->job->spec, precision_type((enum precision)t->job->training.precision), &text);
     snprintf(path, sizeof path, "%s/config.json", dir);
     enum plim_status status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);

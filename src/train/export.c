@@ -76,7 +76,7 @@ static const struct safetensor *find_master(const struct exporter *e, const stru
     snprintf(name, sizeof name, "master(%s)", t->name);
     const struct safetensor *m = safetensors_find(&e->state, name);
     if (!m) return NULL;
-    if (m->count != t->count || m->type != (t->type == DT_BF16 ? DT_U16 : DT_F32)) {
+    if (m->count != t->count || m->type != dtype_master(t->type)) {
         plim_fail(err, PLIM_BAD_INPUT,
                   "%s: tensor '%s' does not belong to the parameter; fetch the checkpoint again", m->path,
                   name);

@@ -56,12 +56,16 @@ static void step_adamw(struct walk *w, const struct op *op)
 {
     struct tensor p = desc_of(w, w->narrow ? DT_BF16 : DT_F32), f = desc_of(w, DT_F32),
                   low = desc_of(w, DT_U16);
-    struct kernel_call call = {
-        .op = op,
-        .in = {w->narrow ? (void *)w->weight : w->p, w->narrow ? (void *)w->grad : w->wide_grad, w->m, w->v},
-        .desc = {&p, &p, &f, &f}};
-    call.out[0] = call.in[0], call.out[1] = w->m, call.out[2] = w->v, call.in[5] = w->scalars;
-    if (w->narrow) call.in[4] = call.out[3] = w->low, call.desc[4] = &low;
+    struct kernel_call call = {.op = op,
+                               .in = {[ADAMW_P] = w->narrow ? (void *)w->weight : w->p,
+                                      [ADAMW_G] = w->narrow ? (void *)w->grad : w->wide_grad,
+                                      [ADAMW_M] = w->m,
+                                      [ADAMW_V] = w->v},
+                               .desc = {[ADAMW_P] = &p, [ADAMW_G] = &p, [ADAMW_M] = &f, [ADAMW_V] = &f}};
+    call.out[ADAMW_NEW_P] = call.in[ADAMW_P], call.out[ADAMW_NEW_M] = w->m, call.out[ADAMW_NEW_V] = w->v,
+    call.in[ADAMW_SCALARS] = w->scalars;
+    if (w->narrow)
+        call.in[ADAMW_MASTER] = call.out[ADAMW_NEW_MASTER] = w->low, call.desc[ADAMW_MASTER] = &low;
     cpu_adamw(&call);
 }
 
@@ -73,19 +77,35 @@ static void step_adafactor(struct walk *w, const struct op *op)
     struct tensor row = list_of(w->shape->dim[0]), col = list_of(w->shape->dim[1]),
                   two = list_of(FACTOR_COUNT);
     void *grad = w->narrow ? (void *)w->grad : w->wide_grad;
-    struct kernel_call stat = {.op = op,
-                               .in = {grad, w->row, factored ? w->col : NULL, w->scalars},
-                               .out = {w->row, factored ? w->col : NULL, w->factor},
-                               .desc = {&p, &row, factored ? &col : NULL},
-                               .work = w->work};
-    cpu_factor_stat(&stat);
-    struct kernel_call step = {
+    struct kernel_call stat = {
         .op = op,
-        .in = {w->narrow ? (void *)w->weight : w->p, grad, w->row, factored ? w->col : NULL, w->factor},
-        .desc = {&p, &p, &row, factored ? &col : NULL, &two}};
-    step.out[0] = step.in[0], step.in[7] = w->scalars;
-    if (op->attr.beta1 > 0) step.in[5] = step.out[1] = w->m, step.desc[5] = &f;
-    if (w->narrow) step.in[6] = step.out[2] = w->low, step.desc[6] = &low;
+        .in = {[FACTOR_STAT_G] = grad,
+               [FACTOR_STAT_ROW] = w->row,
+               [FACTOR_STAT_COL] = factored ? w->col : NULL,
+               [FACTOR_STAT_SCALARS] = w->scalars},
+        .out = {[FACTOR_STAT_NEW_ROW] = w->row,
+                [FACTOR_STAT_NEW_COL] = factored ? w->col : NULL,
+                [FACTOR_STAT_FACTOR] = w->factor},
+        .desc = {[FACTOR_STAT_G] = &p, [FACTOR_STAT_ROW] = &row, [FACTOR_STAT_COL] = factored ? &col : NULL},
+        .work = w->work};
+    cpu_factor_stat(&stat);
+    struct kernel_call step = {.op = op,
+                               .in = {[ADAFACTOR_P] = w->narrow ? (void *)w->weight : w->p,
+                                      [ADAFACTOR_G] = grad,
+                                      [ADAFACTOR_ROW] = w->row,
+                                      [ADAFACTOR_COL] = factored ? w->col : NULL,
+                                      [ADAFACTOR_FACTOR] = w->factor},
+                               .desc = {[ADAFACTOR_P] = &p,
+                                        [ADAFACTOR_G] = &p,
+                                        [ADAFACTOR_ROW] = &row,
+                                        [ADAFACTOR_COL] = factored ? &col : NULL,
+                                        [ADAFACTOR_FACTOR] = &two}};
+    step.out[ADAFACTOR_NEW_P] = step.in[ADAFACTOR_P], step.in[ADAFACTOR_SCALARS] = w->scalars;
+    if (op->attr.beta1 > 0)
+        step.in[ADAFACTOR_M] = step.out[ADAFACTOR_NEW_M] = w->m, step.desc[ADAFACTOR_M] = &f;
+    if (w->narrow)
+        step.in[ADAFACTOR_MASTER] = step.out[ADAFACTOR_NEW_MASTER] = w->low,
+        step.desc[ADAFACTOR_MASTER] = &low;
     cpu_adafactor(&step);
 }
 

@@ -128,22 +128,32 @@ static bool run_again(const struct op_case *c, struct device *dev, unsigned in_p
     return same;
 }
 
+/* The matrices of a product, which linear and its gradients have in the same places. */
+enum { PRODUCT_A, PRODUCT_B };
+enum { PRODUCT_RESULT };
+
 /* cuBLASLt rounds a product to the output's type before it adds to it, on some shapes. */
 static void allow_rounded_product(struct op_case *c)
 {
-    bool adds = (c->kind == OP_LINEAR && (c->in[2] || c->in[3])) || (c->kind == OP_LINEAR_DX && c->in[2]) ||
+    bool adds = (c->kind == OP_LINEAR && (c->in[LINEAR_BIAS] || c->in[LINEAR_ADD])) ||
+                (c->kind == OP_LINEAR_DX && c->in[LINEAR_DX_ADD]) ||
                 (c->kind == OP_LINEAR_DW && c->op.accumulate == ACC_ADD);
-    enum dtype type = op_case_out(c, 0)->type;
-    if (adds && type != DT_F32) c->inner[0] = fmax(c->inner[0], 4 * dtype_unit(type));
+    enum dtype type = op_case_out(c, PRODUCT_RESULT)->type;
+    double *inner = &c->inner[PRODUCT_RESULT];
+    if (adds && type != DT_F32) *inner = fmax(*inner, 4 * dtype_unit(type));
 }
 
 /* Operands of tf32 lose 13 bits, by truncation at worst: 2^-10 each. */
-static void allow_tf32(struct op_case *c) { c->inner[0] = fmax(c->inner[0], 4 * 0x1p-10); }
+static void allow_tf32(struct op_case *c)
+{
+    c->inner[PRODUCT_RESULT] = fmax(c->inner[PRODUCT_RESULT], 4 * 0x1p-10);
+}
 
 /* Rows of all three matrices are whole 16 bytes, and there is enough to multiply for the library to be asked. */
 static bool suits_tf32(const struct op_case *c)
 {
-    const struct tensor *a = op_case_in(c, 0), *b = op_case_in(c, 1), *out = op_case_out(c, 0);
+    const struct tensor *a = op_case_in(c, PRODUCT_A), *b = op_case_in(c, PRODUCT_B),
+                        *out = op_case_out(c, PRODUCT_RESULT);
     const struct tensor *all[] = {a, b, out};
     for (int i = 0; i < 3; i++)
         if (all[i]->dim[all[i]->ndim - 1] % 4) return false;
@@ -231,7 +241,7 @@ static void run_op(void **state, int kind)
     const struct suite *suite = *state;
     struct seen seen = {0};
     if (!suite->many->kernels[kind].run) {
-        if (kind == OP_FETCH || kind == OP_STORE)
+        if (op_row(kind)->cls == OP_CLASS_MOVE)
             skip(); /* a device may leave copies to its transfer functions */
         fail_msg("%s: the device has no kernel", op_row(kind)->name);
     }
@@ -281,7 +291,8 @@ int main(int argc, char **argv)
 {
 #define ROW(name, kind) cmocka_unit_test(op_##name),
     const struct CMUnitTest tests[] = {OPS(ROW)};
-    _Static_assert(sizeof tests / sizeof tests[0] == OP_HOLD, "one test per op that does something");
+    _Static_assert(sizeof tests / sizeof tests[0] == OP_KIND_COUNT - 1,
+                   "one test per op; only hold does nothing");
     char filter[64], skip[64]; /* cmocka keeps them */
     if (argc > 1) {
         snprintf(filter, sizeof filter, "op_%s", argv[1]);

@@ -44,18 +44,18 @@ static void embed_gradient(void **state)
 {
     (void)state;
     struct probe f = probe_make(OP_EMBED, 1), b = probe_make(OP_EMBED_BWD, 2);
-    probe_in(&f, 0, DT_I32, "2 5");
-    probe_ints(&f, 0, (const int[]){3, 0, 3, 6, 1, 1, 3, 2, 2, 2}, 10);
-    probe_in(&f, 1, DT_F32, "7 3");
-    probe_in(&f, 2, DT_F32, "2 5 3");
-    probe_out(&f, 0, DT_F32, "2 5 3");
-    probe_weigh(&f, 0);
-    probe_use(&b, 0, f.call.in[0], &f.desc[0]);
-    probe_use(&b, 1, f.weight[0], probe_out_desc(&f, 0));
-    probe_out(&b, 0, DT_F32, "7 3");
+    probe_in(&f, EMBED_IDS, DT_I32, "2 5");
+    probe_ints(&f, EMBED_IDS, (const int[]){3, 0, 3, 6, 1, 1, 3, 2, 2, 2}, 10);
+    probe_in(&f, EMBED_W, DT_F32, "7 3");
+    probe_in(&f, EMBED_ADD, DT_F32, "2 5 3");
+    probe_out(&f, EMBED_Y, DT_F32, "2 5 3");
+    probe_weigh(&f, EMBED_Y);
+    probe_use(&b, EMBED_BWD_IDS, f.call.in[EMBED_IDS], &f.desc[EMBED_IDS]);
+    probe_use(&b, EMBED_BWD_DY, f.weight[EMBED_Y], probe_out_desc(&f, EMBED_Y));
+    probe_out(&b, EMBED_BWD_DW, DT_F32, "7 3");
     probe_run(&b);
-    check_gradient(&f, 1, b.call.out[0].f);
-    check_gradient(&f, 2, f.weight[0].f); /* the addend's gradient is dy: no op is needed */
+    check_gradient(&f, EMBED_W, b.call.out[EMBED_BWD_DW].f);
+    check_gradient(&f, EMBED_ADD, f.weight[EMBED_Y].f); /* the addend's gradient is dy: no op is needed */
     probe_free(&f), probe_free(&b);
 }
 
@@ -64,22 +64,24 @@ static void norm_gradient_of(bool layer, bool bias)
     struct probe f = probe_make(OP_NORM, 3), b = probe_make(OP_NORM_BWD, 4);
     f.op.attr.layer_norm = b.op.attr.layer_norm = layer;
     f.op.attr.eps = b.op.attr.eps = 1e-2f;
-    probe_in(&f, 0, DT_F32, "2 3 7");
-    probe_in(&f, 1, DT_F32, "7");
-    if (bias) probe_in(&f, 2, DT_F32, "7");
-    probe_out(&f, 0, DT_F32, "2 3 7");
-    probe_out(&f, 1, DT_F32, layer ? "2 3 2" : "2 3 1");
-    probe_weigh(&f, 0);
+    probe_in(&f, NORM_X, DT_F32, "2 3 7");
+    probe_in(&f, NORM_W, DT_F32, "7");
+    if (bias) probe_in(&f, NORM_BIAS, DT_F32, "7");
+    probe_out(&f, NORM_Y, DT_F32, "2 3 7");
+    probe_out(&f, NORM_STAT, DT_F32, layer ? "2 3 2" : "2 3 1");
+    probe_weigh(&f, NORM_Y);
     probe_run(&f);
-    probe_use(&b, 0, f.weight[0], probe_out_desc(&f, 0));
-    probe_use(&b, 1, f.call.in[0], &f.desc[0]);
-    probe_use(&b, 2, f.call.in[1], &f.desc[1]);
-    probe_copy(&b, 3, f.call.out[1], probe_out_desc(&f, 1));
-    probe_out(&b, 0, DT_F32, "2 3 7");
-    probe_out(&b, 1, DT_F32, "7");
-    if (bias) probe_out(&b, 2, DT_F32, "7");
+    probe_use(&b, NORM_BWD_DY, f.weight[NORM_Y], probe_out_desc(&f, NORM_Y));
+    probe_use(&b, NORM_BWD_X, f.call.in[NORM_X], &f.desc[NORM_X]);
+    probe_use(&b, NORM_BWD_W, f.call.in[NORM_W], &f.desc[NORM_W]);
+    probe_copy(&b, NORM_BWD_STAT, f.call.out[NORM_STAT], probe_out_desc(&f, NORM_STAT));
+    probe_out(&b, NORM_BWD_DX, DT_F32, "2 3 7");
+    probe_out(&b, NORM_BWD_DW, DT_F32, "7");
+    if (bias) probe_out(&b, NORM_BWD_DBIAS, DT_F32, "7");
     probe_run(&b);
-    for (int i = 0; i < 2 + bias; i++) check_gradient(&f, i, b.call.out[i].f);
+    check_gradient(&f, NORM_X, b.call.out[NORM_BWD_DX].f);
+    check_gradient(&f, NORM_W, b.call.out[NORM_BWD_DW].f);
+    if (bias) check_gradient(&f, NORM_BIAS, b.call.out[NORM_BWD_DBIAS].f);
     probe_free(&f), probe_free(&b);
 }
 
@@ -94,25 +96,25 @@ static void linear_gradient_of(bool kn)
     struct probe f = probe_make(OP_LINEAR, 5), dx = probe_make(OP_LINEAR_DX, 6),
                  dw = probe_make(OP_LINEAR_DW, 7);
     f.op.attr.weight_kn = dx.op.attr.weight_kn = dw.op.attr.weight_kn = kn;
-    probe_in(&f, 0, DT_F32, "2 3 5");
-    probe_in(&f, 1, DT_F32, kn ? "5 4" : "4 5");
-    probe_in(&f, 2, DT_F32, "4");
-    probe_in(&f, 3, DT_F32, "2 3 4");
-    probe_out(&f, 0, DT_F32, "2 3 4");
-    probe_weigh(&f, 0);
-    probe_use(&dx, 0, f.weight[0], probe_out_desc(&f, 0));
-    probe_use(&dx, 1, f.call.in[1], &f.desc[1]);
-    probe_out(&dx, 0, DT_F32, "2 3 5");
-    probe_use(&dw, 0, f.weight[0], probe_out_desc(&f, 0));
-    probe_use(&dw, 1, f.call.in[0], &f.desc[0]);
-    probe_out(&dw, 0, DT_F32, kn ? "5 4" : "4 5");
-    probe_out(&dw, 1, DT_F32, "4");
+    probe_in(&f, LINEAR_X, DT_F32, "2 3 5");
+    probe_in(&f, LINEAR_W, DT_F32, kn ? "5 4" : "4 5");
+    probe_in(&f, LINEAR_BIAS, DT_F32, "4");
+    probe_in(&f, LINEAR_ADD, DT_F32, "2 3 4");
+    probe_out(&f, LINEAR_Y, DT_F32, "2 3 4");
+    probe_weigh(&f, LINEAR_Y);
+    probe_use(&dx, LINEAR_DX_DY, f.weight[LINEAR_Y], probe_out_desc(&f, LINEAR_Y));
+    probe_use(&dx, LINEAR_DX_W, f.call.in[LINEAR_W], &f.desc[LINEAR_W]);
+    probe_out(&dx, LINEAR_DX_DX, DT_F32, "2 3 5");
+    probe_use(&dw, LINEAR_DW_DY, f.weight[LINEAR_Y], probe_out_desc(&f, LINEAR_Y));
+    probe_use(&dw, LINEAR_DW_X, f.call.in[LINEAR_X], &f.desc[LINEAR_X]);
+    probe_out(&dw, LINEAR_DW_DW, DT_F32, kn ? "5 4" : "4 5");
+    probe_out(&dw, LINEAR_DW_DBIAS, DT_F32, "4");
     probe_run(&dx);
     probe_run(&dw);
-    check_gradient(&f, 0, dx.call.out[0].f);
-    check_gradient(&f, 1, dw.call.out[0].f);
-    check_gradient(&f, 2, dw.call.out[1].f);
-    check_gradient(&f, 3, f.weight[0].f);
+    check_gradient(&f, LINEAR_X, dx.call.out[LINEAR_DX_DX].f);
+    check_gradient(&f, LINEAR_W, dw.call.out[LINEAR_DW_DW].f);
+    check_gradient(&f, LINEAR_BIAS, dw.call.out[LINEAR_DW_DBIAS].f);
+    check_gradient(&f, LINEAR_ADD, f.weight[LINEAR_Y].f);
     probe_free(&f), probe_free(&dx), probe_free(&dw);
 }
 
@@ -127,25 +129,29 @@ static void attn_gradient_of(const int *pos, int window)
 {
     struct probe f = probe_make(OP_ATTN, 10), b = probe_make(OP_ATTN_BWD, 11);
     f.op.attr = b.op.attr = (struct op_attr){.scale = 0.7f, .window = window};
-    probe_in(&f, 0, DT_F32, "2 5 4 3");
-    probe_in(&f, 1, DT_F32, "2 5 2 3");
-    probe_in(&f, 2, DT_F32, "2 5 2 3");
-    probe_in(&f, 3, DT_I32, "2 5");
-    probe_ints(&f, 3, pos, 10);
-    probe_out(&f, 0, DT_F32, "2 5 4 3");
-    probe_out(&f, 1, DT_F32, "2 4 5");
-    probe_weigh(&f, 0);
+    probe_in(&f, ATTN_Q, DT_F32, "2 5 4 3");
+    probe_in(&f, ATTN_K, DT_F32, "2 5 2 3");
+    probe_in(&f, ATTN_V, DT_F32, "2 5 2 3");
+    probe_in(&f, ATTN_POS, DT_I32, "2 5");
+    probe_ints(&f, ATTN_POS, pos, 10);
+    probe_out(&f, ATTN_O, DT_F32, "2 5 4 3");
+    probe_out(&f, ATTN_LSE, DT_F32, "2 4 5");
+    probe_weigh(&f, ATTN_O);
     probe_run(&f);
-    probe_use(&b, 0, f.weight[0], probe_out_desc(&f, 0));
-    for (int i = 0; i < 3; i++) probe_use(&b, 1 + i, f.call.in[i], &f.desc[i]);
-    probe_copy(&b, 4, f.call.out[0], probe_out_desc(&f, 0));
-    probe_copy(&b, 5, f.call.out[1], probe_out_desc(&f, 1));
-    probe_use(&b, 6, f.call.in[3], &f.desc[3]);
-    probe_out(&b, 0, DT_F32, "2 5 4 3");
-    probe_out(&b, 1, DT_F32, "2 5 2 3");
-    probe_out(&b, 2, DT_F32, "2 5 2 3");
+    probe_use(&b, ATTN_BWD_DO, f.weight[ATTN_O], probe_out_desc(&f, ATTN_O));
+    probe_use(&b, ATTN_BWD_Q, f.call.in[ATTN_Q], &f.desc[ATTN_Q]);
+    probe_use(&b, ATTN_BWD_K, f.call.in[ATTN_K], &f.desc[ATTN_K]);
+    probe_use(&b, ATTN_BWD_V, f.call.in[ATTN_V], &f.desc[ATTN_V]);
+    probe_copy(&b, ATTN_BWD_O, f.call.out[ATTN_O], probe_out_desc(&f, ATTN_O));
+    probe_copy(&b, ATTN_BWD_LSE, f.call.out[ATTN_LSE], probe_out_desc(&f, ATTN_LSE));
+    probe_use(&b, ATTN_BWD_POS, f.call.in[ATTN_POS], &f.desc[ATTN_POS]);
+    probe_out(&b, ATTN_BWD_DQ, DT_F32, "2 5 4 3");
+    probe_out(&b, ATTN_BWD_DK, DT_F32, "2 5 2 3");
+    probe_out(&b, ATTN_BWD_DV, DT_F32, "2 5 2 3");
     probe_run(&b);
-    for (int i = 0; i < 3; i++) check_gradient(&f, i, b.call.out[i].f);
+    check_gradient(&f, ATTN_Q, b.call.out[ATTN_BWD_DQ].f);
+    check_gradient(&f, ATTN_K, b.call.out[ATTN_BWD_DK].f);
+    check_gradient(&f, ATTN_V, b.call.out[ATTN_BWD_DV].f);
     probe_free(&f), probe_free(&b);
 }
 
@@ -158,15 +164,17 @@ static void attn_gradient(void **state)
     attn_gradient_of((const int[]){0, 1, 0, 1, 2, 0, 0, 1, 2, 3}, 3);
 }
 
-/* Ops on equal elements: `inputs` operands, and a backward op that takes dy first. */
+/* Ops on equal elements: `inputs` operands and one result; a backward op that takes the gradient of the result, then the
+ * operands, and leaves their gradients. */
 static void each_gradient_of(int kind, int backward, int inputs)
 {
+    enum { RESULT = 0, GRADIENT = 0, OPERANDS };
     struct probe f = probe_make(kind, 12), b = probe_make(backward, 13);
     for (int i = 0; i < inputs; i++) probe_in(&f, i, DT_F32, "5 9");
-    probe_out(&f, 0, DT_F32, "5 9");
-    probe_weigh(&f, 0);
-    probe_use(&b, 0, f.weight[0], probe_out_desc(&f, 0));
-    for (int i = 0; i < inputs; i++) probe_use(&b, 1 + i, f.call.in[i], &f.desc[i]);
+    probe_out(&f, RESULT, DT_F32, "5 9");
+    probe_weigh(&f, RESULT);
+    probe_use(&b, GRADIENT, f.weight[RESULT], probe_out_desc(&f, RESULT));
+    for (int i = 0; i < inputs; i++) probe_use(&b, OPERANDS + i, f.call.in[i], &f.desc[i]);
     for (int i = 0; i < inputs; i++) probe_out(&b, i, DT_F32, "5 9");
     probe_run(&b);
     for (int i = 0; i < inputs; i++) check_gradient(&f, i, b.call.out[i].f);
@@ -185,36 +193,39 @@ static void xent_gradient(void **state)
 {
     (void)state;
     struct probe f = probe_make(OP_XENT, 14);
-    probe_in(&f, 0, DT_F32, "6 11");
-    probe_in(&f, 1, DT_I32, "6");
-    probe_ints(&f, 1, (const int[]){3, 10, -1, 0, -100, 7}, 6);
-    probe_in(&f, 2, DT_F32, "16");
-    probe_out(&f, 0, DT_F64, "2");
-    probe_weigh(&f, 0);
-    f.weight[0].f[0] = f.call.in[2].f[SCALAR_LOSS_GRAD] = 0.37;
-    probe_out(&f, 1, DT_F32, "6 11");
+    probe_in(&f, XENT_LOGITS, DT_F32, "6 11");
+    probe_in(&f, XENT_TARGETS, DT_I32, "6");
+    probe_ints(&f, XENT_TARGETS, (const int[]){3, 10, -1, 0, -100, 7}, 6);
+    probe_in(&f, XENT_SCALARS, DT_F32, "16");
+    probe_out(&f, XENT_LOSS, DT_F64, "2");
+    probe_weigh(&f, XENT_LOSS);
+    f.weight[XENT_LOSS].f[0] = f.call.in[XENT_SCALARS].f[SCALAR_LOSS_GRAD] = 0.37;
+    probe_out(&f, XENT_DLOGITS, DT_F32, "6 11");
     probe_run(&f);
     double gradient[66];
-    memcpy(gradient, f.call.out[1].f, sizeof gradient);
-    assert_true(f.call.out[0].f[1] == 4);
+    memcpy(gradient, f.call.out[XENT_DLOGITS].f, sizeof gradient);
+    assert_true(f.call.out[XENT_LOSS].f[1] == 4);
     for (int v = 0; v < 11; v++) assert_true(gradient[2 * 11 + v] == 0 && gradient[4 * 11 + v] == 0);
-    check_gradient(&f, 0, gradient);
+    check_gradient(&f, XENT_LOGITS, gradient);
     probe_free(&f);
 }
 
 /* The gradient of a rotation is the rotation back. */
 static void split_gradient_of(bool turned)
 {
-    static const char *const parts[] = {"2 3 4 6", "2 3 2 6", "2 3 2 6"};
+    static const char *const parts[] = {
+        [SPLIT3_Q] = "2 3 4 6", [SPLIT3_K] = "2 3 2 6", [SPLIT3_V] = "2 3 2 6"};
     struct probe f = probe_make(OP_SPLIT3, 15), b = probe_make(OP_JOIN3, 16);
-    probe_in(&f, 0, DT_F32, "2 3 48");
-    if (turned) probe_in(&f, 1, DT_F32, "2 3 6");
-    for (int i = 0; i < 3; i++) probe_out(&f, i, DT_F32, parts[i]), probe_weigh(&f, i);
-    for (int i = 0; i < 3; i++) probe_use(&b, i, f.weight[i], probe_out_desc(&f, i));
-    if (turned) probe_use(&b, 3, f.call.in[1], &f.desc[1]);
-    probe_out(&b, 0, DT_F32, "2 3 48");
+    probe_in(&f, SPLIT3_X, DT_F32, "2 3 48");
+    if (turned) probe_in(&f, SPLIT3_TABLE, DT_F32, "2 3 6");
+    for (int i = SPLIT3_Q; i <= SPLIT3_V; i++) probe_out(&f, i, DT_F32, parts[i]), probe_weigh(&f, i);
+    probe_use(&b, JOIN3_Q, f.weight[SPLIT3_Q], probe_out_desc(&f, SPLIT3_Q));
+    probe_use(&b, JOIN3_K, f.weight[SPLIT3_K], probe_out_desc(&f, SPLIT3_K));
+    probe_use(&b, JOIN3_V, f.weight[SPLIT3_V], probe_out_desc(&f, SPLIT3_V));
+    if (turned) probe_use(&b, JOIN3_TABLE, f.call.in[SPLIT3_TABLE], &f.desc[SPLIT3_TABLE]);
+    probe_out(&b, JOIN3_X, DT_F32, "2 3 48");
     probe_run(&b);
-    check_gradient(&f, 0, b.call.out[0].f);
+    check_gradient(&f, SPLIT3_X, b.call.out[JOIN3_X].f);
     probe_free(&f), probe_free(&b);
 }
 
@@ -228,19 +239,19 @@ static void split_gradient(void **state)
 /* --- optional addends and accumulation --------------------------------------------------------------------
  */
 
-/* Running a probe with input `slot` present adds that input to output 0. */
-static void adds_input(struct probe *r, int slot)
+/* Running a probe with input `slot` present adds that input to output `out`. */
+static void adds_input(struct probe *r, int slot, int out)
 {
-    int64_t n = tensor_count(probe_out_desc(r, 0));
+    int64_t n = tensor_count(probe_out_desc(r, out));
     double *plain = malloc((size_t)n * sizeof *plain), *addend = r->call.in[slot].f;
     assert_non_null(plain);
     r->call.in[slot].f = NULL;
     probe_run(r);
-    memcpy(plain, r->call.out[0].f, (size_t)n * sizeof *plain);
+    memcpy(plain, r->call.out[out].f, (size_t)n * sizeof *plain);
     r->call.in[slot].f = addend;
     probe_run(r);
     for (int64_t i = 0; i < n; i++)
-        assert_true(fabs(r->call.out[0].f[i] - plain[i] - addend[i]) < 1e-12 * (1 + fabs(plain[i])));
+        assert_true(fabs(r->call.out[out].f[i] - plain[i] - addend[i]) < 1e-12 * (1 + fabs(plain[i])));
     free(plain);
 }
 
@@ -248,28 +259,29 @@ static void addends(void **state)
 {
     (void)state;
     struct probe dx = probe_make(OP_LINEAR_DX, 20), norm = probe_make(OP_NORM_BWD, 21);
-    probe_in(&dx, 0, DT_F32, "6 4"), probe_in(&dx, 1, DT_F32, "4 5"), probe_in(&dx, 2, DT_F32, "6 5");
-    probe_out(&dx, 0, DT_F32, "6 5");
-    adds_input(&dx, 2);
-    probe_in(&norm, 0, DT_F32, "6 4"), probe_in(&norm, 1, DT_F32, "6 4"), probe_in(&norm, 2, DT_F32, "4");
-    probe_in(&norm, 3, DT_F32, "6 1"), probe_in(&norm, 4, DT_F32, "6 4");
-    probe_out(&norm, 0, DT_F32, "6 4"), probe_out(&norm, 1, DT_F32, "4");
-    adds_input(&norm, 4);
+    probe_in(&dx, LINEAR_DX_DY, DT_F32, "6 4"), probe_in(&dx, LINEAR_DX_W, DT_F32, "4 5"),
+        probe_in(&dx, LINEAR_DX_ADD, DT_F32, "6 5");
+    probe_out(&dx, LINEAR_DX_DX, DT_F32, "6 5");
+    adds_input(&dx, LINEAR_DX_ADD, LINEAR_DX_DX);
+    probe_in(&norm, NORM_BWD_DY, DT_F32, "6 4"), probe_in(&norm, NORM_BWD_X, DT_F32, "6 4"),
+        probe_in(&norm, NORM_BWD_W, DT_F32, "4");
+    probe_in(&norm, NORM_BWD_STAT, DT_F32, "6 1"), probe_in(&norm, NORM_BWD_ADD, DT_F32, "6 4");
+    probe_out(&norm, NORM_BWD_DX, DT_F32, "6 4"), probe_out(&norm, NORM_BWD_DW, DT_F32, "4");
+    adds_input(&norm, NORM_BWD_ADD, NORM_BWD_DX);
     probe_free(&dx), probe_free(&norm);
 }
 
-/* Running twice with accumulation gives twice the overwriting result, in each of the first `outs` outputs
- * from `first`. */
-static void doubles(struct probe *r, int first, int outs)
+/* Running twice with accumulation gives twice the overwriting result, in outputs `first` to `last`. */
+static void doubles(struct probe *r, int first, int last)
 {
     double once[OP_MAX_OUT][64];
     r->call.accumulate = false;
     probe_run(r);
-    for (int i = first; i < first + outs; i++)
+    for (int i = first; i <= last; i++)
         memcpy(once[i], r->call.out[i].f, (size_t)tensor_count(probe_out_desc(r, i)) * sizeof(double));
     r->call.accumulate = true;
     probe_run(r);
-    for (int i = first; i < first + outs; i++)
+    for (int i = first; i <= last; i++)
         for (int64_t j = 0; j < tensor_count(probe_out_desc(r, i)); j++)
             assert_true(fabs(r->call.out[i].f[j] - 2 * once[i][j]) < 1e-12 * (1 + fabs(once[i][j])));
     probe_free(r);
@@ -281,20 +293,23 @@ static void accumulation(void **state)
     struct probe embed = probe_make(OP_EMBED_BWD, 22), norm = probe_make(OP_NORM_BWD, 23);
     struct probe linear = probe_make(OP_LINEAR_DW, 24), sumsq = probe_make(OP_SUMSQ, 25),
                  xent = probe_make(OP_XENT, 26);
-    probe_in(&embed, 0, DT_I32, "3"), probe_in(&embed, 1, DT_F32, "3 2"), probe_out(&embed, 0, DT_F32, "4 2");
-    doubles(&embed, 0, 1);
-    probe_in(&norm, 0, DT_F32, "6 4"), probe_in(&norm, 1, DT_F32, "6 4"), probe_in(&norm, 2, DT_F32, "4");
-    probe_in(&norm, 3, DT_F32, "6 1"), probe_out(&norm, 0, DT_F32, "6 4");
-    probe_out(&norm, 1, DT_F32, "4"), probe_out(&norm, 2, DT_F32, "4");
-    doubles(&norm, 1, 2);
-    probe_in(&linear, 0, DT_F32, "6 4"), probe_in(&linear, 1, DT_F32, "6 5");
-    probe_out(&linear, 0, DT_F32, "4 5"), probe_out(&linear, 1, DT_F32, "4");
-    doubles(&linear, 0, 2);
-    probe_in(&sumsq, 0, DT_F32, "50"), probe_out(&sumsq, 0, DT_F64, "1");
-    doubles(&sumsq, 0, 1);
-    probe_in(&xent, 0, DT_F32, "6 11"), probe_in(&xent, 1, DT_I32, "6"), probe_in(&xent, 2, DT_F32, "16");
-    probe_out(&xent, 0, DT_F64, "2");
-    doubles(&xent, 0, 1);
+    probe_in(&embed, EMBED_BWD_IDS, DT_I32, "3"), probe_in(&embed, EMBED_BWD_DY, DT_F32, "3 2"),
+        probe_out(&embed, EMBED_BWD_DW, DT_F32, "4 2");
+    doubles(&embed, EMBED_BWD_DW, EMBED_BWD_DW);
+    probe_in(&norm, NORM_BWD_DY, DT_F32, "6 4"), probe_in(&norm, NORM_BWD_X, DT_F32, "6 4"),
+        probe_in(&norm, NORM_BWD_W, DT_F32, "4");
+    probe_in(&norm, NORM_BWD_STAT, DT_F32, "6 1"), probe_out(&norm, NORM_BWD_DX, DT_F32, "6 4");
+    probe_out(&norm, NORM_BWD_DW, DT_F32, "4"), probe_out(&norm, NORM_BWD_DBIAS, DT_F32, "4");
+    doubles(&norm, NORM_BWD_DW, NORM_BWD_DBIAS);
+    probe_in(&linear, LINEAR_DW_DY, DT_F32, "6 4"), probe_in(&linear, LINEAR_DW_X, DT_F32, "6 5");
+    probe_out(&linear, LINEAR_DW_DW, DT_F32, "4 5"), probe_out(&linear, LINEAR_DW_DBIAS, DT_F32, "4");
+    doubles(&linear, LINEAR_DW_DW, LINEAR_DW_DBIAS);
+    probe_in(&sumsq, SUMSQ_GRAD, DT_F32, "50"), probe_out(&sumsq, SUMSQ_SUM, DT_F64, "1");
+    doubles(&sumsq, SUMSQ_SUM, SUMSQ_SUM);
+    probe_in(&xent, XENT_LOGITS, DT_F32, "6 11"), probe_in(&xent, XENT_TARGETS, DT_I32, "6"),
+        probe_in(&xent, XENT_SCALARS, DT_F32, "16");
+    probe_out(&xent, XENT_LOSS, DT_F64, "2");
+    doubles(&xent, XENT_LOSS, XENT_LOSS);
 }
 
 int main(void)

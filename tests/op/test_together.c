@@ -231,9 +231,10 @@ static void sums_of_squares(void **state)
         enum dtype type = types[below(&s.random, 3)];
         double before = (double)i;
         s.op[i] = tape_op(OP_SUMSQ, -1);
-        add_input(&s, i, 0, type, any_size(&s, i), below(&s.random, 8) ? 0 : dtype_size(type), false);
-        describe(&s, i, OP_MAX_IN, DT_F64, 1, sums + (size_t)i * sizeof before);
-        memcpy(s.image + s.at[i][OP_MAX_IN], &before, sizeof before);
+        add_input(&s, i, SUMSQ_GRAD, type, any_size(&s, i), below(&s.random, 8) ? 0 : dtype_size(type),
+                  false);
+        describe(&s, i, OP_MAX_IN + SUMSQ_SUM, DT_F64, 1, sums + (size_t)i * sizeof before);
+        memcpy(s.image + s.at[i][OP_MAX_IN + SUMSQ_SUM], &before, sizeof before);
         s.accumulate[i] = below(&s.random, 2);
     }
     compare(&s, "sumsq");
@@ -286,17 +287,17 @@ static void add_adamw(struct scene *s, int i, const struct variant *v, const str
     attr->decay = draw(&s->random) & 1 ? 0.1f : 0;
     attr->stochastic = v->stochastic, attr->stream = draw(&s->random),
     attr->first = (int64_t)draw(&s->random);
-    add_input(s, i, 0, v->param, count, 0, false);
-    add_input(s, i, 1, v->grad, count, shift, false);
-    add_input(s, i, 2, v->state, count, 0, false);
-    add_input(s, i, 3, v->state, count, 0, true);
-    if (v->master) add_input(s, i, 4, v->param == DT_BF16 ? DT_U16 : DT_F32, count, 0, false);
-    describe(s, i, 5, DT_F32, SCALAR_COUNT, step->scalars);
-    if (step->clipped) describe(s, i, 6, DT_F32, CLIP_COUNT, step->coef);
-    add_output(s, i, 0, 0, in_place);
-    add_output(s, i, 1, 2, in_place);
-    add_output(s, i, 2, 3, in_place);
-    if (v->master) add_output(s, i, 3, 4, in_place);
+    add_input(s, i, ADAMW_P, v->param, count, 0, false);
+    add_input(s, i, ADAMW_G, v->grad, count, shift, false);
+    add_input(s, i, ADAMW_M, v->state, count, 0, false);
+    add_input(s, i, ADAMW_V, v->state, count, 0, true);
+    if (v->master) add_input(s, i, ADAMW_MASTER, dtype_master(v->param), count, 0, false);
+    describe(s, i, ADAMW_SCALARS, DT_F32, SCALAR_COUNT, step->scalars);
+    if (step->clipped) describe(s, i, ADAMW_COEF, DT_F32, CLIP_COUNT, step->coef);
+    add_output(s, i, ADAMW_NEW_P, ADAMW_P, in_place);
+    add_output(s, i, ADAMW_NEW_M, ADAMW_M, in_place);
+    add_output(s, i, ADAMW_NEW_V, ADAMW_V, in_place);
+    if (v->master) add_output(s, i, ADAMW_NEW_MASTER, ADAMW_MASTER, in_place);
 }
 
 static void adamw_of_one_type(void **state)

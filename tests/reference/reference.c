@@ -13,44 +13,38 @@
 #include <math.h>
 #include <string.h>
 
-struct ref_row {
-    ref_op *run;
-    signed char master_in, master_out; /* slots + 1 of the master whose weight is slot 0; 0: none */
-    signed char scalars;               /* of an optimizer: slot + 1 of the step's scalars; 0: none */
+static ref_op *const ops[OP_KIND_COUNT] = {
+    [OP_EMBED] = ref_embed,
+    [OP_NORM] = ref_norm,
+    [OP_LINEAR] = ref_linear,
+    [OP_ROPE_TABLE] = ref_rope_table,
+    [OP_ATTN] = ref_attn,
+    [OP_SWIGLU] = ref_swiglu,
+    [OP_GELU] = ref_gelu,
+    [OP_ADD] = ref_add,
+    [OP_XENT] = ref_xent,
+    [OP_KV_APPEND] = ref_kv_append,
+    [OP_SPLIT3] = ref_split3,
+    [OP_EMBED_BWD] = ref_embed_bwd,
+    [OP_NORM_BWD] = ref_norm_bwd,
+    [OP_LINEAR_DX] = ref_linear_dx,
+    [OP_LINEAR_DW] = ref_linear_dw,
+    [OP_ATTN_BWD] = ref_attn_bwd,
+    [OP_SWIGLU_BWD] = ref_swiglu_bwd,
+    [OP_GELU_BWD] = ref_gelu_bwd,
+    [OP_JOIN3] = ref_join3,
+    [OP_SUMSQ] = ref_sumsq,
+    [OP_CLIP] = ref_clip,
+    [OP_ADAMW] = ref_adamw,
+    [OP_SGD] = ref_sgd,
+    [OP_ADAMW8] = ref_adamw8,
+    [OP_FACTOR_STAT] = ref_factor_stat,
+    [OP_ADAFACTOR] = ref_adafactor,
+    [OP_FETCH] = ref_copy,
+    [OP_STORE] = ref_copy,
 };
 
-static const struct ref_row rows[OP_KIND_COUNT] = {
-    [OP_EMBED] = {ref_embed, 0, 0},
-    [OP_NORM] = {ref_norm, 0, 0},
-    [OP_LINEAR] = {ref_linear, 0, 0},
-    [OP_ROPE_TABLE] = {ref_rope_table, 0, 0},
-    [OP_ATTN] = {ref_attn, 0, 0},
-    [OP_SWIGLU] = {ref_swiglu, 0, 0},
-    [OP_GELU] = {ref_gelu, 0, 0},
-    [OP_ADD] = {ref_add, 0, 0},
-    [OP_XENT] = {ref_xent, 0, 0},
-    [OP_KV_APPEND] = {ref_kv_append, 0, 0},
-    [OP_SPLIT3] = {ref_split3, 0, 0},
-    [OP_EMBED_BWD] = {ref_embed_bwd, 0, 0},
-    [OP_NORM_BWD] = {ref_norm_bwd, 0, 0},
-    [OP_LINEAR_DX] = {ref_linear_dx, 0, 0},
-    [OP_LINEAR_DW] = {ref_linear_dw, 0, 0},
-    [OP_ATTN_BWD] = {ref_attn_bwd, 0, 0},
-    [OP_SWIGLU_BWD] = {ref_swiglu_bwd, 0, 0},
-    [OP_GELU_BWD] = {ref_gelu_bwd, 0, 0},
-    [OP_JOIN3] = {ref_join3, 0, 0},
-    [OP_SUMSQ] = {ref_sumsq, 0, 0},
-    [OP_CLIP] = {ref_clip, 0, 0},
-    [OP_ADAMW] = {ref_adamw, 5, 4, 6},
-    [OP_SGD] = {ref_sgd, 4, 3, 5},
-    [OP_ADAMW8] = {ref_adamw8, 7, 6, 8},
-    [OP_FACTOR_STAT] = {ref_factor_stat, 0, 0},
-    [OP_ADAFACTOR] = {ref_adafactor, 7, 3, 8},
-    [OP_FETCH] = {ref_copy, 0, 0},
-    [OP_STORE] = {ref_copy, 0, 0},
-};
-
-void reference_run(const struct ref_call *call) { rows[call->op->kind].run(call); }
+void reference_run(const struct ref_call *call) { ops[call->op->kind](call); }
 
 size_t reference_bytes(const struct tensor *const *desc)
 {
@@ -134,7 +128,7 @@ static void load_master(double *to, const uint16_t *weight, const uint16_t *low,
 
 void reference_load(struct ref_call *ref, const struct kernel_call *call, void *memory)
 {
-    const struct ref_row *row = &rows[call->op->kind];
+    const struct update_slots *slots = &op_row(call->op->kind)->update;
     double *next = memory;
     *ref = (struct ref_call){.op = call->op, .accumulate = call->accumulate};
     for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT; i++) {
@@ -147,8 +141,9 @@ void reference_load(struct ref_call *ref, const struct kernel_call *call, void *
         ref->desc[i] = desc;
         array->f = next;
         next += tensor_count(desc);
-        if (desc->type == DT_U16 && slot + 1 == (is_out ? row->master_out : row->master_in))
-            load_master(array->f, operands[0], operands[slot], tensor_count(desc));
+        int master = is_out ? slots->new_master : slots->master, weight = is_out ? UPDATE_NEW_P : UPDATE_P;
+        if (desc->type == DT_U16 && master && slot == master)
+            load_master(array->f, operands[weight], operands[slot], tensor_count(desc));
         else
             load(*array, desc, operands[slot]);
     }
@@ -167,45 +162,48 @@ static void store(const union ref_array *from, const struct tensor *desc, void *
 /* The weight is the fp32 master rounded, not the double behind it. */
 static void store_master(const double *from, const struct tensor *const *desc, int slot, void *const *out)
 {
-    const struct tensor *weight = desc[OP_MAX_IN], *master = desc[OP_MAX_IN + slot];
+    const struct tensor *weight = desc[OP_MAX_IN + UPDATE_NEW_P], *master = desc[OP_MAX_IN + slot];
     for (int64_t i = 0; i < tensor_count(master); i++) {
         float value = (float)from[i];
         if (master->type == DT_U16) {
-            master_split(value, (uint16_t *)out[0] + i, (uint16_t *)out[slot] + i);
+            master_split(value, (uint16_t *)out[UPDATE_NEW_P] + i, (uint16_t *)out[slot] + i);
         } else {
             store_one(master->type, out[slot], i, (double)value);
-            store_one(weight->type, out[0], i, (double)value);
+            store_one(weight->type, out[UPDATE_NEW_P], i, (double)value);
         }
     }
 }
 
-/* Output `slot` of an optimizer with random bits: a parameter's, m's or v's by the slot. */
+/* Output `slot` of an optimizer with random bits: the parameter's, m's or v's. */
 static void store_stochastic(const struct ref_call *ref, const struct kernel_call *call, int slot)
 {
-    const double *scalars = ref->in[rows[call->op->kind].scalars - 1].f;
+    const struct update_slots *slots = &op_row(call->op->kind)->update;
+    const double *scalars = ref->in[slots->scalars].f;
     uint32_t step = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
     uint32_t key = stochastic_key(step, call->op->attr.stream);
     int64_t n = tensor_count(call->desc[OP_MAX_IN + slot]);
     for (int64_t i = 0; i < n; i++) {
         uint32_t r = stochastic_bits(key, (uint64_t)(call->op->attr.first + i));
-        uint32_t bits = slot == 0 ? STOCHASTIC_P(r) : slot == 1 ? STOCHASTIC_M(r) : STOCHASTIC_V(r);
+        uint32_t bits = slot == UPDATE_NEW_P   ? STOCHASTIC_P(r)
+                        : slot == slots->new_m ? STOCHASTIC_M(r)
+                                               : STOCHASTIC_V(r);
         ((uint16_t *)call->out[slot])[i] = stochastic_bf16((float)ref->out[slot].f[i], bits);
     }
 }
 
 void reference_store(const struct ref_call *ref, const struct kernel_call *call)
 {
-    const struct ref_row *row = &rows[call->op->kind];
-    int master = row->master_out - 1;
+    const struct update_slots *slots = &op_row(call->op->kind)->update;
+    int master = slots->new_master;
     for (int i = 0; i < OP_MAX_OUT; i++) {
         const struct tensor *desc = call->desc[OP_MAX_IN + i];
-        if (!desc || i == master) continue;
-        if (row->scalars && call->op->attr.stochastic && desc->type == DT_BF16)
+        if (!desc || (master && i == master)) continue;
+        if (slots->scalars && call->op->attr.stochastic && desc->type == DT_BF16)
             store_stochastic(ref, call, i);
         else
             store(&ref->out[i], desc, call->out[i]);
     }
-    if (master >= 0 && call->desc[OP_MAX_IN + master])
+    if (master && call->desc[OP_MAX_IN + master])
         store_master(ref->out[master].f, call->desc, master, call->out);
 }
 

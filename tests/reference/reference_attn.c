@@ -14,19 +14,27 @@ struct attn {
     const struct op_attr *attr;
 };
 
-static struct attn attn_of(const struct ref_call *call, int q, int pos)
+/* Input slots of either op. */
+struct attn_slots {
+    int q, k, v, pos;
+};
+
+static const struct attn_slots forward = {ATTN_Q, ATTN_K, ATTN_V, ATTN_POS},
+                               backward = {ATTN_BWD_Q, ATTN_BWD_K, ATTN_BWD_V, ATTN_BWD_POS};
+
+static struct attn attn_of(const struct ref_call *call, struct attn_slots at)
 {
-    const struct tensor *qd = ref_in(call, q), *kd = ref_in(call, q + 1);
+    const struct tensor *qd = ref_in(call, at.q), *kd = ref_in(call, at.k);
     return (struct attn){.batch = qd->dim[0],
                          .time = qd->dim[1],
                          .heads = qd->dim[2],
                          .size = qd->dim[3],
                          .keys = kd->dim[1],
                          .kv_heads = kd->dim[2],
-                         .q = call->in[q].f,
-                         .k = call->in[q + 1].f,
-                         .v = call->in[q + 2].f,
-                         .pos = call->in[pos].i,
+                         .q = call->in[at.q].f,
+                         .k = call->in[at.k].f,
+                         .v = call->in[at.v].f,
+                         .pos = call->in[at.pos].i,
                          .attr = &call->op->attr};
 }
 
@@ -80,25 +88,26 @@ static void attend(const struct attn *a, int64_t b, int64_t t, int64_t h, double
 
 void ref_attn(const struct ref_call *call)
 {
-    const struct attn a = attn_of(call, 0, 3);
+    const struct attn a = attn_of(call, forward);
     for (int64_t b = 0; b < a.batch; b++)
         for (int64_t h = 0; h < a.heads; h++)
             for (int64_t t = 0; t < a.time; t++)
-                attend(&a, b, t, h, call->out[0].f, &call->out[1].f[(b * a.heads + h) * a.time + t]);
+                attend(&a, b, t, h, call->out[ATTN_O].f,
+                       &call->out[ATTN_LSE].f[(b * a.heads + h) * a.time + t]);
 }
 
 /* What one query adds to dq, dk and dv. */
 static void attend_bwd(const struct attn *a, const struct ref_call *call, int64_t b, int64_t t, int64_t h)
 {
     int64_t first, last, query = query_at(a, b, t, h);
-    const double *d_o = call->in[0].f + query;
-    double lse = call->in[5].f[(b * a->heads + h) * a->time + t], scale = (double)a->attr->scale;
-    double delta = dot(d_o, call->in[4].f + query, a->size);
-    double *dq = call->out[0].f + query;
+    const double *d_o = call->in[ATTN_BWD_DO].f + query;
+    double lse = call->in[ATTN_BWD_LSE].f[(b * a->heads + h) * a->time + t], scale = (double)a->attr->scale;
+    double delta = dot(d_o, call->in[ATTN_BWD_O].f + query, a->size);
+    double *dq = call->out[ATTN_BWD_DQ].f + query;
     visible(a, b, t, &first, &last);
     for (int64_t s = first; s <= last; s++) {
         int64_t key = key_at(a, b, s, h);
-        double *dk = call->out[1].f + key, *dv = call->out[2].f + key;
+        double *dk = call->out[ATTN_BWD_DK].f + key, *dv = call->out[ATTN_BWD_DV].f + key;
         double p = exp(score(a, query, key) - lse);
         double ds = p * (dot(d_o, a->v + key, a->size) - delta);
         for (int64_t d = 0; d < a->size; d++) {
@@ -111,8 +120,8 @@ static void attend_bwd(const struct attn *a, const struct ref_call *call, int64_
 
 void ref_attn_bwd(const struct ref_call *call)
 {
-    const struct attn a = attn_of(call, 1, 6);
-    for (int i = 0; i < 3; i++)
+    const struct attn a = attn_of(call, backward);
+    for (int i = ATTN_BWD_DQ; i <= ATTN_BWD_DV; i++)
         for (int64_t j = 0; j < tensor_count(ref_out(call, i)); j++) call->out[i].f[j] = 0;
     for (int64_t b = 0; b < a.batch; b++)
         for (int64_t h = 0; h < a.heads; h++)

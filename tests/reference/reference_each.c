@@ -7,27 +7,28 @@ static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 void ref_add(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, 0));
-    for (int64_t i = 0; i < n; i++) call->out[0].f[i] = call->in[0].f[i] + call->in[1].f[i];
+    int64_t n = tensor_count(ref_out(call, ADD_Y));
+    for (int64_t i = 0; i < n; i++) call->out[ADD_Y].f[i] = call->in[ADD_A].f[i] + call->in[ADD_B].f[i];
 }
 
 void ref_swiglu(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, 0));
+    int64_t n = tensor_count(ref_out(call, SWIGLU_H));
     for (int64_t i = 0; i < n; i++) {
-        double gate = call->in[0].f[i], up = call->in[1].f[i];
-        call->out[0].f[i] = gate * sigmoid(gate) * up;
+        double gate = call->in[SWIGLU_GATE].f[i], up = call->in[SWIGLU_UP].f[i];
+        call->out[SWIGLU_H].f[i] = gate * sigmoid(gate) * up;
     }
 }
 
 void ref_swiglu_bwd(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, 0));
+    int64_t n = tensor_count(ref_out(call, SWIGLU_BWD_DGATE));
     for (int64_t i = 0; i < n; i++) {
-        double dh = call->in[0].f[i], gate = call->in[1].f[i], up = call->in[2].f[i], s = sigmoid(gate);
-        call->out[0].f[i] = dh * up * s * (1 + gate * (1 - s)); /* silu' = s + x s (1 - s) */
-        call->out[1].f[i] = dh * gate * s;
-        if (ref_out(call, 2)) call->out[2].f[i] = gate * s * up;
+        double dh = call->in[SWIGLU_BWD_DH].f[i], gate = call->in[SWIGLU_BWD_GATE].f[i],
+               up = call->in[SWIGLU_BWD_UP].f[i], s = sigmoid(gate);
+        call->out[SWIGLU_BWD_DGATE].f[i] = dh * up * s * (1 + gate * (1 - s)); /* silu' = s + x s (1 - s) */
+        call->out[SWIGLU_BWD_DUP].f[i] = dh * gate * s;
+        if (ref_out(call, SWIGLU_BWD_H)) call->out[SWIGLU_BWD_H].f[i] = gate * s * up;
     }
 }
 
@@ -38,20 +39,20 @@ static const double gelu_a = 0.044715;
 
 void ref_gelu(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, 0));
+    int64_t n = tensor_count(ref_out(call, GELU_Y));
     for (int64_t i = 0; i < n; i++) {
-        double x = call->in[0].f[i];
-        call->out[0].f[i] = x * sigmoid(gelu_c * (x + gelu_a * x * x * x));
+        double x = call->in[GELU_X].f[i];
+        call->out[GELU_Y].f[i] = x * sigmoid(gelu_c * (x + gelu_a * x * x * x));
     }
 }
 
 void ref_gelu_bwd(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, 0));
+    int64_t n = tensor_count(ref_out(call, GELU_BWD_DX));
     for (int64_t i = 0; i < n; i++) {
-        double dy = call->in[0].f[i], x = call->in[1].f[i];
+        double dy = call->in[GELU_BWD_DY].f[i], x = call->in[GELU_BWD_X].f[i];
         double z = gelu_c * (x + gelu_a * x * x * x), inner = gelu_c * (1 + 3 * gelu_a * x * x);
-        call->out[0].f[i] = dy * (sigmoid(z) + x * sigmoid(z) * sigmoid(-z) * inner);
-        if (ref_out(call, 1)) call->out[1].f[i] = x * sigmoid(z);
+        call->out[GELU_BWD_DX].f[i] = dy * (sigmoid(z) + x * sigmoid(z) * sigmoid(-z) * inner);
+        if (ref_out(call, GELU_BWD_Y)) call->out[GELU_BWD_Y].f[i] = x * sigmoid(z);
     }
 }

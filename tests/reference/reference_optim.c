@@ -12,18 +12,19 @@
 
 void ref_sumsq(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_in(call, 0));
-    ref_begin(call, 0);
-    for (int64_t i = 0; i < n; i++) call->out[0].f[0] += call->in[0].f[i] * call->in[0].f[i];
+    int64_t n = tensor_count(ref_in(call, SUMSQ_GRAD));
+    ref_begin(call, SUMSQ_SUM);
+    for (int64_t i = 0; i < n; i++)
+        call->out[SUMSQ_SUM].f[0] += call->in[SUMSQ_GRAD].f[i] * call->in[SUMSQ_GRAD].f[i];
 }
 
 /* A norm that is not finite leaves multiplier 0 and asks the optimizers to skip the step. */
 void ref_clip(const struct ref_call *call)
 {
-    const double *scalars = call->in[1].f;
-    double unscale = scalars[SCALAR_UNSCALE], limit = scalars[SCALAR_CLIP], *coef = call->out[0].f;
+    const double *scalars = call->in[CLIP_SCALARS].f;
+    double unscale = scalars[SCALAR_UNSCALE], limit = scalars[SCALAR_CLIP], *coef = call->out[CLIP_COEF].f;
     double sum = 0;
-    for (int64_t i = 0; i < tensor_count(ref_in(call, 0)); i++) sum += call->in[0].f[i];
+    for (int64_t i = 0; i < tensor_count(ref_in(call, CLIP_SUMS)); i++) sum += call->in[CLIP_SUMS].f[i];
     double norm = sqrt(sum) * unscale;
     bool finite = isfinite(norm);
     for (int i = 0; i < CLIP_COUNT; i++) coef[i] = 0;
@@ -39,9 +40,9 @@ struct step {
     bool skip;
 };
 
-static struct step step_of(const struct ref_call *call, int scalars_slot)
+static struct step step_of(const struct ref_call *call, int scalars_slot, int coef_slot)
 {
-    const double *scalars = call->in[scalars_slot].f, *coef = call->in[scalars_slot + 1].f;
+    const double *scalars = call->in[scalars_slot].f, *coef = call->in[coef_slot].f;
     return (struct step){.attr = &call->op->attr,
                          .lr = scalars[SCALAR_LR],
                          .bias1 = scalars[SCALAR_BIAS1],
@@ -65,16 +66,16 @@ static double adamw_one(const struct step *s, double p, double g, double *m, dou
 
 void ref_adamw(const struct ref_call *call)
 {
-    const struct step s = step_of(call, 5);
-    int64_t n = tensor_count(ref_in(call, 0));
+    const struct step s = step_of(call, ADAMW_SCALARS, ADAMW_COEF);
+    int64_t n = tensor_count(ref_in(call, ADAMW_P));
     for (int64_t i = 0; i < n; i++) {
-        double p = call->in[4].f ? call->in[4].f[i] : call->in[0].f[i];
-        double m = call->in[2].f[i], v = call->in[3].f[i];
-        if (!s.skip) p = adamw_one(&s, p, call->in[1].f[i] * s.multiplier, &m, &v);
-        call->out[0].f[i] = s.skip ? call->in[0].f[i] : p;
-        call->out[1].f[i] = m;
-        call->out[2].f[i] = v;
-        if (call->out[3].f) call->out[3].f[i] = p;
+        double p = call->in[ADAMW_MASTER].f ? call->in[ADAMW_MASTER].f[i] : call->in[ADAMW_P].f[i];
+        double m = call->in[ADAMW_M].f[i], v = call->in[ADAMW_V].f[i];
+        if (!s.skip) p = adamw_one(&s, p, call->in[ADAMW_G].f[i] * s.multiplier, &m, &v);
+        call->out[ADAMW_NEW_P].f[i] = s.skip ? call->in[ADAMW_P].f[i] : p;
+        call->out[ADAMW_NEW_M].f[i] = m;
+        call->out[ADAMW_NEW_V].f[i] = v;
+        if (call->out[ADAMW_NEW_MASTER].f) call->out[ADAMW_NEW_MASTER].f[i] = p;
     }
 }
 
@@ -91,16 +92,16 @@ static double sgd_one(const struct step *s, double p, double g, double *momentum
 
 void ref_sgd(const struct ref_call *call)
 {
-    const struct step s = step_of(call, 4);
-    int64_t n = tensor_count(ref_in(call, 0));
+    const struct step s = step_of(call, SGD_SCALARS, SGD_COEF);
+    int64_t n = tensor_count(ref_in(call, SGD_P));
     for (int64_t i = 0; i < n; i++) {
-        double p = call->in[3].f ? call->in[3].f[i] : call->in[0].f[i];
-        double momentum = call->in[2].f ? call->in[2].f[i] : 0;
-        double g = call->in[1].f[i] * s.multiplier;
-        if (!s.skip) p = sgd_one(&s, p, g, call->in[2].f ? &momentum : NULL);
-        call->out[0].f[i] = s.skip ? call->in[0].f[i] : p;
-        if (call->out[1].f) call->out[1].f[i] = momentum;
-        if (call->out[2].f) call->out[2].f[i] = p;
+        double p = call->in[SGD_MASTER].f ? call->in[SGD_MASTER].f[i] : call->in[SGD_P].f[i];
+        double momentum = call->in[SGD_M].f ? call->in[SGD_M].f[i] : 0;
+        double g = call->in[SGD_G].f[i] * s.multiplier;
+        if (!s.skip) p = sgd_one(&s, p, g, call->in[SGD_M].f ? &momentum : NULL);
+        call->out[SGD_NEW_P].f[i] = s.skip ? call->in[SGD_P].f[i] : p;
+        if (call->out[SGD_NEW_M].f) call->out[SGD_NEW_M].f[i] = momentum;
+        if (call->out[SGD_NEW_MASTER].f) call->out[SGD_NEW_MASTER].f[i] = p;
     }
 }
 
@@ -144,24 +145,28 @@ static void adamw8_block(const struct ref_call *call, const struct step *s, int6
     for (int64_t k = 0; k < count; k++) {
         int64_t i = first + k;
         for (int j = 0; j < 2; j++)
-            moments[j][k] = (double)maps[j]->value[(int)call->in[2 + j].f[i]] * call->in[4 + j].f[block];
-        double p = call->in[6].f ? call->in[6].f[i] : call->in[0].f[i];
-        p = adamw_one(s, p, call->in[1].f[i] * s->multiplier, &moments[0][k], &moments[1][k]);
-        call->out[0].f[i] = p;
-        if (call->out[5].f) call->out[5].f[i] = p;
+            moments[j][k] =
+                (double)maps[j]->value[(int)call->in[ADAMW8_MQ + j].f[i]] * call->in[ADAMW8_MS + j].f[block];
+        double p = call->in[ADAMW8_MASTER].f ? call->in[ADAMW8_MASTER].f[i] : call->in[ADAMW8_P].f[i];
+        p = adamw_one(s, p, call->in[ADAMW8_G].f[i] * s->multiplier, &moments[0][k], &moments[1][k]);
+        call->out[ADAMW8_NEW_P].f[i] = p;
+        if (call->out[ADAMW8_NEW_MASTER].f) call->out[ADAMW8_NEW_MASTER].f[i] = p;
     }
     for (int j = 0; j < 2; j++)
-        encode(maps[j], moments[j], count, call->out[1 + j].f + first, call->out[3 + j].f + block);
+        encode(maps[j], moments[j], count, call->out[ADAMW8_NEW_MQ + j].f + first,
+               call->out[ADAMW8_NEW_MS + j].f + block);
 }
 
 void ref_adamw8(const struct ref_call *call)
 {
-    const struct step s = step_of(call, 7);
-    int64_t n = tensor_count(ref_in(call, 0));
+    const struct step s = step_of(call, ADAMW8_SCALARS, ADAMW8_COEF);
+    int64_t n = tensor_count(ref_in(call, ADAMW8_P));
     for (int64_t block = 0; block * QUANT8_BLOCK < n && !s.skip; block++) adamw8_block(call, &s, block, n);
     if (!s.skip) return;
-    keep(call, 0, 0);
-    for (int i = 2; i < 7; i++) keep(call, i, i - 1);
+    keep(call, ADAMW8_P, ADAMW8_NEW_P);
+    keep(call, ADAMW8_MQ, ADAMW8_NEW_MQ), keep(call, ADAMW8_VQ, ADAMW8_NEW_VQ);
+    keep(call, ADAMW8_MS, ADAMW8_NEW_MS), keep(call, ADAMW8_VS, ADAMW8_NEW_VS);
+    keep(call, ADAMW8_MASTER, ADAMW8_NEW_MASTER);
 }
 
 /* The step before learning rate and clipping. */
@@ -172,18 +177,20 @@ static double adafactor_u(double g, const double *row, const double *col, double
 
 void ref_factor_stat(const struct ref_call *call)
 {
-    const struct step s = step_of(call, 3);
-    double beta2 = call->in[3].f[SCALAR_BETA2], eps = (double)s.attr->eps;
-    double *row = call->out[0].f, *col = call->out[1].f, *factor = call->out[2].f;
-    int64_t n = tensor_count(ref_in(call, 0)), rows = tensor_count(ref_out(call, 0)), columns = n / rows;
-    keep(call, 1, 0);
-    keep(call, 2, 1);
+    const struct step s = step_of(call, FACTOR_STAT_SCALARS, FACTOR_STAT_COEF);
+    double beta2 = call->in[FACTOR_STAT_SCALARS].f[SCALAR_BETA2], eps = (double)s.attr->eps;
+    double *row = call->out[FACTOR_STAT_NEW_ROW].f, *col = call->out[FACTOR_STAT_NEW_COL].f,
+           *factor = call->out[FACTOR_STAT_FACTOR].f;
+    int64_t n = tensor_count(ref_in(call, FACTOR_STAT_G)),
+            rows = tensor_count(ref_out(call, FACTOR_STAT_NEW_ROW)), columns = n / rows;
+    keep(call, FACTOR_STAT_ROW, FACTOR_STAT_NEW_ROW);
+    keep(call, FACTOR_STAT_COL, FACTOR_STAT_NEW_COL);
     factor[FACTOR_SCALE] = factor[FACTOR_MEAN] = 1;
     if (s.skip) return;
     for (int64_t i = 0; i < rows; i++) row[i] *= beta2;
     for (int64_t j = 0; col && j < columns; j++) col[j] *= beta2;
     for (int64_t k = 0; k < n; k++) {
-        double g = call->in[0].f[k] * s.multiplier, square = g * g + eps;
+        double g = call->in[FACTOR_STAT_G].f[k] * s.multiplier, square = g * g + eps;
         row[k / columns] += (1 - beta2) * square / (double)columns;
         if (col) col[k % columns] += (1 - beta2) * square / (double)rows;
     }
@@ -191,7 +198,7 @@ void ref_factor_stat(const struct ref_call *call)
     for (int64_t i = 0; i < rows; i++) mean += row[i] / (double)rows;
     if (col) factor[FACTOR_MEAN] = mean;
     for (int64_t k = 0; k < n; k++) {
-        double g = call->in[0].f[k] * s.multiplier;
+        double g = call->in[FACTOR_STAT_G].f[k] * s.multiplier;
         sum += pow(adafactor_u(g, row, col, mean, k / columns, k % columns), 2);
     }
     factor[FACTOR_SCALE] = 1 / fmax(1, sqrt(sum / (double)n) / (double)s.attr->limit);
@@ -199,22 +206,25 @@ void ref_factor_stat(const struct ref_call *call)
 
 void ref_adafactor(const struct ref_call *call)
 {
-    const struct step s = step_of(call, 7);
-    const double *row = call->in[2].f, *col = call->in[3].f, *factor = call->in[4].f;
-    int64_t n = tensor_count(ref_in(call, 0)), columns = n / tensor_count(ref_in(call, 2));
+    const struct step s = step_of(call, ADAFACTOR_SCALARS, ADAFACTOR_COEF);
+    const double *row = call->in[ADAFACTOR_ROW].f, *col = call->in[ADAFACTOR_COL].f,
+                 *factor = call->in[ADAFACTOR_FACTOR].f;
+    int64_t n = tensor_count(ref_in(call, ADAFACTOR_P)),
+            columns = n / tensor_count(ref_in(call, ADAFACTOR_ROW));
     double beta1 = as_written(s.attr->beta1), keep_share = 1 - s.lr * (double)s.attr->decay;
     for (int64_t k = 0; k < n; k++) {
-        double p = call->in[6].f ? call->in[6].f[k] : call->in[0].f[k],
-               m = call->in[5].f ? call->in[5].f[k] : 0;
-        double g = call->in[1].f[k] * s.multiplier;
+        double p = call->in[ADAFACTOR_MASTER].f ? call->in[ADAFACTOR_MASTER].f[k]
+                                                : call->in[ADAFACTOR_P].f[k],
+               m = call->in[ADAFACTOR_M].f ? call->in[ADAFACTOR_M].f[k] : 0;
+        double g = call->in[ADAFACTOR_G].f[k] * s.multiplier;
         if (!s.skip) {
             double u = adafactor_u(g, row, col, factor[FACTOR_MEAN], k / columns, k % columns);
             double step = s.lr * factor[FACTOR_SCALE] * u;
-            if (call->in[5].f) step = m = beta1 * m + (1 - beta1) * step;
+            if (call->in[ADAFACTOR_M].f) step = m = beta1 * m + (1 - beta1) * step;
             p = p * keep_share - step;
         }
-        call->out[0].f[k] = s.skip ? call->in[0].f[k] : p;
-        if (call->out[1].f) call->out[1].f[k] = m;
-        if (call->out[2].f) call->out[2].f[k] = p;
+        call->out[ADAFACTOR_NEW_P].f[k] = s.skip ? call->in[ADAFACTOR_P].f[k] : p;
+        if (call->out[ADAFACTOR_NEW_M].f) call->out[ADAFACTOR_NEW_M].f[k] = m;
+        if (call->out[ADAFACTOR_NEW_MASTER].f) call->out[ADAFACTOR_NEW_MASTER].f[k] = p;
     }
 }

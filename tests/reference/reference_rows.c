@@ -6,22 +6,24 @@
 
 void ref_embed(const struct ref_call *call)
 {
-    int64_t rows = tensor_count(ref_in(call, 0)), width = ref_in(call, 1)->dim[1];
+    int64_t rows = tensor_count(ref_in(call, EMBED_IDS)), width = ref_in(call, EMBED_W)->dim[1];
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < width; c++) {
-            double add = call->in[2].f ? call->in[2].f[r * width + c] : 0;
-            call->out[0].f[r * width + c] = call->in[1].f[call->in[0].i[r] * width + c] + add;
+            double add = call->in[EMBED_ADD].f ? call->in[EMBED_ADD].f[r * width + c] : 0;
+            call->out[EMBED_Y].f[r * width + c] =
+                call->in[EMBED_W].f[call->in[EMBED_IDS].i[r] * width + c] + add;
         }
     }
 }
 
 void ref_embed_bwd(const struct ref_call *call)
 {
-    int64_t rows = tensor_count(ref_in(call, 0)), width = ref_out(call, 0)->dim[1];
-    ref_begin(call, 0);
+    int64_t rows = tensor_count(ref_in(call, EMBED_BWD_IDS)), width = ref_out(call, EMBED_BWD_DW)->dim[1];
+    ref_begin(call, EMBED_BWD_DW);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < width; c++)
-            call->out[0].f[call->in[0].i[r] * width + c] += call->in[1].f[r * width + c];
+            call->out[EMBED_BWD_DW].f[call->in[EMBED_BWD_IDS].i[r] * width + c] +=
+                call->in[EMBED_BWD_DY].f[r * width + c];
 }
 
 /* Mean (0 for RMS) and reciprocal deviation of one row. */
@@ -36,18 +38,18 @@ static void row_stat(const double *x, int64_t width, const struct op_attr *attr,
 
 void ref_norm(const struct ref_call *call)
 {
-    int64_t width = tensor_count(ref_in(call, 1)), rows = tensor_count(ref_in(call, 0)) / width;
+    int64_t width = tensor_count(ref_in(call, NORM_W)), rows = tensor_count(ref_in(call, NORM_X)) / width;
     bool layer = call->op->attr.layer_norm;
     for (int64_t r = 0; r < rows; r++) {
-        const double *x = call->in[0].f + r * width;
+        const double *x = call->in[NORM_X].f + r * width;
         double mean, rstd;
         row_stat(x, width, &call->op->attr, &mean, &rstd);
         for (int64_t c = 0; c < width; c++) {
-            double bias = call->in[2].f ? call->in[2].f[c] : 0;
-            call->out[0].f[r * width + c] = (x[c] - mean) * rstd * call->in[1].f[c] + bias;
+            double bias = call->in[NORM_BIAS].f ? call->in[NORM_BIAS].f[c] : 0;
+            call->out[NORM_Y].f[r * width + c] = (x[c] - mean) * rstd * call->in[NORM_W].f[c] + bias;
         }
-        if (layer) call->out[1].f[2 * r] = mean;
-        call->out[1].f[layer ? 2 * r + 1 : r] = rstd;
+        if (layer) call->out[NORM_STAT].f[2 * r] = mean;
+        call->out[NORM_STAT].f[layer ? 2 * r + 1 : r] = rstd;
     }
 }
 
@@ -55,38 +57,42 @@ void ref_norm(const struct ref_call *call)
  * LayerNorm's only. */
 void ref_norm_bwd(const struct ref_call *call)
 {
-    const double *dy = call->in[0].f, *w = call->in[2].f;
-    int64_t width = tensor_count(ref_in(call, 2)), rows = tensor_count(ref_in(call, 0)) / width;
+    const double *dy = call->in[NORM_BWD_DY].f, *w = call->in[NORM_BWD_W].f;
+    int64_t width = tensor_count(ref_in(call, NORM_BWD_W)),
+            rows = tensor_count(ref_in(call, NORM_BWD_DY)) / width;
     bool layer = call->op->attr.layer_norm;
-    ref_begin(call, 1);
-    if (call->out[2].f) ref_begin(call, 2);
+    ref_begin(call, NORM_BWD_DW);
+    if (call->out[NORM_BWD_DBIAS].f) ref_begin(call, NORM_BWD_DBIAS);
     for (int64_t r = 0; r < rows; r++, dy += width) {
-        const double *x = call->in[1].f + r * width;
-        double mean = layer ? call->in[3].f[2 * r] : 0, rstd = call->in[3].f[layer ? 2 * r + 1 : r];
+        const double *x = call->in[NORM_BWD_X].f + r * width;
+        double mean = layer ? call->in[NORM_BWD_STAT].f[2 * r] : 0,
+               rstd = call->in[NORM_BWD_STAT].f[layer ? 2 * r + 1 : r];
         double sum_e = 0, sum_eh = 0;
         for (int64_t c = 0; c < width; c++) {
             double h = (x[c] - mean) * rstd;
             if (layer) sum_e += dy[c] * w[c];
             sum_eh += dy[c] * w[c] * h;
-            call->out[1].f[c] += dy[c] * h;
-            if (call->out[2].f) call->out[2].f[c] += dy[c];
+            call->out[NORM_BWD_DW].f[c] += dy[c] * h;
+            if (call->out[NORM_BWD_DBIAS].f) call->out[NORM_BWD_DBIAS].f[c] += dy[c];
         }
         for (int64_t c = 0; c < width; c++) {
-            double h = (x[c] - mean) * rstd, add = call->in[4].f ? call->in[4].f[r * width + c] : 0;
+            double h = (x[c] - mean) * rstd,
+                   add = call->in[NORM_BWD_ADD].f ? call->in[NORM_BWD_ADD].f[r * width + c] : 0;
             double e = dy[c] * w[c] - sum_e / (double)width - h * sum_eh / (double)width;
-            call->out[0].f[r * width + c] = rstd * e + add;
+            call->out[NORM_BWD_DX].f[r * width + c] = rstd * e + add;
         }
     }
 }
 
 void ref_rope_table(const struct ref_call *call)
 {
-    int64_t rows = tensor_count(ref_in(call, 0)), half = tensor_count(ref_in(call, 1));
+    int64_t rows = tensor_count(ref_in(call, ROPE_TABLE_POS)),
+            half = tensor_count(ref_in(call, ROPE_TABLE_INV_FREQ));
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t j = 0; j < half; j++) {
-            double angle = (double)call->in[0].i[r] * call->in[1].f[j];
-            call->out[0].f[r * 2 * half + j] = cos(angle);
-            call->out[0].f[r * 2 * half + half + j] = sin(angle);
+            double angle = (double)call->in[ROPE_TABLE_POS].i[r] * call->in[ROPE_TABLE_INV_FREQ].f[j];
+            call->out[ROPE_TABLE_TABLE].f[r * 2 * half + j] = cos(angle);
+            call->out[ROPE_TABLE_TABLE].f[r * 2 * half + half + j] = sin(angle);
         }
     }
 }
@@ -121,14 +127,16 @@ static void parts(const struct tensor *q, const struct tensor *k, double *whole,
 
 void ref_split3(const struct ref_call *call)
 {
-    double *const part[3] = {call->out[0].f, call->out[1].f, call->out[2].f};
-    parts(ref_out(call, 0), ref_out(call, 1), call->in[0].f, part, call->in[1].f, false);
+    double *const part[3] = {call->out[SPLIT3_Q].f, call->out[SPLIT3_K].f, call->out[SPLIT3_V].f};
+    parts(ref_out(call, SPLIT3_Q), ref_out(call, SPLIT3_K), call->in[SPLIT3_X].f, part,
+          call->in[SPLIT3_TABLE].f, false);
 }
 
 void ref_join3(const struct ref_call *call)
 {
-    double *const part[3] = {call->in[0].f, call->in[1].f, call->in[2].f};
-    parts(ref_in(call, 0), ref_in(call, 1), call->out[0].f, part, call->in[3].f, true);
+    double *const part[3] = {call->in[JOIN3_Q].f, call->in[JOIN3_K].f, call->in[JOIN3_V].f};
+    parts(ref_in(call, JOIN3_Q), ref_in(call, JOIN3_K), call->out[JOIN3_X].f, part, call->in[JOIN3_TABLE].f,
+          true);
 }
 
 static double log_sum_exp(const double *x, int64_t n)
@@ -141,12 +149,14 @@ static double log_sum_exp(const double *x, int64_t n)
 
 void ref_xent(const struct ref_call *call)
 {
-    int64_t rows = tensor_count(ref_in(call, 1)), vocab = tensor_count(ref_in(call, 0)) / rows;
-    double *loss = call->out[0].f, *dlogits = call->out[1].f, scale = call->in[2].f[SCALAR_LOSS_GRAD];
-    ref_begin(call, 0);
+    int64_t rows = tensor_count(ref_in(call, XENT_TARGETS)),
+            vocab = tensor_count(ref_in(call, XENT_LOGITS)) / rows;
+    double *loss = call->out[XENT_LOSS].f, *dlogits = call->out[XENT_DLOGITS].f,
+           scale = call->in[XENT_SCALARS].f[SCALAR_LOSS_GRAD];
+    ref_begin(call, XENT_LOSS);
     for (int64_t r = 0; r < rows; r++) {
-        const double *x = call->in[0].f + r * vocab;
-        int64_t target = call->in[1].i[r];
+        const double *x = call->in[XENT_LOGITS].f + r * vocab;
+        int64_t target = call->in[XENT_TARGETS].i[r];
         double lse = log_sum_exp(x, vocab);
         if (target >= 0) loss[0] += lse - x[target], loss[1] += 1;
         for (int64_t v = 0; dlogits && v < vocab; v++) {

@@ -172,7 +172,7 @@ static void fake_store(struct device *dev, const void *from, size_t host, size_t
 static void fake_tune(struct device *dev, struct kernel_call *call)
 {
     struct fake *f = fake_of(dev);
-    assert_true(call->op->kind != OP_FETCH && call->op->kind != OP_STORE);
+    assert_false(op_moves(call->op));
     for (int k = 0; k < OP_MAX_OUT; k++)
         if (call->out[k]) memset(call->out[k], 0xff, (size_t)tensor_bytes(call_out(call, k)));
     memset(call->work, 0xff, work_bytes(f, call));

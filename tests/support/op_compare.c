@@ -21,35 +21,17 @@ static struct kernel_call call_of(const struct op_case *c, void *const *out)
 /* A u16 master was joined with its weight: it is as fine as fp32. */
 static enum dtype fineness(const struct tensor *t) { return t->type == DT_U16 ? DT_F32 : t->type; }
 
-/* The output that is an optimizer's master, -1: none. */
-static int master_slot(int kind)
-{
-    switch (kind) {
-    case OP_ADAMW:
-        return 3;
-    case OP_SGD:
-    case OP_ADAFACTOR:
-        return 2;
-    case OP_ADAMW8:
-        return 5;
-    default:
-        return -1;
-    }
-}
-
 /* Is this output rounded with random bits? */
 static bool is_stochastic(const struct op_case *c, int slot)
 {
-    int master = master_slot(c->kind);
-    if (master < 0 || !c->op.attr.stochastic || op_case_out(c, slot)->type != DT_BF16) return false;
-    return slot > 0 || !op_case_out(c, master);
+    int master = op_row(c->kind)->update.new_master;
+    if (!master || !c->op.attr.stochastic || op_case_out(c, slot)->type != DT_BF16) return false;
+    return slot != UPDATE_NEW_P || !op_case_out(c, master);
 }
 
 static uint32_t step_key(const struct op_case *c)
 {
-    static const int slots[OP_KIND_COUNT] = {
-        [OP_ADAMW] = 5, [OP_SGD] = 4, [OP_ADAMW8] = 7, [OP_ADAFACTOR] = 7};
-    const float *scalars = c->in[slots[c->kind]];
+    const float *scalars = c->in[op_row(c->kind)->update.scalars];
     uint32_t bits = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
     return stochastic_key(bits, c->op.attr.stream);
 }
@@ -60,7 +42,9 @@ static double judge_stochastic(const struct op_case *c, int slot, int64_t i, dou
                                double rms)
 {
     uint32_t r = stochastic_bits(step_key(c), (uint64_t)(c->op.attr.first + i));
-    uint32_t bits = slot == 0 ? STOCHASTIC_P(r) : slot == 1 ? STOCHASTIC_M(r) : STOCHASTIC_V(r);
+    uint32_t bits = slot == UPDATE_NEW_P                    ? STOCHASTIC_P(r)
+                    : slot == op_row(c->kind)->update.new_m ? STOCHASTIC_M(r)
+                                                            : STOCHASTIC_V(r);
     double slack = c->inner[slot] * (fabs(want) + rms + c->scale[slot]) + 0x1p-149;
     double low = (double)bf16_to_f32(stochastic_bf16((float)(want - slack), bits));
     double high = (double)bf16_to_f32(stochastic_bf16((float)(want + slack), bits));
@@ -129,10 +113,10 @@ static double compare_ints(int slot, const int32_t *got, const int32_t *want, in
 /* An fp16 weight is its master rounded, whatever the master's own error. */
 static double compare_rounding(const struct op_case *c, const struct op_result *r, char *why, size_t size)
 {
-    int master = master_slot(c->kind);
-    if (master < 0 || c->type != DT_F16 || !r->out[master] || c->exact) return 0;
-    for (int64_t i = 0; i < tensor_count(op_case_out(c, 0)); i++) {
-        if (((uint16_t *)r->out[0])[i] == f32_to_f16(((float *)r->out[master])[i])) continue;
+    int master = op_row(c->kind)->update.new_master;
+    if (!master || c->type != DT_F16 || !r->out[master] || c->exact) return 0;
+    for (int64_t i = 0; i < tensor_count(op_case_out(c, UPDATE_NEW_P)); i++) {
+        if (((uint16_t *)r->out[UPDATE_NEW_P])[i] == f32_to_f16(((float *)r->out[master])[i])) continue;
         snprintf(why, size, "element %lld: the weight is not its master rounded", (long long)i);
         return (double)INFINITY;
     }

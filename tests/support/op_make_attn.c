@@ -101,60 +101,66 @@ static double attn_error(const struct op_case *c, const struct heads *s, double 
 void make_attn(struct op_case *c)
 {
     struct heads s = is_whole(c) ? whole_heads(c, 9e6) : any_heads(c, case_below(c, 3) == 0, 4e6);
-    heads_in(c, 0, &s, true, false);
-    heads_in(c, 1, &s, false, true);
-    heads_in(c, 2, &s, false, true);
-    case_in(c, 3, DT_I32, DIMS(s.batch, s.time));
-    double heat = any_mask(c, &s, 0, 3);
-    heads_out(c, 0, &s, true, false);
-    case_out(c, 1, DT_F32, DIMS(s.batch, s.heads, s.time));
-    c->inner[0] = attn_error(c, &s, heat);
-    c->scale[0] = 0.5; /* queries that see few keys have larger outputs than most */
-    c->inner[1] = sum_error(s.size);
-    c->scale[1] = 1 + 3 * heat;
+    heads_in(c, ATTN_Q, &s, true, false);
+    heads_in(c, ATTN_K, &s, false, true);
+    heads_in(c, ATTN_V, &s, false, true);
+    case_in(c, ATTN_POS, DT_I32, DIMS(s.batch, s.time));
+    double heat = any_mask(c, &s, ATTN_Q, ATTN_POS);
+    heads_out(c, ATTN_O, &s, true, false);
+    case_out(c, ATTN_LSE, DT_F32, DIMS(s.batch, s.heads, s.time));
+    c->inner[ATTN_O] = attn_error(c, &s, heat);
+    c->scale[ATTN_O] = 0.5; /* queries that see few keys have larger outputs than most */
+    c->inner[ATTN_LSE] = sum_error(s.size);
+    c->scale[ATTN_LSE] = 1 + 3 * heat;
 }
 
 void make_attn_bwd(struct op_case *c)
 {
+    static const int from[] = {ATTN_BWD_Q, ATTN_BWD_K, ATTN_BWD_V, ATTN_BWD_POS, -1},
+                     to[] = {ATTN_BWD_O, ATTN_BWD_LSE, -1};
     struct heads s = is_whole(c) ? whole_heads(c, 5e6) : any_heads(c, false, 2e6);
-    for (int i = 0; i < 5; i++) heads_in(c, i, &s, i != 2 && i != 3, false);
-    case_in(c, 5, DT_F32, DIMS(s.batch, s.heads, s.time));
-    case_in(c, 6, DT_I32, DIMS(s.batch, s.time));
-    double heat = any_mask(c, &s, 1, 6);
-    case_forward(c, OP_ATTN, (const int[]){1, 2, 3, 6, -1}, (const int[]){4, 5, -1});
-    heads_out(c, 0, &s, true, false);
-    heads_out(c, 1, &s, false, true);
-    heads_out(c, 2, &s, false, true);
-    for (int i = 0; i < 3; i++) c->inner[i] = 2 * attn_error(c, &s, heat);
+    for (int i = ATTN_BWD_DO; i <= ATTN_BWD_O; i++)
+        heads_in(c, i, &s, i != ATTN_BWD_K && i != ATTN_BWD_V, false);
+    case_in(c, ATTN_BWD_LSE, DT_F32, DIMS(s.batch, s.heads, s.time));
+    case_in(c, ATTN_BWD_POS, DT_I32, DIMS(s.batch, s.time));
+    double heat = any_mask(c, &s, ATTN_BWD_Q, ATTN_BWD_POS);
+    case_forward(c, OP_ATTN, from, to);
+    heads_out(c, ATTN_BWD_DQ, &s, true, false);
+    heads_out(c, ATTN_BWD_DK, &s, false, true);
+    heads_out(c, ATTN_BWD_DV, &s, false, true);
+    for (int i = ATTN_BWD_DQ; i <= ATTN_BWD_DV; i++) c->inner[i] = 2 * attn_error(c, &s, heat);
     /* Where a row has few visible keys, dp - delta is the difference of two equal numbers of size sqrt(D). */
-    c->scale[0] = c->op.attr.scale * sqrt((double)s.size), c->scale[1] = c->scale[0] * heat;
-    c->scale[2] = 0.5; /* keys that many queries see have larger gradients than most */
+    c->scale[ATTN_BWD_DQ] = c->op.attr.scale * sqrt((double)s.size),
+    c->scale[ATTN_BWD_DK] = c->scale[ATTN_BWD_DQ] * heat;
+    c->scale[ATTN_BWD_DV] = 0.5; /* keys that many queries see have larger gradients than most */
 }
 
 void make_rope_table(struct op_case *c)
 {
     int64_t batch = PICK(c, 1, 2, 3), time = PICK(c, 1, 7, 64, 131), half = PICK(c, 1, 8, 16, 40, 64);
     int64_t furthest = PICK(c, 10, 200, 4096, 100000);
-    case_in(c, 0, DT_I32, DIMS(batch, time));
-    for (int64_t i = 0; i < batch * time; i++) case_set_int(c, 0, i, (int32_t)case_below(c, furthest));
-    case_in(c, 1, DT_F32, DIMS(half));
-    for (int64_t j = 0; j < half; j++) case_set(c, 1, j, pow(10000, -(double)j / (double)half));
-    case_out(c, 0, DT_F32, DIMS(batch, time, 2 * half));
+    case_in(c, ROPE_TABLE_POS, DT_I32, DIMS(batch, time));
+    for (int64_t i = 0; i < batch * time; i++)
+        case_set_int(c, ROPE_TABLE_POS, i, (int32_t)case_below(c, furthest));
+    case_in(c, ROPE_TABLE_INV_FREQ, DT_F32, DIMS(half));
+    for (int64_t j = 0; j < half; j++)
+        case_set(c, ROPE_TABLE_INV_FREQ, j, pow(10000, -(double)j / (double)half));
+    case_out(c, ROPE_TABLE_TABLE, DT_F32, DIMS(batch, time, 2 * half));
     /* The angle is a product in fp32: its rounding grows with the position. */
-    c->inner[0] = F32_UNIT;
-    c->scale[0] = 4 + (double)furthest;
+    c->inner[ROPE_TABLE_TABLE] = F32_UNIT;
+    c->scale[ROPE_TABLE_TABLE] = 4 + (double)furthest;
     case_note(c, "positions below %d", (int)furthest);
 }
 
 void make_kv_append(struct op_case *c)
 {
     struct heads s = any_heads(c, true, 1e6);
-    for (int i = 0; i < 2; i++) heads_in(c, i, &s, false, false);
-    case_in(c, 2, DT_I32, DIMS(s.batch, s.time));
-    for (int i = 3; i < 5; i++) heads_in(c, i, &s, false, true);
-    fill_pos(c, 2, &s, false);
-    case_same(c, 0, 3);
-    case_same(c, 1, 4);
+    for (int i = KV_APPEND_K; i <= KV_APPEND_V; i++) heads_in(c, i, &s, false, false);
+    case_in(c, KV_APPEND_POS, DT_I32, DIMS(s.batch, s.time));
+    for (int i = KV_APPEND_KC; i <= KV_APPEND_VC; i++) heads_in(c, i, &s, false, true);
+    fill_pos(c, KV_APPEND_POS, &s, false);
+    case_same(c, KV_APPEND_NEW_KC, KV_APPEND_KC);
+    case_same(c, KV_APPEND_NEW_VC, KV_APPEND_VC);
     c->exact = true;
 }
 
@@ -186,10 +192,10 @@ void make_split3(struct op_case *c)
 {
     bool turned;
     struct heads s = any_split(c, &turned);
-    case_in(c, 0, c->type, DIMS(s.batch, s.time, joint_width(&s)));
-    if (turned) angles_in(c, 1, &s);
-    for (int i = 0; i < 3; i++) heads_out(c, i, &s, i == 0, false);
-    for (int i = 0; i < 3; i++) c->inner[i] = 4 * F32_UNIT;
+    case_in(c, SPLIT3_X, c->type, DIMS(s.batch, s.time, joint_width(&s)));
+    if (turned) angles_in(c, SPLIT3_TABLE, &s);
+    for (int i = SPLIT3_Q; i <= SPLIT3_V; i++) heads_out(c, i, &s, i == SPLIT3_Q, false);
+    for (int i = SPLIT3_Q; i <= SPLIT3_V; i++) c->inner[i] = 4 * F32_UNIT;
     c->exact = !turned;
 }
 
@@ -197,9 +203,9 @@ void make_join3(struct op_case *c)
 {
     bool turned;
     struct heads s = any_split(c, &turned);
-    for (int i = 0; i < 3; i++) heads_in(c, i, &s, i == 0, false);
-    if (turned) angles_in(c, 3, &s);
-    case_out(c, 0, c->type, DIMS(s.batch, s.time, joint_width(&s)));
-    c->inner[0] = 4 * F32_UNIT;
+    for (int i = JOIN3_Q; i <= JOIN3_V; i++) heads_in(c, i, &s, i == JOIN3_Q, false);
+    if (turned) angles_in(c, JOIN3_TABLE, &s);
+    case_out(c, JOIN3_X, c->type, DIMS(s.batch, s.time, joint_width(&s)));
+    c->inner[JOIN3_X] = 4 * F32_UNIT;
     c->exact = !turned;
 }

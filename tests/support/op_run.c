@@ -53,7 +53,7 @@ unsigned op_may_share(const struct op_case *c)
 {
     unsigned mask = 0;
     for (int i = 0; i < OP_MAX_OUT; i++) {
-        int slot = op_row(c->kind)->shares[i] - 1;
+        int slot = op_shares(c->kind, i);
         if (slot >= 0 && c->out[i] && c->in[slot]) mask |= 1u << i;
     }
     return mask;
@@ -62,7 +62,7 @@ unsigned op_may_share(const struct op_case *c)
 /* The input whose place output i takes, or -1. */
 static int shared_input(const struct op_case *c, int i, unsigned in_place)
 {
-    if (in_place & (1u << i)) return op_row(c->kind)->shares[i] - 1;
+    if (in_place & (1u << i)) return op_shares(c->kind, i);
     for (int j = 0; j < OP_MAX_IN; j++)
         if (c->in[j] && c->op.in[j] == c->op.out[i]) return j;
     return -1;

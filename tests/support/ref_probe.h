@@ -1,10 +1,10 @@
 /* ref_probe.h - one op of the reference with its arrays, for tests that reason about the reference itself.
  *
  *     struct probe r = probe_make(OP_LINEAR, 1);          // 1: seed of its random numbers
- *     probe_in(&r, 0, DT_F32, "2 3 5");                 // an input of that shape, normal numbers
- *     probe_in(&r, 1, DT_F32, "4 5");
- *     probe_out(&r, 0, DT_F32, "2 3 4");
- *     probe_run(&r);                                    // r.call.out[0].f
+ *     probe_in(&r, LINEAR_X, DT_F32, "2 3 5");          // an input of that shape, normal numbers
+ *     probe_in(&r, LINEAR_W, DT_F32, "4 5");
+ *     probe_out(&r, LINEAR_Y, DT_F32, "2 3 4");
+ *     probe_run(&r);                                    // r.call.out[LINEAR_Y].f
  *     probe_free(&r);
  *
  * Setting call.in[i].f or call.out[i].f to NULL makes that operand absent; the array stays the probe's.

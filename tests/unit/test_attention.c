@@ -275,21 +275,26 @@ static void naive(struct problem *p, bool backward)
 static struct kernel_call call_forward(struct problem *p)
 {
     struct kernel_call c = {.op = &p->fwd};
-    for (int i = 0; i < 3; i++) c.desc[i] = &p->desc[Q + i], c.in[i] = p->x[Q + i].data;
-    c.desc[3] = &p->pos_desc, c.in[3] = p->pos.data;
-    c.desc[OP_MAX_IN] = &p->desc[O], c.out[0] = p->x[O].data;
-    c.desc[OP_MAX_IN + 1] = &p->lse_desc, c.out[1] = p->lse.data;
+    c.desc[ATTN_Q] = &p->desc[Q], c.in[ATTN_Q] = p->x[Q].data;
+    c.desc[ATTN_K] = &p->desc[K], c.in[ATTN_K] = p->x[K].data;
+    c.desc[ATTN_V] = &p->desc[V], c.in[ATTN_V] = p->x[V].data;
+    c.desc[ATTN_POS] = &p->pos_desc, c.in[ATTN_POS] = p->pos.data;
+    c.desc[OP_MAX_IN + ATTN_O] = &p->desc[O], c.out[ATTN_O] = p->x[O].data;
+    c.desc[OP_MAX_IN + ATTN_LSE] = &p->lse_desc, c.out[ATTN_LSE] = p->lse.data;
     return c;
 }
 
 static struct kernel_call call_backward(struct problem *p)
 {
-    static const int in[] = {DO, Q, K, V, O};
+    static const int in[] = {
+        [ATTN_BWD_DO] = DO, [ATTN_BWD_Q] = Q, [ATTN_BWD_K] = K, [ATTN_BWD_V] = V, [ATTN_BWD_O] = O};
+    static const int out[] = {[ATTN_BWD_DQ] = DQ, [ATTN_BWD_DK] = DK, [ATTN_BWD_DV] = DV};
     struct kernel_call c = {.op = &p->bwd};
-    for (int i = 0; i < 5; i++) c.desc[i] = &p->desc[in[i]], c.in[i] = p->x[in[i]].data;
-    c.desc[5] = &p->lse_desc, c.in[5] = p->lse.data;
-    c.desc[6] = &p->pos_desc, c.in[6] = p->pos.data;
-    for (int i = 0; i < 3; i++) c.desc[OP_MAX_IN + i] = &p->desc[DQ + i], c.out[i] = p->x[DQ + i].data;
+    for (int i = ATTN_BWD_DO; i <= ATTN_BWD_O; i++) c.desc[i] = &p->desc[in[i]], c.in[i] = p->x[in[i]].data;
+    c.desc[ATTN_BWD_LSE] = &p->lse_desc, c.in[ATTN_BWD_LSE] = p->lse.data;
+    c.desc[ATTN_BWD_POS] = &p->pos_desc, c.in[ATTN_BWD_POS] = p->pos.data;
+    for (int i = ATTN_BWD_DQ; i <= ATTN_BWD_DV; i++)
+        c.desc[OP_MAX_IN + i] = &p->desc[out[i]], c.out[i] = p->x[out[i]].data;
     return c;
 }
 
@@ -422,8 +427,9 @@ static void workspace_is_linear(void **state)
             struct shape s = {"", 1, 4096 << i, 4096 << i, 8, 8 / group, 64, 0, POS_PLAIN};
             struct tensor q = {.type = DT_BF16, .ndim = 4, .dim = {s.b, s.t, s.h, s.d}}, k = q;
             k.dim[2] = s.k;
-            const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT] = {&q, &k, &k};
-            const struct tensor *back[OP_MAX_IN + OP_MAX_OUT] = {&q, &q, &k, &k};
+            const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT] = {[ATTN_Q] = &q, [ATTN_K] = &k, [ATTN_V] = &k};
+            const struct tensor *back[OP_MAX_IN + OP_MAX_OUT] = {
+                [ATTN_BWD_DO] = &q, [ATTN_BWD_Q] = &q, [ATTN_BWD_K] = &k, [ATTN_BWD_V] = &k};
             struct op op = {.attr = {.scale = 1}};
             bytes[0][i] = cpu_attn_workspace(desc, &op, 2);
             bytes[1][i] = cpu_attn_bwd_workspace(back, &op, 2);

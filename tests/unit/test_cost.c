@@ -42,7 +42,8 @@ static double seconds(enum dtype type, bool tf32, double tf32_flops)
     struct op op = tape_op(OP_LINEAR, -1);
     facts.flops[DT_F32] = 1e12, facts.flops[DT_BF16] = 8e12;
     tape_init(&tape);
-    op.in[0] = square(&tape, type), op.in[1] = square(&tape, type), op.out[0] = square(&tape, type);
+    op.in[LINEAR_X] = square(&tape, type), op.in[LINEAR_W] = square(&tape, type),
+    op.out[LINEAR_Y] = square(&tape, type);
     op.attr.tf32 = tf32;
     tape_append(&tape, &op);
     tape.loop_end = tape.nops;
@@ -69,7 +70,8 @@ static void codes_have_a_rate(void **state)
     struct op op = tape_op(OP_ADAMW8, -1);
     (void)state;
     tape_init(&tape);
-    for (int i = 0; i < 6; i++) op.in[i] = square(&tape, i == 2 || i == 3 ? DT_U8 : DT_F32);
+    for (int i = ADAMW8_P; i <= ADAMW8_VS; i++)
+        op.in[i] = square(&tape, i == ADAMW8_MQ || i == ADAMW8_VQ ? DT_U8 : DT_F32);
     tape_append(&tape, &op);
     double coded = time_of(&tape, &facts).update_seconds;
     facts.coded_rate = 0;
@@ -108,17 +110,18 @@ static double lanes_end(struct lanes *l)
 static int multiply(struct lanes *l, int x)
 {
     struct op op = tape_op(OP_LINEAR, -1);
-    op.in[0] = x, op.in[1] = square(&l->tape, DT_F32), op.out[0] = square(&l->tape, DT_F32);
+    op.in[LINEAR_X] = x, op.in[LINEAR_W] = square(&l->tape, DT_F32),
+    op.out[LINEAR_Y] = square(&l->tape, DT_F32);
     tape_append(&l->tape, &op);
-    return op.out[0];
+    return op.out[LINEAR_Y];
 }
 
 static int move(struct lanes *l, int kind, int x)
 {
     struct op op = tape_op(kind, -1);
-    op.in[0] = x, op.out[0] = square(&l->tape, DT_F32);
+    op.in[MOVE_FROM] = x, op.out[MOVE_TO] = square(&l->tape, DT_F32);
     tape_append(&l->tape, &op);
-    return op.out[0];
+    return op.out[MOVE_TO];
 }
 
 /* Three operands are read, two of them written. */
@@ -126,10 +129,10 @@ static int update_on_host(struct lanes *l, int grad)
 {
     struct op op = tape_op(OP_SGD, -1);
     op.attr.on_host = true;
-    op.in[0] = square(&l->tape, DT_F32), op.in[1] = grad, op.in[2] = square(&l->tape, DT_F32);
-    op.out[0] = op.in[0], op.out[1] = op.in[2];
+    op.in[SGD_P] = square(&l->tape, DT_F32), op.in[SGD_G] = grad, op.in[SGD_M] = square(&l->tape, DT_F32);
+    op.out[SGD_NEW_P] = op.in[SGD_P], op.out[SGD_NEW_M] = op.in[SGD_M];
     tape_append(&l->tape, &op);
-    return op.out[0];
+    return op.out[SGD_NEW_P];
 }
 
 #define SECONDS(l, want)                                                                                     \
@@ -185,7 +188,7 @@ static void updates_together_are_one_launch(void **state)
         l.facts.op_seconds = 1, l.facts.flops[DT_F32] = INFINITY;
         for (int i = 0; i < 3; i++) {
             struct op op = tape_op(OP_SUMSQ, -1);
-            op.in[0] = square(&l.tape, DT_F32), op.out[0] = square(&l.tape, DT_F64);
+            op.in[SUMSQ_GRAD] = square(&l.tape, DT_F32), op.out[SUMSQ_SUM] = square(&l.tape, DT_F64);
             tape_append(&l.tape, &op);
             if (between && i == 0) multiply(&l, square(&l.tape, DT_F32));
         }
@@ -201,7 +204,8 @@ static void a_store_holds_its_source(void **state)
     struct op op = tape_op(OP_LINEAR, -1);
     int x = square(&l.tape, DT_F32);
     move(&l, OP_STORE, x);
-    op.in[0] = square(&l.tape, DT_F32), op.in[1] = square(&l.tape, DT_F32), op.out[0] = x;
+    op.in[LINEAR_X] = square(&l.tape, DT_F32), op.in[LINEAR_W] = square(&l.tape, DT_F32),
+    op.out[LINEAR_Y] = x;
     tape_append(&l.tape, &op);
     SECONDS(l, 2);
 }

@@ -17,11 +17,10 @@ enum { SLOTS = OP_MAX_IN + OP_MAX_OUT };
  * master), then one letter or digit per dimension. */
 struct spec {
     const char *name;
-    kernel_run *run;
-    kernel_workspace *workspace;
+    int kind;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
     struct op_attr attr;
-    int in_place[OP_MAX_OUT]; /* input slot + 1 that output i may overwrite */
+    int in_place[OP_MAX_OUT]; /* SHARES(input that the output may overwrite) */
 };
 
 #define RMS                                                                                                  \
@@ -42,71 +41,106 @@ struct spec {
     }
 
 static const struct spec specs[] = {
-    {"embed", cpu_embed, NULL, {"iR", "xVC"}, {"xRC"}, {0}, {0}},
-    {"embed + add", cpu_embed, NULL, {"iR", "xVC", "xRC"}, {"xRC"}, {0}, {3}},
-    {"embed_bwd", cpu_embed_bwd, NULL, {"iR", "xRC"}, {"fVC"}, {0}, {0}},
-    {"rms", cpu_norm, NULL, {"xRC", "xC"}, {"xRC", "fR"}, RMS, {0}},
-    {"layer", cpu_norm, NULL, {"xRC", "xC", "xC"}, {"xRC", "fR2"}, LAYER, {0}},
-    {"rms_bwd", cpu_norm_bwd, cpu_norm_bwd_workspace, {"xRC", "xRC", "xC", "fR"}, {"xRC", "fC"}, RMS, {1}},
+    {"embed", OP_EMBED, {"iR", "xVC"}, {"xRC"}, {0}, {0}},
+    {"embed + add", OP_EMBED, {"iR", "xVC", "xRC"}, {"xRC"}, {0}, {[EMBED_Y] = SHARES(EMBED_ADD)}},
+    {"embed_bwd", OP_EMBED_BWD, {"iR", "xRC"}, {"fVC"}, {0}, {0}},
+    {"rms", OP_NORM, {"xRC", "xC"}, {"xRC", "fR"}, RMS, {0}},
+    {"layer", OP_NORM, {"xRC", "xC", "xC"}, {"xRC", "fR2"}, LAYER, {0}},
+    {"rms_bwd",
+     OP_NORM_BWD,
+     {"xRC", "xRC", "xC", "fR"},
+     {"xRC", "fC"},
+     RMS,
+     {[NORM_BWD_DX] = SHARES(NORM_BWD_DY)}},
     {"rms_bwd + add",
-     cpu_norm_bwd,
-     cpu_norm_bwd_workspace,
+     OP_NORM_BWD,
      {"xRC", "xRC", "xC", "fR", "xRC"},
      {"xRC", "fC"},
      RMS,
-     {5}},
+     {[NORM_BWD_DX] = SHARES(NORM_BWD_ADD)}},
     {"layer_bwd + add",
-     cpu_norm_bwd,
-     cpu_norm_bwd_workspace,
+     OP_NORM_BWD,
      {"xRC", "xRC", "xC", "fR2", "xRC"},
      {"xRC", "fC", "fC"},
      LAYER,
-     {5}},
+     {[NORM_BWD_DX] = SHARES(NORM_BWD_ADD)}},
     {"layer_bwd over dy",
-     cpu_norm_bwd,
-     cpu_norm_bwd_workspace,
+     OP_NORM_BWD,
      {"xRC", "xRC", "xC", "fR2", "xRC"},
      {"xRC", "fC", "fC"},
      LAYER,
-     {1}},
-    {"linear", cpu_linear, cpu_linear_workspace, {"xRC", "xMC", "xM", "xRM"}, {"xRM"}, {0}, {4}},
-    {"linear kn", cpu_linear, cpu_linear_workspace, {"xRC", "xCM"}, {"xRM"}, CONV1D, {0}},
-    {"linear_dx", cpu_linear_dx, cpu_linear_dx_workspace, {"xRM", "xMC", "xRC"}, {"xRC"}, {0}, {3}},
-    {"linear_dx kn", cpu_linear_dx, cpu_linear_dx_workspace, {"xRM", "xCM"}, {"xRC"}, CONV1D, {0}},
-    {"linear_dw", cpu_linear_dw, cpu_linear_dw_workspace, {"xRM", "xRC"}, {"fMC", "fM"}, {0}, {0}},
-    {"linear_dw kn", cpu_linear_dw, cpu_linear_dw_workspace, {"xRM", "xRC"}, {"fCM", "fM"}, CONV1D, {0}},
-    {"rope_table", cpu_rope_table, NULL, {"iBT", "fE"}, {"fBTD"}, {0}, {0}},
-    {"swiglu", cpu_swiglu, NULL, {"xRC", "xRC"}, {"xRC"}, {0}, {1}},
-    {"swiglu over up", cpu_swiglu, NULL, {"xRC", "xRC"}, {"xRC"}, {0}, {2}},
-    {"swiglu_bwd", cpu_swiglu_bwd, NULL, {"xRC", "xRC", "xRC"}, {"xRC", "xRC"}, {0}, {2, 3}},
-    {"swiglu_bwd over dh", cpu_swiglu_bwd, NULL, {"xRC", "xRC", "xRC"}, {"xRC", "xRC"}, {0}, {1, 2}},
-    {"swiglu_bwd and h", cpu_swiglu_bwd, NULL, {"xRC", "xRC", "xRC"}, {"xRC", "xRC", "xRC"}, {0}, {2, 3, 1}},
-    {"gelu", cpu_gelu, NULL, {"xRC"}, {"xRC"}, {0}, {1}},
-    {"gelu_bwd", cpu_gelu_bwd, NULL, {"xRC", "xRC"}, {"xRC"}, {0}, {1}},
-    {"gelu_bwd and y", cpu_gelu_bwd, NULL, {"xRC", "xRC"}, {"xRC", "xRC"}, {0}, {1, 2}},
-    {"add", cpu_add, NULL, {"xRC", "xRC"}, {"xRC"}, {0}, {1}},
-    {"xent", cpu_xent, cpu_xent_workspace, {"xRV", "iR", "fS"}, {"d2", "xRV"}, {0}, {0, 1}},
-    {"split3", cpu_split3, NULL, {"xBTL"}, {"xBTKD", "xBTKD", "xBTKD"}, {0}, {0}},
-    {"split3 rotated", cpu_split3, NULL, {"xBTL", "fBTD"}, {"xBTKD", "xBTKD", "xBTKD"}, {0}, {0}},
-    {"join3", cpu_join3, NULL, {"xBTKD", "xBTKD", "xBTKD"}, {"xBTL"}, {0}, {0}},
-    {"join3 rotated", cpu_join3, NULL, {"xBTKD", "xBTKD", "xBTKD", "fBTD"}, {"xBTL"}, {0}, {0}},
+     {[NORM_BWD_DX] = SHARES(NORM_BWD_DY)}},
+    {"linear", OP_LINEAR, {"xRC", "xMC", "xM", "xRM"}, {"xRM"}, {0}, {[LINEAR_Y] = SHARES(LINEAR_ADD)}},
+    {"linear kn", OP_LINEAR, {"xRC", "xCM"}, {"xRM"}, CONV1D, {0}},
+    {"linear_dx",
+     OP_LINEAR_DX,
+     {"xRM", "xMC", "xRC"},
+     {"xRC"},
+     {0},
+     {[LINEAR_DX_DX] = SHARES(LINEAR_DX_ADD)}},
+    {"linear_dx kn", OP_LINEAR_DX, {"xRM", "xCM"}, {"xRC"}, CONV1D, {0}},
+    {"linear_dw", OP_LINEAR_DW, {"xRM", "xRC"}, {"fMC", "fM"}, {0}, {0}},
+    {"linear_dw kn", OP_LINEAR_DW, {"xRM", "xRC"}, {"fCM", "fM"}, CONV1D, {0}},
+    {"rope_table", OP_ROPE_TABLE, {"iBT", "fE"}, {"fBTD"}, {0}, {0}},
+    {"swiglu", OP_SWIGLU, {"xRC", "xRC"}, {"xRC"}, {0}, {[SWIGLU_H] = SHARES(SWIGLU_GATE)}},
+    {"swiglu over up", OP_SWIGLU, {"xRC", "xRC"}, {"xRC"}, {0}, {[SWIGLU_H] = SHARES(SWIGLU_UP)}},
+    {"swiglu_bwd",
+     OP_SWIGLU_BWD,
+     {"xRC", "xRC", "xRC"},
+     {"xRC", "xRC"},
+     {0},
+     {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_GATE), [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_UP)}},
+    {"swiglu_bwd over dh",
+     OP_SWIGLU_BWD,
+     {"xRC", "xRC", "xRC"},
+     {"xRC", "xRC"},
+     {0},
+     {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_DH), [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_GATE)}},
+    {"swiglu_bwd and h",
+     OP_SWIGLU_BWD,
+     {"xRC", "xRC", "xRC"},
+     {"xRC", "xRC", "xRC"},
+     {0},
+     {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_GATE),
+      [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_UP),
+      [SWIGLU_BWD_H] = SHARES(SWIGLU_BWD_DH)}},
+    {"gelu", OP_GELU, {"xRC"}, {"xRC"}, {0}, {[GELU_Y] = SHARES(GELU_X)}},
+    {"gelu_bwd", OP_GELU_BWD, {"xRC", "xRC"}, {"xRC"}, {0}, {[GELU_BWD_DX] = SHARES(GELU_BWD_DY)}},
+    {"gelu_bwd and y",
+     OP_GELU_BWD,
+     {"xRC", "xRC"},
+     {"xRC", "xRC"},
+     {0},
+     {[GELU_BWD_DX] = SHARES(GELU_BWD_DY), [GELU_BWD_Y] = SHARES(GELU_BWD_X)}},
+    {"add", OP_ADD, {"xRC", "xRC"}, {"xRC"}, {0}, {[ADD_Y] = SHARES(ADD_A)}},
+    {"xent", OP_XENT, {"xRV", "iR", "fS"}, {"d2", "xRV"}, {0}, {[XENT_DLOGITS] = SHARES(XENT_LOGITS)}},
+    {"split3", OP_SPLIT3, {"xBTL"}, {"xBTKD", "xBTKD", "xBTKD"}, {0}, {0}},
+    {"split3 rotated", OP_SPLIT3, {"xBTL", "fBTD"}, {"xBTKD", "xBTKD", "xBTKD"}, {0}, {0}},
+    {"join3", OP_JOIN3, {"xBTKD", "xBTKD", "xBTKD"}, {"xBTL"}, {0}, {0}},
+    {"join3 rotated", OP_JOIN3, {"xBTKD", "xBTKD", "xBTKD", "fBTD"}, {"xBTL"}, {0}, {0}},
     {"kv_append",
-     cpu_kv_append,
-     NULL,
+     OP_KV_APPEND,
      {"xBTKD", "xBTKD", "iBT", "xBTKD", "xBTKD"},
      {"xBTKD", "xBTKD"},
      {0},
-     {4, 5}},
-    {"sumsq", cpu_sumsq, cpu_sumsq_workspace, {"fRC"}, {"d1"}, {0}, {0}},
+     {[KV_APPEND_NEW_KC] = SHARES(KV_APPEND_KC), [KV_APPEND_NEW_VC] = SHARES(KV_APPEND_VC)}},
+    {"sumsq", OP_SUMSQ, {"fRC"}, {"d1"}, {0}, {0}},
     {"adamw",
-     cpu_adamw,
-     NULL,
+     OP_ADAMW,
      {"xRC", "fRC", "fRC", "fRC", "mRC", "fS"},
      {"xRC", "fRC", "fRC", "mRC"},
      ADAM,
-     {1, 3, 4, 5}},
-    {"sgd", cpu_sgd, NULL, {"xRC", "fRC", "fRC", "mRC", "fS"}, {"xRC", "fRC", "mRC"}, ADAM, {1, 3, 4}},
-    {"copy", cpu_copy, NULL, {"xRC"}, {"xRC"}, {0}, {1}},
+     {[ADAMW_NEW_P] = SHARES(ADAMW_P),
+      [ADAMW_NEW_M] = SHARES(ADAMW_M),
+      [ADAMW_NEW_V] = SHARES(ADAMW_V),
+      [ADAMW_NEW_MASTER] = SHARES(ADAMW_MASTER)}},
+    {"sgd",
+     OP_SGD,
+     {"xRC", "fRC", "fRC", "mRC", "fS"},
+     {"xRC", "fRC", "mRC"},
+     ADAM,
+     {[SGD_NEW_P] = SHARES(SGD_P), [SGD_NEW_M] = SHARES(SGD_M), [SGD_NEW_MASTER] = SHARES(SGD_MASTER)}},
+    {"copy", OP_FETCH, {"xRC"}, {"xRC"}, {0}, {[MOVE_TO] = SHARES(MOVE_FROM)}},
 };
 
 enum { SPECS = sizeof specs / sizeof *specs };
@@ -169,7 +203,7 @@ static enum dtype type_of(char letter, enum dtype x)
     case 'i':
         return DT_I32;
     case 'm':
-        return x == DT_BF16 ? DT_U16 : DT_F32;
+        return dtype_master(x);
     default:
         return DT_F32;
     }
@@ -217,7 +251,7 @@ static void operand(struct rig *r, int slot, enum dtype x, const struct sizes *s
         r->call.in[slot] = p;
     else
         r->call.out[slot - OP_MAX_IN] = p;
-    bool moment = slot == 3 && r->spec->run == cpu_adamw;
+    bool moment = r->spec->kind == OP_ADAMW && slot == ADAMW_V;
     for (int64_t i = 0; moment && i < tensor_count(t); i++) ((float *)p)[i] = fabsf(((float *)p)[i]);
 }
 
@@ -225,7 +259,7 @@ static void rig_open(struct rig *r, const struct spec *spec, enum dtype x, const
 {
     memset(r, 0, sizeof *r);
     r->spec = spec;
-    r->op = (struct op){.attr = spec->attr};
+    r->op = (struct op){.kind = spec->kind, .attr = spec->attr};
     r->call.op = &r->op;
     for (int slot = 0; slot < SLOTS; slot++) operand(r, slot, x, sizes);
     for (int i = 0; i < OP_MAX_IN; i++) {
@@ -237,13 +271,14 @@ static void rig_open(struct rig *r, const struct spec *spec, enum dtype x, const
 
 static void rig_run(struct rig *r, struct threads *team, bool accumulate)
 {
-    size_t bytes = r->spec->workspace ? r->spec->workspace(r->call.desc, &r->op, threads_count(team)) : 0;
+    const struct kernel *kernel = &device_cpu_kernels()[r->spec->kind];
+    size_t bytes = kernel->workspace ? kernel->workspace(r->call.desc, &r->op, threads_count(team)) : 0;
     free(r->owned[SLOTS]);
     r->call.work = r->owned[SLOTS] = grab(bytes);
     memset(r->call.work, 0xff, bytes);
     r->call.team = team;
     r->call.accumulate = accumulate;
-    r->spec->run(&r->call);
+    kernel->run(&r->call);
 }
 
 static void rig_close(struct rig *r)
@@ -367,12 +402,12 @@ static void ignored_targets_give_nothing(void **state)
         int s = 0;
         while (strcmp(specs[s].name, "xent")) s++;
         rig_open(&r, &specs[s], types[t], &odd);
-        int32_t *targets = r.call.in[1];
+        int32_t *targets = r.call.in[XENT_TARGETS];
         for (int64_t i = 0; i < odd.rows; i += 2) targets[i] = -100;
         rig_run(&r, team, false);
-        assert_true(((double *)r.call.out[0])[1] == (double)(odd.rows / 2));
+        assert_true(((double *)r.call.out[XENT_LOSS])[1] == (double)(odd.rows / 2));
         size_t row = (size_t)odd.vocabulary * dtype_size(types[t]);
-        for (size_t i = 0; i < row; i++) assert_int_equal(((char *)r.call.out[1])[i], 0);
+        for (size_t i = 0; i < row; i++) assert_int_equal(((char *)r.call.out[XENT_DLOGITS])[i], 0);
         rig_close(&r);
     }
     threads_free(team);

@@ -51,16 +51,18 @@ static void adam_step(struct adam *a, kernel_run *kernel, bool with_coef)
 {
     struct tensor p = {.type = a->type, .ndim = 1, .dim = {PARAMS}},
                   f = {.type = DT_F32, .ndim = 1, .dim = {PARAMS}};
-    struct tensor master = {.type = a->type == DT_BF16 ? DT_U16 : DT_F32, .ndim = 1, .dim = {PARAMS}};
-    struct op op = {.attr = ADAM};
+    struct tensor master = {.type = dtype_master(a->type), .ndim = 1, .dim = {PARAMS}};
     bool adamw = kernel == cpu_adamw, has_master = a->type != DT_F32;
-    struct kernel_call call = {
-        .op = &op, .in = {a->p, a->g, a->m}, .out = {a->p, a->m}, .desc = {&p, &f, &f}};
-    int at = adamw ? 4 : 3; /* of the master; scalars and coef follow */
-    if (adamw) call.in[3] = call.out[2] = a->v, call.desc[3] = &f;
-    if (has_master) call.in[at] = call.out[at - 1] = a->master, call.desc[at] = &master;
-    call.in[at + 1] = a->scalars;
-    call.in[at + 2] = with_coef ? a->coef : NULL;
+    struct op op = {.kind = adamw ? OP_ADAMW : OP_SGD, .attr = ADAM};
+    const struct update_slots at = op_row(op.kind)->update;
+    struct kernel_call call = {.op = &op};
+    call.in[UPDATE_P] = call.out[UPDATE_NEW_P] = a->p, call.desc[UPDATE_P] = &p;
+    call.in[UPDATE_G] = a->g, call.desc[UPDATE_G] = &f;
+    call.in[at.m] = call.out[at.new_m] = a->m, call.desc[at.m] = &f;
+    if (adamw) call.in[at.v] = call.out[at.new_v] = a->v, call.desc[at.v] = &f;
+    if (has_master) call.in[at.master] = call.out[at.new_master] = a->master, call.desc[at.master] = &master;
+    call.in[at.scalars] = a->scalars;
+    call.in[at.coef] = with_coef ? a->coef : NULL;
     kernel(&call);
 }
 

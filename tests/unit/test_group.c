@@ -32,15 +32,15 @@ static int input(struct tape *tape) { return tensor(tape, DT_F32, CLASS_GRAD, TE
 static void sumsq(struct tape *tape, int grad, int sums, int64_t at)
 {
     struct op op = tape_op(OP_SUMSQ, -1);
-    op.in[0] = grad, op.out[0] = tape_view_rows(tape, sums, at, 1);
+    op.in[SUMSQ_GRAD] = grad, op.out[SUMSQ_SUM] = tape_view_rows(tape, sums, at, 1);
     tape_append(tape, &op);
 }
 
 static void adamw(struct tape *tape, int p, int g, int m, int v, int scalars)
 {
     struct op op = tape_op(OP_ADAMW, -1);
-    op.in[0] = op.out[0] = p, op.in[1] = g, op.in[2] = op.out[1] = m, op.in[3] = op.out[2] = v,
-    op.in[5] = scalars;
+    op.in[ADAMW_P] = op.out[ADAMW_NEW_P] = p, op.in[ADAMW_G] = g, op.in[ADAMW_M] = op.out[ADAMW_NEW_M] = m,
+    op.in[ADAMW_V] = op.out[ADAMW_NEW_V] = v, op.in[ADAMW_SCALARS] = scalars;
     tape_append(tape, &op);
 }
 
@@ -83,9 +83,9 @@ static void test_a_group_ends(void **state)
     assert_int_equal(tape_group_end(&tape, 3), 6);
     assert_int_equal(tape_group_end(&tape, 6), 7);
     tape.ops[6].kind = OP_SUMSQ;
-    tape.ops[7].out[0] = tape.ops[4].out[0]; /* the same element twice */
+    tape.ops[7].out[SUMSQ_SUM] = tape.ops[4].out[SUMSQ_SUM]; /* the same element twice */
     assert_int_equal(tape_group_end(&tape, 3), 7);
-    tape.ops[7].out[0] = sums; /* all of them */
+    tape.ops[7].out[SUMSQ_SUM] = sums; /* all of them */
     assert_int_equal(tape_group_end(&tape, 3), 7);
     tape_release(&tape);
 }
@@ -101,18 +101,18 @@ static void test_updates_are_a_group(void **state)
         adamw(&tape, p[i], g[i], m[i], v[i], scalars);
     }
     assert_int_equal(tape_group_end(&tape, 0), 6);
-    tape.ops[3].in[1] = g[1]; /* read twice */
+    tape.ops[3].in[ADAMW_G] = g[1]; /* read twice */
     assert_int_equal(tape_group_end(&tape, 0), 6);
-    tape.ops[3].in[1] = p[1]; /* read what another one writes */
+    tape.ops[3].in[ADAMW_G] = p[1]; /* read what another one writes */
     assert_int_equal(tape_group_end(&tape, 0), 3);
     assert_int_equal(tape_group_end(&tape, 2), 6);
-    tape.ops[3].in[1] = g[3];
-    tape.ops[4].in[3] = tape.ops[4].out[2] = g[2]; /* write what another one reads */
+    tape.ops[3].in[ADAMW_G] = g[3];
+    tape.ops[4].in[ADAMW_V] = tape.ops[4].out[ADAMW_NEW_V] = g[2]; /* write what another one reads */
     assert_int_equal(tape_group_end(&tape, 0), 4);
-    tape.ops[4].in[3] = tape.ops[4].out[2] = m[2]; /* written twice */
+    tape.ops[4].in[ADAMW_V] = tape.ops[4].out[ADAMW_NEW_V] = m[2]; /* written twice */
     assert_int_equal(tape_group_end(&tape, 0), 4);
-    tape.ops[4].in[3] = tape.ops[4].out[2] = v[4];
-    tape.ops[5].in[0] = tape.ops[5].out[0] = scalars; /* write what all others read */
+    tape.ops[4].in[ADAMW_V] = tape.ops[4].out[ADAMW_NEW_V] = v[4];
+    tape.ops[5].in[ADAMW_P] = tape.ops[5].out[ADAMW_NEW_P] = scalars; /* write what all others read */
     assert_int_equal(tape_group_end(&tape, 0), 5);
     tape_release(&tape);
 }
@@ -192,7 +192,7 @@ static void test_lives_in_a_group(void **state)
         result[i] = tensor(&tape, DT_F32, CLASS_ACT, 0, 25);
         adamw(&tape, tape_view_rows(&tape, p, at, 25), grad[i], tape_view_rows(&tape, m, at, 25),
               tape_view_rows(&tape, v, at, 25), scalars);
-        tape.ops[i].out[0] = result[i];
+        tape.ops[i].out[ADAMW_NEW_P] = result[i];
     }
     lay_out(&tape, true, &host);
     lay_out(&tape, false, &device);
@@ -219,14 +219,14 @@ static void test_nothing_is_taken_over(void **state)
         int scalars = input(&tape), from = -1, to = -1;
         for (int i = 0; i < count; i++) {
             struct op make = tape_op(OP_GELU, -1);
-            make.in[0] = input(&tape), make.out[0] = from = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
+            make.in[GELU_X] = input(&tape), make.out[GELU_Y] = from = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
             tape_append(&tape, &make);
             to = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
         }
         int made = tape.nops;
         for (int i = 0; i < count; i++) {
-            adamw(&tape, tape.ops[i].out[0], input(&tape), kept(&tape), kept(&tape), scalars);
-            tape.ops[made + i].out[0] = i + 1 < count ? tensor(&tape, DT_F32, CLASS_ACT, 0, N) : to;
+            adamw(&tape, tape.ops[i].out[GELU_Y], input(&tape), kept(&tape), kept(&tape), scalars);
+            tape.ops[made + i].out[ADAMW_NEW_P] = i + 1 < count ? tensor(&tape, DT_F32, CLASS_ACT, 0, N) : to;
         }
         lay_out(&tape, false, &device);
         assert_int_equal(device.group_end[made], made + count);

@@ -371,7 +371,7 @@ static void check_ops(const struct model_spec *spec, const struct tape *tape)
         assert_int_equal(op->part, head ? PART_HEAD : PART_FORWARD);
         assert_true(op->layer == layer || op->layer == layer + 1 || op->layer == -1);
         if (op->layer >= 0) layer = op->layer;
-        if (op->kind == OP_LINEAR && op->in[3] >= 0) adds++;
+        if (op->kind == OP_LINEAR && op->in[LINEAR_ADD] >= 0) adds++;
         assert_int_not_equal(op->kind, OP_ADD);
     }
     assert_int_equal(layer, spec->num_layers - 1);
@@ -461,7 +461,7 @@ static void check_cached(const struct model_spec *spec, const struct model_shape
         if (op->kind != OP_ATTN) continue;
         assert_true(op->attr.cached);
         assert_int_equal(op->attr.window, model_layer_window(spec, op->layer));
-        assert_int_equal(op->in[1], tape_find(&tape, "kv.k", op->layer));
+        assert_int_equal(op->in[ATTN_K], tape_find(&tape, "kv.k", op->layer));
     }
     struct plim_error err = {0};
     assert_int_equal(pass_precision(&tape, PRECISION_BF16, &err), PLIM_OK);
@@ -490,7 +490,7 @@ static void last_row_is_a_view(void **state)
     load_golden(0, &spec);
     emit(&spec, &(struct model_shape){1, 9, 0, HEAD_LAST_LOGITS}, &tape);
     const struct op *op = op_writing(&tape, tape_find(&tape, "logits", -1));
-    const struct tensor *x = &tape.tensors[op->in[0]];
+    const struct tensor *x = &tape.tensors[op->in[LINEAR_X]];
     assert_int_equal(x->view_of, tape_find(&tape, "norm", -1));
     assert_int_equal(x->view_offset, 8 * spec.hidden_size * 4);
     assert_int_equal(tensor_count(x), spec.hidden_size);

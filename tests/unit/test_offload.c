@@ -75,8 +75,6 @@ static const struct tensor *root_of(const struct tape *tape, int id)
     return &tape->tensors[tape_root(tape, id)];
 }
 
-static int far_end(const struct op *op) { return op->kind == OP_FETCH ? op->in[0] : op->out[0]; }
-static int near_end(const struct op *op) { return op->kind == OP_FETCH ? op->out[0] : op->in[0]; }
 static bool is_state(const struct tensor *t) { return t->cls == CLASS_STATE || t->cls == CLASS_MASTER; }
 
 static bool never_leaves(const struct tape *tape, const struct tensor *t)
@@ -106,8 +104,8 @@ static bool overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
 
 static void stage_store(struct stages *s, const struct tape *tape, const struct op *op)
 {
-    const struct tensor *v = &tape->tensors[op->out[0]];
-    int root = tape_root(tape, op->out[0]);
+    const struct tensor *v = &tape->tensors[op->out[MOVE_TO]];
+    int root = tape_root(tape, op->out[MOVE_TO]);
     if (tape->tensors[root].cls != CLASS_WORK)
         return; /* not a stage: a gradient or parameter that lives there */
     if (v->view_of < 0) {
@@ -120,7 +118,7 @@ static void stage_store(struct stages *s, const struct tape *tape, const struct 
                      overlap(s->held[i].at, s->held[i].bytes, v->view_offset, bytes));
     assert_true(s->count < 64);
     assert_true(v->view_offset % 64 == 0 && v->view_offset + bytes <= tensor_bytes(&tape->tensors[root]));
-    s->held[s->count++] = (struct held){root, op->out[0], v->view_offset, bytes, false};
+    s->held[s->count++] = (struct held){root, op->out[MOVE_TO], v->view_offset, bytes, false};
 }
 
 static int held_of(const struct stages *s, int view)
@@ -146,8 +144,8 @@ static void stage_compute(struct stages *s, const struct tape *tape, const struc
 
 static void stage_fetch(struct stages *s, const struct tape *tape, const struct op *op)
 {
-    if (root_of(tape, op->in[0])->cls != CLASS_WORK) return;
-    int i = held_of(s, op->in[0]);
+    if (root_of(tape, op->in[MOVE_FROM])->cls != CLASS_WORK) return;
+    int i = held_of(s, op->in[MOVE_FROM]);
     assert_true(i >= 0 && s->held[i].computed);
     s->held[i] = s->held[--s->count];
 }
@@ -176,8 +174,8 @@ static int64_t *moved_by_near(const struct tape *tape)
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         if (op_moves(op) && op->part == PART_UPDATE)
-            moved[2 * tape_root(tape, near_end(op)) + (op->kind == OP_FETCH)] +=
-                tensor_bytes(&tape->tensors[near_end(op)]);
+            moved[2 * tape_root(tape, move_near(op)) + (op->kind == OP_FETCH)] +=
+                tensor_bytes(&tape->tensors[move_near(op)]);
     }
     return moved;
 }
@@ -188,9 +186,9 @@ static void check_host_traffic(const struct tape *tape)
     int64_t *moved = moved_by_near(tape);
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
-        if (op_moves(op)) assert_false(is_state(root_of(tape, far_end(op))));
-        if (op->kind != OP_ADAMW && op->kind != OP_SGD) continue;
-        const struct tensor *p = root_of(tape, op->in[0]);
+        if (op_moves(op)) assert_false(is_state(root_of(tape, move_far(op))));
+        if (!op_row(op->kind)->on_cpu) continue;
+        const struct tensor *p = root_of(tape, op->in[UPDATE_P]);
         assert_true(op->attr.on_host || p->flags & TENSOR_NEAR);
     }
     for (int i = 0; i < tape->ntensors; i++) {
@@ -249,11 +247,11 @@ static void test_shares_of_the_host(void **state)
             const struct op *op = &tape.ops[i];
             if (op->kind != OP_ADAMW) continue;
             int param =
-                root_of(&tape, op->in[2])->owner; /* slices keep the owner of what they are cut from */
+                root_of(&tape, op->in[ADAMW_M])->owner; /* slices keep the owner of what they are cut from */
             by_host += op->attr.on_host;
             by_device += !op->attr.on_host && !(tape.tensors[param].flags & TENSOR_NEAR);
             assert_true(tensor_count(&tape.tensors[param]) <= ELEMENTS);
-            for (int64_t e = 0; e < tensor_count(&tape.tensors[op->in[0]]); e++)
+            for (int64_t e = 0; e < tensor_count(&tape.tensors[op->in[ADAMW_P]]); e++)
                 assert_int_equal(updated[param * ELEMENTS + op->attr.first + e]++, 0);
         }
         for (int i = 0; i < tape.ntensors; i++)
@@ -294,7 +292,7 @@ static int whole_fetches(const struct tape *tape, int id, enum phase phase)
     for (int i = 0; i < tape->loop_end; i++) {
         const struct op *op = &tape->ops[i];
         if (op->kind == OP_FETCH && op->part != PART_UPDATE)
-            n += op->in[0] == id && phase_of(op->part) == phase;
+            n += op->in[MOVE_FROM] == id && phase_of(op->part) == phase;
     }
     return n;
 }
@@ -372,18 +370,19 @@ static void test_far_gradients_are_squared_before_they_leave(void **state)
         for (int i = 0; i < before.ntensors; i++) gradients += before.tensors[i].cls == CLASS_GRAD;
         for (int i = 0; i < tape.nops; i++) {
             const struct op *op = &tape.ops[i];
-            if (op->kind == OP_CLIP) slots = (int)tape.tensors[op->in[0]].dim[0];
+            if (op->kind == OP_CLIP) slots = (int)tape.tensors[op->in[CLIP_SUMS]].dim[0];
             if (op->kind != OP_SUMSQ) continue;
             squares++;
             assert_true(op->accumulate == ACC_OVERWRITE);
             if (i >= tape.loop_end) { /* one that stays */
-                assert_true(tape.tensors[op->in[0]].cls == CLASS_GRAD);
+                assert_true(tape.tensors[op->in[SUMSQ_GRAD]].cls == CLASS_GRAD);
                 continue;
             }
-            assert_true(tape.ops[i + 1].kind == OP_STORE && tape.ops[i + 1].in[0] == op->in[0]);
-            int far = tape.ops[i + 1].out[0];
+            const struct op *store = &tape.ops[i + 1];
+            assert_true(store->kind == OP_STORE && move_near(store) == op->in[SUMSQ_GRAD]);
+            int far = move_far(store);
             for (int j = i + 2; j < tape.loop_end; j++)
-                assert_false(tape.ops[j].kind == OP_STORE && tape.ops[j].out[0] == far);
+                assert_false(tape.ops[j].kind == OP_STORE && move_far(&tape.ops[j]) == far);
         }
         assert_true(squares == gradients && slots == gradients);
         tape_release(&tape);
@@ -424,7 +423,7 @@ static void test_vectors_stay(void **state)
         assert_true(vectors > 0 && matrices > 0);
         for (int i = 0; i < tape.nops; i++)
             if (op_moves(&tape.ops[i]))
-                assert_false(never_leaves(&tape, root_of(&tape, far_end(&tape.ops[i]))));
+                assert_false(never_leaves(&tape, root_of(&tape, move_far(&tape.ops[i]))));
         tape_release(&tape);
     }
 }
@@ -454,23 +453,24 @@ static void test_only_copies_cross_tiers(void **state)
     host->attr.on_host = true;
     must(tape_verify(&tape, &err));
 
-    tape.tensors[host->in[0]].tier = TIER_DEVICE; /* the host at the device's */
+    tape.tensors[host->in[UPDATE_P]].tier = TIER_DEVICE; /* the host at the device's */
     assert_int_equal(tape_verify(&tape, &err), PLIM_BUG);
-    tape.tensors[host->in[0]].tier = TIER_HOST;
+    tape.tensors[host->in[UPDATE_P]].tier = TIER_HOST;
 
     for (int i = 0; i < tape.nops; i++) { /* a matmul of a far weight, a hold of a far buffer */
         struct op *op = &tape.ops[i];
         if (op->kind != OP_LINEAR) continue;
-        enum tier tier = tape.tensors[op->in[1]].tier;
-        tape.tensors[op->in[1]].tier = TIER_DISK;
+        int weight = op->in[LINEAR_W];
+        enum tier tier = tape.tensors[weight].tier;
+        tape.tensors[weight].tier = TIER_DISK;
         assert_int_equal(tape_verify(&tape, &err), PLIM_BUG);
         assert_non_null(strstr(err.text, "tier disk"));
-        tape.tensors[op->in[1]].tier = tier;
+        tape.tensors[weight].tier = tier;
         break;
     }
     must(tape_verify(&tape, &err));
     struct op hold = tape_op(OP_HOLD, -1);
-    hold.part = PART_UPDATE, hold.in[0] = host->in[2];
+    hold.part = PART_UPDATE, hold.in[0] = host->in[ADAMW_M];
     tape_append(&tape, &hold);
     assert_int_equal(tape_verify(&tape, &err), PLIM_BUG);
     tape_release(&tape);
@@ -541,10 +541,11 @@ static int check_holds(const struct tape *tape, int begin, int end, int lag)
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
         for (int k = 0; k < OP_MAX_IN && op->kind == OP_HOLD; k++) found += op->in[k] >= 0;
-        if (op->kind != OP_STORE || root_of(tape, op->in[0])->flags & TENSOR_KEPT) continue;
+        if (op->kind != OP_STORE || root_of(tape, op->in[MOVE_FROM])->flags & TENSOR_KEPT) continue;
         stores++;
         int at = i + 1, computed = 0, after = 0;
-        while (at < end && !holds(&tape->ops[at], op->in[0])) computed += op_computes(&tape->ops[at++]);
+        while (at < end && !holds(&tape->ops[at], op->in[MOVE_FROM]))
+            computed += op_computes(&tape->ops[at++]);
         if (lag == 0) continue;
         assert_true(at < end);
         for (int k = at; k < end; k++) after += op_computes(&tape->ops[k]);

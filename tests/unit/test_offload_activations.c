@@ -74,8 +74,8 @@ static void follow(const struct tape *tape, int home)
     int made = -1, stored = -1, fetched = -1, held = -1, near = -1, back = -1, wanted = -1;
     for (int i = 0; i < tape->loop_end; i++) {
         const struct op *op = &tape->ops[i];
-        if (op->kind == OP_STORE && op->out[0] == home) stored = i, near = op->in[0];
-        if (op->kind == OP_FETCH && op->in[0] == home) fetched = i, back = op->out[0];
+        if (op->kind == OP_STORE && move_far(op) == home) stored = i, near = move_near(op);
+        if (op->kind == OP_FETCH && move_far(op) == home) fetched = i, back = move_near(op);
     }
     assert_true(near >= 0 && back >= 0);
     for (int i = 0; i < tape->loop_end; i++) {

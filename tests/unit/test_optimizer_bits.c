@@ -39,12 +39,14 @@ static void narrow_step(struct narrow *x, const float *g, int step, int begin, i
     struct op op = {.kind = OP_ADAMW, .attr = attr};
     struct tensor b = {.type = DT_BF16, .ndim = 1, .dim = {end - begin}},
                   f = {.type = DT_F32, .ndim = 1, .dim = {end - begin}};
-    struct kernel_call call = {.op = &op, .desc = {&b, &f, &b, &b}};
+    struct kernel_call call = {.op = &op,
+                               .desc = {[ADAMW_P] = &b, [ADAMW_G] = &f, [ADAMW_M] = &b, [ADAMW_V] = &b}};
     op.attr.first = begin;
     fill_scalars(scalars, step);
-    call.in[0] = call.out[0] = x->p + begin, call.in[1] = (void *)(g + begin);
-    call.in[2] = call.out[1] = x->m + begin, call.in[3] = call.out[2] = x->v + begin;
-    call.in[5] = scalars;
+    call.in[ADAMW_P] = call.out[ADAMW_NEW_P] = x->p + begin, call.in[ADAMW_G] = (void *)(g + begin);
+    call.in[ADAMW_M] = call.out[ADAMW_NEW_M] = x->m + begin,
+    call.in[ADAMW_V] = call.out[ADAMW_NEW_V] = x->v + begin;
+    call.in[ADAMW_SCALARS] = scalars;
     cpu_adamw(&call);
 }
 
@@ -53,10 +55,12 @@ static void wide_step(float *p, float *m, float *v, const float *g, int step)
     float scalars[SCALAR_COUNT];
     struct op op = {.kind = OP_ADAMW, .attr = attr};
     struct tensor f = {.type = DT_F32, .ndim = 1, .dim = {N}};
-    struct kernel_call call = {
-        .op = &op, .in = {p, (void *)g, m, v}, .out = {p, m, v}, .desc = {&f, &f, &f, &f}};
+    struct kernel_call call = {.op = &op,
+                               .in = {[ADAMW_P] = p, [ADAMW_G] = (void *)g, [ADAMW_M] = m, [ADAMW_V] = v},
+                               .out = {[ADAMW_NEW_P] = p, [ADAMW_NEW_M] = m, [ADAMW_NEW_V] = v},
+                               .desc = {[ADAMW_P] = &f, [ADAMW_G] = &f, [ADAMW_M] = &f, [ADAMW_V] = &f}};
     fill_scalars(scalars, step);
-    call.in[5] = scalars;
+    call.in[ADAMW_SCALARS] = scalars;
     cpu_adamw(&call);
 }
 
@@ -99,8 +103,11 @@ static void small_steps_arrive(void **state)
     for (int step = 1; step <= 100; step++) {
         fill_scalars(scalars, step);
         scalars[SCALAR_LR] = 1e-4f;
-        struct kernel_call call = {.op = &op, .in = {p, g}, .out = {p}, .desc = {&b, &f}};
-        call.in[4] = scalars;
+        struct kernel_call call = {.op = &op,
+                                   .in = {[SGD_P] = p, [SGD_G] = g},
+                                   .out = {[SGD_NEW_P] = p},
+                                   .desc = {[SGD_P] = &b, [SGD_G] = &f}};
+        call.in[SGD_SCALARS] = scalars;
         cpu_sgd(&call);
     }
     double mean = 0;
@@ -121,13 +128,21 @@ static void eight_step(struct eight *x, const float *g, int step, int begin, int
     int64_t n = end - begin, block = begin / QUANT8_BLOCK;
     struct tensor f = {.type = DT_F32, .ndim = 1, .dim = {n}}, q = {.type = DT_U8, .ndim = 1, .dim = {n}};
     struct tensor s = {.type = DT_F32, .ndim = 1, .dim = {quant8_blocks(n)}};
-    struct kernel_call call = {.op = &op, .desc = {&f, &f, &q, &q, &s, &s}};
+    struct kernel_call call = {.op = &op,
+                               .desc = {[ADAMW8_P] = &f,
+                                        [ADAMW8_G] = &f,
+                                        [ADAMW8_MQ] = &q,
+                                        [ADAMW8_VQ] = &q,
+                                        [ADAMW8_MS] = &s,
+                                        [ADAMW8_VS] = &s}};
     op.attr.first = begin;
     fill_scalars(scalars, step);
-    call.in[0] = call.out[0] = x->p + begin, call.in[1] = (void *)(g + begin);
-    call.in[2] = call.out[1] = x->m + begin, call.in[3] = call.out[2] = x->v + begin;
-    call.in[4] = call.out[3] = x->m_scale + block, call.in[5] = call.out[4] = x->v_scale + block;
-    call.in[7] = scalars;
+    call.in[ADAMW8_P] = call.out[ADAMW8_NEW_P] = x->p + begin, call.in[ADAMW8_G] = (void *)(g + begin);
+    call.in[ADAMW8_MQ] = call.out[ADAMW8_NEW_MQ] = x->m + begin,
+    call.in[ADAMW8_VQ] = call.out[ADAMW8_NEW_VQ] = x->v + begin;
+    call.in[ADAMW8_MS] = call.out[ADAMW8_NEW_MS] = x->m_scale + block,
+    call.in[ADAMW8_VS] = call.out[ADAMW8_NEW_VS] = x->v_scale + block;
+    call.in[ADAMW8_SCALARS] = scalars;
     cpu_adamw8(&call);
 }
 

@@ -97,10 +97,12 @@ static void make_tape(struct tape *tape, const char *model, const struct recompu
 static const struct update_options adamw = {
     .optimizer = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
 
+enum { FIRST }; /* output, which every op of a forward part has */
+
 static bool same_work(const struct tape *t, const struct op *a, const struct op *b)
 {
     return a->kind == b->kind && a->layer == b->layer &&
-           t->tensors[a->out[0]].label == t->tensors[b->out[0]].label;
+           t->tensors[a->out[FIRST]].label == t->tensors[b->out[FIRST]].label;
 }
 
 /* Every op is made again at most once, after the forward part and before what reads it (tape_verify). */
@@ -187,8 +189,8 @@ static void test_updates(void **state)
                 for (int k = i + 1; k < tape.nops; k++)
                     for (int o = 0; o < OP_MAX_IN; o++)
                         if (tape.ops[k].in[o] >= 0)
-                            assert_true(tape.ops[k].in[o] != tape.ops[i].in[0] &&
-                                        tape.ops[k].in[o] != tape.ops[i].in[1]);
+                            assert_true(tape.ops[k].in[o] != tape.ops[i].in[ADAMW_P] &&
+                                        tape.ops[k].in[o] != tape.ops[i].in[ADAMW_G]);
             }
             assert_true(grads > 0 && grads == updates);
             tape_release(&tape);
@@ -208,9 +210,8 @@ static void test_offload_moves_every_byte_once(void **state)
         assert_non_null(moved);
         for (int i = 0; i < tape.nops; i++) {
             const struct op *op = &tape.ops[i];
-            if (op->kind != OP_FETCH && op->kind != OP_STORE) continue;
-            int far = op->kind == OP_FETCH ? op->in[0] : op->out[0],
-                near = op->kind == OP_FETCH ? op->out[0] : op->in[0];
+            if (!op_moves(op)) continue;
+            int far = move_far(op), near = move_near(op);
             moved[2 * tape_root(&tape, far) + (op->kind == OP_STORE)] += tensor_bytes(&tape.tensors[far]);
             assert_true(tape.tensors[near].dim[0] == 1 ||
                         tensor_bytes(&tape.tensors[near]) <= offload.slice_bytes);
@@ -225,9 +226,22 @@ static void test_offload_moves_every_byte_once(void **state)
     }
 }
 
+static void test_precisions_have_names_and_types(void **state)
+{
+    (void)state;
+    static const enum dtype types[PRECISION_COUNT] = {DT_F32, DT_BF16, DT_F16};
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        assert_int_equal(precision_type(p), types[p]);
+        assert_int_equal(precision_parse(precision_name(p)), p);
+    }
+    assert_int_equal(precision_parse("fp8"), PRECISION_COUNT);
+    assert_int_equal(precision_parse(""), PRECISION_COUNT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_precisions_have_names_and_types),
         cmocka_unit_test(test_nothing_is_made_twice),
         cmocka_unit_test(test_full_drops_everything),
         cmocka_unit_test(test_updates),

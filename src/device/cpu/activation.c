@@ -3,6 +3,9 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
 
+/* An input that every one of these ops has; all operands are of its size. */
+enum { EACH_IN };
+
 struct elements {
     const struct row_ops *rows;
     enum dtype type;
@@ -12,8 +15,8 @@ struct elements {
 
 static void run(const struct kernel_call *call, threads_body *body)
 {
-    struct elements e = {row_ops(), call_in(call, 0)->type, call->in, call->out};
-    threads_each(call->team, tensor_count(call_in(call, 0)), SPAN_GRAIN, body, &e);
+    struct elements e = {row_ops(), call_in(call, EACH_IN)->type, call->in, call->out};
+    threads_each(call->team, tensor_count(call_in(call, EACH_IN)), SPAN_GRAIN, body, &e);
 }
 
 /* Of a result that may be absent. */
@@ -26,24 +29,28 @@ static void swiglu_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->swiglu(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
-                    element(e->in[1], e->type, begin), end - begin);
+    e->rows->swiglu(e->type, element(e->out[SWIGLU_H], e->type, begin),
+                    element(e->in[SWIGLU_GATE], e->type, begin), element(e->in[SWIGLU_UP], e->type, begin),
+                    end - begin);
 }
 
 static void swiglu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->swiglu_bwd(e->type, element(e->out[0], e->type, begin), element(e->out[1], e->type, begin),
-                        element_or_null(e->out[2], e->type, begin), element(e->in[0], e->type, begin),
-                        element(e->in[1], e->type, begin), element(e->in[2], e->type, begin), end - begin);
+    e->rows->swiglu_bwd(e->type, element(e->out[SWIGLU_BWD_DGATE], e->type, begin),
+                        element(e->out[SWIGLU_BWD_DUP], e->type, begin),
+                        element_or_null(e->out[SWIGLU_BWD_H], e->type, begin),
+                        element(e->in[SWIGLU_BWD_DH], e->type, begin),
+                        element(e->in[SWIGLU_BWD_GATE], e->type, begin),
+                        element(e->in[SWIGLU_BWD_UP], e->type, begin), end - begin);
 }
 
 static void gelu_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->gelu(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
+    e->rows->gelu(e->type, element(e->out[GELU_Y], e->type, begin), element(e->in[GELU_X], e->type, begin),
                   end - begin);
 }
 
@@ -51,16 +58,18 @@ static void gelu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->gelu_bwd(e->type, element(e->out[0], e->type, begin), element_or_null(e->out[1], e->type, begin),
-                      element(e->in[0], e->type, begin), element(e->in[1], e->type, begin), end - begin);
+    e->rows->gelu_bwd(e->type, element(e->out[GELU_BWD_DX], e->type, begin),
+                      element_or_null(e->out[GELU_BWD_Y], e->type, begin),
+                      element(e->in[GELU_BWD_DY], e->type, begin), element(e->in[GELU_BWD_X], e->type, begin),
+                      end - begin);
 }
 
 static void add_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->add(e->type, element(e->out[0], e->type, begin), element(e->in[0], e->type, begin),
-                 element(e->in[1], e->type, begin), end - begin);
+    e->rows->add(e->type, element(e->out[ADD_Y], e->type, begin), element(e->in[ADD_A], e->type, begin),
+                 element(e->in[ADD_B], e->type, begin), end - begin);
 }
 
 void cpu_swiglu(const struct kernel_call *call) { run(call, swiglu_body); }

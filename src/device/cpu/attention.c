@@ -304,20 +304,20 @@ static void run_items(void *arg, int64_t begin, int64_t end, int worker)
 
 size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct forward f = {.a = attn_of(desc, op, 0)};
+    struct forward f = {.a = attn_of(desc[ATTN_Q], desc[ATTN_K], op)};
     forward_cut(&f, threads);
     return f.parts_bytes + (size_t)threads * f.worker_bytes;
 }
 
 void cpu_attn(const struct kernel_call *call)
 {
-    struct forward f = {.a = attn_of(call->desc, call->op, 0),
-                        .q = call->in[0],
-                        .k = call->in[1],
-                        .v = call->in[2],
-                        .pos = call->in[3],
-                        .o = call->out[0],
-                        .lse = call->out[1],
+    struct forward f = {.a = attn_of(call_in(call, ATTN_Q), call_in(call, ATTN_K), call->op),
+                        .q = call->in[ATTN_Q],
+                        .k = call->in[ATTN_K],
+                        .v = call->in[ATTN_V],
+                        .pos = call->in[ATTN_POS],
+                        .o = call->out[ATTN_O],
+                        .lse = call->out[ATTN_LSE],
                         .parts = call->work};
     forward_cut(&f, threads_count(call->team));
     f.work = (char *)call->work + f.parts_bytes;

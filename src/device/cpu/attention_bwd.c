@@ -192,24 +192,24 @@ static void run_delta(void *arg, int64_t begin, int64_t end, int worker)
 
 size_t cpu_attn_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct attn a = attn_of(desc, op, 1);
+    struct attn a = attn_of(desc[ATTN_BWD_Q], desc[ATTN_BWD_K], op);
     struct cut c = cut_of(&a, threads);
     return c.delta_bytes + (size_t)threads * c.worker_bytes;
 }
 
 void cpu_attn_bwd(const struct kernel_call *call)
 {
-    struct pass pass = {.w = {.a = attn_of(call->desc, call->op, 1),
-                              .d_o = call->in[0],
-                              .q = call->in[1],
-                              .k = call->in[2],
-                              .v = call->in[3],
-                              .o = call->in[4],
-                              .lse = call->in[5],
-                              .pos = call->in[6],
-                              .dq = call->out[0],
-                              .dk = call->out[1],
-                              .dv = call->out[2],
+    struct pass pass = {.w = {.a = attn_of(call_in(call, ATTN_BWD_Q), call_in(call, ATTN_BWD_K), call->op),
+                              .d_o = call->in[ATTN_BWD_DO],
+                              .q = call->in[ATTN_BWD_Q],
+                              .k = call->in[ATTN_BWD_K],
+                              .v = call->in[ATTN_BWD_V],
+                              .o = call->in[ATTN_BWD_O],
+                              .lse = call->in[ATTN_BWD_LSE],
+                              .pos = call->in[ATTN_BWD_POS],
+                              .dq = call->out[ATTN_BWD_DQ],
+                              .dk = call->out[ATTN_BWD_DK],
+                              .dv = call->out[ATTN_BWD_DV],
                               .delta = call->work}};
     const struct attn *a = &pass.w.a;
     pass.cut = cut_of(a, threads_count(call->team));

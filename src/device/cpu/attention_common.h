@@ -39,10 +39,9 @@ static inline int64_t attn_most(int64_t x, int64_t y) { return x > y ? x : y; }
 
 static inline int64_t attn_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-/* Shape of an attn or attn_bwd op; `q` is the slot of q, k follows. */
-static inline struct attn attn_of(const struct tensor *const *desc, const struct op *op, int q)
+/* Shape of an attn or attn_bwd op from its q and k. */
+static inline struct attn attn_of(const struct tensor *qd, const struct tensor *kd, const struct op *op)
 {
-    const struct tensor *qd = desc[q], *kd = desc[q + 1];
     assert(qd->dim[3] <= ATTN_MAX_SIZE && qd->dim[2] % kd->dim[2] == 0);
     struct attn a = {.batch = qd->dim[0],
                      .time = qd->dim[1],

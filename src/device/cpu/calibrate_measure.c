@@ -9,6 +9,7 @@
 #include "device/cpu/calibrate.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
+#include "tape/pass.h"
 #include "tensor/quant8.h"
 
 #include <errno.h>
@@ -31,8 +32,6 @@ enum {
 
 #define LONG_ENOUGH     0.3e-3 /* one run */
 #define MEASURE_SECONDS 3e-3   /* all runs of one measurement */
-
-static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
 struct bench {
     struct threads *team;
@@ -112,9 +111,9 @@ static void attn_shapes(struct attn_shapes *s, enum dtype type, int64_t time)
     s->pos = (struct tensor){.type = DT_I32, .ndim = 2, .dim = {1, time}};
     s->lse = (struct tensor){.type = DT_F32, .ndim = 3, .dim = {1, HEADS, time}};
     memset(s->desc, 0, sizeof s->desc);
-    s->desc[0] = s->desc[1] = s->desc[2] = s->desc[OP_MAX_IN] = &s->x;
-    s->desc[3] = &s->pos;
-    s->desc[OP_MAX_IN + 1] = &s->lse;
+    s->desc[ATTN_Q] = s->desc[ATTN_K] = s->desc[ATTN_V] = s->desc[OP_MAX_IN + ATTN_O] = &s->x;
+    s->desc[ATTN_POS] = &s->pos;
+    s->desc[OP_MAX_IN + ATTN_LSE] = &s->lse;
 }
 
 static const struct op attn_op = {
@@ -134,10 +133,10 @@ static double attn_rate(struct bench *b, enum dtype type)
         attn_shapes(&shapes, type, time);
         b->call = (struct kernel_call){.op = &attn_op, .team = b->team, .work = b->scratch + 6 * ATTN_SLOT};
         memcpy(b->call.desc, shapes.desc, sizeof shapes.desc);
-        for (int i = 0; i < 3; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
-        b->call.in[3] = pos;
-        b->call.out[0] = b->scratch + 3 * ATTN_SLOT;
-        b->call.out[1] = b->scratch + 5 * ATTN_SLOT;
+        for (int i = ATTN_Q; i <= ATTN_V; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
+        b->call.in[ATTN_POS] = pos;
+        b->call.out[ATTN_O] = b->scratch + 3 * ATTN_SLOT;
+        b->call.out[ATTN_LSE] = b->scratch + 5 * ATTN_SLOT;
         if (once(b, run_attn) < LONG_ENOUGH && time < ATTN_MAX) continue;
         return 4.0 * HEADS * HEAD_DIM * (double)(time * (time + 1) / 2) / seconds(b, run_attn);
     }
@@ -149,7 +148,7 @@ static double copy_rate(struct bench *b, int64_t bytes)
 {
     struct tensor t = {.type = DT_U8, .ndim = 1, .dim = {bytes}};
     b->call = (struct kernel_call){.team = b->team, .in = {b->scratch}, .out = {b->scratch + bytes}};
-    b->call.desc[0] = b->call.desc[OP_MAX_IN] = &t;
+    b->call.desc[MOVE_FROM] = b->call.desc[OP_MAX_IN + MOVE_TO] = &t;
     return 2.0 * (double)bytes / seconds(b, run_copy);
 }
 
@@ -162,18 +161,19 @@ static double coded_rate(struct bench *b)
     static const struct op op = {.kind = OP_ADAMW8, .attr = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}};
     struct tensor p = {.type = DT_F32, .ndim = 1, .dim = {CODED}}, codes = p, scales = p, scalars = p;
     codes.type = DT_U8, scales.dim[0] = CODED / QUANT8_BLOCK, scalars.dim[0] = SCALAR_COUNT;
-    const struct tensor *shapes[] = {&p, &p, &codes, &codes, &scales, &scales, NULL, &scalars};
-    static const int out_of[] = {0, 2, 3, 4, 5};
+    const struct tensor *const shapes[OP_MAX_IN] = {
+        [ADAMW8_P] = &p,       [ADAMW8_G] = &p,       [ADAMW8_MQ] = &codes,       [ADAMW8_VQ] = &codes,
+        [ADAMW8_MS] = &scales, [ADAMW8_VS] = &scales, [ADAMW8_SCALARS] = &scalars};
     b->call = (struct kernel_call){.op = &op, .team = b->team};
     char *at = b->scratch;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < OP_MAX_IN; i++) {
         if (!shapes[i]) continue;
         b->call.desc[i] = shapes[i], b->call.in[i] = at;
         at += tensor_bytes(shapes[i]);
     }
-    for (int i = 0; i < 5; i++) {
-        b->call.desc[OP_MAX_IN + i] = shapes[out_of[i]];
-        b->call.out[i] = (void *)(uintptr_t)b->call.in[out_of[i]];
+    for (int i = ADAMW8_NEW_P; i <= ADAMW8_NEW_VS; i++) {
+        int in = op_shares(OP_ADAMW8, i);
+        b->call.desc[OP_MAX_IN + i] = shapes[in], b->call.out[i] = b->call.in[in];
     }
     return CODED / seconds(b, run_adamw8);
 }
@@ -196,11 +196,11 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 static size_t scratch_bytes(int threads)
 {
     size_t bytes = 2 * COPY_BYTES;
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        enum dtype type = precision_type(p);
         struct attn_shapes shapes;
-        attn_shapes(&shapes, types[i], ATTN_MAX);
-        bytes = most(bytes, gemm_bytes(types[i]) +
-                                gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, types[i], types[i], threads));
+        attn_shapes(&shapes, type, ATTN_MAX);
+        bytes = most(bytes, gemm_bytes(type) + gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, type, type, threads));
         bytes = most(bytes, 6 * ATTN_SLOT + cpu_attn_workspace(shapes.desc, &attn_op, threads));
     }
     return (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1);
@@ -216,10 +216,11 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
     madvise(b.scratch, b.bytes, MADV_HUGEPAGE);
     memset(b.scratch, 0x3c, b.bytes); /* 0.0115 in f32 and bf16, 1.06 in f16 */
     memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        out->flops[types[i]] = matmul_rate(&b, types[i]);
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        enum dtype type = precision_type(p);
+        out->flops[type] = matmul_rate(&b, type);
         memset(b.scratch, 0x3c, 7 * ATTN_SLOT);
-        out->attn_flops[types[i]] = attn_rate(&b, types[i]);
+        out->attn_flops[type] = attn_rate(&b, type);
     }
     out->tf32_flops = out->flops[DT_F32];
     out->bandwidth = copy_rate(&b, COPY_BYTES);

@@ -36,10 +36,10 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_embed(const struct kernel_call *call)
 {
-    const struct tensor *table = call_in(call, 1);
-    struct embed e = {row_ops(),   table->type,  call->in[0],   call->in[1],
-                      call->in[2], call->out[0], table->dim[1], table->dim[0]};
-    threads_each(call->team, tensor_count(call_in(call, 0)), row_grain(e.columns), embed_body, &e);
+    const struct tensor *table = call_in(call, EMBED_W);
+    struct embed e = {row_ops(),           table->type,        call->in[EMBED_IDS], call->in[EMBED_W],
+                      call->in[EMBED_ADD], call->out[EMBED_Y], table->dim[1],       table->dim[0]};
+    threads_each(call->team, tensor_count(call_in(call, EMBED_IDS)), row_grain(e.columns), embed_body, &e);
 }
 
 struct embed_bwd {
@@ -114,8 +114,8 @@ static void token_body(void *arg, int64_t begin, int64_t end, int worker)
 static void narrow_bwd(const struct embed_bwd *e, const struct kernel_call *call)
 {
     struct narrow_bwd n = {.e = *e,
-                           .grad_type = call_out(call, 0)->type,
-                           .dw = call->out[0],
+                           .grad_type = call_out(call, EMBED_BWD_DW)->type,
+                           .dw = call->out[EMBED_BWD_DW],
                            .first = call->work,
                            .accumulate = call->accumulate};
     n.next = n.first + e->vocabulary;
@@ -130,14 +130,14 @@ static void narrow_bwd(const struct embed_bwd *e, const struct kernel_call *call
 
 void cpu_embed_bwd(const struct kernel_call *call)
 {
-    const struct tensor *dw = call_out(call, 0);
+    const struct tensor *dw = call_out(call, EMBED_BWD_DW);
     struct embed_bwd e = {
         .rows = row_ops(),
-        .type = call_in(call, 1)->type,
-        .ids = call->in[0],
-        .dy = call->in[1],
-        .dw = call->out[0],
-        .count = tensor_count(call_in(call, 0)),
+        .type = call_in(call, EMBED_BWD_DY)->type,
+        .ids = call->in[EMBED_BWD_IDS],
+        .dy = call->in[EMBED_BWD_DY],
+        .dw = call->out[EMBED_BWD_DW],
+        .count = tensor_count(call_in(call, EMBED_BWD_IDS)),
         .columns = dw->dim[1],
         .vocabulary = dw->dim[0],
     };
@@ -150,7 +150,7 @@ void cpu_embed_bwd(const struct kernel_call *call)
 size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
-    const struct tensor *dw = desc[OP_MAX_IN];
+    const struct tensor *dw = desc[OP_MAX_IN + EMBED_BWD_DW];
     if (dw->type == DT_F32) return 0;
-    return (size_t)(dw->dim[0] + tensor_count(desc[0])) * sizeof(int32_t);
+    return (size_t)(dw->dim[0] + tensor_count(desc[EMBED_BWD_IDS])) * sizeof(int32_t);
 }

@@ -125,32 +125,37 @@ static double not_factored(struct stat *s, const struct kernel_call *call)
     return sum_of(s->partial, s->blocks);
 }
 
+static void keep(const struct kernel_call *call, int in, int out)
+{
+    if (!call->out[out] || call->out[out] == call->in[in]) return;
+    memcpy(call->out[out], call->in[in], (size_t)tensor_bytes(call_in(call, in)));
+}
+
 /* A step that is left out changes no statistic. */
 static bool skipped(const struct kernel_call *call, float *factor)
 {
-    const float *coef = call->in[4];
+    const float *coef = call->in[FACTOR_STAT_COEF];
     factor[FACTOR_SCALE] = factor[FACTOR_MEAN] = 1;
     if (!coef || coef[CLIP_FINITE] != 0) return false;
-    for (int i = 0; i < 2; i++)
-        if (call->out[i] && call->out[i] != call->in[i + 1])
-            memcpy(call->out[i], call->in[i + 1], (size_t)tensor_bytes(call_in(call, i + 1)));
+    keep(call, FACTOR_STAT_ROW, FACTOR_STAT_NEW_ROW);
+    keep(call, FACTOR_STAT_COL, FACTOR_STAT_NEW_COL);
     return true;
 }
 
 void cpu_factor_stat(const struct kernel_call *call)
 {
-    const float *scalars = call->in[3], *coef = call->in[4];
-    float *factor = call->out[2];
+    const float *scalars = call->in[FACTOR_STAT_SCALARS], *coef = call->in[FACTOR_STAT_COEF];
+    float *factor = call->out[FACTOR_STAT_FACTOR];
     if (skipped(call, factor)) return;
-    int64_t n = tensor_count(call_in(call, 0));
+    int64_t n = tensor_count(call_in(call, FACTOR_STAT_G));
     struct stat s = {.ops = row_ops(),
-                     .type = call_in(call, 0)->type,
-                     .g = call->in[0],
-                     .row_in = call->in[1],
-                     .col_in = call->in[2],
-                     .row = call->out[0],
-                     .col = call->out[1],
-                     .rows = tensor_count(call_in(call, 1)),
+                     .type = call_in(call, FACTOR_STAT_G)->type,
+                     .g = call->in[FACTOR_STAT_G],
+                     .row_in = call->in[FACTOR_STAT_ROW],
+                     .col_in = call->in[FACTOR_STAT_COL],
+                     .row = call->out[FACTOR_STAT_NEW_ROW],
+                     .col = call->out[FACTOR_STAT_NEW_COL],
+                     .rows = tensor_count(call_in(call, FACTOR_STAT_ROW)),
                      .multiplier = coef ? (double)coef[CLIP_MULTIPLIER] : 1,
                      .beta2 = (double)scalars[SCALAR_BETA2],
                      .eps = (double)call->op->attr.eps};
@@ -164,8 +169,8 @@ void cpu_factor_stat(const struct kernel_call *call)
 size_t cpu_factor_stat_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
-    int64_t n = tensor_count(desc[0]), rows = tensor_count(desc[1]);
-    if (!desc[2]) return (size_t)blocks_of(n, SPAN) * sizeof(double);
+    int64_t n = tensor_count(desc[FACTOR_STAT_G]), rows = tensor_count(desc[FACTOR_STAT_ROW]);
+    if (!desc[FACTOR_STAT_COL]) return (size_t)blocks_of(n, SPAN) * sizeof(double);
     int64_t blocks = blocks_of(rows, rows_per_block(rows));
     return BLOCKS * sizeof(double) + (size_t)(2 * blocks * (n / rows)) * sizeof(float);
 }

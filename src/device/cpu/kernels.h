@@ -6,7 +6,7 @@
  *     the rows come in one call or in several that add up, when calls are cut at multiples of
  *     KERNEL_ROW_BLOCK rows (of GEMM_KC rows for dW of linear, see gemm.h) and the sums are f32 or wider: one
  *     of fewer bits is rounded by each call.
- *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names. Also allowed:
+ *  3. Outputs may take over the bytes of the inputs that op_shares(kind, slot) names. Also allowed:
  *     norm_bwd writes dx over dy, swiglu_bwd writes its results over any of its inputs, elementwise
  *     ops over either operand. Otherwise operands do not overlap.
  *  4. Nothing is allocated; call->work holds what the _workspace function of the op says.

@@ -31,14 +31,14 @@ static void keep(void *out, const void *in, const struct tensor *cache)
 
 void cpu_kv_append(const struct kernel_call *call)
 {
-    const struct tensor *k = call_in(call, 0), *cache = call_in(call, 3);
+    const struct tensor *k = call_in(call, KV_APPEND_K), *cache = call_in(call, KV_APPEND_KC);
     int64_t width = k->dim[2] * k->dim[3];
-    keep(call->out[0], call->in[3], cache);
-    keep(call->out[1], call->in[4], cache);
+    keep(call->out[KV_APPEND_NEW_KC], call->in[KV_APPEND_KC], cache);
+    keep(call->out[KV_APPEND_NEW_VC], call->in[KV_APPEND_VC], cache);
     struct append a = {
-        .pos = call->in[2],
-        .from = {call->in[0], call->in[1]},
-        .to = {call->out[0], call->out[1]},
+        .pos = call->in[KV_APPEND_POS],
+        .from = {call->in[KV_APPEND_K], call->in[KV_APPEND_V]},
+        .to = {call->out[KV_APPEND_NEW_KC], call->out[KV_APPEND_NEW_VC]},
         .time = k->dim[1],
         .slots = cache->dim[1],
         .bytes = (size_t)width * dtype_size(k->type),

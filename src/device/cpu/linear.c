@@ -28,63 +28,66 @@ static struct shape shape_of(const struct tensor *weight, const struct op *op, c
 
 void cpu_linear(const struct kernel_call *call)
 {
-    const struct tensor *x = call_in(call, 0), *w = call_in(call, 1);
+    const struct tensor *x = call_in(call, LINEAR_X), *w = call_in(call, LINEAR_W);
     struct shape s = shape_of(w, call->op, x);
     bool kn = call->op->attr.weight_kn;
     struct gemm g = {
         .m = s.rows,
         .n = s.out,
         .k = s.in,
-        .a = call->in[0],
+        .a = call->in[LINEAR_X],
         .a_rs = s.in,
         .a_cs = 1,
-        .b = call->in[1],
+        .b = call->in[LINEAR_W],
         .b_rs = kn ? s.out : 1,
         .b_cs = kn ? 1 : s.in,
-        .c = call->out[0],
+        .c = call->out[LINEAR_Y],
         .c_rs = s.out,
         .ab_type = x->type,
-        .c_type = call_out(call, 0)->type,
-        .bias = call->in[2],
-        .add = call->in[3],
+        .c_type = call_out(call, LINEAR_Y)->type,
+        .bias = call->in[LINEAR_BIAS],
+        .add = call->in[LINEAR_ADD],
     };
     gemm_run(&g, call->work, call->team);
 }
 
 size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct shape s = shape_of(desc[1], op, desc[0]);
-    return gemm_workspace(s.rows, s.out, s.in, desc[0]->type, desc[OP_MAX_IN]->type, threads);
+    struct shape s = shape_of(desc[LINEAR_W], op, desc[LINEAR_X]);
+    return gemm_workspace(s.rows, s.out, s.in, desc[LINEAR_X]->type, desc[OP_MAX_IN + LINEAR_Y]->type,
+                          threads);
 }
 
 void cpu_linear_dx(const struct kernel_call *call)
 {
-    const struct tensor *dy = call_in(call, 0), *w = call_in(call, 1), *dx = call_out(call, 0);
+    const struct tensor *dy = call_in(call, LINEAR_DX_DY), *w = call_in(call, LINEAR_DX_W),
+                        *dx = call_out(call, LINEAR_DX_DX);
     struct shape s = shape_of(w, call->op, dx);
     bool kn = call->op->attr.weight_kn;
     struct gemm g = {
         .m = s.rows,
         .n = s.in,
         .k = s.out,
-        .a = call->in[0],
+        .a = call->in[LINEAR_DX_DY],
         .a_rs = s.out,
         .a_cs = 1,
-        .b = call->in[1],
+        .b = call->in[LINEAR_DX_W],
         .b_rs = kn ? 1 : s.in,
         .b_cs = kn ? s.out : 1,
-        .c = call->out[0],
+        .c = call->out[LINEAR_DX_DX],
         .c_rs = s.in,
         .ab_type = dy->type,
         .c_type = dx->type,
-        .add = call->in[2],
+        .add = call->in[LINEAR_DX_ADD],
     };
     gemm_run(&g, call->work, call->team);
 }
 
 size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct shape s = shape_of(desc[1], op, desc[OP_MAX_IN]);
-    return gemm_workspace(s.rows, s.in, s.out, desc[0]->type, desc[OP_MAX_IN]->type, threads);
+    struct shape s = shape_of(desc[LINEAR_DX_W], op, desc[OP_MAX_IN + LINEAR_DX_DX]);
+    return gemm_workspace(s.rows, s.in, s.out, desc[LINEAR_DX_DY]->type, desc[OP_MAX_IN + LINEAR_DX_DX]->type,
+                          threads);
 }
 
 struct bias_grad {
@@ -114,14 +117,15 @@ static void bias_body(void *arg, int64_t begin, int64_t end, int worker)
 
 static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns)
 {
-    struct bias_grad b = {row_ops(), call_in(call, 0)->type, call->in[0], call->work, count, columns};
-    enum dtype type = call_out(call, 1)->type;
+    struct bias_grad b = {
+        row_ops(), call_in(call, LINEAR_DW_DY)->type, call->in[LINEAR_DW_DY], call->work, count, columns};
+    enum dtype type = call_out(call, LINEAR_DW_DBIAS)->type;
     int64_t blocks = blocks_of(count, KERNEL_ROW_BLOCK);
     threads_each(call->team, blocks * blocks_of(columns, STRIP), 1, bias_body, &b);
     for (int64_t at = 0; at < columns; at += STRIP) {
         float sum[STRIP] = {0};
         int64_t width = lesser(STRIP, columns - at);
-        void *db = element(call->out[1], type, at);
+        void *db = element(call->out[LINEAR_DW_DBIAS], type, at);
         if (call->accumulate) dtype_convert(sum, DT_F32, db, type, width);
         for (int64_t i = 0; i < blocks; i++) b.rows->add_to(DT_F32, sum, b.partial + i * columns + at, width);
         dtype_convert(db, type, sum, DT_F32, width);
@@ -130,36 +134,38 @@ static void bias_grad(const struct kernel_call *call, int64_t count, int64_t col
 
 void cpu_linear_dw(const struct kernel_call *call)
 {
-    const struct tensor *dy = call_in(call, 0), *x = call_in(call, 1);
-    struct shape s = shape_of(call_out(call, 0), call->op, x);
-    if (call->out[1]) bias_grad(call, s.rows, s.out);
+    const struct tensor *dy = call_in(call, LINEAR_DW_DY), *x = call_in(call, LINEAR_DW_X);
+    struct shape s = shape_of(call_out(call, LINEAR_DW_DW), call->op, x);
+    if (call->out[LINEAR_DW_DBIAS]) bias_grad(call, s.rows, s.out);
     bool kn = call->op->attr.weight_kn;
     int64_t m = kn ? s.in : s.out, n = kn ? s.out : s.in;
     struct gemm g = {
         .m = m,
         .n = n,
         .k = s.rows,
-        .a = call->in[kn ? 1 : 0],
+        .a = call->in[kn ? LINEAR_DW_X : LINEAR_DW_DY],
         .a_rs = 1,
         .a_cs = m,
-        .b = call->in[kn ? 0 : 1],
+        .b = call->in[kn ? LINEAR_DW_DY : LINEAR_DW_X],
         .b_rs = n,
         .b_cs = 1,
-        .c = call->out[0],
+        .c = call->out[LINEAR_DW_DW],
         .c_rs = n,
         .ab_type = dy->type,
-        .c_type = call_out(call, 0)->type,
-        .add = call->accumulate ? call->out[0] : NULL,
+        .c_type = call_out(call, LINEAR_DW_DW)->type,
+        .add = call->accumulate ? call->out[LINEAR_DW_DW] : NULL,
     };
     gemm_run(&g, call->work, call->team);
 }
 
 size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct shape s = shape_of(desc[OP_MAX_IN], op, desc[1]);
+    struct shape s = shape_of(desc[OP_MAX_IN + LINEAR_DW_DW], op, desc[LINEAR_DW_X]);
     bool kn = op->attr.weight_kn;
-    size_t gemm = gemm_workspace(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[0]->type,
-                                 desc[OP_MAX_IN]->type, threads);
+    size_t gemm = gemm_workspace(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[LINEAR_DW_DY]->type,
+                                 desc[OP_MAX_IN + LINEAR_DW_DW]->type, threads);
     size_t bias = (size_t)(blocks_of(s.rows, KERNEL_ROW_BLOCK) * s.out) * sizeof(float);
-    return desc[OP_MAX_IN + 1] && bias > gemm ? bias : gemm; /* one after the other in the same bytes */
+    return desc[OP_MAX_IN + LINEAR_DW_DBIAS] && bias > gemm
+               ? bias
+               : gemm; /* one after the other in the same bytes */
 }

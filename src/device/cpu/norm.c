@@ -41,19 +41,19 @@ static void layer_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_norm(const struct kernel_call *call)
 {
-    const struct tensor *w = call_in(call, 1);
+    const struct tensor *w = call_in(call, NORM_W);
     struct norm n = {
         .rows = row_ops(),
         .type = w->type,
-        .x = call->in[0],
-        .w = call->in[1],
-        .b = call->in[2],
-        .y = call->out[0],
-        .stat = call->out[1],
+        .x = call->in[NORM_X],
+        .w = call->in[NORM_W],
+        .b = call->in[NORM_BIAS],
+        .y = call->out[NORM_Y],
+        .stat = call->out[NORM_STAT],
         .columns = tensor_count(w),
         .eps = call->op->attr.eps,
     };
-    threads_each(call->team, tensor_count(call_in(call, 0)) / n.columns, row_grain(n.columns),
+    threads_each(call->team, tensor_count(call_in(call, NORM_X)) / n.columns, row_grain(n.columns),
                  call->op->attr.layer_norm ? layer_body : rms_body, &n);
 }
 
@@ -126,26 +126,26 @@ static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_norm_bwd(const struct kernel_call *call)
 {
-    const struct tensor *w = call_in(call, 2);
+    const struct tensor *w = call_in(call, NORM_BWD_W);
     struct norm_bwd n = {
         .rows = row_ops(),
         .type = w->type,
-        .dy = call->in[0],
-        .x = call->in[1],
-        .w = call->in[2],
-        .add = call->in[4],
-        .stat = call->in[3],
-        .dx = call->out[0],
-        .dw = call->out[1],
-        .db = call->out[2],
-        .grad_type = call_out(call, 1)->type,
+        .dy = call->in[NORM_BWD_DY],
+        .x = call->in[NORM_BWD_X],
+        .w = call->in[NORM_BWD_W],
+        .add = call->in[NORM_BWD_ADD],
+        .stat = call->in[NORM_BWD_STAT],
+        .dx = call->out[NORM_BWD_DX],
+        .dw = call->out[NORM_BWD_DW],
+        .db = call->out[NORM_BWD_DBIAS],
+        .grad_type = call_out(call, NORM_BWD_DW)->type,
         .partial = call->work,
         .columns = tensor_count(w),
-        .sums = call->out[2] ? 2 : 1,
+        .sums = call->out[NORM_BWD_DBIAS] ? 2 : 1,
         .layer = call->op->attr.layer_norm,
         .accumulate = call->accumulate,
     };
-    n.count = tensor_count(call_in(call, 1)) / n.columns;
+    n.count = tensor_count(call_in(call, NORM_BWD_X)) / n.columns;
     threads_each(call->team, blocks_of(n.count, NORM_BLOCK), 1, bwd_body, &n);
     threads_each(call->team, n.columns, COMBINE, combine_body, &n);
 }
@@ -153,6 +153,7 @@ void cpu_norm_bwd(const struct kernel_call *call)
 size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
-    int64_t columns = tensor_count(desc[2]), sums = desc[OP_MAX_IN + 2] ? 2 : 1;
-    return (size_t)(blocks_of(tensor_count(desc[1]) / columns, NORM_BLOCK) * sums * columns) * sizeof(float);
+    int64_t columns = tensor_count(desc[NORM_BWD_W]), sums = desc[OP_MAX_IN + NORM_BWD_DBIAS] ? 2 : 1;
+    return (size_t)(blocks_of(tensor_count(desc[NORM_BWD_X]) / columns, NORM_BLOCK) * sums * columns) *
+           sizeof(float);
 }

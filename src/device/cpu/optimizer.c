@@ -34,11 +34,11 @@ static void sumsq_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_sumsq(const struct kernel_call *call)
 {
-    struct sumsq s = {row_ops(), call_in(call, 0)->type, call->in[0], call->work,
-                      tensor_count(call_in(call, 0))};
+    struct sumsq s = {row_ops(), call_in(call, SUMSQ_GRAD)->type, call->in[SUMSQ_GRAD], call->work,
+                      tensor_count(call_in(call, SUMSQ_GRAD))};
     int64_t blocks = blocks_of(s.n, SUMSQ_BLOCK);
     threads_each(call->team, blocks, SPAN_GRAIN / SUMSQ_BLOCK, sumsq_body, &s);
-    double *sum = call->out[0];
+    double *sum = call->out[SUMSQ_SUM];
     if (!call->accumulate) *sum = 0;
     for (int64_t i = 0; i < blocks; i++) *sum += s.partial[i];
 }
@@ -46,52 +46,33 @@ void cpu_sumsq(const struct kernel_call *call)
 size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
-    return (size_t)blocks_of(tensor_count(desc[0]), SUMSQ_BLOCK) * sizeof(double);
+    return (size_t)blocks_of(tensor_count(desc[SUMSQ_GRAD]), SUMSQ_BLOCK) * sizeof(double);
 }
 
 void cpu_clip(const struct kernel_call *call)
 {
-    const float *scalars = call->in[1];
-    const double *sums = call->in[0];
+    const float *scalars = call->in[CLIP_SCALARS];
+    const double *sums = call->in[CLIP_SUMS];
     double sum = 0;
-    for (int64_t i = 0; i < tensor_count(call_in(call, 0)); i++) sum += sums[i];
+    for (int64_t i = 0; i < tensor_count(call_in(call, CLIP_SUMS)); i++) sum += sums[i];
     double clip = (double)scalars[SCALAR_CLIP], unscale = (double)scalars[SCALAR_UNSCALE];
     double norm = sqrt(sum) * unscale, most = 1;
     if (clip > 0 && clip < norm + 1e-6) most = clip / (norm + 1e-6);
     bool finite = isfinite(norm);
-    float *coef = call->out[0];
+    float *coef = call->out[CLIP_COEF];
     memset(coef, 0, CLIP_COUNT * sizeof *coef);
     coef[CLIP_MULTIPLIER] = finite ? (float)(unscale * most) : 0;
     coef[CLIP_NORM] = (float)norm;
     coef[CLIP_FINITE] = finite ? 1 : 0;
 }
 
-/* Operand slots of an optimizer op; 0: it has no such operand (slot 0 is p, inputs and outputs alike). */
-struct slots {
-    int master, m, v, m_scale, v_scale, scalars, coef;      /* inputs; g is 1 */
-    int master_out, m_out, v_out, m_scale_out, v_scale_out; /* outputs */
-};
+/* Where this op has its operands (op.h). */
+static const struct update_slots *slots_of(const struct kernel_call *call)
+{
+    return &op_row(call->op->kind)->update;
+}
 
-static const struct slots adamw_slots = {
-    .m = 2, .v = 3, .master = 4, .scalars = 5, .coef = 6, .m_out = 1, .v_out = 2, .master_out = 3};
-static const struct slots sgd_slots = {
-    .m = 2, .master = 3, .scalars = 4, .coef = 5, .m_out = 1, .master_out = 2};
-static const struct slots adamw8_slots = {.m = 2,
-                                          .v = 3,
-                                          .m_scale = 4,
-                                          .v_scale = 5,
-                                          .master = 6,
-                                          .scalars = 7,
-                                          .coef = 8,
-                                          .m_out = 1,
-                                          .v_out = 2,
-                                          .m_scale_out = 3,
-                                          .v_scale_out = 4,
-                                          .master_out = 5};
-static const struct slots adafactor_slots = {
-    .m = 5, .master = 6, .scalars = 7, .coef = 8, .m_out = 1, .master_out = 2};
-
-static void *operand(void *const *list, int slot) { return slot == 0 ? NULL : list[slot]; }
+static void *operand(void *const *list, int slot) { return slot ? list[slot] : NULL; }
 
 static uint32_t key_of(const struct kernel_call *call, const float *scalars)
 {
@@ -99,21 +80,22 @@ static uint32_t key_of(const struct kernel_call *call, const float *scalars)
     return stochastic_key(bits, call->op->attr.stream);
 }
 
-static struct row_update update_of(const struct kernel_call *call, const struct slots *slots)
+static struct row_update update_of(const struct kernel_call *call)
 {
+    const struct update_slots *slots = slots_of(call);
     const float *coef = operand(call->in, slots->coef);
     const struct tensor *m = slots->m ? call_in(call, slots->m) : NULL;
     return (struct row_update){
-        .p_in = call->in[0],
-        .p = call->out[0],
+        .p_in = call->in[UPDATE_P],
+        .p = call->out[UPDATE_NEW_P],
         .master_in = operand(call->in, slots->master),
-        .master = operand(call->out, slots->master_out),
-        .g = call->in[1],
+        .master = operand(call->out, slots->new_master),
+        .g = call->in[UPDATE_G],
         .m_in = operand(call->in, slots->m),
-        .m = operand(call->out, slots->m_out),
+        .m = operand(call->out, slots->new_m),
         .v_in = operand(call->in, slots->v),
-        .v = operand(call->out, slots->v_out),
-        .wide_g = call_in(call, 1)->type == DT_F32,
+        .v = operand(call->out, slots->new_v),
+        .wide_g = call_in(call, UPDATE_G)->type == DT_F32,
         .wide_state = !m || m->type == DT_F32,
         .stochastic = call->op->attr.stochastic,
         .key = key_of(call, call->in[slots->scalars]),
@@ -130,16 +112,17 @@ static void keep(const struct kernel_call *call, int in, int out)
 }
 
 /* True when the step is to be left out; outputs that are not their inputs then get the old values. */
-static bool skipped(const struct kernel_call *call, const struct slots *slots)
+static bool skipped(const struct kernel_call *call)
 {
+    const struct update_slots *slots = slots_of(call);
     const float *coef = operand(call->in, slots->coef);
     if (!coef || coef[CLIP_FINITE] != 0) return false;
-    keep(call, 0, 0);
-    if (slots->m) keep(call, slots->m, slots->m_out);
-    if (slots->v) keep(call, slots->v, slots->v_out);
-    if (slots->m_scale) keep(call, slots->m_scale, slots->m_scale_out);
-    if (slots->v_scale) keep(call, slots->v_scale, slots->v_scale_out);
-    keep(call, slots->master, slots->master_out);
+    keep(call, UPDATE_P, UPDATE_NEW_P);
+    if (slots->m) keep(call, slots->m, slots->new_m);
+    if (slots->v) keep(call, slots->v, slots->new_v);
+    if (slots->m_scale) keep(call, slots->m_scale, slots->new_m_scale);
+    if (slots->v_scale) keep(call, slots->v_scale, slots->new_v_scale);
+    keep(call, slots->master, slots->new_master);
     return true;
 }
 
@@ -180,11 +163,11 @@ static void update_body(void *arg, int64_t begin, int64_t end, int worker)
 
 static struct update start(const struct kernel_call *call, const struct row_update *all, row_step *step)
 {
-    enum dtype type = call_in(call, 0)->type;
+    enum dtype type = call_in(call, UPDATE_P)->type;
     return (struct update){.step = step,
                            .type = type,
-                           .master_type = type == DT_BF16 ? DT_U16 : DT_F32,
-                           .g_type = call_in(call, 1)->type,
+                           .master_type = dtype_master(type),
+                           .g_type = call_in(call, UPDATE_G)->type,
                            .state_type = all->wide_state ? DT_F32 : DT_BF16,
                            .all = *all};
 }
@@ -192,7 +175,7 @@ static struct update start(const struct kernel_call *call, const struct row_upda
 static void run(const struct kernel_call *call, const struct row_update *all, row_step *step)
 {
     struct update u = start(call, all, step);
-    threads_each(call->team, tensor_count(call_in(call, 0)), SPAN_GRAIN, update_body, &u);
+    threads_each(call->team, tensor_count(call_in(call, UPDATE_P)), SPAN_GRAIN, update_body, &u);
 }
 
 /* People write 0.999; the nearest float is so far off that 1 - beta is wrong in the fifth digit. Seven
@@ -215,19 +198,19 @@ static void set_adamw(const struct kernel_call *call, const float *scalars, stru
 
 void cpu_adamw(const struct kernel_call *call)
 {
-    if (skipped(call, &adamw_slots)) return;
-    struct row_update all = update_of(call, &adamw_slots);
-    set_adamw(call, call->in[adamw_slots.scalars], &all);
+    if (skipped(call)) return;
+    struct row_update all = update_of(call);
+    set_adamw(call, call->in[ADAMW_SCALARS], &all);
     run(call, &all, row_ops()->adamw);
 }
 
 void cpu_sgd(const struct kernel_call *call)
 {
-    if (skipped(call, &sgd_slots)) return;
-    struct row_update all = update_of(call, &sgd_slots);
+    if (skipped(call)) return;
+    struct row_update all = update_of(call);
     all.decay = call->op->attr.decay;
     all.beta1 = call->op->attr.beta1;
-    all.step = ((const float *)call->in[sgd_slots.scalars])[SCALAR_LR];
+    all.step = ((const float *)call->in[SGD_SCALARS])[SCALAR_LR];
     run(call, &all, row_ops()->sgd);
 }
 
@@ -245,17 +228,16 @@ static void adamw8_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_adamw8(const struct kernel_call *call)
 {
-    const struct slots *at = &adamw8_slots;
-    if (skipped(call, at)) return;
-    struct row_update all = update_of(call, at);
-    set_adamw(call, call->in[at->scalars], &all);
+    if (skipped(call)) return;
+    struct row_update all = update_of(call);
+    set_adamw(call, call->in[ADAMW8_SCALARS], &all);
     all.m_in = all.v_in = NULL, all.m = all.v = NULL;
-    all.mq_in = call->in[at->m], all.mq = call->out[at->m_out];
-    all.vq_in = call->in[at->v], all.vq = call->out[at->v_out];
-    all.m_scale_in = call->in[at->m_scale], all.m_scale = call->out[at->m_scale_out];
-    all.v_scale_in = call->in[at->v_scale], all.v_scale = call->out[at->v_scale_out];
+    all.mq_in = call->in[ADAMW8_MQ], all.mq = call->out[ADAMW8_NEW_MQ];
+    all.vq_in = call->in[ADAMW8_VQ], all.vq = call->out[ADAMW8_NEW_VQ];
+    all.m_scale_in = call->in[ADAMW8_MS], all.m_scale = call->out[ADAMW8_NEW_MS];
+    all.v_scale_in = call->in[ADAMW8_VS], all.v_scale = call->out[ADAMW8_NEW_VS];
     struct update u = start(call, &all, row_ops()->adamw8);
-    u.count = tensor_count(call_in(call, 0));
+    u.count = tensor_count(call_in(call, ADAMW8_P));
     threads_each(call->team, quant8_blocks(u.count), SPAN_GRAIN / QUANT8_BLOCK, adamw8_body, &u);
 }
 
@@ -283,16 +265,16 @@ static void adafactor_each(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_adafactor(const struct kernel_call *call)
 {
-    if (skipped(call, &adafactor_slots)) return;
-    const float *scalars = call->in[adafactor_slots.scalars], *factor = call->in[4];
-    struct row_update all = update_of(call, &adafactor_slots);
+    if (skipped(call)) return;
+    const float *scalars = call->in[ADAFACTOR_SCALARS], *factor = call->in[ADAFACTOR_FACTOR];
+    struct row_update all = update_of(call);
     all.keep = (float)(1.0 - (double)scalars[SCALAR_LR] * (double)call->op->attr.decay);
     all.mix1 = (float)(1.0 - as_written(call->op->attr.beta1));
     all.step = scalars[SCALAR_LR] * factor[FACTOR_SCALE];
-    all.col = call->in[3];
+    all.col = call->in[ADAFACTOR_COL];
     struct update u = start(call, &all, row_ops()->adafactor);
-    int64_t n = tensor_count(call_in(call, 0)), rows = tensor_count(call_in(call, 2));
-    u.row = call->in[2], u.mean = (double)factor[FACTOR_MEAN], u.count = n / rows;
+    int64_t n = tensor_count(call_in(call, ADAFACTOR_P)), rows = tensor_count(call_in(call, ADAFACTOR_ROW));
+    u.row = call->in[ADAFACTOR_ROW], u.mean = (double)factor[FACTOR_MEAN], u.count = n / rows;
     if (all.col)
         threads_each(call->team, rows, row_grain(u.count), adafactor_body, &u);
     else

@@ -28,8 +28,10 @@ static void table_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_rope_table(const struct kernel_call *call)
 {
-    struct rope_table t = {call->in[0], call->in[1], call->out[0], tensor_count(call_in(call, 1))};
-    threads_each(call->team, tensor_count(call_in(call, 0)), row_grain(32 * t.half), table_body, &t);
+    struct rope_table t = {call->in[ROPE_TABLE_POS], call->in[ROPE_TABLE_INV_FREQ],
+                           call->out[ROPE_TABLE_TABLE], tensor_count(call_in(call, ROPE_TABLE_INV_FREQ))};
+    threads_each(call->team, tensor_count(call_in(call, ROPE_TABLE_POS)), row_grain(32 * t.half), table_body,
+                 &t);
 }
 
 /* Rows of queries, keys and values against three tensors. Heads lie one after the other on both sides. */
@@ -74,16 +76,17 @@ static void run(const struct kernel_call *call, const struct tensor *q, const st
 
 void cpu_split3(const struct kernel_call *call)
 {
-    run(call, call_out(call, 0), call_out(call, 1),
-        (struct parts){
-            .table = call->in[1], .whole = call->in[0], .part = {call->out[0], call->out[1], call->out[2]}});
+    run(call, call_out(call, SPLIT3_Q), call_out(call, SPLIT3_K),
+        (struct parts){.table = call->in[SPLIT3_TABLE],
+                       .whole = call->in[SPLIT3_X],
+                       .part = {call->out[SPLIT3_Q], call->out[SPLIT3_K], call->out[SPLIT3_V]}});
 }
 
 void cpu_join3(const struct kernel_call *call)
 {
-    run(call, call_in(call, 0), call_in(call, 1),
-        (struct parts){.table = call->in[3],
-                       .whole = call->out[0],
-                       .part = {call->in[0], call->in[1], call->in[2]},
+    run(call, call_in(call, JOIN3_Q), call_in(call, JOIN3_K),
+        (struct parts){.table = call->in[JOIN3_TABLE],
+                       .whole = call->out[JOIN3_X],
+                       .part = {call->in[JOIN3_Q], call->in[JOIN3_K], call->in[JOIN3_V]},
                        .join = true});
 }

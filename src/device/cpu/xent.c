@@ -59,21 +59,21 @@ static void xent_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_xent(const struct kernel_call *call)
 {
-    const struct tensor *logits = call_in(call, 0);
-    int64_t count = tensor_count(call_in(call, 1));
+    const struct tensor *logits = call_in(call, XENT_LOGITS);
+    int64_t count = tensor_count(call_in(call, XENT_TARGETS));
     if (count == 0) return;
     struct xent x = {
         .rows = row_ops(),
         .type = logits->type,
-        .logits = call->in[0],
-        .targets = call->in[1],
-        .dlogits = call->out[1],
+        .logits = call->in[XENT_LOGITS],
+        .targets = call->in[XENT_TARGETS],
+        .dlogits = call->out[XENT_DLOGITS],
         .loss = call->work,
         .columns = tensor_count(logits) / count,
-        .scale = ((const float *)call->in[2])[SCALAR_LOSS_GRAD],
+        .scale = ((const float *)call->in[XENT_SCALARS])[SCALAR_LOSS_GRAD],
     };
     threads_each(call->team, count, row_grain(x.columns), xent_body, &x);
-    double *loss = call->out[0];
+    double *loss = call->out[XENT_LOSS];
     if (!call->accumulate) loss[0] = loss[1] = 0;
     for (int64_t r = 0; r < count; r++) {
         if (x.targets[r] < 0) continue;
@@ -85,5 +85,5 @@ void cpu_xent(const struct kernel_call *call)
 size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
-    return (size_t)tensor_count(desc[1]) * sizeof(double);
+    return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double);
 }

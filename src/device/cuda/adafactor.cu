@@ -265,16 +265,18 @@ int cuda_factor_stat(const struct cuda_queue *queue, const struct kernel_call *c
 {
     const struct op_attr *attr = &call->op->attr;
     stat s = {};
-    s.g = call->in[0];
-    s.row_in = (const float *)call->in[1], s.col_in = (const float *)call->in[2];
-    s.row = (float *)call->out[0], s.col = (float *)call->out[1], s.factor = (float *)call->out[2];
-    s.scalars = (const float *)call->in[3], s.coef = (const float *)call->in[4];
-    s.rows = tensor_count(call_in(call, 1));
+    s.g = call->in[FACTOR_STAT_G];
+    s.row_in = (const float *)call->in[FACTOR_STAT_ROW], s.col_in = (const float *)call->in[FACTOR_STAT_COL];
+    s.row = (float *)call->out[FACTOR_STAT_NEW_ROW], s.col = (float *)call->out[FACTOR_STAT_NEW_COL],
+    s.factor = (float *)call->out[FACTOR_STAT_FACTOR];
+    s.scalars = (const float *)call->in[FACTOR_STAT_SCALARS],
+    s.coef = (const float *)call->in[FACTOR_STAT_COEF];
+    s.rows = tensor_count(call_in(call, FACTOR_STAT_ROW));
     if (s.rows == 0) return 0;
-    s.columns = tensor_count(call_in(call, 0)) / s.rows;
+    s.columns = tensor_count(call_in(call, FACTOR_STAT_G)) / s.rows;
     s.eps = attr->eps, s.limit = attr->limit;
     lay_out(&s, (char *)call->work);
-    return with_type(call_in(call, 0)->type, [&](auto t) {
+    return with_type(call_in(call, FACTOR_STAT_G)->type, [&](auto t) {
         using G = typename decltype(t)::type;
         return s.col ? run_matrix<G>(queue, s) : run_vector<G>(queue, s);
     });
@@ -283,14 +285,14 @@ int cuda_factor_stat(const struct cuda_queue *queue, const struct kernel_call *c
 int cuda_adafactor(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     factored a = {};
-    a.u = update_of(call, {5, 0, 6, 7, 8, 1, 0, 2});
-    a.row = (const float *)call->in[2], a.factor = (const float *)call->in[4];
-    a.matrix = call->in[3] != NULL;
-    a.second = a.matrix ? (const float *)call->in[3] : a.row;
-    a.columns = a.matrix ? tensor_count(call_in(call, 3)) : 1;
+    a.u = update_of(call);
+    a.row = (const float *)call->in[ADAFACTOR_ROW], a.factor = (const float *)call->in[ADAFACTOR_FACTOR];
+    a.matrix = call->in[ADAFACTOR_COL] != NULL;
+    a.second = a.matrix ? (const float *)call->in[ADAFACTOR_COL] : a.row;
+    a.columns = a.matrix ? tensor_count(call_in(call, ADAFACTOR_COL)) : 1;
     bool wide = update_aligned(a.u) && aligned(a.second) && (!a.matrix || a.columns % UPDATE_LANES == 0);
     return with_param(call, a.u.master != NULL, [&](auto p, auto master, auto g) {
-        return with_state(call_in(call, 5), [&](auto s) {
+        return with_state(call_in(call, ADAFACTOR_M), [&](auto s) {
             using P = typename decltype(p)::type;
             using G = typename decltype(g)::type;
             using S = typename decltype(s)::type;

@@ -9,9 +9,8 @@
 namespace
 {
 
-static struct attn attn_of(const struct tensor *const *desc, const struct op *op, int q)
+static struct attn attn_of(const struct tensor *qd, const struct tensor *kd, const struct op *op)
 {
-    const struct tensor *qd = desc[q], *kd = desc[q + 1];
     struct attn a = {};
     a.batch = (int)qd->dim[0], a.time = (int)qd->dim[1], a.heads = (int)qd->dim[2], a.size = (int)qd->dim[3];
     a.keys = (int)kd->dim[1], a.kv_heads = (int)kd->dim[2], a.group = a.heads / a.kv_heads;
@@ -35,10 +34,11 @@ static bool nothing(const struct attn *a) { return !a->batch || !a->time || !a->
 
 extern "C" int cuda_attn(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    struct attn a = attn_of(call->desc, call->op, 0);
+    struct attn a = attn_of(call_in(call, ATTN_Q), call_in(call, ATTN_K), call->op);
     if (nothing(&a)) return 0;
-    a.q = call->in[0], a.k = call->in[1], a.v = call->in[2], a.pos = (const int32_t *)call->in[3];
-    a.o = call->out[0], a.lse = (float *)call->out[1];
+    a.q = call->in[ATTN_Q], a.k = call->in[ATTN_K], a.v = call->in[ATTN_V],
+    a.pos = (const int32_t *)call->in[ATTN_POS];
+    a.o = call->out[ATTN_O], a.lse = (float *)call->out[ATTN_LSE];
     struct cuda_attn_parts parts = cuda_attn_parts(call->desc, call->op);
     a.splits = parts.splits;
     a.part = (float *)call->work, a.part_stat = (float *)((char *)call->work + parts.stat);
@@ -49,11 +49,12 @@ extern "C" int cuda_attn(const struct cuda_queue *queue, const struct kernel_cal
 
 extern "C" int cuda_attn_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    struct attn a = attn_of(call->desc, call->op, 1);
+    struct attn a = attn_of(call_in(call, ATTN_BWD_Q), call_in(call, ATTN_BWD_K), call->op);
     if (nothing(&a)) return 0;
-    a.grad = call->in[0], a.q = call->in[1], a.k = call->in[2], a.v = call->in[3], a.o = call->in[4];
-    a.lse = (float *)call->in[5], a.pos = (const int32_t *)call->in[6];
-    a.dq = call->out[0], a.dk = call->out[1], a.dv = call->out[2];
+    a.grad = call->in[ATTN_BWD_DO], a.q = call->in[ATTN_BWD_Q], a.k = call->in[ATTN_BWD_K],
+    a.v = call->in[ATTN_BWD_V], a.o = call->in[ATTN_BWD_O];
+    a.lse = (float *)call->in[ATTN_BWD_LSE], a.pos = (const int32_t *)call->in[ATTN_BWD_POS];
+    a.dq = call->out[ATTN_BWD_DQ], a.dk = call->out[ATTN_BWD_DK], a.dv = call->out[ATTN_BWD_DV];
     struct cuda_attn_places at = cuda_attn_bwd_places(call->desc);
     char *work = (char *)call->work;
     a.lse2 = (float *)work, a.delta = (float *)(work + at.delta);

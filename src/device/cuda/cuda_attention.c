@@ -11,12 +11,10 @@ struct cuda_attention {
     bool off;                      /* it failed once: our own from then on */
 };
 
-/* The tensors of a call by role, whichever of the two ops it is. */
-static int first_of(const struct op *op) { return op->kind == OP_ATTN_BWD ? 1 : 0; }
-
 static struct attention_shape shape_of(const struct tensor *const *desc, const struct op *op)
 {
-    const struct tensor *q = desc[first_of(op)], *k = desc[first_of(op) + 1];
+    bool backward = op->kind == OP_ATTN_BWD;
+    const struct tensor *q = desc[backward ? ATTN_BWD_Q : ATTN_Q], *k = desc[backward ? ATTN_BWD_K : ATTN_K];
     return (struct attention_shape){.batch = q->dim[0],
                                     .time = q->dim[1],
                                     .heads = q->dim[2],
@@ -65,10 +63,12 @@ static enum plim_status run_cudnn(struct cuda_attention *a, const struct attenti
 {
     void *const *in = call->in, *const *out = call->out;
     if (call->op->kind == OP_ATTN) {
-        struct attention_forward io = {in[0], in[1], in[2], out[0], out[1]};
+        struct attention_forward io = {in[ATTN_Q], in[ATTN_K], in[ATTN_V], out[ATTN_O], out[ATTN_LSE]};
         return cudnn_attention_forward(a->cudnn, s, &io, call->work, NULL);
     }
-    struct attention_backward io = {in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1], out[2]};
+    struct attention_backward io = {in[ATTN_BWD_DO],  in[ATTN_BWD_Q],   in[ATTN_BWD_K],
+                                    in[ATTN_BWD_V],   in[ATTN_BWD_O],   in[ATTN_BWD_LSE],
+                                    out[ATTN_BWD_DQ], out[ATTN_BWD_DK], out[ATTN_BWD_DV]};
     return cudnn_attention_backward(a->cudnn, s, &io, call->work, NULL);
 }
 

@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_api.h"
 #include "mem/arena.h"
 #include "mem/os.h"
+#include "tape/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,8 +39,6 @@ static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20, 0};
 #define LEAST_CACHE  (32l << 20)
 #define HOST_ASSUMED 20e9
 #define ALIGN        64
-
-static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
 struct bench {
     struct device *dev;
@@ -96,9 +95,9 @@ static double matmul_rate(struct bench *b, enum dtype type, bool tf32)
     int64_t rows = b->size->rows, width = b->size->width;
     begin(b, OP_LINEAR);
     b->op.attr.tf32 = tf32;
-    operand(b, false, 0, type, 2, (int64_t[]){rows, width});
-    operand(b, false, 1, type, 2, (int64_t[]){width, width});
-    operand(b, true, 0, type, 2, (int64_t[]){rows, width});
+    operand(b, false, LINEAR_X, type, 2, (int64_t[]){rows, width});
+    operand(b, false, LINEAR_W, type, 2, (int64_t[]){width, width});
+    operand(b, true, LINEAR_Y, type, 2, (int64_t[]){rows, width});
     return 2.0 * (double)(rows * width * width) / seconds(b);
 }
 
@@ -108,13 +107,13 @@ static double attn_rate(struct bench *b, enum dtype type)
     int64_t rows[] = {batch, time, HEADS, HEAD_DIM};
     begin(b, OP_ATTN);
     b->op.attr.heads = b->op.attr.kv_heads = HEADS, b->op.attr.head_dim = HEAD_DIM, b->op.attr.scale = 0.125f;
-    for (int slot = 0; slot < 3; slot++) operand(b, false, slot, type, 4, rows);
-    operand(b, false, 3, DT_I32, 2, rows);
-    operand(b, true, 0, type, 4, rows);
-    operand(b, true, 1, DT_F32, 3, (int64_t[]){batch, HEADS, time});
+    for (int slot = ATTN_Q; slot <= ATTN_V; slot++) operand(b, false, slot, type, 4, rows);
+    operand(b, false, ATTN_POS, DT_I32, 2, rows);
+    operand(b, true, ATTN_O, type, 4, rows);
+    operand(b, true, ATTN_LSE, DT_F32, 3, (int64_t[]){batch, HEADS, time});
     int32_t pos[ROWS_MOST];
     for (int i = 0; i < b->size->rows; i++) pos[i] = i % (int32_t)time;
-    size_t at = (size_t)((char *)b->call.in[3] - (char *)b->dev->ops->base(b->dev));
+    size_t at = (size_t)((char *)b->call.in[ATTN_POS] - (char *)b->dev->ops->base(b->dev));
     size_t bytes = (size_t)b->size->rows * sizeof *pos;
     if (b->dev->ops->write(b->dev, at, pos, bytes, NULL) != PLIM_OK) return 0;
     return 2.0 * (double)(batch * HEADS * HEAD_DIM * time * (time + 1)) / seconds(b);
@@ -123,16 +122,16 @@ static double attn_rate(struct bench *b, enum dtype type)
 static double copy_rate(struct bench *b, size_t bytes)
 {
     begin(b, OP_FETCH);
-    operand(b, false, 0, DT_F32, 1, (int64_t[]){(int64_t)(bytes / 4)});
-    operand(b, true, 0, DT_F32, 1, (int64_t[]){(int64_t)(bytes / 4)});
+    operand(b, false, MOVE_FROM, DT_F32, 1, (int64_t[]){(int64_t)(bytes / 4)});
+    operand(b, true, MOVE_TO, DT_F32, 1, (int64_t[]){(int64_t)(bytes / 4)});
     return 2.0 * (double)bytes / seconds(b);
 }
 
 static double launch_seconds(struct bench *b)
 {
     begin(b, OP_FETCH);
-    operand(b, false, 0, DT_F32, 1, (int64_t[]){256});
-    operand(b, true, 0, DT_F32, 1, (int64_t[]){256});
+    operand(b, false, MOVE_FROM, DT_F32, 1, (int64_t[]){256});
+    operand(b, true, MOVE_TO, DT_F32, 1, (int64_t[]){256});
     return seconds(b);
 }
 
@@ -157,7 +156,11 @@ static double link_rate(struct bench *b)
 /* An AdamW step of the CPU on operands that no cache holds. */
 static double host_rate(struct device *dev)
 {
-    static const enum dtype operands[] = {DT_BF16, DT_BF16, DT_F32, DT_F32, DT_U16}; /* p g m v master */
+    static const enum dtype operands[] = {[ADAMW_P] = DT_BF16,
+                                          [ADAMW_G] = DT_BF16,
+                                          [ADAMW_M] = DT_F32,
+                                          [ADAMW_V] = DT_F32,
+                                          [ADAMW_MASTER] = DT_U16};
     static float scalars[SCALAR_COUNT] = {[SCALAR_LR] = 1e-3f, [SCALAR_BIAS1] = 1, [SCALAR_BIAS2] = 1};
     enum { OPERANDS = sizeof operands / sizeof *operands, ELEMENT = 14, READ_AND_WRITTEN = 26 };
     struct os_machine machine;
@@ -176,10 +179,12 @@ static double host_rate(struct device *dev)
         for (int i = 0; i < OPERANDS; i++) {
             t[i] = (struct tensor){.type = operands[i], .ndim = 1, .dim = {count}, .view_of = -1};
             call.in[i] = at, call.desc[i] = &t[i], at += tensor_bytes(&t[i]);
-            int out = i == 0 ? 0 : i - 1; /* all but g are written too */
-            if (i != 1) call.out[out] = call.in[i], call.desc[OP_MAX_IN + out] = &t[i];
         }
-        call.in[OPERANDS] = scalars, call.desc[OPERANDS] = &list;
+        for (int i = ADAMW_NEW_P; i <= ADAMW_NEW_MASTER; i++) {
+            int in = op_shares(OP_ADAMW, i);
+            call.out[i] = call.in[in], call.desc[OP_MAX_IN + i] = &t[in];
+        }
+        call.in[ADAMW_SCALARS] = scalars, call.desc[ADAMW_SCALARS] = &list;
         kernel_run *run = device_cpu_kernels()[OP_ADAMW].run;
         run(&call);
         double start = clock_seconds();
@@ -194,9 +199,10 @@ static void measure(struct device *dev, struct calibration *out)
 {
     struct bench b = {.dev = dev, .size = &full};
     memset(out, 0, sizeof *out);
-    for (int i = 0; i < 3; i++) {
-        out->flops[types[i]] = matmul_rate(&b, types[i], false);
-        out->attn_flops[types[i]] = attn_rate(&b, types[i]);
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        enum dtype type = precision_type(p);
+        out->flops[type] = matmul_rate(&b, type, false);
+        out->attn_flops[type] = attn_rate(&b, type);
     }
     out->tf32_flops = matmul_rate(&b, DT_F32, true);
     out->bandwidth = copy_rate(&b, COPY_BYTES);
@@ -211,7 +217,8 @@ static void measure(struct device *dev, struct calibration *out)
 static void load(struct device *dev)
 {
     struct bench b = {.dev = dev, .size = &quarter};
-    for (int i = 0; i < 3; i++) matmul_rate(&b, types[i], false), attn_rate(&b, types[i]);
+    for (enum precision p = 0; p < PRECISION_COUNT; p++)
+        matmul_rate(&b, precision_type(p), false), attn_rate(&b, precision_type(p));
 }
 
 /* Everything the numbers depend on: the card and its libraries, the host that updates beside it. */

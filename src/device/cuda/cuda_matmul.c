@@ -63,29 +63,60 @@ static struct matrix rows_of(const void *at, const struct tensor *t, int64_t wid
     return (struct matrix){at, width, tensor_count(t) / width, false, t->type};
 }
 
+/* A weight [M,K], or its gradient, as it is stored; K x M when attr.weight_kn. */
+struct weight {
+    struct matrix matrix;
+    int64_t m, k;
+};
+
+static struct weight weight_of(const void *at, const struct tensor *t, bool kn)
+{
+    return (struct weight){{at, t->dim[1], t->dim[0], false, t->type},
+                           .m = kn ? t->dim[1] : t->dim[0],
+                           .k = kn ? t->dim[0] : t->dim[1]};
+}
+
+static struct product linear(const struct kernel_call *call, bool kn)
+{
+    struct weight w = weight_of(call->in[LINEAR_W], call_in(call, LINEAR_W), kn);
+    struct product p = {.a = w.matrix,
+                        .b = rows_of(call->in[LINEAR_X], call_in(call, LINEAR_X), w.k),
+                        .d = rows_of(call->out[LINEAR_Y], call_out(call, LINEAR_Y), w.m),
+                        .bias = call->in[LINEAR_BIAS]};
+    p.a.transposed = !kn;
+    if (call->in[LINEAR_ADD]) p.c = p.d, p.c.at = call->in[LINEAR_ADD];
+    return p;
+}
+
+static struct product linear_dx(const struct kernel_call *call, bool kn)
+{
+    struct weight w = weight_of(call->in[LINEAR_DX_W], call_in(call, LINEAR_DX_W), kn);
+    struct product p = {.a = w.matrix,
+                        .b = rows_of(call->in[LINEAR_DX_DY], call_in(call, LINEAR_DX_DY), w.m),
+                        .d = rows_of(call->out[LINEAR_DX_DX], call_out(call, LINEAR_DX_DX), w.k)};
+    p.a.transposed = kn;
+    if (call->in[LINEAR_DX_ADD]) p.c = p.d, p.c.at = call->in[LINEAR_DX_ADD];
+    return p;
+}
+
+static struct product linear_dw(const struct kernel_call *call, bool kn)
+{
+    struct weight dw = weight_of(call->out[LINEAR_DW_DW], call_out(call, LINEAR_DW_DW), kn);
+    struct matrix dy = rows_of(call->in[LINEAR_DW_DY], call_in(call, LINEAR_DW_DY), dw.m),
+                  x = rows_of(call->in[LINEAR_DW_X], call_in(call, LINEAR_DW_X), dw.k);
+    struct product p = {.a = kn ? dy : x, .b = kn ? x : dy, .d = dw.matrix};
+    p.b.transposed = true;
+    if (call->accumulate) p.c = p.d;
+    return p;
+}
+
 static struct product product_of(const struct kernel_call *call)
 {
-    const struct op *op = call->op;
-    bool kn = op->attr.weight_kn;
-    struct product p = {.tf32 = op->attr.tf32 && call_in(call, 0)->type == DT_F32};
-    const struct tensor *first = call_in(call, 0), *second = call_in(call, 1), *out = call_out(call, 0);
-    if (op->kind == OP_LINEAR_DW) {
-        int64_t m = kn ? out->dim[1] : out->dim[0], k = kn ? out->dim[0] : out->dim[1];
-        struct matrix dy = rows_of(call->in[0], first, m), x = rows_of(call->in[1], second, k);
-        p.a = kn ? dy : x, p.b = kn ? x : dy;
-        p.b.transposed = true;
-        p.d = (struct matrix){call->out[0], out->dim[1], out->dim[0], false, out->type};
-        if (call->accumulate) p.c = p.d;
-        return p;
-    }
-    int64_t m = kn ? second->dim[1] : second->dim[0], k = kn ? second->dim[0] : second->dim[1];
-    bool forward = op->kind == OP_LINEAR;
-    p.a = (struct matrix){call->in[1], second->dim[1], second->dim[0], forward != kn, second->type};
-    p.b = rows_of(call->in[0], first, forward ? k : m);
-    p.d = rows_of(call->out[0], out, forward ? m : k);
-    int add = forward ? 3 : 2;
-    if (call->in[add]) p.c = p.d, p.c.at = call->in[add];
-    if (forward) p.bias = call->in[2];
+    const struct op_attr *attr = &call->op->attr;
+    struct product p = call->op->kind == OP_LINEAR      ? linear(call, attr->weight_kn)
+                       : call->op->kind == OP_LINEAR_DX ? linear_dx(call, attr->weight_kn)
+                                                        : linear_dw(call, attr->weight_kn);
+    p.tf32 = attr->tf32 && p.a.type == DT_F32;
     return p;
 }
 
@@ -280,11 +311,11 @@ int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
     struct key key = key_of(&p);
     int code =
         is_small(&key) ? multiply_small(queue, &p, &key) : multiply_large(mm, queue, &p, &key, call->work);
-    if (code || call->op->kind != OP_LINEAR_DW || !call->out[1]) return code;
-    const struct tensor *dy = call_in(call, 0), *db = call_out(call, 1);
+    if (code || call->op->kind != OP_LINEAR_DW || !call->out[LINEAR_DW_DBIAS]) return code;
+    const struct tensor *dy = call_in(call, LINEAR_DW_DY), *db = call_out(call, LINEAR_DW_DBIAS);
     int64_t width = tensor_count(db);
-    return cuda_column_sum(queue, call->in[0], dy->type, tensor_count(dy) / width, width, call->out[1],
-                           db->type, call->accumulate, after_workspace(call));
+    return cuda_column_sum(queue, call->in[LINEAR_DW_DY], dy->type, tensor_count(dy) / width, width,
+                           call->out[LINEAR_DW_DBIAS], db->type, call->accumulate, after_workspace(call));
 }
 
 static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,

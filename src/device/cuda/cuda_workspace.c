@@ -15,9 +15,9 @@ static int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1)
 static size_t matmul(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card;
-    const struct tensor *bias = op->kind == OP_LINEAR_DW ? desc[OP_MAX_IN + 1] : NULL;
+    const struct tensor *bias = op->kind == OP_LINEAR_DW ? desc[OP_MAX_IN + LINEAR_DW_DBIAS] : NULL;
     if (!bias) return CUDA_MATMUL_BYTES;
-    int64_t width = tensor_count(bias), rows = tensor_count(desc[0]) / width;
+    int64_t width = tensor_count(bias), rows = tensor_count(desc[LINEAR_DW_DY]) / width;
     return CUDA_MATMUL_BYTES + (size_t)(parts_of(rows, CUDA_SUM_SLICE) * width) * sizeof(float);
 }
 
@@ -44,21 +44,22 @@ struct cuda_embed_places cuda_embed_places(int64_t count, int64_t columns)
 static size_t embed_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card, (void)op;
-    return cuda_embed_places(tensor_count(desc[0]), desc[OP_MAX_IN]->dim[1]).bytes;
+    return cuda_embed_places(tensor_count(desc[EMBED_BWD_IDS]), desc[OP_MAX_IN + EMBED_BWD_DW]->dim[1]).bytes;
 }
 
 static size_t norm_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card, (void)op;
-    int64_t columns = tensor_count(desc[2]), rows = tensor_count(desc[1]) / columns;
-    int64_t blocks = rows < CUDA_NORM_BLOCKS ? rows : CUDA_NORM_BLOCKS, sums = desc[OP_MAX_IN + 2] ? 2 : 1;
+    int64_t columns = tensor_count(desc[NORM_BWD_W]), rows = tensor_count(desc[NORM_BWD_X]) / columns;
+    int64_t blocks = rows < CUDA_NORM_BLOCKS ? rows : CUDA_NORM_BLOCKS,
+            sums = desc[OP_MAX_IN + NORM_BWD_DBIAS] ? 2 : 1;
     return (size_t)(blocks * sums * columns) * sizeof(float);
 }
 
 static size_t xent(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card, (void)op;
-    return (size_t)tensor_count(desc[1]) * sizeof(double);
+    return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double);
 }
 
 /* --- update ---------------------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static size_t xent(const struct cuda_card *card, const struct tensor *const *des
 static size_t sumsq(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card, (void)op;
-    return (size_t)parts_of(tensor_count(desc[0]), CUDA_SUMSQ_BLOCK) * sizeof(double);
+    return (size_t)parts_of(tensor_count(desc[SUMSQ_GRAD]), CUDA_SUMSQ_BLOCK) * sizeof(double);
 }
 
 struct cuda_factor_places cuda_factor_places(int64_t rows, int64_t columns, bool matrix)
@@ -83,8 +84,10 @@ struct cuda_factor_places cuda_factor_places(int64_t rows, int64_t columns, bool
 static size_t factor_stat(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card, (void)op;
-    int64_t rows = tensor_count(desc[1]);
-    return cuda_factor_places(rows, rows ? tensor_count(desc[0]) / rows : 0, desc[2] != NULL).bytes;
+    int64_t rows = tensor_count(desc[FACTOR_STAT_ROW]);
+    return cuda_factor_places(rows, rows ? tensor_count(desc[FACTOR_STAT_G]) / rows : 0,
+                              desc[FACTOR_STAT_COL] != NULL)
+        .bytes;
 }
 
 /* --- attention ------------------------------------------------------------------------------------------- */
@@ -99,7 +102,7 @@ struct shape {
 
 static struct shape shape_of(const struct tensor *const *desc, bool backward)
 {
-    const struct tensor *q = desc[backward ? 1 : 0], *k = desc[backward ? 2 : 1];
+    const struct tensor *q = desc[backward ? ATTN_BWD_Q : ATTN_Q], *k = desc[backward ? ATTN_BWD_K : ATTN_K];
     return (struct shape){q->dim[0], q->dim[1], q->dim[2], q->dim[3], k->dim[1], k->dim[2], q->type};
 }
 

@@ -8,6 +8,7 @@ namespace
 {
 
 enum { THREADS = 256 };
+enum { EACH_IN }; /* an input that every op on elements has; all operands are of its size */
 
 template <class T, int IN, int OUT> struct operands {
     const T *in[IN];
@@ -28,7 +29,7 @@ template <class T> struct swiglu {
     static constexpr int IN = 2, OUT = 1;
     ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
     {
-        out[0] = divide_for<T>(in[0] * in[1], 1.0f + exp_for<T>(-in[0]));
+        out[SWIGLU_H] = divide_for<T>(in[SWIGLU_GATE] * in[SWIGLU_UP], 1.0f + exp_for<T>(-in[SWIGLU_GATE]));
     }
 };
 
@@ -37,11 +38,11 @@ template <class T> struct swiglu_bwd {
     static constexpr int IN = 3, OUT = 2;
     ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
     {
-        float d = in[0], g = in[1], u = in[2], s, c;
+        float d = in[SWIGLU_BWD_DH], g = in[SWIGLU_BWD_GATE], u = in[SWIGLU_BWD_UP], s, c;
         sigmoid<T>(g, &s, &c);
         float silu = g * s;
-        out[0] = d * u * fmaf(silu, c, s);
-        out[1] = d * silu;
+        out[SWIGLU_BWD_DGATE] = d * u * fmaf(silu, c, s);
+        out[SWIGLU_BWD_DUP] = d * silu;
     }
 };
 
@@ -50,10 +51,12 @@ template <class T> struct swiglu_bwd_again {
     static constexpr int IN = 3, OUT = 3;
     ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
     {
-        float pair[2] = {in[1], in[2]}, grads[2], again[1];
+        float pair[swiglu<T>::IN] = {in[SWIGLU_BWD_GATE], in[SWIGLU_BWD_UP]}, grads[swiglu_bwd<T>::OUT],
+              again[swiglu<T>::OUT];
         swiglu_bwd<T>::apply(in, grads);
         swiglu<T>::apply(pair, again);
-        out[0] = grads[0], out[1] = grads[1], out[2] = again[0];
+        out[SWIGLU_BWD_DGATE] = grads[SWIGLU_BWD_DGATE], out[SWIGLU_BWD_DUP] = grads[SWIGLU_BWD_DUP],
+        out[SWIGLU_BWD_H] = again[SWIGLU_H];
     }
 };
 
@@ -65,8 +68,8 @@ template <class T> struct gelu {
     static constexpr int IN = 1, OUT = 1;
     ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
     {
-        float x = in[0], inner = x * fmaf(x * x, GELU_B, GELU_A);
-        out[0] = divide_for<T>(x, 1.0f + exp_for<T>(-inner));
+        float x = in[GELU_X], inner = x * fmaf(x * x, GELU_B, GELU_A);
+        out[GELU_Y] = divide_for<T>(x, 1.0f + exp_for<T>(-inner));
     }
 };
 
@@ -75,10 +78,10 @@ template <class T> struct gelu_bwd {
     static constexpr int IN = 2, OUT = 1;
     ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
     {
-        float x = in[1], square = x * x, s, c;
+        float x = in[GELU_BWD_X], square = x * x, s, c;
         sigmoid<T>(x * fmaf(square, GELU_B, GELU_A), &s, &c);
         float rate = x * fmaf(square, 3 * GELU_B, GELU_A);
-        out[0] = in[0] * fmaf(rate * s, c, s);
+        out[GELU_BWD_DX] = in[GELU_BWD_DY] * fmaf(rate * s, c, s);
     }
 };
 
@@ -87,16 +90,16 @@ template <class T> struct gelu_bwd_again {
     static constexpr int IN = 2, OUT = 2;
     ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
     {
-        float x[1] = {in[1]}, grad[1], again[1];
+        float x[1] = {in[GELU_BWD_X]}, grad[1], again[1];
         gelu_bwd<T>::apply(in, grad);
         gelu<T>::apply(x, again);
-        out[0] = grad[0], out[1] = again[0];
+        out[GELU_BWD_DX] = grad[GELU_BWD_DX], out[GELU_BWD_Y] = again[GELU_Y];
     }
 };
 
 template <class T> struct add {
     static constexpr int IN = 2, OUT = 1;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT]) { out[0] = in[0] + in[1]; }
+    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT]) { out[ADD_Y] = in[ADD_A] + in[ADD_B]; }
 };
 
 /* --- over all elements ----------------------------------------------------------------------------------- */
@@ -153,7 +156,7 @@ template <class F, class T>
 static int run_each(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     operands<T, F::IN, F::OUT> o;
-    int64_t count = tensor_count(call_in(call, 0));
+    int64_t count = tensor_count(call_in(call, EACH_IN));
     bool wide = true;
     for (int k = 0; k < F::IN; k++) o.in[k] = (const T *)call->in[k], wide = wide && aligned(call->in[k]);
     for (int k = 0; k < F::OUT; k++) o.out[k] = (T *)call->out[k], wide = wide && aligned(call->out[k]);
@@ -170,7 +173,7 @@ static int run_each(const struct cuda_queue *queue, const struct kernel_call *ca
 template <template <class> class F>
 static int run(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_type(call_in(call, 0)->type, [&](auto t) {
+    return with_type(call_in(call, EACH_IN)->type, [&](auto t) {
         using T = typename decltype(t)::type;
         return run_each<F<T>, T>(queue, call);
     });
@@ -210,7 +213,7 @@ int cuda_swiglu(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_swiglu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return call->out[2] ? run<swiglu_bwd_again>(queue, call) : run<swiglu_bwd>(queue, call);
+    return call->out[SWIGLU_BWD_H] ? run<swiglu_bwd_again>(queue, call) : run<swiglu_bwd>(queue, call);
 }
 
 int cuda_gelu(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -220,21 +223,21 @@ int cuda_gelu(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_gelu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return call->out[1] ? run<gelu_bwd_again>(queue, call) : run<gelu_bwd>(queue, call);
+    return call->out[GELU_BWD_Y] ? run<gelu_bwd_again>(queue, call) : run<gelu_bwd>(queue, call);
 }
 
 int cuda_add(const struct cuda_queue *queue, const struct kernel_call *call) { return run<add>(queue, call); }
 
 int cuda_kv_append(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    const struct tensor *k = call_in(call, 0), *cache = call_in(call, 3);
+    const struct tensor *k = call_in(call, KV_APPEND_K), *cache = call_in(call, KV_APPEND_KC);
     int64_t bytes = k->dim[2] * k->dim[3] * (int64_t)dtype_size(k->type);
-    int failed = keep(queue, call->out[0], call->in[3], cache);
-    if (!failed) failed = keep(queue, call->out[1], call->in[4], cache);
+    int failed = keep(queue, call->out[KV_APPEND_NEW_KC], call->in[KV_APPEND_KC], cache);
+    if (!failed) failed = keep(queue, call->out[KV_APPEND_NEW_VC], call->in[KV_APPEND_VC], cache);
     if (failed || tensor_count(k) == 0) return failed;
-    struct append a = {{call->in[0], call->in[1]},
-                       {call->out[0], call->out[1]},
-                       (const int32_t *)call->in[2],
+    struct append a = {{call->in[KV_APPEND_K], call->in[KV_APPEND_V]},
+                       {call->out[KV_APPEND_NEW_KC], call->out[KV_APPEND_NEW_VC]},
+                       (const int32_t *)call->in[KV_APPEND_POS],
                        k->dim[0] * k->dim[1],
                        k->dim[1],
                        cache->dim[1],
@@ -247,5 +250,5 @@ int cuda_kv_append(const struct cuda_queue *queue, const struct kernel_call *cal
 
 int cuda_copy(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return keep(queue, call->out[0], call->in[0], call_in(call, 0));
+    return keep(queue, call->out[MOVE_TO], call->in[MOVE_FROM], call_in(call, MOVE_FROM));
 }

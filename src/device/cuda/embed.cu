@@ -274,21 +274,21 @@ static int sort(const struct cuda_queue *queue, const int32_t *ids, int64_t coun
 template <class T, class G>
 static int run_backward(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    const struct tensor *dw = call_out(call, 0);
-    int64_t count = tensor_count(call_in(call, 0)), columns = dw->dim[1];
+    const struct tensor *dw = call_out(call, EMBED_BWD_DW);
+    int64_t count = tensor_count(call_in(call, EMBED_BWD_IDS)), columns = dw->dim[1];
     char *work = (char *)call->work;
     struct cuda_embed_places at = cuda_embed_places(count, columns);
     int failed = 0;
     if (tensor_count(dw) == 0) return 0;
     if (!call->accumulate)
-        failed = (int)cudaMemsetAsync(call->out[0], 0, (size_t)tensor_bytes(dw), stream_of(queue));
+        failed = (int)cudaMemsetAsync(call->out[EMBED_BWD_DW], 0, (size_t)tensor_bytes(dw), stream_of(queue));
     if (failed || count == 0) return failed;
-    int last = sort(queue, (const int32_t *)call->in[0], count, dw->dim[0], work, at, &failed);
+    int last = sort(queue, (const int32_t *)call->in[EMBED_BWD_IDS], count, dw->dim[0], work, at, &failed);
     if (failed) return failed;
-    runs<T, G> r = {(const int32_t *)call->in[0],
+    runs<T, G> r = {(const int32_t *)call->in[EMBED_BWD_IDS],
                     (const int32_t *)(work + at.order[last]),
-                    (const T *)call->in[1],
-                    (G *)call->out[0],
+                    (const T *)call->in[EMBED_BWD_DY],
+                    (G *)call->out[EMBED_BWD_DW],
                     (float *)(work + at.head),
                     (float *)(work + at.tail),
                     count,
@@ -299,10 +299,10 @@ static int run_backward(const struct cuda_queue *queue, const struct kernel_call
 
 template <class T> static int run_forward(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    int64_t rows = tensor_count(call_in(call, 0)), columns = call_in(call, 1)->dim[1];
-    const T *table = (const T *)call->in[1], *add = (const T *)call->in[2];
-    const int32_t *ids = (const int32_t *)call->in[0];
-    T *y = (T *)call->out[0];
+    int64_t rows = tensor_count(call_in(call, EMBED_IDS)), columns = call_in(call, EMBED_W)->dim[1];
+    const T *table = (const T *)call->in[EMBED_W], *add = (const T *)call->in[EMBED_ADD];
+    const int32_t *ids = (const int32_t *)call->in[EMBED_IDS];
+    T *y = (T *)call->out[EMBED_Y];
     bool wide = columns % lanes<T> == 0 && aligned(table, add, y);
     int64_t packets = rows * columns / (wide ? lanes<T> : 1);
     unsigned blocks = (unsigned)parts_of(packets, THREADS * 4);
@@ -318,13 +318,14 @@ template <class T> static int run_forward(const struct cuda_queue *queue, const 
 
 int cuda_embed(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_type(call_in(call, 1)->type,
+    return with_type(call_in(call, EMBED_W)->type,
                      [&](auto t) { return run_forward<typename decltype(t)::type>(queue, call); });
 }
 
 int cuda_embed_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_types(call_in(call, 1)->type, call_out(call, 0)->type, [&](auto t, auto g) {
-        return run_backward<typename decltype(t)::type, typename decltype(g)::type>(queue, call);
-    });
+    return with_types(
+        call_in(call, EMBED_BWD_DY)->type, call_out(call, EMBED_BWD_DW)->type, [&](auto t, auto g) {
+            return run_backward<typename decltype(t)::type, typename decltype(g)::type>(queue, call);
+        });
 }

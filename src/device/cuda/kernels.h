@@ -5,7 +5,7 @@
  *  1. Nothing is allocated and nothing waits: a launcher may run while a graph is being captured. Everything a
  *     kernel reads of the host comes as launch arguments. call->work holds what cuda_workspace says.
  *  2. Sums have a fixed order: the same operands give the same bits on every run (no float atomics).
- *  3. Outputs may take over the bytes of the inputs that op_row(kind)->shares names; norm_bwd also writes dx
+ *  3. Outputs may take over the bytes of the inputs that op_shares(kind, slot) names; norm_bwd also writes dx
  *     over dy, swiglu_bwd its results over any of its inputs, elementwise ops over either operand.
  *  4. Any sizes work; sizes that allow it (pointers are 256-byte aligned at a tensor's start, rows a multiple of
  *     16 bytes) take the vectorised path.

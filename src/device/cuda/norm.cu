@@ -176,14 +176,14 @@ template <class T, bool LAYER> static choice<forward<T>> choose(int64_t columns)
 
 template <class T> static int run_forward(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    int64_t columns = tensor_count(call_in(call, 1));
-    if (tensor_count(call_in(call, 0)) == 0) return 0;
-    forward<T> n = {(const T *)call->in[0],
-                    (const T *)call->in[1],
-                    (const T *)call->in[2],
-                    (T *)call->out[0],
-                    (float *)call->out[1],
-                    tensor_count(call_in(call, 0)) / columns,
+    int64_t columns = tensor_count(call_in(call, NORM_W));
+    if (tensor_count(call_in(call, NORM_X)) == 0) return 0;
+    forward<T> n = {(const T *)call->in[NORM_X],
+                    (const T *)call->in[NORM_W],
+                    (const T *)call->in[NORM_BIAS],
+                    (T *)call->out[NORM_Y],
+                    (float *)call->out[NORM_STAT],
+                    tensor_count(call_in(call, NORM_X)) / columns,
                     columns,
                     call->op->attr.eps};
     bool layer = call->op->attr.layer_norm;
@@ -364,17 +364,18 @@ template <class T, bool LAYER> static choice<backward<T>> choose_bwd(int64_t col
 
 template <class T> static int run_backward(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    int64_t columns = tensor_count(call_in(call, 2)), rows = tensor_count(call_in(call, 1)) / columns;
-    backward<T> n = {(const T *)call->in[0],
-                     (const T *)call->in[1],
-                     (const T *)call->in[2],
-                     (const T *)call->in[4],
-                     (const float *)call->in[3],
-                     (T *)call->out[0],
+    int64_t columns = tensor_count(call_in(call, NORM_BWD_W)),
+            rows = tensor_count(call_in(call, NORM_BWD_X)) / columns;
+    backward<T> n = {(const T *)call->in[NORM_BWD_DY],
+                     (const T *)call->in[NORM_BWD_X],
+                     (const T *)call->in[NORM_BWD_W],
+                     (const T *)call->in[NORM_BWD_ADD],
+                     (const float *)call->in[NORM_BWD_STAT],
+                     (T *)call->out[NORM_BWD_DX],
                      (float *)call->work,
                      rows,
                      columns,
-                     call->out[2] != NULL};
+                     call->out[NORM_BWD_DBIAS] != NULL};
     bool layer = call->op->attr.layer_norm;
     bool wide = columns % lanes<T> == 0 && columns <= LONGEST && aligned(n.dy, n.x, n.w, n.add, n.dx);
     choice<backward<T>> use = {layer ? norm_bwd_loop<T, true> : norm_bwd_loop<T, false>, THREADS};
@@ -384,20 +385,20 @@ template <class T> static int run_backward(const struct cuda_queue *queue, const
         use.kernel<<<(unsigned)blocks, THREADS, wide ? (size_t)columns * 4 : 0, stream_of(queue)>>>(n);
     int failed = launched();
     if (failed) return failed;
-    return cuda_fold_rows(queue, n.partial, blocks, columns, call->out[1], call->out[2],
-                          call_out(call, 1)->type, call->accumulate);
+    return cuda_fold_rows(queue, n.partial, blocks, columns, call->out[NORM_BWD_DW],
+                          call->out[NORM_BWD_DBIAS], call_out(call, NORM_BWD_DW)->type, call->accumulate);
 }
 
 } // namespace
 
 int cuda_norm(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_type(call_in(call, 0)->type,
+    return with_type(call_in(call, NORM_X)->type,
                      [&](auto t) { return run_forward<typename decltype(t)::type>(queue, call); });
 }
 
 int cuda_norm_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_type(call_in(call, 1)->type,
+    return with_type(call_in(call, NORM_BWD_X)->type,
                      [&](auto t) { return run_backward<typename decltype(t)::type>(queue, call); });
 }

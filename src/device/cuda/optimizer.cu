@@ -155,18 +155,19 @@ template <class P, int M, class G, class S> struct sgd {
 };
 
 /* f(P, master, G, S) for the types of a call, as tags. */
-template <class F> static int with_types_of(const struct kernel_call *call, struct update_slots slots, F f)
+template <class F> static int with_types_of(const struct kernel_call *call, F f)
 {
+    const struct update_slots &slots = op_row(call->op->kind)->update;
     return with_param(call, call->in[slots.master] != NULL, [&](auto p, auto master, auto g) {
         return with_state(call_in(call, slots.m), [&](auto s) { return f(p, master, g, s); });
     });
 }
 
 template <template <class, int, class, class> class F>
-static int run(const struct cuda_queue *queue, const struct kernel_call *call, struct update_slots slots)
+static int run(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    plain a = {update_of(call, slots)};
-    return with_types_of(call, slots, [&](auto p, auto master, auto g, auto s) {
+    plain a = {update_of(call)};
+    return with_types_of(call, [&](auto p, auto master, auto g, auto s) {
         using P = typename decltype(p)::type;
         using G = typename decltype(g)::type;
         using S = typename decltype(s)::type;
@@ -176,14 +177,12 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, s
 
 /* --- groups ---------------------------------------------------------------------------------------------- */
 
-static constexpr struct update_slots adamw_slots = {2, 3, 4, 5, 6, 1, 2, 3};
-
 static bool same_types(const struct kernel_call *a, const struct kernel_call *b)
 {
-    bool masters = (a->in[adamw_slots.master] != NULL) == (b->in[adamw_slots.master] != NULL);
-    return masters && call_in(a, 0)->type == call_in(b, 0)->type &&
-           call_in(a, 1)->type == call_in(b, 1)->type &&
-           call_in(a, adamw_slots.m)->type == call_in(b, adamw_slots.m)->type;
+    bool masters = (a->in[ADAMW_MASTER] != NULL) == (b->in[ADAMW_MASTER] != NULL);
+    return masters && call_in(a, ADAMW_P)->type == call_in(b, ADAMW_P)->type &&
+           call_in(a, ADAMW_G)->type == call_in(b, ADAMW_G)->type &&
+           call_in(a, ADAMW_M)->type == call_in(b, ADAMW_M)->type;
 }
 
 /* All that can share a launch with call `first`, and `first` itself; they are done then. */
@@ -201,7 +200,7 @@ static struct update_parts gather_updates(const struct kernel_call *calls, const
     return many;
 }
 
-static bool square_is_wide(const struct kernel_call *call) { return aligned(call->in[0]); }
+static bool square_is_wide(const struct kernel_call *call) { return aligned(call->in[SUMSQ_GRAD]); }
 
 /* All that can share a launch with call `first`, and `first` itself; they are done then. */
 static struct square_parts gather_squares(const struct kernel_call *calls, int count, int first, bool *done)
@@ -210,11 +209,12 @@ static struct square_parts gather_squares(const struct kernel_call *calls, int c
     many.blocks = many_none();
     for (int i = first; i < count; i++) {
         const struct kernel_call *call = &calls[i];
-        bool same_type = call_in(call, 0)->type == call_in(&calls[first], 0)->type;
+        bool same_type = call_in(call, SUMSQ_GRAD)->type == call_in(&calls[first], SUMSQ_GRAD)->type;
         if (done[i] || !same_type || square_is_wide(call) != square_is_wide(&calls[first])) continue;
-        int64_t elements = tensor_count(call_in(call, 0));
+        int64_t elements = tensor_count(call_in(call, SUMSQ_GRAD));
         many.accumulate |= (uint64_t)call->accumulate << many.blocks.count;
-        many.part[many.blocks.count] = {call->in[0], elements, (double *)call->work, (double *)call->out[0]};
+        many.part[many.blocks.count] = {call->in[SUMSQ_GRAD], elements, (double *)call->work,
+                                        (double *)call->out[SUMSQ_SUM]};
         many_add(&many.blocks, (unsigned)parts_of(elements, SUMSQ_BLOCK));
         done[i] = true;
     }
@@ -239,7 +239,7 @@ int cuda_sumsq_many(const struct cuda_queue *queue, const struct kernel_call *ca
     for (int i = 0; i < count && !failed; i++) {
         if (done[i]) continue;
         struct square_parts many = gather_squares(calls, count, i, done);
-        failed = with_type(call_in(&calls[i], 0)->type, [&](auto t) {
+        failed = with_type(call_in(&calls[i], SUMSQ_GRAD)->type, [&](auto t) {
             using T = typename decltype(t)::type;
             return square_is_wide(&calls[i]) ? launch_squares<T, lanes<T>>(queue, many)
                                              : launch_squares<T, 1>(queue, many);
@@ -255,15 +255,15 @@ int cuda_sumsq(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_clip(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    clip_all<<<1, TOTAL_THREADS, 0, stream_of(queue)>>>((const double *)call->in[0],
-                                                        tensor_count(call_in(call, 0)),
-                                                        (const float *)call->in[1], (float *)call->out[0]);
+    clip_all<<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(
+        (const double *)call->in[CLIP_SUMS], tensor_count(call_in(call, CLIP_SUMS)),
+        (const float *)call->in[CLIP_SCALARS], (float *)call->out[CLIP_COEF]);
     return launched();
 }
 
 int cuda_adamw(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return run<adamw>(queue, call, adamw_slots);
+    return run<adamw>(queue, call);
 }
 
 int cuda_adamw_many(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
@@ -271,7 +271,7 @@ int cuda_adamw_many(const struct cuda_queue *queue, const struct kernel_call *ca
     struct update u[MANY];
     bool done[MANY] = {};
     int failed = 0;
-    for (int i = 0; i < count; i++) u[i] = update_of(&calls[i], adamw_slots);
+    for (int i = 0; i < count; i++) u[i] = update_of(&calls[i]);
     for (int i = 0; i < count && !failed; i++) {
         if (done[i]) continue;
         if (!update_is_part(u[i])) {
@@ -279,7 +279,7 @@ int cuda_adamw_many(const struct cuda_queue *queue, const struct kernel_call *ca
             continue;
         }
         struct update_parts many = gather_updates(calls, u, count, i, done);
-        failed = with_types_of(&calls[i], adamw_slots, [&](auto p, auto master, auto g, auto s) {
+        failed = with_types_of(&calls[i], [&](auto p, auto master, auto g, auto s) {
             using P = typename decltype(p)::type;
             using G = typename decltype(g)::type;
             using S = typename decltype(s)::type;
@@ -289,7 +289,4 @@ int cuda_adamw_many(const struct cuda_queue *queue, const struct kernel_call *ca
     return failed;
 }
 
-int cuda_sgd(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return run<sgd>(queue, call, {2, 0, 3, 4, 5, 1, 0, 2});
-}
+int cuda_sgd(const struct cuda_queue *queue, const struct kernel_call *call) { return run<sgd>(queue, call); }

@@ -130,15 +130,15 @@ template <class P, int M, class G, int N> __global__ void __launch_bounds__(THRE
 
 int cuda_adamw8(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    update8 a = {update_of(call, {0, 0, 6, 7, 8, 0, 0, 5}),
-                 (const unsigned char *)call->in[2],
-                 (const unsigned char *)call->in[3],
-                 (unsigned char *)call->out[1],
-                 (unsigned char *)call->out[2],
-                 (const float *)call->in[4],
-                 (const float *)call->in[5],
-                 (float *)call->out[3],
-                 (float *)call->out[4]};
+    update8 a = {update_of(call),
+                 (const unsigned char *)call->in[ADAMW8_MQ],
+                 (const unsigned char *)call->in[ADAMW8_VQ],
+                 (unsigned char *)call->out[ADAMW8_NEW_MQ],
+                 (unsigned char *)call->out[ADAMW8_NEW_VQ],
+                 (const float *)call->in[ADAMW8_MS],
+                 (const float *)call->in[ADAMW8_VS],
+                 (float *)call->out[ADAMW8_NEW_MS],
+                 (float *)call->out[ADAMW8_NEW_VS]};
     int64_t blocks = parts_of(quant8_blocks(a.u.count), WARPS);
     if (blocks == 0) return 0;
     bool wide = update_aligned(a.u) && aligned(a.mq_in, a.vq_in, a.mq, a.vq);

@@ -140,25 +140,29 @@ static int run_parts(const struct cuda_queue *queue, const struct tensor *q, con
 
 int cuda_rope_table(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    int64_t rows = tensor_count(call_in(call, 0)), half = tensor_count(call_in(call, 1));
+    int64_t rows = tensor_count(call_in(call, ROPE_TABLE_POS)),
+            half = tensor_count(call_in(call, ROPE_TABLE_INV_FREQ));
     if (rows * half == 0) return 0;
     fill_table<<<(unsigned)parts_of(rows * half, THREADS), THREADS, 0, stream_of(queue)>>>(
-        (const int32_t *)call->in[0], (const float *)call->in[1], (float *)call->out[0], rows, half);
+        (const int32_t *)call->in[ROPE_TABLE_POS], (const float *)call->in[ROPE_TABLE_INV_FREQ],
+        (float *)call->out[ROPE_TABLE_TABLE], rows, half);
     return launched();
 }
 
 int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_type(call_in(call, 0)->type, [&](auto t) {
-        return run_parts<typename decltype(t)::type>(queue, call_out(call, 0), call_out(call, 1), call->out,
-                                                     call->in[0], call->in[1], false);
+    return with_type(call_in(call, SPLIT3_X)->type, [&](auto t) {
+        return run_parts<typename decltype(t)::type>(queue, call_out(call, SPLIT3_Q),
+                                                     call_out(call, SPLIT3_K), call->out, call->in[SPLIT3_X],
+                                                     call->in[SPLIT3_TABLE], false);
     });
 }
 
 int cuda_join3(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return with_type(call_in(call, 0)->type, [&](auto t) {
-        return run_parts<typename decltype(t)::type>(queue, call_in(call, 0), call_in(call, 1), call->in,
-                                                     call->out[0], call->in[3], true);
+    return with_type(call_in(call, JOIN3_Q)->type, [&](auto t) {
+        return run_parts<typename decltype(t)::type>(queue, call_in(call, JOIN3_Q), call_in(call, JOIN3_K),
+                                                     call->in, call->out[JOIN3_X], call->in[JOIN3_TABLE],
+                                                     true);
     });
 }

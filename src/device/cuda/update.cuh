@@ -30,23 +30,18 @@ struct update {
     uint32_t stream, first;
 };
 
-/* Operand slots of an optimizer op; 0: it has no such operand (slot 0 is p, inputs and outputs alike). */
-struct update_slots {
-    int m, v, master, scalars, coef; /* inputs; g is 1 */
-    int m_out, v_out, master_out;
-};
-
-static inline struct update update_of(const struct kernel_call *call, struct update_slots at)
+static inline struct update update_of(const struct kernel_call *call)
 {
+    const struct update_slots &at = op_row(call->op->kind)->update;
     const struct op_attr *attr = &call->op->attr;
     double beta1 = round((double)attr->beta1 * 1e7) / 1e7, beta2 = round((double)attr->beta2 * 1e7) / 1e7;
     struct update u = {};
-    u.p_in = call->in[0], u.p = call->out[0], u.g = call->in[1];
-    u.m_in = at.m ? call->in[at.m] : NULL, u.m = at.m_out ? call->out[at.m_out] : NULL;
-    u.v_in = at.v ? call->in[at.v] : NULL, u.v = at.v_out ? call->out[at.v_out] : NULL;
-    u.master_in = call->in[at.master], u.master = call->out[at.master_out];
+    u.p_in = call->in[UPDATE_P], u.p = call->out[UPDATE_NEW_P], u.g = call->in[UPDATE_G];
+    u.m_in = at.m ? call->in[at.m] : NULL, u.m = at.new_m ? call->out[at.new_m] : NULL;
+    u.v_in = at.v ? call->in[at.v] : NULL, u.v = at.new_v ? call->out[at.new_v] : NULL;
+    u.master_in = call->in[at.master], u.master = call->out[at.new_master];
     u.scalars = (const float *)call->in[at.scalars], u.coef = (const float *)call->in[at.coef];
-    u.count = tensor_count(call_in(call, 0));
+    u.count = tensor_count(call_in(call, UPDATE_P));
     u.beta1 = attr->beta1, u.beta2 = (float)beta2;
     u.mix1 = (float)(1.0 - beta1), u.mix2 = (float)(1.0 - beta2);
     u.eps = attr->eps, u.decay = attr->decay;
@@ -67,7 +62,7 @@ template <int M> struct master_tag {
 
 template <class F> static inline int with_param(const struct kernel_call *call, bool master, F f)
 {
-    return with_types(call_in(call, 0)->type, call_in(call, 1)->type, [&](auto p, auto g) {
+    return with_types(call_in(call, UPDATE_P)->type, call_in(call, UPDATE_G)->type, [&](auto p, auto g) {
         using P = typename decltype(p)::type;
         if constexpr (sizeof(P) == 2) {
             constexpr int with = __is_same(P, bf16) ? LOW_BITS : WIDE_MASTER;

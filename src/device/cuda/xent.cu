@@ -194,12 +194,12 @@ static size_t held_bytes(const struct cuda_queue *queue, size_t row)
 template <class T>
 static int run(const struct cuda_queue *queue, const struct kernel_call *call, int64_t rows)
 {
-    xent<T> x = {(const T *)call->in[0],
-                 (const int32_t *)call->in[1],
-                 (const float *)call->in[2],
-                 (T *)call->out[1],
+    xent<T> x = {(const T *)call->in[XENT_LOGITS],
+                 (const int32_t *)call->in[XENT_TARGETS],
+                 (const float *)call->in[XENT_SCALARS],
+                 (T *)call->out[XENT_DLOGITS],
                  (double *)call->work,
-                 tensor_count(call_in(call, 0)) / rows,
+                 tensor_count(call_in(call, XENT_LOGITS)) / rows,
                  0};
     size_t held = x.dlogits ? held_bytes(queue, (size_t)x.columns * sizeof(T)) : 0;
     x.kept = (int)(held / 16);
@@ -215,14 +215,14 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, i
 
 int cuda_xent(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    int64_t rows = tensor_count(call_in(call, 1));
+    int64_t rows = tensor_count(call_in(call, XENT_TARGETS));
     int failed = 0;
     if (rows > 0)
-        failed = with_type(call_in(call, 0)->type,
+        failed = with_type(call_in(call, XENT_LOGITS)->type,
                            [&](auto t) { return run<typename decltype(t)::type>(queue, call, rows); });
     if (failed) return failed;
-    add_losses<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>((const double *)call->work,
-                                                                  (const int32_t *)call->in[1], rows,
-                                                                  (double *)call->out[0], call->accumulate);
+    add_losses<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(
+        (const double *)call->work, (const int32_t *)call->in[XENT_TARGETS], rows,
+        (double *)call->out[XENT_LOSS], call->accumulate);
     return launched();
 }

@@ -1,0 +1,148 @@
+/* slots.h - operands by name: op->in[LINEAR_W], call->out[ATTN_LSE], op->out[ADAMW_NEW_M].
+ *
+ * For each op of the table in op.h two lists: its inputs, then its outputs, in the order of the table. What an op
+ * writes anew has NEW in its name, so that no output is named like an input. Optional operands have slots too.
+ *
+ * Plain constants: the same number names an operand's id (struct op), its address (struct kernel_call), its pattern
+ * (struct op_row) and, among descriptors, desc[LINEAR_W] or desc[OP_MAX_IN + LINEAR_Y]. */
+#ifndef PLIM_TAPE_SLOTS_H
+#define PLIM_TAPE_SLOTS_H
+
+enum { EMBED_IDS, EMBED_W, EMBED_ADD };
+enum { EMBED_Y };
+
+enum { NORM_X, NORM_W, NORM_BIAS };
+enum { NORM_Y, NORM_STAT };
+
+enum { LINEAR_X, LINEAR_W, LINEAR_BIAS, LINEAR_ADD };
+enum { LINEAR_Y };
+
+enum { ROPE_TABLE_POS, ROPE_TABLE_INV_FREQ };
+enum { ROPE_TABLE_TABLE };
+
+enum { ATTN_Q, ATTN_K, ATTN_V, ATTN_POS };
+enum { ATTN_O, ATTN_LSE };
+
+enum { SWIGLU_GATE, SWIGLU_UP };
+enum { SWIGLU_H };
+
+enum { GELU_X };
+enum { GELU_Y };
+
+enum { ADD_A, ADD_B };
+enum { ADD_Y };
+
+enum { XENT_LOGITS, XENT_TARGETS, XENT_SCALARS };
+enum { XENT_LOSS, XENT_DLOGITS };
+
+enum { KV_APPEND_K, KV_APPEND_V, KV_APPEND_POS, KV_APPEND_KC, KV_APPEND_VC };
+enum { KV_APPEND_NEW_KC, KV_APPEND_NEW_VC };
+
+enum { SPLIT3_X, SPLIT3_TABLE };
+enum { SPLIT3_Q, SPLIT3_K, SPLIT3_V };
+
+enum { EMBED_BWD_IDS, EMBED_BWD_DY };
+enum { EMBED_BWD_DW };
+
+enum { NORM_BWD_DY, NORM_BWD_X, NORM_BWD_W, NORM_BWD_STAT, NORM_BWD_ADD };
+enum { NORM_BWD_DX, NORM_BWD_DW, NORM_BWD_DBIAS };
+
+enum { LINEAR_DX_DY, LINEAR_DX_W, LINEAR_DX_ADD };
+enum { LINEAR_DX_DX };
+
+enum { LINEAR_DW_DY, LINEAR_DW_X };
+enum { LINEAR_DW_DW, LINEAR_DW_DBIAS };
+
+enum {
+    ATTN_BWD_DO,
+    ATTN_BWD_Q,
+    ATTN_BWD_K,
+    ATTN_BWD_V,
+    ATTN_BWD_O,
+    ATTN_BWD_LSE,
+    ATTN_BWD_POS,
+};
+enum { ATTN_BWD_DQ, ATTN_BWD_DK, ATTN_BWD_DV };
+
+enum { SWIGLU_BWD_DH, SWIGLU_BWD_GATE, SWIGLU_BWD_UP };
+enum { SWIGLU_BWD_DGATE, SWIGLU_BWD_DUP, SWIGLU_BWD_H };
+
+enum { GELU_BWD_DY, GELU_BWD_X };
+enum { GELU_BWD_DX, GELU_BWD_Y };
+
+enum { JOIN3_Q, JOIN3_K, JOIN3_V, JOIN3_TABLE };
+enum { JOIN3_X };
+
+/* Ops of the update. The first input has the shape of the parameter: the parameter itself or its gradient. The steps
+ * of all optimizers begin with the parameter and its gradient; struct update_slots (op.h) says where the rest is. */
+enum { UPDATE_SHAPE };
+enum { UPDATE_P = UPDATE_SHAPE, UPDATE_G };
+enum { UPDATE_NEW_P };
+
+enum { SUMSQ_GRAD = UPDATE_SHAPE };
+enum { SUMSQ_SUM };
+
+enum { CLIP_SUMS, CLIP_SCALARS };
+enum { CLIP_COEF };
+
+enum {
+    ADAMW_P = UPDATE_P,
+    ADAMW_G = UPDATE_G,
+    ADAMW_M,
+    ADAMW_V,
+    ADAMW_MASTER,
+    ADAMW_SCALARS,
+    ADAMW_COEF,
+};
+enum { ADAMW_NEW_P = UPDATE_NEW_P, ADAMW_NEW_M, ADAMW_NEW_V, ADAMW_NEW_MASTER };
+
+enum { SGD_P = UPDATE_P, SGD_G = UPDATE_G, SGD_M, SGD_MASTER, SGD_SCALARS, SGD_COEF };
+enum { SGD_NEW_P = UPDATE_NEW_P, SGD_NEW_M, SGD_NEW_MASTER };
+
+enum {
+    ADAMW8_P = UPDATE_P,
+    ADAMW8_G = UPDATE_G,
+    ADAMW8_MQ,
+    ADAMW8_VQ,
+    ADAMW8_MS,
+    ADAMW8_VS,
+    ADAMW8_MASTER,
+    ADAMW8_SCALARS,
+    ADAMW8_COEF,
+};
+enum {
+    ADAMW8_NEW_P = UPDATE_NEW_P,
+    ADAMW8_NEW_MQ,
+    ADAMW8_NEW_VQ,
+    ADAMW8_NEW_MS,
+    ADAMW8_NEW_VS,
+    ADAMW8_NEW_MASTER,
+};
+
+enum {
+    FACTOR_STAT_G = UPDATE_SHAPE,
+    FACTOR_STAT_ROW,
+    FACTOR_STAT_COL,
+    FACTOR_STAT_SCALARS,
+    FACTOR_STAT_COEF,
+};
+enum { FACTOR_STAT_NEW_ROW, FACTOR_STAT_NEW_COL, FACTOR_STAT_FACTOR };
+
+enum {
+    ADAFACTOR_P = UPDATE_P,
+    ADAFACTOR_G = UPDATE_G,
+    ADAFACTOR_ROW,
+    ADAFACTOR_COL,
+    ADAFACTOR_FACTOR,
+    ADAFACTOR_M,
+    ADAFACTOR_MASTER,
+    ADAFACTOR_SCALARS,
+    ADAFACTOR_COEF,
+};
+enum { ADAFACTOR_NEW_P = UPDATE_NEW_P, ADAFACTOR_NEW_M, ADAFACTOR_NEW_MASTER };
+
+/* fetch and store. */
+enum { MOVE_FROM };
+enum { MOVE_TO };
+
+#endif
