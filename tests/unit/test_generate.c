@@ -76,7 +76,7 @@ static void answer_on(struct device *device, const char *dir, int64_t budget, st
     struct generate_room room = {.prompt = LENGTH, .tokens = ANSWER, .budget = budget, .overhead = OVERHEAD};
     if (generator_open(dir, device, &room, &g, &err) != PLIM_OK) fail_msg("%s", err.text);
     *plan = *generator_plan(g);
-    assert_int_equal(ledger_current(device->ledger), plan->total);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), plan->total);
     struct generate_request ask = {
         .prompt = tokens, .count = LENGTH, .tokens = ANSWER, .hear = hear, .arg = out};
     for (int again = 0; again < 2; again++) { /* a second run starts from an empty cache */
@@ -87,7 +87,7 @@ static void answer_on(struct device *device, const char *dir, int64_t budget, st
         if (again) assert_memory_equal(&first, out, sizeof first);
     }
     generator_close(g);
-    assert_int_equal(ledger_current(device->ledger), 0);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
     device->ops->close(device);
 }
 
@@ -165,7 +165,7 @@ static void test_refusals(void **state)
     assert_int_equal(generator_open(dir, device, &(struct generate_room){0, 1}, &g, &err), PLIM_BAD_INPUT);
     assert_int_equal(generator_open("/none", device, &(struct generate_room){1, 1}, &g, &err), PLIM_IO);
     assert_null(g);
-    assert_int_equal(ledger_current(device->ledger), 0);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
     device->ops->close(device);
 }
 
