@@ -308,6 +308,7 @@ enum plim_status generator_run(struct generator *g, const struct generate_reques
         request->vocab && request->vocab < g->spec.vocab_size ? request->vocab : g->spec.vocab_size;
     if (status == PLIM_OK) status = sampler_init(&sampler, vocab, &request->sampling, err);
     if (status != PLIM_OK) return status;
+    sampler.team = g->runtime.device->team;
     double start = clock_seconds();
     status = read_prompt(g, request, err);
     result->prompt_seconds = clock_seconds() - start;
