@@ -153,7 +153,8 @@ static void test_cost_of_a_token(void **state)
         int passes = (int)(f->launches - launches);
         assert_int_equal(f->writes - writes, 2 * passes);
         assert_int_equal(f->reads - reads, result.tokens + (result.stop == GENERATE_END));
-        assert_int_equal(passes, 2 + result.tokens - (result.stop != GENERATE_END)); /* two chunks of the prompt */
+        assert_int_equal(passes,
+                         2 + result.tokens - (result.stop != GENERATE_END)); /* two chunks of the prompt */
     }
     assert_int_equal(fake_programs(f), 2);
     assert_int_equal(f->compiled, 2);
@@ -232,11 +233,15 @@ static void test_stops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),    cmocka_unit_test(test_llama_untied),
-        cmocka_unit_test(test_mistral),  cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_gpt2),     cmocka_unit_test(test_tight_budget),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_tight_budget),
         cmocka_unit_test(test_cost_of_a_token),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

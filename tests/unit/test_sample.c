@@ -118,7 +118,7 @@ static int32_t plain_draw(const struct sampling *s, const float *logits, uint64_
     if (s->temperature <= 0) return best;
     for (int32_t i = 0; i < LARGE; i++)
         all_weights[i] = (float)exp(((double)logits[i] - (double)logits[best]) / s->temperature);
-    bool top_k = s->top_k > 0 && s->top_k < LARGE, top_p = s->top_p > 0 && s->top_p < 1;
+    bool top_k = s->top_k > 0 && s->top_k<LARGE, top_p = s->top_p> 0 && s->top_p < 1;
     if (top_k || top_p) qsort(order, LARGE, sizeof *order, by_weight);
     if (top_k) kept = (int32_t)s->top_k;
     for (int32_t i = 0; i < kept; i++) whole += (double)all_weights[top_k ? order[i] : i];
@@ -227,11 +227,11 @@ static void test_text_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy), cmocka_unit_test(test_seed_names_the_token),
-        cmocka_unit_test(test_shares), cmocka_unit_test(test_top_k),
-        cmocka_unit_test(test_top_p),  cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_short_cuts),
-        cmocka_unit_test(test_text),   cmocka_unit_test(test_text_waits),
+        cmocka_unit_test(test_greedy),     cmocka_unit_test(test_seed_names_the_token),
+        cmocka_unit_test(test_shares),     cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_top_p),      cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_short_cuts), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_text_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,8 +200,7 @@ static enum plim_status cuda_read(struct device *dev, size_t offset, void *host,
     const char *from = (const char *)cuda_base(dev) + offset;
     void *staged = stage(cuda, bytes);
     note(cuda, cuda_transfer_before(cuda->transfer, from, bytes, false), "waiting for copies");
-    note(cuda,
-         cudaMemcpyAsync(staged ? staged : host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
+    note(cuda, cudaMemcpyAsync(staged ? staged : host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
          "copying to the host");
     wait_for_all(cuda);
     if (staged) memcpy(host, staged, bytes);
@@ -339,7 +338,8 @@ static void cuda_launch_program(struct device_program *program)
 {
     struct cuda *cuda = cuda_of(program->device);
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
-    note(cuda, cudaGraphLaunch(((struct cuda_program *)program)->graph, stream_of(cuda)), "running a program");
+    note(cuda, cudaGraphLaunch(((struct cuda_program *)program)->graph, stream_of(cuda)),
+         "running a program");
 }
 
 static void cuda_program_free(struct device_program *program)
@@ -541,8 +541,8 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
     if (status == PLIM_OK) status = open_context(cuda, err);
     if (status == PLIM_OK) status = threads_start(threads, &dev->team, err);
     if (status == PLIM_OK)
-        status = cuda_transfer_open(cuda->queue.stream, dev->team, dev->ledger[TIER_HOST], DEVICE_LEDGER_ARENA,
-                                    &cuda->transfer, err);
+        status = cuda_transfer_open(cuda->queue.stream, dev->team, dev->ledger[TIER_HOST],
+                                    DEVICE_LEDGER_ARENA, &cuda->transfer, err);
     if (status == PLIM_OK) status = cuda_api_open(&cuda->api, err);
     if (status == PLIM_OK) status = cuda_matmul_open(&cuda->api, &cuda->matmul, err);
     if (status == PLIM_OK) status = cuda_attention_open(&cuda->queue, &cuda->attention, err);

@@ -47,8 +47,9 @@ struct cuda_transfer {
     bool taken[TASKS]; /* events some task under way has */
     struct ledger *ledger;
     int cls;
-    struct cuda_host_op *host_ops, *recorded; /* queued by themselves; of the program that is being compiled */
-    atomic_int running;                       /* ops of the host, at this moment */
+    struct cuda_host_op *host_ops,
+        *recorded;      /* queued by themselves; of the program that is being compiled */
+    atomic_int running; /* ops of the host, at this moment */
     bool recording;
 };
 
