@@ -141,8 +141,13 @@ void trainer_close(struct trainer *t)
 enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
+    struct plim_error second;
     enum plim_status status = runtime_replan(&t->runtime, budget, &event.moves, err);
-    if (status == PLIM_OK) status = bind(t, err);
+    if (status != PLIM_OK) { /* the old plan stands, with an exec of its own */
+        if (!t->runtime.torn) bind(t, &second);
+        return status;
+    }
+    status = bind(t, err);
     if (status == PLIM_OK) trainer_tell(t, &event);
     return status;
 }

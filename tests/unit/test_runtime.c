@@ -51,7 +51,7 @@ static void make_job(struct job *job, const char *const *more)
     rig_job(job, keys);
     job->name = "test";
 }
-#define MORE(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+#define MORE(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static double step(struct trainer *t)
 {
@@ -298,7 +298,7 @@ static void test_overhead_is_an_argument(void **state)
     struct job job;
     struct runtime a = {0}, b = {0};
     must(device_cpu_open(1, &cpu, &err));
-    make_job(&job, MORE());
+    make_job(&job, MORE("training.seed=1"));
     must(runtime_plan(&a, cpu, &job, 10 << 20, &err));
     must(runtime_plan(&b, cpu, &job, 11 << 20, &err));
     assert_int_equal(b.plan.total - a.plan.total, 1 << 20);
