@@ -51,7 +51,7 @@ enum plim_status cli_read_job(struct job *job, const struct job_options *options
 enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
 #define CLI_PATH 1024
 
-/* A device by its name (job_device_number), open_device.c. "auto" is a GPU that works and takes less than `budget` bytes
+/* A device by its name (device_name_read), open_device.c. "auto" is a GPU that works and takes less than `budget` bytes
  * itself (0: no matter how many), else the CPU; why a card that was tried is not used, it says on stderr. */
 struct device_wish {
     const char *where; /* errors begin with this */

@@ -137,7 +137,8 @@ static int evaluate(const struct eval_flags *f)
     if (status == PLIM_OK) status = cli_meet_device(&job, &device->facts, &f->job, &err);
     if (status == PLIM_OK) status = evaluate_alone(&job, device, dir, f->rows, &e, &err);
     if (status == PLIM_OK)
-        code = f->json ? tell_json(&job, dir, &e, ledger_peak(device->ledger)) : tell(&job, dir, &e);
+        code = f->json ? tell_json(&job, dir, &e, ledger_peak(device->ledger[TIER_DEVICE]))
+                       : tell(&job, dir, &e);
     if (device) device->ops->close(device);
     job_release(&job);
     return status == PLIM_OK ? code : cli_error(&err);

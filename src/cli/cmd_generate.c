@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "device/registry.h"
 #include "mem/os.h"
 #include "serve/generate.h"
 #include "text/token_text.h"
@@ -113,8 +114,8 @@ static bool hear(void *arg, int32_t token)
 static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err)
 {
     struct sampling s = {f->temperature, f->top_k, f->top_p, (uint64_t)f->seed};
-    bool unused;
-    if (job_device_number(f->device, &unused) < -1)
+    struct device_name unused;
+    if (!device_name_read(f->device, &unused))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
                          f->device);
@@ -196,11 +197,12 @@ static enum plim_status open_model(struct generation *g, struct device **device,
     struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
     enum plim_status status = cli_open_device_as(&wish, device, err);
     if (status == PLIM_OK) status = generator_open(g->dir, *device, &room, generator, err);
-    bool card = *device && !(*device)->facts.unified_memory && !strcmp(f->device, "auto");
-    if (!card || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
-    fprintf(stderr, "plimsoll: using the CPU: %s\n", err->text);
+    const struct backend *other = backend_fallback();
+    bool chosen = *device && !strcmp(f->device, "auto") && strcmp((*device)->ops->name, other->name);
+    if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
+    fprintf(stderr, "plimsoll: using %s: %s\n", other->what, err->text);
     (*device)->ops->close(*device), *device = NULL;
-    status = device_cpu_open(f->threads, device, err);
+    status = other->open(0, f->threads, device, err);
     return status == PLIM_OK ? generator_open(g->dir, *device, &room, generator, err) : status;
 }
 
@@ -231,7 +233,7 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
     put_text(g, g->piece.data, g->piece.len);
     if (!f->json && g->last && g->last != '\n') put_text(g, "\n", 1);
     if (status == PLIM_OK && g->failed) status = plim_fail(err, PLIM_IO, "standard output: write failed");
-    g->ledger_peak = ledger_peak(device->ledger);
+    g->ledger_peak = ledger_peak(device->ledger[TIER_DEVICE]);
     g->device_used = device->ops->used ? device->ops->used(device) : 0;
     snprintf(g->device, sizeof g->device, "%s", device->ops->name);
     generator_close(generator);

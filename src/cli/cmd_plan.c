@@ -3,7 +3,8 @@
 #include "base/file.h"
 #include "job/preset.h"
 #include "report/report.h"
-#include "train/trainer.h"
+#include "runtime/runtime.h"
+#include "train/corpus.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -80,10 +81,9 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     struct plan_report report;
     struct plim_error err = {0}, no_fit = {0};
     struct strbuf out = STRBUF_INIT;
-    int64_t overhead = trainer_overhead();
+    int64_t overhead = runtime_overhead();
     enum plim_status status = corpus_measure(job, &job->loader_bytes, &err);
-    job_request(job, facts, overhead, &request);
-    if (status == PLIM_OK) status = job_check_budget(job, &request, &err);
+    if (status == PLIM_OK) status = runtime_request(job, facts, overhead, &request, &err);
     if (status == PLIM_OK) status = plan_search(&request, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)

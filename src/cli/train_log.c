@@ -29,7 +29,8 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
     json_int(w, "disk_bytes", e->plan->disk);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
     json_double(w, "predicted_ms", 1e3 * e->plan->step_seconds);
-    json_double(w, "plan_ms", 1e3 * (e->kind == TRAIN_REPLANNED ? e->plan_seconds : e->plan->search.seconds));
+    json_double(w, "plan_ms",
+                1e3 * (e->kind == TRAIN_REPLANNED ? e->moves.plan_seconds : e->plan->search.seconds));
 }
 
 static void put_step(struct json_writer *w, const struct train_event *e)
@@ -46,6 +47,21 @@ static void put_step(struct json_writer *w, const struct train_event *e)
     if (e->scale != 1) json_double(w, "loss_scale", e->scale);
     if (e->skipped) json_bool(w, "skipped", true);
     put_memory(w, e);
+}
+
+/* The device's by the short names; of the other tiers, those that hold anything. */
+static void put_peaks(struct json_writer *w, const struct train_event *e)
+{
+    json_int(w, "planned_peak", e->planned_peak[TIER_DEVICE]);
+    json_int(w, "ledger_peak", e->ledger_peak[TIER_DEVICE]);
+    for (int tier = TIER_DEVICE + 1; tier < TIER_COUNT; tier++) {
+        char name[48];
+        if (!e->planned_peak[tier] && !e->ledger_peak[tier]) continue;
+        snprintf(name, sizeof name, "%s_planned_peak", tier_name((enum tier)tier));
+        json_int(w, name, e->planned_peak[tier]);
+        snprintf(name, sizeof name, "%s_ledger_peak", tier_name((enum tier)tier));
+        json_int(w, name, e->ledger_peak[tier]);
+    }
 }
 
 static void put_fields(struct json_writer *w, struct train_log *log, const struct train_event *e)
@@ -71,13 +87,12 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         break;
     case TRAIN_REPLANNED:
         put_plan(w, log, e);
-        json_double(w, "move_ms", e->move_seconds * 1e3);
-        json_int(w, "moved_bytes", e->moved_bytes);
+        json_double(w, "move_ms", e->moves.move_seconds * 1e3);
+        json_int(w, "moved_bytes", e->moves.moved_bytes);
         put_memory(w, e);
         break;
     case TRAIN_ENDED:
-        json_int(w, "planned_peak", e->planned_peak);
-        json_int(w, "ledger_peak", e->ledger_peak);
+        put_peaks(w, e);
         json_int(w, "rss_peak", e->rss_peak);
         if (e->bad_records) json_int(w, "bad_records", e->bad_records);
         if (e->dropped_samples) json_int(w, "dropped_samples", e->dropped_samples);
@@ -159,7 +174,8 @@ static void tell_end(struct train_log *log, const struct train_event *e)
 {
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], rss[BYTES_TEXT];
     fprintf(log->people, "planned %s, ledger %s, process %s at its peak; %lld steps in %.1f s\n",
-            bytes_format(planned, (uint64_t)e->planned_peak), bytes_format(ledger, (uint64_t)e->ledger_peak),
+            bytes_format(planned, (uint64_t)e->planned_peak[TIER_DEVICE]),
+            bytes_format(ledger, (uint64_t)e->ledger_peak[TIER_DEVICE]),
             bytes_format(rss, (uint64_t)e->rss_peak), (long long)e->step, clock_seconds() - log->started);
     if (e->bad_records || e->dropped_samples)
         fprintf(log->people,

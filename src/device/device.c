@@ -1,59 +1,47 @@
-/* device.c - what every backend shares, and what is known of devices that are not here. */
+/* device.c - what every backend shares. */
 #include "device/device.h"
-#include "device/cuda/cuda_workspace.h"
-
-#include <stdio.h>
 
 #define OPERANDS (OP_MAX_IN + OP_MAX_OUT)
 
-static void describe(const struct tape *tape, const struct op *op, const struct tensor **desc)
+void device_describe(const struct tape *tape, const struct op *op, const struct tensor **desc)
 {
     for (int i = 0; i < OP_MAX_IN; i++) desc[i] = op->in[i] >= 0 ? &tape->tensors[op->in[i]] : NULL;
     for (int i = 0; i < OP_MAX_OUT; i++)
         desc[OP_MAX_IN + i] = op->out[i] >= 0 ? &tape->tensors[op->out[i]] : NULL;
 }
 
-static size_t by_table(const struct kernel *kernels, const struct tape *tape, const struct op *op,
-                       int threads)
+size_t device_table_workspace(const struct kernel *kernels, const struct tape *tape, const struct op *op,
+                              int threads)
 {
     const struct tensor *desc[OPERANDS];
     if (!kernels[op->kind].workspace) return 0;
-    describe(tape, op, desc);
+    device_describe(tape, op, desc);
     return kernels[op->kind].workspace(desc, op, threads);
 }
 
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op)
 {
     const struct tensor *desc[OPERANDS];
-    if (!dev->ops->workspace) return by_table(dev->kernels, tape, op, dev->facts.threads);
-    describe(tape, op, desc);
+    if (!dev->ops->workspace) return device_table_workspace(dev->kernels, tape, op, dev->facts.threads);
+    device_describe(tape, op, desc);
     return dev->ops->workspace(dev, desc, op);
 }
 
-static size_t cpu_scratch(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+void device_ledgers_init(struct device *dev, struct ledger own[TIER_COUNT], bool unified)
 {
-    return by_table(device_cpu_kernels(), tape, op, facts->threads);
+    static const char *const classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
+    for (int tier = 0; tier < TIER_COUNT; tier++) {
+        bool shared = unified && tier == TIER_HOST;
+        dev->ledger[tier] = &own[shared ? TIER_DEVICE : tier];
+        if (!shared)
+            ledger_init(&own[tier], tier_name((enum tier)tier), LEDGER_UNLIMITED, classes,
+                        DEVICE_LEDGER_CLASSES);
+    }
 }
 
-static size_t card_scratch(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+void device_ledgers_destroy(struct device *dev)
 {
-    const struct tensor *desc[OPERANDS];
-    struct cuda_card card = {.warpgroups = facts->capability == 90, .cudnn = true};
-    describe(tape, op, desc);
-    return cuda_workspace(&card, desc, op);
-}
-
-void device_absent_facts(struct device_facts *facts)
-{
-    facts->workspace = facts->unified_memory ? cpu_scratch : card_scratch;
-    facts->no_kernels[0] = '\0';
-    if (facts->unified_memory || facts->capability >= DEVICE_CUDA_LEAST) return;
-    if (facts->capability)
-        snprintf(facts->no_kernels, sizeof facts->no_kernels,
-                 "it has compute capability %d.%d, and the kernels need %d.%d or newer",
-                 facts->capability / 10, facts->capability % 10, DEVICE_CUDA_LEAST / 10,
-                 DEVICE_CUDA_LEAST % 10);
-    else
-        snprintf(facts->no_kernels, sizeof facts->no_kernels,
-                 "there are kernels for CPUs and NVIDIA GPUs alone");
+    bool shared = dev->ledger[TIER_HOST] == dev->ledger[TIER_DEVICE];
+    for (int tier = 0; tier < TIER_COUNT; tier++)
+        if (dev->ledger[tier] && !(shared && tier == TIER_HOST)) ledger_destroy(dev->ledger[tier]);
 }

@@ -1,7 +1,7 @@
-/* device.h - a backend is one struct of functions: memory, kernels, facts.
+/* device.h - a backend is one struct of functions: memory, kernels, programs, facts.
  *
  *     struct device *dev;
- *     device_cpu_open(threads, &dev, &err);
+ *     backend_find("cpu")->open(0, threads, &dev, &err);             // device/registry.h
  *     dev->ops->commit(dev, bytes, &err);                            // the arena: [0, bytes) is usable
  *     dev->ops->run(dev, &call);                                     // one op, operands already resolved
  *     dev->ops->close(dev);
@@ -17,10 +17,23 @@
 #include "mem/ledger.h"
 #include "plan/facts.h"
 
-/* Classes of a device's ledger: the arena, and what the process takes beside it. */
+/* Classes of a tier's ledger: what the plan lays out there, and what the process takes beside it. */
 enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
 
 struct device;
+
+/* Ops made into one thing that is launched again and again: a CUDA graph, later an XLA executable. Operand addresses are
+ * part of it. It belongs to whoever asked for it, any number may be alive, and each is freed before its device is
+ * closed. Backends have it at the beginning of a struct of their own. */
+struct device_program {
+    struct device *device;
+    size_t
+        bytes; /* of the device that it takes beside the arena, as far as the driver tells; facts.overhead_bytes has
+                   * room for them */
+};
+
+/* Hands ops to a device by run, run_many, fetch, store and run_host. */
+typedef enum plim_status device_give(void *arg);
 
 enum device_fill { FILL_ZERO, FILL_NOISE };
 
@@ -32,8 +45,10 @@ struct device_ops {
     /* [offset, offset + bytes) of the arena become zero or, as noise, numbers of ordinary sizes whatever their type.
      * NULL: what the arena grows by is zero, and nothing is timed on it. */
     void (*fill)(struct device *, size_t offset, size_t bytes, enum device_fill with);
-    /* Copies between the arena and host memory, by arena offset; done when they return. They wait for what computes
-     * and for fetches and stores of these bytes. Any thread may call these two and sync, while none gives ops. */
+    /* Copies between the arena and host memory, by arena offset. They come after what was given to compute and after
+     * fetches and stores of these bytes; the caller's memory is its own again when they return, and what read brings is
+     * there. What is written is there for every op and read that follows; a failure of a small write may only be told by
+     * the next sync. Any thread may call these two and sync, while none gives ops. */
     enum plim_status (*read)(struct device *, size_t offset, void *host, size_t bytes,
                              struct plim_error *err);
     enum plim_status (*write)(struct device *, size_t offset, const void *host, size_t bytes,
@@ -51,16 +66,15 @@ struct device_ops {
     enum plim_status (*sync)(struct device *, struct plim_error *err);
     /* What the driver says this process takes on the device; NULL: device memory is the process's own. */
     size_t (*used)(struct device *);
-    /* Optional, all or none: ops between begin and end are recorded instead of run, and recordings are run
-     * again at the price of one launch. Operand addresses are part of a recording. end: its number, or -1 when
-     * the device cannot record (run them one by one then). forget: all recordings, before the plan changes. */
-    void (*record_begin)(struct device *);
-    int (*record_end)(struct device *);
-    void (*replay)(struct device *, int recording);
-    void (*forget)(struct device *);
+    /* Optional, all three or none; NULL: ops are run one by one. compile calls give(arg) and makes a program of the ops
+     * it gets, none of which is computed; NULL when give fails or the device cannot after all. launch runs all of a
+     * program at the price of one op. program_free waits until it is not under way; other programs stay as they are. */
+    struct device_program *(*compile)(struct device *, device_give *give, void *arg);
+    void (*launch)(struct device_program *);
+    void (*program_free)(struct device_program *);
     /* The tier below, for devices with their own memory: NULL on the CPU, whose lower tier is the disk. host_commit
-     * sizes it (content up to the smaller size is kept), fetch and store copy between it and the arena beside what
-     * computes; ops that write what a copy under way reads, or touch what it writes, wait for it by themselves. run_host computes an op on
+     * sizes it (content up to the smaller size is kept) and carries the bytes on the host tier's ledger, fetch and store
+     * copy between it and the arena beside what computes; ops that write what a copy under way reads, or touch what it writes, wait for it by themselves. run_host computes an op on
      * operands in the host tier with the CPU's kernel, beside what the device computes: it waits for copies of its bytes,
      * and copies of its bytes wait for it. */
     enum plim_status (*host_commit)(struct device *, size_t bytes, struct plim_error *err);
@@ -75,33 +89,34 @@ struct device {
     const struct device_ops *ops;
     struct device_facts facts;
     const struct kernel *kernels; /* by op kind */
-    struct ledger *ledger;        /* of the device tier, owned by the device */
-    struct threads *team;         /* the host's: computes on the CPU, makes weights for every device */
+    /* By tier, owned by the device. Where device memory is the process's own, device and host are one ledger. */
+    struct ledger *ledger[TIER_COUNT];
+    struct threads *team; /* the host's: computes on the CPU, makes weights for every device */
 };
 
-/* The CPU: `threads` 0 means one per online CPU. */
+/* What the registry's rows are made of; others open a device through device/registry.h. `threads` 0: one per online CPU.
+ * A GPU by its number: PLIM_UNSUPPORTED says what is missing (this build's CUDA part, a driver, a card, a card this build
+ * has code for, cuBLASLt), PLIM_NO_MEMORY that the card has too little free for the context. device_cuda_present: this
+ * build has CUDA and the machine a driver and a card (or a driver too old to say), usable or not. */
 enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err);
+enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err);
+bool device_cuda_present(void);
+/* Compute capability from which on the CUDA kernels run, 80 for 8.0. */
+#define DEVICE_CUDA_LEAST 80
 
 /* The CPU's kernels, by op kind: for ops that other devices leave to their host. */
 const struct kernel *device_cpu_kernels(void);
 
-/* An NVIDIA GPU by its number; `threads` as above, for updates that its host makes. PLIM_UNSUPPORTED says what is
- * missing: this build's CUDA part, a driver, a card, a card this build has code for, cuBLASLt. PLIM_NO_MEMORY: the card
- * has too little free for the context. */
-enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err);
-
-/* Whether this build has CUDA and this machine a driver and a card (or a driver too old to say), usable or not. */
-bool device_cuda_present(void);
-
 /* Workspace of an op on this device, as the planner counts it. */
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op);
+/* The same by a table of kernels alone. */
+size_t device_table_workspace(const struct kernel *kernels, const struct tape *tape, const struct op *op,
+                              int threads);
+/* Operands of an op as kernels get them: of in[0..], then of out[0..]; NULL when absent. */
+void device_describe(const struct tape *tape, const struct op *op, const struct tensor **desc);
 
-/* Compute capability from which on the CUDA kernels run, 80 for 8.0. */
-#define DEVICE_CUDA_LEAST 80
-
-/* What facts of a device that is not here lack: the scratch of the kernels that would run there, in every build, and
- * where this program has none (facts->no_kernels), why. name, unified_memory, threads and capability are set. Of a card the
- * usual build and cuDNN are assumed, of a CPU the kernels of this one. */
-void device_absent_facts(struct device_facts *facts);
+/* For backends: ledgers of all tiers in `own`, without a line; `unified`: host memory is on the device's. */
+void device_ledgers_init(struct device *dev, struct ledger own[TIER_COUNT], bool unified);
+void device_ledgers_destroy(struct device *dev);
 
 #endif

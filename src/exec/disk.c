@@ -2,6 +2,7 @@
 #include "exec/disk.h"
 #include "base/file.h"
 #include "base/threads.h"
+#include "mem/ledger.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +26,8 @@ struct disk_store {
     int fd;
     char path[512];
     uint64_t bytes; /* allocated */
+    struct ledger *ledger;
+    int cls;
     pthread_t reader;
     bool has_reader;
     pthread_mutex_t lock;
@@ -63,24 +66,37 @@ static enum plim_status start_reader(struct disk_store *disk, struct plim_error 
     return PLIM_OK;
 }
 
-enum plim_status disk_reserve(struct disk_store *disk, uint64_t bytes, struct plim_error *err)
+static enum plim_status grow(struct disk_store *disk, uint64_t bytes, struct plim_error *err)
 {
-    if (bytes <= disk->bytes) return PLIM_OK;
+    uint64_t more = bytes - disk->bytes;
+    enum plim_status status = disk->ledger ? ledger_reserve(disk->ledger, disk->cls, more, err) : PLIM_OK;
+    if (status != PLIM_OK) return status;
     int rc = posix_fallocate(disk->fd, 0, (off_t)bytes);
-    if (rc)
-        return plim_fail(err, PLIM_IO, "%s: no room for %llu bytes of the disk tier: %s", disk->path,
-                         (unsigned long long)bytes, strerror(rc));
+    if (!rc) return disk->bytes = bytes, PLIM_OK;
+    if (disk->ledger) ledger_release(disk->ledger, disk->cls, more);
+    return plim_fail(err, PLIM_IO, "%s: no room for %llu bytes of the disk tier: %s", disk->path,
+                     (unsigned long long)bytes, strerror(rc));
+}
+
+enum plim_status disk_resize(struct disk_store *disk, uint64_t bytes, struct plim_error *err)
+{
+    if (bytes > disk->bytes) return grow(disk, bytes, err);
+    if (bytes == disk->bytes) return PLIM_OK;
+    if (ftruncate(disk->fd, (off_t)bytes))
+        return plim_fail(err, PLIM_IO, "%s: cannot shorten the disk tier: %s", disk->path, strerror(errno));
+    if (disk->ledger) ledger_release(disk->ledger, disk->cls, disk->bytes - bytes);
     disk->bytes = bytes;
     return PLIM_OK;
 }
 
-enum plim_status disk_open(const char *dir, uint64_t bytes, struct disk_store **out, struct plim_error *err)
+enum plim_status disk_open(const char *dir, uint64_t bytes, struct ledger *ledger, int cls,
+                           struct disk_store **out, struct plim_error *err)
 {
     struct disk_store *disk = calloc(1, sizeof *disk);
     if (!disk) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the disk tier was opened");
     pthread_mutex_init(&disk->lock, NULL);
     pthread_cond_init(&disk->moved, NULL);
-    disk->fd = -1;
+    disk->fd = -1, disk->ledger = ledger, disk->cls = cls;
     snprintf(disk->path, sizeof disk->path, "%s/.disk-XXXXXX", dir);
     enum plim_status status = file_make_dirs(dir, err);
     if (status == PLIM_OK) {
@@ -91,7 +107,7 @@ enum plim_status disk_open(const char *dir, uint64_t bytes, struct disk_store **
         else
             unlink(disk->path);
     }
-    if (status == PLIM_OK) status = disk_reserve(disk, bytes, err);
+    if (status == PLIM_OK) status = disk_resize(disk, bytes, err);
     if (status == PLIM_OK) status = start_reader(disk, err);
     if (status != PLIM_OK) {
         disk_close(disk);
@@ -112,6 +128,7 @@ void disk_close(struct disk_store *disk)
         pthread_join(disk->reader, NULL);
     }
     if (disk->fd >= 0) close(disk->fd);
+    if (disk->ledger) ledger_release(disk->ledger, disk->cls, disk->bytes);
     pthread_cond_destroy(&disk->moved);
     pthread_mutex_destroy(&disk->lock);
     free(disk);

@@ -147,9 +147,8 @@ void exec_fresh(struct exec *exec)
 enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
 {
     const struct device_ops *ops = exec->device->ops;
-    if (ops->forget) ops->forget(exec->device);
-    exec->nrecordings = 0;
-    exec->records = ops->record_begin && !exec->disk;
+    exec_drop_programs(exec);
+    exec->compiles = ops->compile && !exec->disk;
     if (!ops->tune) return PLIM_OK;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
@@ -202,39 +201,66 @@ static enum plim_status run_ops(struct exec *exec, int begin, int end, int64_t m
     return status;
 }
 
-static struct recording *find_recording(struct exec *exec, int begin, int end, bool first)
+static struct device_program *find_program(struct exec *exec, int begin, int end, bool first)
 {
-    for (int i = 0; i < exec->nrecordings; i++) {
-        struct recording *r = &exec->recordings[i];
-        if (r->begin == begin && r->end == end && r->first == first) return r;
+    for (int i = 0; i < exec->nprograms; i++) {
+        struct exec_program *p = &exec->programs[i];
+        if (p->begin == begin && p->end == end && p->first == first) return p->program;
     }
     return NULL;
 }
 
-/* Record the ops; NULL when the device cannot after all. */
-static struct recording *record(struct exec *exec, int begin, int end, int64_t micro)
+struct range { /* of ops, for the device that compiles them */
+    struct exec *exec;
+    int begin, end;
+    int64_t micro;
+};
+
+static enum plim_status give(void *arg)
 {
-    const struct device_ops *ops = exec->device->ops;
-    if (exec->nrecordings == EXEC_RECORDINGS) return NULL;
-    ops->record_begin(exec->device);
-    if (run_ops(exec, begin, end, micro, NULL) != PLIM_OK) exec->records = false;
-    int number = ops->record_end(exec->device);
-    if (number < 0 || !exec->records) {
-        exec->records = false;
-        return NULL;
-    }
-    struct recording *r = &exec->recordings[exec->nrecordings++];
-    *r = (struct recording){begin, end, micro == 0, number};
-    return r;
+    struct range *r = arg;
+    return run_ops(r->exec, r->begin, r->end, r->micro, NULL);
+}
+
+/* NULL when the device cannot: nothing is compiled from then on. */
+static struct device_program *compile(struct exec *exec, int begin, int end, int64_t micro)
+{
+    struct device *device = exec->device;
+    if (exec->nprograms == EXEC_PROGRAMS) return NULL;
+    struct device_program *program =
+        device->ops->compile(device, give, &(struct range){exec, begin, end, micro});
+    if (program)
+        exec->programs[exec->nprograms++] = (struct exec_program){begin, end, micro == 0, program};
+    else
+        exec->compiles = false;
+    return program;
+}
+
+void exec_drop_programs(struct exec *exec)
+{
+    while (exec->nprograms) exec->device->ops->program_free(exec->programs[--exec->nprograms].program);
+}
+
+void exec_close(struct exec *exec)
+{
+    exec_drop_programs(exec);
+    *exec = (struct exec){0};
+}
+
+size_t exec_program_bytes(const struct exec *exec)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < exec->nprograms; i++) bytes += exec->programs[i].program->bytes;
+    return bytes;
 }
 
 enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
 {
-    if (exec->records && !exec->inspect && !exec->op_seconds && begin < end) {
-        struct recording *r = find_recording(exec, begin, end, micro == 0);
-        if (!r) r = record(exec, begin, end, micro);
-        if (r) {
-            exec->device->ops->replay(exec->device, r->number);
+    if (exec->compiles && !exec->inspect && !exec->op_seconds && begin < end) {
+        struct device_program *program = find_program(exec, begin, end, micro == 0);
+        if (!program) program = compile(exec, begin, end, micro);
+        if (program) {
+            exec->device->ops->launch(program);
             return PLIM_OK;
         }
     }

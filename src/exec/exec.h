@@ -2,13 +2,17 @@
  *
  *     struct exec exec;
  *     exec_open(&exec, device, &plan.tape, &plan.layout, disk);  // disk: NULL unless a tensor lives on disk
+ *     exec_tune(&exec, &err);                                    // optional: what runs often is compiled
  *     exec_write(&exec, ids, host_ids, 0, bytes, &err);
  *     exec_loop(&exec, micro, &err);                             // one micro-batch
  *     exec_update(&exec, &err);                                  // the rest of the tape
  *     exec_read(&exec, loss, host_loss, 0, bytes, &err);
+ *     exec_close(&exec);
  *
- * The exec borrows tape, layout, device and disk; it owns nothing but its place in the tape. The device's arena
- * must be committed to at least layout.arena_bytes.
+ * The exec borrows tape, layout, device and disk and owns its programs (device/device.h): a range of ops that runs for the
+ * first time after exec_tune is compiled, and launched from then on. Where the device compiles nothing, as on the CPU, a
+ * program is the range itself, resolved as it runs. Any number of execs may be open over one arena; closing one leaves the
+ * programs of the others alone. The device's arena must be committed to at least layout.arena_bytes.
  */
 #ifndef PLIM_EXEC_EXEC_H
 #define PLIM_EXEC_EXEC_H
@@ -17,8 +21,8 @@
 #include "exec/disk.h"
 #include "plan/layout.h"
 
-#define EXEC_FETCHES    16
-#define EXEC_RECORDINGS 4
+#define EXEC_FETCHES  16
+#define EXEC_PROGRAMS 4
 
 struct exec {
     struct device *device;
@@ -30,13 +34,13 @@ struct exec {
         uint64_t ticket;
     } fetching[EXEC_FETCHES];
     int nfetching;
-    struct recording {
+    struct exec_program {
         int begin, end; /* ops */
         bool first;     /* of the first micro-batch of a window */
-        int number;     /* the device's */
-    } recordings[EXEC_RECORDINGS];
-    int nrecordings;
-    bool records;       /* the device records what runs twice; set by exec_tune */
+        struct device_program *program;
+    } programs[EXEC_PROGRAMS];
+    int nprograms;
+    bool compiles;      /* what runs is compiled first; set by exec_tune */
     double *op_seconds; /* by op kind, when the caller wants a profile; else NULL */
     /* Called after each op, when set, with its results in place. */
     void (*inspect)(void *arg, const struct exec *exec, int op);
@@ -50,9 +54,18 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
 /* For a new arena: what is kept becomes zero, but for the parameters, which are written next. */
 void exec_fresh(struct exec *exec);
 
-/* Lets the device learn how to run this tape's ops best and, where it can, record them: worth it when the tape runs
- * many times. Whatever is in the arena outside kept tensors is lost. Forgets what was recorded before. */
+/* Lets the device learn how to run this tape's ops best and, where it can, compile them: worth it when the tape runs
+ * many times. Whatever is in the arena outside kept tensors is lost, and so are this exec's programs. */
 enum plim_status exec_tune(struct exec *exec, struct plim_error *err);
+
+/* Frees the programs; what runs next is compiled anew. After something has happened to the memory they were compiled for. */
+void exec_drop_programs(struct exec *exec);
+
+/* Frees what the exec owns; a zeroed one has nothing. Before its tape and layout go. */
+void exec_close(struct exec *exec);
+
+/* Bytes of the device that its programs take. */
+size_t exec_program_bytes(const struct exec *exec);
 
 /* Ops [begin, end); micro is the index of the micro-batch in its window. */
 enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err);

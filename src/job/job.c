@@ -2,6 +2,7 @@
 #include "job/job.h"
 #include "base/yaml.h"
 #include "data/dataset.h"
+#include "device/registry.h"
 #include "model/hf.h"
 
 #include <stdio.h>
@@ -102,23 +103,6 @@ static enum plim_status settle_precision(struct job *job, struct plim_error *err
     return PLIM_OK;
 }
 
-/* "cuda" and "cuda:N" to a number; -2: neither. */
-static int gpu_number(const char *text)
-{
-    char *end;
-    if (!strcmp(text, "cuda")) return 0;
-    if (strncmp(text, "cuda:", 5) || text[5] < '0' || text[5] > '9') return -2;
-    long n = strtol(text + 5, &end, 10);
-    return *end || n > 1023 ? -2 : (int)n;
-}
-
-int job_device_number(const char *text, bool *may_fall_back)
-{
-    *may_fall_back = !strcmp(text, "auto");
-    if (!strcmp(text, "cpu")) return -1;
-    return *may_fall_back ? 0 : gpu_number(text);
-}
-
 /* What does not go together. */
 static enum plim_status check_types(const struct job *job, struct plim_error *err)
 {
@@ -145,8 +129,8 @@ static enum plim_status check_types(const struct job *job, struct plim_error *er
 
 static enum plim_status check_supported(const struct job *job, struct plim_error *err)
 {
-    bool unused;
-    if (job_device_number(job->training.device, &unused) < -1)
+    struct device_name unused;
+    if (!device_name_read(job->training.device, &unused))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'training.device': '%s' is no device; write auto, cpu, cuda or cuda:1",
                          job->name, job->training.device);

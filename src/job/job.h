@@ -84,7 +84,7 @@ struct job_training {
     int64_t threads;
     int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
     bool deterministic;   /* the same bits on every run, on every device */
-    const char *device;   /* "auto", "cpu", "cuda", "cuda:N"; see job_device_number */
+    const char *device;   /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
 };
 
 struct job_data { /* see data/dataset.h and data/loader.h */
@@ -137,10 +137,6 @@ double job_beta1(const struct job *job);
 int64_t job_rows(const struct job *job);
 
 extern const struct schema job_schema;
-
-/* "auto", "cpu", "cuda", "cuda:N": -1 the CPU, 0.. that GPU, -2 none of these. *may_fall_back: the CPU will do when there is
- * no GPU. */
-int job_device_number(const char *text, bool *may_fall_back);
 
 /* The tape of one set of knobs: plan_request.build, with the job as its build_arg. */
 enum plim_status job_build(const struct plan_request *request, const struct knobs *knobs, enum tape_part part,

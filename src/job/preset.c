@@ -4,7 +4,7 @@
 #include "base/embedded.h"
 #include "base/nearest.h"
 #include "base/yaml.h"
-#include "device/device.h"
+#include "device/registry.h"
 #include "job/job.h"
 #include "tape/pass.h"
 

@@ -6,8 +6,8 @@
  *
  * Data go straight from the files to their final type and place, in pieces; nothing is held twice.
  */
-#ifndef PLIM_MODEL_LOAD_H
-#define PLIM_MODEL_LOAD_H
+#ifndef PLIM_RUNTIME_LOAD_H
+#define PLIM_RUNTIME_LOAD_H
 
 #include "base/log.h"
 #include "exec/exec.h"

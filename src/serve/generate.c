@@ -1,8 +1,8 @@
 /* generate.c - see generate.h.
  *
- * Two tapes share one arena: a pass over one token, and one over a chunk of the prompt. Parameters, caches
- * and constants are kept tensors with the same offsets in both (the chunk's layout is made above the
- * other's), and what lies above them is dead between two passes.
+ * Two members of a forward family (runtime/runtime.h) share one arena: a pass over one token, which owns the parameters,
+ * caches and constants, and one over a chunk of the prompt. A token costs the host one launch, one wait and one read of
+ * its logits.
  *
  * Invariants
  *  1. Position p of the cache holds the keys and values of token p for every p below `filled`.
@@ -12,34 +12,30 @@
 #include "serve/generate.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "store/safetensors.h"
-#include "exec/exec.h"
-#include "mem/os.h"
 #include "model/hf.h"
+#include "runtime/feed.h"
 #include "runtime/load.h"
+#include "runtime/runtime.h"
+#include "store/safetensors.h"
 
 #include <stdlib.h>
 
-/* What a run adds outside the arena after the measurement: stacks that are still to be touched, the read
- * buffer of the weights, libc's own buffers. */
-#define RUN_ALLOWANCE (1536 << 10)
-
-/* One tape with its place in the arena. */
+/* One pass: what runs it, and where its tokens go in and its logits come out. */
 struct pass {
-    int64_t time; /* 0: there is no such pass */
-    struct tape tape;
-    struct layout layout;
-    struct exec exec;
-    int ids, pos, logits;
+    int64_t time; /* tokens; 0: there is no such pass */
+    struct exec *exec;
+    struct feed feed;
+    int logits;
 };
 
 struct generator {
     struct model_spec spec;
-    struct device *device;
+    struct runtime runtime; /* its plan is the pass over one token */
+    struct forward chunk_tape;
     struct generate_plan plan;
     struct pass one, chunk;
+    void *raw;     /* [V] as a device with its own memory has them */
     float *logits; /* [V] */
-    int64_t reserved;
 };
 
 static const char *const stop_names[] = {"length", "end", "positions", "stopped"};
@@ -53,37 +49,19 @@ const struct generate_plan *generator_plan(const struct generator *g) { return &
 /* --- planning ---------------------------------------------------------------------------------------------
  */
 
-static void pass_release(struct pass *p)
+/* The tape of a pass over `time` tokens. */
+static enum plim_status build(void *arg, int64_t time, struct tape *out, struct plim_error *err)
 {
-    if (!p->time) return;
-    layout_release(&p->layout);
-    tape_release(&p->tape);
-    *p = (struct pass){0};
-}
-
-/* Tape and layout of a pass over `time` tokens; below: the pass that owns the kept tensors, or NULL. */
-static enum plim_status pass_plan(struct generator *g, struct pass *p, int64_t time, const struct pass *below,
-                                  struct plim_error *err)
-{
+    const struct generator *g = arg;
     struct model_shape shape = {
         .batch = 1, .time = time, .kv_length = g->plan.positions, .head = HEAD_LAST_LOGITS};
-    struct layout_options options = {.facts = &g->device->facts, .accumulation = 1};
-    if (below) options.above = &below->layout, options.above_tape = &below->tape;
-    tape_init(&p->tape);
-    enum plim_status status = model_emit(&g->spec, &shape, &p->tape, err);
-    if (status == PLIM_OK) status = pass_precision(&p->tape, g->plan.precision, err);
-    if (status == PLIM_OK) status = tape_verify(&p->tape, err);
-    for (int i = 0; i < p->tape.nops; i++) p->tape.ops[i].attr.repeatable = true; /* same seed, same text */
-    if (status == PLIM_OK) status = layout_make(&p->tape, &options, &p->layout, err);
-    if (status != PLIM_OK) {
-        tape_release(&p->tape);
-        return status;
-    }
-    p->time = time;
-    p->ids = tape_find(&p->tape, "ids", -1);
-    p->pos = tape_find(&p->tape, "pos", -1);
-    p->logits = tape_find(&p->tape, "logits", -1);
-    return PLIM_OK;
+    tape_init(out);
+    enum plim_status status = model_emit(&g->spec, &shape, out, err);
+    if (status == PLIM_OK) status = pass_precision(out, g->plan.precision, err);
+    if (status == PLIM_OK) status = tape_verify(out, err);
+    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
+    if (status != PLIM_OK) tape_release(out);
+    return status;
 }
 
 /* The type most of the bytes of the files have, when we compute in it; fp32 otherwise. */
@@ -101,11 +79,10 @@ static enum plim_status choose_precision(const char *dir, enum precision *out, s
     return PLIM_OK;
 }
 
-static int64_t measured_overhead(const struct generator *g)
+/* Host bytes beside the arena: logits as they come and widened, and what draws from them. */
+static int64_t own_bytes(const struct generator *g)
 {
-    if (!g->device->facts.unified_memory) return (int64_t)g->device->facts.overhead_bytes;
-    return (int64_t)os_process_counted() + RUN_ALLOWANCE + sampler_bytes(g->spec.vocab_size) +
-           g->spec.vocab_size * (int64_t)sizeof(float);
+    return sampler_bytes(g->spec.vocab_size) + 2 * g->spec.vocab_size * (int64_t)sizeof(float);
 }
 
 static enum plim_status set_positions(struct generator *g, const struct generate_room *room,
@@ -144,71 +121,72 @@ static enum plim_status refuse(const struct generator *g, const char *dir, struc
 
 static void sum_up(struct generator *g)
 {
-    int64_t chunk = g->chunk.time ? g->chunk.layout.arena_bytes : 0, one = g->one.layout.arena_bytes;
-    g->plan.arena = chunk > one ? chunk : one;
-    g->plan.total = g->plan.overhead + g->plan.arena;
-    g->plan.chunk = g->chunk.time ? g->chunk.time : 1;
-    g->plan.params = g->one.layout.by_class[CLASS_PARAM];
-    g->plan.cache = g->one.layout.by_class[CLASS_KV];
+    const struct runtime *rt = &g->runtime;
+    g->plan.budget = rt->request.budget;
+    g->plan.arena = rt->arena, g->plan.total = rt->plan.total;
+    g->plan.overhead = g->plan.total - g->plan.arena;
+    g->plan.chunk = g->chunk_tape.size ? g->chunk_tape.size : 1;
+    if (!rt->size) return;
+    g->plan.params = rt->plan.layout.by_class[CLASS_PARAM];
+    g->plan.cache = rt->plan.layout.by_class[CLASS_KV];
 }
 
-static bool fits(const struct generator *g) { return !g->plan.budget || g->plan.total <= g->plan.budget; }
+/* The largest power of two that the prompt can fill. */
+static int64_t chunk_most(int64_t prompt)
+{
+    int64_t most = GENERATE_CHUNK;
+    while (most > prompt) most /= 2;
+    return most;
+}
 
 /* Single tokens always; the largest chunk that the prompt can fill and the budget can bear. */
-static enum plim_status make_plan(struct generator *g, const char *dir, const struct generate_room *room,
-                                  struct plim_error *err)
+static enum plim_status make_plan(struct generator *g, const char *dir, struct device *device,
+                                  const struct generate_room *room, struct plim_error *err)
 {
+    struct forward_family family = {.build = build, .arg = g};
+    struct forward_line line = {.budget = room->budget,
+                                .overhead =
+                                    room->overhead ? room->overhead : runtime_overhead() + own_bytes(g)};
     enum plim_status status = set_positions(g, room, err);
     if (status == PLIM_OK) status = choose_precision(dir, &g->plan.precision, err);
-    if (status == PLIM_OK) status = pass_plan(g, &g->one, 1, NULL, err);
     if (status != PLIM_OK) return status;
-    g->plan.budget = room->budget;
-    g->plan.overhead = room->overhead ? room->overhead : measured_overhead(g);
+    status = runtime_plan_forward(&g->runtime, device, &g->spec, &line, &family, 1, err);
     sum_up(g);
-    if (!fits(g)) return refuse(g, dir, err);
-    for (int64_t time = GENERATE_CHUNK; time > 1; time /= 2) {
-        if (time > room->prompt) continue;
-        status = pass_plan(g, &g->chunk, time, &g->one, err);
-        if (status != PLIM_OK) return status;
-        sum_up(g);
-        if (fits(g)) break;
-        pass_release(&g->chunk);
-        sum_up(g);
-    }
-    return PLIM_OK;
+    if (status != PLIM_OK) return status == PLIM_NO_FIT ? refuse(g, dir, err) : status;
+    status = runtime_forward(&g->runtime, &family, chunk_most(room->prompt), 2, &g->chunk_tape, err);
+    sum_up(g);
+    return status == PLIM_NO_FIT ? PLIM_OK : status;
 }
 
 /* --- opening ----------------------------------------------------------------------------------------------
  */
 
-static enum plim_status commit(struct generator *g, struct plim_error *err)
+static enum plim_status pass_open(struct pass *p, int64_t time, struct exec *exec, struct plim_error *err)
 {
-    struct ledger *ledger = g->device->ledger;
-    enum plim_status status = PLIM_OK;
-    ledger_set_budget(ledger, g->plan.budget ? (uint64_t)g->plan.budget : LEDGER_UNLIMITED);
-    status = ledger_reserve(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)g->plan.overhead, err);
-    if (status == PLIM_OK) g->reserved = g->plan.overhead;
-    if (status == PLIM_OK) status = g->device->ops->commit(g->device, (size_t)g->plan.arena, err);
-    return status;
+    p->time = time, p->exec = exec;
+    p->logits = tape_find(exec->tape, "logits", -1);
+    return feed_open(&p->feed, exec, err);
 }
 
-/* The cache begins as zero: what is not visible yet must be numbers too. */
-static enum plim_status learn(struct exec *exec, struct plim_error *err)
+static enum plim_status take_buffers(struct generator *g, struct plim_error *err)
 {
-    exec_fresh(exec);
-    return exec_tune(exec, err);
+    size_t vocab = (size_t)g->spec.vocab_size;
+    g->logits = malloc(vocab * sizeof *g->logits);
+    g->raw = malloc(vocab * sizeof *g->logits); /* no type is wider */
+    return g->logits && g->raw ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the logits");
 }
 
 static enum plim_status start(struct generator *g, const char *dir, const struct generate_room *room,
                               struct plim_error *err)
 {
-    enum plim_status status = exec_open(&g->one.exec, g->device, &g->one.tape, &g->one.layout, NULL, err);
-    if (status == PLIM_OK && g->chunk.time)
-        status = exec_open(&g->chunk.exec, g->device, &g->chunk.tape, &g->chunk.layout, NULL, err);
-    if (status == PLIM_OK) status = learn(&g->one.exec, err);
-    if (status == PLIM_OK && g->chunk.time) status = learn(&g->chunk.exec, err);
-    if (status == PLIM_OK) status = weights_write_constants(&g->one.exec, &g->spec, err);
-    if (status == PLIM_OK) status = weights_from_directory(&g->one.exec, &g->spec, dir, room->log, err);
+    struct runtime *rt = &g->runtime;
+    bool chunked = g->chunk_tape.size > 0;
+    enum plim_status status = runtime_commit(rt, err);
+    if (status == PLIM_OK && chunked) status = forward_start(rt, &g->chunk_tape, err);
+    if (status == PLIM_OK) status = pass_open(&g->one, 1, &rt->exec, err);
+    if (status == PLIM_OK && chunked)
+        status = pass_open(&g->chunk, g->chunk_tape.size, &g->chunk_tape.exec, err);
+    if (status == PLIM_OK) status = weights_from_directory(&rt->exec, &g->spec, dir, room->log, err);
     return status;
 }
 
@@ -217,14 +195,9 @@ enum plim_status generator_open(const char *dir, struct device *device, const st
 {
     struct generator *g = calloc(1, sizeof *g);
     if (!g) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a generator was set up");
-    g->device = device;
     enum plim_status status = hf_config_load(dir, &g->spec, err);
-    if (status == PLIM_OK) status = make_plan(g, dir, room, err);
-    if (status == PLIM_OK) {
-        g->logits = malloc((size_t)g->spec.vocab_size * sizeof *g->logits);
-        if (!g->logits) status = plim_fail(err, PLIM_NO_MEMORY, "out of memory for the logits");
-    }
-    if (status == PLIM_OK) status = commit(g, err);
+    if (status == PLIM_OK) status = make_plan(g, dir, device, room, err);
+    if (status == PLIM_OK) status = take_buffers(g, err);
     if (status == PLIM_OK) status = start(g, dir, room, err);
     if (status != PLIM_OK) {
         generator_close(g);
@@ -237,11 +210,12 @@ enum plim_status generator_open(const char *dir, struct device *device, const st
 void generator_close(struct generator *g)
 {
     if (!g) return;
-    g->device->ops->commit(g->device, 0, NULL);
-    if (g->reserved) ledger_release(g->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)g->reserved);
-    pass_release(&g->chunk);
-    pass_release(&g->one);
+    feed_close(&g->chunk.feed);
+    feed_close(&g->one.feed);
+    forward_close(&g->chunk_tape);
+    runtime_close(&g->runtime);
     free(g->logits);
+    free(g->raw);
     free(g);
 }
 
@@ -251,28 +225,23 @@ void generator_close(struct generator *g)
 /* Tokens [first, first + p->time) through the model; the logits stay in the arena. */
 static enum plim_status feed(struct pass *p, const int32_t *tokens, int64_t first, struct plim_error *err)
 {
-    int32_t pos[GENERATE_CHUNK];
-    int64_t bytes = p->time * (int64_t)sizeof *pos;
-    for (int64_t i = 0; i < p->time; i++) pos[i] = (int32_t)(first + i);
-    enum plim_status status = exec_write(&p->exec, p->ids, tokens, 0, bytes, err);
-    if (status == PLIM_OK) status = exec_write(&p->exec, p->pos, pos, 0, bytes, err);
-    if (status == PLIM_OK) status = exec_loop(&p->exec, 0, err);
-    return status;
+    for (int64_t i = 0; i < p->time; i++) p->feed.ids[i] = tokens[i], p->feed.pos[i] = (int32_t)(first + i);
+    enum plim_status status = feed_send(&p->feed, err);
+    return status == PLIM_OK ? exec_loop(p->exec, 0, err) : status;
 }
 
-/* The logits of the last token fed, widened. */
+/* The logits of the last token fed, widened: one read. */
 static enum plim_status read_logits(struct generator *g, struct pass *p, struct plim_error *err)
 {
-    const struct tensor *t = &p->tape.tensors[p->logits];
-    char raw[4096];
-    int64_t size = (int64_t)dtype_size(t->type), piece = (int64_t)sizeof raw / size;
-    for (int64_t at = 0; at < g->spec.vocab_size; at += piece) {
-        int64_t n = g->spec.vocab_size - at < piece ? g->spec.vocab_size - at : piece;
-        enum plim_status status = exec_read(&p->exec, p->logits, raw, at * size, n * size, err);
-        if (status != PLIM_OK) return status;
-        dtype_convert(g->logits + at, DT_F32, raw, t->type, n);
-    }
-    return PLIM_OK;
+    const struct tensor *t = &p->exec->tape->tensors[p->logits];
+    int64_t vocab = g->spec.vocab_size;
+    const void *raw = exec_host(p->exec, p->logits);
+    enum plim_status status = PLIM_OK;
+    if (!raw)
+        raw = g->raw,
+        status = exec_read(p->exec, p->logits, g->raw, 0, vocab * (int64_t)dtype_size(t->type), err);
+    if (status == PLIM_OK) dtype_convert(g->logits, DT_F32, raw, t->type, vocab);
+    return status;
 }
 
 static enum plim_status read_prompt(struct generator *g, const struct generate_request *r,
@@ -339,6 +308,7 @@ enum plim_status generator_run(struct generator *g, const struct generate_reques
         request->vocab && request->vocab < g->spec.vocab_size ? request->vocab : g->spec.vocab_size;
     if (status == PLIM_OK) status = sampler_init(&sampler, vocab, &request->sampling, err);
     if (status != PLIM_OK) return status;
+    sampler.team = g->runtime.device->team;
     double start = clock_seconds();
     status = read_prompt(g, request, err);
     result->prompt_seconds = clock_seconds() - start;

@@ -28,13 +28,13 @@ struct generate_room {
     int64_t prompt;        /* tokens, at least 1 */
     int64_t tokens;        /* of the answer, at most; the model's last position may cut it short */
     int64_t budget;        /* bytes the process may take; 0: no line */
-    int64_t overhead;      /* of them, outside the arena; 0: measured now */
+    int64_t overhead;      /* host bytes outside the arena; 0: measured now */
     const struct log *log; /* hears of unused tensors; NULL: nobody */
 };
 
 /* The plan that was committed. */
 struct generate_plan {
-    int64_t budget, overhead, arena, total; /* total: overhead + arena */
+    int64_t budget, overhead, arena, total; /* total: arena and what the device's line carries beside it */
     int64_t params, cache;                  /* bytes, parts of the arena */
     int64_t positions;                      /* the cache's */
     int64_t chunk;                          /* prompt tokens per pass */

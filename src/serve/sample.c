@@ -1,8 +1,11 @@
 /* sample.c - see sample.h.
  *
  * Candidates lie in a heap with the likeliest on top. Building it is linear and each candidate that is kept
- * costs one removal, so a draw never sorts the whole vocabulary. Removed candidates gather behind the heap's
- * end: after k removals heap[vocab-1], heap[vocab-2], ... are the k likeliest in order.
+ * costs one removal, so a draw never sorts. Removed candidates gather behind the heap's end: of n candidates, after k
+ * removals heap[n-1], heap[n-2], ... are the k likeliest in order.
+ *
+ * Only tokens above a small share of the likeliest are candidates at first: all others rank behind every one of them, so
+ * whatever stops among the candidates would have stopped there among all. When they run out, the share falls.
  */
 #include "serve/sample.h"
 #include "base/rng.h"
@@ -10,6 +13,12 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+
+enum { BLOCK = 1024, LANES = 16 };
+
+/* Weights from which on a token is a candidate, the likeliest's being 1; the last takes all. */
+static const float rungs[] = {1e-2f, 1e-4f, 1e-7f, -1};
+enum { RUNGS = sizeof rungs / sizeof *rungs };
 
 /* The stream of random numbers that sampling draws from. */
 #define SAMPLE_STREAM UINT64_C(0x73616d706c65)
@@ -28,7 +37,12 @@ enum plim_status sampling_check(const struct sampling *s, struct plim_error *err
     return PLIM_OK;
 }
 
-int64_t sampler_bytes(int64_t vocab) { return vocab * (int64_t)(sizeof(int32_t) + sizeof(float)); }
+static int64_t blocks_of(int64_t vocab) { return (vocab + BLOCK - 1) / BLOCK; }
+
+int64_t sampler_bytes(int64_t vocab)
+{
+    return vocab * (int64_t)(sizeof(int32_t) + sizeof(float)) + blocks_of(vocab) * (int64_t)sizeof(double);
+}
 
 enum plim_status sampler_init(struct sampler *s, int64_t vocab, const struct sampling *sampling,
                               struct plim_error *err)
@@ -38,7 +52,8 @@ enum plim_status sampler_init(struct sampler *s, int64_t vocab, const struct sam
     *s = (struct sampler){.sampling = *sampling, .vocab = (int32_t)vocab};
     s->heap = malloc((size_t)vocab * sizeof *s->heap);
     s->weight = malloc((size_t)vocab * sizeof *s->weight);
-    if (s->heap && s->weight) return PLIM_OK;
+    s->before = malloc((size_t)blocks_of(vocab) * sizeof *s->before);
+    if (s->heap && s->weight && s->before) return PLIM_OK;
     sampler_release(s);
     return plim_fail(err, PLIM_NO_MEMORY, "out of memory for %lld candidates", (long long)vocab);
 }
@@ -47,18 +62,64 @@ void sampler_release(struct sampler *s)
 {
     free(s->heap);
     free(s->weight);
-    s->heap = NULL, s->weight = NULL;
+    free(s->before);
+    s->heap = NULL, s->weight = NULL, s->before = NULL;
 }
 
-static int32_t likeliest(const float *logits, int32_t vocab)
+/* The largest of x[0..n) and `best`, in lanes that a compiler makes vectors of. */
+static float largest(const float *x, int32_t n, float best)
 {
-    int32_t best = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best]) best = i;
+    float most[LANES];
+    int32_t i = 0;
+    for (int l = 0; l < LANES; l++) most[l] = best;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) most[l] = x[i + l] > most[l] ? x[i + l] : most[l];
+    for (int l = 0; l < LANES; l++) best = most[l] > best ? most[l] : best;
+    for (; i < n; i++) best = x[i] > best ? x[i] : best;
     return best;
 }
 
-static bool before(const struct sampler *s, int32_t a, int32_t b)
+/* The first of the largest. What is not a number is never larger. */
+static int32_t likeliest(const float *logits, int32_t vocab)
+{
+    float best = logits[0];
+    int32_t from = 0;
+    for (int32_t at = 0; at < vocab; at += BLOCK) {
+        float most = largest(logits + at, vocab - at < BLOCK ? vocab - at : BLOCK, best);
+        if (most > best) best = most, from = at;
+    }
+    int32_t i = from;
+    while (i < vocab && logits[i] != best) i++;
+    return i < vocab ? i : 0;
+}
+
+struct weigh {
+    struct sampler *sampler;
+    const float *logits;
+    double largest;
+};
+
+static void weigh_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct weigh *w = arg;
+    struct sampler *s = w->sampler;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++)
+        s->weight[i] = (float)exp(((double)w->logits[i] - w->largest) / s->sampling.temperature);
+}
+
+/* The sum of all weights, and of those before each block. */
+static double sum_weights(struct sampler *s)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < s->vocab; i++) {
+        if (i % BLOCK == 0) s->before[i / BLOCK] = sum;
+        sum += (double)s->weight[i];
+    }
+    return sum;
+}
+
+static bool comes_before(const struct sampler *s, int32_t a, int32_t b)
 {
     return s->weight[a] != s->weight[b] ? s->weight[a] > s->weight[b] : a < b;
 }
@@ -67,8 +128,8 @@ static void sift(struct sampler *s, int32_t at, int32_t n)
 {
     int32_t moving = s->heap[at];
     for (int32_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && before(s, s->heap[child + 1], s->heap[child])) child++;
-        if (!before(s, s->heap[child], moving)) break;
+        if (child + 1 < n && comes_before(s, s->heap[child + 1], s->heap[child])) child++;
+        if (!comes_before(s, s->heap[child], moving)) break;
         s->heap[at] = s->heap[child];
     }
     s->heap[at] = moving;
@@ -84,46 +145,73 @@ static int32_t take(struct sampler *s, int32_t n)
     return top;
 }
 
-/* How many of the likeliest stay, and the sum of their weights. */
-static int32_t keep(struct sampler *s, double *total)
+/* A heap of the tokens that weigh at least `least`; how many they are. */
+static int32_t gather(struct sampler *s, float least)
 {
-    int32_t n = s->vocab, kept = 0;
-    int32_t most = s->sampling.top_k > 0 && s->sampling.top_k < n ? (int32_t)s->sampling.top_k : n;
-    double share = s->sampling.top_p > 0 ? s->sampling.top_p : 1, sum = 0, whole = 0;
-    for (int32_t i = 0; i < n; i++) s->heap[i] = i;
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->vocab; i++)
+        if (least < 0 || s->weight[i] >= least) s->heap[n++] = i;
     for (int32_t i = n / 2; i-- > 0;) sift(s, i, n);
-    if (most == n)
-        for (int32_t i = 0; i < n; i++) whole += (double)s->weight[i];
-    for (; kept < most && (most < n || sum < share * whole); kept++)
-        sum += (double)s->weight[take(s, n - kept)];
-    if (most < n && share < 1) { /* the share is of what top-k left */
-        whole = sum, sum = 0;
-        for (kept = 0; kept < most && sum < share * whole; kept++)
-            sum += (double)s->weight[s->heap[n - 1 - kept]];
-    }
-    *total = sum;
+    return n;
+}
+
+/* The likeliest, one after the other, until there are `most` or their sum reaches `enough`. */
+static int32_t take_likeliest(struct sampler *s, int32_t n, int32_t most, double enough, double *sum)
+{
+    int32_t kept = 0;
+    *sum = 0;
+    while (kept < n && kept < most && *sum < enough) *sum += (double)s->weight[take(s, n - kept++)];
     return kept;
 }
 
-static int32_t draw_all(const struct sampler *s, double u)
+/* How many of the likeliest stay, and the sum of their weights; *candidates: of how many. */
+static int32_t keep(struct sampler *s, int32_t *candidates, double *total)
 {
-    double total = 0, sum = 0;
-    int32_t last = 0;
-    for (int32_t i = 0; i < s->vocab; i++) total += (double)s->weight[i];
-    for (int32_t i = 0; i < s->vocab; i++) {
-        if (s->weight[i] <= 0) continue;
-        last = i;
-        if ((sum += (double)s->weight[i]) > u * total) return i;
+    bool top_k = s->sampling.top_k > 0 && s->sampling.top_k < s->vocab;
+    int32_t most = top_k ? (int32_t)s->sampling.top_k : s->vocab, n = 0, kept = 0;
+    double share = s->sampling.top_p > 0 ? s->sampling.top_p : 1, sum = 0;
+    double enough = top_k ? INFINITY : share * sum_weights(s);
+    for (int rung = 0; rung < RUNGS; rung++) {
+        n = gather(s, rungs[rung]);
+        kept = take_likeliest(s, n, most, enough, &sum);
+        if (n && (kept == most || !(sum < enough))) break;
     }
-    return last;
+    if (top_k && share < 1) { /* the share is of what top-k left */
+        double whole = sum;
+        for (kept = 0, sum = 0; kept < most && sum < share * whole; kept++)
+            sum += (double)s->weight[s->heap[n - 1 - kept]];
+    }
+    *candidates = n, *total = sum;
+    return kept;
+}
+
+/* The first token from `from` on with which the sum exceeds `target`; -1: none. *last: of those with a weight. */
+static int32_t scan(const struct sampler *s, int32_t from, double sum, double target, int32_t *last)
+{
+    for (int32_t i = from; i < s->vocab; i++) {
+        if (s->weight[i] <= 0) continue;
+        *last = i;
+        if ((sum += (double)s->weight[i]) > target) return i;
+    }
+    return -1;
+}
+
+static int32_t draw_all(struct sampler *s, double u)
+{
+    double target = u * sum_weights(s);
+    int32_t last = 0, block = (int32_t)blocks_of(s->vocab) - 1;
+    while (block > 0 && !(s->before[block] <= target)) block--;
+    int32_t token = scan(s, block * BLOCK, s->before[block], target, &last);
+    if (token < 0) token = scan(s, 0, 0, target, &last);
+    return token < 0 ? last : token;
 }
 
 static int32_t draw_kept(struct sampler *s, double u)
 {
     double total, sum = 0;
-    int32_t kept = keep(s, &total), token = s->heap[s->vocab - 1];
+    int32_t n, kept = keep(s, &n, &total), token = s->heap[n - 1];
     for (int32_t i = 0; i < kept; i++) {
-        token = s->heap[s->vocab - 1 - i];
+        token = s->heap[n - 1 - i];
         if ((sum += (double)s->weight[token]) > u * total) break;
     }
     return token;
@@ -134,8 +222,8 @@ int32_t sampler_draw(struct sampler *s, const float *logits, uint64_t step)
     const struct sampling *o = &s->sampling;
     int32_t best = likeliest(logits, s->vocab);
     if (o->temperature <= 0) return best;
-    for (int32_t i = 0; i < s->vocab; i++)
-        s->weight[i] = (float)exp(((double)logits[i] - (double)logits[best]) / o->temperature);
+    struct weigh w = {s, logits, (double)logits[best]};
+    threads_each(s->team, s->vocab, 4 * BLOCK, weigh_body, &w);
     double u = rng_uniform(o->seed, SAMPLE_STREAM, step);
     bool all = (o->top_k <= 0 || o->top_k >= s->vocab) && (o->top_p <= 0 || o->top_p >= 1);
     return all ? draw_all(s, u) : draw_kept(s, u);

@@ -7,12 +7,14 @@
  * The order is the usual one: divide by the temperature, keep the top_k likeliest, of those the fewest whose
  * share reaches top_p, draw one by its share. Temperature 0 takes the likeliest. Equal logits go to the
  * smaller id. Random numbers are named by (seed, step), so a token depends on nothing but the seed, its place
- * and the logits. Nothing is allocated after sampler_init.
+ * and the logits; neither the team that helps nor how many candidates are looked at changes it. Nothing is allocated
+ * after sampler_init.
  */
 #ifndef PLIM_SERVE_SAMPLE_H
 #define PLIM_SERVE_SAMPLE_H
 
 #include "base/status.h"
+#include "base/threads.h"
 #include <stdint.h>
 
 struct sampling {
@@ -27,9 +29,11 @@ enum plim_status sampling_check(const struct sampling *sampling, struct plim_err
 
 struct sampler {
     struct sampling sampling;
+    struct threads *team; /* weighs; NULL: the caller alone. Set after sampler_init, borrowed */
     int32_t vocab;
-    int32_t *heap; /* candidates, likeliest first out */
-    float *weight; /* by token: exp((logit - largest) / temperature) */
+    int32_t *heap;  /* candidates, likeliest first out */
+    float *weight;  /* by token: exp((logit - largest) / temperature) */
+    double *before; /* by block of tokens: the weights before it */
 };
 
 enum plim_status sampler_init(struct sampler *sampler, int64_t vocab, const struct sampling *sampling,

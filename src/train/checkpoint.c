@@ -170,12 +170,12 @@ static enum plim_status restore_tensor(const struct safetensors *set, const char
                                        int id, struct plim_error *err)
 {
     struct weights_part parts[WEIGHTS_PARTS];
-    enum dtype type = t->plan.tape.tensors[id].type;
+    enum dtype type = t->runtime.plan.tape.tensors[id].type;
     enum plim_status status = PLIM_OK;
-    int count = weights_parts(&t->job->spec, &t->plan.tape, id, parts);
+    int count = weights_parts(&t->job->spec, &t->runtime.plan.tape, id, parts);
     for (int i = 0; i < count && status == PLIM_OK; i++) {
         const struct safetensor *have = safetensors_find(set, parts[i].name);
-        struct restore r = {&t->exec, id, parts[i].first};
+        struct restore r = {&t->runtime.exec, id, parts[i].first};
         if (!have || have->count != parts[i].count || have->type != type)
             status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job",
                                dir, parts[i].name, have ? "of another shape or type" : "missing");
@@ -190,8 +190,8 @@ static enum plim_status restore_set(const char *dir, bool state, struct trainer 
     struct safetensors set;
     enum plim_status status = safetensors_open(dir, &set, err);
     if (status != PLIM_OK) return status;
-    for (int i = 0; i < t->plan.tape.ntensors && status == PLIM_OK; i++)
-        if (is_saved(&t->plan.tape.tensors[i], state)) status = restore_tensor(&set, dir, t, i, err);
+    for (int i = 0; i < t->runtime.plan.tape.ntensors && status == PLIM_OK; i++)
+        if (is_saved(&t->runtime.plan.tape.tensors[i], state)) status = restore_tensor(&set, dir, t, i, err);
     safetensors_close(&set);
     return status;
 }
@@ -234,7 +234,7 @@ static enum plim_status stream_span(struct trainer *t, const struct span *s, str
     enum plim_status status = PLIM_OK;
     for (int64_t at = 0; at < s->count && status == PLIM_OK; at += PIECE) {
         int64_t n = s->count - at < PIECE ? s->count - at : PIECE;
-        status = exec_read(&t->exec, s->tensor, piece, s->first + at, n, err);
+        status = exec_read(&t->runtime.exec, s->tensor, piece, s->first + at, n, err);
         if (status == PLIM_OK) status = safetensors_writer_put(w, piece, (size_t)n, err);
     }
     return status;
@@ -244,7 +244,7 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct bump 
                                      struct safetensors_entry **entries, struct span **spans, size_t *count,
                                      struct plim_error *err)
 {
-    const struct tape *tape = &t->plan.tape;
+    const struct tape *tape = &t->runtime.plan.tape;
     size_t n = 0;
     for (int i = 0; i < tape->ntensors; i++) n += is_saved(&tape->tensors[i], state);
     *entries = bump_alloc(store, (n * WEIGHTS_PARTS + 1) * sizeof **entries);

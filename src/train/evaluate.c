@@ -4,25 +4,10 @@
 #include "runtime/feed.h"
 #include "train/trainer.h"
 
-/* The largest micro-batch up to `rows` whose layout stays inside the arena. */
-static enum plim_status fit_eval(struct trainer *t, int64_t rows, int64_t *batch, struct tape *tape,
-                                 struct layout *layout, struct plim_error *err)
+static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
 {
-    struct layout_options options = {
-        .facts = &t->device->facts, .accumulation = 2, .above = &t->plan.layout, .above_tape = &t->plan.tape};
-    for (int64_t b = rows; b >= 1; b /= 2) {
-        enum plim_status status = job_build_eval(t->job, &t->plan.knobs, b, tape, err);
-        if (status == PLIM_OK) status = layout_make(tape, &options, layout, err);
-        if (status == PLIM_OK && layout->arena_bytes <= t->plan.layout.arena_bytes) {
-            *batch = b;
-            return PLIM_OK;
-        }
-        layout_release(layout);
-        tape_release(tape);
-        if (status != PLIM_OK) return status;
-    }
-    return plim_fail(err, PLIM_NO_FIT,
-                     "evaluation of one row does not fit the training plan; raise the budget");
+    struct trainer *t = arg;
+    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, out, err);
 }
 
 /* One pass over n rows of the window; the rest of the batch counts nothing. */
@@ -62,21 +47,21 @@ enum plim_status evaluate_rows(struct exec *exec, struct loader *loader, int64_t
 
 enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *tokens, struct plim_error *err)
 {
-    struct tape tape;
-    struct layout layout = {0};
-    struct exec exec;
+    struct forward_family family = {.build = build, .arg = t, .adds = true};
+    struct forward pass;
     struct loader *loader = NULL;
-    int64_t rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows), batch = 1;
+    int64_t rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows);
     double sum[2] = {0};
-    enum plim_status status = fit_eval(t, rows, &batch, &tape, &layout, err);
+    enum plim_status status = runtime_forward(&t->runtime, &family, rows, 1, &pass, err);
+    if (status == PLIM_NO_FIT)
+        return plim_fail(err, PLIM_NO_FIT,
+                         "evaluation of one row does not fit the training plan; raise the budget");
     if (status != PLIM_OK) return status;
     status = corpus_evaluator(&t->corpus, t->corpus.validation, &loader, err);
-    if (status == PLIM_OK) status = exec_open(&exec, t->device, &tape, &layout, t->disk, err);
-    if (status == PLIM_OK) status = evaluate_rows(&exec, loader, &rows, batch, sum, err);
+    if (status == PLIM_OK) status = evaluate_rows(&pass.exec, loader, &rows, pass.size, sum, err);
     loader_close(loader);
+    forward_close(&pass);
     *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     *tokens = (int64_t)sum[1];
-    layout_release(&layout);
-    tape_release(&tape);
     return status;
 }

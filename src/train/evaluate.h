@@ -20,8 +20,9 @@
 struct evaluation {
     double loss;
     int64_t tokens, rows;
-    int64_t batch;                          /* rows of one pass */
-    int64_t budget, overhead, arena, total; /* the plan: total is overhead + arena */
+    int64_t batch; /* rows of one pass */
+    int64_t budget, arena,
+        total; /* the plan; total: the arena and what the device's line carries beside it */
     double seconds;
 };
 

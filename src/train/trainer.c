@@ -4,26 +4,18 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "mem/os.h"
-#include "runtime/load.h"
 #include "train/checkpoint.h"
-#include "train/weights_start.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
- * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
-#define RUN_ALLOWANCE (2560 << 10)
-
 /* Of the seed's random numbers, those that round weights and moments of 16 bits. */
 #define ROUNDING_STREAM 0x726f756e64
 
 static const char *const status_names[] = {"normal", "warning", "critical", "emergency"};
 const char *memory_status_name(enum memory_status status) { return status_names[status]; }
-
-int64_t trainer_overhead(void) { return (int64_t)os_process_counted() + RUN_ALLOWANCE; }
 
 static enum memory_status judge(const struct trainer *t, int64_t used, int64_t budget)
 {
@@ -38,14 +30,17 @@ static enum memory_status judge(const struct trainer *t, int64_t used, int64_t b
 void trainer_tell(struct trainer *t, struct train_event *event)
 {
     struct os_process me = {0};
+    struct device *device = t->runtime.device;
     os_process_memory(&me, NULL);
-    event->plan = &t->plan;
+    event->plan = &t->runtime.plan;
     event->steps = t->job->training.steps;
-    event->budget = t->request.budget;
-    event->used = t->device->ops->used ? (int64_t)t->device->ops->used(t->device) : (int64_t)me.rss;
+    event->budget = t->runtime.request.budget;
+    event->used = device->ops->used ? (int64_t)device->ops->used(device) : (int64_t)me.rss;
     event->rss_peak = (int64_t)me.peak;
-    event->planned_peak = t->planned_peak;
-    event->ledger_peak = (int64_t)ledger_peak(t->device->ledger);
+    for (int tier = 0; tier < TIER_COUNT; tier++) {
+        event->planned_peak[tier] = t->runtime.planned_peak[tier];
+        event->ledger_peak[tier] = runtime_ledger_peak(&t->runtime, (enum tier)tier);
+    }
     event->status = judge(t, event->used, event->budget);
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
@@ -66,63 +61,41 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
     return status == PLIM_OK ? corpus_loader(&t->corpus, t->corpus.train, &t->loader, err) : status;
 }
 
-enum plim_status trainer_bind(struct trainer *t, bool fresh, struct plim_error *err)
+/* Find the host's tensors in the present tape, after a plan or a re-plan. */
+static enum plim_status bind(struct trainer *t, struct plim_error *err)
 {
-    const struct tape *tape = &t->plan.tape;
+    const struct tape *tape = &t->runtime.plan.tape;
+    struct exec *exec = &t->runtime.exec;
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
-    enum plim_status status = exec_open(&t->exec, t->device, tape, &t->plan.layout, t->disk, err);
-    if (status != PLIM_OK) return status;
-    if (t->options.profile) t->exec.op_seconds = t->op_seconds;
-    if (t->options.numerics) t->exec.inspect = numerics_inspect, t->exec.inspect_arg = &t->numerics;
+    if (t->options.profile) exec->op_seconds = t->op_seconds;
+    if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
     t->numerics.trainer = t;
     feed_close(&t->feed);
-    status = feed_open(&t->feed, &t->exec, err);
-    if (status == PLIM_OK && fresh) exec_fresh(&t->exec);
-    if (status == PLIM_OK) status = exec_tune(&t->exec, err);
-    return status == PLIM_OK ? weights_write_constants(&t->exec, &t->job->spec, err) : status;
+    return feed_open(&t->feed, exec, err);
 }
 
-enum plim_status trainer_commit_host(struct trainer *t, int64_t bytes, struct plim_error *err)
+static void note_line(void *arg, enum log_level level, const char *line)
 {
-    const struct device_ops *ops = t->device->ops;
-    if (ops->host_commit) return ops->host_commit(t->device, (size_t)bytes, err);
-    if (bytes == 0) return PLIM_OK;
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "%s: device %s has no tier host below it; write disk for training.state_tier, grad_tier "
-                     "and param_tier",
-                     t->job->name, ops->name);
+    (void)level;
+    trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }
 
-int64_t trainer_overhead_of(const struct trainer *t, const struct plan *plan)
+/* The plan, and with it everything but the weights. */
+static enum plim_status open_runtime(struct trainer *t, struct device *device, int64_t overhead,
+                                     struct plim_error *err)
 {
-    return t->request.facts->unified_memory ? plan->overhead : (int64_t)t->request.facts->overhead_bytes;
-}
-
-enum plim_status trainer_take_overhead(struct trainer *t, const struct plan *plan, struct plim_error *err)
-{
-    struct ledger *ledger = t->device->ledger;
-    int64_t more = trainer_overhead_of(t, plan) - t->reserved_overhead;
-    enum plim_status status = PLIM_OK;
-    if (more > 0) status = ledger_reserve(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)more, err);
-    if (more < 0) ledger_release(ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)-more);
-    if (status == PLIM_OK) t->reserved_overhead += more;
-    return status;
-}
-
-static enum plim_status commit_plan(struct trainer *t, struct plim_error *err)
-{
-    ledger_set_budget(t->device->ledger, (uint64_t)t->request.budget);
-    enum plim_status status = trainer_take_overhead(t, &t->plan, err);
+    struct job *job = t->job;
+    enum plim_status status = check_changes(job, &t->options, &device->facts, err);
+    if (status == PLIM_OK) status = runtime_plan(&t->runtime, device, job, overhead, err);
+    if (status == PLIM_NO_FIT && err)
+        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
+                  job->name);
     if (status != PLIM_OK) return status;
-    if (t->plan.layout.tier_bytes[TIER_DISK])
-        status = disk_open(t->job->output_dir, (uint64_t)t->plan.layout.tier_bytes[TIER_DISK], &t->disk, err);
-    if (status == PLIM_OK) status = trainer_commit_host(t, t->plan.layout.tier_bytes[TIER_HOST], err);
-    if (status == PLIM_OK)
-        status = t->device->ops->commit(t->device, (size_t)t->plan.layout.arena_bytes, err);
-    t->planned_peak = t->plan.total;
-    return status;
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
+    status = runtime_commit(&t->runtime, err);
+    return status == PLIM_OK ? bind(t, err) : status;
 }
 
 enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
@@ -130,29 +103,19 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 {
     struct trainer *t = calloc(1, sizeof *t);
     if (!t) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while training was set up");
-    t->job = job, t->device = device, t->options = *options;
+    t->job = job, t->options = *options;
     job_thresholds(job, &t->thresholds);
     schedule_init(&t->schedule, &job->schedule, job->training.steps);
     scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
                 job->training.loss_scale_window);
-    int64_t overhead = trainer_overhead(); /* before the data: their bytes are a number of their own */
+    int64_t overhead = runtime_overhead(); /* before the data: their bytes are a number of their own */
     enum plim_status status = open_data(t, err);
     struct checkpoint *saved = NULL;
+    struct log log = {LOG_LEVEL_INFO, note_line, t};
     if (status == PLIM_OK && options->resume) status = checkpoint_find(job, &saved, err);
-    job_request(job, &device->facts, overhead, &t->request);
-    if (status == PLIM_OK) status = job_check_budget(job, &t->request, err);
-    if (status == PLIM_OK) status = check_changes(job, options, &device->facts, err);
-    if (status == PLIM_OK) status = plan_search(&t->request, &t->plan, err);
-    if (status == PLIM_NO_FIT && err)
-        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
-                  job->name);
-    if (status == PLIM_OK) {
-        t->planned_peak = t->plan.total;
-        trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
-        status = commit_plan(t, err);
-    }
-    if (status == PLIM_OK) status = trainer_bind(t, true, err);
-    if (status == PLIM_OK) status = saved ? checkpoint_restore(saved, t, err) : weights_start(t, err);
+    if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
+    if (status == PLIM_OK)
+        status = saved ? checkpoint_restore(saved, t, err) : runtime_weights(&t->runtime, &log, err);
     if (status == PLIM_OK && saved)
         trainer_tell(
             t, &(struct train_event){.kind = TRAIN_RESUMED, .step = t->step, .text = checkpoint_path(saved)});
@@ -169,14 +132,24 @@ void trainer_close(struct trainer *t)
 {
     if (!t) return;
     feed_close(&t->feed);
-    disk_close(t->disk);
     loader_close(t->loader);
     corpus_close(&t->corpus);
-    t->device->ops->commit(t->device, 0, NULL);
-    if (t->reserved_overhead)
-        ledger_release(t->device->ledger, DEVICE_LEDGER_OVERHEAD, (uint64_t)t->reserved_overhead);
-    plan_release(&t->plan);
+    runtime_close(&t->runtime);
     free(t);
+}
+
+enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
+{
+    struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
+    struct plim_error second;
+    enum plim_status status = runtime_replan(&t->runtime, budget, &event.moves, err);
+    if (status != PLIM_OK) { /* the old plan stands, with an exec of its own */
+        if (!t->runtime.torn) bind(t, &second);
+        return status;
+    }
+    status = bind(t, err);
+    if (status == PLIM_OK) trainer_tell(t, &event);
+    return status;
 }
 
 static bool stop_asked(const struct trainer *t) { return t->options.stop && *t->options.stop; }
@@ -196,23 +169,23 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
     scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
     scalars[SCALAR_KEY_HIGH] = (float)(random >> 16 & 0xffff);
-    return exec_write(&t->exec, t->scalars, scalars, 0, sizeof scalars, err);
+    return exec_write(&t->runtime.exec, t->scalars, scalars, 0, sizeof scalars, err);
 }
 
 /* The micro-batches of one window. */
 static enum plim_status run_window(struct trainer *t, bool *finished, struct plim_error *err)
 {
     *finished = true;
-    for (int64_t micro = 0; micro < t->plan.knobs.accumulation; micro++) {
+    for (int64_t micro = 0; micro < t->runtime.plan.knobs.accumulation; micro++) {
         if (stop_asked(t)) { /* invariant 2 */
             loader_rewind(t->loader);
             *finished = false;
             return PLIM_OK;
         }
-        enum plim_status status =
-            loader_fill(t->loader, t->plan.knobs.micro_batch, t->feed.ids, t->feed.targets, t->feed.pos, err);
+        enum plim_status status = loader_fill(t->loader, t->runtime.plan.knobs.micro_batch, t->feed.ids,
+                                              t->feed.targets, t->feed.pos, err);
         if (status == PLIM_OK) status = feed_send(&t->feed, err);
-        if (status == PLIM_OK) status = exec_loop(&t->exec, micro, err);
+        if (status == PLIM_OK) status = exec_loop(&t->runtime.exec, micro, err);
         if (status != PLIM_OK) return status;
     }
     return PLIM_OK;
@@ -233,12 +206,13 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
 {
     double loss[2] = {0};
     float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
-    enum plim_status status = exec_read(&t->exec, t->loss, loss, 0, sizeof loss, err);
+    enum plim_status status = exec_read(&t->runtime.exec, t->loss, loss, 0, sizeof loss, err);
     event->loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
     if (status == PLIM_OK && !t->scaler.active && !isfinite(event->loss))
         return not_finite(t, "loss", event->loss, err);
-    if (status == PLIM_OK) status = exec_update(&t->exec, err);
-    if (status == PLIM_OK && t->clip >= 0) status = exec_read(&t->exec, t->clip, clip, 0, sizeof clip, err);
+    if (status == PLIM_OK) status = exec_update(&t->runtime.exec, err);
+    if (status == PLIM_OK && t->clip >= 0)
+        status = exec_read(&t->runtime.exec, t->clip, clip, 0, sizeof clip, err);
     if (status != PLIM_OK) return status;
     bool finite = clip[CLIP_FINITE] != 0;
     event->grad_norm = clip[CLIP_NORM];
@@ -257,7 +231,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     double start = clock_seconds();
     struct loader_window window = {0};
     double lr = schedule_rate(&t->schedule, t->step);
-    enum plim_status status = loader_window(t->loader, t->request.rows, &window, err);
+    enum plim_status status = loader_window(t->loader, t->runtime.request.rows, &window, err);
     t->data_failed = status != PLIM_OK;
     int64_t tokens = window.all_targets;
     if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
@@ -321,7 +295,8 @@ static enum plim_status change_budget(struct trainer *t, struct plim_error *err)
 {
     while (t->next_change < t->options.nchanges && t->options.changes[t->next_change].step <= t->step + 1) {
         enum plim_status status = trainer_replan(t, t->options.changes[t->next_change++].bytes, err);
-        if (status != PLIM_OK && !t->torn) { /* the old plan still stands: keep the work before giving up */
+        if (status != PLIM_OK &&
+            !t->runtime.torn) { /* the old plan still stands: keep the work before giving up */
             struct plim_error unsaved;
             save_and_tell(t, &unsaved);
         }

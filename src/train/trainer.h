@@ -1,4 +1,4 @@
-/* trainer.h - trains a job exactly as planned.
+/* trainer.h - trains a job exactly as planned: steps, evaluations and checkpoints over a runtime.
  *
  *     struct trainer *trainer;
  *     trainer_open(&job, device, &options, &trainer, &err);   // plans, commits, loads or makes the weights
@@ -15,7 +15,8 @@
  * Invariants
  *  1. Between two optimizer steps only kept tensors hold anything: a re-plan moves those and nothing else.
  *  2. A step that is not finished leaves no trace: stopping in the middle goes back to its first row.
- *  3. The ledger's use is the plan's total at every moment after trainer_open.
+ *  3. The runtime is ready (runtime/runtime.h) from trainer_open to trainer_close; `feed` and the tensors named below are
+ *     those of its present plan (trainer_bind).
  *
  * What happens is told to a listener; nothing is printed here.
  */
@@ -23,13 +24,10 @@
 #define PLIM_TRAIN_TRAINER_H
 
 #include "data/loader.h"
-#include "device/device.h"
-#include "exec/exec.h"
-#include "job/job.h"
 #include "job/preset.h"
-#include "plan/plan.h"
-#include "train/corpus.h"
 #include "runtime/feed.h"
+#include "runtime/runtime.h"
+#include "train/corpus.h"
 #include "train/numerics.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
@@ -61,8 +59,10 @@ struct train_event {
     double seconds, tokens_per_s;
     int64_t used, budget; /* bytes of the process as the system or the driver tells them, and the line */
     enum memory_status status;
-    double plan_seconds, move_seconds; /* TRAIN_REPLANNED */
-    int64_t planned_peak, ledger_peak, rss_peak, moved_bytes;
+    struct runtime_moves moves; /* TRAIN_REPLANNED */
+    /* By tier, as its ledger carries it; 0 for the host where the device's ledger has both. */
+    int64_t planned_peak[TIER_COUNT], ledger_peak[TIER_COUNT];
+    int64_t rss_peak;
     int64_t bad_records, dropped_samples; /* TRAIN_ENDED: left out of the data */
 };
 
@@ -89,12 +89,8 @@ struct train_options {
 
 struct trainer {
     struct job *job;
-    struct device *device;
     struct train_options options;
-    struct plan_request request;
-    struct plan plan;
-    struct exec exec;
-    struct disk_store *disk;
+    struct runtime runtime; /* its request's budget is the present line */
     struct corpus corpus;
     struct loader *loader;
     bool told_bad;    /* the first bad record has been told */
@@ -102,12 +98,10 @@ struct trainer {
     struct schedule schedule;
     struct scaler scaler;
     struct profile thresholds;
-    int64_t step;    /* optimizer steps done */
-    int64_t updates; /* of them, taken (not skipped) */
-    bool torn; /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
+    int64_t step;       /* optimizer steps done */
+    int64_t updates;    /* of them, taken (not skipped) */
     int64_t saved_step; /* of the checkpoint that holds the present state, when it is `step`; 0: none */
     int next_change;
-    int64_t planned_peak, reserved_overhead;
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
@@ -128,25 +122,10 @@ enum plim_status trainer_step(struct trainer *trainer, struct train_event *event
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,
                                   struct plim_error *err);
 
-/* Another budget between two steps: plan, move what must move, give pages back (replan.c). */
+/* Another budget between two steps: runtime_replan, and the listener is told. */
 enum plim_status trainer_replan(struct trainer *trainer, int64_t budget, struct plim_error *err);
 
 /* Tell the listener; fills in plan, budget and what the system says of our memory. */
 void trainer_tell(struct trainer *trainer, struct train_event *event);
-
-/* Find the host's tensors in the present tape and write its constants, after a plan (`fresh`: nothing is in the arena yet)
- * or a re-plan. */
-enum plim_status trainer_bind(struct trainer *trainer, bool fresh, struct plim_error *err);
-
-/* Size of the device's host tier; PLIM_UNSUPPORTED when it has none and bytes are asked for. */
-enum plim_status trainer_commit_host(struct trainer *trainer, int64_t bytes, struct plim_error *err);
-
-/* Host bytes outside the arena, measured now: everything resident plus what a run still adds. */
-int64_t trainer_overhead(void);
-
-/* What a plan's device loses to the program, and the ledger's line of it made that. Before an arena grows when it falls,
- * after an arena has shrunk when it rises. */
-int64_t trainer_overhead_of(const struct trainer *t, const struct plan *plan);
-enum plim_status trainer_take_overhead(struct trainer *t, const struct plan *plan, struct plim_error *err);
 
 #endif

@@ -5,6 +5,11 @@
 At five budgets, from all there is down to almost the smallest plan: the driver's number, read from outside while it
 trains, and the program's own (memory.used) are within 1 % or 32 MiB of the planned bytes on the device, and never above
 the budget.
+
+The host likewise: what the operating system says is resident of the process (/proc/PID/status, read from outside while it
+trains; pinned memory is the process's own and counts) is within 1 % and HOST_SLACK of the planned bytes of the host, and a
+host_budget holds. The slack is for what libraries load of their kernels after the process was measured, for graphs on the
+host's side, and for pages of files that the system may drop and bring back.
 """
 import os
 import sys
@@ -17,6 +22,34 @@ import plim
 MIB = gpu.MIB
 SHARES = [None, 1.0, 0.5, 0.2, 0.03]  # of the way from the smallest plan to the one without a budget
 STEPS = 200
+HOST_SLACK = 96 * MIB
+
+
+def check_host(run, end, name, host_budget=None):
+    planned, booked = end.get("host_planned_peak", 0), end.get("host_ledger_peak", 0)
+    tier = run.of("plan")[0]["host_bytes"]
+    plim.ok(planned == booked > tier, f"{name}: of the host, booked {booked} = planned {planned}, {tier} of them its tier")
+    if not plim.ok(run.resident, f"{name}: the system told what is resident, {len(run.resident)} times"): return
+    peak, near = max(run.resident), 0.01 * planned + HOST_SLACK
+    plim.ok(abs(peak - planned) <= near, f"{name}: resident {peak / MIB:.0f} MiB, planned of the host {planned / MIB:.0f} MiB "
+                                         f"({(peak - planned) / MIB:+.1f} MiB, may differ by {near / MIB:.0f} MiB)")
+    if host_budget:
+        plim.ok(planned <= host_budget and peak <= host_budget + HOST_SLACK,
+                f"{name}: neither is above the host_budget of {host_budget / MIB:.0f} MiB")
+
+
+def check_tier(path):
+    """State on the host: its bytes are the plan's and the system's, with and without a line."""
+    pins = gpu.sets("state_tier=host")
+    run = gpu.train(path, *pins, sample=True)
+    if run.code: return
+    end = run.of("end")[0]
+    check_host(run, end, "state on the host")
+    line = int(end["host_planned_peak"] + 64 * MIB)
+    run = gpu.train(path, *pins, "--set", f"host_budget={line}", sample=True)
+    if not run.code: check_host(run, run.of("end")[0], "under a host_budget", line)
+    low = plim.run("train", path, *pins, "--set", f"host_budget={end['host_planned_peak'] // 2}", "--no-checkpoint", "-q")
+    plim.ok(low.returncode == 3, f"half of it is refused: {low.stderr.strip()}")
 
 
 def check(path, budget, name):
@@ -33,6 +66,7 @@ def check(path, budget, name):
     print(f"# {name}: {' '.join(f'{k}={v}' for k, v in knobs.items())}")
     if not plim.ok(len(run.samples) > 0, f"{name}: the driver told what the process takes, {len(run.samples)} times"): return
     plim.ok(end["ledger_peak"] == end["planned_peak"] == total, f"{name}: booked {end['ledger_peak']} = planned {total}")
+    check_host(run, end, name)
     for who, peak in (("driver", max(run.samples)), ("memory.used", max(own)), ("plimsoll plan", before)):
         plim.ok(abs(peak - total) <= near, f"{name}: {who} {peak / MIB:.0f} MiB, planned {total / MIB:.0f} MiB "
                                            f"({(peak - total) / MIB:+.1f} MiB, {100 * (peak / total - 1):+.2f} %)")
@@ -50,4 +84,5 @@ with tempfile.TemporaryDirectory() as folder:
         for share in SHARES:
             bytes_ = None if share is None else int(least + max(share * (most - least), 40 * MIB))
             check(path_, bytes_, "no budget" if share is None else f"budget {bytes_ / MIB:.0f} MiB")
+        check_tier(path_)
 plim.done()

@@ -62,8 +62,7 @@ static size_t work_bytes(const struct fake *f, const struct kernel_call *call)
     return of ? of(call->desc, call->op, f->device.facts.threads) : 0;
 }
 
-/* Copies that touch these bytes of the host tier are made first; `where` may have moved since it was recorded only by a
- * commit, after which recordings are forgotten. */
+/* Copies that touch these bytes of the host tier are made first. */
 static void settle_host(struct fake *f, const void *where, size_t bytes, bool writes)
 {
     size_t at = (size_t)((const char *)where - f->host);
@@ -114,17 +113,17 @@ static void perform(struct fake *f, struct fake_event *e)
 
 static void take(struct fake *f, struct fake_event e)
 {
-    if (!f->recording) {
+    struct fake_program *p = f->compiling;
+    if (!p) {
         perform(f, &e);
         return;
     }
-    __typeof__(&f->recorded[0]) r = &f->recorded[f->nrecorded];
-    if (r->count == r->room) {
-        r->room = r->room ? 2 * r->room : 64;
-        r->events = realloc(r->events, (size_t)r->room * sizeof *r->events);
-        assert_non_null(r->events);
+    if (p->count == p->room) {
+        p->room = p->room ? 2 * p->room : 64;
+        p->events = realloc(p->events, (size_t)p->room * sizeof *p->events);
+        assert_non_null(p->events);
     }
-    r->events[r->count++] = e;
+    p->events[p->count++] = e;
 }
 
 static void fake_run(struct device *dev, struct kernel_call *call)
@@ -179,35 +178,69 @@ static void fake_tune(struct device *dev, struct kernel_call *call)
     f->tunes++;
 }
 
-static void fake_record_begin(struct device *dev)
+static struct device_program *fake_compile(struct device *dev, device_give *give, void *arg)
 {
     struct fake *f = fake_of(dev);
+    struct fake_program *p = calloc(1, sizeof *p);
+    assert_non_null(p);
+    assert_null(f->compiling);
     join(f);
-    assert_true(!f->recording && f->nrecorded < FAKE_RECORDINGS);
-    f->recorded[f->nrecorded].count = 0;
-    f->recording = true, f->begun++;
+    p->program.device = dev, p->next = f->programs, f->programs = p;
+    f->compiling = p, f->compiled++;
+    enum plim_status status = give(arg);
+    f->compiling = NULL;
+    p->program.bytes = (size_t)p->count;
+    p->freed = status != PLIM_OK || f->cannot_compile;
+    return p->freed ? NULL : &p->program;
 }
 
-static int fake_record_end(struct device *dev)
+/* Operands must still be bytes of the arena or of the host tier. */
+static void assert_there(const struct fake *f, const void *at, size_t bytes)
 {
-    struct fake *f = fake_of(dev);
-    f->recording = false;
-    return f->cannot_record ? -1 : f->nrecorded++;
+    uintptr_t p = (uintptr_t)at, base = (uintptr_t)f->cpu->ops->base(f->cpu), host = (uintptr_t)f->host;
+    assert_true((p >= base && p + bytes <= base + f->committed) ||
+                (f->host && p >= host && p + bytes <= host + f->host_bytes));
 }
 
-static void fake_replay(struct device *dev, int number)
+static void assert_all_there(const struct fake *f, const struct fake_event *e)
 {
-    struct fake *f = fake_of(dev);
-    assert_true(number >= 0 && number < f->nrecorded);
-    for (int i = 0; i < f->recorded[number].count; i++) {
-        struct fake_event e = f->recorded[number].events[i];
+    if (!e->call.op) assert_there(f, e->near, e->bytes);
+    for (int k = 0; e->call.op && k < OP_MAX_IN; k++)
+        if (e->call.in[k]) assert_there(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)));
+    for (int k = 0; e->call.op && k < OP_MAX_OUT; k++)
+        if (e->call.out[k]) assert_there(f, e->call.out[k], (size_t)tensor_bytes(call_out(&e->call, k)));
+}
+
+static void fake_launch(struct device_program *program)
+{
+    struct fake *f = fake_of(program->device);
+    struct fake_program *p = (struct fake_program *)program;
+    assert_false(p->freed);
+    for (int i = 0; i < p->count; i++) {
+        struct fake_event e = p->events[i];
+        assert_all_there(f, &e);
         perform(f, &e);
     }
     join(f);
-    f->replays++;
+    f->launches++;
 }
 
-static void fake_forget(struct device *dev) { fake_of(dev)->nrecorded = 0, fake_of(dev)->forgets++; }
+static void fake_program_free(struct device_program *program)
+{
+    struct fake *f = fake_of(program->device);
+    struct fake_program *p = (struct fake_program *)program;
+    assert_false(p->freed);
+    join(f);
+    memset(p->events, 0xdd, (size_t)p->count * sizeof *p->events);
+    p->freed = true, f->freed++;
+}
+
+int fake_programs(const struct fake *f)
+{
+    int alive = 0;
+    for (const struct fake_program *p = f->programs; p; p = p->next) alive += !p->freed;
+    return alive;
+}
 
 static enum plim_status fake_sync(struct device *dev, struct plim_error *e)
 {
@@ -243,6 +276,7 @@ static void fake_fill(struct device *dev, size_t offset, size_t bytes, enum devi
 static enum plim_status fake_read(struct device *dev, size_t at, void *host, size_t bytes,
                                   struct plim_error *e)
 {
+    __atomic_add_fetch(&fake_of(dev)->reads, 1, __ATOMIC_RELAXED);
     if (fake_of(dev)->npending)
         settle(fake_of(dev), (struct use){.near = (char *)fake_base(dev) + at, .bytes = bytes});
     return fake_of(dev)->cpu->ops->read(fake_of(dev)->cpu, at, host, bytes, e);
@@ -259,15 +293,23 @@ static enum plim_status fake_write(struct device *dev, size_t at, const void *ho
     return fake_of(dev)->cpu->ops->write(fake_of(dev)->cpu, at, host, bytes, e);
 }
 
+/* The base moves, unlike a GPU's: addresses of the host tier are not to be kept across this. */
 static enum plim_status fake_host_commit(struct device *dev, size_t bytes, struct plim_error *e)
 {
     struct fake *f = fake_of(dev);
-    (void)e;
+    struct ledger *ledger = dev->ledger[TIER_HOST];
     join(f);
-    char *grown = realloc(f->host, bytes + 1);
-    assert_non_null(grown);
-    if (bytes > f->host_bytes) memset(grown + f->host_bytes, 0, bytes - f->host_bytes);
-    f->host = grown, f->host_bytes = bytes;
+    size_t more = bytes > f->host_bytes ? bytes - f->host_bytes : 0;
+    enum plim_status status = more ? ledger_reserve(ledger, DEVICE_LEDGER_ARENA, more, e) : PLIM_OK;
+    if (status != PLIM_OK) return status;
+    if (bytes < f->host_bytes) ledger_release(ledger, DEVICE_LEDGER_ARENA, f->host_bytes - bytes);
+    char *moved = malloc(bytes + 1);
+    assert_non_null(moved);
+    memset(moved, 0, bytes + 1);
+    memcpy(moved, f->host ? f->host : "", bytes < f->host_bytes ? bytes : f->host_bytes);
+    if (f->host) memset(f->host, 0xdd, f->host_bytes);
+    free(f->host);
+    f->host = moved, f->host_bytes = bytes;
     return PLIM_OK;
 }
 
@@ -276,8 +318,14 @@ static void *fake_host_base(struct device *dev) { return fake_of(dev)->host; }
 static void fake_close(struct device *dev)
 {
     struct fake *f = fake_of(dev);
-    for (int i = 0; i < FAKE_RECORDINGS; i++) free(f->recorded[i].events);
+    assert_int_equal(fake_programs(f), 0);
+    for (struct fake_program *p = f->programs, *next; p; p = next) {
+        next = p->next;
+        free(p->events);
+        free(p);
+    }
     free(f->host);
+    ledger_destroy(&f->host_ledger);
     f->cpu->ops->close(f->cpu);
     free(f);
 }
@@ -293,10 +341,9 @@ static const struct device_ops fake_ops = {
     .run_many = fake_run_many,
     .tune = fake_tune,
     .sync = fake_sync,
-    .record_begin = fake_record_begin,
-    .record_end = fake_record_end,
-    .replay = fake_replay,
-    .forget = fake_forget,
+    .compile = fake_compile,
+    .launch = fake_launch,
+    .program_free = fake_program_free,
     .host_commit = fake_host_commit,
     .host_base = fake_host_base,
     .fetch = fake_fetch,
@@ -313,6 +360,9 @@ struct fake *fake_open(enum fake_timing timing)
     if (device_cpu_open(2, &f->cpu, &err) != PLIM_OK) fail_msg("%s", err.text);
     f->device = *f->cpu;
     f->device.ops = &fake_ops, f->timing = timing;
+    static const char *const classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
+    ledger_init(&f->host_ledger, "host", LEDGER_UNLIMITED, classes, DEVICE_LEDGER_CLASSES);
+    f->device.ledger[TIER_HOST] = &f->host_ledger;
     facts_set_memory(&f->device.facts, false);
     return f;
 }

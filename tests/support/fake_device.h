@@ -5,15 +5,15 @@
  *     ...                                            // counts say what was asked of it
  *     fake->device.ops->close(&fake->device);
  *
- * It keeps to the letter of device/device.h where that is hardest on the caller: recorded ops do nothing until they
- * are replayed, ops given at once run last one first, tune ruins everything it may write, and copies to or from the host tier come as late as they may:
+ * It keeps to the letter of device/device.h where that is hardest on the caller: compiled ops do nothing until their
+ * program is launched, a program that was freed or whose addresses have gone is found out, ops given at once run last one first, tune ruins everything it may write, and copies to or from the host tier come as late as they may:
  * when an op or another copy writes what they read or touches what they write, or at a sync. */
 #ifndef PLIM_TESTS_FAKE_DEVICE_H
 #define PLIM_TESTS_FAKE_DEVICE_H
 
 #include "device/device.h"
 
-enum { FAKE_RECORDINGS = 8, FAKE_PENDING = 32 };
+enum { FAKE_PENDING = 32 };
 enum fake_timing { PROMPT, LATE_STORES, LATE_FETCHES, FAKE_TIMINGS };
 
 struct fake_event { /* an op, or a copy when call.op is NULL */
@@ -23,26 +23,34 @@ struct fake_event { /* an op, or a copy when call.op is NULL */
     size_t host, bytes;
 };
 
+struct fake_program {
+    struct device_program program; /* first */
+    bool freed;                    /* it stays in the list, so that a late launch is seen */
+    struct fake_event *events;
+    int count, room;
+    struct fake_program *next;
+};
+
 struct fake {
     struct device device; /* first: a struct device * is a struct fake * */
     struct device *cpu;
+    struct ledger host_ledger;
     enum fake_timing timing;
-    bool cannot_record; /* record_end says so */
-    bool refuse;        /* the next commit fails */
-    bool recording;
+    bool cannot_compile; /* compile says so */
+    bool refuse;         /* the next commit fails */
     char *host;
     size_t host_bytes, committed;
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */
     int npending;
-    struct {
-        struct fake_event *events;
-        int count, room;
-    } recorded[FAKE_RECORDINGS];
-    int nrecorded;
-    int begun, replays, forgets, tunes, runs, groups, host_runs, copies, writes; /* how often so far */
+    struct fake_program *programs, *compiling; /* all there ever were; the one that takes ops */
+    int compiled, launches, freed, tunes, runs, groups, host_runs, copies, writes,
+        reads; /* how often so far */
 };
 
-/* Ends the test when the CPU cannot be opened. */
+/* Programs that are alive. */
+int fake_programs(const struct fake *fake);
+
+/* Ends the test when the CPU cannot be opened. Closing it ends the test when a program is still alive. */
 struct fake *fake_open(enum fake_timing timing);
 
 #endif

@@ -52,11 +52,20 @@ def driver_used(pid, baseline):
     return max(0, card_used() - baseline)
 
 
+def resident(pid):
+    """Bytes of a process that are in memory, as the system tells them; 0: it has ended."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")), 0)
+    except OSError:
+        return 0
+
+
 class Training:
-    """A running `plimsoll train`: its events as they come, and the driver's numbers once it steps."""
+    """A running `plimsoll train`: its events as they come, and the driver's and the system's numbers once it steps."""
 
     def __init__(self, *args, on_event=None, sample=False):
-        self.baseline, self.events, self.samples, self.stderr = card_used(), [], [], ""
+        self.baseline, self.events, self.samples, self.resident, self.stderr = card_used(), [], [], [], ""
         self.process = subprocess.Popen([plim.PLIMSOLL, "train", *map(str, args), "--json", "--no-checkpoint", "-q"],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         errors = threading.Thread(target=self._listen_errors)
@@ -75,8 +84,10 @@ class Training:
 
     def _sample(self):
         while self.process.poll() is None:
-            used = driver_used(self.process.pid, self.baseline)
-            if used and self.process.poll() is None: self.samples.append(used)
+            used, host = driver_used(self.process.pid, self.baseline), resident(self.process.pid)
+            if used and host and self.process.poll() is None:
+                self.samples.append(used)
+                self.resident.append(host)
 
     def of(self, name):
         return [e for e in self.events if e["event"] == name]

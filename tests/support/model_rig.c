@@ -60,7 +60,9 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     must(rig, layout_verify(&rig->tape, &rig->layout, &rig->err));
     must(rig, rig->device->ops->commit(rig->device, (size_t)rig->layout.arena_bytes, &rig->err));
     uint64_t tier_bytes = (uint64_t)rig->layout.tier_bytes[TIER_DISK];
-    if (tier_bytes) must(rig, disk_open("/tmp", tier_bytes, &rig->far, &rig->err));
+    if (tier_bytes)
+        must(rig, disk_open("/tmp", tier_bytes, rig->device->ledger[TIER_DISK], DEVICE_LEDGER_ARENA,
+                            &rig->far, &rig->err));
     must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, rig->far, &rig->err));
     must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));
     must(rig, weights_from_directory(&rig->exec, &rig->spec, o->model, NULL, &rig->err));
@@ -68,6 +70,7 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
 
 void rig_close(struct model_rig *rig)
 {
+    exec_close(&rig->exec);
     disk_close(rig->far);
     rig->device->ops->close(rig->device);
     layout_release(&rig->layout);

@@ -16,13 +16,13 @@ static void device_keeps_its_arena(void **state)
     assert_int_equal(device_cpu_open(2, &dev, &err), PLIM_OK);
     assert_true(dev->facts.unified_memory && dev->facts.threads == 2 && dev->facts.flops[DT_BF16] > 0);
     assert_int_equal(dev->ops->commit(dev, 1 << 20, &err), PLIM_OK);
-    assert_int_equal(ledger_current(dev->ledger), 1 << 20);
+    assert_int_equal(ledger_current(dev->ledger[TIER_DEVICE]), 1 << 20);
     char text[16] = "water line", back[16] = "";
     assert_int_equal(dev->ops->write(dev, 4096, text, sizeof text, NULL), PLIM_OK);
     assert_int_equal(dev->ops->commit(dev, 1 << 16, &err), PLIM_OK);
     assert_int_equal(dev->ops->read(dev, 4096, back, sizeof back, NULL), PLIM_OK);
     assert_string_equal(back, text);
-    ledger_set_budget(dev->ledger, 1 << 18);
+    ledger_set_budget(dev->ledger[TIER_DEVICE], 1 << 18);
     assert_int_equal(dev->ops->commit(dev, 1 << 19, &err), PLIM_NO_MEMORY);
     assert_int_equal(dev->ops->commit(dev, 1 << 18, &err), PLIM_OK);
     dev->ops->close(dev);

@@ -22,7 +22,7 @@ static struct disk_store *open_filled(void)
 {
     struct disk_store *far;
     unsigned char data[PIECE];
-    if (disk_open("/tmp", (uint64_t)PIECES * PIECE, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (disk_open("/tmp", (uint64_t)PIECES * PIECE, NULL, 0, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (int i = 0; i < PIECES; i++) {
         fill(data, i);
         assert_int_equal(disk_write(far, data, PIECE, (uint64_t)i * PIECE, &err), PLIM_OK);
@@ -89,9 +89,9 @@ static void test_no_folder(void **state)
 {
     (void)state;
     struct disk_store *far = NULL;
-    assert_int_not_equal(disk_open("/proc/none", 4096, &far, &err), PLIM_OK);
+    assert_int_not_equal(disk_open("/proc/none", 4096, NULL, 0, &far, &err), PLIM_OK);
     assert_null(far);
-    assert_int_not_equal(disk_open("/tmp", UINT64_C(1) << 62, &far, &err),
+    assert_int_not_equal(disk_open("/tmp", UINT64_C(1) << 62, NULL, 0, &far, &err),
                          PLIM_OK); /* no disk has that much */
     assert_null(far);
     disk_close(NULL);

@@ -137,10 +137,10 @@ static void test_tiers_give_the_same_bits(void **state)
             struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
             snprintf(keys, sizeof keys, "%s %s", optimizers[o], tiers[k / FAKE_TIMINGS]);
             must(run_open(&run, &f->device, keys, false));
-            assert_int_equal(f->host_bytes, run.trainer->plan.layout.tier_bytes[TIER_HOST]);
+            assert_int_equal(f->host_bytes, run.trainer->runtime.plan.layout.tier_bytes[TIER_HOST]);
             must(trainer_run(run.trainer, &err));
             assert_true(f->copies > 0 && f->npending == 0);
-            assert_int_equal(f->host_runs > 0, o != 1 && run.trainer->plan.knobs.host_share > 0);
+            assert_int_equal(f->host_runs > 0, o != 1 && run.trainer->runtime.plan.knobs.host_share > 0);
             run_close(&run, &f->device);
             if (!same(&cpu, &run))
                 fail_msg("%s, copies %d: other losses than on the CPU", keys, k % FAKE_TIMINGS);
@@ -184,8 +184,8 @@ static void test_parked_layers(void **state)
                      "model.num_layers=6 training.micro_batch_size=8 training.offload_layers=%d %s", parked,
                      works[w]);
             must(run_open(&run, &f->device, keys, false));
-            arena[parked] = run.trainer->plan.layout.lower_bound;
-            assert_int_equal(f->host_bytes, run.trainer->plan.layout.tier_bytes[TIER_HOST]);
+            arena[parked] = run.trainer->runtime.plan.layout.lower_bound;
+            assert_int_equal(f->host_bytes, run.trainer->runtime.plan.layout.tier_bytes[TIER_HOST]);
             assert_int_equal(f->host_bytes > 0, parked > 0);
             must(trainer_run(run.trainer, &err));
             assert_int_equal(f->copies > 0, parked > 0);
@@ -207,7 +207,7 @@ static void test_slices_of_the_loss(void **state)
     struct fake *f = fake_open(PROMPT);
     on_the_cpu(&cpu, keys);
     must(run_open(&run, &f->device, keys, false));
-    assert_int_equal(run.trainer->plan.knobs.loss_chunks, 2);
+    assert_int_equal(run.trainer->runtime.plan.knobs.loss_chunks, 2);
     must(trainer_run(run.trainer, &err));
     run_close(&run, &f->device);
     assert_true(same(&cpu, &run));
@@ -221,16 +221,16 @@ static void test_recorded_once(void **state)
     struct fake *f = fake_open(PROMPT);
     on_the_cpu(&cpu, "");
     must(run_open(&run, &f->device, "", false));
-    assert_int_equal(f->forgets, 1);
-    assert_int_equal(f->begun, 0);
+    assert_int_equal(f->compiled, 0);
     must(trainer_run(run.trainer, &err));
-    assert_int_equal(f->begun, 3);
-    assert_int_equal(f->replays, STEPS * (MICROS + 1));
-    assert_int_equal(f->runs, STEPS * (MICROS * run.trainer->plan.tape.loop_end +
-                                       (run.trainer->plan.tape.nops - run.trainer->plan.tape.loop_end)));
-    must(exec_tune(&run.trainer->exec, &err));
-    assert_int_equal(f->forgets, 2);
-    assert_int_equal(run.trainer->exec.nrecordings, 0);
+    assert_int_equal(f->compiled, 3);
+    assert_int_equal(f->launches, STEPS * (MICROS + 1));
+    assert_int_equal(
+        f->runs, STEPS * (MICROS * run.trainer->runtime.plan.tape.loop_end +
+                          (run.trainer->runtime.plan.tape.nops - run.trainer->runtime.plan.tape.loop_end)));
+    must(exec_tune(&run.trainer->runtime.exec, &err));
+    assert_int_equal(f->freed, 3);
+    assert_int_equal(run.trainer->runtime.exec.nprograms, 0);
     run_close(&run, &f->device);
     assert_true(same(&cpu, &run));
 }
@@ -251,10 +251,10 @@ static void test_groups_at_once(void **state)
     on_the_cpu(&cpu, "");
     for (int recorded = 0; recorded < 2; recorded++) {
         struct fake *f = fake_open(PROMPT);
-        f->cannot_record = !recorded;
+        f->cannot_compile = !recorded;
         must(run_open(&run, &f->device, "", false));
         must(trainer_run(run.trainer, &err));
-        const struct tape *tape = &run.trainer->plan.tape;
+        const struct tape *tape = &run.trainer->runtime.plan.tape;
         int update = groups_in(tape, tape->loop_end, tape->nops);
         assert_int_equal(groups_in(tape, 0, tape->loop_end), 0);
         assert_int_equal(update, 2);
@@ -272,11 +272,11 @@ static void test_not_recorded(void **state)
     on_the_cpu(&cpu, "");
     for (int profile = 0; profile < 2; profile++) {
         struct fake *f = fake_open(LATE_FETCHES);
-        f->cannot_record = !profile;
+        f->cannot_compile = !profile;
         must(run_open(&run, &f->device, "training.state_tier=host", profile));
         must(trainer_run(run.trainer, &err));
-        assert_int_equal(f->begun, profile ? 0 : 1);
-        assert_int_equal(f->replays, 0);
+        assert_int_equal(f->compiled, profile ? 0 : 1);
+        assert_int_equal(f->launches, 0);
         if (profile) assert_true(run.trainer->op_seconds[OP_LINEAR] > 0);
         if (profile) assert_int_equal(f->groups, 0);
         run_close(&run, &f->device);
@@ -295,7 +295,7 @@ static void test_not_recorded_late(void **state)
     for (int k = 0; k < 2 * FAKE_TIMINGS; k++) {
         struct run cpu, run;
         struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
-        f->cannot_record = true;
+        f->cannot_compile = true;
         on_the_cpu(&cpu, k < FAKE_TIMINGS
                              ? ""
                              : "training.mixed_precision=fp32 model.num_layers=1 model.vocab_size=2048");
@@ -389,7 +389,7 @@ static void test_any_job(void **state)
                  inside ? any_grad_tier[1] : DRAW(any_grad_tier, job, 5), DRAW(any_share, job, 6),
                  DRAW(any_park, job, 9));
         struct fake *f = fake_open((enum fake_timing)rng_below(7, job, 7, FAKE_TIMINGS));
-        f->cannot_record = rng_below(7, job, 8, 3) == 0;
+        f->cannot_compile = rng_below(7, job, 8, 3) == 0;
         on_the_cpu(&cpu, maths);
         run_all(&run, &f->device, keys);
         if (!same(&cpu, &run)) fail_msg("job %d, %s: other losses than on the CPU", (int)job, keys);
@@ -403,16 +403,16 @@ static void test_rows_are_staged(void **state)
     struct fake *f = fake_open(PROMPT);
     must(run_open(&run, &f->device, "", false));
     struct feed *feed = &run.trainer->feed;
-    int64_t bytes = tensor_bytes(&run.trainer->plan.tape.tensors[feed->tensor[1]]), count = bytes / 4;
+    int64_t bytes = tensor_bytes(&run.trainer->runtime.plan.tape.tensors[feed->tensor[1]]), count = bytes / 4;
     int32_t *seen = malloc((size_t)bytes);
     assert_non_null(seen);
     assert_non_null(feed->staged);
-    assert_null(exec_host(&run.trainer->exec, feed->tensor[0]));
+    assert_null(exec_host(&run.trainer->runtime.exec, feed->tensor[0]));
     for (int64_t i = 0; i < count; i++) feed->ids[i] = 7, feed->targets[i] = (int32_t)i, feed->pos[i] = 3;
     int before = f->writes;
     must(feed_send(feed, &err));
     assert_int_equal(f->writes, before + 3);
-    must(exec_read(&run.trainer->exec, feed->tensor[1], seen, 0, bytes, &err));
+    must(exec_read(&run.trainer->runtime.exec, feed->tensor[1], seen, 0, bytes, &err));
     assert_memory_equal(seen, feed->targets, (size_t)bytes);
     free(seen);
     run_close(&run, &f->device);
@@ -422,7 +422,7 @@ static void test_rows_are_staged(void **state)
     must(run_open(&run, cpu, "", false));
     feed = &run.trainer->feed;
     assert_null(feed->staged);
-    assert_ptr_equal(feed->ids, exec_host(&run.trainer->exec, feed->tensor[0]));
+    assert_ptr_equal(feed->ids, exec_host(&run.trainer->runtime.exec, feed->tensor[0]));
     must(feed_send(feed, &err));
     run_close(&run, cpu);
 }
@@ -441,7 +441,7 @@ static void test_tuned(void **state)
     struct run run;
     struct fake *f = fake_open(PROMPT);
     must(run_open(&run, &f->device, "training.state_tier=host", false));
-    const struct tape *tape = &run.trainer->plan.tape;
+    const struct tape *tape = &run.trainer->runtime.plan.tape;
     int want = 0, left_out = 0;
     for (int i = 0; i < tape->nops; i++) {
         if (!op_computes(&tape->ops[i]) || writes_kept(tape, &tape->ops[i]))
@@ -463,19 +463,19 @@ static void test_replan_between_tiers(void **state)
     on_the_cpu(&cpu, "");
     must(run_open(&run, &f->device, "", false));
     struct trainer *t = run.trainer;
-    int64_t roomy = t->request.budget, arena = t->plan.layout.arena_bytes;
+    int64_t roomy = t->runtime.request.budget, arena = t->runtime.plan.layout.arena_bytes;
     for (int step = 0; step < STEPS; step++) {
         struct train_event event = {0};
         bool finished;
         int64_t budget = step == 1 ? arena * 9 / 10 : roomy;
         if (step) must(trainer_replan(t, budget, &err));
-        assert_int_equal(t->plan.knobs.state_tier, step == 1 ? TIER_HOST : TIER_DEVICE);
-        assert_int_equal(f->host_bytes, t->plan.layout.tier_bytes[TIER_HOST]);
+        assert_int_equal(t->runtime.plan.knobs.state_tier, step == 1 ? TIER_HOST : TIER_DEVICE);
+        assert_int_equal(f->host_bytes, t->runtime.plan.layout.tier_bytes[TIER_HOST]);
         must(trainer_step(t, &event, &finished, &err));
         run.loss[step] = event.loss;
-        assert_true(ledger_current(f->device.ledger) <= (uint64_t)budget);
+        assert_true(ledger_current(f->device.ledger[TIER_DEVICE]) <= (uint64_t)budget);
     }
-    assert_int_equal(f->forgets, 3);
+    assert_int_equal(f->freed, 2 * 3); /* of the two plans that went */
     run_close(&run, &f->device);
     assert_true(same(&cpu, &run));
 }
@@ -494,8 +494,9 @@ static void test_replan_refused(void **state)
         bool finished;
         if (step == 1) {
             f->refuse = true;
-            assert_int_equal(trainer_replan(t, t->plan.layout.arena_bytes * 9 / 10, &err), PLIM_NO_MEMORY);
-            assert_false(t->torn);
+            assert_int_equal(trainer_replan(t, t->runtime.plan.layout.arena_bytes * 9 / 10, &err),
+                             PLIM_NO_MEMORY);
+            assert_false(t->runtime.torn);
             assert_int_equal(f->host_bytes, 0);
         }
         must(trainer_step(t, &event, &finished, &err));
@@ -557,10 +558,10 @@ static void long_run_on_the_cpu(const char *more, struct record *out)
 /* The largest budget, of a falling row of them, at which at least so many parts of the parameters are away; 0: none. */
 static int64_t budget_for_share(const struct trainer *t, int share)
 {
-    struct plan_request request = t->request;
+    struct plan_request request = t->runtime.request;
     int64_t found = 0;
-    for (request.budget = t->plan.total; !found && request.budget > t->plan.total / 16;
-         request.budget -= t->plan.total / 64) {
+    for (request.budget = t->runtime.plan.total; !found && request.budget > t->runtime.plan.total / 16;
+         request.budget -= t->runtime.plan.total / 64) {
         struct plan plan;
         if (plan_search(&request, &plan, &err) == PLIM_OK && plan.knobs.param_share >= share)
             found = request.budget;
@@ -585,17 +586,17 @@ static void move_parameters(enum fake_timing timing, const char *more, const str
     long_keys(keys, sizeof keys, more);
     must(run_open(&run, &f->device, keys, false));
     struct trainer *t = run.trainer;
-    int64_t roomy = t->request.budget, some = budget_for_share(t, 1), most = budget_for_share(t, 12);
+    int64_t roomy = t->runtime.request.budget, some = budget_for_share(t, 1), most = budget_for_share(t, 12);
     assert_true(some > most && most > 0);
     const int64_t budgets[LONG] = {roomy, some, most, some, roomy, most};
     for (int i = 0; i < LONG; i++) {
         if (i) must(trainer_replan(t, budgets[i], &err));
-        const struct knobs *k = &t->plan.knobs;
+        const struct knobs *k = &t->runtime.plan.knobs;
         assert_int_equal(k->param_tier, budgets[i] == roomy ? TIER_DEVICE : TIER_HOST);
-        assert_int_equal(f->host_bytes, t->plan.layout.tier_bytes[TIER_HOST]);
-        must(layout_verify(&t->plan.tape, &t->plan.layout, &err));
+        assert_int_equal(f->host_bytes, t->runtime.plan.layout.tier_bytes[TIER_HOST]);
+        must(layout_verify(&t->runtime.plan.tape, &t->runtime.plan.layout, &err));
         step_and_evaluate(t, i, &seen);
-        assert_true(ledger_current(f->device.ledger) <= (uint64_t)budgets[i]);
+        assert_true(ledger_current(f->device.ledger[TIER_DEVICE]) <= (uint64_t)budgets[i]);
     }
     assert_true(f->copies > 0);
     run_close(&run, &f->device);
@@ -628,7 +629,7 @@ static void test_replan_with_pins(void **state)
         struct run run;
         struct fake *f = fake_with_rates(LATE_STORES);
         must(run_open(&run, &f->device, pins[k], false));
-        int64_t roomy = run.trainer->plan.total;
+        int64_t roomy = run.trainer->runtime.plan.total;
         for (int64_t budget = roomy; budget > roomy / 4; budget -= roomy / 24 * EVERY) {
             enum plim_status status = trainer_replan(run.trainer, budget, &err);
             if (status != PLIM_OK && status != PLIM_NO_FIT) fail_msg("%s: %s", pins[k], err.text);

@@ -76,7 +76,7 @@ static void answer_on(struct device *device, const char *dir, int64_t budget, st
     struct generate_room room = {.prompt = LENGTH, .tokens = ANSWER, .budget = budget, .overhead = OVERHEAD};
     if (generator_open(dir, device, &room, &g, &err) != PLIM_OK) fail_msg("%s", err.text);
     *plan = *generator_plan(g);
-    assert_int_equal(ledger_current(device->ledger), plan->total);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), plan->total);
     struct generate_request ask = {
         .prompt = tokens, .count = LENGTH, .tokens = ANSWER, .hear = hear, .arg = out};
     for (int again = 0; again < 2; again++) { /* a second run starts from an empty cache */
@@ -87,7 +87,7 @@ static void answer_on(struct device *device, const char *dir, int64_t budget, st
         if (again) assert_memory_equal(&first, out, sizeof first);
     }
     generator_close(g);
-    assert_int_equal(ledger_current(device->ledger), 0);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
     device->ops->close(device);
 }
 
@@ -129,6 +129,40 @@ static void test_mistral(void **state) { (void)state, check_model("mistral"); }
 static void test_qwen2(void **state) { (void)state, check_model("qwen2"); }
 static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
 
+/* A token costs a device with its own memory one launch, a write each for token and position, and one read; both passes
+ * have their programs at once. */
+static void test_cost_of_a_token(void **state)
+{
+    (void)state;
+    struct fake *f = fake_open(PROMPT);
+    struct generator *g;
+    struct generate_result result;
+    struct plim_error err = {0};
+    int32_t tokens[LENGTH];
+    make_prompt(tokens);
+    struct generate_room room = {.prompt = LENGTH, .tokens = ANSWER, .overhead = OVERHEAD};
+    if (generator_open(model_dir("llama-tied"), &f->device, &room, &g, &err) != PLIM_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(ledger_current(f->device.ledger[TIER_HOST]), OVERHEAD);
+    struct generate_request ask = {.prompt = tokens, .count = LENGTH, .tokens = 1};
+    assert_int_equal(generator_run(g, &ask, &result, &err), PLIM_OK); /* the prompt's program */
+    for (int tokens_more = 4; tokens_more <= ANSWER; tokens_more += 4) {
+        int launches = f->launches, reads = f->reads, writes = f->writes;
+        ask.tokens = tokens_more;
+        assert_int_equal(generator_run(g, &ask, &result, &err), PLIM_OK);
+        int passes = (int)(f->launches - launches);
+        assert_int_equal(f->writes - writes, 2 * passes);
+        assert_int_equal(f->reads - reads, result.tokens + (result.stop == GENERATE_END));
+        assert_int_equal(passes,
+                         2 + result.tokens - (result.stop != GENERATE_END)); /* two chunks of the prompt */
+    }
+    assert_int_equal(fake_programs(f), 2);
+    assert_int_equal(f->compiled, 2);
+    generator_close(g);
+    assert_int_equal(fake_programs(f), 0);
+    f->device.ops->close(&f->device);
+}
+
 static void test_tight_budget(void **state)
 {
     (void)state;
@@ -165,7 +199,7 @@ static void test_refusals(void **state)
     assert_int_equal(generator_open(dir, device, &(struct generate_room){0, 1}, &g, &err), PLIM_BAD_INPUT);
     assert_int_equal(generator_open("/none", device, &(struct generate_room){1, 1}, &g, &err), PLIM_IO);
     assert_null(g);
-    assert_int_equal(ledger_current(device->ledger), 0);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
     device->ops->close(device);
 }
 
@@ -199,10 +233,15 @@ static void test_stops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),    cmocka_unit_test(test_llama_untied),
-        cmocka_unit_test(test_mistral),  cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_gpt2),     cmocka_unit_test(test_tight_budget),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_tight_budget),
+        cmocka_unit_test(test_cost_of_a_token),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

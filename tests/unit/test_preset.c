@@ -1,6 +1,6 @@
 /* test_preset.c - devices by name and by detection: the scratch their plans count, and what a job takes of them. */
 #include "device/cuda/cuda_workspace.h"
-#include "device/device.h"
+#include "device/registry.h"
 #include "support/job_rig.h"
 
 #include <setjmp.h>

@@ -1,12 +1,15 @@
 /* test_sample.c - sampling from logits, and bytes becoming text. */
 #include "text/byte_text.h"
+#include "base/rng.h"
 #include "serve/sample.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -94,6 +97,75 @@ static void test_top_p(void **state)
     assert_true(fabs(share[1] - 1) < 1e-9);
 }
 
+/* --- as the header says it, without a short cut --- */
+
+enum { LARGE = 5000 };
+static float all_weights[LARGE];
+
+static int by_weight(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    if (all_weights[x] != all_weights[y]) return all_weights[x] > all_weights[y] ? -1 : 1;
+    return x - y;
+}
+
+static int32_t plain_draw(const struct sampling *s, const float *logits, uint64_t step)
+{
+    static int32_t order[LARGE];
+    int32_t best = 0, kept = LARGE;
+    double whole = 0, total = 0, sum = 0, u = rng_uniform(s->seed, UINT64_C(0x73616d706c65), step);
+    for (int32_t i = 0; i < LARGE; i++) order[i] = i, best = logits[i] > logits[best] ? i : best;
+    if (s->temperature <= 0) return best;
+    for (int32_t i = 0; i < LARGE; i++)
+        all_weights[i] = (float)exp(((double)logits[i] - (double)logits[best]) / s->temperature);
+    bool top_k = s->top_k > 0 && s->top_k<LARGE, top_p = s->top_p> 0 && s->top_p < 1;
+    if (top_k || top_p) qsort(order, LARGE, sizeof *order, by_weight);
+    if (top_k) kept = (int32_t)s->top_k;
+    for (int32_t i = 0; i < kept; i++) whole += (double)all_weights[top_k ? order[i] : i];
+    if (top_p)
+        for (kept = 0; total < s->top_p * whole; kept++) total += (double)all_weights[order[kept]];
+    else
+        total = whole;
+    int32_t i = 0;
+    while (i < kept && !((sum += (double)all_weights[order[i]]) > u * total)) i++;
+    return order[i < kept ? i : kept - 1];
+}
+
+/* Every short cut draws what the plain way draws: flat, steep and tied logits, with and without a team. */
+static void test_short_cuts(void **state)
+{
+    (void)state;
+    static const struct sampling kinds[] = {
+        {.temperature = 0},
+        {.temperature = 0.8},
+        {.temperature = 1, .top_k = 40},
+        {.temperature = 1, .top_k = 4000, .top_p = 0.9},
+        {.temperature = 0.7, .top_p = 0.95},
+        {.temperature = 3, .top_p = 0.999},
+        {.temperature = 1, .top_k = 64, .top_p = 0.5},
+    };
+    static float logits[LARGE];
+    struct threads *team;
+    struct plim_error err;
+    assert_int_equal(threads_start(2, &team, &err), PLIM_OK);
+    for (uint64_t round = 0; round < 24; round++) {
+        static const float spread[] = {0.01f, 2, 40};
+        for (int i = 0; i < LARGE; i++) {
+            logits[i] = (float)(rng_uniform(3, round, (uint64_t)i) - 0.5) * spread[round % 3];
+            if (round % 4 == 3) logits[i] = roundf(4 * logits[i]) / 4;
+        }
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            struct sampler sampler;
+            assert_int_equal(sampler_init(&sampler, LARGE, &kinds[k], &err), PLIM_OK);
+            sampler.team = round % 2 ? team : NULL;
+            for (uint64_t step = 0; step < 8; step++)
+                assert_int_equal(sampler_draw(&sampler, logits, step), plain_draw(&kinds[k], logits, step));
+            sampler_release(&sampler);
+        }
+    }
+    threads_free(team);
+}
+
 static void test_bad_numbers(void **state)
 {
     (void)state;
@@ -155,10 +227,11 @@ static void test_text_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy), cmocka_unit_test(test_seed_names_the_token),
-        cmocka_unit_test(test_shares), cmocka_unit_test(test_top_k),
-        cmocka_unit_test(test_top_p),  cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_text),   cmocka_unit_test(test_text_waits),
+        cmocka_unit_test(test_greedy),     cmocka_unit_test(test_seed_names_the_token),
+        cmocka_unit_test(test_shares),     cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_top_p),      cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_short_cuts), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_text_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,16 +46,13 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
 
 const struct kernel *device_cpu_kernels(void) { return kernels; }
 
-/* The arena is one reservation; what is inside it, by tensor class, is the plan's business. */
 /* Below this there is no point in starting. */
 #define LEAST_ADDRESSES ((size_t)64 << 20)
 
-static const char *const ledger_classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
-
 struct cpu {
     struct device device; /* first: a struct device * is a struct cpu * */
-    struct ledger ledger;
-    struct arena arena;
+    struct ledger ledgers[TIER_COUNT];
+    struct arena arena; /* one reservation; what is inside it, by tensor class, is the plan's business */
 };
 
 static struct cpu *cpu_of(struct device *dev) { return (struct cpu *)dev; }
@@ -100,7 +97,7 @@ static void cpu_close(struct device *dev)
     if (!dev) return;
     struct cpu *cpu = cpu_of(dev);
     arena_release(&cpu->arena);
-    if (dev->ledger) ledger_destroy(dev->ledger);
+    device_ledgers_destroy(dev);
     threads_free(dev->team);
     free(cpu);
 }
@@ -154,12 +151,10 @@ enum plim_status device_cpu_open(int threads, struct device **out, struct plim_e
     enum plim_status status = threads_start(threads, &dev->team, err);
     if (status == PLIM_OK) status = find_facts(cpu, err);
     if (status != PLIM_OK) goto out;
-    ledger_init(&cpu->ledger, tier_name(TIER_DEVICE), LEDGER_UNLIMITED, ledger_classes,
-                DEVICE_LEDGER_CLASSES);
-    dev->ledger = &cpu->ledger;
+    device_ledgers_init(dev, cpu->ledgers, true);
     /* Addresses cost nothing, but some processes have few of them (sanitizers, ulimit -v): then fewer will do. */
     for (size_t most = dev->facts.memory_bytes; most >= LEAST_ADDRESSES; most /= 2) {
-        status = arena_reserve(&cpu->arena, most, dev->ledger, DEVICE_LEDGER_ARENA, err);
+        status = arena_reserve(&cpu->arena, most, dev->ledger[TIER_DEVICE], DEVICE_LEDGER_ARENA, err);
         if (status == PLIM_OK) break;
     }
     if (status == PLIM_OK) *out = dev;

@@ -1,12 +1,13 @@
-/* cuda_device.c - an NVIDIA GPU as a device: arena, one compute stream, cuBLASLt, our kernels, recordings.
+/* cuda_device.c - an NVIDIA GPU as a device: arena, one compute stream, cuBLASLt, our kernels, programs.
  *
- * Everything is queued on one stream in the order of the tape; read, write and sync wait. The first error stays
- * until sync tells it. What the driver and libraries take is measured once everything is open and is the plan's
+ * Everything is queued on one stream in the order of the tape; read, sync and large writes wait, small writes are queued
+ * like ops. The first error stays until sync tells it. What the driver and libraries take is measured once everything is open and is the plan's
  * overhead. */
 #include "device/cuda/cuda_arena.h"
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/cuda_calibrate.h"
 #include "device/cuda/cuda_matmul.h"
+#include "device/cuda/cuda_staging.h"
 #include "device/cuda/cuda_transfer.h"
 #include "device/device.h"
 #include "mem/os.h"
@@ -24,25 +25,28 @@
 /* Shared memory a block may ask for on the cards of 24 GB and less. */
 #define SHARED_LEAST ((size_t)99 << 10)
 
-enum { RECORDINGS = 8 };
-
 struct cuda {
     struct device device; /* first: a struct device * is a struct cuda * */
-    struct ledger ledger;
+    struct ledger ledgers[TIER_COUNT];
     struct cuda_api api;
     struct cuda_arena arena;
     struct cuda_matmul *matmul;
     struct cuda_attention *attention;
     struct cuda_transfer *transfer;
+    struct cuda_staging staging;
     struct cuda_queue queue;
     pthread_mutex_t lock; /* of what read, write and sync change */
     int index;
     char bus[32];
     int failed; /* the first cudaError_t a launch gave */
     const char *failed_at;
-    bool recording; /* errors from here on are of the recording alone */
-    cudaGraphExec_t recordings[RECORDINGS];
-    int nrecordings;
+};
+
+/* A recorded graph, and the ops of the host that it calls. */
+struct cuda_program {
+    struct device_program program; /* first */
+    cudaGraphExec_t graph;
+    struct cuda_host_op *host_ops;
 };
 
 static struct cuda *cuda_of(struct device *dev) { return (struct cuda *)dev; }
@@ -147,12 +151,17 @@ static struct cuda *enter(struct device *dev)
     return cuda_of(dev);
 }
 
-/* When everything so far is done. */
-static enum plim_status leave(struct cuda *cuda, struct plim_error *err)
+/* Everything so far is done. */
+static void wait_for_all(struct cuda *cuda)
 {
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamSynchronize(stream_of(cuda)), "computing");
-    cuda_transfer_forget(cuda->transfer, false);
+    cuda_transfer_done(cuda->transfer);
+    cuda_staging_reset(&cuda->staging);
+}
+
+static enum plim_status leave(struct cuda *cuda, struct plim_error *err)
+{
     int failed = cuda->failed;
     const char *where = cuda->failed_at;
     pthread_mutex_unlock(&cuda->lock);
@@ -162,7 +171,9 @@ static enum plim_status leave(struct cuda *cuda, struct plim_error *err)
 
 static enum plim_status cuda_sync(struct device *dev, struct plim_error *err)
 {
-    return leave(enter(dev), err);
+    struct cuda *cuda = enter(dev);
+    wait_for_all(cuda);
+    return leave(cuda, err);
 }
 
 static enum plim_status cuda_commit(struct device *dev, size_t bytes, struct plim_error *err)
@@ -173,14 +184,26 @@ static enum plim_status cuda_commit(struct device *dev, size_t bytes, struct pli
 
 static void *cuda_base(struct device *dev) { return (void *)(uintptr_t)cuda_of(dev)->arena.base; }
 
+/* Pinned memory for a copy; NULL: the copy goes without. */
+static void *stage(struct cuda *cuda, size_t bytes)
+{
+    void *at = cuda_staging_take(&cuda->staging, bytes);
+    if (at || !cuda->staging.used) return at;
+    wait_for_all(cuda);
+    return cuda_staging_take(&cuda->staging, bytes);
+}
+
 static enum plim_status cuda_read(struct device *dev, size_t offset, void *host, size_t bytes,
                                   struct plim_error *err)
 {
     struct cuda *cuda = enter(dev);
     const char *from = (const char *)cuda_base(dev) + offset;
+    void *staged = stage(cuda, bytes);
     note(cuda, cuda_transfer_before(cuda->transfer, from, bytes, false), "waiting for copies");
-    note(cuda, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
+    note(cuda, cudaMemcpyAsync(staged ? staged : host, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda)),
          "copying to the host");
+    wait_for_all(cuda);
+    if (staged) memcpy(host, staged, bytes);
     return leave(cuda, err);
 }
 
@@ -189,9 +212,12 @@ static enum plim_status cuda_write(struct device *dev, size_t offset, const void
 {
     struct cuda *cuda = enter(dev);
     char *to = (char *)cuda_base(dev) + offset;
+    void *staged = stage(cuda, bytes);
+    if (staged) memcpy(staged, host, bytes);
     note(cuda, cuda_transfer_before(cuda->transfer, to, bytes, true), "waiting for copies");
-    note(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
+    note(cuda, cudaMemcpyAsync(to, staged ? staged : host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
          "copying to the device");
+    if (!staged) wait_for_all(cuda);
     return leave(cuda, err);
 }
 
@@ -260,50 +286,71 @@ static size_t cuda_used(struct device *dev)
     return told ? told : dev->facts.overhead_bytes + cuda->arena.mapped;
 }
 
-static void cuda_record_begin(struct device *dev)
+/* What the card has free; 0: it does not say. */
+static size_t card_free(void)
 {
-    struct cuda *cuda = cuda_of(dev);
-    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
-    int code = (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal);
-    note(cuda, code, "recording");
-    cuda->recording = !cuda->failed;
-    cuda_transfer_record(cuda->transfer, true);
+    size_t available = 0, total = 0;
+    return cudaMemGetInfo(&available, &total) == cudaSuccess ? available : 0;
 }
 
-static int cuda_record_end(struct device *dev)
+/* The graph of what give queues; NULL when it cannot be recorded, and nothing has run. */
+static cudaGraph_t record(struct cuda *cuda, device_give *give, void *arg)
 {
-    struct cuda *cuda = cuda_of(dev);
     cudaGraph_t graph = NULL;
-    int number = -1;
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
+    note(cuda, (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
+    bool began = !cuda->failed;
+    enum plim_status status = give(arg);
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamEndCapture(stream_of(cuda), &graph);
-    if (code == cudaSuccess && cuda->nrecordings < RECORDINGS) {
-        code = cudaGraphInstantiate(&cuda->recordings[cuda->nrecordings], graph, 0);
-        if (code == cudaSuccess) number = cuda->nrecordings++;
-    }
+    bool good = code == cudaSuccess && status == PLIM_OK && !cuda->failed && graph;
+    if (good) return graph;
     if (graph) cudaGraphDestroy(graph);
-    if (number < 0)
-        cudaGetLastError(); /* one by one, then: nothing has run, and what is really wrong shows again */
-    if (number < 0 && cuda->recording) cuda->failed = 0;
-    cuda->recording = false;
-    cuda_transfer_record(cuda->transfer, false);
-    return number;
+    cudaGetLastError(); /* one by one, then: what is really wrong shows again */
+    if (began) cuda->failed = 0;
+    return NULL;
 }
 
-static void cuda_replay(struct device *dev, int recording)
+static struct device_program *cuda_compile(struct device *dev, device_give *give, void *arg)
 {
     struct cuda *cuda = cuda_of(dev);
-    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
-    note(cuda, cudaGraphLaunch(cuda->recordings[recording], stream_of(cuda)), "running a recording");
+    struct cuda_program *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    cuda_transfer_record_begin(cuda->transfer);
+    cudaGraph_t graph = record(cuda, give, arg);
+    p->program.device = dev;
+    p->host_ops = cuda_transfer_record_end(cuda->transfer);
+    size_t before = card_free();
+    cudaError_t code = graph ? cudaGraphInstantiate(&p->graph, graph, 0) : cudaErrorUnknown;
+    if (code == cudaSuccess) code = cudaGraphUpload(p->graph, stream_of(cuda)); /* its memory is taken now */
+    size_t after = card_free();
+    p->program.bytes = before > after ? before - after : 0;
+    if (graph) cudaGraphDestroy(graph);
+    if (code == cudaSuccess) return &p->program;
+    cudaGetLastError();
+    if (p->graph) cudaGraphExecDestroy(p->graph);
+    cuda_host_ops_free(p->host_ops);
+    free(p);
+    return NULL;
 }
 
-static void cuda_forget(struct device *dev)
+static void cuda_launch_program(struct device_program *program)
 {
-    struct cuda *cuda = cuda_of(dev);
+    struct cuda *cuda = cuda_of(program->device);
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
-    note(cuda, (int)cudaStreamSynchronize(stream_of(cuda)), "computing");
-    while (cuda->nrecordings) cudaGraphExecDestroy(cuda->recordings[--cuda->nrecordings]);
-    cuda_transfer_forget(cuda->transfer, true);
+    note(cuda, cudaGraphLaunch(((struct cuda_program *)program)->graph, stream_of(cuda)),
+         "running a program");
+}
+
+static void cuda_program_free(struct device_program *program)
+{
+    struct cuda_program *p = (struct cuda_program *)program;
+    struct cuda *cuda = enter(program->device);
+    wait_for_all(cuda);
+    leave(cuda, NULL);
+    cudaGraphExecDestroy(p->graph);
+    cuda_host_ops_free(p->host_ops);
+    free(p);
 }
 
 static enum plim_status cuda_host_commit(struct device *dev, size_t bytes, struct plim_error *err)
@@ -339,7 +386,8 @@ static void cuda_close(struct device *dev)
     if (!dev) return;
     struct cuda *cuda = cuda_of(dev);
     if (cuda->queue.stream) {
-        if (cuda->transfer) cuda_forget(dev); /* opening may have failed before it */
+        if (cuda->transfer) wait_for_all(cuda); /* opening may have failed before it */
+        cuda_staging_close(&cuda->staging);
         cuda_transfer_close(cuda->transfer);
         cuda_attention_close(cuda->attention);
         cuda_matmul_close(cuda->matmul);
@@ -347,7 +395,7 @@ static void cuda_close(struct device *dev)
     }
     if (cuda->arena.api) cuda_arena_release(&cuda->arena);
     cuda_api_close(&cuda->api);
-    if (dev->ledger) ledger_destroy(dev->ledger);
+    device_ledgers_destroy(dev);
     threads_free(dev->team);
     pthread_mutex_destroy(&cuda->lock);
     free(cuda);
@@ -366,10 +414,9 @@ static const struct device_ops ops = {
     .tune = cuda_tune,
     .sync = cuda_sync,
     .used = cuda_used,
-    .record_begin = cuda_record_begin,
-    .record_end = cuda_record_end,
-    .replay = cuda_replay,
-    .forget = cuda_forget,
+    .compile = cuda_compile,
+    .launch = cuda_launch_program,
+    .program_free = cuda_program_free,
     .host_commit = cuda_host_commit,
     .host_base = cuda_host_base,
     .fetch = cuda_fetch,
@@ -471,8 +518,6 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     return status;
 }
 
-static const char *const ledger_classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
-
 bool device_cuda_present(void)
 {
     int driver = 0, count = 0;
@@ -491,19 +536,20 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
     pthread_mutex_init(&cuda->lock, NULL);
     dev->ops = &ops;
     dev->kernels = kernels;
-    ledger_init(&cuda->ledger, tier_name(TIER_DEVICE), LEDGER_UNLIMITED, ledger_classes,
-                DEVICE_LEDGER_CLASSES);
-    dev->ledger = &cuda->ledger;
+    device_ledgers_init(dev, cuda->ledgers, false);
     enum plim_status status = choose_card(cuda, index, err);
     if (status == PLIM_OK) status = open_context(cuda, err);
     if (status == PLIM_OK) status = threads_start(threads, &dev->team, err);
-    if (status == PLIM_OK) status = cuda_transfer_open(cuda->queue.stream, dev->team, &cuda->transfer, err);
+    if (status == PLIM_OK)
+        status = cuda_transfer_open(cuda->queue.stream, dev->team, dev->ledger[TIER_HOST],
+                                    DEVICE_LEDGER_ARENA, &cuda->transfer, err);
     if (status == PLIM_OK) status = cuda_api_open(&cuda->api, err);
     if (status == PLIM_OK) status = cuda_matmul_open(&cuda->api, &cuda->matmul, err);
     if (status == PLIM_OK) status = cuda_attention_open(&cuda->queue, &cuda->attention, err);
     if (status == PLIM_OK)
-        status = cuda_arena_reserve(&cuda->arena, &cuda->api, index, dev->facts.memory_bytes, dev->ledger,
-                                    DEVICE_LEDGER_ARENA, err);
+        status = cuda_arena_reserve(&cuda->arena, &cuda->api, index, dev->facts.memory_bytes,
+                                    dev->ledger[TIER_DEVICE], DEVICE_LEDGER_ARENA, err);
+    if (status == PLIM_OK) cuda_staging_open(&cuda->staging);
     if (status == PLIM_OK) status = find_facts(cuda, err);
     if (status == PLIM_OK)
         *out = dev;

@@ -29,11 +29,10 @@ struct task { /* a copy, or an op of the host */
     int ranges, event;
 };
 
-/* An op of the host: its thread reads it when its turn has come, and again each time a recording is run. */
-struct host_op {
-    struct host_op *next;
+/* An op of the host: its thread reads it when its turn has come, and again each time its program is launched. */
+struct cuda_host_op {
+    struct cuda_host_op *next;
     atomic_int *running;
-    bool recorded;
     struct kernel_call call;
 };
 
@@ -46,7 +45,10 @@ struct cuda_transfer {
     int count;
     cudaEvent_t events[TASKS], computed;
     bool taken[TASKS]; /* events some task under way has */
-    struct host_op *host_ops;
+    struct ledger *ledger;
+    int cls;
+    struct cuda_host_op *host_ops,
+        *recorded;      /* queued by themselves; of the program that is being compiled */
     atomic_int running; /* ops of the host, at this moment */
     bool recording;
 };
@@ -156,7 +158,7 @@ int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_
 
 static void CUDART_CB compute_on_host(void *arg)
 {
-    struct host_op *op = arg;
+    struct cuda_host_op *op = arg;
     atomic_int *running = op->running;
     atomic_fetch_add(running, 1);
     device_cpu_kernels()[op->call.op->kind].run(&op->call);
@@ -185,31 +187,39 @@ int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call)
 {
     struct range ranges[RANGES];
     int n = ranges_of(call, ranges);
-    struct host_op *op = malloc(sizeof *op);
+    struct cuda_host_op *op = malloc(sizeof *op);
     if (!op) return (int)cudaErrorMemoryAllocation;
-    *op = (struct host_op){tr->host_ops, &tr->running, tr->recording, *call};
+    struct cuda_host_op **list = tr->recording ? &tr->recorded : &tr->host_ops;
+    *op = (struct cuda_host_op){*list, &tr->running, *call};
     op->call.team = tr->team;
-    tr->host_ops = op;
+    *list = op;
     int code = admit(tr, tr->host_stream, ranges, n);
     if (!code) code = (int)cudaLaunchHostFunc(tr->host_stream, compute_on_host, op);
     return code ? code : under_way(tr, tr->host_stream, ranges, n);
 }
 
-void cuda_transfer_record(struct cuda_transfer *tr, bool recording) { tr->recording = recording; }
+void cuda_transfer_record_begin(struct cuda_transfer *tr) { tr->recording = true; }
 
-void cuda_transfer_forget(struct cuda_transfer *tr, bool all)
+struct cuda_host_op *cuda_transfer_record_end(struct cuda_transfer *tr)
 {
-    struct host_op **at = &tr->host_ops;
-    await_host(tr);
-    while (*at) {
-        struct host_op *op = *at;
-        if (op->recorded && !all) {
-            at = &op->next;
-            continue;
-        }
-        *at = op->next;
-        free(op);
+    struct cuda_host_op *ops = tr->recorded;
+    tr->recording = false, tr->recorded = NULL;
+    return ops;
+}
+
+void cuda_host_ops_free(struct cuda_host_op *ops)
+{
+    for (struct cuda_host_op *next; ops; ops = next) {
+        next = ops->next;
+        free(ops);
     }
+}
+
+void cuda_transfer_done(struct cuda_transfer *tr)
+{
+    await_host(tr);
+    cuda_host_ops_free(tr->host_ops);
+    tr->host_ops = NULL;
 }
 
 void *cuda_transfer_base(const struct cuda_transfer *tr) { return arena_base(&tr->host); }
@@ -238,7 +248,7 @@ enum plim_status cuda_transfer_commit(struct cuda_transfer *tr, size_t bytes, st
     if (!arena_base(&tr->host)) {
         struct os_machine machine;
         status = os_machine_memory(&machine, err);
-        if (status == PLIM_OK) status = arena_reserve(&tr->host, machine.total, NULL, 0, err);
+        if (status == PLIM_OK) status = arena_reserve(&tr->host, machine.total, tr->ledger, tr->cls, err);
         if (status != PLIM_OK) return status;
     }
     unpin(tr);
@@ -251,13 +261,13 @@ enum plim_status cuda_transfer_commit(struct cuda_transfer *tr, size_t bytes, st
     return status;
 }
 
-enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads *team,
-                                    struct cuda_transfer **out, struct plim_error *err)
+enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads *team, struct ledger *ledger,
+                                    int cls, struct cuda_transfer **out, struct plim_error *err)
 {
     struct cuda_transfer *tr = calloc(1, sizeof *tr);
     if (!tr) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for transfers");
     tr->compute = (cudaStream_t)compute;
-    tr->team = team;
+    tr->team = team, tr->ledger = ledger, tr->cls = cls;
     cudaError_t code = cudaStreamCreateWithFlags(&tr->in, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&tr->out, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&tr->host_stream, cudaStreamNonBlocking);
@@ -284,6 +294,6 @@ void cuda_transfer_close(struct cuda_transfer *tr)
     if (tr->in) cudaStreamDestroy(tr->in);
     if (tr->out) cudaStreamDestroy(tr->out);
     if (tr->host_stream) cudaStreamDestroy(tr->host_stream);
-    cuda_transfer_forget(tr, true);
+    cuda_host_ops_free(tr->host_ops);
     free(tr);
 }

@@ -1,7 +1,7 @@
 /* cuda_transfer.h - the host tier of a GPU: pinned memory, copies that run beside the kernels, ops the CPU computes.
  *
  *     struct cuda_transfer *tr;
- *     cuda_transfer_open(compute_stream, team, &tr, &err);
+ *     cuda_transfer_open(compute_stream, team, ledger, cls, &tr, &err);
  *     cuda_transfer_commit(tr, bytes, &err);
  *     cuda_transfer_fetch(tr, host_offset, to, n);         // queued on a stream of its own
  *     cuda_transfer_run(tr, &call);                        // an op on host operands, likewise
@@ -20,15 +20,18 @@
 
 struct CUstream_st;
 struct kernel_call;
+struct ledger;
 struct threads;
 struct cuda_transfer;
 
-/* `team` brings in the pages of the host tier and computes ops there; borrowed. */
-enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads *team,
-                                    struct cuda_transfer **out, struct plim_error *err);
+/* `team` brings in the pages of the host tier and computes ops there, `ledger` (class `cls`) carries the tier's bytes; both
+ * borrowed. */
+enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads *team, struct ledger *ledger,
+                                    int cls, struct cuda_transfer **out, struct plim_error *err);
 void cuda_transfer_close(struct cuda_transfer *tr);
 
-/* Size of the host tier; what is below both sizes keeps its content. PLIM_NO_MEMORY: the tier is as before. */
+/* Size of the host tier; what is below both sizes keeps its content. PLIM_NO_MEMORY, from the ledger or
+ * the system: the tier is as before. */
 enum plim_status cuda_transfer_commit(struct cuda_transfer *tr, size_t bytes, struct plim_error *err);
 void *cuda_transfer_base(const struct cuda_transfer *tr);
 
@@ -39,9 +42,14 @@ int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call);
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes, bool writes);
 int cuda_transfer_join(struct cuda_transfer *tr);
 
-/* From here on (false: no more) ops of the host are of a recording and stay until all are forgotten. */
-void cuda_transfer_record(struct cuda_transfer *tr, bool recording);
-/* Every op of the host so far is done. `all`: and no recording will run again. */
-void cuda_transfer_forget(struct cuda_transfer *tr, bool all);
+/* Ops of the host that are queued between begin and end belong to a program that is being compiled: end hands them over, and
+ * they stay until they are freed, when nothing runs them any more. Others go with cuda_transfer_done. */
+struct cuda_host_op;
+void cuda_transfer_record_begin(struct cuda_transfer *tr);
+struct cuda_host_op *cuda_transfer_record_end(struct cuda_transfer *tr);
+void cuda_host_ops_free(struct cuda_host_op *ops);
+
+/* Everything queued so far is done. */
+void cuda_transfer_done(struct cuda_transfer *tr);
 
 #endif

@@ -1,10 +1,9 @@
-/* weights_start.c - see weights_start.h. */
-#include "train/weights_start.h"
+/* initial_weights.c - see initial_weights.h. */
+#include "runtime/initial_weights.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "runtime/load.h"
 #include "model/weights.h"
-#include "train/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,11 +55,11 @@ static void fill_body(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t p = begin; p < end && b->err.status == PLIM_OK; p++) fill_piece(f, p, b);
 }
 
-static struct fill *fill_open(const struct trainer *t, int workers)
+static struct fill *fill_open(const struct device *device, int workers)
 {
     struct fill *f = calloc(1, sizeof *f + (size_t)workers * sizeof f->workers[0]);
     bool good = f != NULL;
-    if (f) f->piece = t->device->facts.unified_memory ? PIECE_HOST : PIECE_DEVICE;
+    if (f) f->piece = device->facts.unified_memory ? PIECE_HOST : PIECE_DEVICE;
     for (int w = 0; w < workers && good; w++) {
         struct buffers *b = &f->workers[w];
         b->values = malloc((size_t)f->piece * sizeof *b->values);
@@ -79,39 +78,28 @@ static void fill_close(struct fill *f, int workers)
     free(f);
 }
 
-static enum plim_status fresh_weights(struct trainer *t, struct plim_error *err)
+enum plim_status initial_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
+                                 struct plim_error *err)
 {
-    const struct tape *tape = &t->plan.tape;
-    int workers = threads_count(t->device->team);
-    struct fill *f = fill_open(t, workers);
+    const struct tape *tape = exec->tape;
+    struct threads *team = exec->device->team;
+    int workers = threads_count(team);
+    struct fill *f = fill_open(exec->device, workers);
     enum plim_status status = f && f->piece ? PLIM_OK : PLIM_NO_MEMORY;
     if (status != PLIM_OK) plim_fail(err, status, "out of memory while weights were made");
     for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
         if (tape->tensors[i].cls != CLASS_PARAM || tape->tensors[i].view_of >= 0) continue;
         char name[160];
-        f->exec = &t->exec, f->param = i, f->master = weights_master(tape, i);
-        f->init = model_param_init(&t->job->spec, tape->tensors[i].label);
-        f->seed = (uint64_t)t->job->training.seed;
+        f->exec = exec, f->param = i, f->master = weights_master(tape, i);
+        f->init = model_param_init(spec, tape->tensors[i].label);
+        f->seed = seed;
         f->stream = hash_text(tape_tensor_name(tape, i, name, sizeof name));
         f->count = tensor_count(&tape->tensors[i]);
-        threads_each(t->device->team, (f->count + f->piece - 1) / f->piece, 1, fill_body, f);
+        threads_each(team, (f->count + f->piece - 1) / f->piece, 1, fill_body, f);
         for (int w = 0; w < workers && status == PLIM_OK; w++)
             if (f->workers[w].err.status != PLIM_OK)
                 status = f->workers[w].err.status, *err = f->workers[w].err;
     }
     fill_close(f, workers);
     return status;
-}
-
-static void note_line(void *arg, enum log_level level, const char *line)
-{
-    (void)level;
-    trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
-}
-
-enum plim_status weights_start(struct trainer *t, struct plim_error *err)
-{
-    if (!t->job->model.path) return fresh_weights(t, err);
-    struct log log = {LOG_LEVEL_INFO, note_line, t};
-    return weights_from_directory(&t->exec, &t->job->spec, t->job->model.path, &log, err);
 }

@@ -1,0 +1,99 @@
+/* registry.c - see registry.h. */
+#include "device/registry.h"
+#include "device/cuda/cuda_workspace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { INDEX_MOST = 1023 };
+
+static bool always(void) { return true; }
+
+static enum plim_status open_cpu(int index, int threads, struct device **out, struct plim_error *err)
+{
+    (void)index;
+    return device_cpu_open(threads, out, err);
+}
+
+static size_t cpu_workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+{
+    return device_table_workspace(device_cpu_kernels(), tape, op, facts->threads);
+}
+
+static size_t card_workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+{
+    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT];
+    struct cuda_card card = {.warpgroups = facts->capability == 90, .cudnn = true};
+    device_describe(tape, op, desc);
+    return cuda_workspace(&card, desc, op);
+}
+
+static const struct backend backends[] = {
+    {.name = "cuda",
+     .what = "the GPU",
+     .numbered = true,
+     .least = (size_t)256 << 20,
+     .present = device_cuda_present,
+     .open = device_cuda_open,
+     .absent_workspace = card_workspace,
+     .least_capability = DEVICE_CUDA_LEAST},
+    {.name = "cpu",
+     .what = "the CPU",
+     .present = always,
+     .open = open_cpu,
+     .absent_workspace = cpu_workspace},
+};
+enum { COUNT = sizeof backends / sizeof *backends };
+
+const struct backend *backend_at(int number) { return number < COUNT ? &backends[number] : NULL; }
+
+const struct backend *backend_find(const char *name)
+{
+    for (int i = 0; i < COUNT; i++)
+        if (!strcmp(backends[i].name, name)) return &backends[i];
+    return NULL;
+}
+
+const struct backend *backend_fallback(void) { return &backends[COUNT - 1]; }
+
+/* ":N" or nothing to a number; -1: neither. */
+static int read_index(const char *text)
+{
+    char *end;
+    if (!*text) return 0;
+    if (text[0] != ':' || text[1] < '0' || text[1] > '9') return -1;
+    long n = strtol(text + 1, &end, 10);
+    return *end || n > INDEX_MOST ? -1 : (int)n;
+}
+
+bool device_name_read(const char *text, struct device_name *out)
+{
+    *out = (struct device_name){0};
+    if (!strcmp(text, "auto")) return true;
+    for (int i = 0; i < COUNT; i++) {
+        size_t len = strlen(backends[i].name);
+        if (strncmp(text, backends[i].name, len)) continue;
+        int index = read_index(text + len);
+        if (index < 0 || (text[len] && !backends[i].numbered)) continue;
+        *out = (struct device_name){&backends[i], index};
+        return true;
+    }
+    return false;
+}
+
+void device_absent_facts(struct device_facts *facts)
+{
+    const struct backend *b = backend_find(facts->unified_memory ? "cpu" : "cuda");
+    facts->workspace = b->absent_workspace;
+    facts->no_kernels[0] = '\0';
+    if (facts->capability >= b->least_capability) return;
+    if (facts->capability)
+        snprintf(facts->no_kernels, sizeof facts->no_kernels,
+                 "it has compute capability %d.%d, and the kernels need %d.%d or newer",
+                 facts->capability / 10, facts->capability % 10, b->least_capability / 10,
+                 b->least_capability % 10);
+    else
+        snprintf(facts->no_kernels, sizeof facts->no_kernels,
+                 "there are kernels for CPUs and NVIDIA GPUs alone");
+}

@@ -1,0 +1,15 @@
+/* initial_weights.h - fresh parameters from a seed, and their masters where the tape has them.
+ *
+ *     initial_weights(&exec, &spec, seed, &err);
+ *
+ * Element i of a tensor depends on seed, name and i alone: neither on threads nor on where the tensor lives. */
+#ifndef PLIM_RUNTIME_INITIAL_WEIGHTS_H
+#define PLIM_RUNTIME_INITIAL_WEIGHTS_H
+
+#include "exec/exec.h"
+#include "model/model.h"
+
+enum plim_status initial_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
+                                 struct plim_error *err);
+
+#endif

@@ -1,0 +1,118 @@
+/* runtime.c - planning, starting, closing, checking. See runtime.h. */
+#include "runtime/runtime.h"
+#include "mem/os.h"
+#include "runtime/feed.h"
+#include "runtime/initial_weights.h"
+#include "runtime/load.h"
+#include "runtime/runtime_part.h"
+
+/* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
+ * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
+#define RUN_ALLOWANCE (2560 << 10)
+
+int64_t runtime_overhead(void) { return (int64_t)os_process_counted() + RUN_ALLOWANCE; }
+
+enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+                                 struct plan_request *out, struct plim_error *err)
+{
+    job_request(job, facts, overhead, out);
+    out->overhead += feed_bytes(facts, out->rows * out->time);
+    return job_check_budget(job, out, err);
+}
+
+enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job, int64_t overhead,
+                              struct plim_error *err)
+{
+    *rt = (struct runtime){.device = device, .job = job, .spec = job->spec};
+    enum plim_status status = runtime_request(job, &device->facts, overhead, &rt->request, err);
+    if (status == PLIM_OK) status = plan_search(&rt->request, &rt->plan, err);
+    if (status != PLIM_OK) return status;
+    rt->arena = rt->plan.layout.arena_bytes;
+    rt->state = RUNTIME_PLANNED;
+    return PLIM_OK;
+}
+
+static void note_peaks(struct runtime *rt)
+{
+    for (int tier = 0; tier < TIER_COUNT; tier++) {
+        int64_t planned = runtime_planned(rt, &rt->plan, (enum tier)tier);
+        if (planned > rt->planned_peak[tier]) rt->planned_peak[tier] = planned;
+    }
+}
+
+enum plim_status runtime_start(struct runtime *rt, bool fresh, struct plim_error *err)
+{
+    enum plim_status status =
+        exec_open(&rt->exec, rt->device, &rt->plan.tape, &rt->plan.layout, rt->disk, err);
+    if (status == PLIM_OK && fresh) exec_fresh(&rt->exec);
+    if (status == PLIM_OK) status = exec_tune(&rt->exec, err);
+    if (status == PLIM_OK) status = weights_write_constants(&rt->exec, &rt->spec, err);
+    if (status == PLIM_OK) note_peaks(rt);
+    return status;
+}
+
+enum plim_status runtime_commit(struct runtime *rt, struct plim_error *err)
+{
+    runtime_set_lines(rt, rt->request.budget);
+    enum plim_status status = runtime_take(rt, &rt->plan, rt->arena, err);
+    if (status == PLIM_OK) status = runtime_give(rt, &rt->plan, rt->arena, err);
+    if (status == PLIM_OK) status = runtime_start(rt, true, err);
+    if (status != PLIM_OK) return status;
+    rt->state = RUNTIME_READY;
+    return runtime_check(rt, err);
+}
+
+enum plim_status runtime_weights(struct runtime *rt, const struct log *log, struct plim_error *err)
+{
+    const char *path = rt->job->model.path;
+    if (path) return weights_from_directory(&rt->exec, &rt->spec, path, log, err);
+    return initial_weights(&rt->exec, &rt->spec, (uint64_t)rt->job->training.seed, err);
+}
+
+void runtime_close(struct runtime *rt)
+{
+    if (!rt->device) return;
+    exec_close(&rt->exec);
+    disk_close(rt->disk);
+    rt->disk = NULL;
+    rt->device->ops->commit(rt->device, 0, NULL);
+    if (rt->device->ops->host_commit) rt->device->ops->host_commit(rt->device, 0, NULL);
+    for (int tier = 0; tier < TIER_COUNT; tier++)
+        if (rt->overhead[tier])
+            ledger_release(rt->device->ledger[tier], DEVICE_LEDGER_OVERHEAD, (uint64_t)rt->overhead[tier]);
+    plan_release(&rt->plan);
+    *rt = (struct runtime){0};
+}
+
+int64_t runtime_ledger_peak(const struct runtime *rt, enum tier tier)
+{
+    bool shared = tier == TIER_HOST && rt->device->ledger[tier] == rt->device->ledger[TIER_DEVICE];
+    return shared ? 0 : (int64_t)ledger_peak(rt->device->ledger[tier]);
+}
+
+static enum plim_status check_tier(const struct runtime *rt, enum tier tier, struct plim_error *err)
+{
+    struct ledger *ledger = rt->device->ledger[tier];
+    int64_t planned = runtime_planned(rt, &rt->plan, tier), used = (int64_t)ledger_current(ledger);
+    if (tier == TIER_HOST && ledger == rt->device->ledger[TIER_DEVICE]) return PLIM_OK;
+    if (used != planned)
+        return plim_fail(err, PLIM_BUG, "runtime: the ledger of tier %s has %lld bytes, the plan %lld",
+                         tier_name(tier), (long long)used, (long long)planned);
+    return ledger_check(ledger, err);
+}
+
+enum plim_status runtime_check(const struct runtime *rt, struct plim_error *err)
+{
+    if (rt->state != RUNTIME_READY || rt->torn) return PLIM_OK;
+    enum plim_status status = PLIM_OK;
+    for (int tier = 0; tier < TIER_COUNT && status == PLIM_OK; tier++)
+        status = check_tier(rt, (enum tier)tier, err);
+    if (status != PLIM_OK) return status;
+    if (rt->arena < rt->plan.layout.arena_bytes)
+        return plim_fail(err, PLIM_BUG, "runtime: the plan is larger than the arena");
+    if ((rt->disk != NULL) != (rt->plan.layout.tier_bytes[TIER_DISK] > 0))
+        return plim_fail(err, PLIM_BUG, "runtime: a disk store without use, or a use without one");
+    if (rt->exec.tape != &rt->plan.tape || rt->exec.layout != &rt->plan.layout || rt->exec.disk != rt->disk)
+        return plim_fail(err, PLIM_BUG, "runtime: programs of another plan");
+    return PLIM_OK;
+}

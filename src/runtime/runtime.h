@@ -1,0 +1,145 @@
+/* runtime.h - a plan made real: ledgers, memory of every tier, programs, constants and weights in their places; and another
+ * plan in its stead when the line moves.
+ *
+ *     int64_t overhead = runtime_overhead();                // early: what comes later is counted by itself
+ *     struct runtime rt = {0};
+ *     runtime_plan(&rt, device, &job, overhead, &err);      // rt.plan stands; nothing is taken
+ *     runtime_commit(&rt, &err);                            // every byte of it is
+ *     runtime_weights(&rt, log, &err);                      // from model.path or the seed
+ *     exec_loop(&rt.exec, micro, &err);                     // train, serve, ... as they like
+ *     runtime_replan(&rt, budget, &moves, &err);            // between two optimizer steps
+ *     runtime_close(&rt);
+ *
+ * Work that only goes forward (evaluation, reading a prompt, making tokens) is a family of tapes over the same kept bytes:
+ * one builder, several sizes, each with a layout and programs of its own. A runtime may hold such a family alone
+ * (runtime_plan_forward), or lend the arena of its training plan to members of one (runtime_forward).
+ *
+ * Nobody else commits arenas, reserves on a device's ledgers, opens the disk store or tunes. The runtime does not know what
+ * its caller does with it.
+ *
+ * State of a runtime and the function behind each transition:
+ *
+ *     closed --runtime_plan | runtime_plan_forward--> planned --runtime_commit--> ready --runtime_close--> closed
+ *                                                        |                        |  ^
+ *                                  runtime_forward: the  |        runtime_replan: |  | another plan, or the old one
+ *                                  arena may grow -------'                        |--'
+ *                                                                                 '--> torn: neither; only runtime_close
+ *
+ * Invariants (runtime_check)
+ *  1. When ready, the use of each tier's ledger is what the plan says of that tier (runtime_planned), to the byte.
+ *  2. The arena holds the plan's layout and every member's; the disk store is there when the plan uses it, else not.
+ *  3. Kept tensors lie where the plan has them; what lies above is dead between two passes. So a re-plan moves kept tensors
+ *     and nothing else, and members of a family need not know of each other.
+ *  4. Programs belong to the exec that compiled them: a re-plan frees its own, members of a family keep theirs until
+ *     forward_close, which comes before the plan they stand on goes.
+ *  5. Over budget is a value: PLIM_NO_FIT from planning, PLIM_NO_MEMORY from committing; after an error of planning or
+ *     committing everything taken has been given back by runtime_close, after one of re-planning the old plan stands,
+ *     unless `torn` says that it could not be put back.
+ */
+#ifndef PLIM_RUNTIME_RUNTIME_H
+#define PLIM_RUNTIME_RUNTIME_H
+
+#include "base/log.h"
+#include "device/device.h"
+#include "exec/exec.h"
+#include "job/job.h"
+#include "plan/plan.h"
+
+enum runtime_state { RUNTIME_CLOSED, RUNTIME_PLANNED, RUNTIME_READY };
+
+struct runtime {
+    enum runtime_state state;
+    bool torn; /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
+    struct device *device;        /* borrowed */
+    struct job *job;              /* borrowed; NULL: forward only, without a job */
+    struct model_spec spec;       /* whose constants and weights these are */
+    struct plan_request request;  /* budget: the present line; 0 (forward only): none */
+    struct plan plan;             /* of a forward family: tape and layout of its first member, its totals */
+    int64_t arena;                /* bytes of the arena: the plan's, or a larger member's */
+    int64_t size;                 /* of a forward family: the first member's */
+    struct exec exec;             /* runs the plan */
+    struct disk_store *disk;      /* NULL unless the plan uses it */
+    int64_t overhead[TIER_COUNT]; /* on the ledgers now, beside tensors */
+    int64_t planned_peak[TIER_COUNT]; /* the largest plan's so far */
+};
+
+/* Host bytes outside the arena, measured now: everything resident plus what a run still adds. A program that only hosts us
+ * gives a number of its own instead. */
+int64_t runtime_overhead(void);
+
+/* What the planner is asked for a job on a device, here or absent: job_request, with rows staged for a device that has its
+ * own memory counted in, and job_check_budget. */
+enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+                                 struct plan_request *out, struct plim_error *err);
+
+/* The fastest plan of the job that fits. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
+enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job, int64_t overhead,
+                              struct plim_error *err);
+
+/* --- forward-only families ------------------------------------------------------------------------------- */
+
+struct forward_family {
+    /* Makes the forward tape for so many rows or tokens in `out`, which is not initialised. */
+    enum plim_status (*build)(void *arg, int64_t size, struct tape *out, struct plim_error *err);
+    void *arg;
+    bool adds; /* outputs are added to from pass to pass, so they live throughout */
+};
+
+struct forward_line {
+    int64_t budget;      /* of the device, 0: none */
+    int64_t host_budget; /* of the host beside a device with its own memory, 0: none */
+    int64_t overhead;    /* of the process */
+};
+
+/* The first member: the largest size, halved from `most` down to 1, that fits the line. PLIM_NO_FIT: not even 1 does;
+ * rt->plan.total says what that takes. */
+enum plim_status runtime_plan_forward(struct runtime *rt, struct device *device,
+                                      const struct model_spec *spec, const struct forward_line *line,
+                                      const struct forward_family *family, int64_t most,
+                                      struct plim_error *err);
+
+/* A further member. */
+struct forward {
+    int64_t size; /* 0: there is none */
+    struct tape tape;
+    struct layout layout;
+    struct exec exec;
+};
+
+/* The largest size, halved from `most` down to `least`, laid out above the plan's kept tensors. Before runtime_commit it may
+ * take the arena up to the line, and forward_start comes after the commit; in a ready runtime it has the arena there is,
+ * and is started. PLIM_NO_FIT: none fits. */
+enum plim_status runtime_forward(struct runtime *rt, const struct forward_family *family, int64_t most,
+                                 int64_t least, struct forward *out, struct plim_error *err);
+enum plim_status forward_start(struct runtime *rt, struct forward *forward, struct plim_error *err);
+void forward_close(struct forward *forward); /* a zeroed one has nothing */
+
+/* --- committing -------------------------------------------------------------------------------------------- */
+
+/* Ledgers, disk, host tier, arena, programs, constants. Kept tensors that are not parameters are zero afterwards. */
+enum plim_status runtime_commit(struct runtime *rt, struct plim_error *err);
+
+/* Parameters (and masters) of the job: from model.path, straight from the files to their final type and place, or fresh ones
+ * from the seed (runtime/initial_weights.h). The log hears of tensors nobody uses; NULL: nobody does. */
+enum plim_status runtime_weights(struct runtime *rt, const struct log *log, struct plim_error *err);
+
+struct runtime_moves {
+    double plan_seconds, move_seconds;
+    int64_t moved_bytes; /* of kept tensors that changed their tier */
+};
+
+/* Another budget, with nothing under way that has to be kept but kept tensors. rt->exec is another one afterwards. */
+enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runtime_moves *out,
+                                struct plim_error *err);
+
+void runtime_close(struct runtime *rt);
+
+/* What the plan says that a tier's ledger carries: its tensors and what the process takes beside them. 0 for the host where
+ * device memory is the process's own: one ledger, the device's, has both. */
+int64_t runtime_planned(const struct runtime *rt, const struct plan *plan, enum tier tier);
+int64_t runtime_ledger_peak(const struct runtime *rt, enum tier tier); /* 0 likewise */
+
+/* PLIM_BUG names the invariant that does not hold. */
+enum plim_status runtime_check(const struct runtime *rt, struct plim_error *err);
+
+#endif

@@ -1,0 +1,362 @@
+/* test_runtime.c - the runtime holds what it promises: programs of several execs live side by side, every tier's ledger
+ * carries the plan's bytes, and what does not fit is refused with nothing taken. */
+#include "device/registry.h"
+#include "runtime/feed.h"
+#include "support/fake_device.h"
+#include "support/job_rig.h"
+#include "train/trainer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { STEPS = 3, TRAINING = 3 /* programs: first micro-batch, others, update */ };
+
+static struct plim_error err;
+static char corpus[300] = "data.train=";
+
+static void must(enum plim_status status)
+{
+    if (status != PLIM_OK) fail_msg("%s", err.text);
+}
+
+/* A small job with everything pinned but what `more`, a list that ends with NULL, says. */
+static void make_job(struct job *job, const char *const *more)
+{
+    const char *keys[40] = {"model.architecture=llama",
+                            "model.vocab_size=256",
+                            "model.hidden_size=96",
+                            "model.intermediate_size=256",
+                            "model.num_layers=2",
+                            "model.num_attention_heads=4",
+                            "data.max_length=48",
+                            "training.batch_size=4",
+                            "training.gradient_accumulation_steps=2",
+                            "training.micro_batch_size=4",
+                            "training.recompute=none",
+                            "training.loss_chunks=1",
+                            "training.steps=3",
+                            "training.optimizer_in_backward=false",
+                            "training.mixed_precision=bf16",
+                            "budget=4GiB",
+                            corpus};
+    int n = 0;
+    while (keys[n]) n++;
+    while (*more) keys[n++] = *more++;
+    rig_job(job, keys);
+    job->name = "test";
+}
+#define MORE(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static double step(struct trainer *t)
+{
+    struct train_event event = {0};
+    bool finished;
+    must(trainer_step(t, &event, &finished, &err));
+    return event.loss;
+}
+
+static int64_t on_ledger(const struct device *device, enum tier tier)
+{
+    return (int64_t)ledger_current(device->ledger[tier]);
+}
+
+static void nothing_taken(const struct device *device)
+{
+    for (int tier = 0; tier < TIER_COUNT; tier++) assert_int_equal(on_ledger(device, (enum tier)tier), 0);
+}
+
+/* --- programs --------------------------------------------------------------------------------------------- */
+
+static enum plim_status build_rows(void *arg, int64_t rows, struct tape *out, struct plim_error *e)
+{
+    struct trainer *t = arg;
+    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, out, e);
+}
+
+/* The loss of fixed tokens; `passes` times the same. */
+static double loss_of(struct forward *f, int passes)
+{
+    struct feed feed;
+    double sum[2] = {0};
+    must(feed_open(&feed, &f->exec, &err));
+    int64_t n = tensor_count(&f->tape.tensors[feed.tensor[FEED_IDS]]), time = n / f->size;
+    for (int64_t i = 0; i < n; i++)
+        feed.ids[i] = (int32_t)(i * 7 % 251), feed.targets[i] = (int32_t)(i % 251),
+        feed.pos[i] = (int32_t)(i % time);
+    for (int pass = 0; pass < passes; pass++) {
+        must(feed_send(&feed, &err));
+        must(exec_loop(&f->exec, 0, &err));
+    }
+    must(exec_read(&f->exec, tape_find(&f->tape, "loss", -1), sum, 0, sizeof sum, &err));
+    feed_close(&feed);
+    return sum[0] / sum[1];
+}
+
+/* Training and two evaluations of other sizes have their programs at once; freeing one's leaves the others'. */
+static void test_programs_side_by_side(void **state)
+{
+    (void)state;
+    double alone[STEPS];
+    for (int beside = 0; beside < 2; beside++) {
+        struct fake *f = fake_open(LATE_STORES);
+        struct job job;
+        struct trainer *t;
+        struct forward small = {0}, large = {0};
+        make_job(&job, MORE("training.state_tier=host"));
+        must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
+        struct forward_family family = {.build = build_rows, .arg = t, .adds = true};
+        double first = step(t), before = 0;
+        if (!beside) alone[0] = first;
+        assert_true(first == alone[0]);
+        assert_int_equal(fake_programs(f), TRAINING);
+        if (beside) {
+            must(runtime_forward(&t->runtime, &family, 2, 1, &small, &err));
+            must(runtime_forward(&t->runtime, &family, 4, 4, &large, &err));
+            before = loss_of(&small, 2);
+            assert_int_equal(fake_programs(f), TRAINING + 1);
+            loss_of(&large, 2);
+            assert_int_equal(fake_programs(f), TRAINING + 2);
+            assert_true(loss_of(&small, 1) == before);
+            assert_int_equal(f->compiled, TRAINING + 2); /* nothing was compiled twice */
+            assert_true(exec_program_bytes(&small.exec) > 0);
+            forward_close(&large);
+            assert_int_equal(fake_programs(f), TRAINING + 1);
+            assert_true(loss_of(&small, 1) == before);
+        }
+        for (int i = 1; i < STEPS; i++) {
+            double loss = step(t);
+            if (!beside) alone[i] = loss;
+            assert_true(loss == alone[i]);
+        }
+        if (beside) assert_true(loss_of(&small, 1) != before); /* the weights it reads have moved */
+        struct runtime_moves moves;
+        int freed = f->freed;
+        must(runtime_replan(&t->runtime, t->runtime.request.budget, &moves, &err));
+        assert_int_equal(f->freed, freed + TRAINING); /* its own */
+        assert_int_equal(fake_programs(f), beside);
+        forward_close(&small);
+        trainer_close(t);
+        assert_int_equal(fake_programs(f), 0);
+        nothing_taken(&f->device);
+        job_release(&job);
+        f->device.ops->close(&f->device);
+    }
+}
+
+/* An evaluation inside training is compiled like anything else, and leaves training's programs alone. */
+static void test_evaluation_keeps_programs(void **state)
+{
+    (void)state;
+    struct fake *f = fake_open(PROMPT);
+    struct job job;
+    struct trainer *t;
+    char validation[320];
+    double loss, again;
+    int64_t tokens;
+    snprintf(validation, sizeof validation, "data.validation=%s", strchr(corpus, '=') + 1);
+    make_job(&job, MORE(validation, "training.eval_rows=6"));
+    must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
+    step(t);
+    must(trainer_evaluate(t, &loss, &tokens, &err));
+    must(trainer_evaluate(t, &again, &tokens, &err));
+    assert_true(loss == again && tokens > 0);
+    assert_int_equal(fake_programs(f), TRAINING);
+    int compiled = f->compiled;
+    assert_true(compiled > TRAINING);
+    step(t);
+    assert_int_equal(f->compiled, compiled);
+    trainer_close(t);
+    job_release(&job);
+    f->device.ops->close(&f->device);
+}
+
+/* --- ledgers ---------------------------------------------------------------------------------------------- */
+
+static void test_host_ledger(void **state)
+{
+    (void)state;
+    struct fake *f = fake_open(PROMPT);
+    struct job job;
+    struct trainer *t;
+    struct ledger_state host;
+    make_job(&job, MORE("training.state_tier=host", "training.grad_tier=host"));
+    must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
+    const struct plan *plan = &t->runtime.plan;
+    step(t);
+    ledger_read(f->device.ledger[TIER_HOST], &host);
+    assert_true(plan->layout.tier_bytes[TIER_HOST] > 0);
+    assert_int_equal(host.by_class[DEVICE_LEDGER_ARENA], plan->layout.tier_bytes[TIER_HOST]);
+    assert_int_equal(host.by_class[DEVICE_LEDGER_OVERHEAD], plan->overhead);
+    assert_int_equal(host.peak, plan->host);
+    assert_int_equal(t->runtime.planned_peak[TIER_HOST], plan->host);
+    assert_int_equal(runtime_ledger_peak(&t->runtime, TIER_DEVICE), plan->total);
+    must(runtime_check(&t->runtime, &err));
+    trainer_close(t);
+    assert_int_equal(f->host_bytes, 0);
+    nothing_taken(&f->device);
+    job_release(&job);
+    f->device.ops->close(&f->device);
+}
+
+/* A host line below what a pinned tier needs is refused by the planner; one that moves below a plan, by the ledger. */
+static void test_host_budget(void **state)
+{
+    (void)state;
+    struct fake *f = fake_open(PROMPT);
+    struct job job;
+    struct trainer *t = NULL;
+    struct runtime rt = {0};
+    make_job(&job, MORE("training.state_tier=host", "host_budget=1MiB"));
+    assert_int_equal(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err), PLIM_NO_FIT);
+    assert_null(t);
+    assert_int_equal(f->host_bytes + f->committed, 0);
+    nothing_taken(&f->device);
+    job.host_budget = 0;
+    must(runtime_plan(&rt, &f->device, &job, runtime_overhead(), &err));
+    rt.request.host_budget = rt.plan.host - 1;
+    assert_int_equal(runtime_commit(&rt, &err), PLIM_NO_MEMORY);
+    assert_non_null(strstr(err.text, "host memory"));
+    runtime_close(&rt);
+    assert_int_equal(f->host_bytes + f->committed, 0);
+    nothing_taken(&f->device);
+    job_release(&job);
+    f->device.ops->close(&f->device);
+}
+
+/* The line falls and rises: after each move the ledgers of all tiers are the plan's, and their peaks the largest plan's. */
+static void test_replan_keeps_ledgers(void **state)
+{
+    (void)state;
+    struct fake *f = fake_open(LATE_FETCHES);
+    struct job job;
+    struct trainer *t;
+    int64_t peak[TIER_COUNT] = {0};
+    f->device.facts.lower_bandwidth = 10e9, f->device.facts.host_bandwidth = 20e9;
+    make_job(&job, MORE("training.grad_tier=device"));
+    must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
+    int64_t roomy = t->runtime.plan.total;
+    bool used = false;
+    for (int i = 0; i < 12; i++) {
+        int64_t budget = i % 2 ? roomy - roomy / 24 * i : roomy;
+        enum plim_status status = trainer_replan(t, budget, &err);
+        if (status != PLIM_NO_FIT) must(status);
+        must(runtime_check(&t->runtime, &err));
+        const struct plan *plan = &t->runtime.plan;
+        used = used || plan->layout.tier_bytes[TIER_HOST] > 0;
+        assert_int_equal(f->host_bytes, plan->layout.tier_bytes[TIER_HOST]);
+        for (int tier = 0; tier < TIER_COUNT; tier++) {
+            int64_t planned = runtime_planned(&t->runtime, plan, (enum tier)tier);
+            peak[tier] = planned > peak[tier] ? planned : peak[tier];
+            assert_int_equal(on_ledger(&f->device, (enum tier)tier), planned);
+            assert_int_equal(runtime_ledger_peak(&t->runtime, (enum tier)tier), peak[tier]);
+            assert_int_equal(t->runtime.planned_peak[tier], peak[tier]);
+        }
+    }
+    assert_true(used);
+    trainer_close(t);
+    nothing_taken(&f->device);
+    job_release(&job);
+    f->device.ops->close(&f->device);
+}
+
+/* One ledger for the process, one for the disk; the file shrinks and goes with the plans. */
+static void test_disk_ledger(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct job job;
+    struct trainer *t;
+    char folder[320];
+    snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(corpus, '=') + 1);
+    must(device_cpu_open(2, &cpu, &err));
+    assert_ptr_equal(cpu->ledger[TIER_HOST], cpu->ledger[TIER_DEVICE]);
+    make_job(&job, MORE("training.state_tier=disk", folder));
+    must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
+    assert_true(t->runtime.plan.disk > 0);
+    assert_int_equal(on_ledger(cpu, TIER_DISK), t->runtime.plan.disk);
+    assert_int_equal(on_ledger(cpu, TIER_DEVICE), t->runtime.plan.total);
+    assert_int_equal(runtime_ledger_peak(&t->runtime, TIER_HOST), 0);
+    step(t);
+    trainer_close(t);
+    nothing_taken(cpu);
+    job_release(&job);
+    cpu->ops->close(cpu);
+    rmdir(strchr(folder, '=') + 1);
+}
+
+/* A process that only hosts us gives its overhead as a number. */
+static void test_overhead_is_an_argument(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct job job;
+    struct runtime a = {0}, b = {0};
+    must(device_cpu_open(1, &cpu, &err));
+    make_job(&job, MORE("training.seed=1"));
+    must(runtime_plan(&a, cpu, &job, 10 << 20, &err));
+    must(runtime_plan(&b, cpu, &job, 11 << 20, &err));
+    assert_int_equal(b.plan.total - a.plan.total, 1 << 20);
+    runtime_close(&a);
+    runtime_close(&b);
+    job_release(&job);
+    cpu->ops->close(cpu);
+}
+
+/* --- the registry ----------------------------------------------------------------------------------------- */
+
+static void test_device_names(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",        "gpu",        "CUDA",  "cuda:", "cuda:x", "cuda:-1",
+                                      "cuda:1x", "cuda:99999", "cpu:0", "cudax", "auto:1"};
+    struct device_name name;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(device_name_read(bad[i], &name));
+    assert_true(device_name_read("auto", &name) && !name.backend);
+    assert_true(device_name_read("cuda:12", &name) && name.backend == backend_find("cuda") &&
+                name.index == 12);
+    assert_true(device_name_read("cpu", &name) && name.backend == backend_fallback() && name.index == 0);
+    assert_null(backend_find("tpu"));
+    int n = 0;
+    while (backend_at(n)) n++;
+    assert_ptr_equal(backend_at(n - 1), backend_fallback());
+    assert_true(backend_fallback()->present());
+}
+
+static int make_corpus(void **state)
+{
+    (void)state;
+    const char *tmp = getenv("TMPDIR");
+    size_t key = strlen(corpus);
+    snprintf(corpus + key, sizeof corpus - key, "%s/runtime-XXXXXX", tmp ? tmp : "/tmp");
+    int fd = mkstemp(corpus + key);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    for (int i = 0; file && i < 400; i++) fprintf(file, "the %d ships of line %d\n", i % 7, i % 11);
+    return file && !fclose(file) ? 0 : -1;
+}
+
+static int drop_corpus(void **state)
+{
+    (void)state;
+    return unlink(strchr(corpus, '=') + 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_programs_side_by_side),
+        cmocka_unit_test(test_evaluation_keeps_programs),
+        cmocka_unit_test(test_host_ledger),
+        cmocka_unit_test(test_host_budget),
+        cmocka_unit_test(test_replan_keeps_ledgers),
+        cmocka_unit_test(test_disk_ledger),
+        cmocka_unit_test(test_overhead_is_an_argument),
+        cmocka_unit_test(test_device_names),
+    };
+    return cmocka_run_group_tests(tests, make_corpus, drop_corpus);
+}
