@@ -130,6 +130,7 @@ static int run(int argc, char **argv)
     o.job.config = rest.args.items[0];
     job_init(&job);
     enum plim_status status = cli_load_job(&job, &o.job, &err);
+    if (status == PLIM_OK) status = job_check_training(&job, &err);
     if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
     code = status == PLIM_OK ? show(&job, &o, &preset.facts) : cli_error(&err);
     if (device) device->ops->close(device);

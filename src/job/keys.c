@@ -19,9 +19,11 @@ static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
-#define FLASH    "attention is always flash-style, in O(T) memory"
-#define ONE_RANK "there is one rank, so there is nothing to shard"
-#define IN_PLAN  "the plan holds every byte and the planner chooses; give a budget instead"
+static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
+
+#define FLASH   "attention is always flash-style, in O(T) memory"
+#define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
+#define IN_PLAN "needless: the plan holds every byte and the planner chooses what fits; give a budget"
 
 /* clang-format off */
 static const struct schema_row rows[] = {
@@ -41,13 +43,14 @@ static const struct schema_row rows[] = {
     {"model.rms_norm_eps", SCHEMA_FLOAT, AT(model.norm_eps), .min = 0, .max = 1, .help = "epsilon of the norms"},
     {"model.rope_theta", SCHEMA_FLOAT, AT(model.rope_theta), .min = 1, .max = 1e12, .help = "base of the rotary frequencies"},
     {"model.initializer_range", SCHEMA_FLOAT, AT(model.initializer_range), .min = 0, .max = 10, .help = "deviation of fresh weights"},
+    {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says; training supports only 0 yet (absent: none from scratch)"},
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
-    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .help = "experts of a mixture; only 0 is supported yet"},
+    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "experts of a mixture; only 0 is supported yet"},
     {"model.use_flash_attention", .note = FLASH},
     {"model.attention_type", SCHEMA_ENUM, AT(model.attention_type), .names = attention_types, .fallback = "flash", .help = "flash, or sliding_window with model.sliding_window; sparse is not supported yet"},
-    {"model.sparse_block_size", .note = "only sparse attention has blocks, and this version has none"},
-    {"model.num_local_blocks", .note = "only sparse attention has blocks, and this version has none"},
-    {"model.deepspeed_activation_checkpointing", .note = "recomputation is training.recompute, chosen by the planner when absent"},
+    {"model.sparse_block_size", .note = SPARSE},
+    {"model.num_local_blocks", .note = SPARSE},
+    {"model.deepspeed_activation_checkpointing", .alias = "training.deepspeed.activation_checkpointing"},
     /* data */
     {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files: paths, folders, globs; .gz and .zst are decompressed"},
     {"data.validation", SCHEMA_STRING_LIST, AT(validation), .help = "evaluation files"},
@@ -68,14 +71,14 @@ static const struct schema_row rows[] = {
     {"data.append_eos", SCHEMA_BOOL, AT(data.append_eos), .fallback = "true", .help = "end each document with the tokenizer's end-of-text token, if it has one"},
     {"data.skip_bad", SCHEMA_BOOL, AT(data.skip_bad), .fallback = "false", .help = "count bad records instead of stopping at the first"},
     {"data.max_line_bytes", SCHEMA_BYTES, AT(data.max_line_bytes), .min = 64, .max = 1e12, .fallback = "16MiB", .help = "longest line; bounds the loader's memory"},
-    {"data.workers", SCHEMA_INT64, AT(data.workers), .min = 0, .max = 256, .fallback = "2", .help = "threads that read and tokenise; 0: none but the trainer's"},
+    {"data.workers", SCHEMA_INT64, AT(data.workers), .flag = GIVEN(data.workers_given), .min = 0, .max = 256, .fallback = "2", .help = "threads that read and tokenise; 0: none but the trainer's; absent: 2, or fewer where the budget asks for it"},
     {"data.num_workers", .alias = "data.workers"},
-    {"data.prefetch_factor", SCHEMA_INT64, AT(data.prefetch_factor), .min = 1, .max = 1024, .fallback = "4", .help = "pieces of 32 KiB read ahead by each worker"},
+    {"data.prefetch_factor", SCHEMA_INT64, AT(data.prefetch_factor), .flag = GIVEN(data.prefetch_given), .min = 1, .max = 1024, .fallback = "4", .help = "pieces of 32 KiB read ahead by each worker; absent: 4, or fewer where the budget asks for it"},
     {"data.shuffle_buffer", SCHEMA_INT64, AT(data.shuffle_buffer), .min = 1, .max = 1e9, .fallback = "2048", .help = "streams: samples shuffled together; token files and bytes are always shuffled as a whole"},
     {"data.buffer_size", .alias = "data.shuffle_buffer"},
     {"data.shuffle_bytes", SCHEMA_BYTES, AT(data.shuffle_bytes), .min = 4096, .max = 1e12, .fallback = "4MiB", .help = "the same in bytes of tokens (4 for each); the smaller of both counts"},
     {"data.persistent_workers", .note = "workers always live as long as the run"},
-    {"data.padding", .note = "rows are always padded to data.max_length; data.packing fills them"},
+    {"data.padding", SCHEMA_ENUM, AT(wishes.padding), .names = paddings, .fallback = "max_length", .help = "rows are padded to data.max_length, and data.packing fills them; only max_length is supported yet"},
     /* training */
     {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the one this device is; its batch_size, gradient_accumulation_steps, mixed_precision and profile hold where the job gives none"},
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .flag = GIVEN(training.batch_size_given), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
@@ -136,32 +139,32 @@ static const struct schema_row rows[] = {
     {"training.device", SCHEMA_STRING, AT(training.device), .fallback = "auto", .help = "cpu, cuda, cuda:N (the N-th GPU), or auto: a GPU when there is one that works, else the CPU"},
     {"training.deterministic", SCHEMA_BOOL, AT(training.deterministic), .fallback = "false", .help = "cuda: the same bits on every run, at some cost in attention (the CPU always computes so)"},
     {"training.threads", SCHEMA_INT64, AT(training.threads), .min = 0, .max = 1024, .fallback = "0", .help = "CPU threads; 0: one per core"},
-    {"training.deepspeed.use_deepspeed", .note = IN_PLAN},
-    {"training.deepspeed.zero_stage", .note = ONE_RANK},
-    {"training.deepspeed.cpu_offload", .note = IN_PLAN},
-    {"training.deepspeed.nvme_offload", .note = "pin training.state_tier: disk, or give a budget and let the planner choose"},
-    {"training.deepspeed.activation_checkpointing", .note = IN_PLAN},
+    {"training.deepspeed.use_deepspeed", SCHEMA_BOOL, AT(wishes.use_deepspeed), .fallback = "true", .note = "needless: offload and recomputation are the planner's; give a budget", .help = "false: the keys of this section are not looked at"},
+    {"training.deepspeed.zero_stage", SCHEMA_INT64, AT(wishes.zero_stage), .min = 0, .max = 3, .fallback = "0", .help = "only 0 is supported yet: there is one rank, and nothing to shard"},
+    {"training.deepspeed.cpu_offload", SCHEMA_BOOL, AT(wishes.cpu_offload), .fallback = "false", .help = "a CPU has everything in host memory; under a GPU write training.state_tier: host instead"},
+    {"training.deepspeed.nvme_offload", SCHEMA_BOOL, AT(wishes.nvme_offload), .fallback = "false", .help = "only false: write training.state_tier: disk instead"},
+    {"training.deepspeed.activation_checkpointing", SCHEMA_BOOL, AT(wishes.checkpointing), .fallback = "false", .help = "true is training.gradient_checkpointing: true"},
     {"training.memory.target_utilization", SCHEMA_FLOAT, AT(target), .min = 0.01, .max = 1, .help = "share of memory a plan may take when no budget is given"},
     {"training.memory.warning_threshold", SCHEMA_FLOAT, AT(warning), .min = 0.01, .max = 1, .help = "share at which the status is warning"},
     {"training.memory.critical_threshold", SCHEMA_FLOAT, AT(critical), .min = 0.01, .max = 1, .help = "share at which the status is critical"},
     {"training.memory.emergency_threshold", SCHEMA_FLOAT, AT(emergency), .min = 0.01, .max = 1, .help = "share at which the status is emergency"},
-    {"training.memory.silent_mode", .note = "use --quiet"},
-    {"training.memory.pool_size_gb", .note = IN_PLAN},
-    {"training.memory.enable_cpu_offload", .note = IN_PLAN},
-    {"training.memory.clear_cache_frequency", .note = "there is no cache to clear: every byte is planned"},
-    {"training.dynamic_batching.enabled", .note = IN_PLAN},
-    {"training.dynamic_batching.min_batch_size", .note = IN_PLAN},
-    {"training.dynamic_batching.max_batch_size", .note = IN_PLAN},
-    {"training.dynamic_batching.target_memory_utilization", .note = IN_PLAN},
-    {"training.dynamic_batching.adjustment_frequency", .note = IN_PLAN},
-    {"training.dynamic_batching.smooth_transitions", .note = IN_PLAN},
+    {"training.memory.silent_mode", .note = "needless: memory is a field of the step line and nothing else is said; --quiet silences that too"},
+    {"training.memory.pool_size_gb", SCHEMA_FLOAT, AT(wishes.pool_gb), .min = 0, .max = 1e9, .fallback = "0", .help = "only 0: write budget instead"},
+    {"training.memory.enable_cpu_offload", SCHEMA_BOOL, AT(wishes.memory_offload), .fallback = "false", .help = "as training.deepspeed.cpu_offload"},
+    {"training.memory.clear_cache_frequency", .note = "needless: there is no cache to clear, every byte is planned"},
+    {"training.dynamic_batching.enabled", SCHEMA_BOOL, AT(wishes.dynamic_batching), .fallback = "true", .note = IN_PLAN, .help = "false: the keys of this section are not looked at"},
+    {"training.dynamic_batching.min_batch_size", SCHEMA_INT64, AT(wishes.min_batch), .min = 1, .max = 1e6, .fallback = "1", .help = "only 1: write training.micro_batch_size instead"},
+    {"training.dynamic_batching.max_batch_size", SCHEMA_INT64, AT(wishes.max_batch), .min = 0, .max = 1e6, .fallback = "0", .help = "only 0: write training.micro_batch_size instead"},
+    {"training.dynamic_batching.target_memory_utilization", SCHEMA_FLOAT, AT(wishes.batch_target), .min = 0, .max = 1, .fallback = "0", .help = "only 0: write training.memory.target_utilization instead"},
+    {"training.dynamic_batching.adjustment_frequency", .note = "needless: the plan holds for the whole run"},
+    {"training.dynamic_batching.smooth_transitions", .note = "needless: the plan holds for the whole run"},
     {"performance.torch_compile", .note = "needless: kernels are compiled ahead"},
     {"performance.float32_matmul_precision", SCHEMA_ENUM, AT(training.matmul_precision), .names = matmul_precisions, .fallback = "highest", .help = "fp32 training on cuda: highest multiplies in fp32, high and medium in TF32 (the CPU always in fp32)"},
     /* output and budget */
     {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
     {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},
     {"host_budget", SCHEMA_BYTES, AT(host_budget), .min = 1, .max = 1e18, .help = "bytes of the host that a job on a GPU may take, host tier and program together; absent: what the machine has free"},
-    {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .min = 1, .max = 1e18, .help = "bytes the job may take; absent: what the machine has, times the profile's target"},
+    {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .min = 1, .max = 1e18, .help = "bytes the job may take; absent: what the machine has (or a container's limit), times the profile's target, and on a CPU no more than is free"},
     {"profile", SCHEMA_ENUM, AT(profile), .flag = GIVEN(profile_given), .names = profiles, .fallback = "balanced", .help = "memory profile: shares of memory for the budget and for what the monitor says"},
 };
 
