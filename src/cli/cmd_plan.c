@@ -81,10 +81,10 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     struct plim_error err = {0}, no_fit = {0};
     struct strbuf out = STRBUF_INIT;
     int64_t overhead = trainer_overhead();
-    enum plim_status status = corpus_measure(job, &job->loader_bytes, &err);
+    enum plim_status status = corpus_measure(job, &err);
     job_request(job, facts, overhead, &request);
     if (status == PLIM_OK) status = job_check_budget(job, &request, &err);
-    if (status == PLIM_OK) status = plan_search(&request, &plan, &no_fit);
+    if (status == PLIM_OK) status = job_plan(job, &request, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
         shown = false, status = err.status;

@@ -108,6 +108,17 @@ struct job_wishes {
     int padding; /* 0: to data.max_length */
 };
 
+/* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
+ * stay. Filled by who opens the data, used by job_plan. */
+struct loader_size {
+    int64_t workers, prefetch_factor, bytes;
+};
+enum { LOADER_SIZES = 8 };
+struct loader_sizes {
+    struct loader_size at[LOADER_SIZES];
+    int count, chosen; /* count 0: nothing is known */
+};
+
 struct job {
     struct job_model model;
     struct job_training training;
@@ -116,6 +127,7 @@ struct job {
     struct job_data data;
     struct job_wishes wishes;
     int64_t loader_bytes; /* host memory of tokenizer and loaders; part of every plan's overhead */
+    struct loader_sizes loader_sizes;
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
@@ -201,15 +213,22 @@ void job_take_profile(struct job *job, const struct preset *preset);
 struct profile;
 void job_thresholds(const struct job *job, struct profile *out);
 
-/* The budget: what was given, or the profile's share of `memory`. */
-int64_t job_budget(const struct job *job, int64_t memory);
+/* The budget: what was given, or the profile's share of the device's memory, but no more than 95 % of what is free
+ * there. */
+int64_t job_budget(const struct job *job, const struct device_facts *facts);
 
-/* PLIM_BAD_INPUT when the budget is below the overhead, or above what a device with memory of its own has;
- * PLIM_UNSUPPORTED when a pinned tier is not below this device. */
+/* PLIM_BAD_INPUT when the budget is below what the program itself takes, or above what a device with memory of its own
+ * has; PLIM_UNSUPPORTED when a pinned tier is not below this device. */
 enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
                                   struct plim_error *err);
 
-/* No line lies above what a device with memory of its own has; `where` names the key or option that asks for it. */
+/* plan_search, and where nothing fits the data loader is made smaller first, as little as is needed: then job->data,
+ * job->loader_bytes and request->overhead are those of the smaller one. */
+enum plim_status job_plan(struct job *job, struct plan_request *request, struct plan *out,
+                          struct plim_error *err);
+
+/* No run holds a line above what its device, or the container it is in, has; `where` names the key or option that asks for
+ * it. A plan may be made for such a line on a CPU and says so. */
 enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
                                   const struct device_facts *facts, struct plim_error *err);
 

@@ -55,6 +55,13 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
         strbuf_addf(out, "; without tricks, the whole batch at once, it would take %s",
                     bytes_format(naive, (uint64_t)r->naive_total));
     strbuf_addf(out, "\n");
+    struct strbuf memory = STRBUF_INIT;
+    report_memory(r, &memory);
+    if (memory.len) {
+        table_coloured(out, colour, TABLE_RED, strbuf_text(&memory));
+        strbuf_addc(out, '\n');
+    }
+    strbuf_release(&memory);
     if (r->request->facts->no_kernels[0]) {
         table_coloured(out, colour, TABLE_RED, "this program cannot run there yet");
         strbuf_addf(out, ": %s; the plan is what it would take\n", r->request->facts->no_kernels);

@@ -92,12 +92,13 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
         corpus_open(job, job->validation.count ? CORPUS_VALIDATION : CORPUS_TRAIN, &corpus, err);
     if (status != PLIM_OK) return status;
     struct dataset *data = corpus.validation ? corpus.validation : corpus.train;
-    job->loader_bytes = corpus.bytes;
+    corpus_count(&corpus, job);
     job_request(job, &device->facts, overhead, &request);
     out->rows = corpus_rows(data, rows);
     out->budget = request.budget;
     out->overhead = device->facts.unified_memory ? request.overhead : (int64_t)device->facts.overhead_bytes;
     status = job_check_budget(job, &request, err);
+    if (status == PLIM_OK) status = job_check_memory(job, "key 'budget'", request.budget, request.facts, err);
     if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
     if (status == PLIM_OK) status = evaluate(job, device, dir, loader, out, err);
     loader_close(loader);
