@@ -121,6 +121,10 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
                 knobs_recompute_text(k, recompute, sizeof recompute), k->loss_chunks,
                 k->loss_chunks == 1 ? "" : "s");
     report_places(r, out);
+    const struct job_data *d = &r->job->data;
+    if (r->job->loader_sizes.chosen)
+        strbuf_addf(out, "\n  a smaller data loader leaves room: %lld workers, prefetch_factor %lld",
+                    (long long)d->workers, (long long)d->prefetch_factor);
     double seconds = r->plan->step_seconds;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s   (planned in %.1f ms, %d tapes)\n\n",
                 report_duration(step, seconds),

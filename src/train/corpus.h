@@ -13,6 +13,7 @@
 
 #include "data/loader.h"
 #include "job/job.h"
+#include "report/report.h"
 
 enum corpus_part { CORPUS_TRAIN = 1, CORPUS_VALIDATION = 2 };
 
@@ -44,5 +45,8 @@ int64_t corpus_rows(struct dataset *data, int64_t wanted);
  * corpus_count. Files that are not there yet cost nothing. */
 enum plim_status corpus_measure(struct job *job, struct plim_error *err);
 void corpus_count(const struct corpus *corpus, struct job *job);
+
+/* Put before a report's remedies what the loader alone could give up (corpus_remedies.c). */
+void corpus_remedies(struct plan_report *report);
 
 #endif
