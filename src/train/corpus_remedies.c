@@ -53,7 +53,8 @@ static bool offer(struct plan_report *report, int at, unsigned which, int64_t sa
     for (int i = 0; i < ROWS; i++) {
         if (!(which >> i & 1)) continue;
         if (used < sizeof r.cost)
-            used += (size_t)snprintf(r.cost + used, sizeof r.cost - used, "%s%s", used ? "; " : "", rows[i].cost);
+            used +=
+                (size_t)snprintf(r.cost + used, sizeof r.cost - used, "%s%s", used ? "; " : "", rows[i].cost);
         r.keys[r.nkeys].key = rows[i].key;
         snprintf(r.keys[r.nkeys].value, sizeof r.keys[0].value, "%s", rows[i].value);
         r.nkeys++;
@@ -75,6 +76,7 @@ void corpus_remedies(struct plan_report *report)
     }
     for (int i = 0; i < ROWS && count == 0; i++) {
         unsigned which = useful & ((2u << i) - 1);
-        if (useful >> i & 1 && which & (which - 1)) count += offer(report, 0, which, saved_by(report->job, which));
+        if (useful >> i & 1 && which & (which - 1))
+            count += offer(report, 0, which, saved_by(report->job, which));
     }
 }

@@ -38,7 +38,8 @@ def two_names(folder):
     def recomputes(kind): return lambda plan: plan["knobs"]["recompute"] == kind
     same = [
         ("bf16 twice", {"training": "bf16: true"}, ["training.mixed_precision=bf16"], is_type("bf16")),
-        ("two names of a number", {"training": "max_steps: 4"}, [], lambda p: True),
+        ("two names of a number", {"training": "max_steps: 4\nper_device_train_batch_size: 4\nadam_beta2: 0.95\nbeta2: 0.95\nsave_total_limit: 2"}, [],
+         lambda p: p["effective_batch"] == 8),
         ("checkpointing as output and training", {"training": "gradient_checkpointing: true", "output": "gradient_checkpointing: true"}, [], recomputes("full")),
         ("checkpointing and what it may be", {"training": "gradient_checkpointing: true\nrecompute: selective"}, [], recomputes("selective")),
         ("no checkpointing, twice", {"training": "gradient_checkpointing: false\nrecompute: none"}, [], recomputes("none")),
