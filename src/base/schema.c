@@ -1,8 +1,8 @@
 /* schema.c - walking a tree beside the table.
  *
  * A key is known when a row has its full dotted path; a map is descended when it is a section, that is when
- * some row's path begins with it, or when it is unknown, so that the error can name the full key. Each row
- * may be given once per reading, under whichever of its names.
+ * some row's path begins with it, or when it is unknown, so that the error can name the full key. A row may be
+ * given under several of its names while the values agree.
  */
 #include "base/schema.h"
 #include "base/nearest.h"
@@ -17,7 +17,7 @@ struct reading {
     struct bump *store;
     const struct schema_listener *listener;
     struct plim_error *err;
-    bool *seen; /* per row */
+    const struct schema_row **given; /* per row, the name it was first given under; NULL: not given */
     struct strbuf path;
 };
 
@@ -129,19 +129,34 @@ static enum plim_status apply(const struct schema *schema, const struct schema_r
     return PLIM_OK;
 }
 
+/* A row under a second name: the value must be the one it has. */
+static enum plim_status read_again(struct reading *r, const struct schema_row *named, const char *where,
+                                   const struct node *node)
+{
+    const struct schema_row *row = real_row(r->schema, named), *first = r->given[row - r->schema->rows];
+    struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
+    schema_exact(row, r->target, &before);
+    enum plim_status status = apply(r->schema, named, where, node, r->target, r->store, r->listener, r->err);
+    schema_exact(row, r->target, &after);
+    if (status == PLIM_OK) status = strbuf_status(&before, r->err);
+    if (status == PLIM_OK) status = strbuf_status(&after, r->err);
+    if (status == PLIM_OK && strcmp(strbuf_text(&before), strbuf_text(&after)) != 0)
+        status =
+            plim_fail(r->err, PLIM_BAD_INPUT, "%s: key '%s' is %s, but '%s', which means the same, is %s",
+                      where, named->path, strbuf_text(&after), first->path, strbuf_text(&before));
+    strbuf_release(&before);
+    strbuf_release(&after);
+    return status;
+}
+
 static enum plim_status read_value(struct reading *r, const struct schema_row *named, const struct node *node)
 {
     char where[512];
     const struct schema_row *row = real_row(r->schema, named);
     snprintf(where, sizeof where, "%.400s:%d", r->name, node->line);
-    if (row) {
-        bool *seen = &r->seen[row - r->schema->rows];
-        if (*seen)
-            return plim_fail(r->err, PLIM_BAD_INPUT, "%s: key '%s' is given twice%s%s%s", where, named->path,
-                             named == row ? "" : " ('", named == row ? "" : row->path,
-                             named == row ? "" : "' means the same)");
-        *seen = true;
-    }
+    if (row && r->given[row - r->schema->rows])
+        return node->kind == NODE_NULL ? PLIM_OK : read_again(r, named, where, node);
+    if (row && node->kind != NODE_NULL) r->given[row - r->schema->rows] = named;
     return apply(r->schema, named, where, node, r->target, r->store, r->listener, r->err);
 }
 
@@ -188,9 +203,10 @@ enum plim_status schema_read(const struct schema *schema, const struct node *roo
     if (root->kind != NODE_MAP)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected keys and values, found a %s", name, root->line,
                          node_kind_name(root->kind));
-    struct reading r = {schema,     name, target, store, listener, err, bump_alloc(store, schema->count),
-                        STRBUF_INIT};
-    if (!r.seen) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
+    struct reading r = {
+        schema,     name, target, store, listener, err, bump_alloc(store, schema->count * sizeof *r.given),
+        STRBUF_INIT};
+    if (!r.given) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
     enum plim_status status = read_map(&r, root);
     strbuf_release(&r.path);
     return status;

@@ -97,7 +97,8 @@ struct schema_listener {
 enum plim_status schema_defaults(const struct schema *schema, void *target, struct bump *store,
                                  struct plim_error *err);
 
-/* Read all keys below `root` (a map, or null: nothing). The first error ends the reading; the target then
+/* Read all keys below `root` (a map, or null: nothing). A key and its aliases may all be given while their values
+ * agree; unequal ones are an error that names both. The first error ends the reading; the target then
  * holds some new values and must not be used. listener may be NULL. */
 enum plim_status schema_read(const struct schema *schema, const struct node *root, const char *name,
                              void *target, struct bump *store, const struct schema_listener *listener,

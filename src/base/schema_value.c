@@ -378,6 +378,17 @@ void schema_value(const struct schema_row *row, const void *target, struct strbu
     kinds[row->kind].print(row, (const char *)target + row->offset, out);
 }
 
+void schema_exact(const struct schema_row *row, const void *target, struct strbuf *out)
+{
+    if (row->kind == SCHEMA_BYTES) /* printed for people they are rounded */
+        strbuf_addf(out, "%" PRIu64, *(const uint64_t *)((const char *)target + row->offset));
+    else if (row->kind == SCHEMA_NODE)
+        strbuf_addf(out, "the tree in line %d",
+                    (*(const struct node *const *)((const char *)target + row->offset))->line);
+    else
+        schema_value(row, target, out);
+}
+
 void schema_type(const struct schema_row *row, struct strbuf *out)
 {
     if (row->kind == SCHEMA_ENUM) {
@@ -401,6 +412,7 @@ static void word_node(const struct schema_row *row, const char *text, size_t len
     *out = (struct node){.kind = NODE_STRING};
     out->as.string.text = text;
     out->as.string.len = len;
+    if (len == 0 && (row->kind == SCHEMA_ENUM || row->kind == SCHEMA_BYTES)) out->kind = NODE_NULL;
     if (plain[row->kind]) yaml_scalar(text, len, out);
 }
 

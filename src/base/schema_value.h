@@ -18,6 +18,9 @@ enum plim_status schema_store(const struct schema_row *row, const struct node *n
 enum plim_status schema_text_node(const struct schema_row *row, const char *text, struct bump *store,
                                   struct node *out, struct plim_error *err);
 
+/* The value of the row's field as a text that two unequal values never share. */
+void schema_exact(const struct schema_row *row, const void *target, struct strbuf *out);
+
 /* What the row takes, for documentation: "whole number, 1 to 65536". */
 void schema_type(const struct schema_row *row, struct strbuf *out);
 

@@ -1,5 +1,6 @@
 /* cmd_plan.c - plimsoll plan: where every byte will live, before anything runs. */
 #include "cli/cli.h"
+#include "base/bytes.h"
 #include "base/file.h"
 #include "job/preset.h"
 #include "report/report.h"
@@ -73,6 +74,18 @@ static enum plim_status find_device(struct job *job, const struct plan_options *
     return status;
 }
 
+/* A plan may hold its budget and still be more than the device has. */
+static enum plim_status beyond_device(const struct job *job, const struct plan_request *request,
+                                      const struct plan *plan, struct plim_error *err)
+{
+    char need[BYTES_TEXT], has[BYTES_TEXT];
+    const struct device_facts *f = request->facts;
+    if (plan->total <= (int64_t)f->memory_bytes) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_NO_FIT, "%s: does not fit %s: the plan takes %s, there are %s; lower the budget", job->name,
+        facts_holder(f), bytes_format(need, (uint64_t)plan->total), bytes_format(has, f->memory_bytes));
+}
+
 /* Everything after the job is loaded: search, then the forms that were asked for. */
 static int show(struct job *job, const struct plan_options *o, const struct device_facts *facts)
 {
@@ -82,13 +95,15 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     struct plim_error err = {0}, no_fit = {0};
     struct strbuf out = STRBUF_INIT;
     int64_t overhead = runtime_overhead();
-    enum plim_status status = corpus_measure(job, &job->loader_bytes, &err);
+    enum plim_status status = corpus_measure(job, &err);
     if (status == PLIM_OK) status = runtime_request(job, facts, overhead, &request, &err);
-    if (status == PLIM_OK) status = plan_search(&request, &plan, &no_fit);
+    if (status == PLIM_OK) status = job_plan(job, &request, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
         shown = false, status = err.status;
     if (!shown && err.status == PLIM_OK) err = no_fit;
+    if (status == PLIM_NO_FIT && shown) corpus_remedies(&report);
+    if (status == PLIM_OK) status = beyond_device(job, &request, &plan, &no_fit);
     if (shown && o->html && write_html(&report, o->html, &err) != PLIM_OK) shown = false, status = err.status;
     int code = shown ? plim_exit_code(status) : cli_error(&err);
     if (shown) {
@@ -130,6 +145,7 @@ static int run(int argc, char **argv)
     o.job.config = rest.args.items[0];
     job_init(&job);
     enum plim_status status = cli_load_job(&job, &o.job, &err);
+    if (status == PLIM_OK) status = job_check_training(&job, &err);
     if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
     code = status == PLIM_OK ? show(&job, &o, &preset.facts) : cli_error(&err);
     if (device) device->ops->close(device);

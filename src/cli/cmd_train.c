@@ -167,6 +167,8 @@ static int run(int argc, char **argv)
     if (code < 0) {
         f.job.config = rest.args.items[0];
         enum plim_status status = cli_load_job(&job, &f.job, &err);
+        if (status == PLIM_OK) status = job_check_training(&job, &err);
+        if (status == PLIM_OK) status = job_check_ranks(&err);
         if (f.steps > 0) job.training.steps = f.steps;
         code = status == PLIM_OK ? train(&job, &f) : cli_error(&err);
         job_release(&job);

@@ -1,4 +1,5 @@
-/* budget.c - what can be said of a budget and of pinned tiers before anything is planned. */
+/* budget.c - what can be said of a budget and of pinned tiers before anything is planned, and the plan itself with a data
+ * loader that leaves room for it. */
 #include "job/job.h"
 #include "base/bytes.h"
 
@@ -12,7 +13,6 @@ static enum plim_status check_tier(const struct job *job, const char *key, int t
                      tier_name((enum tier)tier), tier_name(lower));
 }
 
-/* No line lies above what a device with memory of its own has. */
 enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
                                   const struct device_facts *facts, struct plim_error *err)
 {
@@ -20,8 +20,9 @@ enum plim_status job_check_memory(const struct job *job, const char *where, int6
     if (bytes <= (int64_t)facts->memory_bytes) return PLIM_OK;
     bytes_format(budget, (uint64_t)bytes);
     bytes_format(memory, facts->memory_bytes);
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: %s: %s is more than %s has (%s); write less, or leave it out",
-                     job->name, where, budget, facts->name, memory);
+    return plim_fail(
+        err, PLIM_BAD_INPUT, "%s: %s: %s is more than %s has (%s%s); write less, or leave it out", job->name,
+        where, budget, facts_holder(facts), memory, facts->memory_limited ? ", the container's limit" : "");
 }
 
 enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
@@ -39,12 +40,62 @@ enum plim_status job_check_budget(const struct job *job, const struct plan_reque
             "%s: key 'training.offload_layers': on a CPU activations are in host memory anyway; remove "
             "the key",
             job->name);
-    char overhead[BYTES_TEXT], budget[BYTES_TEXT];
+    char program[BYTES_TEXT], loader[BYTES_TEXT], budget[BYTES_TEXT];
     if (!unified_memory) return job_check_memory(job, "key 'budget'", request->budget, request->facts, err);
-    if (request->budget > request->overhead) return PLIM_OK;
-    bytes_format(overhead, (uint64_t)request->overhead);
+    if (request->budget > request->overhead - job->loader_bytes) return PLIM_OK;
+    bytes_format(program, (uint64_t)(request->overhead - job->loader_bytes));
+    bytes_format(loader, (uint64_t)job->loader_bytes);
     bytes_format(budget, (uint64_t)request->budget);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: key 'budget': %s is below what the program itself takes (%s); raise the budget",
-                     job->name, budget, overhead);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: key 'budget': %s is below what the program itself takes (%s, and %s for the data loader); "
+        "raise the budget",
+        job->name, budget, program, loader);
+}
+
+/* The first size that gives up so many bytes, or the smallest. False: it is the smallest already. */
+static bool shrink_loader(struct job *job, int64_t missing)
+{
+    struct loader_sizes *s = &job->loader_sizes;
+    int64_t wanted = job->loader_bytes - missing;
+    if (s->chosen + 1 >= s->count) return false;
+    do s->chosen++;
+    while (s->chosen + 1 < s->count && s->at[s->chosen].bytes > wanted);
+    job->data.workers = s->at[s->chosen].workers;
+    job->data.prefetch_factor = s->at[s->chosen].prefetch_factor;
+    job->loader_bytes = s->at[s->chosen].bytes;
+    return true;
+}
+
+/* Bytes missing on the line that the loader is counted on. */
+static int64_t missing_beside_loader(const struct plan_request *r, const struct plan *smallest)
+{
+    if (r->facts->unified_memory) return smallest->total - r->budget;
+    return r->host_budget ? smallest->host - r->host_budget : 0;
+}
+
+/* A loader that is a good part of what is missing is worth a word. */
+static void name_loader(const struct job *job, const struct plan *smallest, struct plim_error *err)
+{
+    char loader[BYTES_TEXT];
+    int64_t host = smallest->host > smallest->total ? smallest->host : smallest->total;
+    if (!err || job->loader_bytes < host / 16) return;
+    plim_fail(err, PLIM_NO_FIT, "%s; the data loader takes %s of it (see docs/data.md, Memory)", err->text,
+              bytes_format(loader, (uint64_t)job->loader_bytes));
+}
+
+enum plim_status job_plan(struct job *job, struct plan_request *request, struct plan *out,
+                          struct plim_error *err)
+{
+    for (;;) {
+        enum plim_status status = plan_search(request, out, err);
+        if (status != PLIM_NO_FIT) return status;
+        int64_t missing = missing_beside_loader(request, out), before = job->loader_bytes;
+        if (missing <= 0 || !shrink_loader(job, missing)) {
+            if (missing > 0) name_loader(job, out, err);
+            return status;
+        }
+        request->overhead -= before - job->loader_bytes;
+        plan_release(out);
+    }
 }

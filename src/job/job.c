@@ -34,7 +34,11 @@ enum plim_status job_load(struct job *job, const char *path, const struct schema
 enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,
                          struct plim_error *err)
 {
-    return schema_assign(&job_schema, assignment, job, &job->store, notes, err);
+    char key[128];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(assignment, "="), assignment);
+    const struct schema_row *row = schema_find(&job_schema, key);
+    enum plim_status status = schema_assign(&job_schema, assignment, job, &job->store, notes, err);
+    return status == PLIM_OK && row ? job_override(job, row->path, err) : status;
 }
 
 /* The model from its own keys. */
@@ -65,6 +69,7 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
         s->max_positions = m->max_positions;
     else if (s->max_positions < job->max_length)
         s->max_positions = job->max_length;
+    if (m->dropout_given) model_set_dropout(s, m->dropout);
     return model_complete(s, err);
 }
 
@@ -77,7 +82,11 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: model.path and model.architecture exclude each other; keep one", job->name);
     if (!is_text(job->model.path)) job->model.path = NULL;
-    if (job->model.path) return hf_config_load(job->model.path, &job->spec, err);
+    if (job->model.path) {
+        enum plim_status status = hf_config_load(job->model.path, &job->spec, err);
+        if (status == PLIM_OK && job->model.dropout_given) model_set_dropout(&job->spec, job->model.dropout);
+        return status;
+    }
     if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);
         if (status != PLIM_OK && !strstr(err->text, job->name)) plim_error_prefix(err, "%s", job->name);
@@ -90,9 +99,8 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
 static enum plim_status settle_precision(struct job *job, struct plim_error *err)
 {
     struct job_training *t = &job->training;
-    if (t->fp16 && t->bf16)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: training.fp16 and training.bf16 exclude each other; keep one", job->name);
+    enum plim_status status = job_agree(job, err);
+    if (status != PLIM_OK) return status;
     if (t->precision >= PRECISION_COUNT) t->precision = PRECISION_F32; /* "no" */
     if (t->bf16) t->precision = PRECISION_BF16;
     if (t->fp16) t->precision = PRECISION_F16;
@@ -145,12 +153,7 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
             err, PLIM_BAD_INPUT,
             "%s: key 'model.attention_type': sliding_window needs model.sliding_window, e.g. 1024",
             job->name);
-    if (job->model.num_experts > 0)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'model.num_experts': mixtures of experts are not supported "
-                         "by this version; remove the key",
-                         job->name);
-    return PLIM_OK;
+    return job_check_wishes(job, false, err);
 }
 
 /* Checkpoints append names of their own. */
@@ -205,7 +208,23 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
-    return status == PLIM_OK ? check_types(job, err) : status;
+    if (status == PLIM_OK) status = check_types(job, err);
+    return status == PLIM_OK && !facts->unified_memory ? job_check_wishes(job, true, err) : status;
+}
+
+enum plim_status job_check_training(const struct job *job, struct plim_error *err)
+{
+    const char *key;
+    double dropout = model_dropout(&job->spec, &key);
+    if (dropout == 0) return PLIM_OK;
+    if (job->model.dropout_given)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: key 'model.dropout': training with dropout is not supported yet; write 0",
+                         job->name);
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "%s: key 'model.path': %s has %s %g, and training with dropout is not supported yet; "
+                     "write model.dropout: 0 to train without",
+                     job->name, job->model.path, key, dropout);
 }
 
 double job_beta1(const struct job *job)

@@ -41,8 +41,8 @@ struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_positions, sliding_window, num_experts;
-    double norm_eps, rope_theta, initializer_range;
-    bool tie, tie_given;
+    double norm_eps, rope_theta, initializer_range, dropout;
+    bool tie, tie_given, dropout_given;
     int attention_type; /* flash, sliding_window, sparse */
 };
 
@@ -80,7 +80,6 @@ struct job_training {
     int64_t seed, eval_every, eval_rows, save_every, log_every;
     double loss_scale;
     int64_t loss_scale_window;
-    int64_t zero_stage;
     int64_t threads;
     int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
     bool deterministic;   /* the same bits on every run, on every device */
@@ -94,6 +93,30 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;
+    bool workers_given, prefetch_given;
+};
+
+/* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
+struct job_wishes {
+    bool use_deepspeed, cpu_offload, nvme_offload, checkpointing;
+    int64_t zero_stage;
+    bool memory_offload; /* training.memory.enable_cpu_offload */
+    double pool_gb;
+    bool dynamic_batching;
+    int64_t min_batch, max_batch;
+    double batch_target;
+    int padding; /* 0: to data.max_length */
+};
+
+/* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
+ * stay. Filled by who opens the data, used by job_plan. */
+struct loader_size {
+    int64_t workers, prefetch_factor, bytes;
+};
+enum { LOADER_SIZES = 8 };
+struct loader_sizes {
+    struct loader_size at[LOADER_SIZES];
+    int count, chosen; /* count 0: nothing is known */
 };
 
 struct job {
@@ -102,7 +125,9 @@ struct job {
     struct job_schedule schedule;
     struct string_list train, validation;
     struct job_data data;
+    struct job_wishes wishes;
     int64_t loader_bytes; /* host memory of tokenizer and loaders; part of every plan's overhead */
+    struct loader_sizes loader_sizes;
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
@@ -130,6 +155,13 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
  * resolved, and what could not be checked before is. */
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
+/* After job_finish, for who trains or plans training: PLIM_UNSUPPORTED when the model has dropout, which evaluation and
+ * generation never apply. */
+enum plim_status job_check_training(const struct job *job, struct plim_error *err);
+
+/* PLIM_UNSUPPORTED when the environment says that a launcher started several ranks (launch.c). */
+enum plim_status job_check_ranks(struct plim_error *err);
+
 /* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job);
 
@@ -137,6 +169,17 @@ double job_beta1(const struct job *job);
 int64_t job_rows(const struct job *job);
 
 extern const struct schema job_schema;
+
+/* ---- wishes.c: for job_set, job_finish and job_meet_device ---- */
+
+/* Keys that say the same in other words (mixed_precision and bf16, recompute and gradient_checkpointing) may all be
+ * given while they agree. PLIM_BAD_INPUT names the two that do not. */
+enum plim_status job_agree(struct job *job, struct plim_error *err);
+/* An override wins over such a key given before it: that one is as if it had not been given. */
+enum plim_status job_override(struct job *job, const char *key, struct plim_error *err);
+/* PLIM_UNSUPPORTED names a key whose wish cannot be granted and what to write instead. on_card: those that only a device
+ * with memory of its own cannot grant, else all others. */
+enum plim_status job_check_wishes(const struct job *job, bool on_card, struct plim_error *err);
 
 /* The tape of one set of knobs: plan_request.build, with the job as its build_arg. */
 enum plim_status job_build(const struct plan_request *request, const struct knobs *knobs, enum tape_part part,
@@ -167,15 +210,22 @@ void job_take_profile(struct job *job, const struct preset *preset);
 struct profile;
 void job_thresholds(const struct job *job, struct profile *out);
 
-/* The budget: what was given, or the profile's share of `memory`. */
-int64_t job_budget(const struct job *job, int64_t memory);
+/* The budget: what was given, or the profile's share of the device's memory, but no more than 95 % of what is free
+ * there. */
+int64_t job_budget(const struct job *job, const struct device_facts *facts);
 
-/* PLIM_BAD_INPUT when the budget is below the overhead, or above what a device with memory of its own has;
- * PLIM_UNSUPPORTED when a pinned tier is not below this device. */
+/* PLIM_BAD_INPUT when the budget is below what the program itself takes, or above what a device with memory of its own
+ * has; PLIM_UNSUPPORTED when a pinned tier is not below this device. */
 enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
                                   struct plim_error *err);
 
-/* No line lies above what a device with memory of its own has; `where` names the key or option that asks for it. */
+/* plan_search, and where nothing fits the data loader is made smaller first, as little as is needed: then job->data,
+ * job->loader_bytes and request->overhead are those of the smaller one. */
+enum plim_status job_plan(struct job *job, struct plan_request *request, struct plan *out,
+                          struct plim_error *err);
+
+/* No run holds a line above what its device, or the container it is in, has; `where` names the key or option that asks for
+ * it. A plan may be made for such a line on a CPU and says so. */
 enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
                                   const struct device_facts *facts, struct plim_error *err);
 

@@ -367,10 +367,12 @@ void job_thresholds(const struct job *job, struct profile *out)
     if (job->emergency > 0) out->emergency = job->emergency;
 }
 
-int64_t job_budget(const struct job *job, int64_t memory)
+int64_t job_budget(const struct job *job, const struct device_facts *facts)
 {
     if (job->budget_given) return (int64_t)job->budget;
     struct profile profile;
     job_thresholds(job, &profile);
-    return (int64_t)((double)memory * profile.target);
+    int64_t share = (int64_t)((double)facts->memory_bytes * profile.target);
+    int64_t free_share = (int64_t)(facts->free_bytes / 20 * 19);
+    return free_share && free_share < share ? free_share : share;
 }

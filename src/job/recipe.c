@@ -157,7 +157,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                                  job->training.optimizer == OPTIMIZER_SGD,
                                  .build = job_build,
                                  .build_arg = job};
-    out->budget = job_budget(job, (int64_t)facts->memory_bytes);
+    out->budget = job_budget(job, facts);
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
     set_pins(job, &out->pins);
 }

@@ -207,7 +207,8 @@ enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, 
 
 enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err)
 {
-    return os_machine_memory_at("", out, err);
+    const char *root = getenv("PLIMSOLL_MACHINE");
+    return os_machine_memory_at(root ? root : "", out, err);
 }
 
 size_t os_page_size(void)

@@ -36,6 +36,7 @@ uint64_t os_process_counted(void);
 /* Let VmHWM start again from the present RSS. PLIM_UNSUPPORTED where the kernel does not allow it. */
 enum plim_status os_reset_peak(struct plim_error *err);
 
+/* PLIMSOLL_MACHINE in the environment names a folder to read /proc and /sys below, for tests of other machines. */
 enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err);
 
 /* The same with every path below `root` ("" for the real machine), so that it can be shown other machines. */

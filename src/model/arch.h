@@ -28,6 +28,8 @@ struct param_row {
 /* What config.json calls the sizes. */
 struct model_keys {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
+    const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
+    double dropout_absent;               /* what transformers takes when the key is missing */
 };
 
 /* A switch config.json may carry that we compute in one position only. */

@@ -57,6 +57,7 @@ const struct model_keys decoder_keys = {
     .positions = "max_position_embeddings",
     .norm_eps = "rms_norm_eps",
     .activation = "hidden_act",
+    .dropout = {"attention_dropout"},
 };
 
 static struct build_linear projection(struct builder *b, int weight, int bias, int add)

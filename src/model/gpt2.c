@@ -58,6 +58,8 @@ static const struct model_keys keys = {
     .positions = "n_positions",
     .norm_eps = "layer_norm_epsilon",
     .activation = "activation_function",
+    .dropout = {"resid_pdrop", "embd_pdrop", "attn_pdrop"},
+    .dropout_absent = 0.1,
 };
 
 static const struct hf_demand demands[] = {

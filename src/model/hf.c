@@ -181,6 +181,19 @@ static void read_sizes(struct reader *r)
     read_bool(r, r->root, "tie_word_embeddings", &spec->tie_embeddings);
 }
 
+static void read_dropout(struct reader *r)
+{
+    const struct model_keys *keys = r->spec->arch->keys;
+    for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++) {
+        double *share = &r->spec->dropout[i];
+        *share = keys->dropout_absent;
+        read_double(r, r->root, keys->dropout[i], share);
+        if (!(*share >= 0 && *share <= 1))
+            refuse(r, PLIM_BAD_INPUT, "%s: key '%s': %g is no share between 0 and 1", r->name,
+                   keys->dropout[i], *share);
+    }
+}
+
 static void read_switches(struct reader *r)
 {
     if (r->spec->arch->bias_keys) {
@@ -326,6 +339,7 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     read_activation(&r);
     read_sizes(&r);
     read_switches(&r);
+    read_dropout(&r);
     read_tokens(&r);
     read_rope(&r);
     read_window(&r);

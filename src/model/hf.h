@@ -6,7 +6,8 @@
  * Read: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, GPT2LMHeadModel, in the spelling of
  * transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). What would be computed differently from
  * transformers is refused by name with PLIM_UNSUPPORTED: other activations, rotary types, attention layouts,
- * quantised weights. Keys that do not change the computation are passed over.
+ * quantised weights. Keys that do not change the computation are passed over. Dropout only changes training and is
+ * kept in the spec; it is the trainer that refuses it.
  */
 #ifndef PLIM_MODEL_HF_H
 #define PLIM_MODEL_HF_H

@@ -81,7 +81,6 @@ static void write_decoder(struct json_writer *w, const struct model_spec *spec)
         json_bool(w, "attention_bias", spec->qkv_bias);
         json_bool(w, "mlp_bias", spec->mlp_bias);
     }
-    json_double(w, "attention_dropout", 0.0);
     write_rope(w, spec);
     write_window(w, spec);
 }
@@ -89,9 +88,6 @@ static void write_decoder(struct json_writer *w, const struct model_spec *spec)
 static void write_gpt2(struct json_writer *w, const struct model_spec *spec)
 {
     json_int(w, "n_ctx", spec->max_positions);
-    json_double(w, "resid_pdrop", 0.0);
-    json_double(w, "embd_pdrop", 0.0);
-    json_double(w, "attn_pdrop", 0.0);
 }
 
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out)
@@ -114,6 +110,8 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_double(&w, keys->norm_eps, spec->norm_eps);
     json_double(&w, "initializer_range", spec->initializer_range);
     json_bool(&w, "tie_word_embeddings", spec->tie_embeddings);
+    for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++)
+        json_double(&w, keys->dropout[i], spec->dropout[i]);
     if (spec->arch->rope)
         write_decoder(&w, spec);
     else

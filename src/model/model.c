@@ -40,6 +40,20 @@ int64_t model_layer_window(const struct model_spec *spec, int layer)
 
 bool model_uses_rope(const struct model_spec *spec) { return spec->arch->rope; }
 
+double model_dropout(const struct model_spec *spec, const char **key)
+{
+    int most = 0;
+    for (int i = 1; i < MODEL_DROPOUTS; i++)
+        if (spec->dropout[i] > spec->dropout[most]) most = i;
+    *key = spec->arch->keys->dropout[most];
+    return spec->dropout[most];
+}
+
+void model_set_dropout(struct model_spec *spec, double value)
+{
+    for (int i = 0; i < MODEL_DROPOUTS; i++) spec->dropout[i] = spec->arch->keys->dropout[i] ? value : 0;
+}
+
 /* --- parameters -------------------------------------------------------------------------------------------
  */
 

@@ -33,7 +33,8 @@ struct rope_scaling {
     int64_t original_max_positions;           /* llama3 */
 };
 
-#define MODEL_MAX_EOS 8
+#define MODEL_MAX_EOS  8
+#define MODEL_DROPOUTS 3
 
 struct architecture;
 
@@ -50,7 +51,8 @@ struct model_spec {
     bool tie_embeddings;    /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
-    int64_t bos_token_id, pad_token_id;   /* -1: none */
+    double dropout[MODEL_DROPOUTS];     /* as config.json has them, see model_dropout; no tape computes one */
+    int64_t bos_token_id, pad_token_id; /* -1: none */
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
 };
@@ -99,6 +101,11 @@ int64_t model_param_count(const struct model_spec *spec);
 bool model_uses_rope(const struct model_spec *spec);
 /* out[head_dim / 2]: what transformers computes for this spec. */
 void model_rope_frequencies(const struct model_spec *spec, float *out);
+
+/* The largest dropout of the spec, and in *key what config.json calls it; 0: there is none. */
+double model_dropout(const struct model_spec *spec, const char **key);
+/* Every dropout of the spec from now on. */
+void model_set_dropout(struct model_spec *spec, double value);
 
 enum param_init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
 struct param_init {

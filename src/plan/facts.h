@@ -15,6 +15,8 @@ struct device_facts {
     bool groups_ops;      /* independent ops in a row may run at once (tape/group.h) */
     int threads;
     size_t memory_bytes;    /* what the device has */
+    bool memory_limited;    /* memory_bytes is a container's limit */
+    size_t free_bytes;      /* of memory_bytes, not taken by others when the device was opened; 0: unknown */
     size_t align;           /* of every tensor's offset */
     double flops[DT_COUNT]; /* matmul rate by element type, flop/s */
     double tf32_flops;      /* matmul of fp32 operands where op.attr.tf32 allows it; 0: as exact fp32 */
@@ -44,6 +46,12 @@ static inline void facts_set_memory(struct device_facts *facts, bool unified)
     facts->unified_memory = unified;
     facts->lower_tier = unified ? TIER_DISK : TIER_HOST;
     facts->async_copies = facts->groups_ops = !unified;
+}
+
+/* What has the memory, for people. */
+static inline const char *facts_holder(const struct device_facts *facts)
+{
+    return facts->unified_memory && facts->free_bytes ? "this machine" : facts->name;
 }
 
 #endif

@@ -58,6 +58,32 @@ static void put_bytes(struct json_writer *w, const struct plan_report *r)
     json_int(w, "lower_bound_bytes", p->layout.lower_bound);
 }
 
+/* What the device has, and whether it could give what is asked of it. */
+static void put_memory(struct json_writer *w, const struct plan_report *r)
+{
+    const struct device_facts *f = r->request->facts;
+    json_begin_object(w, "memory");
+    json_int(w, "bytes", (int64_t)f->memory_bytes);
+    json_bool(w, "limited", f->memory_limited);
+    if (f->free_bytes)
+        json_int(w, "free_bytes", (int64_t)f->free_bytes);
+    else
+        json_null(w, "free_bytes");
+    json_bool(w, "holds_plan", r->plan->total <= (int64_t)f->memory_bytes);
+    json_bool(w, "holds_budget", r->plan->budget <= (int64_t)f->memory_bytes);
+    json_end_object(w);
+}
+
+static void put_loader(struct json_writer *w, const struct job *job)
+{
+    json_begin_object(w, "loader");
+    json_int(w, "bytes", job->loader_bytes);
+    json_int(w, "workers", job->data.workers);
+    json_int(w, "prefetch_factor", job->data.prefetch_factor);
+    json_bool(w, "shrunk", job->loader_sizes.chosen > 0);
+    json_end_object(w);
+}
+
 static void put_savings(struct json_writer *w, const struct plan_report *r)
 {
     bool unified_memory = r->request->facts->unified_memory;
@@ -130,6 +156,8 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_int(&w, "host_budget_bytes", host_line);
     json_int(&w, "missing_host_bytes", host_line && p->host > host_line ? p->host - host_line : 0);
     put_bytes(&w, r);
+    put_memory(&w, r);
+    put_loader(&w, r->job);
     json_int(&w, "naive_bytes", r->naive_total);
     json_str(&w, "device", r->request->facts->name);
     json_bool(&w, "runnable", !r->request->facts->no_kernels[0]);

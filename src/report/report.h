@@ -41,6 +41,9 @@ void report_html(const struct plan_report *report, struct strbuf *out);
  * needed below the device where something leaves it. */
 void report_verdict(const struct plan_report *report, struct strbuf *out);
 
+/* Where a plan or its budget is beyond the device's memory, or beyond what is free of it, a sentence; else nothing. */
+void report_memory(const struct plan_report *report, struct strbuf *out);
+
 /* "adamw after backward, optimizer state on the host, updated there, 56 % of the parameters come from the host" */
 void report_places(const struct plan_report *report, struct strbuf *out);
 

@@ -94,8 +94,10 @@ static void put_summary(const struct plan_report *r, struct strbuf *out)
     const char *why = r->request->facts->no_kernels;
     strbuf_addf(out, "<h1>");
     report_verdict(r, out);
+    strbuf_add(out, "</h1><p>");
+    report_memory(r, out);
     strbuf_addf(out,
-                "</h1>%s%s%s<p class=sub>arena %s, %.4f x its lower bound; micro-batch %lld x %lld, "
+                "</p>%s%s%s<p class=sub>arena %s, %.4f x its lower bound; micro-batch %lld x %lld, "
                 "recompute %s, loss in "
                 "%d, ",
                 *why ? "<p><b>this program cannot run there yet</b>: " : "", why,

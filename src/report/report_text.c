@@ -55,6 +55,13 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
         strbuf_addf(out, "; without tricks, the whole batch at once, it would take %s",
                     bytes_format(naive, (uint64_t)r->naive_total));
     strbuf_addf(out, "\n");
+    struct strbuf memory = STRBUF_INIT;
+    report_memory(r, &memory);
+    if (memory.len) {
+        table_coloured(out, colour, TABLE_RED, strbuf_text(&memory));
+        strbuf_addc(out, '\n');
+    }
+    strbuf_release(&memory);
     if (r->request->facts->no_kernels[0]) {
         table_coloured(out, colour, TABLE_RED, "this program cannot run there yet");
         strbuf_addf(out, ": %s; the plan is what it would take\n", r->request->facts->no_kernels);
@@ -124,6 +131,10 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
                 knobs_recompute_text(k, recompute, sizeof recompute), (int)k->loss_chunks,
                 k->loss_chunks == 1 ? "" : "s");
     report_places(r, out);
+    const struct job_data *d = &r->job->data;
+    if (r->job->loader_sizes.chosen)
+        strbuf_addf(out, "\n  a smaller data loader leaves room: %lld workers, prefetch_factor %lld",
+                    (long long)d->workers, (long long)d->prefetch_factor);
     double seconds = r->plan->step_seconds;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s\n", report_duration(step, seconds),
                 seconds > 0 ? (double)(r->request->rows * r->request->time) / seconds : 0);

@@ -78,6 +78,21 @@ void report_verdict(const struct plan_report *r, struct strbuf *out)
     }
 }
 
+void report_memory(const struct plan_report *r, struct strbuf *out)
+{
+    const struct device_facts *f = r->request->facts;
+    char has[BYTES_TEXT], spare[BYTES_TEXT];
+    const char *whose = facts_holder(f), *limit = f->memory_limited ? ", the container's limit" : "";
+    bytes_format(has, f->memory_bytes);
+    if (r->plan->total > (int64_t)f->memory_bytes)
+        strbuf_addf(out, "does not fit %s, which has %s%s", whose, has, limit);
+    else if (r->plan->budget > (int64_t)f->memory_bytes)
+        strbuf_addf(out, "the budget is more than %s has (%s%s): no run may hold such a line", whose, has,
+                    limit);
+    else if (f->free_bytes && r->plan->total > (int64_t)f->free_bytes)
+        strbuf_addf(out, "only %s of %s is free on %s now", bytes_format(spare, f->free_bytes), has, whose);
+}
+
 static const char *tier_phrase(int tier)
 {
     static const char *const phrases[TIER_COUNT] = {

@@ -25,7 +25,7 @@ enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct 
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec};
     enum plim_status status = runtime_request(job, &device->facts, overhead, &rt->request, err);
-    if (status == PLIM_OK) status = plan_search(&rt->request, &rt->plan, err);
+    if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
     rt->state = RUNTIME_PLANNED;

@@ -100,19 +100,55 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
     return at_key(c, "data.chat_template", status, err);
 }
 
+/* Smaller loaders, from free to costly: fewer pieces are read ahead, then fewer threads read them. The rows and their
+ * order are the same; blocks of a shuffle are not among these, they are what the order is made of. */
+static const struct {
+    int64_t workers, prefetch_factor;
+} smaller[] = {{2, 2}, {2, 1}, {1, 1}, {0, 1}};
+enum { SMALLER = sizeof smaller / sizeof *smaller };
+_Static_assert((int)SMALLER < (int)LOADER_SIZES, "a job has room for every size");
+
+static int64_t all_bytes(const struct corpus *c, const struct job *job)
+{
+    struct loader_options loader;
+    int64_t sum = (int64_t)c->codec.bytes;
+    loader_options(job, false, &loader);
+    if (c->train) sum += (int64_t)loader_bytes(c->train, &loader);
+    loader_options(job, true, &loader);
+    if (c->validation) sum += (int64_t)loader_bytes(c->validation, &loader);
+    return sum;
+}
+
+static void add_size(struct loader_sizes *s, const struct job *job, int64_t bytes)
+{
+    if (s->count && bytes >= s->at[s->count - 1].bytes) return;
+    s->at[s->count++] = (struct loader_size){job->data.workers, job->data.prefetch_factor, bytes};
+}
+
+static void measure(struct corpus *c)
+{
+    struct job job = *c->job;
+    const struct job_data *keys = &c->job->data;
+    c->bytes = all_bytes(c, &job);
+    add_size(&c->sizes, &job, c->bytes);
+    for (int i = 0; i < SMALLER; i++) {
+        if (!keys->workers_given && smaller[i].workers < job.data.workers)
+            job.data.workers = smaller[i].workers;
+        if (!keys->prefetch_given && smaller[i].prefetch_factor < job.data.prefetch_factor)
+            job.data.prefetch_factor = smaller[i].prefetch_factor;
+        add_size(&c->sizes, &job, all_bytes(c, &job));
+    }
+}
+
 static enum plim_status open_part(struct corpus *c, const char *key, const struct string_list *files,
-                                  bool evaluation, struct dataset **out, struct plim_error *err)
+                                  struct dataset **out, struct plim_error *err)
 {
     struct data_options data;
-    struct loader_options loader;
     data_options(c, files, &data);
     enum plim_status status = dataset_open(&data, &c->codec, out, err);
     if (status == PLIM_OK)
         status = check_vocabulary(c, dataset_vocab_size(*out), dataset_inputs(*out)->file[0].path, err);
-    if (status != PLIM_OK) return at_key(c, key, status, err);
-    loader_options(c->job, evaluation, &loader);
-    c->bytes += (int64_t)loader_bytes(*out, &loader);
-    return PLIM_OK;
+    return at_key(c, key, status, err);
 }
 
 enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpus *out,
@@ -121,12 +157,12 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
     *out = (struct corpus){.job = job};
     enum plim_status status = open_codec(out, err);
     if (status == PLIM_OK) status = open_chat(out, err);
-    out->bytes = (int64_t)out->codec.bytes;
     if (out->codec.tokenizer) malloc_trim(0); /* what parsing took is not what the tokenizer holds */
     if (status == PLIM_OK && parts & CORPUS_TRAIN)
-        status = open_part(out, "data.train", &job->train, false, &out->train, err);
+        status = open_part(out, "data.train", &job->train, &out->train, err);
     if (status == PLIM_OK && parts & CORPUS_VALIDATION && job->validation.count)
-        status = open_part(out, "data.validation", &job->validation, true, &out->validation, err);
+        status = open_part(out, "data.validation", &job->validation, &out->validation, err);
+    if (status == PLIM_OK) measure(out);
     if (status != PLIM_OK) corpus_close(out);
     return status;
 }
@@ -162,15 +198,20 @@ int64_t corpus_rows(struct dataset *data, int64_t wanted)
     return wanted > 0 && wanted < rows ? wanted : rows;
 }
 
-enum plim_status corpus_measure(const struct job *job, int64_t *bytes, struct plim_error *err)
+void corpus_count(const struct corpus *c, struct job *job)
+{
+    job->loader_bytes = c->bytes;
+    job->loader_sizes = c->sizes;
+}
+
+enum plim_status corpus_measure(struct job *job, struct plim_error *err)
 {
     struct corpus c;
-    *bytes = 0;
     enum plim_status status = corpus_open(job, CORPUS_TRAIN | CORPUS_VALIDATION, &c, NULL);
     if (status != PLIM_OK)
         status = corpus_open(job, 0, &c, err); /* files may come later, a tokenizer may not */
     if (status != PLIM_OK) return status;
-    *bytes = c.bytes;
+    corpus_count(&c, job);
     corpus_close(&c);
     return PLIM_OK;
 }

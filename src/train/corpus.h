@@ -13,6 +13,7 @@
 
 #include "data/loader.h"
 #include "job/job.h"
+#include "report/report.h"
 
 enum corpus_part { CORPUS_TRAIN = 1, CORPUS_VALIDATION = 2 };
 
@@ -22,6 +23,7 @@ struct corpus {
     struct chat_template *chat;
     struct dataset *train, *validation; /* NULL: not asked for, or not in the job */
     int64_t bytes;                      /* host memory that codec and loaders will take, at most */
+    struct loader_sizes sizes;          /* the same for smaller loaders of the same rows */
 };
 
 /* Opens files and loads the tokenizer; no data are read. Refuses a tokenizer or token files whose vocabulary is
@@ -39,7 +41,12 @@ enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *d
 /* What an evaluation of `data` has, at most `wanted` rows; 0 wanted: all that is known, else a great many. */
 int64_t corpus_rows(struct dataset *data, int64_t wanted);
 
-/* The bytes of corpus_open without keeping anything: for a plan. Files that are not there yet cost nothing. */
-enum plim_status corpus_measure(const struct job *job, int64_t *bytes, struct plim_error *err);
+/* The bytes of corpus_open without keeping anything: for a plan. They go into the job, as those of an open corpus do with
+ * corpus_count. Files that are not there yet cost nothing. */
+enum plim_status corpus_measure(struct job *job, struct plim_error *err);
+void corpus_count(const struct corpus *corpus, struct job *job);
+
+/* Put before a report's remedies what the loader alone could give up (corpus_remedies.c). */
+void corpus_remedies(struct plan_report *report);
 
 #endif

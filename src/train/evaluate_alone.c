@@ -66,9 +66,10 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
         corpus_open(job, job->validation.count ? CORPUS_VALIDATION : CORPUS_TRAIN, &corpus, err);
     if (status != PLIM_OK) return status;
     struct dataset *data = corpus.validation ? corpus.validation : corpus.train;
-    job->loader_bytes = corpus.bytes;
+    corpus_count(&corpus, job);
     out->rows = corpus_rows(data, rows);
     status = runtime_request(job, &device->facts, overhead, &request, err);
+    if (status == PLIM_OK) status = job_check_memory(job, "key 'budget'", request.budget, request.facts, err);
     if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
     if (status == PLIM_OK) status = plan(job, device, dir, &request, &rt, out, err);
     if (status == PLIM_OK) status = run(&rt, dir, loader, out, err);

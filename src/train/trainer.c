@@ -48,8 +48,8 @@ void trainer_tell(struct trainer *t, struct train_event *event)
 static enum plim_status check_changes(const struct job *job, const struct train_options *options,
                                       const struct device_facts *facts, struct plim_error *err)
 {
-    enum plim_status status = PLIM_OK;
-    for (int i = 0; i < options->nchanges && status == PLIM_OK && !facts->unified_memory; i++)
+    enum plim_status status = job_check_memory(job, "key 'budget'", job_budget(job, facts), facts, err);
+    for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
         status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
     return status;
 }
@@ -57,8 +57,8 @@ static enum plim_status check_changes(const struct job *job, const struct train_
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
-    t->job->loader_bytes = t->corpus.bytes;
-    return status == PLIM_OK ? corpus_loader(&t->corpus, t->corpus.train, &t->loader, err) : status;
+    if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
+    return status;
 }
 
 /* Find the host's tensors in the present tape, after a plan or a re-plan. */
@@ -92,6 +92,8 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, i
     if (status == PLIM_NO_FIT && err)
         plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
                   job->name);
+    /* After the plan, which may have made the loader smaller. */
+    if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     status = runtime_commit(&t->runtime, err);

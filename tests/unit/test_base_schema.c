@@ -47,6 +47,7 @@ static const struct schema_row rows[] = {
     {"data.layers", SCHEMA_INT_LIST, offsetof(struct job, layers), .help = "numbers"},
     {"extra", SCHEMA_NODE, offsetof(struct job, extra), .help = "a tree"},
     {"batch", .alias = "training.batch_size", .note = "read as training.batch_size"},
+    {"memory.limit", .alias = "memory.budget"},
     {"trainer.pin_memory", SCHEMA_NOTHING, .note = "needless: transfers are always pinned"},
     {"deepspeed", SCHEMA_NOTHING, .note = "needless: see memory.budget"},
 };
@@ -175,9 +176,11 @@ static void test_refuses(void **state)
         {"memory: {budget: true}\n", "expected an amount of memory, found true; write e.g. 64MiB"},
         {"output: 2024\n", "expected text, found 2024; put it in quotes: \"2024\""},
         {"data: {files: [1]}\n", "expected a list of texts, found 1"},
-        {"batch: 4\ntraining: {batch_size: 5}\n", "job.yaml:2: key 'training.batch_size' is given twice"},
+        {"batch: 4\ntraining: {batch_size: 5}\n",
+         "job.yaml:2: key 'training.batch_size' is 5, but 'batch', which means the same, is 4"},
         {"training: {batch_size: 5}\nbatch: 4\n",
-         "key 'batch' is given twice ('training.batch_size' means the same)"},
+         "key 'batch' is 4, but 'training.batch_size', which means the same, is 5"},
+        {"memory: {budget: 64MiB, limit: 67108863}\n", "is 67108863, but 'memory.budget'"},
         {"[1]\n", "job.yaml:1: expected keys and values, found a list"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -206,6 +209,26 @@ static void test_notes_and_aliases(void **state)
     assert_int_equal(read_job("deepspeed:\n  zero: {stage: 3}\n", &job, &store, &heard, &err), PLIM_OK);
     assert_int_equal(heard.count, 3);
     bump_free(&store);
+}
+
+/* One wish under two names: equal values, however they are written, or none under one of them. */
+static void test_two_names(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "batch: 4\ntraining: {batch_size: 4.0}\nmemory: {budget: 64MiB, limit: 67108864}\n",
+        "training: {batch_size: 4}\nbatch: null\nmemory: {limit: 65536KiB}\n",
+        "batch: null\ntraining: {batch_size: 4}\nmemory: {limit: null, budget: 64MiB}\n",
+        "training.batch_size: 4\ntraining: {batch_size: 4}\nmemory: {budget: 64MiB}\n",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct job job;
+        struct bump store = BUMP_INIT;
+        struct plim_error err = {0};
+        if (read_job(texts[i], &job, &store, NULL, &err) != PLIM_OK) fail_msg("%s: %s", texts[i], err.text);
+        assert_true(job.batch == 4 && job.batch_given && job.budget == 64 << 20);
+        bump_free(&store);
+    }
 }
 
 static void test_node_rows_keep_the_tree(void **state)
@@ -252,6 +275,9 @@ static void test_set(void **state)
     assert_int_equal(schema_set(&schema, "training.batch_size", "", &job, &store, NULL, &err), PLIM_OK);
     assert_int_equal(job.batch, 8);
     assert_false(job.batch_given);
+    assert_int_equal(schema_set(&schema, "training.optimizer", "", &job, &store, NULL, &err), PLIM_OK);
+    assert_int_equal(job.optimizer, ADAMW);
+    assert_int_equal(schema_set(&schema, "memory.budget", "", &job, &store, NULL, &err), PLIM_OK);
     assert_int_equal(schema_set(&schema, "batch", "5", &job, &store, NULL, &err), PLIM_OK);
     assert_int_equal(job.batch, 5);
     bump_free(&store);
@@ -348,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_null_and_empty_sections),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_notes_and_aliases),
+        cmocka_unit_test(test_two_names),
         cmocka_unit_test(test_node_rows_keep_the_tree),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_set_refuses),

@@ -165,6 +165,7 @@ static void refusals_name_the_cause(void **state)
         const char *text, *part;
         enum plim_status status;
     } cases[] = {
+        {LLAMA ",\"attention_dropout\":1.5}", "'attention_dropout': 1.5", PLIM_BAD_INPUT},
         {"[]", "expected a map", PLIM_BAD_INPUT},
         {"{}", "'model_type' is missing", PLIM_BAD_INPUT},
         {"{\"model_type\":\"gemma2\"}", "'gemma2' is not supported; supported: llama", PLIM_UNSUPPORTED},
@@ -256,9 +257,27 @@ static void configs_round_trip(void **state)
         hf_config_write(&after, DT_BF16, &again);
         assert_string_equal(strbuf_text(&text), strbuf_text(&again));
         assert_int_equal(model_param_count(&before), model_param_count(&after));
+        assert_memory_equal(before.dropout, after.dropout, sizeof before.dropout);
         strbuf_release(&text);
         strbuf_release(&again);
     }
+}
+
+/* What is missing is what transformers takes: 0.1 for GPT-2, none for the others. */
+static void dropout_is_kept(void **state)
+{
+    struct model_spec spec;
+    const char *key;
+    (void)state;
+    expect_spec(llama_1b, &spec);
+    assert_true(model_dropout(&spec, &key) == 0);
+    expect_spec(LLAMA ",\"attention_dropout\":0.25}", &spec);
+    assert_true(model_dropout(&spec, &key) == 0.25);
+    assert_string_equal(key, "attention_dropout");
+    expect_spec(gpt2_small, &spec);
+    assert_true(spec.dropout[0] == 0.1 && spec.dropout[1] == 0.1 && spec.dropout[2] == 0.1);
+    model_set_dropout(&spec, 0);
+    assert_true(model_dropout(&spec, &key) == 0);
 }
 
 /* --- rotary frequencies -----------------------------------------------------------------------------------
@@ -557,6 +576,7 @@ int main(void)
         cmocka_unit_test(variants_are_understood),
         cmocka_unit_test(refusals_name_the_cause),
         cmocka_unit_test(configs_round_trip),
+        cmocka_unit_test(dropout_is_kept),
         cmocka_unit_test(known_frequencies),
         cmocka_unit_test(golden_frequencies),
         cmocka_unit_test(training_tapes),

@@ -118,6 +118,15 @@ static size_t workspace(const struct device_facts *facts, const struct tape *tap
     return device_workspace(facts->backend, tape, op);
 }
 
+/* What is free, and what this process holds of it already. */
+static size_t free_for_us(const struct os_machine *machine)
+{
+    struct os_process me = {0};
+    os_process_memory(&me, NULL);
+    uint64_t ours = machine->available + me.rss;
+    return (size_t)(ours < machine->total ? ours : machine->total);
+}
+
 /* Everything the planner asks. The process as it stands now is what the arena has beside it. */
 static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
 {
@@ -132,6 +141,8 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     facts_set_memory(facts, true);
     facts->threads = threads_count(cpu->device.team);
     facts->memory_bytes = machine.total;
+    facts->memory_limited = machine.limited;
+    facts->free_bytes = free_for_us(&machine);
     facts->align = ALIGN;
     facts->cache_bytes = cpu_cache_bytes();
     calibration_apply(&speed, facts);
