@@ -136,7 +136,7 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     facts->threads = threads_count(cpu->device.team);
     facts->memory_bytes = machine.total;
     facts->align = ALIGN;
-    facts->cache_bytes = cpu_cache_bytes();
+    facts->cache_bytes = calibrate_cache_bytes();
     calibration_apply(&speed, facts);
     facts->workspace = workspace;
     facts->backend = &cpu->device;
