@@ -40,7 +40,7 @@ INSTEAD = {
         "python3 bench/gpu/compare.py --list --cases budgets",
 }
 ELSEWHERE = {  # what no test can run on every machine, and why
-    "cmake --preset release -DPLIMSOLL_CUDA=ON && cmake --build build/release": "compiles the whole program; needs nvcc",
+    "make PLIMSOLL_CUDA=ON": "compiles the whole program; needs nvcc",
     "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",
     "plimsoll train llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu trains on one",
     'plimsoll generate runs/llama -p "The ship" --device cuda --budget 4GiB': "needs a GPU; tests/gpu/generate.py",
