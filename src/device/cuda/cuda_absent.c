@@ -7,5 +7,7 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
 {
     (void)index, (void)threads;
     *out = NULL;
-    return plim_fail(err, PLIM_UNSUPPORTED, "this plimsoll was built without CUDA; build it where nvcc is, with make PLIMSOLL_CUDA=ON");
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "this plimsoll was built without CUDA; build it where nvcc is, with make PLIMSOLL_CUDA=ON");
 }
