@@ -12,20 +12,18 @@
 
 #define DISK_ASSUMED 500e6 /* bytes/s: a modest SSD */
 
-/* Two cores of a small server, without bf16 instructions. */
+/* Two cores of a small server, without bf16 instructions; no cache is modelled. */
 static const struct calibration modest = {.flops = {[DT_F32] = 80e9, [DT_BF16] = 70e9, [DT_F16] = 70e9},
                                           .tf32_flops = 80e9,
                                           .attn_flops = {[DT_F32] = 40e9, [DT_BF16] = 35e9, [DT_F16] = 35e9},
                                           .bandwidth = 20e9,
-                                          .cache_bandwidth = 60e9,
+                                          .cache_bandwidth = 20e9,
                                           .lower_bandwidth = DISK_ASSUMED,
                                           .host_bandwidth = 20e9,
                                           .coded_rate = 250e6,
                                           .op_seconds = 4e-6};
 
-enum { MODEST_CACHE = 8 << 20 };
-
-size_t calibrate_cache_bytes(void) { return calibration_wanted() ? cpu_cache_bytes() : MODEST_CACHE; }
+size_t calibrate_cache_bytes(void) { return calibration_wanted() ? cpu_cache_bytes() : 0; }
 
 /* Everything the numbers depend on. */
 static void describe(char *key, size_t size, int threads)

@@ -20,7 +20,7 @@
 enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct calibration *out,
                                struct plim_error *err);
 
-/* The last-level cache as the planner's clock sees it; it belongs to the rates, so it is fixed when they are. */
+/* The last-level cache as the planner's clock sees it; it belongs to the rates: 0 when they are fixed. */
 size_t calibrate_cache_bytes(void);
 
 /* Measure now, whatever the cache says, and do not touch it. */
