@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, training__steps=12, training__batch_size=16, training__gradient_accumulation_steps=1,
-                    data__max_length=128, model__hidden_size=128,
+                    data__max_length=32 if plim.SANITIZED else 128, model__hidden_size=128,
                     model__intermediate_size=384, model__num_layers=4)
     roomy, _ = plim.plan(path, "--budget", "8GiB")
     full = roomy["naive_bytes"] + 2 * MIB

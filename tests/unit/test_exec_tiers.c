@@ -172,7 +172,7 @@ static void test_parked_layers(void **state)
                                         "training.recompute=full",
                                         "model.architecture=gpt2 training.recompute=none"};
     enum { WORKS = sizeof works / sizeof *works, MOST = 6 };
-    for (int w = 0; w<WORKS; w += EVERY> 1 ? 3 : 1) {
+    for (int w = 0; w < WORKS; w += (EVERY > 5 ? WORKS : EVERY > 1 ? 3 : 1)) {
         struct run cpu, run;
         char keys[256];
         int64_t arena[MOST + 1];
@@ -292,7 +292,7 @@ static void test_not_recorded_late(void **state)
     static const char *const keys[] = {
         "training.state_tier=host training.grad_tier=host",
         "training.mixed_precision=fp32 model.num_layers=1 model.vocab_size=2048 training.grad_tier=host"};
-    for (int k = 0; k<2 * FAKE_TIMINGS; k += EVERY> 1 ? 4 : 1) {
+    for (int k = 0; k < 2 * FAKE_TIMINGS; k += (EVERY > 1 ? 4 : 1)) {
         struct run cpu, run;
         struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
         f->cannot_record = true;
@@ -606,7 +606,7 @@ static void test_replan_moves_parameters(void **state)
     static const char *const keys[] = {
         "training.host_update=1", "training.host_update=0",
         "training.host_update=0.5 model.tie_word_embeddings=false training.mixed_precision=fp32"};
-    for (int k = 0; k<3; k += EVERY> 5 ? 3 : 1) {
+    for (int k = 0; k < 3; k += (EVERY > 5 ? 3 : 1)) {
         struct record cpu;
         long_run_on_the_cpu(keys[k], &cpu);
         for (int timing = k % EVERY; timing < FAKE_TIMINGS; timing += EVERY)
