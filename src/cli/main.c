@@ -27,6 +27,7 @@ static const struct man_section sections[] = {
      "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
      "after saving."},
     {"ENVIRONMENT", "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
+                    "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones. "
                     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
     {NULL, NULL}};
 

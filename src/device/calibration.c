@@ -13,6 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool calibration_wanted(void)
+{
+    const char *wish = getenv("PLIMSOLL_CALIBRATE");
+    return !wish || strcmp(wish, "0") != 0;
+}
+
 /* Both stay empty when there is no place for a cache. */
 static void name_file(const char *kind, const char *key, struct strbuf *folder, struct strbuf *path)
 {

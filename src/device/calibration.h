@@ -11,6 +11,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* False when PLIMSOLL_CALIBRATE=0 is in the environment: a backend then takes its own fixed rates, of a modest device,
+ * measures nothing and leaves the cache alone. Tests are run so: a plan is the same on every machine. */
+bool calibration_wanted(void);
+
 struct calibration {
     double flops[DT_COUNT];      /* matmul, by element type; 0 for types without matmul */
     double tf32_flops;           /* matmul of fp32 operands that may lose bits; as exact fp32 where none do */

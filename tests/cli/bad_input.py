@@ -91,7 +91,8 @@ def budget_cases(folder, path):
     refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "raise"], folder)
     refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "raise"], folder)
     program = plim.plan(path)[0]["by_class"]["overhead"]
-    refused("a budget that holds little but the program", ["train", path, "--budget", program + 350000], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
+    wide = ["--set", "model.vocab_size=8192", "--set", "model.hidden_size=256"]  # 4 MiB of embedding
+    refused("a budget that holds little but the program", ["train", path, *wide, "--budget", program + (2 << 20)], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
     refused("a budget-at without a step", ["train", path, "--budget-at", "40MiB"], ["--budget-at", "STEP=BYTES"], folder)
 
 

@@ -2,7 +2,6 @@
 """Exported folders load in transformers, with our loss and our text. Skips itself where torch is not installed.
 
 PYTHON_WITH_TORCH names another interpreter that has it."""
-# run-tests: timeout=600
 import os
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: slow, timeout=600
+# run-tests: slow
 """Every optimizer and every narrower type: trains as well, resumes bit by bit, moves to disk, follows the budget."""
 import os
 import shutil

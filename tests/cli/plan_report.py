@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """What plimsoll plan says: savings that save, lines of device and host, and remedies that do help."""
-# run-tests: timeout=600
 import os
 import re
 import sys

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# run-tests: timeout=600
 """plimsoll tokenize: the same bytes for any number of threads, after any number of kills, from any packaging; trained on."""
 import gzip
 import json
@@ -61,7 +60,7 @@ def kills(folder, one):
         resumed += os.path.exists(out + ".part.journal")
         process = subprocess.Popen([plim.PLIMSOLL, "tokenize", big, "-o", out, "--threads", str(random.randint(1, 3)), "-q"], stdin=subprocess.DEVNULL)
         try:
-            process.wait(timeout=random.uniform(0.001, 0.05) if rounds < 12 else 60)
+            process.wait(timeout=random.uniform(0.001, 0.05) if rounds < 12 else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# run-tests: timeout=600
 """A job with a tokenizer.json from end to end: plan, train, resume with other workers, eval, generate, checkpoint."""
 import json
 import os

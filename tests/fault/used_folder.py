@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# run-tests: not=tsan
 """An output folder with a past, and a re-plan that fails half-way: the newest good state is what a resume finds."""
 import os
 import shutil

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, slow, timeout=1200, not=asan, not=tsan
+# run-tests: serial, slow, not=asan, not=tsan
 """200 steps of real training beside PyTorch's: the same weights, the same rows in the same order, the same curve.
 
 A LLaMA of 4 layers made by transformers reads this project's own texts as bytes. fp32: every loss within 2e-3 of

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, timeout=600, not=asan, not=tsan
+# run-tests: serial, not=asan, not=tsan
 """Text from a GPU: the likeliest tokens are the CPU's, the budget is of the card and holds, and a budget that the driver
 alone exceeds falls back to the CPU where nobody asked for the card by name."""
 import json

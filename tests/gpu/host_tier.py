@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, timeout=600, not=asan, not=tsan
+# run-tests: serial, not=asan, not=tsan
 """State, gradients, parameters and activations in host memory give the losses of everything on the device, to the bit, whoever updates.
 
 The second job is all head: one layer below a large tied vocabulary, so that the copies, not the kernels, are what takes

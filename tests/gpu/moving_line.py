@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, timeout=900, not=asan, not=tsan
+# run-tests: serial, not=asan, not=tsan
 """Moving line on the GPU: the budget falls during a run and rises again.
 
 A neighbour has filled the rest of the card. The moment the re-plan is told, the run is held, the neighbour takes the

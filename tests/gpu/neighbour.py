@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, timeout=600, not=asan, not=tsan
+# run-tests: serial, not=asan, not=tsan
 """A neighbour fills the card up to the planned bytes: the run does not notice. When it leaves less, the run says so in
 one line before anything is computed."""
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, timeout=900, not=asan, not=tsan
+# run-tests: serial, not=asan, not=tsan
 """Logits, gradients and AdamW losses on the GPU against PyTorch's numbers (tests/golden/test_parity.c)."""
 import os
 import subprocess

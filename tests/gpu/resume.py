@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, timeout=600, not=asan, not=tsan
+# run-tests: serial, not=asan, not=tsan
 """Stopping and going on, on the GPU and from one device to the other.
 
 On the GPU six steps, a checkpoint and six more give the losses of twelve in one go, to the bit. A checkpoint made on one

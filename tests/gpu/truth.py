@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, timeout=900, not=asan, not=tsan
+# run-tests: serial, not=asan, not=tsan
 """Truth on the GPU: what was planned, what is booked and what the driver says the process takes are the same.
 
 At five budgets, from all there is down to almost the smallest plan: the driver's number, read from outside while it

@@ -1,5 +1,6 @@
 /* fake_device.c - see fake_device.h. */
 #include "support/fake_device.h"
+#include "device/calibration.h"
 #include "tape/group.h"
 
 #include <setjmp.h>
@@ -352,6 +353,17 @@ static const struct device_ops fake_ops = {
     .close = fake_close,
 };
 
+/* Plans for it must not depend on the machine the test runs on. */
+static const struct calibration rates = {.flops = {[DT_F32] = 1e12, [DT_BF16] = 2e12, [DT_F16] = 2e12},
+                                         .tf32_flops = 1e12,
+                                         .attn_flops = {[DT_F32] = 0.5e12, [DT_BF16] = 1e12, [DT_F16] = 1e12},
+                                         .bandwidth = 100e9,
+                                         .cache_bandwidth = 100e9,
+                                         .lower_bandwidth = 10e9,
+                                         .host_bandwidth = 20e9,
+                                         .coded_rate = 10e9,
+                                         .op_seconds = 2e-6};
+
 struct fake *fake_open(enum fake_timing timing)
 {
     struct fake *f = calloc(1, sizeof *f);
@@ -364,5 +376,8 @@ struct fake *fake_open(enum fake_timing timing)
     ledger_init(&f->host_ledger, "host", LEDGER_UNLIMITED, classes, DEVICE_LEDGER_CLASSES);
     f->device.ledger[TIER_HOST] = &f->host_ledger;
     facts_set_memory(&f->device.facts, false);
+    calibration_apply(&rates, &f->device.facts);
+    f->device.facts.copy_pace = 6;
+    f->device.facts.cache_bytes = 0;
     return f;
 }

@@ -93,8 +93,8 @@ def job(folder, **changes):
     return path
 
 
-def run(*args, env=None, timeout=280):
-    return subprocess.run([PLIMSOLL, *map(str, args)], capture_output=True, text=True, timeout=timeout,
+def run(*args, env=None):
+    return subprocess.run([PLIMSOLL, *map(str, args)], capture_output=True, text=True,
                           env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL)
 
 

@@ -185,7 +185,7 @@ static void test_clock(void **state)
     double a = clock_seconds();
     usleep(1000);
     double b = clock_seconds();
-    assert_true(b - a >= 0.001 && b - a < 5);
+    assert_true(b - a >= 0.001);
     assert_true(clock_wall() > 1.6e9);
 }
 

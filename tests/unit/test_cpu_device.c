@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static void device_keeps_its_arena(void **state)
@@ -37,6 +38,7 @@ static void calibration_is_remembered(void **state)
     char folder[] = "/tmp/plimsoll-test-XXXXXX", command[64];
     assert_int_equal(threads_start(1, &team, &err), PLIM_OK);
     assert_non_null(mkdtemp(folder));
+    unsetenv("PLIMSOLL_CALIBRATE"); /* which tools/run-tests sets */
     setenv("XDG_CACHE_HOME", folder, 1);
     assert_int_equal(calibrate_cpu(team, folder, &first, &err), PLIM_OK);
     assert_int_equal(calibrate_cpu(team, folder, &second, &err), PLIM_OK);
@@ -46,9 +48,33 @@ static void calibration_is_remembered(void **state)
     assert_true(second.bandwidth > 0 && second.op_seconds > 0);
     assert_int_equal(calibrate_cpu(team, "/proc/no-such-place", &second, &err), PLIM_IO);
     unsetenv("XDG_CACHE_HOME");
+    setenv("PLIMSOLL_CALIBRATE", "0", 1);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     assert_int_equal(system(command), 0);
     threads_free(team);
+}
+
+/* Rates that are not to be measured are the same every time, whatever the machine, and leave no file. */
+static void calibration_may_be_fixed(void **state)
+{
+    (void)state;
+    struct threads *team;
+    struct calibration one, two;
+    struct plim_error err = {0};
+    char folder[] = "/tmp/plimsoll-test-XXXXXX";
+    setenv("PLIMSOLL_CALIBRATE", "0", 1);
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    assert_int_equal(threads_start(1, &team, &err), PLIM_OK);
+    assert_int_equal(calibrate_cpu(team, NULL, &one, &err), PLIM_OK);
+    threads_free(team);
+    assert_int_equal(threads_start(2, &team, &err), PLIM_OK);
+    assert_int_equal(calibrate_cpu(team, folder, &two, &err), PLIM_OK);
+    threads_free(team);
+    assert_memory_equal(&one, &two, sizeof one);
+    assert_true(one.flops[DT_F32] == 80e9 && one.bandwidth == 20e9);
+    unsetenv("XDG_CACHE_HOME");
+    assert_int_equal(rmdir(folder), 0); /* empty */
 }
 
 int main(void)
@@ -56,6 +82,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_keeps_its_arena),
         cmocka_unit_test(calibration_is_remembered),
+        cmocka_unit_test(calibration_may_be_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* test_exec.c - the disk tier, and that state on it gives the same bits as state in the arena. */
 #include "support/model_run.h"
+#include "support/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,7 +105,7 @@ static void test_state_on_disk(void **state)
     static const char *const models[] = {"llama-tied", "gpt2", "qwen2"};
     static const int64_t slices[] = {640, 5000, 4 << 20};
     for (size_t m = 0; m < 3; m++)
-        for (int precision = 0; precision < PRECISION_COUNT; precision++) {
+        for (int precision = (int)m % EVERY; precision < PRECISION_COUNT; precision += EVERY) {
             struct model_run device, disk;
             struct rig_options o = {
                 .loss_chunks = 1, .precision = (enum precision)precision, .global_norm = true};
@@ -133,7 +134,7 @@ static void test_every_optimizer_in_slices(void **state)
     static const int64_t slices[] = {640, 5000, 4 << 20};
     static const char *const models[] = {"gpt2", "llama-untied"};
     for (int optimizer = 0; optimizer < OPTIMIZER_COUNT; optimizer++)
-        for (int way = 0; way < 6; way++) {
+        for (int way = optimizer % EVERY; way < 6; way += EVERY) {
             struct model_run device, disk, inside, one;
             bool light = way % 2;
             struct rig_options o = {.loss_chunks = 1,

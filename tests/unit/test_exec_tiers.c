@@ -172,7 +172,7 @@ static void test_parked_layers(void **state)
                                         "training.recompute=full",
                                         "model.architecture=gpt2 training.recompute=none"};
     enum { WORKS = sizeof works / sizeof *works, MOST = 6 };
-    for (int w = 0; w < WORKS; w++) {
+    for (int w = 0; w < WORKS; w += (EVERY > 5 ? WORKS : EVERY > 1 ? 3 : 1)) {
         struct run cpu, run;
         char keys[256];
         int64_t arena[MOST + 1];
@@ -292,7 +292,7 @@ static void test_not_recorded_late(void **state)
     static const char *const keys[] = {
         "training.state_tier=host training.grad_tier=host",
         "training.mixed_precision=fp32 model.num_layers=1 model.vocab_size=2048 training.grad_tier=host"};
-    for (int k = 0; k < 2 * FAKE_TIMINGS; k++) {
+    for (int k = 0; k < 2 * FAKE_TIMINGS; k += (EVERY > 1 ? 4 : 1)) {
         struct run cpu, run;
         struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
         f->cannot_compile = true;
@@ -555,26 +555,21 @@ static void long_run_on_the_cpu(const char *more, struct record *out)
     run_close(&run, cpu);
 }
 
-/* The largest budget, of a falling row of them, at which at least so many parts of the parameters are away; 0: none. */
-static int64_t budget_for_share(const struct trainer *t, int share)
+/* The largest and the smallest budget, of a falling row of them, at which parameters are away: the fewest and the most
+ * that the planner ever sends. Both are 0 where it sends none. */
+static void budgets_without_parameters(const struct trainer *t, int64_t *largest, int64_t *smallest)
 {
     struct plan_request request = t->runtime.request;
-    int64_t found = 0;
-    for (request.budget = t->runtime.plan.total; !found && request.budget > t->runtime.plan.total / 16;
-         request.budget -= t->runtime.plan.total / 64) {
+    *largest = *smallest = 0;
+    for (request.budget = t->runtime.plan.total; request.budget > t->runtime.plan.total / 16;
+         request.budget -= t->runtime.plan.total / (EVERY > 1 ? 24 : 64)) {
         struct plan plan;
-        if (plan_search(&request, &plan, &err) == PLIM_OK && plan.knobs.param_share >= share)
-            found = request.budget;
+        if (plan_search(&request, &plan, &err) == PLIM_OK && plan.knobs.param_share > 0) {
+            *smallest = request.budget;
+            if (!*largest) *largest = request.budget;
+        }
         plan_release(&plan);
     }
-    return found;
-}
-
-static struct fake *fake_with_rates(enum fake_timing timing)
-{
-    struct fake *f = fake_open(timing);
-    f->device.facts.lower_bandwidth = 10e9, f->device.facts.host_bandwidth = 20e9;
-    return f;
 }
 
 static void move_parameters(enum fake_timing timing, const char *more, const struct record *cpu)
@@ -582,11 +577,12 @@ static void move_parameters(enum fake_timing timing, const char *more, const str
     char keys[512];
     struct run run;
     struct record seen;
-    struct fake *f = fake_with_rates(timing);
+    struct fake *f = fake_open(timing);
     long_keys(keys, sizeof keys, more);
     must(run_open(&run, &f->device, keys, false));
     struct trainer *t = run.trainer;
-    int64_t roomy = t->runtime.request.budget, some = budget_for_share(t, 1), most = budget_for_share(t, 12);
+    int64_t roomy = t->runtime.request.budget, some, most;
+    budgets_without_parameters(t, &some, &most);
     assert_true(some > most && most > 0);
     const int64_t budgets[LONG] = {roomy, some, most, some, roomy, most};
     for (int i = 0; i < LONG; i++) {
@@ -611,7 +607,7 @@ static void test_replan_moves_parameters(void **state)
     static const char *const keys[] = {
         "training.host_update=1", "training.host_update=0",
         "training.host_update=0.5 model.tie_word_embeddings=false training.mixed_precision=fp32"};
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k += (EVERY > 5 ? 3 : 1)) {
         struct record cpu;
         long_run_on_the_cpu(keys[k], &cpu);
         for (int timing = k % EVERY; timing < FAKE_TIMINGS; timing += EVERY)
@@ -627,7 +623,7 @@ static void test_replan_with_pins(void **state)
                                        "training.grad_tier=host"};
     for (int k = 0; k < 3; k++) {
         struct run run;
-        struct fake *f = fake_with_rates(LATE_STORES);
+        struct fake *f = fake_open(LATE_STORES);
         must(run_open(&run, &f->device, pins[k], false));
         int64_t roomy = run.trainer->runtime.plan.total;
         for (int64_t budget = roomy; budget > roomy / 4; budget -= roomy / 24 * EVERY) {
@@ -657,7 +653,7 @@ static void test_checkpoint_of_far_parameters(void **state)
     snprintf(folder, sizeof folder, "%s-saved", strchr(corpus, '=') + 1);
     long_run_on_the_cpu("", &cpu);
     for (int r = -1; r < RUNS; r++) {
-        struct fake *f = fake_with_rates(LATE_STORES);
+        struct fake *f = fake_open(LATE_STORES);
         struct device *device = &f->device;
         if (r == 2) {
             device->ops->close(device);

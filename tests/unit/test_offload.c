@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_offload.c - what pass_offload and pass_prefetch promise about a tape: which bytes cross tiers and how often, who
  * updates what, that no stage is overwritten too soon, that nothing which moves passes what it depends on. */
 #include "support/job_rig.h"

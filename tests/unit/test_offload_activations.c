@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_park.c - activations that wait on the host: what pass_offload_activations promises about a tape, what the clock says of it, and
  * when the planner asks for it. That results stay the same bits is test_exec_tiers.c's. */
 #include "plan/cost.h"

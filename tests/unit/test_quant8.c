@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_quant8.c - the maps of 8 bits, and rounding at random. */
 #include "tensor/dtype.h"
 #include "tensor/quant8.h"

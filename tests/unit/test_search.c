@@ -1,4 +1,4 @@
-/* run-tests: timeout=900 */
+/* run-tests: not=tsan */
 /* test_search.c - the corners of the search: odd batches, pins that exclude each other, budgets at the edge. */
 #include "support/job_rig.h"
 #include "support/pace.h"

@@ -1,4 +1,4 @@
-"""The tools that judge everybody else are judged here: the test runner's verdicts and the layer check."""
+"""The tools that judge everybody else are judged here: the test runner's verdicts and limits, the layer check, the length of functions."""
 # run-tests: not=asan, not=tsan
 import importlib.machinery
 import importlib.util
@@ -87,7 +87,35 @@ def test_layers():
     return good
 
 
+def test_runner():
+    """A hung test is ended, with what it started; others see fixed rates and a cache of the build's own."""
+    os.environ.pop("PLIMSOLL_CALIBRATE", None)
+    tool, build = load("run-tests"), pathlib.Path(os.environ["TMPDIR"], "release")
+    build.mkdir()
+    (build / "CMakeCache.txt").write_text("PLIMSOLL_SANITIZE:STRING=\n")
+    runner, log = tool.Runner(build), build / "log"
+    execute = lambda suite, script, limit: runner.execute(tool.Test(suite, "x", ["sh", "-c", script], timeout=limit), open(log, "wb"))
+    code, _, _ = execute("unit", "sleep 1000 & sleep 1000", 0.2)
+    good = check("a hung test is ended", code, None)
+    code, seconds, cpu = execute("unit", 'echo "$PLIMSOLL_CALIBRATE $XDG_CACHE_HOME"', 1000)
+    good &= check("tests do not measure", (code, log.read_text()), (0, f"0 {build}/test-cache\n"))
+    execute("gpu", 'echo "${PLIMSOLL_CALIBRATE-unset}"', 1000)
+    return good & check("those on a GPU do", log.read_text(), "unset\n")
+
+
+def test_lengths():
+    lengths = load("check-functions").lengths
+    table = [
+        ("a body", ["int f(void)", "{", "    return 1;", "}"], [(2, 3)]),
+        ("a table is no function", ["static int t[] = {", "    1,", "};"], []),
+        ("a macro", ["#define F(x) \\", "    g(x); \\", "    h(x)", "int a;"], [(1, 3)]),
+    ]
+    good = True
+    for name, lines, want in table: good &= check(name, list(lengths(lines)), want)
+    return good
+
+
 if __name__ == "__main__":
-    results = [test_verdicts(), test_layers()]
+    results = [test_verdicts(), test_layers(), test_runner(), test_lengths()]
     print(f"1..{cases}")
     sys.exit(0 if all(results) else 1)

@@ -12,6 +12,19 @@
 
 #define DISK_ASSUMED 500e6 /* bytes/s: a modest SSD */
 
+/* Two cores of a small server, without bf16 instructions; no cache is modelled. */
+static const struct calibration modest = {.flops = {[DT_F32] = 80e9, [DT_BF16] = 70e9, [DT_F16] = 70e9},
+                                          .tf32_flops = 80e9,
+                                          .attn_flops = {[DT_F32] = 40e9, [DT_BF16] = 35e9, [DT_F16] = 35e9},
+                                          .bandwidth = 20e9,
+                                          .cache_bandwidth = 20e9,
+                                          .lower_bandwidth = DISK_ASSUMED,
+                                          .host_bandwidth = 20e9,
+                                          .coded_rate = 250e6,
+                                          .op_seconds = 4e-6};
+
+size_t calibrate_cache_bytes(void) { return calibration_wanted() ? cpu_cache_bytes() : 0; }
+
 /* Everything the numbers depend on. */
 static void describe(char *key, size_t size, int threads)
 {
@@ -60,6 +73,10 @@ enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct 
     char key[256];
     int64_t known_disk = 0, disk = 0;
     enum plim_status status = PLIM_OK;
+    if (!calibration_wanted()) {
+        *out = modest;
+        return PLIM_OK;
+    }
     describe(key, sizeof key, threads_count(team));
     bool changed = !calibration_load("cpu", key, out, &known_disk);
     if (changed) {

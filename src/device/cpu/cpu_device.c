@@ -144,7 +144,7 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     facts->memory_limited = machine.limited;
     facts->free_bytes = free_for_us(&machine);
     facts->align = ALIGN;
-    facts->cache_bytes = cpu_cache_bytes();
+    facts->cache_bytes = calibrate_cache_bytes();
     calibration_apply(&speed, facts);
     facts->workspace = workspace;
     facts->backend = &cpu->device;

@@ -1,4 +1,4 @@
-/* cuda_absent.c - stands in for the CUDA backend in a build without nvcc. */
+/* cuda_absent.c - stands in for the CUDA backend in a build without it. */
 #include "device/device.h"
 
 bool device_cuda_present(void) { return false; }
@@ -7,5 +7,7 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
 {
     (void)index, (void)threads;
     *out = NULL;
-    return plim_fail(err, PLIM_UNSUPPORTED, "this plimsoll was built without CUDA; build it where nvcc is");
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "this plimsoll was built without CUDA; build it where nvcc is, with make PLIMSOLL_CUDA=ON");
 }

@@ -263,8 +263,7 @@ enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struc
     struct calibration speed;
     char key[512];
     int64_t unused;
-    const char *wish = getenv("PLIMSOLL_CALIBRATE");
-    if (wish && !strcmp(wish, "0")) { /* no library's kernel is to run: checkers of kernels ask for this */
+    if (!calibration_wanted()) { /* no library's kernel is to run: checkers of kernels ask for this */
         apply(&modest, &dev->facts);
         return PLIM_OK;
     }

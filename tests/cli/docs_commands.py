@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Every command in README.md and docs/ is run, in one scratch folder and in the order of the text, and every option
+that they mention exists.
+
+A command is a line of a ```sh block, or an indented line that begins with one of the words of COMMANDS or with "$ ".
+Files it names are small ones that stand in (make_files). What is run otherwise than written is in INSTEAD, what cannot
+be run by a test is in ELSEWHERE with its reason, and what does not end with 0 is in EXITS; a command that cannot be run
+and is in no table fails, and so does a row of a table that no document needs any more.
+"""
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+# Not from this folder, whose inspect.py would be taken for Python's.
+sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support")
+import plim
+
+ROOT = pathlib.Path(plim.SRC_DIR).resolve()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS = re.compile(r"([A-Z_]+=\S+ )*(plimsoll|make|cmake|python3|sed|tools/\S+|build/\S+|bench/\S+)(\s|$)")
+SYNOPSIS = re.compile(r"^plimsoll [A-Za-z]+ .*\[|^plimsoll COMMAND\b|^plimsoll version \[")
+
+# What is too long as it is written: a few rows and steps prove as much.
+FEW = "--set training.batch_size=2 --set training.gradient_accumulation_steps=1"
+INSTEAD = {
+    "plimsoll train small.yaml --log run.jsonl": f"plimsoll train small.yaml --log run.jsonl --steps 2 {FEW}",
+    "plimsoll train small.yaml --budget-at 50=40MiB": f"plimsoll train small.yaml --budget-at 2=40MiB --steps 3 {FEW}",
+    "plimsoll train small.yaml --resume": f"plimsoll train small.yaml --resume --steps 4 {FEW}",
+    "plimsoll eval demo/small.yaml --rows 200": "plimsoll eval demo/small.yaml --rows 8",
+    "make demo": "make -n demo", "make test": "make -n test",
+    "tools/run-tests build/release gpu": "tools/run-tests --list build/release gpu",
+    "GPU_SANITIZER=memcheck tools/run-tests build/release gpu -k ops": "tools/run-tests --list build/release gpu -k ops",
+    "python3 bench/gpu/compare.py --plimsoll build/release/plimsoll": "python3 bench/gpu/compare.py --list",
+    "python3 bench/gpu/compare.py --plimsoll build/release/plimsoll --out bench/gpu/CARD-DATE.json":
+        "python3 bench/gpu/compare.py --list --cases budgets",
+}
+ELSEWHERE = {  # what no test can run on every machine, and why
+    "make PLIMSOLL_CUDA=ON": "compiles the whole program; needs nvcc",
+    "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",
+    "plimsoll train llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu trains on one",
+    'plimsoll generate runs/llama -p "The ship" --device cuda --budget 4GiB': "needs a GPU; tests/gpu/generate.py",
+}
+EXITS = {"plimsoll plan demo/small.yaml --budget 8MiB": 3, "plimsoll pack problem.csv --capacity 11": 3}
+
+# Options in these pages that are other programs'.
+FOREIGN = {"--preset", "--build", "--cases", "--list", "--out", "--merge", "--compile", "--plimsoll", "--attention",
+           "--cudnn-probe", "--long", "--speed", "--torch", "--ultra", "--precision", "--name", "--no"}
+
+
+def commands(text):
+    """The commands of a page, in order, without remarks."""
+    fenced = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fenced = line == "```sh"
+            continue
+        if not fenced and not line.startswith("    "): continue
+        line = re.sub(r"\s+# .*", "", line).strip()
+        shown = line.startswith("$ ")
+        line = re.sub(r"\s+", " ", line.removeprefix("$ "))
+        if (fenced and line) or shown or COMMANDS.match(line) and not line.startswith("plimsoll: ") \
+                and not re.match(r"plimsoll \d", line):
+            yield line
+
+
+def make_files(folder):
+    """What the pages' commands read, small."""
+    readme = (ROOT / "README.md").read_text()
+    job = re.search(r"^```yaml\n(# small\.yaml.*?)^```", readme, re.M | re.S)
+    pathlib.Path(folder, "small.yaml").write_text(job.group(1))
+    shutil.copytree(ROOT / "demo", f"{folder}/demo")
+    shutil.copy(ROOT / "demo" / "corpus.txt", folder)
+    tiny = plim.job(folder, training__device="auto", training__steps=1, output__dir="runs/llama",
+                    training__batch_size="null", training__gradient_accumulation_steps="null",
+                    training__mixed_precision="null")
+    os.rename(tiny, f"{folder}/llama.yaml")
+    shutil.copy(ROOT / "demo" / "corpus.txt", folder)  # job() has written its own
+    shutil.copy(ROOT / "tests" / "golden" / "tokenizer" / "gpt2.json", f"{folder}/tokenizer.json")
+    pathlib.Path(folder, "docs.jsonl").write_text('{"text": "A load line is a mark."}\n' * 20)
+    pathlib.Path(folder, "problem.csv").write_text("id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n")
+
+
+def run(command, folder):
+    """The command in the scratch folder, or at the root where it is a tool of the source tree."""
+    words = shlex.split(command)
+    place = ROOT if re.match(r"make|python3|tools/", words[0]) else folder
+    if words[0] == "plimsoll": words[0] = os.path.abspath(plim.PLIMSOLL)
+    return subprocess.run(words, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+
+
+def check_commands(folder):
+    met = set()
+    for page in PAGES:
+        for command in commands(page.read_text()):
+            if SYNOPSIS.match(command) or command in met: continue
+            met.add(command)
+            name = f"{page.relative_to(ROOT)}: {command}"
+            if command in ELSEWHERE:
+                plim.skip(f"{name}: {ELSEWHERE[command]}")
+                continue
+            done = run(INSTEAD.get(command, command), folder)
+            why = " ".join(done.stderr.split())[-200:] if done.returncode else ""
+            plim.ok(done.returncode == EXITS.get(command, 0), f"{name}: exit {done.returncode} {why}")
+    plim.ok(len(met) > 25, f"{len(met)} commands")
+    for table in (INSTEAD, ELSEWHERE, EXITS):
+        plim.ok(not set(table) - met, f"no row without a document {sorted(set(table) - met)}")
+
+
+def check_options():
+    """Options in the text exist; a table of options under a command's heading in cli.md is that command's, all of it."""
+    names = re.findall(r"^  ([a-z]+)  ", plim.run("--help").stdout, re.M)
+    listed = lambda text: {"--" + o for o in re.findall(r"(?<![\w-])--(?:\[no-\]|no-)?([a-z][a-z0-9-]*[a-z])", text)}
+    helps = {name: listed(plim.run(name, "--help").stdout) for name in names}  # --[no-]quiet, --no-quiet: --quiet
+    known = set().union(*helps.values()) | {"--version"}
+    for page in PAGES:
+        none = listed(page.read_text()) - known - FOREIGN
+        plim.ok(not none, f"{page.relative_to(ROOT)}: its options exist {sorted(none)}")
+        for name in re.findall(r"`plimsoll ([a-z]+)", page.read_text()):
+            plim.ok(name in helps or name == "docs", f"{page.relative_to(ROOT)}: plimsoll {name} is a command")
+    for part in (ROOT / "docs" / "cli.md").read_text().split("\n## ")[1:]:
+        name = part.split("\n", 1)[0]
+        if name not in helps: continue
+        told = listed("\n".join(re.findall(r"^\| (`-.*?) \|", part, re.M)) or part) | {"--help"}
+        plim.ok(told == helps[name], f"cli.md has the options of {name}, no more and no fewer {sorted(told ^ helps[name])}")
+
+
+with tempfile.TemporaryDirectory() as folder_:
+    make_files(folder_)
+    check_commands(folder_)
+check_options()
+plim.done()
