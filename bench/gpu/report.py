@@ -65,7 +65,8 @@ def knobs(k):
     words = [f"{k['micro_batch']} x {k['accumulation']}", recompute, f"loss/{k['loss_chunks']}"]
     if k["state_share"]: words.append(f"{k['state_share']}/16 of the state on the host, {k['host_share']}/16 of that updated there")
     if k["param_share"]: words.append(f"{k['param_share']}/16 of the parameters on the host")
-    if k.get("parked_layers"): words.append(f"activations of {k['parked_layers']} layer{'s' * (k['parked_layers'] > 1)} on the host")
+    layers = k.get("offload_layers") or k.get("parked_layers")  # files of older versions have the second
+    if layers: words.append(f"activations of {layers} layer{'s' * (layers > 1)} on the host")
     if k["grad_tier"] != "device": words.append("gradients on the host")
     return ", ".join(words)
 

@@ -33,9 +33,10 @@ struct device_facts {
     double coded_rate;      /* elements/s of updates with moments of 8 bits; 0: as fast as their bytes come */
     double op_seconds;      /* fixed cost of one op */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
-    size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
-    int capability;        /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
-    char no_kernels[96];   /* why this program could not run on a device that is not here; empty: it could */
+    size_t overhead_bytes;  /* taken on the device outside the arena (context, libraries) */
+    size_t host_late_bytes; /* of the host, that a device's libraries take only once a run computes */
+    int capability;         /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
+    char no_kernels[96];    /* why this program could not run on a device that is not here; empty: it could */
     size_t (*workspace)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: none */
     const void *backend; /* for workspace */
 };

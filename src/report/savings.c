@@ -76,7 +76,7 @@ static int flip_param_tier(struct job *other, const struct plan_request *r, stru
 }
 
 /* Off: a quarter of the layers, about as much as may cost nothing. */
-static int flip_parking(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_activations(struct job *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     bool on = k->offload_layers > 0;
@@ -115,7 +115,7 @@ static const struct {
     {"optimizer state offload", flip_state_tier},
     {"gradient offload", flip_grad_tier},
     {"parameter streaming", flip_param_tier},
-    {"parked activations", flip_parking},
+    {"activation offload", flip_activations},
     {"mixed precision", flip_precision},
     {"8-bit moments", flip_moments},
 };

@@ -16,7 +16,7 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
                                  struct plan_request *out, struct plim_error *err)
 {
     job_request(job, facts, overhead, out);
-    out->overhead += feed_bytes(facts, out->rows * out->time);
+    out->overhead += feed_bytes(facts, out->rows * out->time) + (int64_t)facts->host_late_bytes;
     return job_check_budget(job, out, err);
 }
 

@@ -6,10 +6,10 @@
  *     pass_precision    which tensors are narrow
  *     pass_loss_chunks  the head over row slices, so that logits [B,T,V] never exist
  *     pass_grad         backward ops; each head slice is differentiated where it stands
- *     pass_recompute    chosen activations are dropped and made again
+ *     pass_recompute    chosen activations are dropped and recomputed
  *     pass_update       optimizer ops, at the end or inside the backward part
  *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
- *     pass_offload_activations         activations of chosen layers wait in host memory until backward
+ *     pass_offload_activations         activations of chosen layers are offloaded until backward
  *     pass_prefetch       copies run beside computing: fetches earlier, buffers of stores held longer
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
@@ -100,7 +100,7 @@ enum plim_status pass_offload_activations(struct tape *tape, int layers, double 
 
 /* For devices that copy beside computing: fetches so many computing ops earlier, as far as the tape allows, and buffers
  * held for so many more behind a store, so that what comes next does not wait for their bytes. The update part's fetches
- * are early already, and parked activations have holds of their own. */
+ * are early already, and offloaded activations have holds of their own. */
 struct prefetch_options {
     int loop_lead, loop_lag, update_lag;
 };

@@ -4,26 +4,26 @@
  * a buffer of its own when backward comes near. Copying a layer takes longer than computing it, so both ends leave the
  * copies time, in whole layers and without knowing any rate:
  *
- *  1. With n layers parked, the first ones, what the first of them leaves free is wanted when forward has n layers to go,
+ *  1. With n layers offloaded, the first ones, what the first of them leaves free is wanted when forward has n layers to go,
  *     what the second leaves one layer later, and so on. Until then a hold keeps the bytes, for who takes them would wait
  *     for the copy; but not longer than copying takes if a layer's copy is as long as `pace` layers.
  *  2. For every two layers that backward has done one comes back, the last first: what they leave is enough for it and for
  *     the gradients they make. Not earlier than copying needs, though, where backward takes twice as long as forward.
  *
- * Values are copied, never made again: results are bit-identical. */
+ * Values are copied, never recomputed: results are bit-identical. */
 #include "tape/offload.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct parking {
+struct offload {
     struct tape *tape;
     int layers; /* of the model */
     int pace;   /* layers computed while one is copied */
     int offload_layers;
     int count;               /* tensors before the pass */
     int *layer;              /* by tensor: the layer it belongs to, -1: it stays */
-    int *parked;             /* by tensor: its copy on the host, -1: none yet */
+    int *copy;               /* by tensor: its copy on the host, -1: none yet */
     int *back;               /* by tensor: what backward reads in its place, -1: not fetched yet */
     int *forward, *backward; /* by layer: its first op there, -1: none */
 };
@@ -33,18 +33,18 @@ static bool is_backward(const struct op *op)
     return op->part == PART_BACKWARD || op->part == PART_RECOMPUTE;
 }
 
-static void parking_free(struct parking *p)
+static void offload_free(struct offload *p)
 {
-    free(p->layer), free(p->parked), free(p->back), free(p->forward), free(p->backward);
+    free(p->layer), free(p->copy), free(p->back), free(p->forward), free(p->backward);
 }
 
-static bool parking_alloc(struct parking *p)
+static bool offload_alloc(struct offload *p)
 {
     size_t bytes = ((size_t)p->count + 1) * sizeof(int), steps = (size_t)p->layers * sizeof(int);
-    p->layer = malloc(bytes), p->parked = malloc(bytes), p->back = malloc(bytes);
+    p->layer = malloc(bytes), p->copy = malloc(bytes), p->back = malloc(bytes);
     p->forward = malloc(steps), p->backward = malloc(steps);
-    if (!p->layer || !p->parked || !p->back || !p->forward || !p->backward) return false;
-    memset(p->layer, -1, bytes), memset(p->parked, -1, bytes), memset(p->back, -1, bytes);
+    if (!p->layer || !p->copy || !p->back || !p->forward || !p->backward) return false;
+    memset(p->layer, -1, bytes), memset(p->copy, -1, bytes), memset(p->back, -1, bytes);
     memset(p->forward, -1, steps), memset(p->backward, -1, steps);
     return true;
 }
@@ -59,7 +59,7 @@ static int count_layers(const struct tape *tape)
 }
 
 /* Activations that forward made and nothing looks at in part. */
-static void choose(struct parking *p)
+static void choose(struct offload *p)
 {
     const struct tape *tape = p->tape;
     enum { UNSEEN = -1, MADE = -2, STAYS = -3 };
@@ -79,7 +79,7 @@ static void choose(struct parking *p)
         if (p->layer[i] < 0 || p->layer[i] >= p->offload_layers) p->layer[i] = -1;
 }
 
-static void find_layers(struct parking *p, const struct op *ops, int end)
+static void find_layers(struct offload *p, const struct op *ops, int end)
 {
     for (int i = end - 1; i >= 0; i--) {
         const struct op *op = &ops[i];
@@ -90,26 +90,26 @@ static void find_layers(struct parking *p, const struct op *ops, int end)
 }
 
 /* What an op of forward has made goes to the host. */
-static void store_made(struct parking *p, const struct op *op)
+static void store_made(struct offload *p, const struct op *op)
 {
     for (int o = 0; o < OP_MAX_OUT && op->part == PART_FORWARD; o++) {
         int id = op->out[o];
-        if (id < 0 || id >= p->count || p->layer[id] < 0 || p->parked[id] >= 0) continue;
+        if (id < 0 || id >= p->count || p->layer[id] < 0 || p->copy[id] >= 0) continue;
         struct tensor t = p->tape->tensors[id];
         t.tier = TIER_HOST;
-        p->parked[id] = tape_tensor(p->tape, &t);
-        offload_move(p->tape, op, OP_STORE, id, p->parked[id]);
+        p->copy[id] = tape_tensor(p->tape, &t);
+        offload_move(p->tape, op, OP_STORE, id, p->copy[id]);
     }
 }
 
-/* All that belongs to a parked layer is held until here. */
-static void hold_layer(struct parking *p, const struct op *like, int layer)
+/* All that belongs to an offloaded layer is held until here. */
+static void hold_layer(struct offload *p, const struct op *like, int layer)
 {
     struct op hold = tape_op(OP_HOLD, like->layer);
     int n = 0;
     hold.part = like->part;
     for (int id = 0; id < p->count; id++) {
-        if (p->layer[id] != layer || p->parked[id] < 0) continue;
+        if (p->layer[id] != layer || p->copy[id] < 0) continue;
         hold.in[n++] = id;
         if (n < OP_MAX_IN) continue;
         tape_append(p->tape, &hold);
@@ -118,18 +118,18 @@ static void hold_layer(struct parking *p, const struct op *like, int layer)
     if (n) tape_append(p->tape, &hold);
 }
 
-static void fetch_layer(struct parking *p, const struct op *like, int layer)
+static void fetch_layer(struct offload *p, const struct op *like, int layer)
 {
     for (int id = p->count - 1; id >= 0; id--) { /* backward wants first what was made last */
-        if (p->layer[id] != layer || p->parked[id] < 0 || p->back[id] >= 0) continue;
+        if (p->layer[id] != layer || p->copy[id] < 0 || p->back[id] >= 0) continue;
         struct tensor t = p->tape->tensors[id];
         p->back[id] = tape_tensor(p->tape, &t);
-        offload_move(p->tape, like, OP_FETCH, p->parked[id], p->back[id]);
+        offload_move(p->tape, like, OP_FETCH, p->copy[id], p->back[id]);
     }
 }
 
-/* Forward begins this layer when the bytes of a parked one may be taken. */
-static int held_until(const struct parking *p, int layer)
+/* Forward begins this layer when the bytes of an offloaded one may be taken. */
+static int held_until(const struct offload *p, int layer)
 {
     int wanted = p->layers - p->offload_layers + layer, copied = p->pace * (layer + 1);
     int until = wanted < copied ? wanted : copied;
@@ -137,7 +137,7 @@ static int held_until(const struct parking *p, int layer)
 }
 
 /* It comes back when backward begins this layer. */
-static int comes_with(const struct parking *p, int layer)
+static int comes_with(const struct offload *p, int layer)
 {
     int room = p->layers - 1 - 2 * (p->offload_layers - layer), slow = p->pace / 2 * (layer + 1);
     int with = room < slow ? room : slow;
@@ -146,7 +146,7 @@ static int comes_with(const struct parking *p, int layer)
 }
 
 /* What stands before op `index` of the old ops. */
-static void before(struct parking *p, const struct op *op, int index)
+static void before(struct offload *p, const struct op *op, int index)
 {
     if (op->layer < 0 || op->layer >= p->layers) return;
     for (int layer = p->offload_layers - 1; layer >= 0; layer--) {
@@ -155,7 +155,7 @@ static void before(struct parking *p, const struct op *op, int index)
     }
 }
 
-static void rewrite(struct parking *p, const struct op *old, int nops)
+static void rewrite(struct offload *p, const struct op *old, int nops)
 {
     int loop_end = p->tape->loop_end;
     for (int i = 0; i < nops; i++) {
@@ -171,12 +171,12 @@ static void rewrite(struct parking *p, const struct op *old, int nops)
 
 enum plim_status pass_offload_activations(struct tape *tape, int layers, double pace, struct plim_error *err)
 {
-    struct parking p = {
+    struct offload p = {
         .tape = tape, .layers = count_layers(tape), .pace = (int)pace, .count = tape->ntensors};
     p.offload_layers = layers < p.layers ? layers : p.layers;
     if (p.offload_layers <= 0) return PLIM_OK;
     enum plim_status status = PLIM_NO_MEMORY;
-    if (parking_alloc(&p)) {
+    if (offload_alloc(&p)) {
         choose(&p);
         struct op_list old = tape_take_ops(tape);
         find_layers(&p, old.ops, tape->loop_end);
@@ -184,6 +184,7 @@ enum plim_status pass_offload_activations(struct tape *tape, int layers, double 
         tape_drop_ops(tape, &old);
         if (!tape->failed) status = PLIM_OK;
     }
-    parking_free(&p);
-    return status == PLIM_OK ? status : plim_fail(err, status, "out of memory while activations were parked");
+    offload_free(&p);
+    return status == PLIM_OK ? status
+                             : plim_fail(err, status, "out of memory while activations were offloaded");
 }

@@ -181,8 +181,9 @@ static void test_parked_layers(void **state)
         for (int parked = 0; parked <= MOST; parked += 2) {
             struct fake *f = fake_open((enum fake_timing)((w + parked / 2) % FAKE_TIMINGS));
             snprintf(keys, sizeof keys,
-                     "model.num_layers=6 training.micro_batch_size=8 training.offload_layers=%d %s", parked,
-                     works[w]);
+                     "model.num_layers=6 training.micro_batch_size=8 training.state_tier=device "
+                     "training.offload_layers=%d %s",
+                     parked, works[w]);
             must(run_open(&run, &f->device, keys, false));
             arena[parked] = run.trainer->runtime.plan.layout.lower_bound;
             assert_int_equal(f->host_bytes, run.trainer->runtime.plan.layout.tier_bytes[TIER_HOST]);

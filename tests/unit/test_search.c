@@ -354,12 +354,13 @@ static void test_pins_move_only_what_they_name(void **state)
     static const struct {
         const char *pin;
         int state, grad, param;
-    } cases[] = {{"training.grad_tier=host training.state_tier=device", TIER_DEVICE, TIER_HOST, TIER_DEVICE},
-                 {"training.param_tier=host", TIER_HOST, TIER_DEVICE, TIER_HOST}, /* their state goes first */
-                 {"training.param_tier=host training.state_tier=device", TIER_DEVICE, TIER_DEVICE, TIER_HOST},
-                 {"training.state_tier=host", TIER_HOST, TIER_DEVICE, TIER_DEVICE},
-                 {"training.host_update=0.25", TIER_DEVICE, TIER_DEVICE, TIER_DEVICE},
-                 {"training.grad_tier=device", TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
+    } cases[] = {
+        {"training.grad_tier=host training.state_tier=device", TIER_DEVICE, TIER_HOST, TIER_DEVICE},
+        {"training.param_tier=host", TIER_HOST, TIER_DEVICE, TIER_HOST}, /* their state goes first */
+        {"training.param_tier=host training.state_tier=device", TIER_DEVICE, TIER_DEVICE, TIER_HOST},
+        {"training.state_tier=host", TIER_HOST, TIER_DEVICE, TIER_DEVICE},
+        {"training.host_update=0.25", TIER_DEVICE, TIER_DEVICE, TIER_DEVICE},
+        {"training.grad_tier=device training.max_grad_norm=1", TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         struct plan plan;
         ask_gpu("h200", rig_llama_1b, cases[k].pin);
