@@ -36,7 +36,7 @@ void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, 
                 struct plan_bound *out)
 {
     int64_t device = arena + (int64_t)request->facts->overhead_bytes;
-    out->host = request->overhead + own + on_host;
+    out->host = request->overhead + own + on_host, out->own = own;
     out->total = request->facts->unified_memory ? device + out->host : device;
 }
 

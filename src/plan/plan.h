@@ -70,6 +70,7 @@ bool plan_within(const struct plan_request *request, int64_t total, int64_t host
  * time its memory takes (NULL: none). */
 struct plan_bound {
     int64_t total, host;
+    int64_t own; /* of the host's bytes, the plan's own data structures */
     double step_seconds;
 };
 

@@ -87,6 +87,14 @@ static bool within(const struct search *s, const struct plan_bound *b)
     return b->total <= s->allowed && plan_within(s->request, b->total, b->host);
 }
 
+/* May it, or something near it, fit? A plan's own data structures are small beside what is offloaded, but their size jumps
+ * from value to value: bounds leave them out of the host's line. */
+static bool may_fit(const struct search *s, const struct plan_bound *b)
+{
+    bool limited = s->request->host_budget > 0 && !s->request->facts->unified_memory;
+    return b->total <= s->allowed && (!limited || b->host - b->own <= s->request->host_budget);
+}
+
 static enum plim_status ask(struct search *s, const struct point *p, struct plan_bound *out)
 {
     struct knobs k = space_knobs(&s->space, p);
@@ -107,8 +115,8 @@ static enum plim_status ask_tight(struct search *s, struct point p, struct plan_
         struct plan_bound b;
         p.at[AXIS_UPDATER] = u;
         status = ask(s, &p, &b);
-        if (u == 0 || b.total < out->total) *out = b;
-        if (within(s, out)) break;
+        if (u == 0 || b.total < out->total || may_fit(s, &b)) *out = b;
+        if (may_fit(s, out)) break;
     }
     return status;
 }
@@ -151,7 +159,7 @@ static enum plim_status settle(struct search *s, struct point p, bool *fits)
     struct plan_bound tight;
     enum plim_status known = ask_tight(s, p, &tight);
     *fits = false;
-    if (known != PLIM_OK || !within(s, &tight)) return known;
+    if (known != PLIM_OK || !may_fit(s, &tight)) return known;
     for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p); f++)
         for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
             struct plan_bound b;
@@ -224,7 +232,7 @@ static enum plim_status least_fitting(struct search *s, struct point p, int axis
     struct plan_bound low, high, mid;
     p.at[axis] = lo;
     enum plim_status status = ask_tight(s, p, &low);
-    if (status == PLIM_OK && within(s, &low)) hi = lo;
+    if (status == PLIM_OK && may_fit(s, &low)) hi = lo;
     p.at[axis] = hi;
     if (status == PLIM_OK && lo < hi) status = ask_tight(s, p, &high);
     for (bool guess = true; status == PLIM_OK && hi - lo > 1; guess = !guess) {
@@ -232,7 +240,7 @@ static enum plim_status least_fitting(struct search *s, struct point p, int axis
         int at = guess && part > 0 && part < 1 ? lo + (int)ceil(part * (hi - lo)) : (lo + hi) / 2;
         p.at[axis] = at <= lo ? lo + 1 : at >= hi ? hi - 1 : at;
         status = ask_tight(s, p, &mid);
-        if (within(s, &mid))
+        if (may_fit(s, &mid))
             hi = p.at[axis], high = mid;
         else
             lo = p.at[axis], low = mid;
@@ -241,25 +249,33 @@ static enum plim_status least_fitting(struct search *s, struct point p, int axis
     return status;
 }
 
-static bool host_holds(const struct search *s, const struct plan_bound *b)
+/* Does the host's line hold at a point, with the updater that takes least of it? */
+static enum plim_status ask_host(struct search *s, struct point p, bool *holds)
 {
-    return b->host <= s->request->host_budget;
+    enum plim_status status = PLIM_OK;
+    *holds = false;
+    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && !*holds && status == PLIM_OK; u++) {
+        struct plan_bound b;
+        p.at[AXIS_UPDATER] = u;
+        status = ask(s, &p, &b);
+        *holds = status == PLIM_OK && b.host - b.own <= s->request->host_budget;
+    }
+    return status;
 }
 
 /* Values that take more of the host than there is are cut off; false: even the free corner does. */
 static enum plim_status cut_by_host(struct search *s, struct box *box, bool *holds)
 {
-    struct plan_bound b;
-    enum plim_status status = ask_tight(s, box->lo, &b);
-    *holds = status == PLIM_OK && host_holds(s, &b);
+    enum plim_status status = ask_host(s, box->lo, holds);
     for (int a = 0; a < AXES && *holds && status == PLIM_OK; a++) {
         if (!space_axes[a].fills_host || box->lo.at[a] == box->hi.at[a]) continue;
         struct point p = box->lo;
         int good = box->lo.at[a], bad = box->hi.at[a] + 1;
         while (bad - good > 1 && status == PLIM_OK) {
+            bool fits;
             p.at[a] = bad == box->hi.at[a] + 1 ? bad - 1 : (good + bad) / 2;
-            status = ask_tight(s, p, &b);
-            *(host_holds(s, &b) ? &good : &bad) = p.at[a];
+            status = ask_host(s, p, &fits);
+            *(fits ? &good : &bad) = p.at[a];
         }
         box->hi.at[a] = good;
     }
@@ -297,7 +313,7 @@ static enum plim_status shrink(struct search *s, struct box *box, bool *fits)
         if (!tight_corner(box, variant, &tight)) continue;
         status = ask_tight(s, tight, &b);
         if (status != PLIM_OK || b.total / 2 > s->allowed) break; /* corners differ by less than that */
-        if (!within(s, &b)) continue;
+        if (!may_fit(s, &b)) continue;
         *fits = true;
         for (int i = 0; i < AXES && status == PLIM_OK; i++) {
             int a = s->order[i], least = box->lo.at[a];
@@ -329,7 +345,7 @@ static enum plim_status push_axis(struct search *s, const struct box *box, const
     if (!out->moves) return PLIM_OK;
     p.at[axis] = box->hi.at[axis];
     enum plim_status status = ask_tight(s, p, &b);
-    out->fits = within(s, &b), out->bytes = b.total;
+    out->fits = may_fit(s, &b), out->bytes = b.total;
     return status == PLIM_OK ? ask_seconds(s, p, &out->seconds) : status;
 }
 
@@ -497,7 +513,7 @@ static enum plim_status pay(struct search *s, const struct point *p, int axis, i
         q.at[axis] += more;
         enum plim_status status = ask_tight(s, q, &b);
         if (status != PLIM_OK) return status;
-        if (!within(s, &b)) continue;
+        if (!may_fit(s, &b)) continue;
         status = least_fitting(s, q, axis, p->at[axis], q.at[axis], &q.at[axis]);
         return status == PLIM_OK ? settle(s, q, &fits) : status;
     }
@@ -512,7 +528,7 @@ static enum plim_status trade(struct search *s, int freer, int step)
     bool fits;
     p.at[freer] = p.at[freer] > step ? p.at[freer] - step : 0;
     enum plim_status status = ask_tight(s, p, &b);
-    if (status == PLIM_OK && within(s, &b)) return settle(s, p, &fits);
+    if (status == PLIM_OK && may_fit(s, &b)) return settle(s, p, &fits);
     for (int i = 0; i < AXES && status == PLIM_OK; i++) {
         int a = s->order[i];
         if (is_ordered(a) && a != freer && a != AXIS_MICRO) status = pay(s, &p, a, 2 * step);
@@ -524,17 +540,16 @@ static enum plim_status trade(struct search *s, int freer, int step)
 static enum plim_status invest(struct search *s, int costlier, int step)
 {
     struct point p = s->best.point;
+    struct plan_bound b;
     int last = space_count(&s->space, costlier, &p) - 1;
-    enum plim_status status = PLIM_OK;
     p.at[costlier] = p.at[costlier] + step < last ? p.at[costlier] + step : last;
+    enum plim_status status = ask_tight(s, p, &b);
+    if (status != PLIM_OK || !may_fit(s, &b)) return status;
     for (int i = 0; i < AXES && status == PLIM_OK; i++) {
         int a = s->order[i];
         struct point q = p;
-        struct plan_bound b;
         bool fits;
         if (!is_ordered(a) || a == costlier || !p.at[a]) continue;
-        status = ask_tight(s, p, &b);
-        if (status != PLIM_OK || !within(s, &b)) continue;
         status = least_fitting(s, p, a, 0, p.at[a], &q.at[a]);
         if (status == PLIM_OK) status = settle(s, q, &fits);
     }
@@ -600,13 +615,14 @@ static enum plim_status squeeze(struct search *s)
                 struct point p = from;
                 struct plan_bound b;
                 int a = s->order[i], last = space_count(&s->space, a, &p) - 1;
-                if (a == AXIS_PLACE) continue;
                 p.at[a] += steps[k];
                 p.at[a] = p.at[a] < 0 ? 0 : p.at[a] > last ? last : p.at[a];
-                bool valid = point_order(&p, &from) != 0;
-                for (int other = 0; other < AXES; other++) /* a micro-batch or share has its own ranges */
-                    valid = valid && p.at[other] < space_count(&s->space, other, &p);
-                if (!valid) continue;
+                for (int other = 0; other < AXES;
+                     other++) { /* places and micro-batches have ranges of their own */
+                    int most = space_count(&s->space, other, &p) - 1;
+                    if (p.at[other] > most) p.at[other] = most;
+                }
+                if (p.at[AXIS_MICRO] < 0 || !point_order(&p, &from)) continue;
                 status = ask(s, &p, &b);
                 if (status == PLIM_OK && within(s, &b)) status = settle(s, p, &fits);
             }

@@ -4,13 +4,8 @@
 
 #include "plan/space.h"
 
-/* Ops of tapes that a search builds before it takes the best plan it has, with a proof or without. It goes on where nothing
- * has fitted yet. */
+/* Work is counted in ops of tapes built. Up to PLAN_PATIENCE the search looks at every box that may hold something faster;
+ * beyond it a box must promise more and more; at PLAN_WORK it takes the best plan it has. It goes on where nothing has
+ * fitted yet, and the best plan is always polished. */
 #define PLAN_WORK     1000000
-#define PLAN_PATIENCE 200000
-
-/* plan_search with the rows of the table in this order: the plan is the same. */
-enum plim_status plan_search_in(const struct plan_request *request, const int order[AXES], struct plan *out,
-                                struct plim_error *err);
-
-#endif
+#define PLAN_PATIENCE 300000

@@ -217,7 +217,7 @@ static int count_activations(const struct space *s, const struct point *p)
 {
     const struct plan_request *r = s->request;
     bool can = r->facts->async_copies && r->facts->lower_bandwidth > 0 &&
-               place_at(s, p)->grad == TIER_DEVICE && !place_at(s, p)->inside && r->pins.full_layers <= 0 &&
+               place_at(s, p)->grad == TIER_DEVICE && r->pins.full_layers <= 0 &&
                r->pins.offload_layers == KNOB_OPEN;
     return can ? r->layers + 1 : 1;
 }

@@ -176,6 +176,23 @@ static enum plim_status take_buffers(struct generator *g, struct plim_error *err
     return g->logits && g->raw ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the logits");
 }
 
+/* Tokens [first, first + p->time) through the model; the logits stay in the arena. */
+static enum plim_status feed(struct pass *p, const int32_t *tokens, int64_t first, struct plim_error *err)
+{
+    for (int64_t i = 0; i < p->time; i++) p->feed.ids[i] = tokens[i], p->feed.pos[i] = (int32_t)(first + i);
+    enum plim_status status = feed_send(&p->feed, err);
+    return status == PLIM_OK ? exec_loop(p->exec, 0, err) : status;
+}
+
+/* The first pass compiles what later ones launch; it writes a position that the prompt writes again (invariant 2). */
+static enum plim_status warm_up(struct generator *g, struct plim_error *err)
+{
+    int32_t token = 0;
+    if (!g->runtime.device->ops->compile) return PLIM_OK;
+    enum plim_status status = feed(&g->one, &token, 0, err);
+    return status == PLIM_OK ? g->runtime.device->ops->sync(g->runtime.device, err) : status;
+}
+
 static enum plim_status start(struct generator *g, const char *dir, const struct generate_room *room,
                               struct plim_error *err)
 {
@@ -187,7 +204,7 @@ static enum plim_status start(struct generator *g, const char *dir, const struct
     if (status == PLIM_OK && chunked)
         status = pass_open(&g->chunk, g->chunk_tape.size, &g->chunk_tape.exec, err);
     if (status == PLIM_OK) status = weights_from_directory(&rt->exec, &g->spec, dir, room->log, err);
-    return status;
+    return status == PLIM_OK ? warm_up(g, err) : status;
 }
 
 enum plim_status generator_open(const char *dir, struct device *device, const struct generate_room *room,
@@ -222,12 +239,21 @@ void generator_close(struct generator *g)
 /* --- running ----------------------------------------------------------------------------------------------
  */
 
-/* Tokens [first, first + p->time) through the model; the logits stay in the arena. */
-static enum plim_status feed(struct pass *p, const int32_t *tokens, int64_t first, struct plim_error *err)
+struct widen {
+    float *to;
+    const char *from;
+    enum dtype type;
+    int64_t count;
+};
+#define WIDEN_PIECE 16384
+
+static void widen_body(void *arg, int64_t begin, int64_t end, int worker)
 {
-    for (int64_t i = 0; i < p->time; i++) p->feed.ids[i] = tokens[i], p->feed.pos[i] = (int32_t)(first + i);
-    enum plim_status status = feed_send(&p->feed, err);
-    return status == PLIM_OK ? exec_loop(p->exec, 0, err) : status;
+    const struct widen *w = arg;
+    int64_t first = begin * WIDEN_PIECE, last = end * WIDEN_PIECE < w->count ? end * WIDEN_PIECE : w->count;
+    (void)worker;
+    dtype_convert(w->to + first, DT_F32, w->from + first * (int64_t)dtype_size(w->type), w->type,
+                  last - first);
 }
 
 /* The logits of the last token fed, widened: one read. */
@@ -240,7 +266,9 @@ static enum plim_status read_logits(struct generator *g, struct pass *p, struct 
     if (!raw)
         raw = g->raw,
         status = exec_read(p->exec, p->logits, g->raw, 0, vocab * (int64_t)dtype_size(t->type), err);
-    if (status == PLIM_OK) dtype_convert(g->logits, DT_F32, raw, t->type, vocab);
+    struct widen widen = {g->logits, raw, t->type, vocab};
+    if (status == PLIM_OK)
+        threads_each(g->runtime.device->team, (vocab + WIDEN_PIECE - 1) / WIDEN_PIECE, 1, widen_body, &widen);
     return status;
 }
 
