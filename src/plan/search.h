@@ -9,3 +9,9 @@
  * fitted yet, and the best plan is always polished. */
 #define PLAN_WORK     1000000
 #define PLAN_PATIENCE 300000
+
+/* plan_search with the rows of the table in this order: the plan is the same. */
+enum plim_status plan_search_in(const struct plan_request *request, const int order[AXES], struct plan *out,
+                                struct plim_error *err);
+
+#endif
