@@ -155,7 +155,7 @@ static void draw_step(struct train_log *log, const struct train_event *e)
 
 static void tell_plan(struct train_log *log, const struct train_event *e)
 {
-    char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64], state[96], params[64], parked[64];
+    char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64], state[96], params[64], activations[64];
     const struct knobs *k = &e->plan->knobs;
     fprintf(
         log->people,
@@ -166,7 +166,7 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
         knobs_recompute_text(k, recompute, sizeof recompute), (int)k->loss_chunks,
         knobs_state_text(k, state, sizeof state), k->param_tier != TIER_DEVICE ? ", parameters from " : "",
         k->param_tier != TIER_DEVICE ? knobs_param_text(k, params, sizeof params) : "",
-        knobs_activations_text(k, parked, sizeof parked),
+        knobs_activations_text(k, activations, sizeof activations),
         k->optimizer_in_backward ? ", optimizer in backward" : "");
 }
 

@@ -123,8 +123,8 @@ void report_places(const struct plan_report *r, struct strbuf *out)
     else if (k->host_share > 0)
         strbuf_addf(out, ", %d %% of its updates made there", percent(k->host_share));
     if (k->grad_tier != TIER_DEVICE) strbuf_addf(out, ", gradients wait on %s", tier_phrase(k->grad_tier));
-    char parked[64];
-    strbuf_add(out, knobs_activations_text(k, parked, sizeof parked));
+    char activations[64];
+    strbuf_add(out, knobs_activations_text(k, activations, sizeof activations));
     if (k->param_tier == TIER_DEVICE) return;
     strbuf_add(out, ", ");
     put_part(out, k->param_share, "parameters");
