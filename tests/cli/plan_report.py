@@ -33,7 +33,7 @@ def small(folder, name, drop=(), **changes):
 
 def between(folder, program, *jobs):
     """A budget half way between what two jobs take at the least: the first does not fit, the second does."""
-    least = [plim.plan(small(folder, "", **keys), "--budget", program + 300000)[0]["peak_bytes"]["total"] for keys in jobs]
+    least = [plim.plan(small(folder, "", **keys), "--budget", program + 1000000)[0]["peak_bytes"]["total"] for keys in jobs]
     plim.ok(least[0] > least[1] + (1 << 20), f"{jobs}: at the least {least}")
     return ["--set", f"budget={sum(least) // 2}"]
 
