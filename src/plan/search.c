@@ -121,17 +121,18 @@ static enum plim_status ask_tight(struct search *s, struct point p, struct plan_
     return status;
 }
 
-/* Seconds at a point, with the fastest values of AXIS_BEST, whether they fit or not. Of prefetching that is the first. */
+/* Seconds at a point, with the fastest values of AXIS_BEST, whether they fit or not. */
 static enum plim_status ask_seconds(struct search *s, struct point p, double *out)
 {
     *out = INFINITY;
-    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
-        struct plan_bound b;
-        p.at[AXIS_UPDATER] = u, p.at[AXIS_PREFETCH] = 0;
-        enum plim_status status = ask(s, &p, &b);
-        if (status != PLIM_OK) return status;
-        *out = fmin(*out, b.step_seconds);
-    }
+    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p); f++)
+        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
+            struct plan_bound b;
+            p.at[AXIS_UPDATER] = u, p.at[AXIS_PREFETCH] = f;
+            enum plim_status status = ask(s, &p, &b);
+            if (status != PLIM_OK) return status;
+            *out = fmin(*out, b.step_seconds);
+        }
     return PLIM_OK;
 }
 
@@ -633,13 +634,14 @@ static enum plim_status squeeze(struct search *s)
 
 /* --- the search ---------------------------------------------------------------------------------------------- */
 
-/* The range of an axis that a box has. */
+/* Where a box begins and ends, along the axes by which boxes are opened. */
 struct range {
     int first, last;
 };
 
 /* A box in one place; its first bound is the time of a loop with nothing offloaded or recomputed. */
-static enum plim_status open_box(struct search *s, int place, struct range micros, struct range activations)
+static enum plim_status open_box(struct search *s, int place, struct range micros, struct range activations,
+                                 struct range recompute)
 {
     struct box box = {0};
     struct plan_bound b;
@@ -651,11 +653,27 @@ static enum plim_status open_box(struct search *s, int place, struct range micro
         if (is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
     box.hi.at[AXIS_MICRO] = micros.last;
     box.lo.at[AXIS_ACTIVATIONS] = activations.first, box.hi.at[AXIS_ACTIVATIONS] = activations.last;
+    box.lo.at[AXIS_RECOMPUTE] = recompute.first, box.hi.at[AXIS_RECOMPUTE] = recompute.last;
     free.micro_batch = s->space.micros[micros.first], free.accumulation = s->request->rows / free.micro_batch;
     enum plim_status status = oracle_ask(&s->oracle, &free, &b, s->err);
     if (status == PLIM_OK) status = oracle_update_seconds(&s->oracle, &free, &update, s->err);
     box.bound = b.step_seconds - update, box.hope = b.step_seconds;
     return status == PLIM_OK ? push(s, &box) : status;
+}
+
+/* The less a policy keeps of a layer, the less of it is offloaded: where layers are, each policy is by itself. */
+static enum plim_status open_policies(struct search *s, int place, struct range micros,
+                                      struct range activations)
+{
+    const struct recompute_choice *list = s->space.recompute;
+    int count = s->space.nrecompute;
+    enum plim_status status = PLIM_OK;
+    for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = r.last + 1) {
+        r.last = activations.last ? r.first : count - 1;
+        while (r.last + 1 < count && list[r.last + 1].policy == list[r.first].policy) r.last++;
+        status = open_box(s, place, micros, activations, r);
+    }
+    return status;
 }
 
 /* What an offloaded layer saves is not even: a few layers by themselves, more in ranges that double. */
@@ -667,7 +685,7 @@ static enum plim_status open_activations(struct search *s, int place, struct ran
     for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = r.last + 1) {
         r.last = r.first < 3 ? r.first : 2 * (r.first - 1);
         if (r.last >= count) r.last = count - 1;
-        status = open_box(s, place, micros, r);
+        status = open_policies(s, place, micros, r);
     }
     return status;
 }
