@@ -84,7 +84,7 @@ static enum plim_status run_passes(const struct job *job, const struct device_fa
     if (t->grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
-    if ((status = pass_part(tape, part, err)) != PLIM_OK) return status;
+    if ((status = pass_part(tape, part, offload.grad_tier != TIER_DEVICE, err)) != PLIM_OK) return status;
     if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
     status = pass_offload_activations(tape, offload_layers, facts->copy_pace, err);
     if (status != PLIM_OK) return status;

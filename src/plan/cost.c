@@ -15,14 +15,13 @@
 
 #define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
 
-enum lane { COMPUTE, COPY_IN, COPY_OUT, HOST, LANES };
-
 struct clock {
     const struct tape *tape;
     const struct device_facts *facts;
     double free[LANES]; /* when a lane has done what it was given */
+    double busy[LANES]; /* what it was given */
     double *ready;      /* by tensor: when a copy or the host has written it */
-    double *busy;       /* by tensor: when the last copy has read it */
+    double *read;       /* by tensor: when the last copy has read it */
     double host_bytes;  /* moved by other lanes than computing, at the host's end */
     bool once;          /* there is one micro-batch: nothing is fetched to be added to */
 };
@@ -55,8 +54,8 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
 
 static enum lane lane_of(const struct op *op)
 {
-    if (op_moves(op)) return op->kind == OP_FETCH ? COPY_IN : COPY_OUT;
-    return op->attr.on_host ? HOST : COMPUTE;
+    if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
+    return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
 }
 
 /* Slices of far tensors come and go on their own; all else is one piece. */
@@ -75,36 +74,43 @@ static double operands_ready(const struct clock *c, const struct op *op)
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (op->out[i] < 0) continue;
         int id = piece(c->tape, op->out[i]);
-        at = fmax(at, fmax(c->ready[id], c->busy[id]));
+        at = fmax(at, fmax(c->ready[id], c->read[id]));
     }
     return at;
 }
 
 static void later(double *time, double than) { *time = fmax(*time, than); }
 
+/* Updates inside backward have no such op. */
+static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op->kind == OP_CLIP; }
+
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
     enum lane lane = lane_of(op);
-    double start = fmax(fmax(c->free[lane], c->free[COMPUTE]), operands_ready(c, op)), end = start;
-    if (lane == COMPUTE) {
-        c->free[COMPUTE] = start + compute_seconds(c->tape, op, c->facts);
-        if (joins_last(c->tape, index)) c->free[COMPUTE] -= c->facts->op_seconds;
+    double start = fmax(fmax(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
+    if (lane == LANE_COMPUTE) {
+        double seconds = compute_seconds(c->tape, op, c->facts);
+        if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
+        c->free[LANE_COMPUTE] = start + seconds;
+        if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
         return;
     }
     double bytes = op_cost_of(c->tape, op).bytes;
-    if (lane == HOST) {
+    if (lane == LANE_HOST) {
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
+        c->busy[lane] += end - start;
     } else { /* both ways at once are a little slower */
-        double other = c->free[lane == COPY_IN ? COPY_OUT : COPY_IN];
+        double other = c->free[lane == LANE_COPY_IN ? LANE_COPY_OUT : LANE_COPY_IN];
         end += bytes / c->facts->lower_bandwidth;
+        c->busy[lane] += end - start;
         end += c->facts->duplex_cost * fmax(0, fmin(end, other) - start);
     }
     c->free[lane] = end;
     c->host_bytes += bytes;
     for (int i = 0; i < OP_MAX_IN; i++)
-        if (op->in[i] >= 0) later(&c->busy[piece(c->tape, op->in[i])], end);
+        if (op->in[i] >= 0) later(&c->read[piece(c->tape, op->in[i])], end);
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] >= 0) later(&c->ready[piece(c->tape, op->out[i])], end);
 }
@@ -114,20 +120,20 @@ static bool is_idle(const struct op *op, bool once)
     return op->kind == OP_HOLD || (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 
-/* Parked activations are held until their bytes are wanted: who comes next waits for the copy that reads them. */
+/* Offloaded activations are held until their bytes are wanted: the next op waits for the copy that reads them. */
 static void release(struct clock *c, const struct op *hold)
 {
     for (int i = 0; i < OP_MAX_IN; i++) {
         int id = hold->in[i];
-        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT) later(&c->free[COMPUTE], c->busy[id]);
+        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT) later(&c->free[LANE_COMPUTE], c->read[id]);
     }
 }
 
 /* Ops [begin, end) on empty lanes. */
-static double run_part(struct clock *c, int begin, int end)
+static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 {
-    for (int i = 0; i < LANES; i++) c->free[i] = 0;
-    for (int i = 0; i < c->tape->ntensors; i++) c->ready[i] = c->busy[i] = 0;
+    for (int i = 0; i < LANES; i++) c->free[i] = c->busy[i] = 0;
+    for (int i = 0; i < c->tape->ntensors; i++) c->ready[i] = c->read[i] = 0;
     c->host_bytes = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
@@ -135,23 +141,28 @@ static double run_part(struct clock *c, int begin, int end)
         if (!is_idle(op, c->once)) run_op(c, i);
     }
     double rate = c->facts->host_total, last = rate > 0 ? c->host_bytes / rate : 0;
-    for (int i = 0; i < LANES; i++) last = fmax(last, c->free[i]);
+    for (int i = 0; i < LANES; i++) {
+        last = fmax(last, c->free[i]);
+        busy[i] = c->busy[i];
+    }
     return last;
 }
 
 /* One lane: everything in turn. */
 static double add_part(const struct tape *tape, const struct device_facts *facts, bool once, int begin,
-                       int end)
+                       int end, double *busy)
 {
-    double sum = 0;
+    double sum = 0, norm = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
         if (is_idle(op, once)) continue;
-        if (op_moves(op))
-            sum += op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds;
-        else
-            sum += compute_seconds(tape, op, facts);
+        double seconds = op_moves(op)
+                             ? op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds
+                             : compute_seconds(tape, op, facts);
+        sum += seconds;
+        if (serves_norm(op)) norm += seconds;
     }
+    *busy = sum - norm;
     return sum;
 }
 
@@ -159,17 +170,19 @@ enum plim_status tape_time_of(const struct tape *tape, const struct device_facts
                               struct tape_time *out, struct plim_error *err)
 {
     int begin = tape->loop_end, end = tape->nops;
+    *out = (struct tape_time){0};
     if (!facts->async_copies) {
-        *out = (struct tape_time){add_part(tape, facts, once, 0, begin),
-                                  add_part(tape, facts, once, begin, end)};
+        out->loop_seconds = add_part(tape, facts, once, 0, begin, &out->loop_busy[LANE_COMPUTE]);
+        out->update_seconds = add_part(tape, facts, once, begin, end, &out->update_busy[LANE_COMPUTE]);
         return PLIM_OK;
     }
     size_t tensors = (size_t)tape->ntensors + 1;
     struct clock c = {
         .tape = tape, .facts = facts, .once = once, .ready = malloc(2 * tensors * sizeof *c.ready)};
     if (!c.ready) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
-    c.busy = c.ready + tensors;
-    *out = (struct tape_time){run_part(&c, 0, begin), run_part(&c, begin, end)};
+    c.read = c.ready + tensors;
+    out->loop_seconds = run_part(&c, 0, begin, out->loop_busy);
+    out->update_seconds = run_part(&c, begin, end, out->update_busy);
     free(c.ready);
     return PLIM_OK;
 }

@@ -4,9 +4,15 @@
 
 #include "plan/facts.h"
 
+/* What works at the same time on a device that copies beside computing; elsewhere everything is computing. */
+enum lane { LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANE_HOST, LANES };
+
 struct tape_time {
     double loop_seconds;   /* one micro-batch */
     double update_seconds; /* once per optimizer step */
+    /* What each lane has to do, whatever waits for what. Of the update without what only a global norm needs: the least that
+     * it takes inside backward. */
+    double loop_busy[LANES], update_busy[LANES];
 };
 
 /* `once`: there is one micro-batch to a step, so nothing is fetched to be added to. Fails only for want of memory. */

@@ -1,9 +1,10 @@
 /* oracle.c - parts of tapes, remembered. See oracle.h. */
 #include "plan/oracle.h"
 #include "base/hash.h"
-#include "plan/cost.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void oracle_init(struct oracle *o, const struct plan_request *request)
 {
@@ -124,6 +125,8 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
     if (status == PLIM_OK) status = count_own(o, &layout, &loop, &update, err);
     o->tapes++, o->work += o->tape.nops;
     loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
+    memcpy(loop.busy, time.loop_busy, sizeof loop.busy),
+        memcpy(update.busy, time.update_busy, sizeof update.busy);
     loop.peak = layout.part_peak[0], update.peak = layout.part_peak[1];
     loop.offloaded = offloaded_activations(&o->tape, (int64_t)r->facts->align);
     update.offloaded = layout.tier_bytes[TIER_HOST] - loop.offloaded;
@@ -139,7 +142,7 @@ static enum plim_status look_for(struct oracle *o, const struct knobs *k, bool l
                                  struct plim_error *err)
 {
     struct knobs at = *k;
-    if (k->optimizer_in_backward || k->grad_tier != TIER_DEVICE) return look(o, k, TAPE_WHOLE, err);
+    if (k->optimizer_in_backward) return look(o, k, TAPE_WHOLE, err);
     enum plim_status status = PLIM_OK;
     if (!loop) {
         if (k->param_tier == TIER_DEVICE) at.state_tier = TIER_DEVICE, at.state_share = at.host_share = 0;
@@ -153,20 +156,44 @@ static enum plim_status look_for(struct oracle *o, const struct knobs *k, bool l
     return status;
 }
 
+struct parts {
+    const struct part_cost *loop, *update;
+};
+
+static enum plim_status find_parts(struct oracle *o, const struct knobs *k, struct parts *out,
+                                   struct plim_error *err)
+{
+    struct knobs loop_knobs = loop_key(k), update_knobs = update_key(k);
+    *out = (struct parts){find(&o->loops, &loop_knobs), find(&o->updates, &update_knobs)};
+    if (out->loop && out->update) return PLIM_OK;
+    enum plim_status status = look_for(o, k, out->loop != NULL, out->update != NULL, err);
+    *out = (struct parts){find(&o->loops, &loop_knobs), find(&o->updates, &update_knobs)};
+    return status;
+}
+
 enum plim_status oracle_ask(struct oracle *o, const struct knobs *k, struct plan_bound *out,
                             struct plim_error *err)
 {
-    struct knobs loop_knobs = loop_key(k), update_knobs = update_key(k);
-    const struct part_cost *loop = find(&o->loops, &loop_knobs), *update = find(&o->updates, &update_knobs);
-    if (!loop || !update) {
-        enum plim_status status = look_for(o, k, loop != NULL, update != NULL, err);
-        if (status != PLIM_OK) return status;
-        loop = find(&o->loops, &loop_knobs), update = find(&o->updates, &update_knobs);
-    }
-    int64_t arena = update->kept + (loop->peak > update->peak ? loop->peak : update->peak);
-    plan_lines(o->request, arena, loop->own + update->own, loop->offloaded + update->offloaded, out);
-    out->step_seconds = (double)k->accumulation * loop->seconds + update->seconds;
+    struct parts p;
+    enum plim_status status = find_parts(o, k, &p, err);
+    if (status != PLIM_OK) return status;
+    int64_t arena = p.update->kept + (p.loop->peak > p.update->peak ? p.loop->peak : p.update->peak);
+    plan_lines(o->request, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded, out);
+    out->step_seconds = (double)k->accumulation * p.loop->seconds + p.update->seconds;
     return PLIM_OK;
+}
+
+enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, double *out,
+                                     struct plim_error *err)
+{
+    struct parts p;
+    struct knobs apart = *k;
+    apart.optimizer_in_backward = 0;
+    enum plim_status status = find_parts(o, &apart, &p, err);
+    *out = 0;
+    for (int lane = 0; lane < LANES && status == PLIM_OK; lane++)
+        *out = fmax(*out, p.loop->busy[lane] + p.update->busy[lane]);
+    return status;
 }
 
 enum plim_status oracle_update_seconds(struct oracle *o, const struct knobs *k, double *out,

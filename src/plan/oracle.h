@@ -14,16 +14,18 @@
 #ifndef PLIM_PLAN_ORACLE_H
 #define PLIM_PLAN_ORACLE_H
 
+#include "plan/cost.h"
 #include "plan/plan.h"
 
 /* One part of a tape: what it takes and how long. */
 struct part_cost {
-    struct knobs key;  /* the knobs it depends on; the others are 0 */
-    double seconds;    /* of one micro-batch, or of the update */
-    int64_t peak;      /* live transient bytes */
-    int64_t kept;      /* update: bytes that stay on the device */
-    int64_t offloaded; /* bytes on the host: activations of the loop, all else of the update */
-    int64_t own;       /* bytes of the plan's own data structures */
+    struct knobs key;   /* the knobs it depends on; the others are 0 */
+    double seconds;     /* of one micro-batch, or of the update */
+    double busy[LANES]; /* what each lane has to do in that time (cost.h) */
+    int64_t peak;       /* live transient bytes */
+    int64_t kept;       /* update: bytes that stay on the device */
+    int64_t offloaded;  /* bytes on the host: activations of the loop, all else of the update */
+    int64_t own;        /* bytes of the plan's own data structures */
 };
 
 struct part_list {
@@ -47,6 +49,11 @@ void oracle_release(struct oracle *oracle);
 /* Time and bytes of these knobs, all of them set. */
 enum plim_status oracle_ask(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
                             struct plim_error *err);
+
+/* Seconds that updates inside backward take at least: the busiest lane's work, of the loop and of the update each by
+ * itself, which are shared with every other question. */
+enum plim_status oracle_least_inside(struct oracle *oracle, const struct knobs *knobs, double *out,
+                                     struct plim_error *err);
 
 /* Seconds of the update alone, where it does not run inside backward. */
 enum plim_status oracle_update_seconds(struct oracle *oracle, const struct knobs *knobs, double *out,

@@ -33,7 +33,7 @@ struct plan_request {
     bool host_updates;      /* a host's CPU can make this optimizer's updates */
     struct knobs pins;
     /* Makes the tape of one set of knobs (all of them set) for request->facts in `out`, initialised or used before; or one
-     * part of it, where gradients stay on the device and wait for the update. */
+     * part of it, where the update does not run inside backward. */
     enum plim_status (*build)(const struct plan_request *request, const struct knobs *, enum tape_part,
                               struct tape *out, struct plim_error *);
     const void *build_arg;

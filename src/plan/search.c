@@ -19,13 +19,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define GAP                                                                                                  \
-    0.002 /* a box that promises less than this is dropped; after PLAN_PATIENCE of work more is asked of it */
-
-#define DOUBT 0.15 /* how much a bound may be off */
+/* A box that promises less than this is dropped; after PLAN_PATIENCE of work more is asked of it. With what preferences
+ * cost at most it is below the 0.1 % by which more memory may be slower. */
+#define GAP 0.0008
 
 /* A plan that offloads more, or that hides the gradient norm people watch, must be faster by this share per step. */
-#define PREFERENCE 0.0003
+#define PREFERENCE 0.00003
 
 #define SHARE_STEP 4 /* in which the times of updates are looked at for a bound */
 
@@ -121,19 +120,32 @@ static enum plim_status ask_tight(struct search *s, struct point p, struct plan_
     return status;
 }
 
-/* Seconds at a point, with the fastest values of AXIS_BEST, whether they fit or not. */
+/* Seconds at a point with the best prefetching, whether it fits or not. */
+static enum plim_status ask_prefetches(struct search *s, struct point p, double *out)
+{
+    enum plim_status status = PLIM_OK;
+    *out = INFINITY;
+    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p) && status == PLIM_OK; f++) {
+        struct plan_bound b;
+        p.at[AXIS_PREFETCH] = f;
+        status = ask(s, &p, &b);
+        if (status == PLIM_OK) *out = fmin(*out, b.step_seconds);
+    }
+    return status;
+}
+
+/* The same with the best updater too. */
 static enum plim_status ask_seconds(struct search *s, struct point p, double *out)
 {
+    enum plim_status status = PLIM_OK;
     *out = INFINITY;
-    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p); f++)
-        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
-            struct plan_bound b;
-            p.at[AXIS_UPDATER] = u, p.at[AXIS_PREFETCH] = f;
-            enum plim_status status = ask(s, &p, &b);
-            if (status != PLIM_OK) return status;
-            *out = fmin(*out, b.step_seconds);
-        }
-    return PLIM_OK;
+    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
+        double seconds;
+        p.at[AXIS_UPDATER] = u;
+        status = ask_prefetches(s, p, &seconds);
+        if (status == PLIM_OK) *out = fmin(*out, seconds);
+    }
+    return status;
 }
 
 static bool knobs_before(const struct knobs *a, const struct knobs *b)
@@ -186,13 +198,11 @@ static int point_order(const struct point *a, const struct point *b)
     return 0;
 }
 
-/* Seconds that a box must promise to beat. Axes are nearly ordered, not quite: as long as little work is spent, boxes that
- * seem a little worse are looked at too. */
+/* Seconds that a box must promise to beat: the more work is spent, the more it must promise. */
 static double cutoff(const struct search *s)
 {
-    double spent = (double)s->oracle.work / PLAN_PATIENCE;
-    if (!s->best.found) return INFINITY;
-    return s->best.seconds * (spent < 1 ? 1 - GAP + DOUBT * (1 - spent) : 1 - GAP * spent * spent);
+    double spent = fmax(1, (double)s->oracle.work / PLAN_PATIENCE);
+    return s->best.found ? s->best.seconds * (1 - GAP * spent * spent) : INFINITY;
 }
 
 /* Its bound, or when patience is over what is really to be expected of it, must beat the best. */
@@ -436,18 +446,38 @@ static enum plim_status least_update(struct search *s, const struct box *box, do
     return status;
 }
 
-/* The same where updates run inside backward: they are timed with the rest of the free corner. */
-static enum plim_status least_inside(struct search *s, const struct box *box, double *out)
+/* The same where updates run inside backward. No lane can have less to do than loop and update have by themselves: that
+ * costs little to know. Exactly, each is timed with the rest of the free corner, as long as its lanes leave hope. */
+static enum plim_status least_inside(struct search *s, const struct box *box, bool exactly, double *out)
 {
+    struct promise {
+        struct point point;
+        double least;
+    } all[4 * (SPACE_SHARES / SHARE_STEP + 2)];
+    int count = 0;
     struct point p = box->lo;
     enum plim_status status = PLIM_OK;
     *out = INFINITY;
-    for (int at = box->lo.at[AXIS_SHARE]; at <= box->hi.at[AXIS_SHARE] && status == PLIM_OK;
-         at += SHARE_STEP - at % SHARE_STEP) {
+    for (; p.at[AXIS_SHARE] <= box->hi.at[AXIS_SHARE];
+         p.at[AXIS_SHARE] += SHARE_STEP - p.at[AXIS_SHARE] % SHARE_STEP)
+        for (p.at[AXIS_UPDATER] = 0; p.at[AXIS_UPDATER] < space_count(&s->space, AXIS_UPDATER, &p);
+             p.at[AXIS_UPDATER]++) {
+            struct knobs k = space_knobs(&s->space, &p);
+            struct promise *it = &all[count++];
+            it->point = p;
+            status = oracle_least_inside(&s->oracle, &k, &it->least, s->err);
+            if (status != PLIM_OK) return status;
+            if (!exactly) *out = fmin(*out, it->least);
+        }
+    while (exactly && status == PLIM_OK) {
+        int next = 0;
         double seconds;
-        p.at[AXIS_SHARE] = at;
-        status = ask_seconds(s, p, &seconds);
+        for (int i = 1; i < count; i++)
+            if (all[i].least < all[next].least) next = i;
+        if (all[next].least >= *out) break;
+        status = ask_prefetches(s, all[next].point, &seconds);
         *out = fmin(*out, seconds);
+        all[next].least = INFINITY;
     }
     return status;
 }
@@ -458,7 +488,7 @@ static enum plim_status time_box(struct search *s, struct box *box)
     double here = 0, least = 0, first = 0;
     enum plim_status status;
     if (s->space.places[box->lo.at[AXIS_PLACE]].inside) {
-        status = least_inside(s, box, &here);
+        status = least_inside(s, box, box->stage != BOX_NEW, &here);
     } else {
         struct box one = *box;
         one.hi.at[AXIS_SHARE] = one.lo.at[AXIS_SHARE];
@@ -721,7 +751,7 @@ static enum plim_status find_best(struct search *s)
     }
     for (int i = 0; i < s->nboxes; i++) s->dropped = fmin(s->dropped, s->boxes[i].bound);
     if (status == PLIM_OK && !s->best.found) status = squeeze(s);
-    s->work_most = s->oracle.work + 4 * PLAN_WORK;
+    s->work_most = s->oracle.work + PLAN_WORK;
     if (status == PLIM_OK && s->best.found) status = polish(s);
     if (status == PLIM_OK && s->best.found && s->dropped < s->best.seconds * (1 - GAP))
         status = visit_neighbours(s);

@@ -47,9 +47,10 @@ struct recompute_options {
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err);
 
-/* The loop or the update alone, after pass_update and where gradients stay on the device; see pass_part.c. */
+/* The loop or the update alone, between pass_update and pass_offload; see pass_part.c. */
 enum tape_part { TAPE_WHOLE, TAPE_LOOP, TAPE_UPDATE };
-enum plim_status pass_part(struct tape *tape, enum tape_part part, struct plim_error *err);
+enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded,
+                           struct plim_error *err);
 
 /* How many tensors the loop touches, and how many only the update does. False: out of memory. */
 struct tape_tensors {

@@ -1,8 +1,8 @@
 /* pass_part.c - one part of a training tape by itself, for questions about time and bytes.
  *
- * The loop and the update hand each other gradients and nothing else. Without the update its gradients are outputs, alive
- * to the end; without the loop they are inputs, alive from the beginning. So each part alone has the peak and the time
- * that it has in the whole tape. */
+ * The loop and the update hand each other gradients and, where those are offloaded, their squares: a gradient that leaves
+ * is squared before (pass_offload). Without the update they are outputs, alive to the end; without the loop they are
+ * inputs, alive from the beginning. So each part alone has the peak and the time that it has in the whole tape. */
 #include "tape/pass.h"
 
 #include <stdlib.h>
@@ -10,11 +10,21 @@
 
 enum { BY_LOOP = 1, BY_UPDATE = 2 };
 
-static void mark(const struct tape *tape, char *seen)
+/* Is an op the square of a gradient that may leave the device? Small ones stay (TENSOR_NEAR). */
+static bool squares_leaving(const struct tape *tape, const struct op *op)
+{
+    if (op->kind != OP_SUMSQ) return false;
+    int owner = tape->tensors[op->in[SUMSQ_GRAD]].owner;
+    return owner < 0 || !(tape->tensors[owner].flags & TENSOR_NEAR);
+}
+
+/* `squared`: squares of gradients that leave are the loop's too. */
+static void mark(const struct tape *tape, char *seen, bool squared)
 {
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         char by = i < tape->loop_end ? BY_LOOP : BY_UPDATE;
+        if (squared && squares_leaving(tape, op)) by = BY_LOOP | BY_UPDATE;
         for (int k = 0; k < OP_MAX_IN; k++)
             if (op->in[k] >= 0) seen[op->in[k]] |= by, seen[tape_root(tape, op->in[k])] |= by;
         for (int k = 0; k < OP_MAX_OUT; k++)
@@ -22,16 +32,16 @@ static void mark(const struct tape *tape, char *seen)
     }
 }
 
-static char *mark_all(const struct tape *tape)
+static char *mark_all(const struct tape *tape, bool squared)
 {
     char *seen = calloc((size_t)tape->ntensors + 1, 1);
-    if (seen) mark(tape, seen);
+    if (seen) mark(tape, seen, squared);
     return seen;
 }
 
 bool tape_count_tensors(const struct tape *tape, struct tape_tensors *out)
 {
-    char *seen = mark_all(tape);
+    char *seen = mark_all(tape, false);
     *out = (struct tape_tensors){0};
     for (int i = 0; i < tape->ntensors && seen; i++) {
         if (tape->tensors[i].flags & TENSOR_ELSEWHERE) continue;
@@ -42,10 +52,26 @@ bool tape_count_tensors(const struct tape *tape, struct tape_tensors *out)
     return seen != NULL;
 }
 
-enum plim_status pass_part(struct tape *tape, enum tape_part part, struct plim_error *err)
+/* The update's ops are gone but for squares, which pass_offload looks for. */
+static void keep_loop(struct tape *tape, bool squared)
+{
+    int end = tape->loop_end;
+    for (int i = end; i < tape->nops && squared; i++)
+        if (squares_leaving(tape, &tape->ops[i])) tape->ops[end++] = tape->ops[i];
+    tape->nops = end;
+}
+
+static void keep_update(struct tape *tape)
+{
+    tape->nops -= tape->loop_end;
+    memmove(tape->ops, tape->ops + tape->loop_end, (size_t)tape->nops * sizeof *tape->ops);
+    tape->loop_end = 0;
+}
+
+enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded, struct plim_error *err)
 {
     if (part == TAPE_WHOLE) return PLIM_OK;
-    char *seen = mark_all(tape);
+    char *seen = mark_all(tape, grads_offloaded);
     if (!seen) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was parted");
     for (int i = 0; i < tape->ntensors; i++) {
         struct tensor *t = &tape->tensors[i];
@@ -54,12 +80,9 @@ enum plim_status pass_part(struct tape *tape, enum tape_part part, struct plim_e
         if (crosses) t->flags |= part == TAPE_LOOP ? TENSOR_OUTPUT : TENSOR_INPUT;
     }
     free(seen);
-    if (part == TAPE_LOOP) {
-        tape->nops = tape->loop_end;
-    } else {
-        tape->nops -= tape->loop_end;
-        memmove(tape->ops, tape->ops + tape->loop_end, (size_t)tape->nops * sizeof *tape->ops);
-        tape->loop_end = 0;
-    }
+    if (part == TAPE_LOOP)
+        keep_loop(tape, grads_offloaded);
+    else
+        keep_update(tape);
     return PLIM_OK;
 }
