@@ -49,7 +49,6 @@ struct search {
     const int *order; /* of the axes */
     struct space space;
     struct oracle oracle;
-    int64_t work_most;
     int64_t allowed; /* bytes; below the budget when packing needed more than its bound */
     struct box *boxes;
     int nboxes, cap;
@@ -533,6 +532,15 @@ static enum plim_status look_into(struct search *s, struct box box)
 
 /* --- polishing ------------------------------------------------------------------------------------------------ */
 
+/* Is a point, whether it fits or not, faster than the best plan? Nothing costlier is, where it is not. */
+static enum plim_status is_faster(struct search *s, const struct point *p, bool *out)
+{
+    double seconds = INFINITY;
+    enum plim_status status = ask_seconds(s, *p, &seconds);
+    *out = seconds < s->best.seconds;
+    return status;
+}
+
 /* `p` with one axis as much costlier as it takes, up to so many steps. */
 static enum plim_status pay(struct search *s, const struct point *p, int axis, int most)
 {
@@ -540,9 +548,11 @@ static enum plim_status pay(struct search *s, const struct point *p, int axis, i
     for (int more = 1; more <= most && p->at[axis] + more <= last; more *= 2) {
         struct plan_bound b;
         struct point q = *p;
-        bool fits;
+        bool fits, faster;
         q.at[axis] += more;
-        enum plim_status status = ask_tight(s, q, &b);
+        enum plim_status status = is_faster(s, &q, &faster);
+        if (status != PLIM_OK || !faster) return status;
+        status = ask_tight(s, q, &b);
         if (status != PLIM_OK) return status;
         if (!may_fit(s, &b)) continue;
         status = least_fitting(s, q, axis, p->at[axis], q.at[axis], &q.at[axis]);
@@ -556,9 +566,11 @@ static enum plim_status trade(struct search *s, int freer, int step)
 {
     struct point p = s->best.point;
     struct plan_bound b;
-    bool fits;
+    bool fits, faster;
     p.at[freer] = p.at[freer] > step ? p.at[freer] - step : 0;
-    enum plim_status status = ask_tight(s, p, &b);
+    enum plim_status status = is_faster(s, &p, &faster);
+    if (status != PLIM_OK || !faster) return status;
+    status = ask_tight(s, p, &b);
     if (status == PLIM_OK && may_fit(s, &b)) return settle(s, p, &fits);
     for (int i = 0; i < AXES && status == PLIM_OK; i++) {
         int a = s->order[i];
@@ -579,8 +591,11 @@ static enum plim_status invest(struct search *s, int costlier, int step)
     for (int i = 0; i < AXES && status == PLIM_OK; i++) {
         int a = s->order[i];
         struct point q = p;
-        bool fits;
+        bool fits, faster;
         if (!is_ordered(a) || a == costlier || !p.at[a]) continue;
+        q.at[a] = 0;
+        status = is_faster(s, &q, &faster);
+        if (status != PLIM_OK || !faster) continue;
         status = least_fitting(s, p, a, 0, p.at[a], &q.at[a]);
         if (status == PLIM_OK) status = settle(s, q, &fits);
     }
@@ -591,10 +606,11 @@ static enum plim_status invest(struct search *s, int costlier, int step)
 static enum plim_status polish(struct search *s)
 {
     enum plim_status status = PLIM_OK;
+    int64_t most = s->oracle.work + PLAN_WORK;
     for (int step = 8; step >= 1 && s->best.found && status == PLIM_OK;) {
         double before = s->best.weight;
         struct point from = s->best.point;
-        for (int i = 0; i < AXES && status == PLIM_OK && s->oracle.work < s->work_most; i++) {
+        for (int i = 0; i < AXES && status == PLIM_OK && s->oracle.work < most; i++) {
             int a = s->order[i];
             if (!is_ordered(a) || point_order(&from, &s->best.point)) continue;
             if (from.at[a] > 0) status = trade(s, a, step);
@@ -741,8 +757,7 @@ static enum plim_status find_best(struct search *s)
 {
     s->nboxes = 0, s->best = (struct candidate){0}, s->dropped = INFINITY;
     enum plim_status status = open_boxes(s);
-    s->work_most = PLAN_WORK;
-    while (s->nboxes && status == PLIM_OK && (!s->best.found || s->oracle.work < s->work_most)) {
+    while (s->nboxes && status == PLIM_OK && (!s->best.found || s->oracle.work < PLAN_WORK)) {
         struct box box = pop(s);
         if (is_worth(s, &box))
             status = look_into(s, box);
@@ -751,7 +766,6 @@ static enum plim_status find_best(struct search *s)
     }
     for (int i = 0; i < s->nboxes; i++) s->dropped = fmin(s->dropped, s->boxes[i].bound);
     if (status == PLIM_OK && !s->best.found) status = squeeze(s);
-    s->work_most = s->oracle.work + PLAN_WORK;
     if (status == PLIM_OK && s->best.found) status = polish(s);
     if (status == PLIM_OK && s->best.found && s->dropped < s->best.seconds * (1 - GAP))
         status = visit_neighbours(s);

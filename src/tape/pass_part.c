@@ -68,7 +68,8 @@ static void keep_update(struct tape *tape)
     tape->loop_end = 0;
 }
 
-enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded, struct plim_error *err)
+enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded,
+                           struct plim_error *err)
 {
     if (part == TAPE_WHOLE) return PLIM_OK;
     char *seen = mark_all(tape, grads_offloaded);
