@@ -5,6 +5,11 @@
  * Per shape and type: GFLOP/s and the share of the peak. The peak is measured, not looked up: a loop of
  * multiply-accumulate instructions on registers, on all threads at once. Three forms per weight W[N,K] and M
  * rows: Y = X W^T, dX = dY W, and dW += dY^T X (fp32 accumulation into C).
+ *
+ *     bench_gemm [threads] few           products of few rows, as when tokens are generated
+ *
+ * Per shape, type and layout of W: GB/s at which W is read, and the share of what a loop reaches that only reads. Both go
+ * round a pool of weights, so that W comes from memory as it does while a model's layers follow each other.
  */
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/gemm.h"
@@ -223,19 +228,108 @@ static void bench_shape(int64_t m, int64_t k, int64_t n, enum dtype type, double
         struct gemm g = problem((enum form)form, m, k, n, x, w, y, dw, type);
         double seconds = time_gemm(&g, team), flops = 2.0 * (double)m * (double)n * (double)k;
         printf("  %8.1f %5.1f%%", flops / seconds * 1e-9, peak > 0 ? 100 * flops / seconds / peak : 0);
-        if (form == FORWARD && m < 32) {
-            printf(" %5.1f GB/s", (double)(n * k) * (double)dtype_size(type) / seconds * 1e-9);
-        }
     }
     printf("\n");
     fflush(stdout);
     free(x), free(w), free(y), free(dw);
 }
 
+/* ---- few rows ---- */
+
+static const size_t POOL = (size_t)512 << 20;
+enum { READ_PIECE = 1 << 20 };
+
+struct reading {
+    const uint64_t *pool;
+    uint64_t *sums; /* per piece, so that the loop is not left out */
+};
+
+static void read_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct reading *r = arg;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t *from = r->pool + (size_t)i * READ_PIECE / 8;
+        uint64_t sum[32] = {0};
+        for (int64_t j = 0; j < READ_PIECE / 8; j += 32)
+            for (int k = 0; k < 32; k++) sum[k] += from[j + k];
+        for (int k = 0; k < 32; k++) r->sums[i] += sum[k];
+    }
+}
+
+/* Bytes per second of reading, all threads at once. */
+static double measure_reading(const void *pool, struct threads *team)
+{
+    double best = 0;
+    struct reading r = {pool, calloc(POOL / READ_PIECE, sizeof *r.sums)};
+    if (!r.sums) abort();
+    for (int trial = 0; trial < TRIALS; trial++) {
+        double begin = now();
+        threads_each(team, (int64_t)(POOL / READ_PIECE), 1, read_body, &r);
+        double rate = (double)POOL / (now() - begin);
+        if (rate > best) best = rate;
+    }
+    free(r.sums);
+    return best;
+}
+
+/* Bytes of W per second, W from place to place in the pool. */
+static double time_few(struct gemm g, const char *pool, struct threads *team)
+{
+    size_t bytes = gemm_workspace(g.m, g.n, g.k, g.ab_type, g.c_type, threads_count(team));
+    size_t size = (size_t)(g.n * g.k) * dtype_size(g.ab_type), turns = POOL / size;
+    void *workspace = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    double best = 0;
+    if (!workspace) abort();
+    for (int trial = 0; trial < TRIALS; trial++) {
+        double begin = now();
+        for (size_t i = 0; i < turns; i++) {
+            g.b = pool + i * size;
+            gemm_run(&g, workspace, team);
+        }
+        double rate = (double)(turns * size) / (now() - begin);
+        if (rate > best) best = rate;
+    }
+    free(workspace);
+    return best;
+}
+
+static void bench_few(int64_t m, int64_t k, int64_t n, enum dtype type, const char *pool, double most,
+                      struct threads *team)
+{
+    void *x = filled(m * k, type), *y = filled(m * n, type);
+    struct gemm g = {.m = m, .n = n, .k = k, .a = x, .a_rs = k, .a_cs = 1, .b_rs = 1, .b_cs = k};
+    g.c = y, g.c_rs = n, g.ab_type = type, g.c_type = type;
+    double lines = time_few(g, pool, team);
+    g.b_rs = n, g.b_cs = 1;
+    double columns = time_few(g, pool, team);
+    printf("%6lld %6lld %6lld  %-5s  %7.1f GB/s %4.0f%%  %7.1f GB/s %4.0f%%\n", (long long)m, (long long)k,
+           (long long)n, dtype_name(type), lines * 1e-9, 100 * lines / most, columns * 1e-9,
+           100 * columns / most);
+    fflush(stdout);
+    free(x), free(y);
+}
+
+static void bench_few_rows(struct threads *team)
+{
+    static const int64_t rows[] = {1, 2, 4, 8, 16}, sizes[][2] = {{2048, 2048}, {2048, 8192}, {8192, 2048}};
+    static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32};
+    char *pool = filled((int64_t)(POOL / 4), DT_F32); /* as 16 bits they are numbers, too */
+    double most = measure_reading(pool, team);
+    for (size_t i = 0; i < POOL / 2; i++) ((uint16_t *)(void *)pool)[i] &= 0xbfff; /* none infinite */
+    printf("reading alone: %.1f GB/s\n%6s %6s %6s  %-5s  %18s  %18s\n", most * 1e-9, "M", "K", "N", "type",
+           "W [N,K]", "W [K,N]");
+    for (size_t t = 0; t < 3; t++)
+        for (size_t s = 0; s < 3; s++)
+            for (size_t r = 0; r < 5; r++)
+                bench_few(rows[r], sizes[s][0], sizes[s][1], types[t], pool, most, team);
+    free(pool);
+}
+
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 0;
-    int64_t rows = argc > 2 ? atoll(argv[2]) : 0;
+    int64_t rows = argc > 2 ? atoll(argv[2]) : 0; /* "few": 0 */
     struct plim_error err = {0};
     struct threads *team;
     if (threads_start(threads, &team, &err) != PLIM_OK) {
@@ -244,6 +338,11 @@ int main(int argc, char **argv)
     }
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     printf("level %s, %d threads\n", cpu_level_name(cpu_level()), threads_count(team));
+    if (argc > 2 && !strcmp(argv[2], "few")) {
+        bench_few_rows(team);
+        threads_free(team);
+        return 0;
+    }
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         double peak = measure_peak(types[t], team);
         printf("\n%s: kernel %s, measured peak %.1f GFLOP/s\n", dtype_name(types[t]),

@@ -352,6 +352,43 @@ static void test_parts(void **state)
     }
 }
 
+/* Rows [m, m + part.m) of d as a problem of their own. */
+static struct gemm rows_of(const struct data *d, int64_t m, int64_t rows)
+{
+    struct gemm part = d->g;
+    size_t c_size = dtype_size(d->g.c_type);
+    part.m = rows;
+    part.a = (const char *)d->g.a + (size_t)(m * d->g.a_rs) * dtype_size(d->g.ab_type);
+    part.c = (char *)d->g.c + (size_t)(m * d->g.c_rs) * c_size;
+    part.add = (const char *)d->g.add + (size_t)(m * d->g.c_rs) * c_size;
+    return part;
+}
+
+/* Few rows have kernels of their own, which read B in place: whole steps and rests of lines and k, with the bits that many
+ * rows have. */
+static void test_few_rows(void **state)
+{
+    (void)state;
+    static const int64_t heights[] = {1, 2, 3, 1, 5, 8, 4, 7, 16}, ns[] = {192, 75}, ks[] = {1024, 593, 8};
+    for (int i = 0; i < PAIRS * 2 * 2 * 3; i += STRIDE) {
+        struct trial t = {
+            .m = 47, .n = ns[i / PAIRS / 2 % 2], .k = ks[i / PAIRS / 4], .bias = i & 1, .add = true};
+        t.type = type_pairs[i % PAIRS].ab, t.c_type = type_pairs[i % PAIRS].c, t.b_turned = i / PAIRS % 2;
+        t.in_place = i / 2 & 1;
+        struct data d = make(&t, (uint32_t)i + 130);
+        run(&d.g, 2);
+        void *want = copy_of_c(&d);
+        refill(&d);
+        for (int64_t m = 0, h = 0; m < t.m; m += heights[h++]) {
+            struct gemm part = rows_of(&d, m, heights[h]);
+            run(&part, 1 + (int)h % MAX_TEAM);
+        }
+        same_bits(&d, want, "a call with few rows");
+        free(want);
+        drop(&d);
+    }
+}
+
 static int start_teams(void **state)
 {
     (void)state;
@@ -388,6 +425,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),        cmocka_unit_test(test_blocks),  cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_thread_count), cmocka_unit_test(test_split_k), cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_few_rows),
     };
     int failed = 0;
     if (!getenv("PLIMSOLL_CPU") && !SANITIZED) {

@@ -47,6 +47,29 @@ static void test_attention_counts_who_runs(void **state)
                      attn_bwd_bytes(alone, 4, 100, 8, 64, false)); /* short rows */
 }
 
+static size_t linear_bytes(int64_t rows, bool kn)
+{
+    struct cuda_card card = {.warpgroups = true};
+    struct tensor x = {.type = DT_BF16, .ndim = 2, .dim = {rows, 64}}, y = x, w = x;
+    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT] = {[LINEAR_X] = &x, [LINEAR_W] = &w};
+    struct op op = tape_op(OP_LINEAR, -1);
+    desc[OP_MAX_IN + LINEAR_Y] = &y;
+    op.attr.weight_kn = kn;
+    y.dim[1] = 512, w.dim[kn ? 0 : 1] = 64, w.dim[kn ? 1 : 0] = 512;
+    return cuda_workspace(&card, desc, &op);
+}
+
+/* Few rows are our own kernels', which need none of what cuBLASLt may take. */
+static void test_few_rows_need_no_scratch(void **state)
+{
+    (void)state;
+    for (int kn = 0; kn < 2; kn++) {
+        assert_int_equal(linear_bytes(1, kn), 0);
+        assert_int_equal(linear_bytes(CUDA_FEW_ROWS, kn), 0);
+        assert_int_equal(linear_bytes(CUDA_FEW_ROWS + 1, kn), CUDA_MATMUL_BYTES);
+    }
+}
+
 /* Every plan for a card has cuBLASLt's room, every plan for a CPU its kernels'. */
 static void test_presets_count_scratch(void **state)
 {
@@ -284,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_counts_who_runs),
+        cmocka_unit_test(test_few_rows_need_no_scratch),
         cmocka_unit_test(test_presets_count_scratch),
         cmocka_unit_test(test_absent_cpu_is_like_the_one_here),
         cmocka_unit_test(test_no_kernels),

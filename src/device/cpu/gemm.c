@@ -9,9 +9,9 @@
  *                 pack the other operand's block into own scratch
  *                 gemm_block_multiply: each column panel by each row panel, into a tile of C
  *
- * Normally B is shared and a worker's A block stays in its second-level cache. When the whole of A is small
- * (few rows: generation) A is shared instead and every element of B is read exactly once: packed into the
- * worker's own cache and used up there, or, for very few rows, not packed at all.
+ * Normally B is shared and a worker's A block stays in its second-level cache. When the whole of A is small A is
+ * shared instead and every element of B is read exactly once: packed into the worker's own cache and used up
+ * there. Few rows (generation) do not come here: gemm_few.c reads B where it lies.
  *
  * A round is as much as the shared panel holds. A narrow C keeps its running sums in workspace: when all of k
  * fits one round they are a worker's scratch, used and forgotten; when it does not (k is the vocabulary), the
@@ -24,6 +24,7 @@
  */
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_block.h"
+#include "device/cpu/gemm_few.h"
 
 enum {
     SHARED_BYTES = 4 << 20,     /* the shared panel of B aims at this */
@@ -143,7 +144,9 @@ size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum 
 {
     if (m <= 0 || n <= 0) return 0;
     struct cut cut = cut_problem(m, n, k, ab_type, c_type, threads);
-    return cut.shared_bytes + (size_t)threads * cut.own_bytes + (size_t)cut.sets * cut.sum_bytes;
+    size_t packed = cut.shared_bytes + (size_t)threads * cut.own_bytes + (size_t)cut.sets * cut.sum_bytes;
+    size_t few = gemm_few_workspace(m, k, ab_type); /* which of them it is depends on strides, too */
+    return few > packed ? few : packed;
 }
 
 const char *gemm_kernel_name(enum dtype ab_type) { return gemm_kernel_at(cpu_level(), ab_type)->name; }
@@ -205,14 +208,6 @@ static void pack_shared(void *arg, int64_t begin, int64_t end, int worker)
 
 /* ---- multiplying ---- */
 
-/* Few rows by a B that is contiguous over k: read it where it is. */
-static bool use_in_place(const struct gemm *g, const struct cut *cut)
-{
-    const struct gemm_kernel *kernel = cut->kernel;
-    return cut->share_a && kernel->few && g->m <= kernel->few_rows && g->b_rs == 1 &&
-           g->ab_type == kernel->type;
-}
-
 /* Make the panels of one k block ready. */
 static void fill_block(const struct job *job, struct gemm_block *block, char *own)
 {
@@ -222,12 +217,7 @@ static void fill_block(const struct job *job, struct gemm_block *block, char *ow
         return;
     }
     block->a = shared_at(job, block->k, block->depth, block->m);
-    if (block->in_place) {
-        int64_t at = block->n * job->g->b_cs + block->k * job->g->b_rs;
-        block->b = (const char *)job->g->b + at * (int64_t)dtype_size(job->g->ab_type);
-    } else {
-        pack_b(job, own, block->n, block->cols, block->k, block->depth);
-    }
+    pack_b(job, own, block->n, block->cols, block->k, block->depth);
 }
 
 /* The block's part of C over the round's range of k. */
@@ -242,26 +232,22 @@ static void run_block(const struct job *job, struct gemm_block *block, char *own
     } while (block->k < job->k1);
 }
 
-/* One item: one block of C. Where B is read in place, one panel at a time: lines are read from end to end. */
+/* One item: one block of C. */
 static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct job *job = arg;
     const struct cut *cut = &job->cut;
     int64_t across = divide_up(job->n1 - job->n0, cut->nc);
     char *own = job->own + (size_t)worker * cut->own_bytes;
-    struct gemm_block block = {.g = job->g, .kernel = cut->kernel, .a = own, .b = own, .spare = own};
-    block.in_place = use_in_place(job->g, cut);
-    int64_t step = block.in_place ? cut->kernel->nr : cut->nc;
+    struct gemm_block block = {.g = job->g, .kernel = cut->kernel, .a = own, .b = own};
     for (int64_t item = begin; item < end; item++) {
         size_t set = (size_t)(cut->sums_stay ? item : worker);
         if (cut->sums) block.sums = (float *)(void *)(job->sums + set * cut->sum_bytes);
         block.m = job->m0 + item / across * cut->mc;
         block.rows = least(cut->mc, job->m1 - block.m);
-        int64_t n = job->n0 + item % across * cut->nc, stop = least(job->n1, n + cut->nc);
-        for (block.n = n; block.n < stop; block.n += step) {
-            block.cols = least(step, stop - block.n);
-            run_block(job, &block, own);
-        }
+        block.n = job->n0 + item % across * cut->nc;
+        block.cols = least(cut->nc, job->n1 - block.n);
+        run_block(job, &block, own);
     }
 }
 
@@ -292,6 +278,11 @@ static void run_rounds_of_k(struct job *job, struct threads *team)
 void gemm_run(const struct gemm *g, void *workspace, struct threads *team)
 {
     if (g->m <= 0 || g->n <= 0) return;
+    const struct gemm_few *few = gemm_few_for(g);
+    if (few) {
+        gemm_few_run(few, g, workspace, team);
+        return;
+    }
     int threads = threads_count(team);
     struct job job = {
         .g = g,

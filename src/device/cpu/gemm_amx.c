@@ -15,7 +15,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AMX_CODE __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl")))
+#define AMX_CODE GEMM_AMX_CODE
 #define INLINE   static inline __attribute__((always_inline))
 
 enum {
@@ -37,7 +37,7 @@ static const struct {
     uint8_t rows[16];
 } tile_shapes = {1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
-AMX_CODE INLINE void set_up_thread(void)
+AMX_CODE void gemm_amx_set_up_thread(void)
 {
     static _Thread_local bool ready;
     if (ready) return;
@@ -72,7 +72,7 @@ AMX_CODE INLINE void multiply_tiles(const uint16_t *a, const uint16_t *b, int64_
 AMX_CODE INLINE void multiply(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows)
 {
     size_t step = (size_t)ldc * sizeof *c;
-    set_up_thread();
+    gemm_amx_set_up_thread();
     __asm__ volatile("" ::: "memory"); /* panels are written: gcc does not know that tile loads read memory */
     if (rows <= HALF) {
         multiply_tiles(a, b, k, false);

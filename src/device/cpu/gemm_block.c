@@ -17,7 +17,6 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* A tile under way. */
 struct tile {
     const char *a, *b; /* panels */
-    bool packed;       /* b is */
     int64_t m, n;
     int rows, cols;
     float bias[GEMM_MAX_NR]; /* of these columns; zero where there is none */
@@ -74,11 +73,7 @@ static void copy_tile(float *dst, int64_t dst_ld, const float *src, int64_t src_
 
 static void run(const struct gemm_block *block, const struct tile *t, float *c, int64_t ldc, bool accumulate)
 {
-    if (t->packed) {
-        block->kernel->run(t->a, t->b, block->depth, c, ldc, t->rows, accumulate);
-    } else {
-        block->kernel->few(t->a, t->b, block->g->b_cs, block->depth, c, ldc, t->rows, accumulate);
-    }
+    block->kernel->run(t->a, t->b, block->depth, c, ldc, t->rows, accumulate);
 }
 
 static void tile_in_c(const struct gemm_block *block, const struct tile *t)
@@ -130,7 +125,7 @@ static void tile_narrow(const struct gemm_block *block, const struct tile *t, fl
 
 /* ---- the block ---- */
 
-/* Panel j of B: packed by the caller, or in place; a panel that is not whole is packed here. */
+/* Panel j of B. */
 static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t)
 {
     const struct gemm *g = block->g;
@@ -138,16 +133,8 @@ static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t
     int64_t size = (int64_t)dtype_size(kernel->type), line = j * kernel->nr;
     t->cols = (int)least(kernel->nr, block->cols - line);
     t->n = block->n + line;
-    t->packed = !block->in_place;
     if (g->bias) widen(t->bias, g->bias, g->ab_type, t->n, t->cols);
-    t->b = block->b +
-           (block->in_place ? line * g->b_cs : j * gemm_panel(kernel, kernel->nr, block->depth)) * size;
-    if (block->in_place && t->cols < kernel->nr) {
-        gemm_pack_side(kernel, false, block->spare, t->b, g->ab_type, g->b_cs, g->b_rs, t->cols,
-                       block->depth);
-        t->b = block->spare;
-        t->packed = true;
-    }
+    t->b = block->b + j * gemm_panel(kernel, kernel->nr, block->depth) * size;
 }
 
 /* `bytes` of the panel of B after this one, which nobody has touched since it was packed. */
@@ -174,9 +161,9 @@ void gemm_block_multiply(const struct gemm_block *block)
         for (int64_t i = 0; i < block->rows; i += kernel->mr, t.a += a_step, next += share) {
             t.m = block->m + i;
             t.rows = (int)least(kernel->mr, block->rows - i);
-            if (t.packed) prefetch_next(next, share);
+            prefetch_next(next, share);
             if (!f32) {
-                if (rounded && t.packed && t.cols == kernel->nr && t.rows == kernel->mr) {
+                if (rounded && t.cols == kernel->nr && t.rows == kernel->mr) {
                     tile_rounded(block, &t, sums);
                 } else {
                     tile_narrow(block, &t, sums);

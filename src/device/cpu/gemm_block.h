@@ -12,9 +12,7 @@ struct gemm_block {
     int64_t m, n, rows, cols; /* the block of C */
     int64_t k, depth;         /* the block of k; k == 0 is the first, k + depth == g->k the last */
     const char *a;            /* packed panels of A */
-    const char *b;            /* packed panels of B; in_place: B(k,n) itself, contiguous over k */
-    bool in_place;
-    char *spare; /* in_place: room to pack one panel of B */
+    const char *b;            /* packed panels of B */
     float *sums; /* running sums between blocks of k (tile after tile, nr apart), when C is narrow; or NULL */
 };
 

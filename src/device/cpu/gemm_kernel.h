@@ -47,10 +47,6 @@ typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, i
 typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, const uint16_t *add,
                              const float *bias, uint16_t *c, int64_t ldc);
 
-/* As gemm_tile, for few rows and a B in place: nr lines of the kernel's type, contiguous over k, ls apart. */
-typedef void gemm_few(const void *a, const void *b, int64_t ls, int64_t k, float *c, int64_t ldc, int rows,
-                      bool accumulate);
-
 struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
@@ -60,8 +56,6 @@ struct gemm_kernel {
     gemm_tile *run;
     gemm_round *round;
     gemm_tile_round *run_round; /* optional: run and round in one, without the detour through memory */
-    gemm_few *few;              /* optional: worth it up to few_rows rows */
-    int few_rows;
 };
 
 extern const struct gemm_kernel gemm_plain_f32;

@@ -86,8 +86,6 @@ const struct gemm_kernel gemm_neon_f32 = {
     .pack_b = gemm_neon_f32_pack_b,
     .run = f32_run,
     .round = round_plain,
-    .few = gemm_neon_f32_few,
-    .few_rows = 4,
 };
 
 #endif

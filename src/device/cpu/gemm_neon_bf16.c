@@ -184,8 +184,6 @@ const struct gemm_kernel gemm_neon_bf16 = {
     .run = bf16_run,
     .round = round_bfcvt,
     .run_round = bf16_run_round,
-    .few = gemm_neon_bf16_few,
-    .few_rows = GEMM_NEON_MR,
 };
 
 #endif

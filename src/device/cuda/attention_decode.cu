@@ -6,6 +6,7 @@
  * they never wait for one another. Warps are joined in order, then pieces, in order, by a second kernel.
  */
 #include "device/cuda/attention_mma.cuh"
+#include "device/cuda/overlap.cuh"
 
 namespace
 {
@@ -204,6 +205,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, 3) decode(const struct att
 {
     typedef struct room<width> room;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    next_may_begin();
+    await_previous();
     const struct piece p = piece_of(a);
     char *pool = shared_pool();
     const uint32_t stage0 = shared_address(pool) + warp * room::WARP;
@@ -237,6 +240,8 @@ static __global__ void __launch_bounds__(JOIN_ROWS * 32) join(const struct attn 
 {
     const int lane = threadIdx.x % 32, rows = row_count(a);
     int64_t index = (int64_t)blockIdx.x * JOIN_ROWS + threadIdx.x / 32;
+    next_may_begin();
+    await_previous();
     if (index >= (int64_t)a.batch * a.kv_heads * rows) return;
     const int row = (int)(index % rows), n = (int)(index / rows % a.kv_heads),
               b = (int)(index / rows / a.kv_heads);
@@ -262,8 +267,11 @@ extern "C" int cuda_attn_decode(const struct cuda_queue *queue, struct attn *a)
 {
     int width = mma_width(a), rows = a->time * a->group, tiles = (rows + ROWS - 1) / ROWS;
     int64_t heads = (int64_t)a->batch * a->kv_heads;
-    int status = attn_launch(MMA_KERNEL(decode, a), heads * tiles * a->splits, MMA_THREADS,
-                             (size_t)MMA_WARPS * 4 * KEYS * 2 * (width + 8), queue, a);
+    size_t shared = (size_t)MMA_WARPS * 4 * KEYS * 2 * (width + 8);
+    attn_kernel *kernel = MMA_KERNEL(decode, a);
+    int status = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           (int)shared);
+    if (!status) status = launch(queue, kernel, heads * tiles * a->splits, MMA_THREADS, shared, *a);
     if (status || a->splits == 1) return status;
-    return attn_launch(join, (heads * rows + JOIN_ROWS - 1) / JOIN_ROWS, JOIN_ROWS * 32, 0, queue, a);
+    return launch(queue, join, parts_of(heads * rows, JOIN_ROWS), JOIN_ROWS * 32, 0, *a);
 }

@@ -35,6 +35,7 @@ struct cuda {
     struct cuda_transfer *transfer;
     struct cuda_staging staging;
     struct cuda_queue queue;
+    bool chain;           /* what was queued last is a kernel of a chain (begin_chained) */
     pthread_mutex_t lock; /* of what read, write and sync change */
     int index;
     char bus[32];
@@ -93,6 +94,7 @@ LAUNCHERS(LAUNCH)
 static void cuda_linear_run(const struct kernel_call *call)
 {
     struct cuda *cuda = call->backend;
+    cuda->chain = cuda_linear_is_few(call->desc, call->op);
     int code = cuda_matmul_run(cuda->matmul, &cuda->queue, call);
     note(cuda, code, code ? cuda_matmul_words(cuda->matmul) : NULL);
 }
@@ -141,6 +143,12 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
     [OP_ADAMW] = cuda_adamw_many,
 };
 
+/* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
+static const bool chained[OP_KIND_COUNT] = {
+    [OP_NORM] = true, [OP_LINEAR] = true, [OP_ATTN] = true,      [OP_SWIGLU] = true,
+    [OP_GELU] = true, [OP_ADD] = true,    [OP_KV_APPEND] = true, [OP_SPLIT3] = true,
+};
+
 /* --- device_ops ------------------------------------------------------------------------------------------ */
 
 /* Worker threads read and write too, when weights are made: one at a time, each with the card as its own. */
@@ -148,6 +156,7 @@ static struct cuda *enter(struct device *dev)
 {
     pthread_mutex_lock(&cuda_of(dev)->lock);
     cudaSetDevice(cuda_of(dev)->index);
+    cuda_of(dev)->chain = false;
     return cuda_of(dev);
 }
 
@@ -237,17 +246,29 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
     note(cuda, code, "waiting for copies");
 }
 
+/* A linear of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
+ * only there, kernels are so short that what lies between them counts. */
+static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
+{
+    bool early = call->op->kind != OP_LINEAR || call_in(call, LINEAR_W)->cls == CLASS_PARAM;
+    cuda->chain = cuda->chain && chained[call->op->kind] && early && cuda_transfer_idle(cuda->transfer);
+    cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
+}
+
 static void cuda_run(struct device *dev, struct kernel_call *call)
 {
     call->backend = dev;
+    begin_chained(cuda_of(dev), call);
     await_copies(cuda_of(dev), call);
     kernels[call->op->kind].run(call);
+    cuda_of(dev)->queue.follows = false;
 }
 
 static void cuda_run_many(struct device *dev, struct kernel_call *calls, int count)
 {
     struct cuda *cuda = cuda_of(dev);
     int kind = calls[0].op->kind;
+    cuda->chain = false;
     for (int i = 0; i < count; i++) {
         calls[i].backend = dev;
         await_copies(cuda, &calls[i]);
@@ -262,6 +283,7 @@ static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum devi
 {
     struct cuda *cuda = cuda_of(dev);
     void *at = (char *)cuda_base(dev) + offset;
+    cuda->chain = false;
     note(cuda,
          with == FILL_NOISE ? cuda_fill_noise(&cuda->queue, at, bytes)
                             : (int)cudaMemsetAsync(at, 0, bytes, stream_of(cuda)),
@@ -272,6 +294,7 @@ static void cuda_tune(struct device *dev, struct kernel_call *call)
 {
     struct cuda *cuda = cuda_of(dev);
     call->backend = dev;
+    cuda->chain = false;
     int kind = call->op->kind;
     /* What timing chooses may differ from run to run, and with it the order of a sum. */
     if (!call->op->attr.repeatable && (kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW))
@@ -297,6 +320,7 @@ static size_t card_free(void)
 static cudaGraph_t record(struct cuda *cuda, device_give *give, void *arg)
 {
     cudaGraph_t graph = NULL;
+    cuda->chain = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
     bool began = !cuda->failed;
@@ -337,6 +361,7 @@ static struct device_program *cuda_compile(struct device *dev, device_give *give
 static void cuda_launch_program(struct device_program *program)
 {
     struct cuda *cuda = cuda_of(program->device);
+    cuda->chain = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, cudaGraphLaunch(((struct cuda_program *)program)->graph, stream_of(cuda)),
          "running a program");

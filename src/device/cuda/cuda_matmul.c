@@ -9,6 +9,7 @@
  *            kn   D = dW [M x K]   A = dy (M x R)                            B = x  (K x R, transposed)
  */
 #include "device/cuda/cuda_matmul.h"
+#include "device/cuda/matmul_few.h"
 #include "device/cuda/matmul_small.h"
 
 #include <stdlib.h>
@@ -283,6 +284,23 @@ static int multiply_small(const struct cuda_queue *queue, const struct product *
     return cuda_matmul_small(queue, &s);
 }
 
+static int multiply_few(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    bool kn = call->op->attr.weight_kn;
+    struct weight w = weight_of(call->in[LINEAR_W], call_in(call, LINEAR_W), kn);
+    struct few_product f = {.x = call->in[LINEAR_X],
+                            .w = call->in[LINEAR_W],
+                            .bias = call->in[LINEAR_BIAS],
+                            .add = call->in[LINEAR_ADD],
+                            .y = call->out[LINEAR_Y],
+                            .rows = tensor_count(call_in(call, LINEAR_X)) / w.k,
+                            .m = w.m,
+                            .k = w.k,
+                            .kn = kn,
+                            .type = w.matrix.type};
+    return cuda_matmul_few(queue, &f);
+}
+
 static int multiply_large(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
                           const struct key *key, void *work)
 {
@@ -305,6 +323,7 @@ static int add_in_place(const struct cuda_queue *queue, struct product *p)
 
 int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    if (cuda_linear_is_few(call->desc, call->op)) return multiply_few(queue, call);
     struct product p = product_of(call);
     int moved = call->op->attr.repeatable ? add_in_place(queue, &p) : 0;
     if (moved) return moved;
@@ -344,6 +363,7 @@ static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, co
 
 void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    if (cuda_linear_is_few(call->desc, call->op)) return;
     struct product p = product_of(call);
     struct key key = key_of(&p);
     if (is_small(&key) || find_way(mm, &key)) return;

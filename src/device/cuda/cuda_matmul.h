@@ -1,4 +1,4 @@
-/* cuda_matmul.h - linear, linear_dx and linear_dw through cuBLASLt.
+/* cuda_matmul.h - linear, linear_dx and linear_dw through cuBLASLt; small ones and linear of few rows are our own.
  *
  *     struct cuda_matmul *matmul;
  *     cuda_matmul_open(&api, &matmul, &err);

@@ -96,6 +96,8 @@ int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t b
     return tr->count ? wait_overlapping(tr, tr->compute, &(struct range){operand, bytes, writes}, 1) : 0;
 }
 
+bool cuda_transfer_idle(const struct cuda_transfer *tr) { return tr->count == 0; }
+
 int cuda_transfer_join(struct cuda_transfer *tr)
 {
     int code = 0;

@@ -41,6 +41,8 @@ int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_
 int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call);
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes, bool writes);
 int cuda_transfer_join(struct cuda_transfer *tr);
+/* Nothing is under way that a kernel might have to wait for. */
+bool cuda_transfer_idle(const struct cuda_transfer *tr);
 
 /* Ops of the host that are queued between begin and end belong to a program that is being compiled: end hands them over, and
  * they stay until they are freed, when nothing runs them any more. Others go with cuda_transfer_done. */

@@ -12,9 +12,19 @@ static int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1)
 
 /* --- matrix products ------------------------------------------------------------------------------------- */
 
+bool cuda_linear_is_few(const struct tensor *const *desc, const struct op *op)
+{
+    if (op->kind != OP_LINEAR) return false;
+    const struct tensor *x = desc[LINEAR_X], *w = desc[LINEAR_W];
+    int64_t k = w->dim[op->attr.weight_kn ? 0 : 1];
+    return x->type == w->type && x->type == desc[OP_MAX_IN + LINEAR_Y]->type && k > 0 &&
+           tensor_count(x) / k <= CUDA_FEW_ROWS;
+}
+
 static size_t matmul(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card;
+    if (cuda_linear_is_few(desc, op)) return 0;
     const struct tensor *bias = op->kind == OP_LINEAR_DW ? desc[OP_MAX_IN + LINEAR_DW_DBIAS] : NULL;
     if (!bias) return CUDA_MATMUL_BYTES;
     int64_t width = tensor_count(bias), rows = tensor_count(desc[LINEAR_DW_DY]) / width;

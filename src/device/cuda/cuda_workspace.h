@@ -40,10 +40,14 @@ enum {
     ATTN_PAD = 128,          /* prepared statistics are padded to a multiple of it */
     ATTN_MAX_SPLITS = 64,
     ATTN_DECODE_ROWS = 64, /* rows (queries times heads of a group) up to which keys are split */
+    CUDA_FEW_ROWS = 8,     /* rows up to which linear is matmul_few.cu's */
 };
 
 /* Matrix products: cuBLASLt may take this much, the bias gradient's sums come after it. */
 #define CUDA_MATMUL_BYTES ((size_t)32 << 20)
+
+/* Whether linear is matmul_few.cu's, which needs no scratch. */
+bool cuda_linear_is_few(const struct tensor *const *desc, const struct op *op);
 
 /* Places are offsets in bytes; what is not named begins at 0. */
 

@@ -130,6 +130,8 @@ __global__ void __launch_bounds__(THREADS) each(operands<T, F::IN, F::OUT> o, in
     constexpr int U = F::IN == 1 ? 4 : 2;
     packet<T, N> x[U][F::IN];
     int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x, packets = count / N;
+    next_may_begin();
+    await_previous();
 #pragma unroll
     for (int u = 0; u < U; u++) {
         int64_t i = first + u * THREADS;
@@ -162,12 +164,8 @@ static int run_each(const struct cuda_queue *queue, const struct kernel_call *ca
     for (int k = 0; k < F::OUT; k++) o.out[k] = (T *)call->out[k], wide = wide && aligned(call->out[k]);
     if (count == 0) return 0;
     int64_t work = wide ? parts_of(count, lanes<T>) : count;
-    unsigned blocks = (unsigned)parts_of(work, THREADS * (F::IN == 1 ? 4 : 2));
-    if (wide)
-        each<F, T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(o, count);
-    else
-        each<F, T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(o, count);
-    return launched();
+    int64_t blocks = parts_of(work, THREADS * (F::IN == 1 ? 4 : 2));
+    return launch(queue, wide ? each<F, T, lanes<T>> : each<F, T, 1>, blocks, THREADS, 0, o, count);
 }
 
 template <template <class> class F>
@@ -245,7 +243,9 @@ int cuda_kv_append(const struct cuda_queue *queue, const struct kernel_call *cal
     bool wide = bytes % 16 == 0 && aligned(a.from[0], a.from[1], a.to[0], a.to[1]);
     int64_t word = wide ? 16 : (int64_t)dtype_size(k->type);
     a.width = bytes / word;
-    return run_move(queue, a, 2 * a.rows * a.width, word);
+    struct cuda_queue then = *queue;
+    then.follows = queue->follows && a.to[0] == call->in[KV_APPEND_KC] && a.to[1] == call->in[KV_APPEND_VC];
+    return run_move(&then, a, 2 * a.rows * a.width, word); /* a copy is no kernel to begin beside */
 }
 
 int cuda_copy(const struct cuda_queue *queue, const struct kernel_call *call)

@@ -29,6 +29,7 @@ struct cuda_queue {
     int capability;             /* 90 for 9.0 */
     bool warpgroups;            /* the code that was loaded multiplies by warpgroups */
     size_t shared_most;         /* dynamic shared memory a block may ask for */
+    bool follows;               /* the next kernel may begin beside the one queued before (overlap.cuh) */
 };
 
 typedef int cuda_launch(const struct cuda_queue *queue, const struct kernel_call *call);

@@ -6,7 +6,7 @@
 #ifndef PLIM_DEVICE_CUDA_MOVE_CUH
 #define PLIM_DEVICE_CUDA_MOVE_CUH
 
-#include "device/cuda/vec.cuh"
+#include "device/cuda/overlap.cuh"
 
 enum { MOVE_THREADS = 256 };
 
@@ -17,6 +17,8 @@ template <class W, class M> __global__ void __launch_bounds__(MOVE_THREADS) move
     W words[U];
     W *to[U];
     int64_t first = (int64_t)blockIdx.x * (MOVE_THREADS * U) + threadIdx.x;
+    next_may_begin();
+    await_previous();
 #pragma unroll
     for (int u = 0; u < U; u++) {
         int64_t i = first + u * MOVE_THREADS;
@@ -31,9 +33,7 @@ template <class W, class M>
 static inline int move_words(const struct cuda_queue *queue, const M &places, int64_t count)
 {
     if (count == 0) return 0;
-    move<W>
-        <<<(unsigned)parts_of(count, MOVE_THREADS * 4), MOVE_THREADS, 0, stream_of(queue)>>>(places, count);
-    return launched();
+    return launch(queue, move<W, M>, parts_of(count, MOVE_THREADS * 4), MOVE_THREADS, 0, places, count);
 }
 
 template <class M>

@@ -7,7 +7,7 @@
  * Backward, dx belongs to a row and dw, db to all of them. Groups take rows at a fixed distance and sum dy hat in
  * registers; at the end the groups of a block are added in order into one row of partial sums, and fold_rows
  * adds the rows. So the order is fixed by the sizes and the number of blocks, which is the card's. */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/overlap.cuh"
 
 namespace
 {
@@ -113,6 +113,8 @@ __global__ void __launch_bounds__(THREADS) norm_rows(forward<T> n)
     __shared__ float slots[2][1][WARPS];
     group<G, 1> g = {slots, (int)threadIdx.x / G, 0};
     int64_t row = (int64_t)blockIdx.x * (THREADS / G) + g.number;
+    next_may_begin();
+    await_previous();
     if (row >= n.rows) return;
     int thread = (int)threadIdx.x % G, packets = (int)(n.columns / N);
     packet<T, N> x[V];
@@ -144,6 +146,8 @@ template <class T, bool LAYER> __global__ void __launch_bounds__(THREADS) norm_l
     __shared__ float slots[2][1][WARPS];
     group<THREADS, 1> g = {slots, 0, 0};
     int64_t row = blockIdx.x;
+    next_may_begin();
+    await_previous();
     const T *x = n.x + row * n.columns;
     float mean[1] = {0}, square[1] = {0};
     if (LAYER) {
@@ -190,8 +194,7 @@ template <class T> static int run_forward(const struct cuda_queue *queue, const 
     bool wide = columns % lanes<T> == 0 && columns <= LONGEST && aligned(n.x, n.w, n.b, n.y);
     choice<forward<T>> use = {layer ? norm_loop<T, true> : norm_loop<T, false>, THREADS};
     if (wide) use = layer ? choose<T, true>(columns) : choose<T, false>(columns);
-    use.kernel<<<(unsigned)parts_of(n.rows, THREADS / use.threads), THREADS, 0, stream_of(queue)>>>(n);
-    return launched();
+    return launch(queue, use.kernel, parts_of(n.rows, THREADS / use.threads), THREADS, 0, n);
 }
 
 /* --- backward -------------------------------------------------------------------------------------------- */

@@ -58,6 +58,8 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) rotate(part
 {
     int64_t packets = p.half / N, turned = p.heads[0] + p.heads[1], heads = turned + p.heads[1], u, g;
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = divide(divide(i, packets, &u), groups, &g);
+    next_may_begin();
+    await_previous();
     if (r >= p.rows) return;
     packet<T, N> x[HEADS][2];
     T *to[HEADS];
@@ -90,12 +92,8 @@ template <class T> static int run_rotate(const struct cuda_queue *queue, const p
     int64_t groups = parts_of(p.heads[0] + 2 * p.heads[1], HEADS), work = p.rows * groups * p.half;
     bool wide = p.half % lanes<T> == 0 && aligned(p.whole, p.part[0], p.part[1], p.part[2], p.table);
     if (work == 0) return 0;
-    if (wide)
-        rotate<T, lanes<T>>
-            <<<(unsigned)parts_of(work / lanes<T>, THREADS), THREADS, 0, stream_of(queue)>>>(p, groups);
-    else
-        rotate<T, 1><<<(unsigned)parts_of(work, THREADS), THREADS, 0, stream_of(queue)>>>(p, groups);
-    return launched();
+    int64_t blocks = parts_of(wide ? work / lanes<T> : work, THREADS);
+    return launch(queue, wide ? rotate<T, lanes<T>> : rotate<T, 1>, blocks, THREADS, 0, p, groups);
 }
 
 /* Without a rotation: word i of the joint rows against its place in a part. */

@@ -1,0 +1,193 @@
+/* gemm_few.c - see gemm_few.h: which kernel, packing A, and the way of a tile from its sums to C.
+ *
+ * Workers share the columns of C and nothing else. Each takes as many as its kernel reads side by side, all of k, block by
+ * block, and writes them to C before it takes the next. */
+#include "device/cpu/gemm_few.h"
+
+enum {
+    TASKS_PER_WORKER = 4, /* so that a worker that was held up does not hold up the rest */
+    NARROWEST = 64,       /* columns of a task that reads across */
+    MOST_BYTES = 1 << 20, /* of packed A */
+};
+
+/* By level and type of A and B. Whatever multiplies in fp32 needs no more than AVX2: memory is slower. */
+static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
+#if defined(__aarch64__)
+    [CPU_NEON] = {&gemm_few_neon_f32, &gemm_few_neon_bf16, &gemm_few_neon_f16},
+    [CPU_NEON_BF16] = {&gemm_few_neon_f32, &gemm_few_bfmmla, &gemm_few_neon_f16},
+#endif
+#if defined(__x86_64__)
+    [CPU_AVX2] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},
+    [CPU_AVX512] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},
+    [CPU_AVX512_BF16] = {&gemm_few_avx2_f32, &gemm_few_avx512_bf16, &gemm_few_avx2_f16},
+    [CPU_AMX] = {&gemm_few_avx2_f32, &gemm_few_amx_bf16, &gemm_few_avx2_f16},
+#endif
+};
+_Static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "the order of the table");
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- choosing ---- */
+
+static size_t block_bytes(const struct gemm_few *few)
+{
+    return (size_t)few->rows * GEMM_KC * (size_t)few->unit;
+}
+
+static size_t packed_bytes(const struct gemm_few *few, int64_t k)
+{
+    return (size_t)divide_up(k, GEMM_KC) * block_bytes(few);
+}
+
+/* NULL: none for so many rows. */
+static const struct gemm_few *kernel_for(int64_t m, int64_t k, enum dtype type)
+{
+    const struct gemm_few *few = kernels[cpu_level()][type];
+    return few && m <= few->rows && packed_bytes(few, k) <= MOST_BYTES ? few : NULL;
+}
+
+const struct gemm_few *gemm_few_for(const struct gemm *g)
+{
+    const struct gemm_few *few = kernel_for(g->m, g->k, g->ab_type);
+    if (!few || g->k == 0 || g->a_cs != 1) return NULL;
+    return g->b_rs == 1 || (g->b_cs == 1 && few->across) ? few : NULL;
+}
+
+size_t gemm_few_workspace(int64_t m, int64_t k, enum dtype ab_type)
+{
+    const struct gemm_few *few = kernel_for(m, k, ab_type);
+    return few ? packed_bytes(few, k) : 0;
+}
+
+/* ---- packing A ---- */
+
+void gemm_few_widen(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k)
+{
+    const char *from = src;
+    float *to = dst;
+    for (int r = 0; r < rows; r++, to += GEMM_KC, from += rs * (int64_t)dtype_size(type))
+        dtype_convert(to, DT_F32, from, type, k);
+}
+
+void gemm_few_keep(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k)
+{
+    const uint16_t *from = src;
+    uint16_t *to = dst;
+    (void)type;
+    for (int r = 0; r < rows; r++, to += GEMM_KC, from += rs) {
+        memcpy(to, from, (size_t)k * sizeof *to);
+        memset(to + k, 0, (size_t)((k + 31) / 32 * 32 - k) * sizeof *to);
+    }
+}
+
+/* ---- a tile of C ---- */
+
+struct job {
+    const struct gemm_few *few;
+    const struct gemm *g;
+    const char *a; /* packed, a block of k after the other */
+    int width;     /* columns of a task */
+    bool across;
+};
+
+struct tile {
+    int64_t n;
+    int cols, width;
+    _Alignas(64) float value[GEMM_FEW_ROWS * GEMM_FEW_WIDTH];
+};
+
+static const char *element(const void *base, enum dtype type, int64_t i)
+{
+    return (const char *)base + i * (int64_t)dtype_size(type);
+}
+
+/* extra[cols] = add + bias of one row; at least one of the two is there. */
+static void find_extra(const struct gemm *g, const struct tile *t, int row, float *extra)
+{
+    float bias[GEMM_FEW_WIDTH] = {0};
+    if (g->bias) dtype_convert(bias, DT_F32, element(g->bias, g->ab_type, t->n), g->ab_type, t->cols);
+    if (!g->add) {
+        memcpy(extra, bias, (size_t)t->cols * sizeof *extra);
+        return;
+    }
+    dtype_convert(extra, DT_F32, element(g->add, g->c_type, row * g->c_rs + t->n), g->c_type, t->cols);
+    for (int j = 0; j < t->cols; j++) extra[j] += bias[j];
+}
+
+static void add_extra(const struct gemm *g, struct tile *t)
+{
+    float extra[GEMM_FEW_WIDTH];
+    for (int r = 0; r < (int)g->m; r++) {
+        float *value = t->value + r * t->width;
+        find_extra(g, t, r, extra);
+        for (int j = 0; j < t->cols; j++) value[j] = extra[j] + value[j];
+    }
+}
+
+static void add_sums(const struct gemm *g, struct tile *t, const float *sums)
+{
+    for (int i = 0; i < (int)g->m * t->width; i++) t->value[i] = t->value[i] + sums[i];
+}
+
+static void store(const struct gemm *g, const struct tile *t)
+{
+    for (int r = 0; r < (int)g->m; r++) {
+        char *c = (char *)g->c + (r * g->c_rs + t->n) * (int64_t)dtype_size(g->c_type);
+        dtype_convert(c, g->c_type, t->value + r * t->width, DT_F32, t->cols);
+    }
+}
+
+/* Columns [n, n + cols). The steps are those of gemm_block.c: an F32 C is the running value from the start, a narrow one
+ * is rounded at the end. */
+static void make_tile(const struct job *job, int64_t n, int cols)
+{
+    const struct gemm *g = job->g;
+    _Alignas(64) float sums[GEMM_FEW_ROWS * GEMM_FEW_WIDTH];
+    struct tile t;
+    t.n = n, t.cols = cols, t.width = job->width;
+    struct gemm_few_block block = {.step = job->across ? g->b_rs : g->b_cs, .rows = (int)g->m};
+    block.cols = cols, block.width = t.width;
+    bool extra = g->add || g->bias;
+    for (int64_t k = 0; k < g->k; k += GEMM_KC) {
+        block.a = job->a + (size_t)(k / GEMM_KC) * block_bytes(job->few);
+        block.b = element(g->b, g->ab_type, n * g->b_cs + k * g->b_rs);
+        block.k = least(GEMM_KC, g->k - k);
+        block.sums = k == 0 ? t.value : sums;
+        (job->across ? job->few->across : job->few->along)(&block);
+        if (k == 0 && extra && g->c_type == DT_F32) add_extra(g, &t);
+        if (k > 0) add_sums(g, &t, sums);
+    }
+    if (extra && g->c_type != DT_F32) add_extra(g, &t);
+    store(g, &t);
+}
+
+static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct job *job = arg;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t n = i * job->width;
+        make_tile(job, n, (int)least(job->width, job->g->n - n));
+    }
+}
+
+static int width_of(const struct gemm_few *few, bool across, int64_t n, int threads)
+{
+    if (!across) return few->lines;
+    int64_t even = divide_up(divide_up(n, (int64_t)threads * TASKS_PER_WORKER), NARROWEST) * NARROWEST;
+    return (int)least(even, GEMM_FEW_WIDTH);
+}
+
+void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *workspace, struct threads *team)
+{
+    struct job job = {.few = few, .g = g, .a = workspace, .across = g->b_rs != 1};
+    for (int64_t k = 0; k < g->k; k += GEMM_KC)
+        few->pack((char *)workspace + (size_t)(k / GEMM_KC) * block_bytes(few), element(g->a, g->ab_type, k),
+                  g->ab_type, g->a_rs, (int)g->m, least(GEMM_KC, g->k - k));
+    int threads = threads_count(team);
+    job.width = width_of(few, job.across, g->n, threads);
+    int64_t tasks = divide_up(g->n, job.width), grain = tasks / ((int64_t)threads * TASKS_PER_WORKER);
+    threads_each(team, tasks, grain > 1 ? grain : 1, run_tasks, &job);
+}

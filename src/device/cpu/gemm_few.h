@@ -1,0 +1,83 @@
+/* gemm_few.h - products of few rows (generation): B is read where it lies, once, from end to end.
+ *
+ *     const struct gemm_few *few = gemm_few_for(&g);          // NULL: pack B (gemm.c)
+ *     if (few) gemm_few_run(few, &g, workspace, team);        // gemm_few_workspace() bytes
+ *
+ * With few rows every element of B is used a few times only: packing it costs more than multiplying, and what counts is
+ * how fast B comes from memory. So a kernel here reads some lines of B side by side along k, puts them in order in
+ * registers, widens them there if its arithmetic is wider, and keeps only A packed.
+ *
+ * Invariants
+ *  1. Bits are the packed kernels' (gemm.h, 3). A sum over a block of k is made from zero by the same operations in the
+ *     same order as by the kernel of that level and type (gemm_kernel.h); what follows it are the steps of gemm_block.c.
+ *  2. Nothing outside B is read: lines and k that do not fill a kernel's step are copied beside it first.
+ */
+#ifndef PLIM_DEVICE_CPU_GEMM_FEW_H
+#define PLIM_DEVICE_CPU_GEMM_FEW_H
+
+#include "device/cpu/cpu_features.h"
+#include "device/cpu/gemm.h"
+#include <string.h>
+
+enum {
+    GEMM_FEW_ROWS = 16,   /* of any kernel, at most */
+    GEMM_FEW_WIDTH = 256, /* columns of C that are made at once, at most */
+};
+
+/* Packs rows of A over one block of k (at most GEMM_KC): rows of `type`, contiguous over k, rs elements apart. */
+typedef void gemm_few_pack(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k);
+
+/* sums[rows][width] = A.B over one block of k; a is packed. Of B there are `cols` columns from b on, `step` elements
+ * apart: contiguous over k (along; cols <= width), or rows contiguous over columns (across; step is from k to k). */
+struct gemm_few_block {
+    const void *a, *b;
+    int64_t step, k;
+    int rows, cols, width;
+    float *sums; /* 64-byte aligned */
+};
+typedef void gemm_few_multiply(const struct gemm_few_block *block);
+
+struct gemm_few {
+    const char *name;
+    int rows;  /* at most */
+    int lines; /* columns of B that `along` takes at once */
+    int unit;  /* bytes of an element of packed A, whose block has `rows` rows of GEMM_KC */
+    gemm_few_pack *pack;
+    gemm_few_multiply *along;  /* B is contiguous over k */
+    gemm_few_multiply *across; /* B is contiguous over columns; NULL: pack it */
+};
+
+/* Rows of A as f32, GEMM_KC apart. */
+void gemm_few_widen(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k);
+/* Rows of 16 bits as they are, GEMM_KC apart, zeros up to a multiple of 32. */
+void gemm_few_keep(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k);
+
+#define FEW_INLINE static inline __attribute__((always_inline))
+
+/* Lines that do not fill a group, or k that do not fill a step: copied, with zeros after k. Lines are `stride` bytes
+ * apart in dst, which has room for `count`; those that are missing are the last once more. */
+FEW_INLINE void few_copy_lines(char *dst, int64_t stride, int count, const char *src, int64_t step, int lines,
+                               int64_t bytes)
+{
+    for (int l = 0; l < count; l++, dst += stride) {
+        memcpy(dst, src + (l < lines ? l : lines - 1) * step, (size_t)bytes);
+        memset(dst + bytes, 0, (size_t)(stride - bytes));
+    }
+}
+
+/* Named for the instructions, then the type of A and B. */
+#if defined(__aarch64__)
+extern const struct gemm_few gemm_few_neon_f32, gemm_few_neon_bf16, gemm_few_neon_f16, gemm_few_bfmmla;
+#endif
+#if defined(__x86_64__)
+extern const struct gemm_few gemm_few_avx2_f32, gemm_few_avx2_bf16, gemm_few_avx2_f16, gemm_few_avx512_bf16,
+    gemm_few_amx_bf16;
+#endif
+
+/* The kernel for this problem on this machine; NULL where there is none. */
+const struct gemm_few *gemm_few_for(const struct gemm *g);
+
+size_t gemm_few_workspace(int64_t m, int64_t k, enum dtype ab_type);
+void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *workspace, struct threads *team);
+
+#endif

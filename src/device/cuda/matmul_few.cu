@@ -1,0 +1,285 @@
+/* matmul_few.cu - linear of few rows: the weight is read once, at the speed of memory, and nothing else counts.
+ *
+ * Every kernel asks for its first weights before it waits for the activations (overlap.cuh), and keeps as many loads
+ * under way as its registers hold. Three of them:
+ *
+ *  by tile     16-bit weights [M,K] with whole packets: a block has 16 rows of W, its warps take 64 of K in turn. The
+ *              products are those of the tensor cores, W as the 16 rows of a tile and x as its 8 columns: no
+ *              conversions, and 8 rows cost what one does. The order of K within a tile is free, so a lane's packet
+ *              of 8 neighbours serves two products as it is (below).
+ *  by row      f32, and rows that are not whole packets: a warp has a row of W.
+ *  by column   weights [K,M]: four threads have the neighbouring columns of a block, 64 such fours take k in turn.
+ *
+ * The order of a sum depends on K, the layout and the type alone: a row has the same bits whatever rows are beside it. */
+#include "device/cuda/matmul_few.h"
+#include "device/cuda/attention_ptx.cuh"
+#include "device/cuda/overlap.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, WARPS = THREADS / 32, ROWS = CUDA_FEW_ROWS };
+
+template <class T> struct product {
+    const T *x, *w, *bias, *add; /* [R,K]; [M,K] or [K,M]; [M]; [R,M] */
+    T *y;                        /* [R,M] */
+    int64_t rows, m, k;
+};
+
+/* 16 bytes of a weight, which no kernel writes meanwhile. Volatile: it stays before await_previous. */
+template <class T, int N> ON_GPU packet<T, N> fetch_weight(const T *from)
+{
+    packet<T, N> x;
+    if constexpr (packet<T, N>::bytes == 16)
+        asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x.w[0]), "=r"(x.w[1]), "=r"(x.w[2]), "=r"(x.w[3])
+                     : "l"(from));
+    else
+        x = fetch<T, N>(from);
+    return x;
+}
+
+/* y[r][i] of a finished sum. */
+template <class T> ON_GPU void finish(const product<T> &p, int64_t r, int64_t i, float sum)
+{
+    float v[1];
+    if (p.bias) load<1>(p.bias + i, v), sum += v[0];
+    if (p.add) load<1>(p.add + r * p.m + i, v), sum += v[0];
+    v[0] = sum;
+    save<1>(p.y + r * p.m + i, v);
+}
+
+/* --- by tile ----------------------------------------------------------------------------------------------- */
+
+enum { TILE = 16, PART = 32, STEP = 2 * PART, DEPTH = 4 }; /* of M; of K: a part, a step, steps under way */
+
+template <class T> struct tensor_cores;
+template <> struct tensor_cores<bf16> : type_bf16 {
+};
+template <> struct tensor_cores<f16> : type_f16 {
+};
+
+/* What a lane has of one step: of two parts, rows g and g + 8 of W and row g of x. */
+template <class T> struct w_step {
+    packet<T, lanes<T>> at[2][2];
+};
+template <class T> struct x_step {
+    packet<T, lanes<T>> at[2];
+};
+
+/* Lane (g, t) has packet t of a part: 8 t .. 8 t + 7 of 32. WHOLE: all of K's steps are. */
+template <bool WHOLE, class T>
+ON_GPU void load_weights(w_step<T> &w, const T *const (&row)[2], int64_t k, int64_t end)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            w.at[i][half] = WHOLE || k + i * PART < end ? fetch_weight<T, lanes<T>>(row[half] + k + i * PART)
+                                                        : zeros<T, lanes<T>>();
+}
+
+template <bool WHOLE, class T> ON_GPU void load_x(x_step<T> &x, const T *row, int64_t k, int64_t end)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        x.at[i] = WHOLE || k + i * PART < end ? fetch<T, lanes<T>>(row + k + i * PART) : zeros<T, lanes<T>>();
+}
+
+/* Words 0 and 1 of the four lanes' packets are 16 of K for one product, words 2 and 3 for another. */
+template <class T> ON_GPU void multiply(float (&c)[2][4], const w_step<T> &w, const x_step<T> &x)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+            uint32_t a[4] = {w.at[i][0].w[j], w.at[i][1].w[j], w.at[i][0].w[j + 1], w.at[i][1].w[j + 1]};
+            tensor_cores<T>::multiply(c[i], a, x.at[i].w[j], x.at[i].w[j + 1]);
+        }
+}
+
+/* Rows behind the last of W or x are the last once more, and written by nobody. */
+template <class T, bool WHOLE> __global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p)
+{
+    constexpr int STRIDE = WARPS * STEP;
+    __shared__ float sums[WARPS][ROWS][TILE + 1];
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int64_t first = (int64_t)blockIdx.x * TILE;
+    const T *const row[2] = {p.w + min(first + g, p.m - 1) * p.k + t * lanes<T>,
+                             p.w + min(first + g + 8, p.m - 1) * p.k + t * lanes<T>};
+    const T *x_row = p.x + min((int64_t)g, p.rows - 1) * p.k + t * lanes<T>;
+    const int64_t end = p.k - t * lanes<T>;
+    w_step<T> w[DEPTH];
+    x_step<T> x[DEPTH];
+    float c[2][4] = {}; /* of a step's parts */
+    int64_t k = warp * STEP;
+    next_may_begin();
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++)
+        if (k + d * STRIDE < p.k) load_weights<WHOLE>(w[d], row, k + d * STRIDE, end);
+    await_previous();
+    for (; k < p.k; k += DEPTH * STRIDE) {
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+            if (k + d * STRIDE < p.k) load_x<WHOLE>(x[d], x_row, k + d * STRIDE, end);
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            int64_t next = k + (d + DEPTH) * STRIDE;
+            if (k + d * STRIDE < p.k) multiply(c, w[d], x[d]);
+            if (next < p.k) load_weights<WHOLE>(w[d], row, next, end);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[warp][2 * t + i % 2][g + i / 2 * 8] = c[0][i] + c[1][i];
+    __syncthreads();
+    int r = threadIdx.x / TILE, i = threadIdx.x % TILE;
+    if (r >= p.rows || first + i >= p.m) return;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < WARPS; j++) sum += sums[j][r][i];
+    finish(p, r, first + i, sum);
+}
+
+/* --- by row ------------------------------------------------------------------------------------------------ */
+
+template <class T, int N, int R> __global__ void __launch_bounds__(THREADS) by_row(product<T> p)
+{
+    constexpr int U = 8, STRIDE = 32 * N;
+    const int lane = threadIdx.x % 32;
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    const T *row = p.w + min(i, p.m - 1) * p.k;
+    packet<T, N> w[U];
+    float sum[R] = {};
+    int64_t k = lane * N;
+    next_may_begin();
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        w[u] = k + u * STRIDE < p.k ? fetch_weight<T, N>(row + k + u * STRIDE) : zeros<T, N>();
+    await_previous();
+    for (; k < p.k; k += U * STRIDE) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            int64_t at = k + u * STRIDE, next = at + U * STRIDE;
+            float a[N], b[N];
+            unpack(w[u], a);
+            w[u] = next < p.k ? fetch_weight<T, N>(row + next) : zeros<T, N>();
+            if (at >= p.k) continue;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                if (r >= p.rows) continue;
+                load(p.x + r * p.k + at, b);
+#pragma unroll
+                for (int n = 0; n < N; n++) sum[r] = fmaf(a[n], b[n], sum[r]);
+            }
+        }
+    }
+    float mine = 0; /* lane r keeps the sum of row r */
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        float all = warp_sum(sum[r]);
+        if (lane == r) mine = all;
+    }
+    if (i < p.m && lane < p.rows) finish(p, lane, i, mine);
+}
+
+/* --- by column --------------------------------------------------------------------------------------------- */
+
+enum { ACROSS = 4, DEEP = THREADS / ACROSS };
+
+template <class T, int N, int R> __global__ void __launch_bounds__(THREADS) by_column(product<T> p)
+{
+    constexpr int U = 8, WIDTH = ACROSS * N;
+    __shared__ float sums[WARPS][R][WIDTH];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, across = lane % ACROSS * N;
+    const int64_t first = (int64_t)blockIdx.x * WIDTH;
+    const T *column = p.w + min(first + across, p.m - N);
+    packet<T, N> w[U];
+    float sum[R][N] = {};
+    int64_t k = threadIdx.x / ACROSS;
+    next_may_begin();
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        w[u] = k + u * DEEP < p.k ? fetch_weight<T, N>(column + (k + u * DEEP) * p.m) : zeros<T, N>();
+    await_previous();
+    for (; k < p.k; k += U * DEEP) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            int64_t at = k + u * DEEP, next = at + U * DEEP;
+            float a[N], b[1];
+            unpack(w[u], a);
+            w[u] = next < p.k ? fetch_weight<T, N>(column + next * p.m) : zeros<T, N>();
+            if (at >= p.k) continue;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                if (r >= p.rows) continue;
+                load<1>(p.x + r * p.k + at, b);
+#pragma unroll
+                for (int n = 0; n < N; n++) sum[r][n] = fmaf(a[n], b[0], sum[r][n]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float v = sum[r][n];
+#pragma unroll
+            for (int mask = ACROSS; mask < 32; mask *= 2) v += __shfl_xor_sync(0xffffffffu, v, mask);
+            if (lane < ACROSS) sums[warp][r][across + n] = v;
+        }
+    __syncthreads();
+    for (int j = threadIdx.x; j < p.rows * WIDTH; j += THREADS) {
+        int r = j / WIDTH, i = j % WIDTH;
+        if (first + i >= p.m) continue;
+        float all = 0;
+#pragma unroll
+        for (int h = 0; h < WARPS; h++) all += sums[h][r][i];
+        finish(p, r, first + i, all);
+    }
+}
+
+/* --- choosing ---------------------------------------------------------------------------------------------- */
+
+template <class T, int N, int R> static int run(const struct cuda_queue *queue, const product<T> &p, bool kn)
+{
+    if (kn) return launch(queue, by_column<T, N, R>, parts_of(p.m, ACROSS * N), THREADS, 0, p);
+    if constexpr (sizeof(T) == 4 || N == 1) /* else by tile */
+        return launch(queue, by_row<T, N, R>, parts_of(p.m, WARPS), THREADS, 0, p);
+    return (int)cudaErrorInvalidValue;
+}
+
+/* As many sums in registers as there are rows, about. */
+template <class T> static int run_packets(const struct cuda_queue *queue, const product<T> &p, bool kn)
+{
+    constexpr int N = lanes<T>;
+    if (p.rows == 1) return run<T, N, 1>(queue, p, kn);
+    if (p.rows == 2) return run<T, N, 2>(queue, p, kn);
+    return p.rows <= 4 ? run<T, N, 4>(queue, p, kn) : run<T, N, ROWS>(queue, p, kn);
+}
+
+template <class T> static int choose(const struct cuda_queue *queue, const few_product *f)
+{
+    product<T> p = {(const T *)f->x,
+                    (const T *)f->w,
+                    (const T *)f->bias,
+                    (const T *)f->add,
+                    (T *)f->y,
+                    f->rows,
+                    f->m,
+                    f->k};
+    bool whole = (f->kn ? p.m : p.k) % lanes<T> == 0 && aligned(p.x, p.w);
+    if (p.rows == 0 || p.m == 0) return 0;
+    if (!whole) return run<T, 1, ROWS>(queue, p, f->kn);
+    if constexpr (sizeof(T) == 2)
+        if (!f->kn)
+            return launch(queue, p.k % STEP ? by_tile<T, false> : by_tile<T, true>, parts_of(p.m, TILE),
+                          THREADS, 0, p);
+    return run_packets(queue, p, f->kn);
+}
+
+} // namespace
+
+extern "C" int cuda_matmul_few(const struct cuda_queue *queue, const struct few_product *p)
+{
+    return with_type(p->type, [&](auto t) { return choose<typename decltype(t)::type>(queue, p); });
+}
