@@ -85,6 +85,9 @@ enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
 /* PLIM_OK, or one line that names the keys which disagree and a number that would work. */
 enum plim_status model_validate(const struct model_spec *spec, struct plim_error *err);
 
+/* The name of the first field in which two complete specs differ; NULL: they are the same model. */
+const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
+
 /* Append the forward ops of one micro-batch, all in f32, to an empty tape. Validates spec and shape first.
  *
  * The host fills: "ids", "pos" i32[B,T]; for HEAD_LOSS "targets" i32[B,T] and "step.scalars"; once

@@ -1,0 +1,66 @@
+/* spec.c - the fields of a model's spec as one table: two specs are compared through it. See model.h. */
+#include "model/model.h"
+
+#include <string.h>
+
+enum field_form { FIELD_INT64, FIELD_INT, FIELD_DOUBLE, FIELD_BOOL };
+
+struct field {
+    const char *name; /* as the decoders' config.json has it */
+    size_t offset;
+    enum field_form form;
+};
+
+#define FIELD(name, member, form)                                                                            \
+    {                                                                                                        \
+        name, offsetof(struct model_spec, member), form                                                      \
+    }
+
+static const struct field fields[] = {
+    FIELD("vocab_size", vocab_size, FIELD_INT64),
+    FIELD("hidden_size", hidden_size, FIELD_INT64),
+    FIELD("intermediate_size", intermediate_size, FIELD_INT64),
+    FIELD("num_hidden_layers", num_layers, FIELD_INT),
+    FIELD("num_attention_heads", num_heads, FIELD_INT),
+    FIELD("num_key_value_heads", num_kv_heads, FIELD_INT),
+    FIELD("head_dim", head_dim, FIELD_INT),
+    FIELD("max_position_embeddings", max_positions, FIELD_INT64),
+    FIELD("rms_norm_eps", norm_eps, FIELD_DOUBLE),
+    FIELD("rope_theta", rope_theta, FIELD_DOUBLE),
+    FIELD("rope_scaling.rope_type", rope.kind, FIELD_INT),
+    FIELD("rope_scaling.factor", rope.factor, FIELD_DOUBLE),
+    FIELD("rope_scaling.low_freq_factor", rope.low_freq_factor, FIELD_DOUBLE),
+    FIELD("rope_scaling.high_freq_factor", rope.high_freq_factor, FIELD_DOUBLE),
+    FIELD("rope_scaling.original_max_position_embeddings", rope.original_max_positions, FIELD_INT64),
+    FIELD("sliding_window", sliding_window, FIELD_INT64),
+    FIELD("max_window_layers", window_first_layer, FIELD_INT),
+    FIELD("tie_word_embeddings", tie_embeddings, FIELD_BOOL),
+    FIELD("attention_bias", qkv_bias, FIELD_BOOL),
+    FIELD("attention_bias", o_bias, FIELD_BOOL),
+    FIELD("mlp_bias", mlp_bias, FIELD_BOOL),
+    FIELD("initializer_range", initializer_range, FIELD_DOUBLE),
+    FIELD("dropout", dropout[0], FIELD_DOUBLE),
+    FIELD("dropout", dropout[1], FIELD_DOUBLE),
+    FIELD("dropout", dropout[2], FIELD_DOUBLE),
+    FIELD("bos_token_id", bos_token_id, FIELD_INT64),
+    FIELD("pad_token_id", pad_token_id, FIELD_INT64),
+    FIELD("eos_token_id", eos_count, FIELD_INT),
+};
+_Static_assert(MODEL_DROPOUTS == 3, "every dropout has its row");
+_Static_assert(sizeof(enum rope_kind) == sizeof(int), "the kind of scaling is compared as an int");
+
+static const size_t sizes[] = {[FIELD_INT64] = sizeof(int64_t),
+                               [FIELD_INT] = sizeof(int),
+                               [FIELD_DOUBLE] = sizeof(double),
+                               [FIELD_BOOL] = sizeof(bool)};
+
+const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b)
+{
+    if (a->arch != b->arch) return "architecture";
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const struct field *f = &fields[i];
+        if (memcmp((const char *)a + f->offset, (const char *)b + f->offset, sizes[f->form])) return f->name;
+    }
+    size_t ids = (size_t)a->eos_count * sizeof *a->eos_token_ids;
+    return memcmp(a->eos_token_ids, b->eos_token_ids, ids) ? "eos_token_id" : NULL;
+}
