@@ -13,8 +13,8 @@ struct train_flags {
     struct job_options job;
     int64_t steps;
     const char *log;
-    bool resume, profile, numerics, json, save;
-    struct string_list budget_at;
+    bool resume, overwrite, profile, numerics, json, save;
+    struct string_list budget_at, change;
 };
 
 #define AT(field) offsetof(struct train_flags, field)
@@ -30,7 +30,13 @@ static const struct option_row rows[] = {
      "JSON lines on standard output (the default when it is not a terminal)"},
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
      "go on from the newest checkpoint of output.dir, if there is one"},
-    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end (the default)"},
+    {"change", 0, OPTION_STRING_LIST, AT(change), "KEY",
+     "with --resume: this key may differ from the checkpoint's; may be repeated"},
+    {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL,
+     "replace the checkpoints that are in output.dir, when the first new one is complete"},
+    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL,
+     "save at the end and when stopped (the default); --no-checkpoint writes only what training.save_every "
+     "asks for"},
     {"check-numerics", 0, OPTION_FLAG, AT(numerics), NULL,
      "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
@@ -43,6 +49,8 @@ static const struct option_example examples[] = {
     {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
     {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
     {"train small.yaml --resume", "go on after a stop or a crash"},
+    {"train small.yaml --resume --set training.learning_rate=1e-4 --change training.learning_rate",
+     "go on with another learning rate"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -131,6 +139,8 @@ static int train(struct job *job, const struct train_flags *f)
     if (status == PLIM_OK) status = open_log(&log, f, job, device, &err);
     if (status == PLIM_OK) {
         struct train_options options = {.resume = f->resume,
+                                        .overwrite = f->overwrite,
+                                        .accepted = &f->change,
                                         .changes = changes,
                                         .nchanges = (int)f->budget_at.count,
                                         .listener = {train_log_hear, &log},
@@ -152,6 +162,21 @@ static int train(struct job *job, const struct train_flags *f)
     return status == PLIM_OK ? 0 : cli_error(&err);
 }
 
+static enum plim_status check_flags(const struct train_flags *f, const struct options_rest *rest,
+                                    struct plim_error *err)
+{
+    if (rest->args.count != 1)
+        return plim_fail(err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
+    if (f->resume && f->overwrite)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "train: --resume goes on from a run and --overwrite replaces it; give one of them");
+    if (f->change.count && !f->resume)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "train: --change %s says what may differ from a checkpoint; add --resume",
+                         f->change.items[0]);
+    return PLIM_OK;
+}
+
 static int run(int argc, char **argv)
 {
     struct train_flags f = {.save = true};
@@ -160,10 +185,7 @@ static int run(int argc, char **argv)
     struct plim_error err = {0};
     struct job job;
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
-        code = cli_error(&err);
-    }
+    if (code < 0 && check_flags(&f, &rest, &err) != PLIM_OK) code = cli_error(&err);
     if (code < 0) {
         f.job.config = rest.args.items[0];
         enum plim_status status = cli_load_job(&job, &f.job, &err);
