@@ -76,7 +76,7 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
 
-/* From now on SIGINT and SIGTERM set the flag this returns; a second one ends the program as usual. */
+/* From now on SIGINT, SIGTERM and SIGHUP set the flag this returns; a second one ends the program as usual. */
 volatile sig_atomic_t *cli_stop_flag(void);
 
 bool cli_colour(int fd); /* a terminal that wants colours (NO_COLOR, TERM) */

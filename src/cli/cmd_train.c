@@ -34,9 +34,7 @@ static const struct option_row rows[] = {
      "with --resume: this key may differ from the checkpoint's; may be repeated"},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL,
      "replace the checkpoints that are in output.dir, when the first new one is complete"},
-    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL,
-     "save at the end and when stopped (the default); --no-checkpoint writes only what training.save_every "
-     "asks for"},
+    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end and when stopped (the default)"},
     {"check-numerics", 0, OPTION_FLAG, AT(numerics), NULL,
      "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
@@ -49,18 +47,18 @@ static const struct option_example examples[] = {
     {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
     {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
     {"train small.yaml --resume", "go on after a stop or a crash"},
-    {"train small.yaml --resume --set training.learning_rate=1e-4 --change training.learning_rate",
-     "go on with another learning rate"},
+    {"train small.yaml --resume --set training.seed=2 --change training.seed", "go on with another seed"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "train",
     .summary = "train a model inside its budget, exactly as planned",
     .usage = "[OPTION...] CONFIG",
-    .description =
-        "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT and SIGTERM "
-        "save a checkpoint and exit with 130. A budget that falls below what any plan needs saves a "
-        "checkpoint and exits with 3.",
+    .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "
+                   "SIGTERM and SIGHUP "
+                   "save a checkpoint and exit with 130; output that nobody reads any more does not end a "
+                   "run. A budget that falls below what any plan needs saves a "
+                   "checkpoint and exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -127,6 +125,7 @@ static void print_profile(const struct trainer *t)
 
 static int train(struct job *job, const struct train_flags *f)
 {
+    signal(SIGPIPE, SIG_IGN); /* who reads the progress may leave; the run goes on */
     struct plim_error err = {0};
     struct device *device = NULL;
     struct trainer *trainer = NULL;

@@ -110,7 +110,8 @@ enum plim_status manifest_read(const char *dir, struct doc **out, struct plim_er
     if (status == PLIM_OK) {
         struct plim_error why;
         snprintf(seal, sizeof seal, "%016" PRIx64, hash64(text.data, sealed_bytes(&text), 0));
-        if (json_parse(text.data, text.len, path, out, &why) != PLIM_OK ||
+        bool ends = text.len >= 3 && !memcmp(text.data + text.len - 3, "\n}\n", 3);
+        if (!ends || json_parse(text.data, text.len, path, out, &why) != PLIM_OK ||
             strcmp(node_string(node_get(&(*out)->root, "checksum"), ""), seal))
             status = damaged(path, err);
         else if (node_int(node_get(&(*out)->root, "format"), 0) != MANIFEST_FORMAT)
@@ -124,9 +125,11 @@ enum plim_status manifest_read(const char *dir, struct doc **out, struct plim_er
     return status;
 }
 
-static bool is_state(const char *name)
+/* trainer.json is small and says which step it is. */
+static unsigned parts_of(const char *name)
 {
-    return !strncmp(name, "state/", 6) || !strcmp(name, "trainer.json");
+    if (!strcmp(name, "trainer.json")) return MANIFEST_WEIGHTS | MANIFEST_STATE;
+    return strncmp(name, "state/", 6) ? MANIFEST_WEIGHTS : MANIFEST_STATE;
 }
 
 static enum plim_status check_file(const char *dir, const struct node *entry, struct plim_error *err)
@@ -152,8 +155,7 @@ enum plim_status manifest_check(const char *dir, const struct doc *manifest, uns
     enum plim_status status = PLIM_OK;
     for (size_t i = 0; i < node_count(files) && status == PLIM_OK; i++) {
         const struct node *entry = node_item(files, i);
-        if (parts & (is_state(entry->key) ? MANIFEST_STATE : MANIFEST_WEIGHTS))
-            status = check_file(dir, entry, err);
+        if (parts & parts_of(entry->key)) status = check_file(dir, entry, err);
     }
     return status;
 }

@@ -58,7 +58,7 @@ enum plim_status manifest_read(const char *dir, struct doc **out, struct plim_er
 
 /* Which files are looked at. */
 enum manifest_part {
-    MANIFEST_WEIGHTS = 1, /* what generation needs: all but state/ and trainer.json */
+    MANIFEST_WEIGHTS = 1, /* what generation needs: all but state/ */
     MANIFEST_STATE = 2,
 };
 
