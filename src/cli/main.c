@@ -7,17 +7,10 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {&subcommand_plan,
-                                                       &subcommand_train,
-                                                       &subcommand_generate,
-                                                       &subcommand_eval,
-                                                       &subcommand_export,
-                                                       &subcommand_tokenize,
-                                                       &subcommand_inspect,
-                                                       &subcommand_pack,
-                                                       &subcommand_version,
-                                                       &subcommand_docs,
-                                                       NULL};
+static const struct subcommand *const subcommands[] = {
+    &subcommand_plan,   &subcommand_train,    &subcommand_generate, &subcommand_eval,
+    &subcommand_export, &subcommand_tokenize, &subcommand_inspect,  &subcommand_calibrate,
+    &subcommand_pack,   &subcommand_version,  &subcommand_docs,     NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -26,9 +19,10 @@ static const struct man_section sections[] = {
      "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
      "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
      "after saving."},
-    {"ENVIRONMENT", "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
-                    "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones. "
-                    "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
+    {"ENVIRONMENT",
+     "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
+     "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
+     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
     {NULL, NULL}};
 
 static struct program program = {
