@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "mem/os.h"
 #include "train/checkpoint.h"
+#include "train/manifest.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -143,8 +144,13 @@ static enum plim_status fill(struct trainer *t, struct plim_error *err)
 {
     struct log log = {LOG_LEVEL_INFO, note_line, t};
     struct checkpoint *saved = t->start.saved;
+    const char *model = t->job->model.path;
+    enum plim_status status = PLIM_OK;
+    bool checked;
+    if (!saved && model) status = checkpoint_check(model, MANIFEST_WEIGHTS, &checked, err);
+    if (status != PLIM_OK) return status;
     if (!saved) return runtime_weights(&t->runtime, &log, err);
-    enum plim_status status = checkpoint_restore(saved, t, t->start.order_changed, err);
+    status = checkpoint_restore(saved, t, t->start.order_changed, err);
     if (status == PLIM_OK)
         trainer_tell(
             t, &(struct train_event){.kind = TRAIN_RESUMED, .step = t->step, .text = checkpoint_path(saved)});
