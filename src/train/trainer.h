@@ -117,6 +117,12 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
 void trainer_close(struct trainer *trainer);
 
+/* Find the tensors that the host talks to in the present plan: after a plan or a re-plan. */
+enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
+
+/* Checkpoints are wanted: at the end, when stopped, or every so many steps. */
+bool trainer_may_save(const struct trainer *trainer);
+
 /* One optimizer step; *finished is false when a stop was asked for in the middle. */
 enum plim_status trainer_step(struct trainer *trainer, struct train_event *event, bool *finished,
                               struct plim_error *err);
