@@ -70,5 +70,5 @@ printf '\n'
 ask "To the owner's clerk of the " --no-quiet
 
 printf '\n%sNext%s  %s plan demo/small.yaml --budget 34MiB              a tighter line\n' "$bold" "$plain" "$plimsoll"
-printf '      %s train demo/small.yaml --budget-at 40=36MiB     a line that moves while it runs\n' "$plimsoll"
+printf '      %s train demo/small.yaml --overwrite --budget-at 40=36MiB  a line that moves while it runs\n' "$plimsoll"
 printf '      %s export %s -o demo-hf                    a folder that transformers loads\n' "$plimsoll" "$out"

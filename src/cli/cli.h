@@ -16,8 +16,8 @@ struct subcommand {
 };
 
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
-    subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_pack, subcommand_version,
-    subcommand_docs;
+    subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
+    subcommand_version, subcommand_docs;
 
 /* All of them, ending with a NULL command. */
 const struct subcommand *const *cli_subcommands(void);
@@ -46,8 +46,11 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 /* The same without job_finish: for a caller that still changes something. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
+/* For who reads a model: PLIM_BAD_INPUT names what of a checkpoint is damaged. One without checksums is told of on stderr. */
+enum plim_status cli_check_model(const char *path, struct plim_error *err);
+
 /* Where the weights are (find_model.c): a folder with config.json is taken as it is, a run folder stands for its
- * newest checkpoint, a configuration file for the newest checkpoint of its output.dir. */
+ * newest checkpoint, a configuration file for the newest checkpoint of its output.dir. A checkpoint is checked (cli_check_model). */
 enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
 #define CLI_PATH 1024
 
@@ -73,7 +76,7 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
 
-/* From now on SIGINT and SIGTERM set the flag this returns; a second one ends the program as usual. */
+/* From now on SIGINT, SIGTERM and SIGHUP set the flag this returns; a second one ends the program as usual. */
 volatile sig_atomic_t *cli_stop_flag(void);
 
 bool cli_colour(int fd); /* a terminal that wants colours (NO_COLOR, TERM) */

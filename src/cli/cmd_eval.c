@@ -64,6 +64,8 @@ static enum plim_status choose_model(struct job *job, const struct eval_flags *f
                 "%s: key 'output.dir': there is no checkpoint in %s; train first, or give --model", job->name,
                 job->output_dir);
         status = cli_find_model(job->model.path, dir, CLI_PATH, err);
+    } else {
+        status = cli_check_model(dir, err);
     }
     job->model.path = dir, job->model.architecture = NULL;
     return status;

@@ -13,8 +13,8 @@ struct train_flags {
     struct job_options job;
     int64_t steps;
     const char *log;
-    bool resume, profile, numerics, json, save;
-    struct string_list budget_at;
+    bool resume, overwrite, profile, numerics, json, save;
+    struct string_list budget_at, change;
 };
 
 #define AT(field) offsetof(struct train_flags, field)
@@ -30,7 +30,11 @@ static const struct option_row rows[] = {
      "JSON lines on standard output (the default when it is not a terminal)"},
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
      "go on from the newest checkpoint of output.dir, if there is one"},
-    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end (the default)"},
+    {"change", 0, OPTION_STRING_LIST, AT(change), "KEY",
+     "with --resume: this key may differ from the checkpoint's; may be repeated"},
+    {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL,
+     "replace the checkpoints that are in output.dir, when the first new one is complete"},
+    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end and when stopped (the default)"},
     {"check-numerics", 0, OPTION_FLAG, AT(numerics), NULL,
      "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
@@ -43,16 +47,18 @@ static const struct option_example examples[] = {
     {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
     {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
     {"train small.yaml --resume", "go on after a stop or a crash"},
+    {"train small.yaml --resume --set training.seed=2 --change training.seed", "go on with another seed"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "train",
     .summary = "train a model inside its budget, exactly as planned",
     .usage = "[OPTION...] CONFIG",
-    .description =
-        "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT and SIGTERM "
-        "save a checkpoint and exit with 130. A budget that falls below what any plan needs saves a "
-        "checkpoint and exits with 3.",
+    .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "
+                   "SIGTERM and SIGHUP "
+                   "save a checkpoint and exit with 130; output that nobody reads any more does not end a "
+                   "run. A budget that falls below what any plan needs saves a "
+                   "checkpoint and exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -119,6 +125,7 @@ static void print_profile(const struct trainer *t)
 
 static int train(struct job *job, const struct train_flags *f)
 {
+    signal(SIGPIPE, SIG_IGN); /* who reads the progress may leave; the run goes on */
     struct plim_error err = {0};
     struct device *device = NULL;
     struct trainer *trainer = NULL;
@@ -131,6 +138,8 @@ static int train(struct job *job, const struct train_flags *f)
     if (status == PLIM_OK) status = open_log(&log, f, job, device, &err);
     if (status == PLIM_OK) {
         struct train_options options = {.resume = f->resume,
+                                        .overwrite = f->overwrite,
+                                        .accepted = &f->change,
                                         .changes = changes,
                                         .nchanges = (int)f->budget_at.count,
                                         .listener = {train_log_hear, &log},
@@ -152,6 +161,21 @@ static int train(struct job *job, const struct train_flags *f)
     return status == PLIM_OK ? 0 : cli_error(&err);
 }
 
+static enum plim_status check_flags(const struct train_flags *f, const struct options_rest *rest,
+                                    struct plim_error *err)
+{
+    if (rest->args.count != 1)
+        return plim_fail(err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
+    if (f->resume && f->overwrite)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "train: --resume goes on from a run and --overwrite replaces it; give one of them");
+    if (f->change.count && !f->resume)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "train: --change %s says what may differ from a checkpoint; add --resume",
+                         f->change.items[0]);
+    return PLIM_OK;
+}
+
 static int run(int argc, char **argv)
 {
     struct train_flags f = {.save = true};
@@ -160,10 +184,7 @@ static int run(int argc, char **argv)
     struct plim_error err = {0};
     struct job job;
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
-        code = cli_error(&err);
-    }
+    if (code < 0 && check_flags(&f, &rest, &err) != PLIM_OK) code = cli_error(&err);
     if (code < 0) {
         f.job.config = rest.args.items[0];
         enum plim_status status = cli_load_job(&job, &f.job, &err);

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
+#include "train/manifest.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -29,7 +30,20 @@ static enum plim_status from_config(const char *config, char *path, size_t size,
     return status;
 }
 
-enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err)
+enum plim_status cli_check_model(const char *path, struct plim_error *err)
+{
+    bool checked;
+    enum plim_status status = checkpoint_check(path, MANIFEST_WEIGHTS, &checked, err);
+    if (status == PLIM_OK && !checked)
+        fprintf(
+            stderr,
+            "plimsoll: %s: saved by an earlier version without checksums, read unchecked; one that is saved "
+            "after train --resume --change manifest has them\n",
+            path);
+    return status;
+}
+
+static enum plim_status find(const char *what, char *path, size_t size, struct plim_error *err)
 {
     struct stat st;
     if (stat(what, &st))
@@ -44,4 +58,10 @@ enum plim_status cli_find_model(const char *what, char *path, size_t size, struc
         "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a checkpoint "
         "or a run folder",
         what);
+}
+
+enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err)
+{
+    enum plim_status status = find(what, path, size, err);
+    return status == PLIM_OK ? cli_check_model(path, err) : status;
 }

@@ -7,17 +7,10 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {&subcommand_plan,
-                                                       &subcommand_train,
-                                                       &subcommand_generate,
-                                                       &subcommand_eval,
-                                                       &subcommand_export,
-                                                       &subcommand_tokenize,
-                                                       &subcommand_inspect,
-                                                       &subcommand_pack,
-                                                       &subcommand_version,
-                                                       &subcommand_docs,
-                                                       NULL};
+static const struct subcommand *const subcommands[] = {
+    &subcommand_plan,   &subcommand_train,    &subcommand_generate, &subcommand_eval,
+    &subcommand_export, &subcommand_tokenize, &subcommand_inspect,  &subcommand_calibrate,
+    &subcommand_pack,   &subcommand_version,  &subcommand_docs,     NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -26,9 +19,10 @@ static const struct man_section sections[] = {
      "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
      "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
      "after saving."},
-    {"ENVIRONMENT", "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
-                    "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones. "
-                    "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
+    {"ENVIRONMENT",
+     "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
+     "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
+     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
     {NULL, NULL}};
 
 static struct program program = {
@@ -79,10 +73,13 @@ static void on_signal(int number)
 
 volatile sig_atomic_t *cli_stop_flag(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, before;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    /* A terminal that goes away asks to stop, unless nohup has said that it does not. */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
     return &stop_asked;
 }
 
@@ -149,6 +146,7 @@ static int overview(FILE *to)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a write that fails, with a line that says so */
     if (argc < 2) return overview(stderr);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
         return overview(stdout);

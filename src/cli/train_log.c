@@ -5,6 +5,7 @@
 #include "base/table.h"
 #include "report/report.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -101,6 +102,17 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
     }
 }
 
+/* A stream could not be written. A pipe whose reader has left is no failure of the run: it goes on without. */
+static void lose(struct train_log *log, FILE **stream)
+{
+    bool left = errno == EPIPE;
+    if (!left) log->failed |= *stream == log->json;
+    if (!left) return;
+    if (*stream != stderr)
+        fprintf(stderr, "plimsoll: nobody reads the output any more; training goes on without it\n");
+    *stream = NULL;
+}
+
 static void write_json(struct train_log *log, const struct train_event *e)
 {
     struct strbuf line = STRBUF_INIT;
@@ -112,7 +124,7 @@ static void write_json(struct train_log *log, const struct train_event *e)
     put_fields(&w, log, e);
     json_end_object(&w);
     strbuf_addf(&line, "\n");
-    if (fwrite(line.data, 1, line.len, log->json) != line.len || fflush(log->json)) log->failed = true;
+    if (fwrite(line.data, 1, line.len, log->json) != line.len || fflush(log->json)) lose(log, &log->json);
     strbuf_release(&line);
 }
 
@@ -149,7 +161,6 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     if (log->bar) strbuf_addf(&line, "  %s left", time_left(log, e, left, sizeof left));
     if (!log->bar || e->step == e->steps) strbuf_addf(&line, "\n");
     fwrite(line.data, 1, line.len, log->people);
-    fflush(log->people);
     strbuf_release(&line);
 }
 
@@ -220,5 +231,7 @@ void train_log_hear(void *arg, const struct train_event *event)
                 event->step != event->steps;
     if (rare) return;
     if (log->json) write_json(log, event);
-    if (log->people) tell_people(log, event);
+    if (!log->people) return;
+    tell_people(log, event);
+    if (fflush(log->people)) lose(log, &log->people);
 }

@@ -15,8 +15,14 @@
 
 bool calibration_wanted(void)
 {
-    const char *wish = getenv("PLIMSOLL_CALIBRATE");
+    const char *wish = getenv(CALIBRATION_WISH);
     return !wish || strcmp(wish, "0") != 0;
+}
+
+bool calibration_anew(void)
+{
+    const char *wish = getenv(CALIBRATION_WISH);
+    return wish && !strcmp(wish, CALIBRATION_ANEW_WORD);
 }
 
 /* Both stay empty when there is no place for a cache. */
@@ -66,6 +72,36 @@ static double *number_at(struct calibration *c, size_t i)
     return (double *)(void *)((char *)c + numbers[i].offset);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void calibration_median(const struct calibration *list, int n, struct calibration *out)
+{
+    *out = list[0];
+    for (size_t i = 0; i < NUMBERS; i++) {
+        double values[CALIBRATION_ROUNDS];
+        for (int k = 0; k < n; k++) {
+            struct calibration one = list[k];
+            values[k] = *number_at(&one, i);
+        }
+        qsort(values, (size_t)n, sizeof *values, by_value);
+        *number_at(out, i) = n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+    }
+}
+
+void calibration_best(struct calibration *mine, const struct calibration *other)
+{
+    struct calibration theirs = *other;
+    for (size_t i = 0; i < NUMBERS; i++) {
+        double *a = number_at(mine, i), b = *number_at(&theirs, i);
+        bool shorter = numbers[i].offset == offsetof(struct calibration, op_seconds);
+        if (b > 0 && (shorter ? b < *a : b > *a)) *a = b;
+    }
+}
+
 bool calibration_load(const char *kind, const char *key, struct calibration *out, int64_t *disk)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
@@ -73,13 +109,15 @@ bool calibration_load(const char *kind, const char *key, struct calibration *out
     bool good = false;
     memset(out, 0, sizeof *out);
     name_file(kind, key, &folder, &path);
-    if (path.len && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
+    if (path.len && !calibration_anew() && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
         good = !strcmp(node_string(node_get(&doc->root, "key"), ""), key);
         for (size_t i = 0; i < NUMBERS; i++) {
             double value = node_float(node_get(&doc->root, numbers[i].name), 0);
             good = good && value > 0;
             *number_at(out, i) = value;
         }
+        out->others = node_float(node_get(&doc->root, "others"), 0);
+        out->tries = node_int(node_get(&doc->root, "tries"), 0);
         *disk = node_int(node_get(&doc->root, "disk_device"), 0);
         doc_free(doc);
     }
@@ -97,6 +135,8 @@ void calibration_save(const char *kind, const char *key, struct calibration *spe
     json_begin_object(&w, NULL);
     json_str(&w, "key", key);
     for (size_t i = 0; i < NUMBERS; i++) json_double(&w, numbers[i].name, *number_at(speed, i));
+    json_double(&w, "others", speed->others);
+    json_int(&w, "tries", speed->tries);
     json_int(&w, "disk_device", disk);
     json_end_object(&w);
     strbuf_addc(&text, '\n');

@@ -11,9 +11,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* False when PLIMSOLL_CALIBRATE=0 is in the environment: a backend then takes its own fixed rates, of a modest device,
- * measures nothing and leaves the cache alone. Tests are run so: a plan is the same on every machine. */
+/* What the environment wishes: "0": a backend takes its own fixed rates, of a modest device, measures nothing and leaves the
+ * cache alone (tests are run so: a plan is the same on every machine); "anew": it measures at this start, at leisure, and
+ * keeps that (plimsoll calibrate); anything else, and nothing: it measures when nothing is kept. */
+#define CALIBRATION_WISH      "PLIMSOLL_CALIBRATE"
+#define CALIBRATION_ANEW_WORD "anew"
+#define CALIBRATION_KEPT_WORD "kept"
 bool calibration_wanted(void);
+bool calibration_anew(void);
 
 struct calibration {
     double flops[DT_COUNT];      /* matmul, by element type; 0 for types without matmul */
@@ -25,7 +30,15 @@ struct calibration {
     double host_bandwidth;       /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
     double coded_rate;           /* elements/s of 8-bit AdamW, operands in the cache */
     double op_seconds;           /* starting one op */
+    double others; /* share of the processors that other programs took meanwhile; 0: quiet, or unknown */
+    int64_t tries; /* how often it was measured because they took much */
 };
+
+/* Element by element the median of n <= CALIBRATION_ROUNDS measurements; the best of two. Disturbance only makes rates lower,
+ * so of two disturbed measurements the better numbers are nearer to the truth. */
+enum { CALIBRATION_ROUNDS = 9 };
+void calibration_median(const struct calibration *list, int n, struct calibration *out);
+void calibration_best(struct calibration *mine, const struct calibration *other);
 
 /* The rates of the facts. */
 void calibration_apply(const struct calibration *speed, struct device_facts *facts);
@@ -33,7 +46,7 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
 /* The host's part of a key: "Neoverse-V1, 8 threads". Returns buf. */
 const char *calibration_host(char *buf, size_t size, int threads);
 
-/* False when there is nothing for this key. `kind` ("cpu", "cuda") begins the file's name; `disk` is the number of
+/* False when there is nothing for this key, or the environment wishes to measure anew. `kind` ("cpu", "cuda") begins the file's name; `disk` is the number of
  * the disk lower_bandwidth was measured on, 0: it is an assumption. */
 bool calibration_load(const char *kind, const char *key, struct calibration *out, int64_t *disk);
 /* Nobody is told when this fails: the numbers are there, only the next start is slower. */

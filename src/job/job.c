@@ -60,10 +60,10 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     if (m->num_heads) s->num_heads = (int)m->num_heads;
     if (m->num_kv_heads) s->num_kv_heads = (int)m->num_kv_heads;
     if (m->head_dim) s->head_dim = (int)m->head_dim;
-    if (m->sliding_window) s->sliding_window = m->sliding_window;
-    if (m->norm_eps > 0) s->norm_eps = m->norm_eps;
+    if (m->window_given) s->sliding_window = m->sliding_window;
+    if (m->eps_given) s->norm_eps = m->norm_eps;
     if (m->rope_theta > 0) s->rope_theta = m->rope_theta;
-    if (m->initializer_range > 0) s->initializer_range = m->initializer_range;
+    if (m->range_given) s->initializer_range = m->initializer_range;
     if (m->tie_given) s->tie_embeddings = m->tie;
     if (m->max_positions)
         s->max_positions = m->max_positions;
@@ -216,7 +216,11 @@ enum plim_status job_check_training(const struct job *job, struct plim_error *er
 {
     const char *key;
     double dropout = model_dropout(&job->spec, &key);
-    if (dropout == 0) return PLIM_OK;
+    if (dropout == 0) {
+        enum plim_status status = hf_config_expresses(&job->spec, err);
+        if (status != PLIM_OK) plim_error_prefix(err, "%s", job->name);
+        return status;
+    }
     if (job->model.dropout_given)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "%s: key 'model.dropout': training with dropout is not supported yet; write 0",

@@ -42,7 +42,7 @@ struct job_model { /* as written; becomes the spec */
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_positions, sliding_window, num_experts;
     double norm_eps, rope_theta, initializer_range, dropout;
-    bool tie, tie_given, dropout_given;
+    bool tie, tie_given, dropout_given, window_given, eps_given, range_given;
     int attention_type; /* flash, sliding_window, sparse */
 };
 
@@ -156,7 +156,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
 /* After job_finish, for who trains or plans training: PLIM_UNSUPPORTED when the model has dropout, which evaluation and
- * generation never apply. */
+ * generation never apply, or something that its config.json could not say. */
 enum plim_status job_check_training(const struct job *job, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED when the environment says that a launcher started several ranks (launch.c). */

@@ -87,8 +87,6 @@ static enum plim_status check(const struct model_spec *spec, struct plim_error *
     if ((int64_t)spec->num_heads * spec->head_dim != spec->hidden_size)
         return plim_fail(err, PLIM_BAD_INPUT, "gpt2: n_head %d times head size %d must be n_embd %lld",
                          spec->num_heads, spec->head_dim, (long long)spec->hidden_size);
-    if (spec->sliding_window > 0)
-        return plim_fail(err, PLIM_UNSUPPORTED, "gpt2 has no sliding_window; remove the key");
     return PLIM_OK;
 }
 

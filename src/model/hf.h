@@ -26,6 +26,10 @@ enum plim_status hf_config_load(const char *path, struct model_spec *spec, struc
 /* A config.json that transformers (4 and 5) loads as this model; `type` is that of the saved weights. */
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out);
 
+/* PLIM_UNSUPPORTED names the key of a complete spec that its config.json could not express: what is trained would not be
+ * what is saved. */
+enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_error *err);
+
 /* The same as dir/config.json, atomically. */
 enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
                                 struct plim_error *err);

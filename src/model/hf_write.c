@@ -123,6 +123,26 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     strbuf_addc(out, '\n');
 }
 
+enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct doc *doc = NULL;
+    struct model_spec back;
+    hf_config_write(spec, DT_F32, &text);
+    enum plim_status status = strbuf_status(&text, err);
+    if (status == PLIM_OK) status = json_parse(text.data, text.len, "config.json", &doc, err);
+    if (status == PLIM_OK) status = hf_config_read(&doc->root, "config.json", &back, err);
+    const char *lost = status == PLIM_OK ? model_spec_differs(spec, &back) : NULL;
+    if (lost)
+        status = plim_fail(err, PLIM_UNSUPPORTED,
+                           "key '%s': the config.json of a %s model cannot say it, so a checkpoint would be "
+                           "another model; remove the key",
+                           lost, spec->arch->name);
+    doc_free(doc);
+    strbuf_release(&text);
+    return status;
+}
+
 enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
                                 struct plim_error *err)
 {

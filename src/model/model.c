@@ -26,7 +26,7 @@ const char *model_architecture_name(const struct architecture *arch) { return ar
 void model_defaults(struct model_spec *spec, const struct architecture *arch)
 {
     *spec = (struct model_spec){.arch = arch,
-                                .rope_theta = 10000.0,
+                                .rope_theta = arch->rope ? 10000.0 : 0.0,
                                 .initializer_range = 0.02,
                                 .bos_token_id = -1,
                                 .pad_token_id = -1};

@@ -18,6 +18,7 @@
 #define PLIM_MODEL_MODEL_H
 
 #include "base/status.h"
+#include "base/strbuf.h"
 #include "tape/tape.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -84,6 +85,13 @@ enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
 
 /* PLIM_OK, or one line that names the keys which disagree and a number that would work. */
 enum plim_status model_validate(const struct model_spec *spec, struct plim_error *err);
+
+/* The name of the first field in which two complete specs differ; NULL: they are the same model. */
+const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
+
+/* The i-th field of a spec beside its architecture and dropouts: its name, and its value as text appended to `value`. NULL
+ * after the last. */
+const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf *value);
 
 /* Append the forward ops of one micro-batch, all in f32, to an empty tape. Validates spec and shape first.
  *

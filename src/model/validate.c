@@ -78,6 +78,9 @@ static enum plim_status check_heads(const struct model_spec *spec, struct plim_e
 static enum plim_status check_rope(const struct model_spec *spec, struct plim_error *err)
 {
     const struct rope_scaling *r = &spec->rope;
+    if (!spec->arch->rope && spec->rope_theta != 0)
+        return plim_fail(err, PLIM_UNSUPPORTED, "key 'rope_theta': %s has learned positions; remove the key",
+                         spec->arch->name);
     if (!spec->arch->rope) return PLIM_OK;
     if (!(spec->rope_theta >= 1.0) || !isfinite(spec->rope_theta))
         return plim_fail(err, PLIM_BAD_INPUT, "key 'rope_theta': %g must be at least 1; usual is 10000",
@@ -99,11 +102,23 @@ static enum plim_status check_rope(const struct model_spec *spec, struct plim_er
     return PLIM_OK;
 }
 
+/* A window that the architecture's config.json cannot say would be lost with the first checkpoint. */
+static enum plim_status check_window(const struct model_spec *spec, struct plim_error *err)
+{
+    if (spec->sliding_window == 0 || spec->arch->window != WINDOW_NEVER) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "key 'sliding_window': %s sees every position and its config.json has no such key; remove "
+        "it, or write architecture: mistral",
+        spec->arch->name);
+}
+
 enum plim_status model_validate(const struct model_spec *spec, struct plim_error *err)
 {
     enum plim_status status = check_sizes(spec, err);
     if (status == PLIM_OK) status = check_heads(spec, err);
     if (status == PLIM_OK) status = check_rope(spec, err);
+    if (status == PLIM_OK) status = check_window(spec, err);
     if (status != PLIM_OK) return status;
     if (!(spec->norm_eps > 0) || !isfinite(spec->norm_eps))
         return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %g must be above 0; usual is 1e-5",
@@ -127,6 +142,15 @@ static void drop_unreachable_tokens(struct model_spec *spec)
     if (spec->pad_token_id >= spec->vocab_size) spec->pad_token_id = -1;
 }
 
+/* Numbers that this kind of scaling does not read say nothing. */
+static void drop_unused_scaling(struct rope_scaling *rope)
+{
+    struct rope_scaling used = {.kind = rope->kind};
+    if (rope->kind != ROPE_NONE) used.factor = rope->factor;
+    if (rope->kind == ROPE_LLAMA3) used = *rope;
+    *rope = used;
+}
+
 enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
 {
     if (spec->num_kv_heads == 0) spec->num_kv_heads = spec->num_heads;
@@ -137,6 +161,7 @@ enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
     if (spec->sliding_window == 0) spec->window_first_layer = 0;
     if (spec->rope.kind == ROPE_LLAMA3 && spec->rope.original_max_positions == 0)
         spec->rope.original_max_positions = spec->max_positions;
+    drop_unused_scaling(&spec->rope);
     drop_unreachable_tokens(spec);
     return model_validate(spec, err);
 }

@@ -15,6 +15,7 @@
 #define PLIM_DATA_SAFETENSORS_H
 
 #include "base/bump.h"
+#include "base/checksum.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
@@ -99,6 +100,7 @@ struct safetensors_writer {
     struct file_atomic *files; /* by shard */
     uint64_t at, end;          /* offsets in the open file; the shard is complete at end */
     uint64_t total;            /* data bytes of all entries */
+    struct checksum sum;       /* of the file that is being written, header included */
 };
 
 /* The folder must exist. After a failed begin there is nothing to clean up. */

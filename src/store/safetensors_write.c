@@ -107,6 +107,8 @@ static enum plim_status begin_shard(struct safetensors_writer *w, struct plim_er
     if (status == PLIM_OK) status = file_atomic_begin(f, strbuf_text(&path), err);
     if (status == PLIM_OK) {
         status = file_pwrite_full(f->fd, header.data, header.len, 0, f->temp, err);
+        checksum_begin(&w->sum, 0);
+        checksum_add(&w->sum, header.data, header.len);
         w->at = header.len;
         w->end = header.len + data;
     }
@@ -156,6 +158,7 @@ enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void
         struct file_atomic *f = &w->files[w->shard];
         size_t piece = w->end - w->at < n ? (size_t)(w->end - w->at) : n;
         status = file_pwrite_full(f->fd, from, piece, w->at, f->temp, err);
+        checksum_add(&w->sum, from, piece);
         from += piece, n -= piece, w->at += piece;
     }
     return status;

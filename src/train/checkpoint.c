@@ -1,147 +1,145 @@
 /* checkpoint.c - see checkpoint.h.
  *
- * Names tell what a folder is: PREFIX and a step is a checkpoint, and complete when trainer.json is in it, which is
- * written last; TEMP PREFIX is one that is being written or removed and may go at any time. */
-#define _GNU_SOURCE /* renameat2 */
+ * manifest.json is written last and binds everything else; then the folder gets its name (checkpoint_folder.h). */
 #include "train/checkpoint.h"
+#include "base/checksum.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "store/safetensors.h"
 #include "model/hf.h"
 #include "model/weights.h"
+#include "train/checkpoint_folder.h"
+#include "train/manifest.h"
 #include "train/tokenizer_files.h"
 #include "train/trainer.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define PREFIX "checkpoint-"
-#define TEMP   ".tmp-"
-#define PIECE  (1 << 20)
+#define PIECE      (1 << 20)
+#define FORMAT     2             /* of trainer.json; from 2 on there is a manifest */
+#define STEPS_MOST 1000000000000 /* training.steps has no more */
 
 struct checkpoint {
     char path[512];
-    struct doc *doc; /* trainer.json */
+    struct doc *doc;      /* trainer.json */
+    struct doc *manifest; /* NULL: of a version that wrote none */
 };
 
 const char *checkpoint_path(const struct checkpoint *c) { return c->path; }
+const struct node *checkpoint_manifest(const struct checkpoint *c)
+{
+    return c->manifest ? &c->manifest->root : NULL;
+}
 
 void checkpoint_close(struct checkpoint *c)
 {
     if (!c) return;
     doc_free(c->doc);
+    doc_free(c->manifest);
     free(c);
 }
 
-/* Step of a folder name like checkpoint-00000120, or -1. */
-static int64_t step_of_name(const char *name)
+/* --- whole or damaged --- */
+
+/* A count that trainer.json must have, whole and within its limits. */
+static enum plim_status read_count(const struct checkpoint *c, const char *key, int64_t most, int64_t *out,
+                                   struct plim_error *err)
 {
-    if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
-    const char *digits = name + sizeof PREFIX - 1;
-    char *end;
-    long long step = strtoll(digits, &end, 10);
-    return *digits && !*end ? step : -1;
+    const struct node *node = node_get(&c->doc->root, key);
+    if (node && node_is_whole(node, out) && *out >= 0 && *out <= most) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT, "%s/trainer.json: damaged: '%s' is %s", c->path, key,
+                     node ? "no number that it can be" : "missing");
 }
 
-int64_t checkpoint_newest(const char *dir, char *path, size_t size)
+/* trainer.json's own numbers, the manifest and the folder's name tell of one step. */
+static enum plim_status check_step(const struct checkpoint *c, struct plim_error *err)
 {
-    DIR *d = opendir(dir);
-    int64_t newest = 0;
-    if (!d) return 0;
-    for (struct dirent *e; (e = readdir(d));) {
-        int64_t step = step_of_name(e->d_name);
-        char last[800];
-        snprintf(last, sizeof last, "%s/%s/trainer.json", dir, e->d_name);
-        if (step <= newest || !file_exists(last)) continue;
-        newest = step;
-        snprintf(path, size, "%s/%s", dir, e->d_name);
-    }
-    closedir(d);
-    return newest;
+    int64_t step, updates, bound;
+    const char *slash = strrchr(c->path, '/');
+    int64_t named = checkpoint_name_step(slash ? slash + 1 : c->path);
+    enum plim_status status = read_count(c, "step", STEPS_MOST, &step, err);
+    if (status == PLIM_OK && node_get(&c->doc->root, "updates"))
+        status = read_count(c, "updates", step, &updates, err);
+    if (status != PLIM_OK) return status;
+    bound = c->manifest ? node_int(node_get(&c->manifest->root, "step"), -1) : step;
+    if (bound == step && (named < 0 || named == step)) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: damaged: its name, trainer.json and manifest.json tell of different steps",
+                     c->path);
 }
 
-/* What must be the same for a checkpoint to go on: everything that shapes the kept tensors. */
-static void write_identity(const struct job *job, struct strbuf *out)
+static enum plim_status load(struct checkpoint *c, unsigned parts, struct plim_error *err)
 {
-    const struct model_spec *s = &job->spec;
-    strbuf_addf(out,
-                "\"model\":{\"architecture\":\"%s\",\"vocab_size\":%lld,\"hidden_size\":%lld,"
-                "\"intermediate_size\":%lld,\"num_layers\":%d,\"num_attention_heads\":%d,"
-                "\"num_key_value_heads\":%d,\"head_dim\":%d,\"tie_word_embeddings\":%s},"
-                "\"mixed_precision\":\"%s\",\"optimizer\":\"%s\",\"master_weights\":\"%s\","
-                "\"state_dtype\":\"%s\"",
-                model_architecture_name(s->arch), (long long)s->vocab_size, (long long)s->hidden_size,
-                (long long)s->intermediate_size, s->num_layers, s->num_heads, s->num_kv_heads, s->head_dim,
-                s->tie_embeddings ? "true" : "false", precision_name((enum precision)job->training.precision),
-                optimizer_name((enum optimizer)job->training.optimizer),
-                job->training.master ? "none" : "fp32", job->training.state_type ? "bf16" : "fp32");
-}
-
-/* First leaf below `want` that `have` lacks or has otherwise; its path into key. */
-static bool differs(const struct node *want, const struct node *have, char *key, size_t size)
-{
-    for (size_t i = 0; i < node_count(want); i++) {
-        const struct node *w = node_item(want, i), *h = node_get(have, w->key);
-        bool same = h && h->kind == w->kind;
-        if (same && w->kind == NODE_MAP) {
-            if (differs(w, h, key, size)) return true;
-            continue;
-        }
-        if (same && w->kind == NODE_INT) same = w->as.integer == h->as.integer;
-        if (same && w->kind == NODE_BOOL) same = w->as.boolean == h->as.boolean;
-        if (same && w->kind == NODE_STRING) same = !strcmp(w->as.string.text, h->as.string.text);
-        if (same) continue;
-        snprintf(key, size, "%s", w->key);
-        return true;
-    }
-    return false;
-}
-
-static enum plim_status check_identity(const struct job *job, const struct checkpoint *c,
-                                       struct plim_error *err)
-{
-    struct strbuf text = STRBUF_INIT;
-    struct doc *mine = NULL;
-    char key[64];
-    strbuf_addf(&text, "{");
-    write_identity(job, &text);
-    strbuf_addf(&text, "}");
-    enum plim_status status = json_parse(text.data, text.len, "job", &mine, err);
-    if (status == PLIM_OK && differs(&mine->root, &c->doc->root, key, sizeof key))
-        status = plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: this checkpoint is of another model: '%s' differs from %s; choose another output.dir "
-            "or mend the config",
-            c->path, key, job->name);
-    doc_free(mine);
-    strbuf_release(&text);
-    return status;
-}
-
-enum plim_status checkpoint_find(const struct job *job, struct checkpoint **out, struct plim_error *err)
-{
-    *out = NULL;
-    struct checkpoint *c = calloc(1, sizeof *c);
-    if (!c) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while checkpoints were looked for");
     char file[560];
-    if (!checkpoint_newest(job->output_dir, c->path, sizeof c->path)) {
-        free(c);
-        return PLIM_OK;
-    }
     snprintf(file, sizeof file, "%s/trainer.json", c->path);
-    enum plim_status status = json_load(file, &c->doc, err);
-    if (status == PLIM_OK) status = check_identity(job, c, err);
-    if (status != PLIM_OK) {
-        checkpoint_close(c);
-        return status;
+    enum plim_status status = manifest_read(c->path, &c->manifest, err);
+    if (status == PLIM_OK && c->manifest) status = manifest_check(c->path, c->manifest, parts, err);
+    if (status == PLIM_OK && json_load(file, &c->doc, err) != PLIM_OK)
+        status = err ? err->status : PLIM_BAD_INPUT;
+    if (status == PLIM_OK && !c->manifest && node_int(node_get(&c->doc->root, "format"), 1) >= FORMAT)
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s/manifest.json: damaged: it is missing", c->path);
+    return status == PLIM_OK ? check_step(c, err) : status;
+}
+
+/* What can be had instead of a damaged checkpoint: the newest one before it that is whole. */
+static void offer_earlier(const char *path, struct plim_error *err)
+{
+    struct checkpoint other = {0};
+    char dir[512];
+    const char *slash = strrchr(path, '/');
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    int64_t step = checkpoint_name_step(slash ? slash + 1 : path);
+    bool whole = false;
+    while (!whole && step > 0 && (step = checkpoint_below(dir, step, other.path, sizeof other.path)) > 0) {
+        whole = load(&other, MANIFEST_WEIGHTS | MANIFEST_STATE, NULL) == PLIM_OK;
+        doc_free(other.doc), doc_free(other.manifest);
+        other.doc = other.manifest = NULL;
     }
-    *out = c;
-    return PLIM_OK;
+    if (whole)
+        plim_fail(err, err->status,
+                  "%s; the one before, %s, is whole: use that, or remove the damaged folder", err->text,
+                  other.path);
+    else
+        plim_fail(err, err->status, "%s; there is no whole checkpoint before it", err->text);
+}
+
+static enum plim_status open_at(const char *path, unsigned parts, struct checkpoint **out,
+                                struct plim_error *err)
+{
+    struct plim_error why = {0};
+    struct checkpoint *c = *out = calloc(1, sizeof *c);
+    if (!c) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was opened");
+    snprintf(c->path, sizeof c->path, "%s", path);
+    enum plim_status status = load(c, parts, &why);
+    if (status == PLIM_OK) return status;
+    offer_earlier(path, &why);
+    checkpoint_close(c);
+    *out = NULL;
+    return plim_fail(err, status, "%s", why.text);
+}
+
+enum plim_status checkpoint_find(const char *dir, struct checkpoint **out, struct plim_error *err)
+{
+    char path[512];
+    *out = NULL;
+    if (!checkpoint_newest(dir, path, sizeof path)) return PLIM_OK;
+    return open_at(path, MANIFEST_WEIGHTS | MANIFEST_STATE, out, err);
+}
+
+enum plim_status checkpoint_check(const char *dir, unsigned parts, bool *checked, struct plim_error *err)
+{
+    struct checkpoint *c = NULL;
+    char last[1100];
+    *checked = true;
+    snprintf(last, sizeof last, "%s/trainer.json", dir);
+    if (!file_exists(last)) return PLIM_OK; /* a model of somebody else's */
+    enum plim_status status = open_at(dir, parts, &c, err);
+    if (c) *checked = c->manifest != NULL;
+    checkpoint_close(c);
+    return status;
 }
 
 /* --- restoring --- */
@@ -196,24 +194,34 @@ static enum plim_status restore_set(const char *dir, bool state, struct trainer 
     return status;
 }
 
-enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, struct plim_error *err)
+/* Where the data go on. When the caller knows that their order is another one, they begin at the first row. */
+static enum plim_status restore_data(const struct checkpoint *c, struct trainer *t, bool order_changed,
+                                     struct plim_error *err)
+{
+    const struct node *root = &c->doc->root;
+    struct plim_error why = {0};
+    if (!c->manifest) loader_set_seed(t->loader, (uint64_t)node_int(node_get(root, "seed"), 1));
+    enum plim_status status = loader_restore(t->loader, node_get(root, "loader"),
+                                             (uint64_t)node_int(node_get(root, "position"), 0), &why);
+    if (status == PLIM_OK) return status;
+    if (order_changed && status == PLIM_BAD_INPUT)
+        return loader_seek(t->loader, &(struct loader_state){0}, err);
+    return plim_fail(err, status, "%s: %s", c->path, why.text);
+}
+
+enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, bool order_changed,
+                                    struct plim_error *err)
 {
     char dir[560];
     const struct node *root = &c->doc->root;
     enum plim_status status = restore_set(c->path, false, t, err);
     snprintf(dir, sizeof dir, "%s/state", c->path);
     if (status == PLIM_OK) status = restore_set(dir, true, t, err);
+    if (status == PLIM_OK) status = restore_data(c, t, order_changed, err);
     if (status != PLIM_OK) return status;
     t->step = node_int(node_get(root, "step"), 0);
     t->updates = node_int(node_get(root, "updates"), t->step);
     t->saved_step = t->step;
-    loader_set_seed(t->loader, (uint64_t)node_int(node_get(root, "seed"), (int64_t)loader_seed(t->loader)));
-    status = loader_restore(t->loader, node_get(root, "loader"),
-                            (uint64_t)node_int(node_get(root, "position"), 0), err);
-    if (status != PLIM_OK) {
-        plim_error_prefix(err, "%s", c->path);
-        return status;
-    }
     t->scaler.scale = node_float(node_path(root, "scaler.scale"), t->scaler.scale);
     t->scaler.good_steps = node_int(node_path(root, "scaler.good_steps"), 0);
     schedule_restore(&t->schedule, node_get(root, "schedule"));
@@ -269,8 +277,10 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct bump 
     return good ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
 }
 
-static enum plim_status save_set(struct trainer *t, bool state, const char *dir, struct plim_error *err)
+static enum plim_status save_set(struct trainer *t, bool state, const char *dir, struct manifest_files *files,
+                                 struct plim_error *err)
 {
+    const char *name = state ? "state/model.safetensors" : "model.safetensors"; /* one shard: no limit */
     struct bump store = {0};
     struct safetensors_entry *entries = NULL;
     struct safetensors_writer w;
@@ -286,6 +296,7 @@ static enum plim_status save_set(struct trainer *t, bool state, const char *dir,
         if (status == PLIM_OK) {
             for (size_t i = 0; i < count && status == PLIM_OK; i++)
                 status = stream_span(t, &spans[i], &w, piece, err);
+            if (status == PLIM_OK) manifest_add(files, name, w.sum.bytes, checksum_end(&w.sum));
             if (status == PLIM_OK)
                 status = safetensors_writer_end(&w, err);
             else
@@ -297,122 +308,89 @@ static enum plim_status save_set(struct trainer *t, bool state, const char *dir,
     return status;
 }
 
-static enum plim_status save_texts(struct trainer *t, const char *dir, struct plim_error *err)
+static enum plim_status save_text(const char *dir, const char *name, struct strbuf *text,
+                                  struct manifest_files *files, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
     char path[640];
-    hf_config_write(&t->job->spec, precision_type((enum precision)t->job->training.precision), &text);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    enum plim_status status = strbuf_status(&text, err);
-    if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
-    strbuf_release(&text);
-    if (status != PLIM_OK) return status;
-    text = (struct strbuf)STRBUF_INIT;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    enum plim_status status = strbuf_status(text, err);
+    if (status == PLIM_OK) status = file_write_atomic(path, text->data, text->len, err);
+    if (status == PLIM_OK) manifest_add(files, name, text->len, hash64(text->data, text->len, 0));
+    strbuf_release(text);
+    return status;
+}
+
+static void write_trainer(const struct trainer *t, struct strbuf *text)
+{
     struct loader_state data;
     loader_state(t->loader, &data);
-    strbuf_addf(&text, "{\"step\":%lld,\"updates\":%lld,\"position\":%llu,\"seed\":%llu,", (long long)t->step,
-                (long long)t->updates, (unsigned long long)data.rows,
+    strbuf_addf(text, "{\"format\":%d,\"step\":%lld,\"updates\":%lld,\"position\":%llu,\"seed\":%llu,",
+                FORMAT, (long long)t->step, (long long)t->updates, (unsigned long long)data.rows,
                 (unsigned long long)loader_seed(t->loader));
-    write_identity(t->job, &text);
-    strbuf_addf(&text, ",\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld},\"schedule\":", t->scaler.scale,
+    strbuf_addf(text, "\"mixed_precision\":\"%s\",\"optimizer\":\"%s\",",
+                precision_name((enum precision)t->job->training.precision),
+                optimizer_name((enum optimizer)t->job->training.optimizer));
+    strbuf_addf(text, "\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld},\"schedule\":", t->scaler.scale,
                 (long long)t->scaler.good_steps);
-    schedule_save(&t->schedule, &text);
-    strbuf_addf(&text, ",\"loader\":");
-    loader_save(t->loader, &text);
-    strbuf_addf(&text, "}\n");
-    snprintf(path, sizeof path, "%s/trainer.json", dir);
-    status = strbuf_status(&text, err);
-    if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
-    strbuf_release(&text);
-    return status;
+    schedule_save(&t->schedule, text);
+    strbuf_addf(text, ",\"loader\":");
+    loader_save(t->loader, text);
+    strbuf_addf(text, "}\n");
 }
 
-/* Remove a file, a link or a folder two levels deep: ours have no more. */
-static void remove_tree(const char *path, int depth)
+static enum plim_status save_texts(struct trainer *t, const char *dir, struct manifest_files *files,
+                                   struct plim_error *err)
 {
-    if (!unlink(path) || depth < 0) return;
-    DIR *d = opendir(path);
-    if (!d) return;
-    for (struct dirent *e; (e = readdir(d));) {
-        char child[1024];
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        snprintf(child, sizeof child, "%s/%s", path, e->d_name);
-        remove_tree(child, depth - 1);
-    }
-    closedir(d);
-    rmdir(path);
+    struct strbuf config = STRBUF_INIT, trainer = STRBUF_INIT;
+    hf_config_write(&t->job->spec, precision_type((enum precision)t->job->training.precision), &config);
+    enum plim_status status = save_text(dir, "config.json", &config, files, err);
+    if (status == PLIM_OK) status = tokenizer_files_copy(t->corpus.codec.path, dir, err);
+    for (int i = 0; tokenizer_file_name(i) && status == PLIM_OK; i++)
+        status = manifest_add_file(files, dir, tokenizer_file_name(i), err);
+    if (status != PLIM_OK) return status;
+    write_trainer(t, &trainer);
+    return save_text(dir, "trainer.json", &trainer, files, err);
 }
 
-void checkpoint_remove(const char *path) { remove_tree(path, 2); }
-
-/* The oldest checkpoint before `newest` into victim ("" when there is none); how many there are up to it. What
- * earlier crashes left half-written or half-removed goes. */
-static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t size)
+/* Every file of the checkpoint, into a folder without its final name. */
+static enum plim_status save_files(struct trainer *t, const char *dir, struct plim_error *err)
 {
-    int64_t oldest = newest, count = 0;
-    DIR *d = opendir(dir);
-    *victim = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        int64_t step = step_of_name(e->d_name);
-        char partial[800];
-        snprintf(partial, sizeof partial, "%s/%s", dir, e->d_name);
-        if (!strncmp(e->d_name, TEMP PREFIX, sizeof TEMP PREFIX - 1)) remove_tree(partial, 2);
-        count += step >= 0 && step <= newest;
-        if (step >= 0 && step < oldest) oldest = step, snprintf(victim, size, "%s", partial);
-    }
-    if (d) closedir(d);
-    return count;
-}
-
-/* Keep the newest `keep`. A victim loses its name first: half removed, it must not pass for a checkpoint. */
-static void prune(const char *dir, int64_t keep, int64_t newest)
-{
-    char victim[800], away[600];
-    snprintf(away, sizeof away, "%s/" TEMP PREFIX "old", dir);
-    while (find_oldest(dir, newest, victim, sizeof victim) > keep && *victim) {
-        if (rename(victim, away)) return; /* not ours to remove */
-        remove_tree(away, 2);
-    }
-}
-
-/* The complete folder temp takes the name `path`; one that an earlier run left there is exchanged for it. */
-static enum plim_status take_name(const char *temp, const char *path, struct plim_error *err)
-{
-    if (!rename(temp, path)) return file_sync_parent(path, err);
-    if (errno != ENOTEMPTY && errno != EEXIST)
-        return plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path,
-                         strerror(errno));
-    if (renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_EXCHANGE))
-        return plim_fail(err, PLIM_IO, "%s: is in the way: %s; remove it or choose another output.dir", path,
-                         strerror(errno));
-    enum plim_status status = file_sync_parent(path, err);
-    remove_tree(temp, 2);
-    return status;
+    struct manifest_files files = {0};
+    struct manifest_about about = {.step = t->step,
+                                   .now = t->start.now,
+                                   .machine = t->runtime.device->facts.name,
+                                   .knobs = &t->runtime.plan.knobs,
+                                   .run = &t->start.facts->root};
+    char state[560];
+    snprintf(state, sizeof state, "%s/state", dir);
+    enum plim_status status = file_make_dirs(dir, err);
+    if (status == PLIM_OK) status = save_set(t, false, dir, &files, err);
+    if (status == PLIM_OK) status = save_set(t, true, state, &files, err);
+    if (status == PLIM_OK) status = save_texts(t, dir, &files, err);
+    return status == PLIM_OK ? manifest_write(dir, &about, &files, err) : status;
 }
 
 enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, struct plim_error *err)
 {
     const char *dir = t->job->output_dir;
-    char temp[512], state[560];
-    snprintf(path, size, "%s/" PREFIX "%08lld", dir, (long long)t->step);
+    char temp[512];
+    snprintf(path, size, "%s/" CHECKPOINT_PREFIX "%08lld", dir, (long long)t->step);
     if (t->step > 0 && t->saved_step == t->step)
         return PLIM_OK; /* resumed and stopped again at the same step */
-    snprintf(temp, sizeof temp, "%s/" TEMP PREFIX "%08lld", dir, (long long)t->step);
-    snprintf(state, sizeof state, "%s/state", temp);
-    remove_tree(temp, 2);
-    enum plim_status status = file_make_dirs(temp, err);
-    if (status == PLIM_OK) status = save_set(t, false, temp, err);
-    if (status == PLIM_OK) status = save_set(t, true, state, err);
-    if (status == PLIM_OK) status = tokenizer_files_copy(t->corpus.codec.path, temp, err);
-    if (status == PLIM_OK) status = save_texts(t, temp, err);
-    if (status == PLIM_OK) status = take_name(temp, path, err);
+    snprintf(temp, sizeof temp, "%s/" CHECKPOINT_TEMP CHECKPOINT_PREFIX "%08lld", dir, (long long)t->step);
+    checkpoint_remove(temp);
+    enum plim_status status = save_files(t, temp, err);
+    /* Between the two, a crash leaves no checkpoint with a name rather than one of the run that was to be replaced. */
+    if (status == PLIM_OK && t->start.replaces) checkpoint_clear(dir);
+    if (status == PLIM_OK) status = checkpoint_take_name(temp, path, err);
     if (status != PLIM_OK) {
-        remove_tree(temp, 2);
+        checkpoint_remove(temp);
         plim_error_prefix(err, "checkpoint of step %lld not saved, earlier ones are intact",
                           (long long)t->step);
         return status;
     }
+    t->start.replaces = false;
     t->saved_step = t->step;
-    prune(dir, t->job->keep_checkpoints, t->step);
+    checkpoint_prune(dir, t->job->keep_checkpoints, t->step);
     return PLIM_OK;
 }

@@ -3,29 +3,39 @@
  *     output.dir/checkpoint-00000120/config.json, model.safetensors     parameters in the compute type
  *                                   /state/model.safetensors            masters and moments
  *                                   /trainer.json                       step, position, scaler, schedule
+ *                                   /manifest.json                      checksums of all these, what decided them, knobs
  *
  * It is written beside its final name and renamed when every byte is on disk, so a crash or a full disk at any
  * moment leaves the checkpoints that were there before. Data stream from the arena in pieces; nothing is held.
- * Knobs are not part of it: a run may go on under another budget.
+ * A run may go on under another budget; what of the plan decides bits is kept while the budget allows (run_start.h).
  */
 #ifndef PLIM_TRAIN_CHECKPOINT_H
 #define PLIM_TRAIN_CHECKPOINT_H
 
+#include "base/node.h"
 #include "base/status.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct job;
 struct trainer;
 struct checkpoint;
 
-/* The newest complete checkpoint of the job's output folder; *out is NULL when there is none. Refuses one of
- * another model, precision or optimizer, naming what differs. */
-enum plim_status checkpoint_find(const struct job *job, struct checkpoint **out, struct plim_error *err);
+/* The newest complete checkpoint of an output folder; *out is NULL when there is none. Every byte of it is read and held
+ * against its manifest: PLIM_BAD_INPUT names what is damaged, and the newest one before it that is whole. */
+enum plim_status checkpoint_find(const char *dir, struct checkpoint **out, struct plim_error *err);
 const char *checkpoint_path(const struct checkpoint *c);
+/* NULL: the checkpoint is of a version that wrote none. */
+const struct node *checkpoint_manifest(const struct checkpoint *c);
 void checkpoint_close(struct checkpoint *c);
 
-enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *trainer, struct plim_error *err);
+/* The same check for who reads a model from `dir`; parts are manifest.h's. A folder that is no checkpoint passes.
+ * *checked is false for a checkpoint without a manifest: nothing could be said of its bytes. */
+enum plim_status checkpoint_check(const char *dir, unsigned parts, bool *checked, struct plim_error *err);
+
+/* order_changed: the caller knows that rows come in another order now; when they do, they begin at the first one. */
+enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *trainer, bool order_changed,
+                                    struct plim_error *err);
 /* Saves and then removes what is older than the newest output.keep_checkpoints. path gets its folder. */
 enum plim_status checkpoint_save(struct trainer *trainer, char *path, size_t size, struct plim_error *err);
 

@@ -9,6 +9,7 @@
 #include "store/safetensors.h"
 #include "model/hf.h"
 #include "train/checkpoint.h"
+#include "train/manifest.h"
 #include "train/tokenizer_files.h"
 
 #include <dirent.h>
@@ -241,12 +242,14 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
                               struct exported *out, struct plim_error *err)
 {
     struct model_spec spec;
+    bool checked;
     *out = (struct exported){.type = DT_F32};
     struct exporter *e = calloc(1, sizeof *e);
     if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an export was set up");
     e->type = options->type, e->result = out, e->source = from;
     e->from = e->masters = (struct stream){-1, NULL};
     enum plim_status status = check_target(from, to, options->force, err);
+    if (status == PLIM_OK) status = checkpoint_check(from, MANIFEST_WEIGHTS | MANIFEST_STATE, &checked, err);
     if (status == PLIM_OK) status = hf_config_load(from, &spec, err);
     if (status == PLIM_OK) status = open_source(e, from, err);
     if (status == PLIM_OK) status = list_entries(e, err);

@@ -33,7 +33,7 @@ struct exported {
 
 /* A new folder appears complete or not at all. With force, an existing one keeps its old weights until the
  * new ones are on disk; files of other names stay. PLIM_BAD_INPUT when `to` holds something and force is not
- * set. */
+ * set, or when `from` is a checkpoint and not what its manifest says. */
 enum plim_status export_model(const char *from, const char *to, const struct export_options *options,
                               struct exported *out, struct plim_error *err);
 

@@ -29,13 +29,16 @@ static enum plim_status copy_file(const char *from, const char *to, struct plim_
     return status;
 }
 
+static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                    "chat_template.jinja", NULL};
+
+const char *tokenizer_file_name(int i) { return names[i]; }
+
 enum plim_status tokenizer_files_copy(const char *path, const char *dir, struct plim_error *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "chat_template.jinja"};
     const char *slash = path ? strrchr(path, '/') : NULL;
     enum plim_status status = PLIM_OK;
-    for (size_t i = 0; path && i < sizeof names / sizeof *names && status == PLIM_OK; i++) {
+    for (size_t i = 0; path && names[i] && status == PLIM_OK; i++) {
         char from[4200], to[4200];
         snprintf(from, sizeof from, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, names[i]);
         snprintf(to, sizeof to, "%s/%s", dir, names[i]);

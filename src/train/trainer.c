@@ -1,6 +1,5 @@
-/* trainer.c - opening, stepping, running. See trainer.h. */
+/* trainer.c - stepping and running; trainer_open.c makes a trainer ready. See trainer.h. */
 #include "train/trainer.h"
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "mem/os.h"
@@ -8,8 +7,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Of the seed's random numbers, those that round weights and moments of 16 bits. */
 #define ROUNDING_STREAM 0x726f756e64
@@ -45,113 +42,23 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
-static enum plim_status check_changes(const struct job *job, const struct train_options *options,
-                                      const struct device_facts *facts, struct plim_error *err)
-{
-    enum plim_status status = job_check_memory(job, "key 'budget'", job_budget(job, facts), facts, err);
-    for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
-        status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
-    return status;
-}
-
-static enum plim_status open_data(struct trainer *t, struct plim_error *err)
-{
-    enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
-    if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
-    return status;
-}
-
-/* Find the host's tensors in the present tape, after a plan or a re-plan. */
-static enum plim_status bind(struct trainer *t, struct plim_error *err)
-{
-    const struct tape *tape = &t->runtime.plan.tape;
-    struct exec *exec = &t->runtime.exec;
-    t->scalars = tape_find(tape, "step.scalars", -1);
-    t->loss = tape_find(tape, "loss", -1);
-    t->clip = tape_find(tape, "clip", -1);
-    if (t->options.profile) exec->op_seconds = t->op_seconds;
-    if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
-    t->numerics.trainer = t;
-    feed_close(&t->feed);
-    return feed_open(&t->feed, exec, err);
-}
-
-static void note_line(void *arg, enum log_level level, const char *line)
-{
-    (void)level;
-    trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
-}
-
-/* The plan, and with it everything but the weights. */
-static enum plim_status open_runtime(struct trainer *t, struct device *device, int64_t overhead,
-                                     struct plim_error *err)
-{
-    struct job *job = t->job;
-    enum plim_status status = check_changes(job, &t->options, &device->facts, err);
-    if (status == PLIM_OK) status = runtime_plan(&t->runtime, device, job, overhead, err);
-    if (status == PLIM_NO_FIT && err)
-        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
-                  job->name);
-    /* After the plan, which may have made the loader smaller. */
-    if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
-    if (status != PLIM_OK) return status;
-    trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
-    status = runtime_commit(&t->runtime, err);
-    return status == PLIM_OK ? bind(t, err) : status;
-}
-
-enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
-                              struct trainer **out, struct plim_error *err)
-{
-    struct trainer *t = calloc(1, sizeof *t);
-    if (!t) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while training was set up");
-    t->job = job, t->options = *options;
-    job_thresholds(job, &t->thresholds);
-    schedule_init(&t->schedule, &job->schedule, job->training.steps);
-    scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
-                job->training.loss_scale_window);
-    int64_t overhead = runtime_overhead(); /* before the data: their bytes are a number of their own */
-    enum plim_status status = open_data(t, err);
-    struct checkpoint *saved = NULL;
-    struct log log = {LOG_LEVEL_INFO, note_line, t};
-    if (status == PLIM_OK && options->resume) status = checkpoint_find(job, &saved, err);
-    if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
-    if (status == PLIM_OK)
-        status = saved ? checkpoint_restore(saved, t, err) : runtime_weights(&t->runtime, &log, err);
-    if (status == PLIM_OK && saved)
-        trainer_tell(
-            t, &(struct train_event){.kind = TRAIN_RESUMED, .step = t->step, .text = checkpoint_path(saved)});
-    checkpoint_close(saved);
-    if (status != PLIM_OK) {
-        trainer_close(t);
-        return status;
-    }
-    *out = t;
-    return PLIM_OK;
-}
-
-void trainer_close(struct trainer *t)
-{
-    if (!t) return;
-    feed_close(&t->feed);
-    loader_close(t->loader);
-    corpus_close(&t->corpus);
-    runtime_close(&t->runtime);
-    free(t);
-}
-
 enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
     struct plim_error second;
     enum plim_status status = runtime_replan(&t->runtime, budget, &event.moves, err);
     if (status != PLIM_OK) { /* the old plan stands, with an exec of its own */
-        if (!t->runtime.torn) bind(t, &second);
+        if (!t->runtime.torn) trainer_bind(t, &second);
         return status;
     }
-    status = bind(t, err);
+    status = trainer_bind(t, err);
     if (status == PLIM_OK) trainer_tell(t, &event);
     return status;
+}
+
+bool trainer_may_save(const struct trainer *t)
+{
+    return t->options.save_at_end || t->job->training.save_every > 0;
 }
 
 static bool stop_asked(const struct trainer *t) { return t->options.stop && *t->options.stop; }
@@ -287,6 +194,7 @@ static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *
 static enum plim_status save_and_tell(struct trainer *t, struct plim_error *err)
 {
     char path[512];
+    if (!trainer_may_save(t)) return PLIM_OK;
     enum plim_status status = checkpoint_save(t, path, sizeof path, err);
     if (status == PLIM_OK)
         trainer_tell(t, &(struct train_event){.kind = TRAIN_SAVED, .step = t->step, .text = path});
@@ -333,7 +241,8 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     }
     tell_end(t);
     if (status == PLIM_OK && !finished)
-        return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal after step %lld; go on with --resume",
-                         (long long)t->step);
+        return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal after step %lld; %s", (long long)t->step,
+                         trainer_may_save(t) ? "go on with --resume"
+                                             : "nothing was saved, as --no-checkpoint asks");
     return status;
 }

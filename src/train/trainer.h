@@ -29,6 +29,7 @@
 #include "runtime/runtime.h"
 #include "train/corpus.h"
 #include "train/numerics.h"
+#include "train/run_start.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
 #include <signal.h>
@@ -77,14 +78,15 @@ struct budget_change {
 };
 
 struct train_options {
-    bool resume;
+    bool resume, overwrite;
+    const struct string_list *accepted;  /* keys that may differ from the checkpoint's (run_start.h) */
     const struct budget_change *changes; /* ascending steps */
     int nchanges;
     struct train_listener listener;
     volatile sig_atomic_t *stop; /* set by a signal handler; NULL: never */
     bool profile;                /* time every op */
     bool numerics;               /* tell the first tensor that overflows or underflows */
-    bool save_at_end;
+    bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
 };
 
 struct trainer {
@@ -92,6 +94,7 @@ struct trainer {
     struct train_options options;
     struct runtime runtime; /* its request's budget is the present line */
     struct corpus corpus;
+    struct run_start start; /* the output folder is ours until it ends */
     struct loader *loader;
     bool told_bad;    /* the first bad record has been told */
     bool data_failed; /* the rows of a step could not be had; nothing of it has been computed */
@@ -113,6 +116,12 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
                               struct trainer **out, struct plim_error *err);
 enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
 void trainer_close(struct trainer *trainer);
+
+/* Find the tensors that the host talks to in the present plan: after a plan or a re-plan. */
+enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
+
+/* Checkpoints are wanted: at the end, when stopped, or every so many steps. */
+bool trainer_may_save(const struct trainer *trainer);
 
 /* One optimizer step; *finished is false when a stop was asked for in the middle. */
 enum plim_status trainer_step(struct trainer *trainer, struct train_event *event, bool *finished,

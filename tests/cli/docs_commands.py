@@ -29,7 +29,9 @@ SYNOPSIS = re.compile(r"^plimsoll [A-Za-z]+ .*\[|^plimsoll COMMAND\b|^plimsoll v
 FEW = "--set training.batch_size=2 --set training.gradient_accumulation_steps=1"
 INSTEAD = {
     "plimsoll train small.yaml --log run.jsonl": f"plimsoll train small.yaml --log run.jsonl --steps 2 {FEW}",
-    "plimsoll train small.yaml --budget-at 50=40MiB": f"plimsoll train small.yaml --budget-at 2=40MiB --steps 3 {FEW}",
+    "plimsoll train small.yaml --overwrite --budget-at 50=40MiB": f"plimsoll train small.yaml --overwrite --budget-at 2=40MiB --steps 3 {FEW}",
+    "plimsoll train small.yaml --resume --set training.seed=2 --change training.seed":
+        f"plimsoll train small.yaml --resume --set training.seed=2 --change training.seed --steps 5 {FEW}",
     "plimsoll train small.yaml --resume": f"plimsoll train small.yaml --resume --steps 4 {FEW}",
     "plimsoll eval demo/small.yaml --rows 200": "plimsoll eval demo/small.yaml --rows 8",
     "make demo": "make -n demo", "make test": "make -n test",

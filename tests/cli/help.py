@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import plim
 
-COMMANDS = ["plan", "train", "generate", "eval", "export", "pack", "version"]
+COMMANDS = ["plan", "train", "generate", "eval", "export", "calibrate", "pack", "version"]
 
 overview = plim.run("--help")
 plim.ok(overview.returncode == 0 and not overview.stderr, "plimsoll --help exits 0")

@@ -65,7 +65,7 @@ with tempfile.TemporaryDirectory() as folder:
         if command == "eval": plim.run("train", path, "-q", "--steps", 1)
         result = plim.run(command, path, "-q", "--budget", "1GiB", env=env) if command == "train" else plim.run(command, path, "--set", "budget=1GiB", env=env)
         plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and all(w in result.stderr for w in words), f"{command} refuses it: {result.stderr.strip()}")
-    result = plim.run("train", path, "-q", "--budget-at", "2=1GiB", env=env)
+    result = plim.run("train", path, "-q", "--overwrite", "--budget-at", "2=1GiB", env=env)
     plim.ok(result.returncode == 2 and "--budget-at" in result.stderr and "500 MiB" in result.stderr, f"also later: {result.stderr.strip()}")
 
     # A plan above what there is.

@@ -27,7 +27,8 @@ def sets(*items):
 
 
 def train(path, name, *args):
-    result = plim.run("train", path, "-q", *args, *sets(f"output.dir={os.path.dirname(path)}/{name}"))
+    anew = [] if "--resume" in args else ["--overwrite"]
+    result = plim.run("train", path, "-q", *anew, *args, *sets(f"output.dir={os.path.dirname(path)}/{name}"))
     return plim.losses(result.stdout), result.stderr.strip()
 
 
@@ -74,7 +75,7 @@ def budget_test(path, name, way):
     far, _ = plim.plan(path, "--budget", "8GiB", *sets(*pins, "training.state_tier=disk"))
     stays = near["arena_bytes"] == far["arena_bytes"]  # adafactor's statistics do not leave
     low = (near["arena_bytes"] + far["arena_bytes"]) // 2 + near["by_class"]["overhead"] + stays * (1 << 20)
-    result = plim.run("train", path, "-q", "--steps", 8, *sets(*pins, f"output.dir={os.path.dirname(path)}/moved"), "--budget", "1GiB", "--budget-at", f"3={low}", "--budget-at", "6=1GiB")
+    result = plim.run("train", path, "-q", "--overwrite", "--steps", 8, *sets(*pins, f"output.dir={os.path.dirname(path)}/moved"), "--budget", "1GiB", "--budget-at", f"3={low}", "--budget-at", "6=1GiB")
     bytes_ = [e["moved_bytes"] for e in plim.events(result.stdout) if e["event"] == "replan"]
     plim.ok(len(calm) == 8 and plim.losses(result.stdout) == calm, f"{name}: the budget moves, the losses do not {result.stderr.strip()}")
     plim.ok(len(bytes_) == 2 and (min(bytes_) > 0 or stays), f"{name}: {bytes_} bytes went to disk and came back")
@@ -109,7 +110,7 @@ def refusals(path):
         result = plim.run("plan", path, "-q", *sets(*way))
         plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and words in result.stderr, f"{what} is refused: {result.stderr.strip()}")
     other = plim.run("train", path, "-q", "--resume", *sets(f"output.dir={os.path.dirname(path)}/whole", "training.optimizer=adamw8bit", "training.state_dtype=fp32"))
-    plim.ok(other.returncode != 0 and "differs" in other.stderr, f"a checkpoint of another optimizer is refused: {other.stderr.strip()}")
+    plim.ok(other.returncode != 0 and "training.optimizer" in other.stderr, f"a checkpoint of another optimizer is refused: {other.stderr.strip()}")
 
 
 with tempfile.TemporaryDirectory() as folder:

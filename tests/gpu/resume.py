@@ -45,10 +45,10 @@ with tempfile.TemporaryDirectory() as folder_:
         for target, limit in (("cpu", close), ("cuda", 0.0)):
             shutil.rmtree(f"{folder_}/copy", ignore_errors=True)
             shutil.copytree(f"{folder_}/gpu{number}", f"{folder_}/copy")
-            after = run(path_, folder_, "copy", target, ALL, words_, "--resume")
+            after = run(path_, folder_, "copy", target, ALL, words_, "--resume", "--change", "training.device")
             gpu.same(later(whole), after, f"{kind}: from the GPU to {target}", limit)
         run(path_, folder_, f"cpu{number}", "cpu", HALF, words_)
         straight = run(path_, folder_, f"straight{number}", "cpu", ALL, words_)
-        after = run(path_, folder_, f"cpu{number}", "cuda", ALL, words_, "--resume")
+        after = run(path_, folder_, f"cpu{number}", "cuda", ALL, words_, "--resume", "--change", "training.device")
         gpu.same(later(straight), after, f"{kind}: from the CPU to the GPU", close)
 plim.done()

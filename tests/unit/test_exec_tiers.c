@@ -647,6 +647,8 @@ static void test_checkpoint_of_far_parameters(void **state)
 {
     (void)state;
     enum { SAVED = 2, RUNS = 3 };
+    static const char *others[] = {"training.device"};
+    const struct string_list accepted = {others, 1};
     static const char *const placed[RUNS] = {"training.state_tier=host training.param_tier=host", "", ""};
     char folder[300], keys[512], more[400], path[512];
     struct record cpu, seen;
@@ -662,7 +664,8 @@ static void test_checkpoint_of_far_parameters(void **state)
         }
         snprintf(more, sizeof more, "output.dir=%s %s", folder, placed[r < 0 ? 0 : r]);
         long_keys(keys, sizeof keys, more);
-        must(run_open_with(&run, device, keys, (struct train_options){.resume = r >= 0}));
+        must(run_open_with(&run, device, keys,
+                           (struct train_options){.resume = r >= 0, .accepted = &accepted}));
         assert_int_equal(run.trainer->step, r < 0 ? 0 : SAVED);
         for (int i = (int)run.trainer->step; i < (r < 0 ? SAVED : LONG); i++)
             step_and_evaluate(run.trainer, i, &seen);

@@ -263,6 +263,114 @@ static void configs_round_trip(void **state)
     }
 }
 
+/* One key of a spec set to another value than an architecture's default. */
+struct spec_change {
+    const char *name;
+    void (*make)(struct model_spec *spec);
+};
+
+#define CHANGE(name, ...)                                                                                    \
+    static void change_##name(struct model_spec *s) { __VA_ARGS__; }
+CHANGE(vocab, s->vocab_size = 301)
+CHANGE(hidden, s->hidden_size = 96, s->head_dim = 0)
+CHANGE(inner, s->intermediate_size = 77)
+CHANGE(layers, s->num_layers = 5)
+CHANGE(heads, s->num_heads = s->num_kv_heads = 8, s->head_dim = 0)
+CHANGE(kv_heads, s->num_kv_heads = 2)
+CHANGE(head_dim, s->head_dim = 24)
+CHANGE(positions, s->max_positions = 333)
+CHANGE(eps, s->norm_eps = 3.3e-5)
+CHANGE(theta, s->rope_theta = 12345.5)
+CHANGE(linear, s->rope = (struct rope_scaling){.kind = ROPE_LINEAR, .factor = 2.5})
+CHANGE(llama3, s->rope = (struct rope_scaling){ROPE_LLAMA3, 8, 1, 4, 512})
+CHANGE(unused, s->rope = (struct rope_scaling){ROPE_LINEAR, 2, 1, 4, 512})
+CHANGE(window, s->sliding_window = 7)
+CHANGE(no_window, s->sliding_window = 0)
+CHANGE(late_window, s->sliding_window = 7, s->window_first_layer = 2)
+CHANGE(tie, s->tie_embeddings = !s->tie_embeddings)
+CHANGE(attention_bias, s->qkv_bias = s->o_bias = true)
+CHANGE(no_bias, s->qkv_bias = s->o_bias = s->mlp_bias = false)
+CHANGE(half_bias, s->qkv_bias = true, s->o_bias = false)
+CHANGE(mlp_bias, s->mlp_bias = true)
+CHANGE(range, s->initializer_range = 0.125)
+CHANGE(dropout, s->dropout[0] = 0.25)
+CHANGE(dropouts, s->dropout[0] = 0.25, s->dropout[1] = 0.5, s->dropout[2] = 0.75)
+CHANGE(bos, s->bos_token_id = 9)
+CHANGE(no_bos, s->bos_token_id = -1)
+CHANGE(pad, s->pad_token_id = 11)
+CHANGE(eos, s->eos_token_ids[0] = 5, s->eos_token_ids[1] = 6, s->eos_count = 2)
+CHANGE(no_eos, s->eos_count = 0)
+
+#define ROW(name)                                                                                            \
+    {                                                                                                        \
+#name, change_##name                                                                                 \
+    }
+static const struct spec_change changes[] = {
+    ROW(vocab),    ROW(hidden),      ROW(inner),   ROW(layers),         ROW(heads),     ROW(kv_heads),
+    ROW(head_dim), ROW(positions),   ROW(eps),     ROW(theta),          ROW(linear),    ROW(llama3),
+    ROW(unused),   ROW(window),      ROW(tie),     ROW(attention_bias), ROW(no_bias),   ROW(half_bias),
+    ROW(mlp_bias), ROW(range),       ROW(dropout), ROW(dropouts),       ROW(bos),       ROW(no_bos),
+    ROW(pad),      ROW(late_window), ROW(eos),     ROW(no_eos),         ROW(no_window),
+};
+
+static void small_spec(struct model_spec *spec, const struct architecture *arch)
+{
+    model_defaults(spec, arch);
+    spec->vocab_size = 300, spec->hidden_size = 64, spec->intermediate_size = 128;
+    spec->num_layers = 3, spec->num_heads = 4, spec->num_kv_heads = 4;
+}
+
+/* B8: for every key of every architecture, a spec that is accepted is written, read back and equal; one that
+ * config.json cannot say is refused by name before anything is trained. */
+static void every_key_is_saved_or_refused(void **state)
+{
+    int kept = 0, refused = 0;
+    (void)state;
+    for (int a = 0; model_architecture_at(a); a++) {
+        for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+            struct model_spec plain, spec, back;
+            struct strbuf text = STRBUF_INIT;
+            struct plim_error err = {0};
+            small_spec(&plain, model_architecture_at(a));
+            spec = plain;
+            changes[i].make(&spec);
+            assert_int_equal(model_complete(&plain, &err), PLIM_OK);
+            enum plim_status status = model_complete(&spec, &err);
+            if (status == PLIM_OK) status = hf_config_expresses(&spec, &err);
+            if (status != PLIM_OK) {
+                refused++;
+                assert_true(err.text[0] != 0 && strchr(err.text, '\n') == NULL);
+                continue;
+            }
+            hf_config_write(&spec, DT_F32, &text);
+            expect_spec(strbuf_text(&text), &back);
+            const char *lost = model_spec_differs(&spec, &back);
+            if (lost)
+                fail_msg("%s: '%s' is not what was saved: %s", model_architecture_name(spec.arch),
+                         changes[i].name, lost);
+            kept++;
+            strbuf_release(&text);
+        }
+    }
+    assert_true(kept > 70 && refused > 5);
+}
+
+static void a_window_llama_cannot_say_is_refused(void **state)
+{
+    struct model_spec spec;
+    struct plim_error err = {0};
+    (void)state;
+    small_spec(&spec, model_architecture("llama"));
+    spec.sliding_window = 16;
+    assert_int_equal(model_complete(&spec, &err), PLIM_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "sliding_window"));
+    assert_non_null(strstr(err.text, "mistral"));
+    small_spec(&spec, model_architecture("gpt2"));
+    spec.rope_theta = 10000;
+    assert_int_equal(model_complete(&spec, &err), PLIM_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "rope_theta"));
+}
+
 /* What is missing is what transformers takes: 0.1 for GPT-2, none for the others. */
 static void dropout_is_kept(void **state)
 {
@@ -576,6 +684,8 @@ int main(void)
         cmocka_unit_test(variants_are_understood),
         cmocka_unit_test(refusals_name_the_cause),
         cmocka_unit_test(configs_round_trip),
+        cmocka_unit_test(every_key_is_saved_or_refused),
+        cmocka_unit_test(a_window_llama_cannot_say_is_refused),
         cmocka_unit_test(dropout_is_kept),
         cmocka_unit_test(known_frequencies),
         cmocka_unit_test(golden_frequencies),

@@ -2,6 +2,7 @@
 #include "device/cpu/calibrate.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_model.h"
+#include "mem/cpu_load.h"
 #include <sys/wait.h>
 #include <unistd.h>
 #include <errno.h>
@@ -41,6 +42,17 @@ static enum plim_status disk_of(const char *folder, int64_t *disk, struct plim_e
     return PLIM_OK;
 }
 
+/* Once when a device is opened; with time for it, the medians of several times. */
+static enum plim_status measure_rounds(struct threads *team, struct calibration *out, struct plim_error *err)
+{
+    struct calibration list[CALIBRATION_ROUNDS];
+    int n = calibration_anew() ? CALIBRATION_ROUNDS : 1;
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < n && status == PLIM_OK; i++) status = calibrate_measure(team, &list[i], err);
+    if (status == PLIM_OK) calibration_median(list, n, out);
+    return status;
+}
+
 #if defined(__SANITIZE_THREAD__) /* refuses threads in a child of a process that has some */
 static bool measure_in_child(int threads, struct calibration *out)
 {
@@ -57,7 +69,7 @@ static bool measure_in_child(int threads, struct calibration *out)
     if (child == 0) {
         struct threads *team = NULL;
         bool good =
-            threads_start(threads, &team, NULL) == PLIM_OK && calibrate_measure(team, out, NULL) == PLIM_OK;
+            threads_start(threads, &team, NULL) == PLIM_OK && measure_rounds(team, out, NULL) == PLIM_OK;
         _exit(good && write(ends[1], out, sizeof *out) == (ssize_t)sizeof *out ? 0 : 1);
     }
     close(ends[1]);
@@ -66,6 +78,31 @@ static bool measure_in_child(int threads, struct calibration *out)
     return child > 0 && waitpid(child, &code, 0) == child && code == 0 && good;
 }
 #endif
+
+/* Other programs took so much while it was measured that it is worth another look, but not for ever. */
+#define BUSY       0.1
+#define BUSY_TRIES 5
+
+static bool is_doubtful(const struct calibration *c) { return c->others > BUSY && c->tries < BUSY_TRIES; }
+
+/* Beside others rates come out too low: what is known and doubtful only gets better. */
+static enum plim_status measure(struct threads *team, bool known, struct calibration *out,
+                                struct plim_error *err)
+{
+    struct calibration now;
+    struct cpu_load before;
+    enum plim_status status = PLIM_OK;
+    cpu_load_read(&before);
+    if (!measure_in_child(threads_count(team), &now)) status = measure_rounds(team, &now, err);
+    if (status != PLIM_OK) return status;
+    now.others = cpu_load_others(&before);
+    now.tries = calibration_anew() ? BUSY_TRIES : out->tries + 1; /* what was asked for stays */
+    now.lower_bandwidth = out->lower_bandwidth;
+    now.host_bandwidth = now.bandwidth;
+    if (known && now.others > BUSY) calibration_best(&now, out);
+    *out = now;
+    return PLIM_OK;
+}
 
 enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct calibration *out,
                                struct plim_error *err)
@@ -78,14 +115,11 @@ enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct 
         return PLIM_OK;
     }
     describe(key, sizeof key, threads_count(team));
-    bool changed = !calibration_load("cpu", key, out, &known_disk);
-    if (changed) {
-        known_disk = 0;
-        if (!measure_in_child(threads_count(team), out)) status = calibrate_measure(team, out, err);
-        if (status != PLIM_OK) return status;
-        out->lower_bandwidth = DISK_ASSUMED;
-        out->host_bandwidth = out->bandwidth;
-    }
+    bool known = calibration_load("cpu", key, out, &known_disk);
+    bool changed = !known || is_doubtful(out);
+    if (!known) known_disk = 0, *out = (struct calibration){.lower_bandwidth = DISK_ASSUMED};
+    if (changed) status = measure(team, known, out, err);
+    if (status != PLIM_OK) return status;
     if (folder) {
         status = disk_of(folder, &disk, err);
         if (status == PLIM_OK && disk != known_disk) {

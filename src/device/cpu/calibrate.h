@@ -5,7 +5,8 @@
  *     calibrate_cpu(team, "/data/run1", &speed, &err);   // and the disk behind that folder
  *
  * The numbers are remembered (device/calibration.h) for one processor model, instruction set, number of threads and
- * version of Plimsoll. With PLIMSOLL_CALIBRATE=0 they are those of a modest machine instead, always the same.
+ * version of Plimsoll. A measurement beside which other programs took more than a tenth of the processors is repeated at the
+ * next starts, five times at most, and the better numbers are kept. With PLIMSOLL_CALIBRATE=0 they are those of a modest machine instead, always the same.
  */
 #ifndef PLIM_DEVICE_CPU_CALIBRATE_H
 #define PLIM_DEVICE_CPU_CALIBRATE_H

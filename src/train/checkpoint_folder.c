@@ -1,0 +1,119 @@
+/* checkpoint_folder.c - see checkpoint_folder.h. */
+#define _GNU_SOURCE /* renameat2 */
+#include "train/checkpoint_folder.h"
+#include "base/file.h"
+#include "train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PREFIX CHECKPOINT_PREFIX
+#define TEMP   CHECKPOINT_TEMP
+
+int64_t checkpoint_name_step(const char *name)
+{
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
+    const char *digits = name + sizeof PREFIX - 1;
+    char *end;
+    long long step = strtoll(digits, &end, 10);
+    return *digits && !*end ? step : -1;
+}
+
+int64_t checkpoint_below(const char *dir, int64_t before, char *path, size_t size)
+{
+    DIR *d = opendir(dir);
+    int64_t newest = 0;
+    if (!d) return 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        int64_t step = checkpoint_name_step(e->d_name);
+        char last[800];
+        snprintf(last, sizeof last, "%s/%s/trainer.json", dir, e->d_name);
+        if (step <= newest || step >= before || !file_exists(last)) continue;
+        newest = step;
+        snprintf(path, size, "%s/%s", dir, e->d_name);
+    }
+    closedir(d);
+    return newest;
+}
+
+int64_t checkpoint_newest(const char *dir, char *path, size_t size)
+{
+    return checkpoint_below(dir, INT64_MAX, path, size);
+}
+
+/* Remove a file, a link or a folder two levels deep: ours have no more. */
+static void remove_tree(const char *path, int depth)
+{
+    if (!unlink(path) || depth < 0) return;
+    DIR *d = opendir(path);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        char child[1024];
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        snprintf(child, sizeof child, "%s/%s", path, e->d_name);
+        remove_tree(child, depth - 1);
+    }
+    closedir(d);
+    rmdir(path);
+}
+
+void checkpoint_remove(const char *path) { remove_tree(path, 2); }
+
+/* The oldest checkpoint before `newest` into victim ("" when there is none); how many there are up to it. What
+ * earlier crashes left half-written or half-removed goes. */
+static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t size)
+{
+    int64_t oldest = newest, count = 0;
+    DIR *d = opendir(dir);
+    *victim = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int64_t step = checkpoint_name_step(e->d_name);
+        char partial[800];
+        snprintf(partial, sizeof partial, "%s/%s", dir, e->d_name);
+        if (!strncmp(e->d_name, TEMP PREFIX, sizeof TEMP PREFIX - 1)) remove_tree(partial, 2);
+        count += step >= 0 && step <= newest;
+        if (step >= 0 && step < oldest) oldest = step, snprintf(victim, size, "%s", partial);
+    }
+    if (d) closedir(d);
+    return count;
+}
+
+/* A victim loses its name first: half removed, it must not pass for a checkpoint. */
+void checkpoint_prune(const char *dir, int64_t keep, int64_t newest)
+{
+    char victim[800], away[600];
+    snprintf(away, sizeof away, "%s/" TEMP PREFIX "old", dir);
+    while (find_oldest(dir, newest, victim, sizeof victim) > keep && *victim) {
+        if (rename(victim, away)) return; /* not ours to remove */
+        remove_tree(away, 2);
+    }
+}
+
+enum plim_status checkpoint_take_name(const char *temp, const char *path, struct plim_error *err)
+{
+    if (!rename(temp, path)) return file_sync_parent(path, err);
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path,
+                         strerror(errno));
+    if (renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_EXCHANGE))
+        return plim_fail(err, PLIM_IO, "%s: is in the way: %s; remove it or choose another output.dir", path,
+                         strerror(errno));
+    enum plim_status status = file_sync_parent(path, err);
+    remove_tree(temp, 2);
+    return status;
+}
+
+void checkpoint_clear(const char *dir)
+{
+    char path[600], away[600];
+    snprintf(away, sizeof away, "%s/" TEMP PREFIX "old", dir);
+    while (checkpoint_newest(dir, path, sizeof path)) {
+        if (rename(path, away)) return; /* not ours to remove */
+        remove_tree(away, 2);
+    }
+}

@@ -1,0 +1,207 @@
+/* run_start.c - see run_start.h. */
+#include "train/run_start.h"
+#include "base/nearest.h"
+#include "train/run_facts.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define MANIFEST    "manifest"
+#define MICRO_BATCH "training.micro_batch_size"
+#define LOSS_CHUNKS "training.loss_chunks"
+
+/* One comparison of a checkpoint with the job that wants to go on from it. */
+struct comparison {
+    struct run_start *start;
+    const struct run_options *options;
+    char key[96], then[160], now[160]; /* the first difference that nobody accepted */
+    struct strbuf others;              /* the keys of the rest of them */
+    int count;
+    bool shapes; /* one of them cannot be accepted */
+};
+
+static bool accepted(const struct run_options *options, const char *key)
+{
+    for (size_t i = 0; options->changes && i < options->changes->count; i++) {
+        if (!strcmp(run_fact_name(options->changes->items[i]), key)) return true;
+    }
+    return false;
+}
+
+static void differ(struct comparison *c, const char *key, const char *then, const char *now)
+{
+    if (accepted(c->options, key) && !run_fact_shapes(key)) {
+        strbuf_addf(&c->start->notes, "changed: %s was %s, is %s\n", key, then, now);
+        c->start->order_changed |= run_fact_orders(key);
+        return;
+    }
+    c->shapes |= run_fact_shapes(key);
+    if (c->count++ == 0) {
+        snprintf(c->key, sizeof c->key, "%s", key);
+        snprintf(c->then, sizeof c->then, "%s", then);
+        snprintf(c->now, sizeof c->now, "%s", now);
+    } else {
+        strbuf_addf(&c->others, "%s%s", c->others.len ? ", " : "", key);
+    }
+}
+
+static void compare_facts(struct comparison *c, const struct node *then, const struct node *now)
+{
+    for (size_t i = 0; i < node_count(now); i++) {
+        const struct node *n = node_item(now, i);
+        const char *was = node_string(node_get(then, n->key), "not recorded");
+        if (strcmp(was, n->as.string.text)) differ(c, n->key, was, n->as.string.text);
+    }
+    for (size_t i = 0; i < node_count(then); i++) {
+        const struct node *t = node_item(then, i);
+        if (!node_get(now, t->key)) differ(c, t->key, node_string(t, "?"), "no key of this version");
+    }
+}
+
+/* A pin of the job against what the checkpoint was made with. */
+static void compare_pin(struct comparison *c, const char *key, int64_t then, bool given, int64_t now)
+{
+    char was[32], is[32];
+    if (!given || then == now || then <= 0) return;
+    snprintf(was, sizeof was, "%lld", (long long)then);
+    snprintf(is, sizeof is, "%lld", (long long)now);
+    differ(c, key, was, is);
+}
+
+static enum plim_status refuse(const struct comparison *c, const struct job *job, struct plim_error *err)
+{
+    char others[400] = "";
+    const char *path = checkpoint_path(c->start->saved);
+    if (c->count > 1)
+        snprintf(others, sizeof others, " (and %d more: %.360s)", c->count - 1, strbuf_text(&c->others));
+    if (c->shapes)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: %s is of another model: %s was %s, is %s%s; mend the config or choose another "
+                         "output.dir",
+                         job->name, path, c->key, c->then, c->now, others);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: %s was made otherwise: %s was %s, is %s%s; restore it, accept it with --resume "
+                     "--change %s, or choose another output.dir",
+                     job->name, path, c->key, c->then, c->now, others, c->key);
+}
+
+static enum plim_status compare(struct run_start *s, const struct job *job, const struct run_options *options,
+                                struct plim_error *err)
+{
+    const struct node *manifest = checkpoint_manifest(s->saved);
+    struct comparison c = {.start = s, .options = options, .others = STRBUF_INIT};
+    const struct job_training *t = &job->training;
+    compare_facts(&c, node_get(manifest, "run"), &s->facts->root);
+    compare_pin(&c, MICRO_BATCH, node_int(node_path(manifest, "knobs.micro_batch"), 0), t->micro_batch_given,
+                t->micro_batch);
+    if (t->grad_type)
+        compare_pin(&c, LOSS_CHUNKS, node_int(node_path(manifest, "knobs.loss_chunks"), 0),
+                    t->loss_chunks_given, t->loss_chunks);
+    enum plim_status status = c.count ? refuse(&c, job, err) : PLIM_OK;
+    strbuf_release(&c.others);
+    return status;
+}
+
+/* A change that names nothing would be a misspelt one. */
+static enum plim_status check_names(const struct run_start *s, const struct run_options *options,
+                                    struct plim_error *err)
+{
+    for (size_t i = 0; options->changes && i < options->changes->count; i++) {
+        const char *name = options->changes->items[i];
+        const char *key = run_fact_name(name);
+        bool row = schema_find(&job_schema, name);
+        if (!strcmp(key, MANIFEST) || !strcmp(key, MICRO_BATCH) || !strcmp(key, LOSS_CHUNKS) ||
+            node_get(&s->facts->root, key))
+            continue;
+        struct nearest near = nearest_begin(name);
+        for (size_t k = 0; k < node_count(&s->facts->root); k++)
+            nearest_offer(&near, node_item(&s->facts->root, k)->key);
+        return plim_fail(err, PLIM_BAD_INPUT, "--change %s: %s%s%s", name,
+                         row ? "the key may change without it: it decides no result" : "is no such key",
+                         near.best && !row ? "; did you mean " : "", near.best && !row ? near.best : "");
+    }
+    return PLIM_OK;
+}
+
+/* From the newest checkpoint, if there is one. */
+static enum plim_status go_on(struct run_start *s, const struct job *job, const struct device *device,
+                              const struct run_options *options, struct plim_error *err)
+{
+    enum plim_status status = check_names(s, options, err);
+    if (status == PLIM_OK) status = checkpoint_find(job->output_dir, &s->saved, err);
+    if (status != PLIM_OK || !s->saved) return status;
+    const struct node *manifest = checkpoint_manifest(s->saved);
+    s->free_micro_batch = accepted(options, MICRO_BATCH);
+    s->free_loss_chunks = accepted(options, LOSS_CHUNKS);
+    if (!manifest && accepted(options, MANIFEST)) return PLIM_OK;
+    if (!manifest)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: was saved by an earlier version without a manifest: whether it is whole and what decided it "
+            "cannot be checked; go on from it with --resume --change manifest",
+            checkpoint_path(s->saved));
+    s->now = node_int(node_get(manifest, "now"), s->now);
+    const char *machine = node_string(node_get(manifest, "machine"), "");
+    if (strcmp(machine, device->facts.name))
+        strbuf_addf(&s->notes, "the checkpoint was made on %s: losses may differ in the last digits\n",
+                    machine);
+    return compare(s, job, options, err);
+}
+
+/* Old checkpoints would win over the new run's wherever the newest one is asked for. */
+static enum plim_status check_used(struct run_start *s, const struct job *job,
+                                   const struct run_options *options, struct plim_error *err)
+{
+    char path[512];
+    int64_t step = checkpoint_newest(job->output_dir, path, sizeof path);
+    if (!options->saves || step == 0) return PLIM_OK;
+    s->replaces = options->overwrite;
+    if (s->replaces) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: key 'output.dir': %s has a run's checkpoints, up to step %lld; go on with --resume, "
+        "replace them with --overwrite, or choose another folder",
+        job->name, job->output_dir, (long long)step);
+}
+
+enum plim_status run_start_begin(struct run_start *s, const struct job *job, const struct corpus *corpus,
+                                 const struct device *device, const struct run_options *options,
+                                 struct plim_error *err)
+{
+    *s = (struct run_start){.lock = RUN_LOCK_NONE, .notes = STRBUF_INIT};
+    enum plim_status status = options->saves ? run_lock_take(&s->lock, job->output_dir, err) : PLIM_OK;
+    if (status != PLIM_OK) {
+        plim_error_prefix(err, "%s", job->name);
+        return status;
+    }
+    if (options->saves && !s->lock.held)
+        strbuf_addf(&s->notes, "%s: its file system has no locks: keep other runs out of it\n",
+                    job->output_dir);
+    if (corpus->chat) s->now = (int64_t)time(NULL);
+    if (!options->resume) status = check_used(s, job, options, err);
+    if (status == PLIM_OK) status = run_facts_make(job, corpus, device, &s->facts, err);
+    if (status == PLIM_OK && options->resume) status = go_on(s, job, device, options, err);
+    return status;
+}
+
+void run_start_end(struct run_start *s)
+{
+    checkpoint_close(s->saved);
+    doc_free(s->facts);
+    strbuf_release(&s->notes);
+    run_lock_release(&s->lock);
+    *s = (struct run_start){.lock = RUN_LOCK_NONE};
+}
+
+void run_start_pins(const struct run_start *s, const struct job *job, struct run_pins *out)
+{
+    const struct node *manifest = s->saved ? checkpoint_manifest(s->saved) : NULL;
+    const struct job_training *t = &job->training;
+    int64_t rows = node_int(node_path(manifest, "knobs.micro_batch"), 0);
+    *out = (struct run_pins){0};
+    if (rows > 0 && job_rows(job) % rows == 0 && !t->micro_batch_given && !s->free_micro_batch)
+        out->micro_batch = rows;
+    if (t->grad_type && !t->loss_chunks_given && !s->free_loss_chunks)
+        out->loss_chunks = node_int(node_path(manifest, "knobs.loss_chunks"), 0);
+}

@@ -1,0 +1,157 @@
+/* trainer_open.c - from a job to a trainer that is ready for its next step: data, the run's folder, plan, weights. See
+ * trainer.h. */
+#include "train/checkpoint.h"
+#include "train/manifest.h"
+#include "train/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum plim_status check_changes(const struct job *job, const struct train_options *options,
+                                      const struct device_facts *facts, struct plim_error *err)
+{
+    enum plim_status status = job_check_memory(job, "key 'budget'", job_budget(job, facts), facts, err);
+    for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
+        status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
+    return status;
+}
+
+static enum plim_status open_data(struct trainer *t, struct plim_error *err)
+{
+    enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
+    if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
+    return status;
+}
+
+enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
+{
+    const struct tape *tape = &t->runtime.plan.tape;
+    struct exec *exec = &t->runtime.exec;
+    t->scalars = tape_find(tape, "step.scalars", -1);
+    t->loss = tape_find(tape, "loss", -1);
+    t->clip = tape_find(tape, "clip", -1);
+    if (t->options.profile) exec->op_seconds = t->op_seconds;
+    if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
+    t->numerics.trainer = t;
+    feed_close(&t->feed);
+    return feed_open(&t->feed, exec, err);
+}
+
+static void note_line(void *arg, enum log_level level, const char *line)
+{
+    (void)level;
+    trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
+}
+
+/* The plan; after a resume, first one that keeps the bits of the checkpoint's. A line that moves later is free to cut
+ * the work anew, so the pins hold for this plan alone. */
+static enum plim_status make_plan(struct trainer *t, struct device *device, int64_t overhead,
+                                  struct plim_error *err)
+{
+    struct job *job = t->job, asked = *job;
+    struct run_pins pins;
+    run_start_pins(&t->start, job, &pins);
+    if (pins.micro_batch)
+        job->training.micro_batch = pins.micro_batch, job->training.micro_batch_given = true;
+    if (pins.loss_chunks)
+        job->training.loss_chunks = pins.loss_chunks, job->training.loss_chunks_given = true;
+    enum plim_status status = runtime_plan(&t->runtime, device, job, overhead, err);
+    job->training = asked.training;
+    if (pins.micro_batch) t->runtime.request.pins.micro_batch = KNOB_OPEN;
+    if (pins.loss_chunks) t->runtime.request.pins.loss_chunks = KNOB_OPEN;
+    if (status != PLIM_NO_FIT || (!pins.micro_batch && !pins.loss_chunks)) return status;
+    *job = asked;
+    plan_release(&t->runtime.plan);
+    status = runtime_plan(&t->runtime, device, job, overhead, err);
+    if (status == PLIM_OK)
+        strbuf_addf(
+            &t->start.notes,
+            "the checkpoint's micro-batch of %lld does not fit this budget, %lld does: losses may differ "
+            "in the last digits\n",
+            (long long)pins.micro_batch, (long long)t->runtime.plan.knobs.micro_batch);
+    return status;
+}
+
+/* The plan, and with it everything but the weights. */
+static enum plim_status open_runtime(struct trainer *t, struct device *device, int64_t overhead,
+                                     struct plim_error *err)
+{
+    struct job *job = t->job;
+    enum plim_status status = check_changes(job, &t->options, &device->facts, err);
+    if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
+    if (status == PLIM_NO_FIT && err)
+        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
+                  job->name);
+    /* After the plan, which may have made the loader smaller. */
+    if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
+    if (status != PLIM_OK) return status;
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
+    status = runtime_commit(&t->runtime, err);
+    return status == PLIM_OK ? trainer_bind(t, err) : status;
+}
+
+/* What the beginning has to say, a line each. */
+static void tell_notes(struct trainer *t)
+{
+    char *rest = t->start.notes.data, *line;
+    while (rest && (line = strsep(&rest, "\n")))
+        if (*line) trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
+    strbuf_release(&t->start.notes);
+}
+
+/* Weights and everything else that a step needs: of the checkpoint, of model.path, or fresh. */
+static enum plim_status fill(struct trainer *t, struct plim_error *err)
+{
+    struct log log = {LOG_LEVEL_INFO, note_line, t};
+    struct checkpoint *saved = t->start.saved;
+    const char *model = t->job->model.path;
+    enum plim_status status = PLIM_OK;
+    bool checked;
+    if (!saved && model) status = checkpoint_check(model, MANIFEST_WEIGHTS, &checked, err);
+    if (status != PLIM_OK) return status;
+    if (!saved) return runtime_weights(&t->runtime, &log, err);
+    status = checkpoint_restore(saved, t, t->start.order_changed, err);
+    if (status == PLIM_OK)
+        trainer_tell(
+            t, &(struct train_event){.kind = TRAIN_RESUMED, .step = t->step, .text = checkpoint_path(saved)});
+    checkpoint_close(saved);
+    t->start.saved = NULL;
+    return status;
+}
+
+enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
+                              struct trainer **out, struct plim_error *err)
+{
+    struct trainer *t = calloc(1, sizeof *t);
+    if (!t) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while training was set up");
+    t->job = job, t->options = *options;
+    t->start.lock = (struct run_lock)RUN_LOCK_NONE;
+    job_thresholds(job, &t->thresholds);
+    schedule_init(&t->schedule, &job->schedule, job->training.steps);
+    scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
+                job->training.loss_scale_window);
+    int64_t overhead = runtime_overhead(); /* before the data: their bytes are a number of their own */
+    enum plim_status status = open_data(t, err);
+    struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
+    if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
+    if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
+    if (status == PLIM_OK) tell_notes(t);
+    if (status == PLIM_OK) status = fill(t, err);
+    if (status != PLIM_OK) {
+        trainer_close(t);
+        return status;
+    }
+    *out = t;
+    return PLIM_OK;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (!t) return;
+    feed_close(&t->feed);
+    loader_close(t->loader);
+    corpus_close(&t->corpus);
+    runtime_close(&t->runtime);
+    run_start_end(&t->start);
+    free(t);
+}
