@@ -94,9 +94,9 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     struct plan_report report;
     struct plim_error err = {0}, no_fit = {0};
     struct strbuf out = STRBUF_INIT;
-    int64_t overhead = runtime_overhead();
+    struct overhead overhead = runtime_overhead();
     enum plim_status status = corpus_measure(job, &err);
-    if (status == PLIM_OK) status = runtime_request(job, facts, overhead, &request, &err);
+    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &request, &err);
     if (status == PLIM_OK) status = job_plan(job, &request, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)

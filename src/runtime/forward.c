@@ -73,9 +73,14 @@ enum plim_status runtime_plan_forward(struct runtime *rt, struct device *device,
     rt->request = (struct plan_request){.facts = &device->facts,
                                         .budget = line->budget,
                                         .host_budget = line->host_budget,
-                                        .overhead = line->overhead};
+                                        .overhead = line->overhead.bytes};
     struct room room = {.facts = &device->facts, .arena = arena_line(rt)};
     enum plim_status status = fit(family, most, 1, &room, &first, &need, err);
+    if (status == PLIM_NO_FIT && need - room.arena <= line->overhead.reserve) {
+        rt->request.overhead -= line->overhead.reserve;
+        room.arena = arena_line(rt);
+        status = fit(family, 1, 1, &room, &first, &need, err);
+    }
     if (status == PLIM_OK) rt->plan.tape = first.tape, rt->plan.layout = first.layout, rt->size = first.size;
     sum_up(rt, need);
     if (status != PLIM_OK) return status;

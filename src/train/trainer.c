@@ -83,7 +83,7 @@ static void note_line(void *arg, enum log_level level, const char *line)
 }
 
 /* The plan, and with it everything but the weights. */
-static enum plim_status open_runtime(struct trainer *t, struct device *device, int64_t overhead,
+static enum plim_status open_runtime(struct trainer *t, struct device *device, struct overhead overhead,
                                      struct plim_error *err)
 {
     struct job *job = t->job;
@@ -110,7 +110,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     schedule_init(&t->schedule, &job->schedule, job->training.steps);
     scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
                 job->training.loss_scale_window);
-    int64_t overhead = runtime_overhead(); /* before the data: their bytes are a number of their own */
+    struct overhead overhead =
+        runtime_overhead(); /* before the data: their bytes are a number of their own */
     enum plim_status status = open_data(t, err);
     struct checkpoint *saved = NULL;
     struct log log = {LOG_LEVEL_INFO, note_line, t};

@@ -88,8 +88,10 @@ def budget_cases(folder, path):
     refused("a budget of 12Gb", ["train", path, "--budget", "12Gb"], ["--budget", "12Gb", "GB"], folder)
     refused("a budget of 12Gb in the config", ["train", path, "--set", "budget=12Gb"], ["budget", "12Gb", "GB"], folder)
     refused("a budget of words", ["plan", path, "--budget", "lots"], ["--budget", "lots"], folder)
-    refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "raise"], folder)
-    refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "raise"], folder)
+    refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "program itself", "plimsoll plan"], folder, code=3)
+    refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "program itself"], folder, code=3)
+    below, _ = plim.plan(path, "--budget", "500KiB")
+    plim.ok(below and not below["fits"] and below["remedies"], "E: a budget below the program: plan --json has the plan and remedies")
     program = plim.plan(path)[0]["by_class"]["overhead"]
     wide = ["--set", "model.vocab_size=8192", "--set", "model.hidden_size=256"]  # 4 MiB of embedding
     refused("a budget that holds little but the program", ["train", path, *wide, "--budget", program + (2 << 20)], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)

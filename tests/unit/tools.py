@@ -115,7 +115,13 @@ def test_lengths():
     return good
 
 
+def test_root():
+    """awk's `print n > most` writes a file named after a number: what lies at the root has a name with letters."""
+    names = [p.name for p in TOOLS.parent.iterdir() if p.is_file()]
+    return check("no stray file at the root", [n for n in names if not any(c.isalpha() for c in n)], [])
+
+
 if __name__ == "__main__":
-    results = [test_verdicts(), test_layers(), test_runner(), test_lengths()]
+    results = [test_verdicts(), test_layers(), test_runner(), test_lengths(), test_root()]
     print(f"1..{cases}")
     sys.exit(0 if all(results) else 1)
