@@ -5,6 +5,7 @@
 #include "job/preset.h"
 #include "report/report.h"
 #include "runtime/runtime.h"
+#include "train/checkpoint.h"
 #include "train/corpus.h"
 
 #include <stdio.h>
@@ -102,8 +103,10 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
         shown = false, status = err.status;
     if (!shown && err.status == PLIM_OK) err = no_fit;
+    if (shown && !o->device) disk_line_of(job, &plan, checkpoint_count(job->output_dir), &report.disk);
     if (status == PLIM_NO_FIT && shown) corpus_remedies(&report);
     if (status == PLIM_OK) status = beyond_device(job, &request, &plan, &no_fit);
+    if (status == PLIM_OK) status = disk_line_check(&report.disk, job, &no_fit);
     if (shown && o->html && write_html(&report, o->html, &err) != PLIM_OK) shown = false, status = err.status;
     int code = shown ? plim_exit_code(status) : cli_error(&err);
     if (shown) {

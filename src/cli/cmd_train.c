@@ -170,6 +170,7 @@ static int run(int argc, char **argv)
         if (status == PLIM_OK) status = job_check_training(&job, &err);
         if (status == PLIM_OK) status = job_check_ranks(&err);
         if (f.steps > 0) job.training.steps = f.steps;
+        job.no_final_checkpoint = !f.save;
         code = status == PLIM_OK ? train(&job, &f) : cli_error(&err);
         job_release(&job);
     }

@@ -131,6 +131,7 @@ struct job {
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
+    bool no_final_checkpoint;     /* a run that was asked to save nothing at its end */
     uint64_t budget, host_budget; /* host_budget 0: what the machine has */
     bool budget_given;
     int profile;

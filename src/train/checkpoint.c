@@ -65,6 +65,15 @@ int64_t checkpoint_newest(const char *dir, char *path, size_t size)
     return newest;
 }
 
+int64_t checkpoint_count(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int64_t count = 0;
+    for (struct dirent *e; d && (e = readdir(d));) count += step_of_name(e->d_name) >= 0;
+    if (d) closedir(d);
+    return count;
+}
+
 /* What must be the same for a checkpoint to go on: everything that shapes the kept tensors. */
 static void write_identity(const struct job *job, struct strbuf *out)
 {

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "job/disk_line.h"
 #include "mem/os.h"
 #include "train/checkpoint.h"
 
@@ -92,6 +93,9 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     if (status == PLIM_NO_FIT && err)
         plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
                   job->name);
+    struct disk_line disk;
+    if (status == PLIM_OK) disk_line_of(job, &t->runtime.plan, checkpoint_count(job->output_dir), &disk);
+    if (status == PLIM_OK) status = disk_line_check(&disk, job, err);
     /* After the plan, which may have made the loader smaller. */
     if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
     if (status != PLIM_OK) return status;
