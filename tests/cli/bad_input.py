@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every bad input: exit 2, exactly one line on stderr that names what, where and what to do, and nothing written."""
 import json
+import math
 import os
 import shutil
 import struct
@@ -146,6 +147,11 @@ def file_cases(folder, path):
     spoiled("a shape that overflows", edit(norm, shape=[2**62, 2**62]), words=[norm])
     spoiled("a dtype nobody knows", edit(norm, dtype="F33"), words=[norm, "F33"])
     spoiled("a dtype that cannot be a weight", edit(norm, dtype="I32"), words=[norm, "I32"])
+    def not_a_number(file, _):
+        begin = header[norm]["data_offsets"][0] + 4 * 3
+        write(file, header, data[:begin] + struct.pack("<f", math.nan) + data[begin + 4:])
+
+    spoiled("C17: a weight that is NaN", change_file=not_a_number, words=[norm, "element 3 is NaN"])
     spoiled("a missing tensor", lambda h: h.update({"model.norm.other": h.pop(norm)}), words=[norm])
     spoiled("a truncated file", change_file=lambda f, _: os.truncate(f, os.path.getsize(f) - 100), words=["model.safetensors"])
     spoiled("a file cut in its header", change_file=lambda f, _: os.truncate(f, 100), words=["model.safetensors"])
