@@ -403,7 +403,7 @@ static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t dev
     bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
     for (int i = 0; i < tries; i++, device += device / 32, host += host / 32) {
         struct attempt a = *fresh;
-        int64_t most = r->facts->unified_memory ? 0 : (int64_t)r->facts->memory_bytes;
+        int64_t most = (int64_t)r->facts->memory_bytes;
         bool more = device > r->budget, more_host = host_line && host > r->host_budget;
         if (more && most && device > most) return false; /* no line lies above what a device has */
         if (more) raise_line(&a, "budget", device, most, &a.budget);

@@ -1,5 +1,6 @@
 /* report_text.c - a plan one is glad to read: what fits, where the bytes are, what each trick does. */
 #include "base/bytes.h"
+#include "base/number.h"
 #include "base/table.h"
 #include "report/report.h"
 
@@ -39,9 +40,8 @@ static void put_line(struct strbuf *out, const char *name, int64_t bytes, int64_
 static void put_head(const struct plan_report *r, bool colour, struct strbuf *out)
 {
     const struct model_spec *s = &r->job->spec;
-    char params[32], naive[BYTES_TEXT];
-    double n = (double)model_param_count(s);
-    snprintf(params, sizeof params, n >= 1e9 ? "%.2f B" : "%.1f M", n >= 1e9 ? n / 1e9 : n / 1e6);
+    char params[COUNT_TEXT], naive[BYTES_TEXT];
+    number_format_count(params, model_param_count(s));
     strbuf_addf(out, "%s, %s parameters, %s, T=%lld, effective batch %lld, on %s\n",
                 model_architecture_name(s->arch), params,
                 precision_name((enum precision)r->job->training.precision), (long long)r->request->time,

@@ -55,6 +55,23 @@ enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct 
     return PLIM_OK;
 }
 
+enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *facts,
+                                    struct overhead overhead, int64_t budget, struct plim_error *err)
+{
+    struct plan_request request;
+    struct plan plan = {0};
+    struct job smaller = *job;
+    if (job->loader_sizes.count < 2) return PLIM_OK;
+    enum plim_status status = runtime_request(&smaller, facts, overhead.bytes, &request, err);
+    if (status != PLIM_OK) return status;
+    request.budget = budget;
+    status = job_plan(&smaller, &request, &plan, err);
+    bool good = status == PLIM_OK || (status == PLIM_NO_FIT && plan.total - budget <= overhead.reserve);
+    plan_release(&plan);
+    if (good) *job = smaller;
+    return status == PLIM_NO_FIT ? PLIM_OK : status;
+}
+
 static void note_peaks(struct runtime *rt)
 {
     for (int tier = 0; tier < TIER_COUNT; tier++) {

@@ -46,12 +46,17 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
-static enum plim_status check_changes(const struct job *job, const struct train_options *options,
-                                      const struct device_facts *facts, struct plim_error *err)
+/* The loader is made for the lowest line of the run. */
+static enum plim_status check_changes(struct job *job, const struct train_options *options,
+                                      const struct device_facts *facts, struct overhead overhead,
+                                      struct plim_error *err)
 {
     enum plim_status status = job_check_memory(job, "key 'budget'", job_budget(job, facts), facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
         status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
+    for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
+        if (options->changes[i].bytes < job_budget(job, facts))
+            status = runtime_fit_loader(job, facts, overhead, options->changes[i].bytes, err);
     return status;
 }
 
@@ -88,7 +93,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
                                      struct plim_error *err)
 {
     struct job *job = t->job;
-    enum plim_status status = check_changes(job, &t->options, &device->facts, err);
+    enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
     if (status == PLIM_OK) status = runtime_plan(&t->runtime, device, job, overhead, err);
     if (status == PLIM_NO_FIT && err)
         plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
