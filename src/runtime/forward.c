@@ -44,15 +44,8 @@ static enum plim_status fit(const struct forward_family *family, int64_t most, i
 /* The totals of a family whose arena has so many bytes. */
 static void sum_up(struct runtime *rt, int64_t arena)
 {
-    const struct device_facts *facts = &rt->device->facts;
-    struct plan *p = &rt->plan;
     rt->arena = arena;
-    p->budget = rt->request.budget, p->overhead = rt->request.overhead;
-    p->device = arena + (int64_t)facts->overhead_bytes;
-    p->host = p->overhead + p->layout.tier_bytes[TIER_HOST];
-    p->disk = p->layout.tier_bytes[TIER_DISK];
-    p->total = facts->unified_memory ? p->device + p->host : p->device;
-    p->fits = rt->request.budget == 0 || plan_within(&rt->request, p->total, p->host);
+    plan_sum(&rt->plan, &rt->request, arena, 0);
 }
 
 /* Bytes of the arena below the line. */

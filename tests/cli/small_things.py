@@ -20,7 +20,7 @@ with tempfile.TemporaryDirectory() as folder:
         plim.ok(none.returncode == 2 and "--steps" in none.stderr and not none.stdout and not os.path.exists(f"{folder}/run"),
                 f"E: --steps {steps} is refused: {none.stderr.strip()}")
 
-    quiet = plim.run("train", path, "-q")
+    quiet = plim.run("train", path, "--quiet")
     plim.ok(quiet.returncode == 0 and not quiet.stdout and not quiet.stderr, f"E: -q says nothing, piped or not {quiet.stdout[:80]}{quiet.stderr}")
     plim.ok(plim.losses(plim.run("train", path, "-q", "--json", "--resume", "--steps", 3).stdout), "E: unless JSON is asked for")
     plim.ok(plim.losses(plim.run("train", path, "--resume", "--steps", 4).stdout), "E: without -q a pipe gets it")
