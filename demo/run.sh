@@ -38,7 +38,7 @@ printf '\n  A picture of the arena, address by time, is in %s: open it in a brow
 title "2. Training exactly as planned"
 step_ms=$("$plimsoll" plan demo/small.yaml --json --quiet | sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p')
 steps=$(awk -v ms="${step_ms:?the plan has no predicted step}" -v seconds=$seconds -v fewest=$fewest -v most=$most '
-    BEGIN { n = int(1000 * seconds / ms); print (n < fewest ? fewest : n > most ? most : n) }')
+    BEGIN { n = int(1000 * seconds / ms); if (n < fewest) n = fewest; if (n > most) n = most; print n }')
 printf '  A step is predicted to take %.0f ms, so %d of them are trained.\n\n' "$step_ms" "$steps"
 if [ -t 1 ]; then
     show train demo/small.yaml --steps "$steps" --log "$out/log.jsonl"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve", "write"};
+static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve", "write", "disk"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {
@@ -26,8 +26,9 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
         fault_set(fault, (enum fault_point)i, nth);
         return PLIM_OK;
     }
-    return plim_fail(err, PLIM_BAD_INPUT, "fault '%.*s': unknown point; write alloc:N, reserve:N or write:N",
-                     (int)len, text);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N or disk:N", (int)len,
+                     text);
 }
 
 enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_error *err)

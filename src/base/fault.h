@@ -20,6 +20,7 @@ enum fault_point {
     FAULT_ALLOC,   /* arena_commit                         */
     FAULT_RESERVE, /* ledger_reserve                       */
     FAULT_WRITE,   /* file_pwrite_full and everything on it */
+    FAULT_DISK,    /* file_free_bytes: finds none          */
     FAULT_POINTS
 };
 

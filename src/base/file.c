@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* The kernel moves at most this much per call anyway. */
@@ -216,4 +217,30 @@ enum plim_status file_make_dirs(const char *path, struct plim_error *err)
     }
     free(copy);
     return status;
+}
+
+int64_t file_bytes(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
+}
+
+int64_t file_free_bytes(const char *folder)
+{
+    struct statvfs fs;
+    char *path = strdup(*folder ? folder : ".");
+    int failed = path ? statvfs(path, &fs) : -1;
+    while (failed && path && errno == ENOENT) { /* up to the first folder that is there */
+        char *slash = strrchr(path, '/');
+        if (slash == path && !path[1]) break;
+        if (!slash)
+            strcpy(path, ".");
+        else
+            slash[slash == path] = '\0';
+        failed = statvfs(path, &fs);
+    }
+    free(path);
+    if (failed) return -1;
+    if (fault_hit(NULL, FAULT_DISK)) return 0;
+    return (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
 }

@@ -55,4 +55,11 @@ enum plim_status file_sync_parent(const char *path, struct plim_error *err);
 
 bool file_exists(const char *path);
 
+/* Bytes of a file, -1 when there is none or it is something else. */
+int64_t file_bytes(const char *path);
+
+/* Bytes that this process may still write below the folder, which need not be there yet: then it is asked where it would be
+ * made. -1: the system does not say. Passes the fault point FAULT_DISK. */
+int64_t file_free_bytes(const char *folder);
+
 #endif

@@ -103,3 +103,15 @@ char *number_format_double(char buf[NUMBER_TEXT], double value)
     }
     return buf;
 }
+
+char *number_format_count(char buf[COUNT_TEXT], int64_t n)
+{
+    double x = (double)n;
+    if (n < 1000)
+        snprintf(buf, COUNT_TEXT, "%lld", (long long)n);
+    else if (x < 99950)
+        snprintf(buf, COUNT_TEXT, "%.1f K", x / 1e3);
+    else
+        snprintf(buf, COUNT_TEXT, x < 1e9 ? "%.1f M" : "%.2f B", x < 1e9 ? x / 1e6 : x / 1e9);
+    return buf;
+}

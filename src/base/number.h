@@ -27,4 +27,9 @@ bool number_parse_double(const char *text, size_t len, double *out);
  * Returns buf. */
 char *number_format_double(char buf[NUMBER_TEXT], double value);
 
+enum { COUNT_TEXT = 32 };
+
+/* A count for people: "812", "48.3 K", "4.5 M", "1.24 B". Returns buf. */
+char *number_format_count(char buf[COUNT_TEXT], int64_t n);
+
 #endif

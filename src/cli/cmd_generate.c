@@ -30,7 +30,8 @@ static const struct option_row rows[] = {
     {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
     {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
     {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
-    {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P", "draw among the fewest that make up the share P (1)"},
+    {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
+     "draw among the fewest that make up the share P (1); 0: the likeliest alone"},
     {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 64MiB; absent: none",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
@@ -331,6 +332,7 @@ static int run(int argc, char **argv)
                   "generate: give one model folder or config file; see plimsoll generate --help");
         code = cli_error(&err);
     }
+    if (f.top_p == 0) f.top_k = 1; /* the fewest that make up nothing: still one */
     if (code < 0) code = generate_and_tell(&f, rest.args.items[0]);
     bump_free(&store);
     return code;

@@ -5,6 +5,7 @@
 #include "job/preset.h"
 #include "report/report.h"
 #include "runtime/runtime.h"
+#include "train/checkpoint.h"
 #include "train/corpus.h"
 
 #include <stdio.h>
@@ -94,16 +95,18 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     struct plan_report report;
     struct plim_error err = {0}, no_fit = {0};
     struct strbuf out = STRBUF_INIT;
-    int64_t overhead = runtime_overhead();
+    struct overhead overhead = runtime_overhead();
     enum plim_status status = corpus_measure(job, &err);
-    if (status == PLIM_OK) status = runtime_request(job, facts, overhead, &request, &err);
+    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &request, &err);
     if (status == PLIM_OK) status = job_plan(job, &request, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
         shown = false, status = err.status;
     if (!shown && err.status == PLIM_OK) err = no_fit;
+    if (shown && !o->device) disk_line_of(job, &plan, checkpoint_count(job->output_dir), &report.disk);
     if (status == PLIM_NO_FIT && shown) corpus_remedies(&report);
     if (status == PLIM_OK) status = beyond_device(job, &request, &plan, &no_fit);
+    if (status == PLIM_OK) status = disk_line_check(&report.disk, job, &no_fit);
     if (shown && o->html && write_html(&report, o->html, &err) != PLIM_OK) shown = false, status = err.status;
     int code = shown ? plim_exit_code(status) : cli_error(&err);
     if (shown) {

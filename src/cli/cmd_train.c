@@ -12,6 +12,7 @@
 struct train_flags {
     struct job_options job;
     int64_t steps;
+    bool steps_given;
     const char *log;
     bool resume, overwrite, profile, numerics, json, save;
     struct string_list budget_at, change;
@@ -24,10 +25,11 @@ static const struct option_row rows[] = {
      .given = OPTION_GIVEN(struct train_flags, job.budget_given)},
     {"budget-at", 0, OPTION_STRING_LIST, AT(budget_at), "STEP=BYTES",
      "before this step the budget becomes BYTES"},
-    {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's"},
+    {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's",
+     .given = OPTION_GIVEN(struct train_flags, steps_given)},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL,
-     "JSON lines on standard output (the default when it is not a terminal)"},
+     "JSON lines on standard output (the default when it is not a terminal, unless --quiet)"},
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
      "go on from the newest checkpoint of output.dir, if there is one"},
     {"change", 0, OPTION_STRING_LIST, AT(change), "KEY",
@@ -97,7 +99,8 @@ static enum plim_status open_log(struct train_log *log, const struct train_flags
                                  const struct device *device, struct plim_error *err)
 {
     *log = (struct train_log){.started = clock_seconds(), .job = job, .device = device->facts.name};
-    bool to_stdout = f->json || (f->log && !strcmp(f->log, "-")) || (!f->log && !isatty(STDOUT_FILENO));
+    bool asked = f->json || (f->log && !strcmp(f->log, "-"));
+    bool to_stdout = asked || (!f->log && !f->job.quiet && !isatty(STDOUT_FILENO));
     if (f->log && strcmp(f->log, "-")) {
         log->json = fopen(f->log, f->resume ? "a" : "w");
         if (!log->json)
@@ -190,7 +193,11 @@ static int run(int argc, char **argv)
         enum plim_status status = cli_load_job(&job, &f.job, &err);
         if (status == PLIM_OK) status = job_check_training(&job, &err);
         if (status == PLIM_OK) status = job_check_ranks(&err);
-        if (f.steps > 0) job.training.steps = f.steps;
+        if (status == PLIM_OK && f.steps_given && f.steps < 1)
+            status = plim_fail(&err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
+                               (long long)f.steps);
+        if (f.steps_given) job.training.steps = f.steps;
+        job.no_final_checkpoint = !f.save;
         code = status == PLIM_OK ? train(&job, &f) : cli_error(&err);
         job_release(&job);
     }

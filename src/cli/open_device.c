@@ -2,31 +2,51 @@
 #include "cli/cli.h"
 #include "base/bytes.h"
 #include "device/registry.h"
+#include "job/preset.h"
 
 #include <stdio.h>
 
-/* A device that takes the whole budget for itself. */
-static enum plim_status check_room(struct device **device, uint64_t budget, const struct backend *backend,
+/* Bytes that a device takes for itself, as far as is known before it is opened: what it took when it was last open, what its
+ * preset says, or the least of its backend. */
+static uint64_t known_context(const struct backend *backend, int index)
+{
+    struct device_facts facts;
+    struct preset preset;
+    if (!backend->peek || !backend->peek(index, &facts)) return backend->least;
+    if (facts.overhead_bytes) return facts.overhead_bytes;
+    return preset_detect(&facts, &preset) ? preset.facts.overhead_bytes : backend->least;
+}
+
+/* A device that takes the whole budget for itself is no use. */
+static enum plim_status check_room(const struct backend *backend, uint64_t own, uint64_t budget,
                                    struct plim_error *why)
 {
     char takes[BYTES_TEXT], have[BYTES_TEXT];
-    uint64_t own = (*device)->facts.overhead_bytes;
     if (!budget || own < budget) return PLIM_OK;
-    (*device)->ops->close(*device), *device = NULL;
     return plim_fail(why, PLIM_NO_FIT, "%s's driver and libraries alone take %s of the budget of %s",
                      backend->what, bytes_format(takes, own), bytes_format(have, budget));
 }
 
-/* The first of the registry that works and leaves room in the budget; a backend that cannot is not even opened. */
+/* Opened only where what is known of it leaves room; what it really takes is held against the budget again. */
+static enum plim_status open_one(const struct backend *backend, int index, const struct device_wish *wish,
+                                 struct device **out, struct plim_error *why)
+{
+    enum plim_status status =
+        wish->budget ? check_room(backend, known_context(backend, index), wish->budget, why) : PLIM_OK;
+    if (status == PLIM_OK) status = backend->open(index, wish->threads, out, why);
+    if (status != PLIM_OK) return status;
+    status = check_room(backend, (*out)->facts.overhead_bytes, wish->budget, why);
+    if (status != PLIM_OK) (*out)->ops->close(*out), *out = NULL;
+    return status;
+}
+
+/* The first of the registry that works and leaves room in the budget. */
 static enum plim_status open_any(const struct device_wish *wish, struct device **out, struct plim_error *err)
 {
     const struct backend *b, *last = backend_fallback();
     for (int i = 0; (b = backend_at(i)) != last; i++) {
         struct plim_error why = {0};
-        if (wish->budget && wish->budget < b->least) continue;
-        enum plim_status status = b->open(0, wish->threads, out, &why);
-        if (status == PLIM_OK) status = check_room(out, wish->budget, b, &why);
-        if (status == PLIM_OK) return status;
+        if (open_one(b, 0, wish, out, &why) == PLIM_OK) return PLIM_OK;
         if (b->present()) /* else there is nothing to miss */
             fprintf(stderr, "plimsoll: using %s: %s\n", last->what, why.text);
     }
@@ -40,7 +60,7 @@ enum plim_status cli_open_device_as(const struct device_wish *wish, struct devic
     struct plim_error why = {0};
     device_name_read(wish->name, &name);
     if (!name.backend) return open_any(wish, out, err);
-    enum plim_status status = name.backend->open(name.index, wish->threads, out, &why);
+    enum plim_status status = open_one(name.backend, name.index, wish, out, &why);
     if (status == PLIM_OK) return status;
     if (name.backend == backend_fallback()) return *err = why, status;
     if (status == PLIM_BAD_INPUT) return plim_fail(err, status, "%s: %s", wish->where, why.text);
@@ -50,6 +70,6 @@ enum plim_status cli_open_device_as(const struct device_wish *wish, struct devic
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
 {
     struct device_wish wish = {job->name, job->training.device, "training.device: cpu",
-                               (int)job->training.threads, 0};
+                               (int)job->training.threads, job->budget};
     return cli_open_device_as(&wish, out, err);
 }

@@ -166,3 +166,48 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
     facts->host_bandwidth = speed->host_bandwidth;
     facts->op_seconds = speed->op_seconds;
 }
+
+#define CONTEXT "context_bytes"
+
+static void context_file(const char *kind, const char *card, struct strbuf *folder, struct strbuf *path)
+{
+    struct strbuf key = STRBUF_INIT;
+    strbuf_addf(&key, "%s, context", card);
+    if (!key.failed) name_file(kind, strbuf_text(&key), folder, path);
+    strbuf_release(&key);
+}
+
+size_t calibration_context(const char *kind, const char *card)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    struct doc *doc = NULL;
+    int64_t bytes = 0;
+    context_file(kind, card, &folder, &path);
+    if (path.len && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
+        if (!strcmp(node_string(node_get(&doc->root, "card"), ""), card))
+            bytes = node_int(node_get(&doc->root, CONTEXT), 0);
+        doc_free(doc);
+    }
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+void calibration_note_context(const char *kind, const char *card, size_t bytes)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
+    struct json_writer w;
+    if (!calibration_wanted() || calibration_context(kind, card) == bytes) return;
+    context_file(kind, card, &folder, &path);
+    json_writer_init(&w, &text, 2);
+    json_begin_object(&w, NULL);
+    json_str(&w, "card", card);
+    json_int(&w, CONTEXT, (int64_t)bytes);
+    json_end_object(&w);
+    strbuf_addc(&text, '\n');
+    if (path.len && !text.failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
+        file_write_atomic(strbuf_text(&path), text.data, text.len, NULL);
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    strbuf_release(&text);
+}

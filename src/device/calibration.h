@@ -52,4 +52,9 @@ bool calibration_load(const char *kind, const char *key, struct calibration *out
 /* Nobody is told when this fails: the numbers are there, only the next start is slower. */
 void calibration_save(const char *kind, const char *key, struct calibration *speed, int64_t disk);
 
+/* Bytes that driver and libraries took of the card of this name when it was last open; 0: nobody knows. A budget below them
+ * need not open it to be refused. */
+size_t calibration_context(const char *kind, const char *card);
+void calibration_note_context(const char *kind, const char *card, size_t bytes);
+
 #endif

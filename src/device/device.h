@@ -101,6 +101,7 @@ struct device {
 enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err);
 enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err);
 bool device_cuda_present(void);
+bool device_cuda_peek(int index, struct device_facts *out); /* struct backend, peek */
 /* Compute capability from which on the CUDA kernels run, 80 for 8.0. */
 #define DEVICE_CUDA_LEAST 80
 

@@ -35,6 +35,7 @@ static const struct backend backends[] = {
      .numbered = true,
      .least = (size_t)256 << 20,
      .present = device_cuda_present,
+     .peek = device_cuda_peek,
      .open = device_cuda_open,
      .absent_workspace = card_workspace,
      .least_capability = DEVICE_CUDA_LEAST},

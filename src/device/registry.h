@@ -20,6 +20,9 @@ struct backend {
         least; /* bytes that a context and libraries take at least; 0: none. A smaller budget need not be tried */
     /* This build has it and the machine has such a device, usable or not. */
     bool (*present)(void);
+    /* name, memory, capability and, where it was open before, overhead_bytes of a device, without opening it: no context, no
+     * memory of it. False: there is none like it. NULL: opening costs nothing. */
+    bool (*peek)(int index, struct device_facts *out);
     /* `threads` are the host's, 0: one per online CPU. PLIM_UNSUPPORTED says what is missing, PLIM_BAD_INPUT that there
      * are fewer devices, PLIM_NO_MEMORY that the device has too little free to be opened. */
     enum plim_status (*open)(int index, int threads, struct device **out, struct plim_error *err);

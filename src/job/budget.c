@@ -40,21 +40,11 @@ enum plim_status job_check_budget(const struct job *job, const struct plan_reque
             "%s: key 'training.offload_layers': on a CPU activations are in host memory anyway; remove "
             "the key",
             job->name);
-    char program[BYTES_TEXT], loader[BYTES_TEXT], budget[BYTES_TEXT];
-    if (!unified_memory) return job_check_memory(job, "key 'budget'", request->budget, request->facts, err);
-    if (request->budget > request->overhead - job->loader_bytes) return PLIM_OK;
-    bytes_format(program, (uint64_t)(request->overhead - job->loader_bytes));
-    bytes_format(loader, (uint64_t)job->loader_bytes);
-    bytes_format(budget, (uint64_t)request->budget);
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s: key 'budget': %s is below what the program itself takes (%s, and %s for the data loader); "
-        "raise the budget",
-        job->name, budget, program, loader);
+    return unified_memory ? PLIM_OK
+                          : job_check_memory(job, "key 'budget'", request->budget, request->facts, err);
 }
 
-/* The first size that gives up so many bytes, or the smallest. False: it is the smallest already. */
-static bool shrink_loader(struct job *job, int64_t missing)
+bool job_shrink_loader(struct job *job, int64_t missing)
 {
     struct loader_sizes *s = &job->loader_sizes;
     int64_t wanted = job->loader_bytes - missing;
@@ -74,14 +64,22 @@ static int64_t missing_beside_loader(const struct plan_request *r, const struct 
     return r->host_budget ? smallest->host - r->host_budget : 0;
 }
 
-/* A loader that is a good part of what is missing is worth a word. */
-static void name_loader(const struct job *job, const struct plan *smallest, struct plim_error *err)
+/* A budget below the program's own size has a reason of its own; a loader that is a good part of what is missing is
+ * worth a word. */
+static void name_overhead(const struct job *job, const struct plan_request *r, const struct plan *smallest,
+                          struct plim_error *err)
 {
-    char loader[BYTES_TEXT];
+    char loader[BYTES_TEXT], program[BYTES_TEXT];
     int64_t host = smallest->host > smallest->total ? smallest->host : smallest->total;
-    if (!err || job->loader_bytes < host / 16) return;
-    plim_fail(err, PLIM_NO_FIT, "%s; the data loader takes %s of it (see docs/data.md, Memory)", err->text,
-              bytes_format(loader, (uint64_t)job->loader_bytes));
+    if (!err) return;
+    bytes_format(loader, (uint64_t)job->loader_bytes);
+    bytes_format(program, (uint64_t)(r->overhead - job->loader_bytes));
+    if (r->facts->unified_memory && r->budget <= r->overhead - job->loader_bytes)
+        plim_fail(err, PLIM_NO_FIT, "%s; the program itself takes %s of it, and the data loader %s",
+                  err->text, program, loader);
+    else if (job->loader_bytes >= host / 16)
+        plim_fail(err, PLIM_NO_FIT, "%s; the data loader takes %s of it (see docs/data.md, Memory)",
+                  err->text, loader);
 }
 
 enum plim_status job_plan(struct job *job, struct plan_request *request, struct plan *out,
@@ -91,8 +89,8 @@ enum plim_status job_plan(struct job *job, struct plan_request *request, struct 
         enum plim_status status = plan_search(request, out, err);
         if (status != PLIM_NO_FIT) return status;
         int64_t missing = missing_beside_loader(request, out), before = job->loader_bytes;
-        if (missing <= 0 || !shrink_loader(job, missing)) {
-            if (missing > 0) name_loader(job, out, err);
+        if (missing <= 0 || !job_shrink_loader(job, missing)) {
+            if (missing > 0) name_overhead(job, request, out, err);
             return status;
         }
         request->overhead -= before - job->loader_bytes;

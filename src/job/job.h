@@ -131,6 +131,7 @@ struct job {
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
+    bool no_final_checkpoint;     /* a run that was asked to save nothing at its end */
     uint64_t budget, host_budget; /* host_budget 0: what the machine has */
     bool budget_given;
     int profile;
@@ -214,10 +215,12 @@ void job_thresholds(const struct job *job, struct profile *out);
  * there. */
 int64_t job_budget(const struct job *job, const struct device_facts *facts);
 
-/* PLIM_BAD_INPUT when the budget is below what the program itself takes, or above what a device with memory of its own
- * has; PLIM_UNSUPPORTED when a pinned tier is not below this device. */
+/* PLIM_BAD_INPUT when the budget is above what a device with memory of its own has; PLIM_UNSUPPORTED when a pinned tier is not below this device. */
 enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
                                   struct plim_error *err);
+
+/* Makes the loader the first of its sizes that gives up so many bytes, or the smallest. False: it is the smallest already. */
+bool job_shrink_loader(struct job *job, int64_t missing);
 
 /* plan_search, and where nothing fits the data loader is made smaller first, as little as is needed: then job->data,
  * job->loader_bytes and request->overhead are those of the smaller one. */

@@ -75,6 +75,9 @@ static enum plim_status run_passes(const struct job *job, const struct device_fa
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward};
+    const struct model_spec *s = &job->spec;
+    update.joint_rows[0] = (int64_t)s->num_heads * s->head_dim;
+    update.joint_rows[1] = update.joint_rows[2] = (int64_t)s->num_kv_heads * s->head_dim;
     struct offload_options offload = offload_of(job, knobs);
     enum plim_status status;
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;

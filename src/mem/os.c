@@ -4,11 +4,13 @@
  * count too. Inside a container the path in /proc/self/cgroup may not exist below the mount; walking up ends
  * at the mount itself, which then is the container's own group.
  */
+#define _GNU_SOURCE /* dl_iterate_phdr */
 #include "mem/os.h"
 #include "base/file.h"
 #include "base/strbuf.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +79,21 @@ uint64_t os_process_counted(void)
     os_process_memory(&sums, NULL);
     return sums.rss;
 }
+
+/* One byte of each page of the first object, which is the program; the libraries after it are left alone. */
+static int touch_code(struct dl_phdr_info *object, size_t size, void *arg)
+{
+    (void)size, (void)arg;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        const volatile char *code = (const char *)object->dlpi_addr + part->p_vaddr;
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X) || !(part->p_flags & PF_R)) continue;
+        for (size_t at = 0; at < part->p_memsz; at += os_page_size()) (void)code[at];
+    }
+    return 1;
+}
+
+void os_touch_code(void) { dl_iterate_phdr(touch_code, NULL); }
 
 enum plim_status os_reset_peak(struct plim_error *err)
 {

@@ -219,12 +219,25 @@ static enum plim_status put(const struct pour *p, int tensor, int64_t first, con
     return p->sink->put(p->sink->arg, tensor, p->match->first + first, elements, n, err);
 }
 
+/* A number that is none would only show as a loss that is none, many steps from its cause. */
+static enum plim_status check_numbers(const struct pour *p, enum dtype type, int64_t first,
+                                      const void *elements, int64_t n, struct plim_error *err)
+{
+    int64_t at = dtype_find_nan(type, elements, n);
+    if (at < 0) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: element %lld is NaN; the run that wrote it had diverged, or the file is damaged: "
+                     "take an earlier checkpoint or fetch it again",
+                     p->match->file->path, (long long)(first + at));
+}
+
 /* Elements already in the parameter's type, no master to fill. */
 static enum plim_status pour_plain(void *arg, int64_t first, const void *elements, int64_t n,
                                    struct plim_error *err)
 {
     const struct pour *p = arg;
-    return put(p, p->match->param, first, elements, n, err);
+    enum plim_status status = check_numbers(p, p->type, first, elements, n, err);
+    return status == PLIM_OK ? put(p, p->match->param, first, elements, n, err) : status;
 }
 
 /* bf16 elements whose master has nothing to add: low bits say "no rounding happened". */
@@ -232,7 +245,8 @@ static enum plim_status pour_exact(void *arg, int64_t first, const void *element
                                    struct plim_error *err)
 {
     struct pour *p = arg;
-    enum plim_status status = put(p, p->match->param, first, elements, n, err);
+    enum plim_status status = check_numbers(p, DT_BF16, first, elements, n, err);
+    if (status == PLIM_OK) status = put(p, p->match->param, first, elements, n, err);
     uint16_t weight, none;
     master_split(0.0f, &weight, &none);
     for (int i = 0; i < BLOCK; i++) p->low[i] = none;
@@ -247,7 +261,7 @@ static enum plim_status pour_split(void *arg, int64_t first, const void *element
 {
     struct pour *p = arg;
     const float *values = elements;
-    enum plim_status status = PLIM_OK;
+    enum plim_status status = check_numbers(p, DT_F32, first, elements, n, err);
     for (int64_t at = 0; at < n && status == PLIM_OK; at += BLOCK) {
         int64_t k = n - at < BLOCK ? n - at : BLOCK;
         const void *master = values + at;

@@ -40,20 +40,25 @@ void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, 
     out->total = request->facts->unified_memory ? device + out->host : device;
 }
 
-static enum plim_status fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena,
-                                    struct plim_error *err)
+void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own)
 {
-    struct tape_tensors tensors;
-    if (!tape_count_tensors(&plan->tape, &tensors))
-        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a plan was made");
-    int64_t own = plan_own_bytes(&plan->layout, plan->tape.nops, tensors.loop + tensors.update);
     struct plan_bound lines;
     plan_lines(request, arena, own, plan->layout.tier_bytes[TIER_HOST], &lines);
     plan->budget = request->budget, plan->overhead = request->overhead + own;
     plan->device = arena + (int64_t)request->facts->overhead_bytes;
     plan->host = lines.host, plan->total = lines.total;
     plan->disk = plan->layout.tier_bytes[TIER_DISK];
-    plan->fits = plan_within(request, plan->total, plan->host);
+    plan->fits = request->budget == 0 || plan_within(request, plan->total, plan->host);
+}
+
+static enum plim_status fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena,
+                                    struct plim_error *err)
+{
+    struct tape_tensors tensors;
+    if (!tape_count_tensors(&plan->tape, &tensors))
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a plan was made");
+    plan_sum(plan, request, arena,
+             plan_own_bytes(&plan->layout, plan->tape.nops, tensors.loop + tensors.update));
     return PLIM_OK;
 }
 

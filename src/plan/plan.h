@@ -79,6 +79,9 @@ struct plan_bound {
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
                 struct plan_bound *out);
 
+/* The totals of a plan whose layout stands, with an arena of so many bytes. A budget of 0 is none: it fits. */
+void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own);
+
 /* What tape and layout take themselves: megabytes, when offloaded updates are cut into many slices. */
 int64_t plan_own_bytes(const struct layout *layout, int nops, int ntensors);
 

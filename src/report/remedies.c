@@ -396,9 +396,6 @@ static void cost_of_raise(struct attempt *a, int64_t device_more, int64_t host_m
                  bytes_format(has, f->host_bytes));
 }
 
-/* What the program itself takes of a host differs from start to start, by some dozens of pages. */
-#define VARIES (256 << 10)
-
 /* Lines raised to these needs, or a little more where the search does not come back to the smallest plan. */
 static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t device, int64_t host, int tries)
 {
@@ -406,11 +403,10 @@ static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t dev
     bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
     for (int i = 0; i < tries; i++, device += device / 32, host += host / 32) {
         struct attempt a = *fresh;
-        int64_t most = r->facts->unified_memory ? 0 : (int64_t)r->facts->memory_bytes;
+        int64_t most = (int64_t)r->facts->memory_bytes;
         bool more = device > r->budget, more_host = host_line && host > r->host_budget;
         if (more && most && device > most) return false; /* no line lies above what a device has */
-        int64_t spare = r->facts->unified_memory ? VARIES : 0;
-        if (more) raise_line(&a, "budget", device + spare, most, &a.budget);
+        if (more) raise_line(&a, "budget", device, most, &a.budget);
         if (more_host) raise_line(&a, "host_budget", host, 0, &a.host_budget);
         if (!fits(&a)) continue;
         cost_of_raise(&a, more ? device - r->budget : 0, more_host ? host - r->host_budget : 0);

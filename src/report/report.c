@@ -19,6 +19,8 @@ enum plim_status report_fill(struct plan_report *report, struct job *job, const 
     return status;
 }
 
+bool report_fits(const struct plan_report *r) { return r->plan->fits && disk_line_held(&r->disk); }
+
 void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
                        const struct knobs *knobs)
 {
@@ -71,6 +73,21 @@ static void put_memory(struct json_writer *w, const struct plan_report *r)
         json_null(w, "free_bytes");
     json_bool(w, "holds_plan", r->plan->total <= (int64_t)f->memory_bytes);
     json_bool(w, "holds_budget", r->plan->budget <= (int64_t)f->memory_bytes);
+    json_end_object(w);
+}
+
+static void put_disk(struct json_writer *w, const struct disk_line *disk)
+{
+    json_begin_object(w, "disk");
+    json_int(w, "bytes", disk->total);
+    json_int(w, "tier", disk->tier);
+    json_int(w, "checkpoint", disk->checkpoint);
+    json_int(w, "checkpoints", disk->checkpoints);
+    if (disk->free >= 0)
+        json_int(w, "free_bytes", disk->free);
+    else
+        json_null(w, "free_bytes");
+    json_bool(w, "holds_plan", disk_line_held(disk));
     json_end_object(w);
 }
 
@@ -149,7 +166,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     struct json_writer w;
     json_writer_init(&w, out, 2);
     json_begin_object(&w, NULL);
-    json_bool(&w, "fits", p->fits);
+    json_bool(&w, "fits", report_fits(r));
     json_int(&w, "budget_bytes", p->budget);
     json_int(&w, "missing_bytes", need > p->budget ? need - p->budget : 0);
     int64_t host_line = r->request->facts->unified_memory ? 0 : r->request->host_budget;
@@ -157,6 +174,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_int(&w, "missing_host_bytes", host_line && p->host > host_line ? p->host - host_line : 0);
     put_bytes(&w, r);
     put_memory(&w, r);
+    if (r->disk.total) put_disk(&w, &r->disk);
     put_loader(&w, r->job);
     json_int(&w, "naive_bytes", r->naive_total);
     json_str(&w, "device", r->request->facts->name);

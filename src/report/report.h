@@ -3,6 +3,7 @@
 #define PLIM_JOB_REPORT_H
 
 #include "base/json.h"
+#include "job/disk_line.h"
 #include "report/savings.h"
 
 /* Everything a report may show. savings and remedies may be empty. */
@@ -17,7 +18,11 @@ struct plan_report {
     int nremedies;
     const char *pins[PINS_MAX]; /* keys that pin a knob */
     int npins;
+    struct disk_line disk; /* zero: of no interest, the device is not here */
 };
+
+/* Does the plan hold every line that is known: the budget, the host's, the disk's? */
+bool report_fits(const struct plan_report *report);
 
 /* Ask for savings (and remedies when the plan does not fit). */
 enum plim_status report_fill(struct plan_report *report, struct job *job, const struct plan_request *request,

@@ -107,6 +107,10 @@ static void put_summary(const struct plan_report *r, struct strbuf *out)
                 (long long)p->knobs.micro_batch, (long long)p->knobs.accumulation,
                 knobs_recompute_text(&p->knobs, recompute, sizeof recompute), (int)p->knobs.loss_chunks);
     report_places(r, out);
+    if (r->disk.total && disk_line_held(&r->disk)) {
+        strbuf_add(out, "; ");
+        disk_line_text(&r->disk, out);
+    }
     strbuf_addf(out, "; predicted %s a step<br>the dashed line is the op where live bytes peak; alive ",
                 report_duration(step, p->step_seconds));
     report_peak(r, out);

@@ -1,5 +1,6 @@
 /* report_text.c - a plan one is glad to read: what fits, where the bytes are, what each trick does. */
 #include "base/bytes.h"
+#include "base/number.h"
 #include "base/table.h"
 #include "report/report.h"
 
@@ -38,18 +39,16 @@ static void put_line(struct strbuf *out, const char *name, int64_t bytes, int64_
 
 static void put_head(const struct plan_report *r, bool colour, struct strbuf *out)
 {
-    const struct plan *p = r->plan;
     const struct model_spec *s = &r->job->spec;
-    char params[32], naive[BYTES_TEXT];
-    double n = (double)model_param_count(s);
-    snprintf(params, sizeof params, n >= 1e9 ? "%.2f B" : "%.1f M", n >= 1e9 ? n / 1e9 : n / 1e6);
+    char params[COUNT_TEXT], naive[BYTES_TEXT];
+    number_format_count(params, model_param_count(s));
     strbuf_addf(out, "%s, %s parameters, %s, T=%lld, effective batch %lld, on %s\n",
                 model_architecture_name(s->arch), params,
                 precision_name((enum precision)r->job->training.precision), (long long)r->request->time,
                 (long long)r->request->rows, r->request->facts->name);
     struct strbuf verdict = STRBUF_INIT;
     report_verdict(r, &verdict);
-    table_coloured(out, colour, p->fits ? TABLE_GREEN : TABLE_RED, strbuf_text(&verdict));
+    table_coloured(out, colour, report_fits(r) ? TABLE_GREEN : TABLE_RED, strbuf_text(&verdict));
     strbuf_release(&verdict);
     if (r->naive_total > 0)
         strbuf_addf(out, "; without tricks, the whole batch at once, it would take %s",
@@ -84,7 +83,15 @@ static void put_below(const struct plan_report *r, struct strbuf *out)
     else if (!r->request->facts->unified_memory)
         strbuf_addf(out, "  %-19s %10s  beside the budget: this process and its data loader\n", "on the host",
                     text);
-    if (p->disk) strbuf_addf(out, "  %-19s %10s\n", "on disk", bytes_format(text, (uint64_t)p->disk));
+    const struct disk_line *disk = &r->disk;
+    int64_t on_disk = disk->total ? disk->total : p->disk;
+    if (on_disk) strbuf_addf(out, "  %-19s %10s", "on disk", bytes_format(text, (uint64_t)on_disk));
+    if (disk->total)
+        strbuf_addf(out, "  of %s free: %s of tensors, %lld checkpoint%s of %s",
+                    disk->free < 0 ? "?" : bytes_format(text, (uint64_t)disk->free),
+                    bytes_format(tier, (uint64_t)disk->tier), (long long)disk->checkpoints,
+                    disk->checkpoints == 1 ? "" : "s", bytes_format(program, (uint64_t)disk->checkpoint));
+    if (on_disk) strbuf_addc(out, '\n');
 }
 
 /* Classes share bytes over time, so that their lines say what is alive at one moment: the fullest. */

@@ -62,7 +62,11 @@ void report_verdict(const struct plan_report *r, struct strbuf *out)
     char total[BYTES_TEXT], budget[BYTES_TEXT], host[BYTES_TEXT], line[BYTES_TEXT];
     bytes_format(total, (uint64_t)p->total);
     bytes_format(budget, (uint64_t)p->budget);
-    if (p->fits) {
+    if (p->fits && !disk_line_held(&r->disk)) {
+        strbuf_add(out, "does not fit the disk: ");
+        disk_line_text(&r->disk, out);
+        strbuf_addf(out, "; %s of %s of memory", total, budget);
+    } else if (p->fits) {
         strbuf_addf(out, "fits: %s of %s", total, budget);
         put_below(r, ", and ", out);
     } else if (p->total > p->budget) {

@@ -44,15 +44,8 @@ static enum plim_status fit(const struct forward_family *family, int64_t most, i
 /* The totals of a family whose arena has so many bytes. */
 static void sum_up(struct runtime *rt, int64_t arena)
 {
-    const struct device_facts *facts = &rt->device->facts;
-    struct plan *p = &rt->plan;
     rt->arena = arena;
-    p->budget = rt->request.budget, p->overhead = rt->request.overhead;
-    p->device = arena + (int64_t)facts->overhead_bytes;
-    p->host = p->overhead + p->layout.tier_bytes[TIER_HOST];
-    p->disk = p->layout.tier_bytes[TIER_DISK];
-    p->total = facts->unified_memory ? p->device + p->host : p->device;
-    p->fits = rt->request.budget == 0 || plan_within(&rt->request, p->total, p->host);
+    plan_sum(&rt->plan, &rt->request, arena, 0);
 }
 
 /* Bytes of the arena below the line. */
@@ -73,9 +66,14 @@ enum plim_status runtime_plan_forward(struct runtime *rt, struct device *device,
     rt->request = (struct plan_request){.facts = &device->facts,
                                         .budget = line->budget,
                                         .host_budget = line->host_budget,
-                                        .overhead = line->overhead};
+                                        .overhead = line->overhead.bytes};
     struct room room = {.facts = &device->facts, .arena = arena_line(rt)};
     enum plim_status status = fit(family, most, 1, &room, &first, &need, err);
+    if (status == PLIM_NO_FIT && need - room.arena <= line->overhead.reserve) {
+        rt->request.overhead -= line->overhead.reserve;
+        room.arena = arena_line(rt);
+        status = fit(family, 1, 1, &room, &first, &need, err);
+    }
     if (status == PLIM_OK) rt->plan.tape = first.tape, rt->plan.layout = first.layout, rt->size = first.size;
     sum_up(rt, need);
     if (status != PLIM_OK) return status;

@@ -132,6 +132,7 @@ enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runti
     *out = (struct runtime_moves){0};
     request.budget = budget;
     enum plim_status status = plan_search(&request, &next, err);
+    if (status == PLIM_NO_FIT && runtime_search_again(rt, &request, &next)) status = PLIM_OK;
     out->plan_seconds = clock_seconds() - start;
     if (status != PLIM_OK) {
         plan_release(&next);

@@ -8,9 +8,19 @@
 
 /* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
  * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
-#define RUN_ALLOWANCE (2560 << 10)
+#define RUN_ALLOWANCE (1920 << 10)
 
-int64_t runtime_overhead(void) { return (int64_t)os_process_counted() + RUN_ALLOWANCE; }
+/* Steps of the stated size, and the least reserve. Beside a card the process is a hundred times larger and varies more. */
+#define GRAIN (256 << 10)
+
+struct overhead runtime_overhead(void)
+{
+    os_touch_code();
+    int64_t least = (int64_t)os_process_counted() + RUN_ALLOWANCE;
+    int64_t reserve = least / 64 > GRAIN ? least / 64 : GRAIN;
+    int64_t stated = (least + reserve + GRAIN - 1) / GRAIN * GRAIN;
+    return (struct overhead){stated, stated - least};
+}
 
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err)
@@ -20,16 +30,46 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
     return job_check_budget(job, out, err);
 }
 
-enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job, int64_t overhead,
-                              struct plim_error *err)
+bool runtime_search_again(const struct runtime *rt, const struct plan_request *request, struct plan *plan)
 {
-    *rt = (struct runtime){.device = device, .job = job, .spec = job->spec};
-    enum plim_status status = runtime_request(job, &device->facts, overhead, &rt->request, err);
+    struct plan_request exact = *request;
+    struct plan tight;
+    exact.overhead -= rt->reserve;
+    if (!rt->reserve) return false;
+    bool found = plan_search(&exact, &tight, NULL) == PLIM_OK;
+    if (found) plan_release(plan), *plan = tight;
+    if (!found) plan_release(&tight);
+    return found;
+}
+
+enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
+                              struct overhead overhead, struct plim_error *err)
+{
+    *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
+    enum plim_status status = runtime_request(job, &device->facts, overhead.bytes, &rt->request, err);
     if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
+    if (status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan)) status = PLIM_OK;
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
     rt->state = RUNTIME_PLANNED;
     return PLIM_OK;
+}
+
+enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *facts,
+                                    struct overhead overhead, int64_t budget, struct plim_error *err)
+{
+    struct plan_request request;
+    struct plan plan = {0};
+    struct job smaller = *job;
+    if (job->loader_sizes.count < 2) return PLIM_OK;
+    enum plim_status status = runtime_request(&smaller, facts, overhead.bytes, &request, err);
+    if (status != PLIM_OK) return status;
+    request.budget = budget;
+    status = job_plan(&smaller, &request, &plan, err);
+    bool good = status == PLIM_OK || (status == PLIM_NO_FIT && plan.total - budget <= overhead.reserve);
+    plan_release(&plan);
+    if (good) *job = smaller;
+    return status == PLIM_NO_FIT ? PLIM_OK : status;
 }
 
 static void note_peaks(struct runtime *rt)

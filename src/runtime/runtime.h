@@ -1,7 +1,7 @@
 /* runtime.h - a plan made real: ledgers, memory of every tier, programs, constants and weights in their places; and another
  * plan in its stead when the line moves.
  *
- *     int64_t overhead = runtime_overhead();                // early: what comes later is counted by itself
+ *     struct overhead overhead = runtime_overhead();        // early: what comes later is counted by itself
  *     struct runtime rt = {0};
  *     runtime_plan(&rt, device, &job, overhead, &err);      // rt.plan stands; nothing is taken
  *     runtime_commit(&rt, &err);                            // every byte of it is
@@ -54,6 +54,7 @@ struct runtime {
     struct job *job;              /* borrowed; NULL: forward only, without a job */
     struct model_spec spec;       /* whose constants and weights these are */
     struct plan_request request;  /* budget: the present line; 0 (forward only): none */
+    int64_t reserve;              /* of request.overhead, what may be used up where nothing fits otherwise */
     struct plan plan;             /* of a forward family: tape and layout of its first member, its totals */
     int64_t arena;                /* bytes of the arena: the plan's, or a larger member's */
     int64_t size;                 /* of a forward family: the first member's */
@@ -63,9 +64,17 @@ struct runtime {
     int64_t planned_peak[TIER_COUNT]; /* the largest plan's so far */
 };
 
-/* Host bytes outside the arena, measured now: everything resident plus what a run still adds. A program that only hosts us
- * gives a number of its own instead. */
-int64_t runtime_overhead(void);
+/* Host bytes outside the arena: everything resident now plus what a run still adds.
+ *
+ * Two processes of the same job differ by some dozens of pages, so the number is stated in steps and with a reserve: who only
+ * plans counts all of it, who runs (runtime_plan, runtime_plan_forward, runtime_replan) falls back on the reserve before
+ * saying that nothing fits. A line that a plan has stated is therefore enough for every run, as long as the run's process
+ * is not larger than the planner's by more than the reserve. A program that only hosts us gives numbers of its own. */
+struct overhead {
+    int64_t bytes;   /* reserve included */
+    int64_t reserve; /* of them, beyond what this very process takes */
+};
+struct overhead runtime_overhead(void);
 
 /* What the planner is asked for a job on a device, here or absent: job_request, with rows staged for a device that has its
  * own memory counted in, and job_check_budget. */
@@ -73,8 +82,13 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
                                  struct plan_request *out, struct plim_error *err);
 
 /* The fastest plan of the job that fits. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
-enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job, int64_t overhead,
-                              struct plim_error *err);
+enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
+                              struct overhead overhead, struct plim_error *err);
+
+/* Makes the job's data loader as small as a budget asks for that comes later: what is resident when the line moves cannot
+ * shrink then. Nothing changes where nothing fits the budget even so, or the loader is small enough. */
+enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *facts,
+                                    struct overhead overhead, int64_t budget, struct plim_error *err);
 
 /* --- forward-only families ------------------------------------------------------------------------------- */
 
@@ -86,9 +100,9 @@ struct forward_family {
 };
 
 struct forward_line {
-    int64_t budget;      /* of the device, 0: none */
-    int64_t host_budget; /* of the host beside a device with its own memory, 0: none */
-    int64_t overhead;    /* of the process */
+    int64_t budget;           /* of the device, 0: none */
+    int64_t host_budget;      /* of the host beside a device with its own memory, 0: none */
+    struct overhead overhead; /* of the process */
 };
 
 /* The first member: the largest size, halved from `most` down to 1, that fits the line. PLIM_NO_FIT: not even 1 does;

@@ -103,15 +103,10 @@ static enum plim_status set_positions(struct generator *g, const struct generate
 static enum plim_status refuse(const struct generator *g, const char *dir, struct plim_error *err)
 {
     const struct generate_plan *p = &g->plan;
-    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT], program[BYTES_TEXT];
+    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)p->total);
     bytes_format(have, (uint64_t)p->budget);
-    bytes_format(program, (uint64_t)p->overhead);
     bytes_format(missing, (uint64_t)(p->total - p->budget));
-    if (p->budget <= p->overhead)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "budget: %s is below what the program itself takes (%s); raise the budget", have,
-                         program);
     return plim_fail(
         err, PLIM_NO_FIT,
         "%s: does not fit: parameters, a cache of %lld positions and one pass take %s, the budget is %s: "
@@ -144,9 +139,8 @@ static enum plim_status make_plan(struct generator *g, const char *dir, struct d
                                   const struct generate_room *room, struct plim_error *err)
 {
     struct forward_family family = {.build = build, .arg = g};
-    struct forward_line line = {.budget = room->budget,
-                                .overhead =
-                                    room->overhead ? room->overhead : runtime_overhead() + own_bytes(g)};
+    struct forward_line line = {.budget = room->budget, .overhead = {.bytes = room->overhead}};
+    if (!room->overhead) line.overhead = runtime_overhead(), line.overhead.bytes += own_bytes(g);
     enum plim_status status = set_positions(g, room, err);
     if (status == PLIM_OK) status = choose_precision(dir, &g->plan.precision, err);
     if (status != PLIM_OK) return status;

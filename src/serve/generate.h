@@ -43,7 +43,7 @@ struct generate_plan {
 
 struct generator;
 
-/* PLIM_NO_FIT with the bytes missing, PLIM_BAD_INPUT for a budget below what the program itself takes or a
+/* PLIM_NO_FIT with the bytes missing, PLIM_BAD_INPUT for a
  * prompt beyond the model's positions, and the errors of hf_config_load and weights_from_directory. The
  * device is borrowed until generator_close. */
 enum plim_status generator_open(const char *dir, struct device *device, const struct generate_room *room,

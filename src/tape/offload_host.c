@@ -100,7 +100,7 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
     struct op here = *op;
     int near = -1, stage = h->stage[h->next];
     int64_t used = 0;
-    here.attr.on_host = true, here.attr.first = offload_first(tape, op, first);
+    here.attr.on_host = true, here.attr.first += offload_first(tape, op, first);
     for (int k = 0; k < OP_MAX_IN; k++) {
         if (op->in[k] < 0) continue;
         int id = offload_is_cut(op, k) ? offload_view(tape, op, k, offload_part(tape, op, k, first, rows))

@@ -8,7 +8,7 @@
 static struct near_slice make_slice(struct tape *tape, const struct op *op, int64_t first, int64_t rows)
 {
     struct near_slice s = {.op = *op};
-    s.op.attr.first = offload_first(tape, op, first);
+    s.op.attr.first += offload_first(tape, op, first);
     for (int k = 0; k < OP_MAX_IN; k++) {
         s.near[k] = s.far[k] = -1;
         if (op->in[k] < 0) continue;
@@ -17,6 +17,7 @@ static struct near_slice make_slice(struct tape *tape, const struct op *op, int6
         if (is_offloaded(tape, op->in[k])) {
             struct tensor t = tape->tensors[op->in[k]];
             t.tier = TIER_DEVICE, t.cls = CLASS_WORK, t.flags = 0, t.dim[0] = part.rows;
+            t.view_of = -1, t.view_offset = 0;
             s.far[k] = view;
             view = s.near[k] = tape_tensor(tape, &t);
         }

@@ -68,6 +68,8 @@ const char *optimizer_name(enum optimizer o);
 /* Parameters with fewer elements keep f32 moments under OPTIMIZER_ADAMW8. */
 #define ADAMW8_LEAST 4096
 
+enum { UPDATE_PARTS = 3 };
+
 struct update_options {
     enum optimizer optimizer;
     float beta1, beta2, eps, weight_decay; /* decay applies to parameters of two or more dimensions */
@@ -75,6 +77,9 @@ struct update_options {
     bool no_master; /* a bf16 parameter is rounded stochastically instead of having an fp32 master */
     bool
         narrow_state; /* moments are bf16, rounded stochastically (not those of 8 bits, nor Adafactor's statistics) */
+    /* Rows of the parts of a parameter whose name has {a,b,c} in it: Adafactor's statistics are each part's own. 0: there is
+     * no such parameter. */
+    int64_t joint_rows[UPDATE_PARTS];
     bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
     bool in_backward; /* each parameter is updated as soon as its gradient is complete;
                                               needs accumulation 1 and no global norm */

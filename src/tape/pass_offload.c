@@ -130,6 +130,8 @@ static enum plim_status mark_far(struct tape *tape, const struct offload_options
     if (o->state_tier != TIER_DEVICE) status = mark_share(tape, is_state, o->state_tier, o->state_share, err);
     if (o->param_tier != TIER_DEVICE && status == PLIM_OK)
         status = mark_share(tape, is_param, o->param_tier, o->param_share, err);
+    for (int i = 0; i < tape->ntensors; i++) /* parts of what leaves go with it */
+        if (tape->tensors[i].view_of >= 0) tape->tensors[i].tier = tape->tensors[tape_root(tape, i)].tier;
     return status;
 }
 
@@ -193,6 +195,7 @@ static int near_of(struct loop_copies *c, struct tape *tape, const struct op *op
     struct tensor t = tape->tensors[far];
     bool is_grad = t.cls == CLASS_GRAD;
     t.tier = TIER_DEVICE, t.cls = CLASS_WORK, t.flags = 0;
+    t.view_of = -1, t.view_offset = 0;
     c->near[far] = tape_tensor(tape, &t);
     offload_move(tape, op, OP_FETCH, far, c->near[far]);
     /* What the writer would overwrite need not be fetched. */

@@ -7,6 +7,7 @@
 #include "tensor/quant8.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const names[OPTIMIZER_COUNT] = {"adamw", "sgd", "adamw8bit", "adafactor"};
 const char *optimizer_name(enum optimizer o) { return names[o]; }
@@ -19,7 +20,7 @@ struct update_pass {
 
 /* The ops that update one parameter, in order. */
 struct update {
-    struct op op[2];
+    struct op op[2 * UPDATE_PARTS];
     int count;
 };
 
@@ -96,29 +97,80 @@ static struct update adamw8_update(struct update_pass *u, int param, int grad)
     return (struct update){{op}, 1};
 }
 
+/* One part of a joint parameter: rows [first, first + rows), as views; -1 stays -1. */
+struct factored_part {
+    int index;
+    int64_t first, rows;
+};
+
+static int part_of(struct update_pass *u, int id, const struct factored_part *part)
+{
+    if (id < 0 || u->tape->tensors[id].dim[0] == part->rows) return id;
+    return tape_view_rows(u->tape, id, part->first, part->rows);
+}
+
+/* What all parts of a parameter share the tensors of: [R], [parts C], [parts FACTOR_COUNT]; moment and master, or -1. */
+struct factored {
+    int param, grad, row, col, factor, m, master;
+    int64_t columns;
+};
+
+static void factor_part(struct update_pass *u, const struct factored *f, const struct factored_part *part,
+                        struct update *out)
+{
+    const struct factored_part columns = {part->index, part->index * f->columns, f->columns},
+                               numbers = {part->index, part->index * FACTOR_COUNT, FACTOR_COUNT};
+    int layer = u->tape->tensors[f->param].layer, grad = part_of(u, f->grad, part),
+        row = part_of(u, f->row, part), col = part_of(u, f->col, &columns),
+        factor = part_of(u, f->factor, &numbers);
+    struct op stat = tape_op(OP_FACTOR_STAT, layer), step = tape_op(OP_ADAFACTOR, layer);
+    stat.in[FACTOR_STAT_G] = grad, stat.in[FACTOR_STAT_SCALARS] = u->scalars,
+    stat.in[FACTOR_STAT_COEF] = u->coef;
+    stat.in[FACTOR_STAT_ROW] = stat.out[FACTOR_STAT_NEW_ROW] = row;
+    stat.in[FACTOR_STAT_COL] = stat.out[FACTOR_STAT_NEW_COL] = col;
+    stat.out[FACTOR_STAT_FACTOR] = factor;
+    step.in[ADAFACTOR_P] = step.out[ADAFACTOR_NEW_P] = part_of(u, f->param, part);
+    step.in[ADAFACTOR_G] = grad, step.in[ADAFACTOR_ROW] = row, step.in[ADAFACTOR_COL] = col;
+    step.in[ADAFACTOR_FACTOR] = factor;
+    step.in[ADAFACTOR_M] = step.out[ADAFACTOR_NEW_M] = part_of(u, f->m, part);
+    step.in[ADAFACTOR_MASTER] = step.out[ADAFACTOR_NEW_MASTER] = part_of(u, f->master, part);
+    step.in[ADAFACTOR_SCALARS] = u->scalars, step.in[ADAFACTOR_COEF] = u->coef;
+    step.attr.first = part->first * f->columns;
+    out->op[out->count++] = stat, out->op[out->count++] = step;
+}
+
+/* Rows of each part: a joint parameter is factored as the parameters it stands for are. */
+static int parts_of(const struct update_pass *u, const struct tensor *param, int64_t rows[UPDATE_PARTS])
+{
+    int64_t sum = 0;
+    for (int i = 0; i < UPDATE_PARTS; i++) sum += rows[i] = u->options->joint_rows[i];
+    if (strchr(param->label, '{') && sum == param->dim[0]) return UPDATE_PARTS;
+    rows[0] = param->dim[0];
+    return 1;
+}
+
 /* Row and column statistics are small: they stay near whatever the tier of the rest. */
 static struct update adafactor_update(struct update_pass *u, int param, int grad)
 {
     const struct tensor t = u->tape->tensors[param];
-    bool factored = t.ndim >= 2;
     unsigned near = TENSOR_KEPT | TENSOR_NEAR;
-    struct op stat = tape_op(OP_FACTOR_STAT, t.layer), step = tape_op(OP_ADAFACTOR, t.layer);
-    stat.in[FACTOR_STAT_G] = grad, stat.in[FACTOR_STAT_SCALARS] = u->scalars,
-    stat.in[FACTOR_STAT_COEF] = u->coef;
-    stat.in[FACTOR_STAT_ROW] = stat.out[FACTOR_STAT_NEW_ROW] =
-        list_of(u, param, factored ? "v.row" : "v", CLASS_STATE, near, t.dim[0]);
-    if (factored)
-        stat.in[FACTOR_STAT_COL] = stat.out[FACTOR_STAT_NEW_COL] =
-            list_of(u, param, "v.col", CLASS_STATE, near, tensor_count(&t) / t.dim[0]);
-    stat.out[FACTOR_STAT_FACTOR] = list_of(u, param, "factor", CLASS_WORK, 0, FACTOR_COUNT);
-    step.in[ADAFACTOR_P] = step.out[ADAFACTOR_NEW_P] = param, step.in[ADAFACTOR_G] = grad;
-    step.in[ADAFACTOR_ROW] = stat.out[FACTOR_STAT_NEW_ROW],
-    step.in[ADAFACTOR_COL] = stat.out[FACTOR_STAT_NEW_COL],
-    step.in[ADAFACTOR_FACTOR] = stat.out[FACTOR_STAT_FACTOR];
-    if (u->options->beta1 > 0) step.in[ADAFACTOR_M] = step.out[ADAFACTOR_NEW_M] = moment(u, param, "m");
-    step.in[ADAFACTOR_MASTER] = step.out[ADAFACTOR_NEW_MASTER] = master_of(u, param);
-    step.in[ADAFACTOR_SCALARS] = u->scalars, step.in[ADAFACTOR_COEF] = u->coef;
-    return (struct update){{stat, step}, 2};
+    int64_t rows[UPDATE_PARTS], columns = tensor_count(&t) / t.dim[0];
+    int parts = parts_of(u, &t, rows);
+    bool matrix = t.ndim >= 2;
+    struct factored f = {.param = param, .grad = grad, .col = -1, .m = -1, .columns = columns};
+    struct update update = {.count = 0};
+    f.row = list_of(u, param, matrix ? "v.row" : "v", CLASS_STATE, near, t.dim[0]);
+    if (matrix) f.col = list_of(u, param, "v.col", CLASS_STATE, near, parts * columns);
+    f.factor = list_of(u, param, "factor", CLASS_WORK, 0, parts * FACTOR_COUNT);
+    if (u->options->beta1 > 0) f.m = moment(u, param, "m");
+    f.master = master_of(u, param);
+    struct factored_part part = {0};
+    for (int i = 0; i < parts; i++) {
+        part.index = i, part.rows = rows[i];
+        factor_part(u, &f, &part, &update);
+        part.first += rows[i];
+    }
+    return update;
 }
 
 static struct update (*const makers[OPTIMIZER_COUNT])(struct update_pass *, int, int) = {

@@ -42,6 +42,9 @@ enum plim_status checkpoint_save(struct trainer *trainer, char *path, size_t siz
 /* Newest complete checkpoint folder below dir into path; 0 when there is none, else its step. */
 int64_t checkpoint_newest(const char *dir, char *path, size_t size);
 
+/* How many there are below dir. */
+int64_t checkpoint_count(const char *dir);
+
 /* Remove a folder that we made: its files and those of its subfolders, two levels deep. Links are not followed. */
 void checkpoint_remove(const char *path);
 

@@ -46,6 +46,15 @@ int64_t checkpoint_newest(const char *dir, char *path, size_t size)
     return checkpoint_below(dir, INT64_MAX, path, size);
 }
 
+int64_t checkpoint_count(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int64_t count = 0;
+    for (struct dirent *e; d && (e = readdir(d));) count += checkpoint_name_step(e->d_name) >= 0;
+    if (d) closedir(d);
+    return count;
+}
+
 /* Remove a file, a link or a folder two levels deep: ours have no more. */
 static void remove_tree(const char *path, int depth)
 {

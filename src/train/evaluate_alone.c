@@ -26,17 +26,32 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
 
 /* As many rows at a time as fit. */
 static enum plim_status plan(struct job *job, struct device *device, const char *dir,
-                             const struct plan_request *request, struct runtime *rt, struct evaluation *e,
-                             struct plim_error *err)
+                             const struct plan_request *request, int64_t reserve, struct runtime *rt,
+                             struct evaluation *e, struct plim_error *err)
 {
     struct forward_family family = {.build = build, .arg = job, .adds = true};
-    struct forward_line line = {request->budget, request->host_budget, request->overhead};
+    struct forward_line line = {request->budget, request->host_budget, {request->overhead, reserve}};
     int64_t most = EVAL_TOKENS / job->max_length;
     most = most > e->rows ? e->rows : most < 1 ? 1 : most;
     enum plim_status status = runtime_plan_forward(rt, device, &job->spec, &line, &family, most, err);
     e->batch = rt->size;
     e->budget = request->budget, e->arena = rt->arena, e->total = rt->plan.total;
     return status == PLIM_NO_FIT ? refuse(e, dir, err) : status;
+}
+
+/* The same with a loader that leaves room for one row. */
+static enum plim_status plan_beside_loader(struct job *job, struct device *device, const char *dir,
+                                           struct plan_request *request, int64_t reserve, struct runtime *rt,
+                                           struct evaluation *e, struct plim_error *err)
+{
+    for (;;) {
+        int64_t before = job->loader_bytes;
+        enum plim_status status = plan(job, device, dir, request, reserve, rt, e, err);
+        bool counted = request->facts->unified_memory;
+        if (status != PLIM_NO_FIT || !counted || !job_shrink_loader(job, e->total - e->budget)) return status;
+        request->overhead -= before - job->loader_bytes;
+        runtime_close(rt);
+    }
 }
 
 static enum plim_status run(struct runtime *rt, const char *dir, struct loader *loader, struct evaluation *e,
@@ -60,7 +75,7 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
     struct corpus corpus;
     struct loader *loader = NULL;
     struct runtime rt = {0};
-    int64_t overhead = runtime_overhead();
+    struct overhead overhead = runtime_overhead();
     *out = (struct evaluation){0};
     enum plim_status status =
         corpus_open(job, job->validation.count ? CORPUS_VALIDATION : CORPUS_TRAIN, &corpus, err);
@@ -68,10 +83,11 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
     struct dataset *data = corpus.validation ? corpus.validation : corpus.train;
     corpus_count(&corpus, job);
     out->rows = corpus_rows(data, rows);
-    status = runtime_request(job, &device->facts, overhead, &request, err);
+    status = runtime_request(job, &device->facts, overhead.bytes, &request, err);
     if (status == PLIM_OK) status = job_check_memory(job, "key 'budget'", request.budget, request.facts, err);
+    if (status == PLIM_OK)
+        status = plan_beside_loader(job, device, dir, &request, overhead.reserve, &rt, out, err);
     if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
-    if (status == PLIM_OK) status = plan(job, device, dir, &request, &rt, out, err);
     if (status == PLIM_OK) status = run(&rt, dir, loader, out, err);
     runtime_close(&rt);
     loader_close(loader);

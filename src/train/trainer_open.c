@@ -1,5 +1,6 @@
 /* trainer_open.c - from a job to a trainer that is ready for its next step: data, the run's folder, plan, weights. See
  * trainer.h. */
+#include "job/disk_line.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 #include "train/trainer.h"
@@ -7,12 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum plim_status check_changes(const struct job *job, const struct train_options *options,
-                                      const struct device_facts *facts, struct plim_error *err)
+/* The loader is made for the lowest line of the run. */
+static enum plim_status check_changes(struct job *job, const struct train_options *options,
+                                      const struct device_facts *facts, struct overhead overhead,
+                                      struct plim_error *err)
 {
     enum plim_status status = job_check_memory(job, "key 'budget'", job_budget(job, facts), facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
         status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
+    for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
+        if (options->changes[i].bytes < job_budget(job, facts))
+            status = runtime_fit_loader(job, facts, overhead, options->changes[i].bytes, err);
     return status;
 }
 
@@ -45,7 +51,7 @@ static void note_line(void *arg, enum log_level level, const char *line)
 
 /* The plan; after a resume, first one that keeps the bits of the checkpoint's. A line that moves later is free to cut
  * the work anew, so the pins hold for this plan alone. */
-static enum plim_status make_plan(struct trainer *t, struct device *device, int64_t overhead,
+static enum plim_status make_plan(struct trainer *t, struct device *device, struct overhead overhead,
                                   struct plim_error *err)
 {
     struct job *job = t->job, asked = *job;
@@ -73,15 +79,18 @@ static enum plim_status make_plan(struct trainer *t, struct device *device, int6
 }
 
 /* The plan, and with it everything but the weights. */
-static enum plim_status open_runtime(struct trainer *t, struct device *device, int64_t overhead,
+static enum plim_status open_runtime(struct trainer *t, struct device *device, struct overhead overhead,
                                      struct plim_error *err)
 {
     struct job *job = t->job;
-    enum plim_status status = check_changes(job, &t->options, &device->facts, err);
+    enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
     if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
     if (status == PLIM_NO_FIT && err)
         plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
                   job->name);
+    struct disk_line disk;
+    if (status == PLIM_OK) disk_line_of(job, &t->runtime.plan, checkpoint_count(job->output_dir), &disk);
+    if (status == PLIM_OK) status = disk_line_check(&disk, job, err);
     /* After the plan, which may have made the loader smaller. */
     if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
     if (status != PLIM_OK) return status;
@@ -130,7 +139,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     schedule_init(&t->schedule, &job->schedule, job->training.steps);
     scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
                 job->training.loss_scale_window);
-    int64_t overhead = runtime_overhead(); /* before the data: their bytes are a number of their own */
+    struct overhead overhead =
+        runtime_overhead(); /* before the data: their bytes are a number of their own */
     enum plim_status status = open_data(t, err);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every bad input: exit 2, exactly one line on stderr that names what, where and what to do, and nothing written."""
 import json
+import math
 import os
 import shutil
 import struct
@@ -88,8 +89,10 @@ def budget_cases(folder, path):
     refused("a budget of 12Gb", ["train", path, "--budget", "12Gb"], ["--budget", "12Gb", "GB"], folder)
     refused("a budget of 12Gb in the config", ["train", path, "--set", "budget=12Gb"], ["budget", "12Gb", "GB"], folder)
     refused("a budget of words", ["plan", path, "--budget", "lots"], ["--budget", "lots"], folder)
-    refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "raise"], folder)
-    refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "raise"], folder)
+    refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "program itself", "plimsoll plan"], folder, code=3)
+    refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "program itself"], folder, code=3)
+    below, _ = plim.plan(path, "--budget", "500KiB")
+    plim.ok(below and not below["fits"] and below["remedies"], "E: a budget below the program: plan --json has the plan and remedies")
     program = plim.plan(path)[0]["by_class"]["overhead"]
     wide = ["--set", "model.vocab_size=8192", "--set", "model.hidden_size=256"]  # 4 MiB of embedding
     refused("a budget that holds little but the program", ["train", path, *wide, "--budget", program + (2 << 20)], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
@@ -144,6 +147,11 @@ def file_cases(folder, path):
     spoiled("a shape that overflows", edit(norm, shape=[2**62, 2**62]), words=[norm])
     spoiled("a dtype nobody knows", edit(norm, dtype="F33"), words=[norm, "F33"])
     spoiled("a dtype that cannot be a weight", edit(norm, dtype="I32"), words=[norm, "I32"])
+    def not_a_number(file, _):
+        begin = header[norm]["data_offsets"][0] + 4 * 3
+        write(file, header, data[:begin] + struct.pack("<f", math.nan) + data[begin + 4:])
+
+    spoiled("C17: a weight that is NaN", change_file=not_a_number, words=[norm, "element 3 is NaN"])
     spoiled("a missing tensor", lambda h: h.update({"model.norm.other": h.pop(norm)}), words=[norm])
     spoiled("a truncated file", change_file=lambda f, _: os.truncate(f, os.path.getsize(f) - 100), words=["model.safetensors"])
     spoiled("a file cut in its header", change_file=lambda f, _: os.truncate(f, 100), words=["model.safetensors"])

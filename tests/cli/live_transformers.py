@@ -53,4 +53,39 @@ with tempfile.TemporaryDirectory() as folder:
             if dtype != "f32": continue
             mine = json.loads(plim.run("generate", "--device", "cpu", out, "-p", text[:40].decode(), "-n", 20, "-t", 0, "-q", "--json").stdout)["tokens"]
             plim.ok(mine == made[:len(mine)] and mine, f"{name}: the likeliest text is the same")
+
+
+def start_and_row(folder, changes):
+    """A model in a folder of its own, and a job that trains it on one row alone, so that every step's gradient is that row's."""
+    path = plim.job(folder, training__steps=1, output__dir=f"{folder}/seed", **changes)
+    plim.run("train", path, "-q")
+    plim.run("export", f"{folder}/seed", "-o", f"{folder}/start", "--dtype", "f32")
+    row = plim.CORPUS.encode()[:TIME + 1]
+    path = plim.job(folder, training__steps=3, training__optimizer="adafactor", training__batch_size=1, training__gradient_accumulation_steps=1,
+                    training__weight_decay=0, training__max_grad_norm=0, training__learning_rate="1e-3", output__dir=f"{folder}/run")
+    lines = [line for line in open(path) if line.split(":")[0].strip() not in MODEL_KEYS]
+    open(path, "w").write("".join(f"model:\n  path: {folder}/start\n" if line == "model:\n" else line for line in lines))
+    open(f"{folder}/corpus.txt", "wb").write(row)
+    return path, torch.tensor([list(row)])
+
+
+MODEL_KEYS = ("architecture", "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads", "num_key_value_heads",
+              "tie_word_embeddings")
+for name in ("llama", "qwen2", "gpt2"):
+    from transformers.optimization import Adafactor
+    with tempfile.TemporaryDirectory() as folder:
+        path, row = start_and_row(folder, MODELS[name])
+        done = plim.run("train", path, "-q")
+        plim.run("export", f"{folder}/run", "-o", f"{folder}/out", "--dtype", "f32")
+        if not plim.ok(os.path.isdir(f"{folder}/out"), f"C16: {name}: trained {done.stderr.strip()}"): continue
+        load = lambda which: AutoModelForCausalLM.from_pretrained(f"{folder}/{which}", dtype=torch.float32)
+        start, model, mine = load("start").state_dict(), load("start"), load("out").state_dict()
+        optimizer = Adafactor(model.parameters(), lr=1e-3, relative_step=False, scale_parameter=False, clip_threshold=1.0, decay_rate=-0.8, beta1=None, weight_decay=0.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(row[:, :-1]).logits.flatten(0, 1), row[:, 1:].flatten()).backward()
+            optimizer.step()
+        # GPT-2 has no rotary positions, so a bias of the keys changes nothing: its gradient is rounding alone.
+        worst = max((((mine[k] - v).norm() / (v - start[k]).norm()).item(), k) for k, v in model.state_dict().items() if (v - start[k]).norm() > 0 and not k.endswith("c_attn.bias"))
+        plim.ok(worst[0] < 2e-3, f"C16: {name}: Adafactor's updates are transformers', each parameter factored by itself: {worst[0]:.2e} at {worst[1]}")
 plim.done()

@@ -68,9 +68,7 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(memory["ledger_peak"] == memory["planned_total"], "eval: ledger = plan")
     small, _ = evaluate(path, "--budget", memory["planned_total"] - memory["arena_bytes"] // 2)
     plim.ok(small["batch"] < whole["batch"] and small["loss"] == whole["loss"], "a smaller budget: fewer rows at a time, same loss")
-    for more in (100000, 200000, 300000):  # what the program itself takes varies by some dozens of pages
-        refused, result = evaluate(path, "--budget", memory["planned_total"] - memory["arena_bytes"] + more)
-        if result.returncode == 3: break
+    refused, result = evaluate(path, "--budget", memory["planned_total"] - memory["arena_bytes"])
     plim.ok(result.returncode == 3 and result.stderr.count("\n") == 1 and "missing" in result.stderr,
             f"eval that does not fit exits 3: {result.stderr.strip()}")
 
@@ -129,9 +127,7 @@ with tempfile.TemporaryDirectory() as folder:
             "generate: ledger = plan, and the cache holds what is needed")
     greedy, _ = generate(checkpoint, "-p", long_prompt, "-n", 40, "-t", 0)
     room = greedy["memory"]["planned_total"]
-    for more in (-20000, 40000, 100000, 200000):  # what the program itself takes varies by a few pages
-        tight, result = generate(checkpoint, "-p", long_prompt, "-n", 40, "-t", 0, "-b", room + more)
-        if result.returncode == 0: break
+    tight, result = generate(checkpoint, "-p", long_prompt, "-n", 40, "-t", 0, "-b", room - 20000)
     plim.ok(tight["tokens"] == greedy["tokens"], f"the prompt in smaller pieces gives the same text {result.stderr.strip()}")
     top, _ = generate(checkpoint, "-p", long_prompt, "-n", 40, "--top-k", 1)
     plim.ok(top["tokens"] == greedy["tokens"], "top-k 1 is greedy")
@@ -146,7 +142,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     for name, args, code, word in [
         ("a budget too small", ["-p", "x", "-n", 2000, "-b", room], 3, "missing"),
-        ("a budget below the program", ["-p", "x", "-b", "100KiB"], 2, "raise the budget"),
+        ("a budget below the program", ["-p", "x", "-b", "100KiB"], 3, "raise the budget"),
         ("no prompt", [], 2, "--prompt"),
         ("an empty prompt", ["-p", ""], 2, "--prompt"),
         ("no tokens", ["-p", "x", "-n", "0"], 2, "--max-tokens"),

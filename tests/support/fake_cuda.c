@@ -6,6 +6,7 @@
  *     none        no driver              no-card    a driver, and no card
  *     old         a driver for CUDA 11.4 volta      a card of capability 7.0
  *     full        no room for a context  no-map     a driver without the functions that map memory
+ *     h200        a card with a preset; opening it is told on stderr
  *     (anything else)                    all is well until cuBLASLt is looked for, which is not there
  */
 #define _GNU_SOURCE
@@ -51,10 +52,10 @@ FAKE(cudaGetDeviceProperties, struct cudaDeviceProp *prop, int index)
 {
     (void)index;
     memset(prop, 0, sizeof *prop);
-    snprintf(prop->name, sizeof prop->name, "Fake card");
+    snprintf(prop->name, sizeof prop->name, "%s", is("h200") ? "NVIDIA H200" : "Fake card");
     prop->major = is("volta") ? 7 : 9;
     prop->multiProcessorCount = 1;
-    prop->totalGlobalMem = (size_t)8 << 30;
+    prop->totalGlobalMem = (size_t)(is("h200") ? 139 : 8) << 30;
     return cudaSuccess;
 }
 
@@ -67,6 +68,7 @@ FAKE(cudaDeviceGetPCIBusId, char *id, int size, int index)
 FAKE(cudaSetDevice, int index)
 {
     (void)index;
+    if (is("h200")) fprintf(stderr, "OPENED\n");
     return is("full") ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 

@@ -193,7 +193,7 @@ static void test_refusals(void **state)
     const char *dir = model_dir("llama-tied");
     assert_int_equal(
         generator_open(dir, device, &(struct generate_room){LENGTH, ANSWER, .budget = 1000}, &g, &err),
-        PLIM_BAD_INPUT);
+        PLIM_NO_FIT);
     assert_int_equal(generator_open(dir, device, &(struct generate_room){1 << 20, 1}, &g, &err),
                      PLIM_BAD_INPUT);
     assert_int_equal(generator_open(dir, device, &(struct generate_room){0, 1}, &g, &err), PLIM_BAD_INPUT);

@@ -199,6 +199,47 @@ static void test_updates(void **state)
         }
 }
 
+/* C16: Adafactor's statistics of queries, keys and values are each part's own, as those of the files' parameters are. Each row
+ * of the joint parameter is updated once, wherever state, gradients and parameters are. */
+static void test_adafactor_by_part(void **state)
+{
+    (void)state;
+    static const struct offload_options tiers[] = {
+        {.slice_bytes = 1000},
+        {.state_tier = TIER_DISK, .grad_tier = TIER_DISK, .slice_bytes = 1000},
+        {.state_tier = TIER_HOST, .param_tier = TIER_HOST, .slice_bytes = 1 << 20}};
+    for (size_t m = 0; m < NMODELS * 3; m++) {
+        struct tape tape;
+        struct model_spec spec;
+        char path[512];
+        if (hf_config_load(golden_model(models[m % NMODELS], path, sizeof path), &spec, &err) != PLIM_OK)
+            fail_msg("%s", err.text);
+        int64_t q = (int64_t)spec.num_heads * spec.head_dim, k = (int64_t)spec.num_kv_heads * spec.head_dim;
+        struct update_options update = {
+            .optimizer = OPTIMIZER_ADAFACTOR, .beta1 = 0.9f, .limit = 1, .joint_rows = {q, k, k}};
+        make_tape(&tape, models[m % NMODELS], &ways[0], &update, &tiers[m / NMODELS]);
+        int stats = 0, wanted = 0;
+        int64_t joint = 0, updated = 0, first = 0;
+        for (int i = 0; i < tape.ntensors; i++) {
+            const struct tensor *t = &tape.tensors[i];
+            bool whole = t->cls == CLASS_PARAM && t->view_of < 0, parts = whole && strchr(t->label, '{');
+            wanted += whole ? parts ? 3 : 1 : 0, joint += parts ? tensor_count(t) : 0;
+        }
+        for (int i = 0; i < tape.nops; i++) {
+            const struct op *op = &tape.ops[i];
+            stats += op->kind == OP_FACTOR_STAT;
+            if (op->kind != OP_ADAFACTOR) continue;
+            const struct tensor *p = &tape.tensors[op->in[ADAFACTOR_P]];
+            if (!strchr(p->label, '{')) continue;
+            assert_true(op->attr.first == 0 || op->attr.first == first); /* slices follow one another */
+            first = op->attr.first + tensor_count(p), updated += tensor_count(p);
+        }
+        assert_int_equal(stats, wanted);
+        assert_true(updated == joint);
+        tape_release(&tape);
+    }
+}
+
 /* Every byte of far state is fetched once and stored once; staging stays within a slice or one row. */
 static void test_offload_moves_every_byte_once(void **state)
 {
@@ -247,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_made_twice),
         cmocka_unit_test(test_full_drops_everything),
         cmocka_unit_test(test_updates),
+        cmocka_unit_test(test_adafactor_by_part),
         cmocka_unit_test(test_offload_moves_every_byte_once),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_results_are_bit_identical),

@@ -299,8 +299,8 @@ static void test_overhead_is_an_argument(void **state)
     struct runtime a = {0}, b = {0};
     must(device_cpu_open(1, &cpu, &err));
     make_job(&job, MORE("training.seed=1"));
-    must(runtime_plan(&a, cpu, &job, 10 << 20, &err));
-    must(runtime_plan(&b, cpu, &job, 11 << 20, &err));
+    must(runtime_plan(&a, cpu, &job, (struct overhead){10 << 20, 0}, &err));
+    must(runtime_plan(&b, cpu, &job, (struct overhead){11 << 20, 0}, &err));
     assert_int_equal(b.plan.total - a.plan.total, 1 << 20);
     runtime_close(&a);
     runtime_close(&b);

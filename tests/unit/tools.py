@@ -80,6 +80,9 @@ def test_layers():
         ("siblings are strangers", 1, {**cpu, "src/device/cuda/c.c": '#include "device/cpu/k.h"\n'}),
         ("a ring of headers", 1, {"src/base/a.h": '#include "base/b.h"\n', "src/base/b.h": '#include "base/a.h"\n'}),
         ("a public header that shows the inside", 1, {**base, "include/plimsoll/p.h": '#include "base/a.h"\n'}),
+        ("a folder with its line", 0, {**base, "src/README.md": "| `base` | things | `a.h` |\n"}),
+        ("a folder without one", 1, {**base, **plan, "src/README.md": "| `base` | things | `a.h` |\n"}),
+        ("a line without its header", 1, {**base, "src/README.md": "| `base` | things | `b.h` |\n"}),
         ("a comment is not an include", 0, {"src/base/a.c": '/* #include "plan/p.h" */\n'}),
     ]
     good = True
@@ -115,7 +118,14 @@ def test_lengths():
     return good
 
 
+def test_root():
+    """awk's `print n > most` writes a file named after a number: what lies at the root has a name with letters."""
+    names = [p.name for p in TOOLS.parent.iterdir() if p.is_file()]
+    check("each folder of src/ has its line", (TOOLS.parent / "src" / "README.md").is_file(), True)
+    return check("no stray file at the root", [n for n in names if not any(c.isalpha() for c in n)], [])
+
+
 if __name__ == "__main__":
-    results = [test_verdicts(), test_layers(), test_runner(), test_lengths()]
+    results = [test_verdicts(), test_layers(), test_runner(), test_lengths(), test_root()]
     print(f"1..{cases}")
     sys.exit(0 if all(results) else 1)

@@ -47,7 +47,7 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
 const struct kernel *device_cpu_kernels(void) { return kernels; }
 
 /* Below this there is no point in starting. */
-#define LEAST_ADDRESSES ((size_t)64 << 20)
+#define LEAST_ADDRESSES ((size_t)8 << 20)
 
 struct cpu {
     struct device device; /* first: a struct device * is a struct cpu * */
@@ -168,6 +168,10 @@ enum plim_status device_cpu_open(int threads, struct device **out, struct plim_e
         status = arena_reserve(&cpu->arena, most, dev->ledger[TIER_DEVICE], DEVICE_LEDGER_ARENA, err);
         if (status == PLIM_OK) break;
     }
+    if (status != PLIM_OK)
+        plim_fail(
+            err, status,
+            "the system gives this process too few addresses for an arena; raise its limit (ulimit -v)");
     if (status == PLIM_OK) *out = dev;
 out:
     if (status != PLIM_OK) cpu_close(dev);

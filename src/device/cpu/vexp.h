@@ -68,21 +68,28 @@ REG_FN regi reg_load_i32(const int32_t *p)
 
 REG_FN regf reg_all(float x) { return (regf){0} + x; }
 
-/* a b + c with one rounding. reg_max(limit, x) is NaN where x is. */
+/* a b + c with one rounding. reg_max(limit, x) and reg_min(limit, x) are NaN where x is. */
 #if defined(__aarch64__)
 REG_FN regf reg_fma(regf a, regf b, regf c)
 {
     return (regf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }
 REG_FN regf reg_max(regf a, regf b) { return (regf)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
+REG_FN regf reg_min(regf a, regf b) { return (regf)vminq_f32((float32x4_t)a, (float32x4_t)b); }
 #elif defined(VEXP_AVX2)
 REG_FN regf reg_fma(regf a, regf b, regf c) { return (regf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 REG_FN regf reg_max(regf a, regf b) { return (regf)_mm256_max_ps((__m256)a, (__m256)b); }
+REG_FN regf reg_min(regf a, regf b) { return (regf)_mm256_min_ps((__m256)a, (__m256)b); }
 #else
 REG_FN regf reg_fma(regf a, regf b, regf c) { return a * b + c; }
 REG_FN regf reg_max(regf a, regf b)
 {
     regi first = a > b;
+    return (regf)((first & (regi)a) | (~first & (regi)b));
+}
+REG_FN regf reg_min(regf a, regf b)
+{
+    regi first = a < b;
     return (regf)((first & (regi)a) | (~first & (regi)b));
 }
 #endif

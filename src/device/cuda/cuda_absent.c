@@ -3,6 +3,12 @@
 
 bool device_cuda_present(void) { return false; }
 
+bool device_cuda_peek(int index, struct device_facts *out)
+{
+    (void)index, (void)out;
+    return false;
+}
+
 enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)
 {
     (void)index, (void)threads;

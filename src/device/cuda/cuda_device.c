@@ -10,6 +10,7 @@
 #include "device/cuda/cuda_staging.h"
 #include "device/cuda/cuda_transfer.h"
 #include "device/device.h"
+#include "device/calibration.h"
 #include "mem/os.h"
 
 #include <pthread.h>
@@ -540,6 +541,7 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     enum plim_status status = cuda_calibrate(&cuda->device, libraries, err);
     size_t used = cuda_api_used(&cuda->api, cuda->bus);
     facts->overhead_bytes = (used ? used : OVERHEAD_ASSUMED) + LATE_BYTES;
+    if (status == PLIM_OK && used) calibration_note_context("cuda", facts->name, facts->overhead_bytes);
     return status;
 }
 
@@ -550,6 +552,21 @@ bool device_cuda_present(void)
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess) cudaGetLastError(); /* asked again by whoever opens it */
     return code == cudaSuccess ? count > 0 : code != cudaErrorNoDevice;
+}
+
+bool device_cuda_peek(int index, struct device_facts *out)
+{
+    struct cudaDeviceProp prop;
+    if (!device_cuda_present() || cudaGetDeviceProperties(&prop, index) != cudaSuccess) {
+        cudaGetLastError(); /* opening says what is wrong */
+        return false;
+    }
+    *out = (struct device_facts){.memory_bytes = prop.totalGlobalMem,
+                                 .capability = prop.major * 10 + prop.minor,
+                                 .overhead_bytes = calibration_context("cuda", prop.name)};
+    snprintf(out->name, sizeof out->name, "%s", prop.name);
+    facts_set_memory(out, false);
+    return true;
 }
 
 enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)

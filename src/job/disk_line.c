@@ -1,0 +1,78 @@
+/* disk_line.c - see disk_line.h. */
+#include "job/disk_line.h"
+#include "base/bytes.h"
+#include "base/file.h"
+
+#include <stdio.h>
+
+/* Headers of the weight files, texts, and the last block of each file. */
+#define TEXT_BYTES   (64 << 10)
+#define TENSOR_BYTES 256
+
+/* The tokenizer goes along with every checkpoint. */
+static int64_t tokenizer_bytes(const struct job *job)
+{
+    char path[1024];
+    const char *given = job->data.tokenizer ? job->data.tokenizer : "";
+    snprintf(path, sizeof path, "%s/tokenizer.json", given);
+    int64_t inside = file_bytes(path), itself = file_bytes(given);
+    return inside > 0 ? inside : itself > 0 ? itself : 0;
+}
+
+/* Kept tensors, whatever tier they are on. */
+static int64_t checkpoint_bytes(const struct job *job, const struct tape *tape)
+{
+    int64_t sum = TEXT_BYTES + tokenizer_bytes(job);
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        bool saved = t->cls == CLASS_PARAM || t->cls == CLASS_MASTER || t->cls == CLASS_STATE;
+        if (saved && t->view_of < 0 && t->flags & TENSOR_KEPT) sum += tensor_bytes(t) + TENSOR_BYTES;
+    }
+    return sum;
+}
+
+/* Checkpoints at once: those that stay and the one that is written, but no more than are ever saved. */
+static int64_t most_checkpoints(const struct job *job, int64_t there)
+{
+    int64_t every = job->training.save_every, steps = job->training.steps;
+    int64_t saved = job->no_final_checkpoint ? 0 : 1;
+    if (every > 0) saved = steps / every + (saved && steps % every);
+    int64_t kept = there < job->keep_checkpoints ? there : job->keep_checkpoints;
+    int64_t room = job->keep_checkpoints + 1 - kept;
+    return saved < room ? saved : room;
+}
+
+void disk_line_of(const struct job *job, const struct plan *plan, int64_t there, struct disk_line *out)
+{
+    *out = (struct disk_line){.tier = plan->disk,
+                              .checkpoint = checkpoint_bytes(job, &plan->tape),
+                              .checkpoints = most_checkpoints(job, there),
+                              .free = file_free_bytes(job->output_dir)};
+    out->total = out->tier + out->checkpoints * out->checkpoint;
+}
+
+bool disk_line_held(const struct disk_line *line) { return line->free < 0 || line->total <= line->free; }
+
+void disk_line_text(const struct disk_line *line, struct strbuf *out)
+{
+    char total[BYTES_TEXT], tier[BYTES_TEXT], one[BYTES_TEXT], left[BYTES_TEXT];
+    strbuf_addf(out, "%s of disk (%s of tensors, %lld checkpoint%s of %s)",
+                bytes_format(total, (uint64_t)line->total), bytes_format(tier, (uint64_t)line->tier),
+                (long long)line->checkpoints, line->checkpoints == 1 ? "" : "s",
+                bytes_format(one, (uint64_t)line->checkpoint));
+    if (line->free >= 0) strbuf_addf(out, ", %s free", bytes_format(left, (uint64_t)line->free));
+}
+
+enum plim_status disk_line_check(const struct disk_line *line, const struct job *job, struct plim_error *err)
+{
+    struct strbuf need = STRBUF_INIT;
+    if (disk_line_held(line)) return PLIM_OK;
+    disk_line_text(line, &need);
+    enum plim_status status = plim_fail(
+        err, PLIM_NO_FIT,
+        "%s: key 'output.dir': does not fit %s: the run takes %s: %lld bytes missing; free them, lower "
+        "output.keep_checkpoints or choose another output.dir",
+        job->name, job->output_dir, strbuf_text(&need), (long long)(line->total - line->free));
+    strbuf_release(&need);
+    return status;
+}

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# run-tests: serial, not=asan, not=tsan
+"""A6: a stated minimum always works. `plan` says what the smallest plan takes; `train` with just that budget runs, and so it
+does with every budget above it, again and again, although no two processes are of the same size."""
+import json
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+WIDE = dict(model__hidden_size=128, model__intermediate_size=256)
+MODELS = {
+    "llama": dict(),
+    "llama, 12 layers, 7 x 3 rows of 61": dict(model__num_layers=12, training__batch_size=7, data__max_length=61, training__gradient_accumulation_steps=3),
+    "llama, adafactor": dict(training__optimizer="adafactor", **WIDE),
+    "llama, 8-bit moments": dict(training__optimizer="adamw8bit", training__mixed_precision="bf16", **WIDE),
+    "gpt2": dict(model__architecture="gpt2", model__num_key_value_heads=4),
+    "mistral": dict(model__architecture="mistral", training__mixed_precision="bf16"),
+    "qwen2": dict(model__architecture="qwen2", training__max_grad_norm=1),
+}
+PAGES = (0, 0, 0, 1, 2, 3, 7, 16, 61)
+
+for name, changes in MODELS.items():
+    with tempfile.TemporaryDirectory() as folder:
+        path = plim.job(folder, training__steps=1, **changes)
+        plan, result = plim.plan(path, "--budget", "1MiB")
+        if not plim.ok(plan and result.returncode == 3, f"A6: {name}: the minimum is stated {result.stderr.strip()}"): continue
+        least = plan["peak_bytes"]["total"]
+        stated = {plim.plan(path, "--budget", "1MiB")[0]["peak_bytes"]["total"] - least for _ in range(4)}
+        plim.ok(all(d % (256 << 10) == 0 for d in stated), f"A6: {name}: and differs from start to start by whole steps, if at all: {sorted(stated)}")
+        refused = []
+        for pages in PAGES:
+            done = plim.run("train", path, "--budget", least + 4096 * pages, "--no-checkpoint", "-q")
+            if done.returncode: refused.append((pages, done.stderr.strip()))
+        plim.ok(not refused, f"A6: {name}: {least} bytes and {len(PAGES) - 3} budgets above it are enough {refused[:2]}")
+        told = {k: v for r in plan["remedies"] for k, v in r["set"].items() if k == "budget"}
+        done = plim.run("train", path, "--budget", told.get("budget", 0), "--no-checkpoint", "-q")
+        plim.ok(done.returncode == 0, f"A6: {name}: so is the remedy {told} {done.stderr.strip()}")
+
+# Evaluation and generation state a minimum where they run; the next process is given just that.
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__steps=1)
+    plim.run("train", path, "-q")
+    for command in (["eval", path, "--rows", 2, "--json"], ["generate", path, "-p", "The ship", "-n", 4, "--json"]):
+        told = plim.run(*command, "--budget", "1MiB")
+        missing = [int(w.lstrip("(")) for w, n in zip(told.stderr.split(), told.stderr.split()[1:]) if n == "bytes)"]
+        if not plim.ok(told.returncode == 3 and missing, f"A6: {command[0]} states its minimum: {told.stderr.strip()}"): continue
+        refused = []
+        for pages in PAGES:
+            done = plim.run(*command, "--budget", (1 << 20) + missing[0] + 4096 * pages)
+            if done.returncode: refused.append((pages, done.stderr.strip()))
+            elif json.loads(done.stdout)["memory"]["ledger_peak"] != json.loads(done.stdout)["memory"]["planned_total"]: refused.append((pages, "ledger"))
+        plim.ok(not refused, f"A6: {command[0]}: {missing[0]} bytes more are enough {refused[:2]}")
+plim.done()
