@@ -303,7 +303,6 @@ void dataset_intake_options(const struct dataset *d, struct intake_options *out)
                                              .add_special = o->add_special,
                                              .append_eos = o->append_eos,
                                              .most = whole ? 0 : o->time + 2},
-                                   .max_line = o->max_line,
                                    .skip_bad = o->skip_bad};
     if (out->rules.kind == RECORD_CHAT) out->rules.field[0] = o->messages_field;
     if (out->rules.kind == RECORD_PAIR)

@@ -29,8 +29,10 @@ struct encoder;
 struct token_list {
     int32_t *id;
     size_t count, cap;
+    size_t most; /* ids it may grow to, set by its owner; 0: any number */
+    bool full;   /* more were asked for than that */
 };
-/* Room for `more` ids beyond count; false when memory is short. */
+/* Room for `more` ids beyond count; false when memory is short, or for `most`. */
 bool token_list_reserve(struct token_list *list, size_t more);
 void token_list_release(struct token_list *list);
 

@@ -24,6 +24,7 @@ struct corpus {
     struct dataset *train, *validation; /* NULL: not asked for, or not in the job */
     int64_t bytes;                      /* host memory that codec and loaders will take, at most */
     struct loader_sizes sizes;          /* the same for smaller loaders of the same rows */
+    const volatile sig_atomic_t *stop;  /* for its loaders; set it before they are opened; NULL: never */
 };
 
 /* Opens files and loads the tokenizer; no data are read. Refuses a tokenizer or token files whose vocabulary is

@@ -58,6 +58,7 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
+    t->corpus.stop = t->options.stop;
     return status;
 }
 
@@ -94,6 +95,8 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, i
                   job->name);
     /* After the plan, which may have made the loader smaller. */
     if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
+    if (status == PLIM_OK && t->corpus.validation)
+        status = corpus_evaluator(&t->corpus, t->corpus.validation, &t->evaluator, err);
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     status = runtime_commit(&t->runtime, err);
@@ -135,6 +138,7 @@ void trainer_close(struct trainer *t)
     if (!t) return;
     feed_close(&t->feed);
     loader_close(t->loader);
+    loader_close(t->evaluator);
     corpus_close(&t->corpus);
     runtime_close(&t->runtime);
     free(t);
@@ -234,6 +238,10 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     struct loader_window window = {0};
     double lr = schedule_rate(&t->schedule, t->step);
     enum plim_status status = loader_window(t->loader, t->runtime.request.rows, &window, err);
+    if (status == PLIM_INTERRUPTED) { /* invariant 2, while rows were looked for */
+        *finished = false;
+        return PLIM_OK;
+    }
     t->data_failed = status != PLIM_OK;
     int64_t tokens = window.all_targets;
     if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
@@ -322,6 +330,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         saved = false;
         bool last = t->step == c->steps;
         if (t->corpus.validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
+        if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
         if (status == PLIM_OK && due(c->save_every, t->step)) status = save_and_tell(t, err), saved = true;
         if (stop_asked(t)) finished = false;
     }

@@ -130,8 +130,9 @@ static void test_short_lines(void **state)
         struct intake_slot *slot;
         uint64_t line = 0, files = 0;
         dataset_intake_options(data, &o);
-        o.workers = workers, o.prefetch = 2;
-        assert_int_equal(intake_open(&o, &(struct intake_place){0}, &intake, &err), PLIM_OK);
+        o.workers = workers, o.prefetch = 2, o.max_line = 1 << 20;
+        assert_int_equal(intake_open(&o, &intake, &err), PLIM_OK);
+        assert_int_equal(intake_start(intake, &(struct intake_place){0}, &err), PLIM_OK);
         while (intake_next(intake, &slot, &err) == PLIM_OK && slot) {
             assert_true(slot->count <= INTAKE_LINES);
             for (size_t i = 0; i < slot->count; i++, line++) {

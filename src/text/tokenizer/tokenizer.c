@@ -19,7 +19,10 @@ bool token_list_reserve(struct token_list *list, size_t more)
     if (list->cap - list->count >= more) return true;
     size_t cap = list->cap ? 2 * list->cap : ID_LIST_FIRST;
     if (more > SIZE_MAX / sizeof *list->id / 2 - list->count) return false;
+    if (list->most && list->count + more > list->most) list->full = true;
+    if (list->full) return false;
     if (cap < list->count + more) cap = list->count + more;
+    if (list->most && cap > list->most) cap = list->most;
     int32_t *grown = realloc(list->id, cap * sizeof *grown);
     if (!grown) return false;
     list->id = grown, list->cap = cap;
