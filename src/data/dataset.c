@@ -302,7 +302,7 @@ void dataset_intake_options(const struct dataset *d, struct intake_options *out)
                                              .chat = o->chat,
                                              .add_special = o->add_special,
                                              .append_eos = o->append_eos,
-                                             .most = whole ? 0 : o->time + 2},
+                                             .most = whole ? 0 : (size_t)o->time + 2},
                                    .skip_bad = o->skip_bad};
     if (out->rules.kind == RECORD_CHAT) out->rules.field[0] = o->messages_field;
     if (out->rules.kind == RECORD_PAIR)

@@ -19,6 +19,7 @@
 
 #define STACK_BYTES  ((size_t)512 << 10)
 #define THREAD_BYTES ((size_t)320 << 10) /* stack and allocator of a worker, touched */
+#define CHAT_IDS     384                 /* that a template may add to each conversation on average */
 #define SPARE_IDS    16                  /* an encoder asks for a few more than it adds */
 
 struct worker {
@@ -156,12 +157,13 @@ static void size_up(const struct intake_options *o, struct sizes *out)
         o->workers > 0 ? (uint64_t)o->workers * (uint64_t)(o->prefetch > 0 ? o->prefetch : 1) : 0;
     uint64_t pieces = pieces_of(o->inputs);
     *out = (struct sizes){.slots = 1 + (ahead < pieces ? ahead : pieces),
-                          .records = o->rules.kind == RECORD_TEXT ? 2 : INTAKE_LINES + 1,
+                          .records = (size_t)intake_lines_most(o) + 2,
                           .tokens = INTAKE_SLOT + INTAKE_SLOT / 4 + SPARE_IDS,
                           .longest = longest_line(o)};
+    if (o->rules.kind == RECORD_CHAT) out->tokens += INTAKE_CHATS * CHAT_IDS;
     if (out->longest < INTAKE_SLOT) return;
     out->long_raw = out->longest + INTAKE_SLOT;
-    out->long_tokens = RECORD_TOKENS + SPARE_IDS + (o->rules.most > 0 ? (size_t)o->rules.most : 0);
+    out->long_tokens = RECORD_TOKENS + SPARE_IDS + o->rules.most;
 }
 
 /* Without room for long lines: what certainly ends in a slot. */

@@ -42,6 +42,9 @@ struct intake_reader {
     void *arg;
 };
 
+/* Lines of a slot, at most; 0: it is text. */
+uint64_t intake_lines_most(const struct intake_options *options);
+
 /* Fill a slot with the next piece. At the end of all data it stays empty and reader->ended is set. */
 enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *slot, struct plim_error *err);
 void intake_reader_rest(struct intake_reader *r); /* no file is open */

@@ -94,7 +94,7 @@ size_t text_cut(const char *text, size_t len)
 
 static bool enough(const struct record_encoder *enc)
 {
-    return enc->rules.most > 0 && enc->progress.count >= (size_t)enc->rules.most;
+    return enc->rules.most > 0 && enc->progress.count >= enc->rules.most;
 }
 
 /* --- what a record holds --- */
@@ -214,6 +214,8 @@ static enum plim_status encode_piece(struct record_encoder *enc, struct token_li
     struct progress *p = &enc->progress;
     size_t n = p->left;
     if (n > RECORD_PIECE) n = enc->encoder ? text_cut(p->at, RECORD_PIECE) : RECORD_PIECE;
+    if (!enc->encoder && enc->rules.most > 0 && n > enc->rules.most - p->count)
+        n = enc->rules.most - p->count;
     unsigned flags = n < p->left ? p->flags & ~(unsigned)TOKENIZE_AFTER : p->flags; /* the last has the end */
     enum plim_status status = PLIM_OK;
     if (enc->encoder)
@@ -224,7 +226,7 @@ static enum plim_status encode_piece(struct record_encoder *enc, struct token_li
         for (size_t i = 0; i < n; i++) out->id[out->count++] = (unsigned char)p->at[i];
     if (out->full)
         status =
-            plim_fail(err, PLIM_BAD_INPUT, "the tokenizer makes more tokens of a text than it has bytes");
+            plim_fail(err, PLIM_BAD_INPUT, "it makes more tokens than there is room for (%zu)", out->most);
     out->full = false;
     p->at += n, p->left -= n;
     p->flags &= ~(unsigned)TOKENIZE_BEFORE;

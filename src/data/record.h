@@ -38,7 +38,7 @@ struct record_rules {
     const struct chat_template *chat; /* RECORD_CHAT */
     bool add_special;                 /* what the tokenizer's post-processor adds (BOS) */
     bool append_eos;                  /* where the codec has one */
-    int64_t most;                     /* tokens of a record that are needed; 0: all */
+    size_t most;                      /* tokens of a record that are needed; 0: all */
     size_t longest;                   /* bytes of a record that is let in; 0: any number */
 };
 
