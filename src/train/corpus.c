@@ -1,5 +1,6 @@
 /* corpus.c - see corpus.h. */
 #include "train/corpus.h"
+#include "base/file.h"
 #include "train/evaluate.h"
 
 #include <malloc.h>
@@ -89,7 +90,8 @@ static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, c
 static enum plim_status open_codec(struct corpus *c, struct plim_error *err)
 {
     const struct job_data *d = &c->job->data;
-    enum plim_status status = codec_open(d->tokenizer, &c->codec, err);
+    enum plim_status status = is_text(d->tokenizer) ? file_refuse_pipe(d->tokenizer, err) : PLIM_OK;
+    if (status == PLIM_OK) status = codec_open(d->tokenizer, &c->codec, err);
     if (status == PLIM_OK && c->codec.tokenizer)
         status = check_vocabulary(c, c->codec.vocab_size, d->tokenizer, err);
     return at_key(c, "data.tokenizer", status, err);
@@ -104,7 +106,8 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
         !is_text(d->chat_template) && codec_is_bytes(d->tokenizer)
             ? plim_fail(err, PLIM_BAD_INPUT,
                         "conversations need the model's template; give its folder or file")
-            : chat_template_load(path, NULL, &c->chat, err);
+            : file_refuse_pipe(path, err);
+    if (status == PLIM_OK) status = chat_template_load(path, NULL, &c->chat, err);
     return at_key(c, "data.chat_template", status, err);
 }
 
