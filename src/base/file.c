@@ -56,7 +56,8 @@ static enum plim_status read_all(int fd, const char *path, uint64_t max_bytes, u
 
 static enum plim_status fail_pipe(struct plim_error *err, const char *path)
 {
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: is a pipe, and must be a file: it is read more than once", path);
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: is a pipe, and must be a file: it is read more than once",
+                     path);
 }
 
 enum plim_status file_refuse_pipe(const char *path, struct plim_error *err)
