@@ -90,10 +90,10 @@ struct loaded {
 static enum plim_status load_model(const struct node *spec, struct loaded *l, struct plim_error *err)
 {
     bool unigram = node_get(spec, "vocab") && node_get(spec, "vocab")->kind == NODE_LIST;
-    enum plim_status status = token_vocab_build(node_get(spec, "vocab"), "spec", &l->vocab, err);
+    enum plim_status status = token_vocab_build(node_get(spec, "vocab"), "spec", NULL, &l->vocab, err);
     if (status == PLIM_OK)
-        status =
-            (unigram ? model_unigram_build : model_wordpiece_build)(spec, "spec", l->vocab, &l->model, err);
+        status = (unigram ? model_unigram_build : model_wordpiece_build)(spec, "spec", l->vocab, NULL,
+                                                                         &l->model, err);
     if (status == PLIM_OK && l->model->ops->scratch_open) {
         l->scratch = l->model->ops->scratch_open(l->model);
         if (!l->scratch) status = plim_fail(err, PLIM_NO_MEMORY, "no memory for scratch");

@@ -16,6 +16,7 @@
 #ifndef PLIM_DATA_TOKENIZER_H
 #define PLIM_DATA_TOKENIZER_H
 
+#include "base/quota.h"
 #include "base/status.h"
 #include "base/strbuf.h"
 #include <stdbool.h>
@@ -43,7 +44,13 @@ enum tokenize_flag {
 
 /* A tokenizer.json, or a folder with one. PLIM_BAD_INPUT: "file:line: what"; PLIM_UNSUPPORTED names the part. */
 enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct plim_error *err);
-/* The same from memory; `name` stands in errors. */
+/* Memory that reading a tokenizer may take at its peak: the file, its tree, and what is built of it. */
+#define TOKENIZER_QUOTA ((uint64_t)512 << 20)
+/* The same from memory that is used up: `text` is empty afterwards. `name` stands in errors. The quota counts everything
+ * while it grows, and in the end what the tokenizer holds; NULL: one of TOKENIZER_QUOTA. */
+enum plim_status tokenizer_read(struct strbuf *text, const char *name, struct quota *quota,
+                                struct tokenizer **out, struct plim_error *err);
+/* The same from memory that is only read. */
 enum plim_status tokenizer_parse(const char *text, size_t len, const char *name, struct tokenizer **out,
                                  struct plim_error *err);
 void tokenizer_free(struct tokenizer *tok);
@@ -62,7 +69,8 @@ size_t encoder_bytes_most(const struct tokenizer *tok);
 enum plim_status encoder_open(const struct tokenizer *tok, struct encoder **out, struct plim_error *err);
 void encoder_close(struct encoder *enc);
 
-/* Appends the ids of text[0..len). PLIM_NO_MEMORY is the only error; the list is then as before. */
+/* Appends the ids of text[0..len). PLIM_NO_MEMORY, or PLIM_BAD_INPUT where the normalizer makes more of the text than it
+ * may; the list is then as before. */
 enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
                                 struct token_list *out, struct plim_error *err);
 

@@ -78,10 +78,17 @@ static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, c
         what, (long long)size, (long long)c->job->spec.vocab_size);
 }
 
+/* The line the process holds, as far as the job says; 0: none yet. */
+static uint64_t line(const struct job *job)
+{
+    if (job->host_budget) return job->host_budget;
+    return job->budget_given ? job->budget : 0;
+}
+
 static enum plim_status open_codec(struct corpus *c, struct plim_error *err)
 {
     const struct job_data *d = &c->job->data;
-    enum plim_status status = codec_open(d->tokenizer, &c->codec, err);
+    enum plim_status status = codec_open_within(d->tokenizer, line(c->job), &c->codec, err);
     if (status == PLIM_OK && c->codec.tokenizer)
         status = check_vocabulary(c, c->codec.vocab_size, d->tokenizer, err);
     return at_key(c, "data.tokenizer", status, err);

@@ -7,6 +7,7 @@
  */
 #include "text/tokenizer/tokenizer_impl.h"
 #include "text/tokenizer/model_bpe.h"
+#include "base/file.h"
 #include "base/json.h"
 #include <stdlib.h>
 #include <string.h>
@@ -79,19 +80,19 @@ static bool folds_bytes(const struct tokenizer *tok, const struct node *model)
 }
 
 static enum plim_status build_model(struct tokenizer *tok, const struct node *spec, const char *name,
-                                    enum model_type type, struct plim_error *err)
+                                    enum model_type type, struct quota *quota, struct plim_error *err)
 {
     switch (type) {
     case MODEL_UNIGRAM:
-        return model_unigram_build(spec, name, tok->vocab, &tok->model, err);
+        return model_unigram_build(spec, name, tok->vocab, quota, &tok->model, err);
     case MODEL_WORDPIECE:
-        return model_wordpiece_build(spec, name, tok->vocab, &tok->model, err);
+        return model_wordpiece_build(spec, name, tok->vocab, quota, &tok->model, err);
     case MODEL_BPE:
         break;
     }
     tok->byte_level = folds_bytes(tok, spec);
     if (tok->byte_level) pretokenizer_pass_raw(tok->pretokenizer);
-    return model_bpe_build(spec, name, tok->vocab, tok->byte_level, &tok->model, err);
+    return model_bpe_build(spec, name, tok->vocab, tok->byte_level, quota, &tok->model, err);
 }
 
 /* A rough size of what a part keeps of its node: the texts in it, and as much again. */
@@ -121,34 +122,37 @@ static enum plim_status check_postproc(const struct tokenizer *tok, const struct
 }
 
 static enum plim_status build(struct tokenizer *tok, const struct node *root, const char *name,
-                              struct plim_error *err)
+                              struct quota *quota, struct plim_error *err)
 {
     const struct node *model = node_get(root, "model"), *vocab = node_get(model, "vocab");
     const struct node *normalizer = node_get(root, "normalizer"), *decoder = node_get(root, "decoder");
     const struct node *postproc = node_get(root, "post_processor");
     enum model_type type = MODEL_BPE;
     enum plim_status status = model_type(model, name, &type, err);
-    if (status == PLIM_OK) status = token_vocab_build(vocab, name, &tok->vocab, err);
+    tok->part_bytes = node_weight(normalizer) + node_weight(decoder) + node_weight(postproc) +
+                      node_weight(node_get(root, "pre_tokenizer"));
+    if (status == PLIM_OK && !quota_take(quota, sizeof *tok + tok->part_bytes))
+        status = quota_fail(quota, name, err);
+    if (status == PLIM_OK) status = token_vocab_build(vocab, name, quota, &tok->vocab, err);
     if (status == PLIM_OK) status = normalizer_build(normalizer, name, &tok->normalizer, err);
     if (status == PLIM_OK)
         status = pretokenizer_build(node_get(root, "pre_tokenizer"), name, &tok->pretokenizer, err);
-    if (status == PLIM_OK) status = build_model(tok, model, name, type, err);
+    if (status == PLIM_OK) status = build_model(tok, model, name, type, quota, err);
     if (status == PLIM_OK) status = postproc_build(postproc, name, &tok->postproc, err);
     if (status == PLIM_OK) status = token_decoder_build(decoder, name, &tok->decoder, err);
     if (status == PLIM_OK)
         status = added_tokens_build(node_get(root, "added_tokens"), name, tok->vocab, node_count(vocab),
-                                    tok->normalizer, &tok->added, err);
+                                    tok->normalizer, quota, &tok->added, err);
     if (status == PLIM_OK) status = check_postproc(tok, root, name, err);
-    tok->part_bytes = node_weight(normalizer) + node_weight(decoder) + node_weight(postproc);
     return status;
 }
 
-static enum plim_status from_doc(const struct doc *doc, const char *name, struct tokenizer **out,
-                                 struct plim_error *err)
+static enum plim_status from_doc(const struct doc *doc, const char *name, struct quota *quota,
+                                 struct tokenizer **out, struct plim_error *err)
 {
     struct tokenizer *tok = calloc(1, sizeof *tok);
     if (!tok) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the tokenizer", name);
-    enum plim_status status = build(tok, &doc->root, name, err);
+    enum plim_status status = build(tok, &doc->root, name, quota, err);
     if (status == PLIM_OK)
         *out = tok;
     else
@@ -156,30 +160,46 @@ static enum plim_status from_doc(const struct doc *doc, const char *name, struct
     return status;
 }
 
+enum plim_status tokenizer_read(struct strbuf *text, const char *name, struct quota *quota,
+                                struct tokenizer **out, struct plim_error *err)
+{
+    struct quota usual = {.most = TOKENIZER_QUOTA, .why = "the most for a tokenizer"};
+    struct doc *doc;
+    size_t len = text->len;
+    *out = NULL;
+    if (!quota) quota = &usual;
+    if (!quota_take(quota, len)) return quota_fail(quota, name, err);
+    enum plim_status status = json_parse_taking(text, name, quota, &doc, err);
+    if (status != PLIM_OK) return status;
+    status = from_doc(doc, name, quota, out, err);
+    quota_give(quota, len + doc->store.total);
+    doc_free(doc);
+    return status;
+}
+
 enum plim_status tokenizer_parse(const char *text, size_t len, const char *name, struct tokenizer **out,
                                  struct plim_error *err)
 {
-    struct doc *doc;
+    struct strbuf copy = STRBUF_INIT;
     *out = NULL;
-    enum plim_status status = json_parse(text, len, name, &doc, err);
-    if (status != PLIM_OK) return status;
-    status = from_doc(doc, name, out, err);
-    doc_free(doc);
+    strbuf_addn(&copy, text, len);
+    enum plim_status status = strbuf_status(&copy, err);
+    if (status == PLIM_OK) status = tokenizer_read(&copy, name, NULL, out, err);
+    strbuf_release(&copy);
     return status;
 }
 
 enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct plim_error *err)
 {
-    struct strbuf file = STRBUF_INIT;
+    struct strbuf file = STRBUF_INIT, text = STRBUF_INIT;
     struct stat facts;
-    struct doc *doc = NULL;
     *out = NULL;
     strbuf_add(&file, path);
     if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode)) strbuf_add(&file, "/tokenizer.json");
     enum plim_status status = strbuf_status(&file, err);
-    if (status == PLIM_OK) status = json_load(strbuf_text(&file), &doc, err);
-    if (status == PLIM_OK) status = from_doc(doc, strbuf_text(&file), out, err);
-    if (doc) doc_free(doc);
+    if (status == PLIM_OK) status = file_read(strbuf_text(&file), TOKENIZER_QUOTA, &text, err);
+    if (status == PLIM_OK) status = tokenizer_read(&text, strbuf_text(&file), NULL, out, err);
+    strbuf_release(&text);
     strbuf_release(&file);
     return status;
 }
