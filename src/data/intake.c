@@ -19,6 +19,7 @@
 #define STACK_BYTES  ((size_t)512 << 10)
 #define THREAD_BYTES ((size_t)320 << 10) /* stack and allocator of a worker, touched */
 #define TOKEN_BYTES  4
+#define CHAT_TOKENS  ((size_t)64 << 10) /* of a slot's conversations, about */
 
 struct worker {
     struct intake *intake;
@@ -239,10 +240,21 @@ static size_t stream_bytes(const struct inputs *in)
     return most;
 }
 
+uint64_t intake_lines_most(const struct intake_options *o)
+{
+    if (o->rules.kind == RECORD_TEXT) return UINT64_MAX;
+    if (o->rules.kind != RECORD_CHAT) return INTAKE_LINES;
+    uint64_t lines = CHAT_TOKENS / record_tokens_most(&o->rules, 0);
+    return lines > INTAKE_LINES ? INTAKE_LINES : lines > 1 ? lines : 1;
+}
+
 /* Tokens of so many bytes of records: no more than bytes, and no more than are kept of each. */
 static size_t token_bytes(const struct intake_options *o, size_t raw)
 {
-    size_t tokens = raw + raw / 4; /* begin and end marks */
+    if (o->rules.kind == RECORD_CHAT)
+        return TOKEN_BYTES * (raw > INTAKE_SLOT ? record_tokens_most(&o->rules, raw) : CHAT_TOKENS) +
+               TOKEN_BYTES * record_chat_output(raw); /* of which not all are kept */
+    size_t tokens = raw + raw / 4;                    /* begin and end marks */
     if (raw > INTAKE_SLOT && o->rules.most > 0 && (size_t)o->rules.most + RECORD_PIECE < tokens)
         tokens = (size_t)o->rules.most + RECORD_PIECE;
     return tokens * TOKEN_BYTES;

@@ -39,6 +39,9 @@ void intake_reader_release(struct intake_reader *r);
 enum plim_status intake_encode_slot(const struct intake_options *options, struct record_encoder *enc,
                                     struct intake_slot *slot, struct plim_error *err);
 
+/* Lines that a slot takes: fewer where each may give many tokens, so that those of a slot stay few. */
+uint64_t intake_lines_most(const struct intake_options *options);
+
 /* Give a slot's memory beyond the usual back. */
 void intake_slot_trim(struct intake_slot *slot);
 

@@ -203,7 +203,7 @@ enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *s
     w->len = r->carry_len, r->carry_len = 0;
     status = fill(r, slot, &cut, &eof, err);
     if (status != PLIM_OK) return status;
-    uint64_t lines, most = r->options->rules.kind == RECORD_TEXT ? UINT64_MAX : INTAKE_LINES;
+    uint64_t lines, most = intake_lines_most(r->options);
     size_t some = take_lines(w->raw, cut, most, &lines);
     if (some < cut) cut = some, eof = false; /* the end is met again */
     r->carry_len = w->len - cut;

@@ -38,15 +38,29 @@ void record_encoder_close(struct record_encoder *enc)
     free(enc);
 }
 
-/* A tree of messages and two renderings of them, roughly. */
-#define CHAT_FACTOR 8
+/* Templates add headers to messages and fixed texts to conversations. */
+#define CHAT_TIMES     4
+#define CHAT_FIXED     ((size_t)32 << 10)
+#define CHAT_MEMORY    8
+#define CHAT_WORKSPACE ((size_t)1 << 20)
+#define CHAT_KEPT      ((size_t)256 << 10) /* of the text's buffer between records */
+
+size_t record_chat_output(size_t len) { return CHAT_TIMES * len + CHAT_FIXED; }
+size_t record_chat_memory(size_t len) { return CHAT_MEMORY * len + CHAT_WORKSPACE; }
+
+size_t record_tokens_most(const struct record_rules *rules, size_t len)
+{
+    size_t tokens = rules->kind == RECORD_CHAT ? record_chat_output(len) : len;
+    tokens += 2; /* begin and end marks */
+    return rules->most > 0 && (size_t)rules->most < tokens ? (size_t)rules->most : tokens;
+}
 
 size_t record_encoder_bytes_most(const struct record_rules *rules, size_t longest)
 {
-    size_t tokenizer = rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer) : 0;
     size_t piece = longest < RECORD_PIECE ? longest : RECORD_PIECE;
-    return sizeof(struct record_encoder) + tokenizer + (rules->codec->tokenizer ? 2 * piece : 0) +
-           (rules->kind == RECORD_CHAT ? CHAT_FACTOR * longest : 0);
+    size_t tokenizer = rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer, piece) : 0;
+    return sizeof(struct record_encoder) + tokenizer +
+           (rules->kind == RECORD_CHAT ? record_chat_memory(longest) + record_chat_output(longest) : 0);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -202,15 +216,25 @@ static enum plim_status encode_chat(struct record_encoder *enc, const struct jso
                                     struct token_list *out, struct plim_error *err)
 {
     struct doc *doc = NULL;
-    struct chat_options options = {0};
-    enum plim_status status = json_parse(f->at, f->len, f->name, &doc, err);
+    struct quota quota = {.most = record_chat_memory(f->len) / 2,
+                          .why = "half of the memory for a conversation"};
+    struct chat_options options = {.now = enc->rules.now, .max_output = record_chat_output(f->len)};
+    size_t begin = out->count;
+    enum plim_status status = json_parse_within(f->at, f->len, f->name, &quota, &doc, err);
     strbuf_clear(&enc->text);
+    enc->text.most = options.max_output;
     enc->spans.count = 0;
-    if (status == PLIM_OK)
+    if (status == PLIM_OK) {
+        options.max_bytes = record_chat_memory(f->len) - (size_t)quota.used;
         status =
             chat_template_render_spans(enc->rules.chat, &doc->root, &options, &enc->text, &enc->spans, err);
+    }
     doc_free(doc);
-    return status == PLIM_OK ? encode_spans(enc, out, err) : status;
+    if (status == PLIM_OK) status = encode_spans(enc, out, err);
+    if (enc->rules.most > 0 && out->count - begin > (size_t)enc->rules.most)
+        out->count = begin + (size_t)enc->rules.most;
+    if (enc->text.cap > CHAT_KEPT) strbuf_release(&enc->text);
+    return status;
 }
 
 enum plim_status record_encode(struct record_encoder *enc, char *text, size_t len, unsigned place,

@@ -33,6 +33,7 @@ struct record_rules {
     bool add_special;                 /* what the tokenizer's post-processor adds (BOS) */
     bool append_eos;                  /* where the codec has one */
     int64_t most;                     /* tokens of a record that are needed; 0: all */
+    const struct tm *now;             /* RECORD_CHAT: what strftime_now() sees; NULL: the local time */
 };
 
 /* Where in its file a piece of text lies; a line is all of itself. */
@@ -53,6 +54,14 @@ enum plim_status record_encode(struct record_encoder *enc, char *text, size_t le
 
 /* The most memory one encoder takes beside its tokenizer's, for records of up to `longest` bytes. */
 size_t record_encoder_bytes_most(const struct record_rules *rules, size_t longest);
+
+/* A chat's rendering: the bytes it may write, and the memory it may take, with its tree of messages and its output, for a
+ * record of `len` bytes. More is a bad record. */
+size_t record_chat_output(size_t len);
+size_t record_chat_memory(size_t len);
+
+/* The most tokens that a record of `len` bytes adds. */
+size_t record_tokens_most(const struct record_rules *rules, size_t len);
 
 /* How much of text[0..len), at least 1, to encode by itself: up to the end of a line that is followed by text, or of
  * any line, or up to a blank, or to the end of a character; as late as possible. */

@@ -62,9 +62,10 @@ int32_t tokenizer_id(const struct tokenizer *tok, const char *text, size_t len);
 const char *tokenizer_text(const struct tokenizer *tok, int32_t id, size_t *len);
 bool tokenizer_is_special(const struct tokenizer *tok, int32_t id);
 
-/* Bytes a loaded tokenizer holds, and what one encoder may come to hold: for the plan's io line. */
+/* Bytes a loaded tokenizer holds, and what one encoder may come to hold with texts of up to `longest` bytes: for the plan's
+ * io line. */
 size_t tokenizer_bytes(const struct tokenizer *tok);
-size_t encoder_bytes_most(const struct tokenizer *tok);
+size_t encoder_bytes_most(const struct tokenizer *tok, size_t longest);
 
 enum plim_status encoder_open(const struct tokenizer *tok, struct encoder **out, struct plim_error *err);
 void encoder_close(struct encoder *enc);

@@ -4,6 +4,7 @@
 
 #include <malloc.h>
 #include <string.h>
+#include <time.h>
 
 /* Evaluation shuffles nothing; its blocks only decouple it from its worker, and one of those does. */
 #define EVAL_BLOCK 256
@@ -28,6 +29,7 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
                                  .chat = c->chat,
+                                 .now = &c->now,
                                  .add_special = d->add_special,
                                  .append_eos = d->append_eos,
                                  .skip_bad = d->skip_bad,
@@ -162,6 +164,7 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
                              struct plim_error *err)
 {
     *out = (struct corpus){.job = job};
+    corpus_set_now(out, (int64_t)time(NULL));
     enum plim_status status = open_codec(out, err);
     if (status == PLIM_OK) status = open_chat(out, err);
     if (out->codec.tokenizer) malloc_trim(0); /* what parsing took is not what the tokenizer holds */
@@ -172,6 +175,13 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
     if (status == PLIM_OK) measure(out);
     if (status != PLIM_OK) corpus_close(out);
     return status;
+}
+
+void corpus_set_now(struct corpus *c, int64_t seconds)
+{
+    time_t t = (time_t)seconds;
+    c->seconds = seconds;
+    localtime_r(&t, &c->now);
 }
 
 void corpus_close(struct corpus *c)

@@ -196,10 +196,10 @@ void encoder_close(struct encoder *enc)
     free(enc);
 }
 
-size_t encoder_bytes_most(const struct tokenizer *tok)
+size_t encoder_bytes_most(const struct tokenizer *tok, size_t longest)
 {
     const struct token_model_ops *ops = tok->model->ops;
     size_t steps = tok->pretokenizer ? tok->pretokenizer->count : 0;
     return sizeof(struct encoder) + (ops->scratch_bytes_most ? ops->scratch_bytes_most(tok->model) : 0) +
-           (BUFFERS + 4 * steps) * KEEP_TEXT;
+           (BUFFERS + 4 * steps) * KEEP_TEXT + (tok->normalizer ? 2 * normalizer_most(longest) : 2 * longest);
 }
