@@ -75,7 +75,21 @@ void encoder_close(struct encoder *enc);
 enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
                                 struct token_list *out, struct plim_error *err);
 
-/* Appends the text of the ids. PLIM_BAD_INPUT when an id is not in the vocabulary. */
+/* Ids back to text, one after the other: add appends what has become certain, end the rest, and together they are what
+ * tokenizer_decode gives for all of the ids. What came out never changes and is valid UTF-8 at every moment; a character
+ * waits for its last byte, and some decoders hold a token until they see the next. tail appends what end would append if
+ * it came now. Errors as with tokenizer_decode. */
+struct decoding;
+enum plim_status decoding_open(const struct tokenizer *tok, unsigned flags, struct decoding **out,
+                               struct plim_error *err);
+void decoding_close(struct decoding *decoding);
+enum plim_status decoding_add(struct decoding *decoding, int32_t id, struct strbuf *out,
+                              struct plim_error *err);
+enum plim_status decoding_end(struct decoding *decoding, struct strbuf *out, struct plim_error *err);
+enum plim_status decoding_tail(const struct decoding *decoding, struct strbuf *out, struct plim_error *err);
+
+/* Appends the text of the ids. PLIM_BAD_INPUT when an id is not in the vocabulary, or when the decoder makes more than
+ * three bytes of each byte of the tokens and 1 MiB. */
 enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t count,
                                   unsigned flags, struct strbuf *out, struct plim_error *err);
 

@@ -98,8 +98,19 @@ struct token_text {
     const char *text;
     size_t len;
 };
-/* Appends what the tokens say. NULL decoder: the tokens joined by one space. Out of memory is sticky in `out`. */
-void token_decoder_run(const struct token_decoder *d, const struct token_text *tokens, size_t count,
-                       struct strbuf *out);
+/* Decoding, token by token. add appends what has become certain: it stays whatever follows, and is valid UTF-8. end
+ * appends the rest; nothing may be added after it. NULL decoder: the tokens joined by one space. PLIM_BAD_INPUT where the
+ * decoder makes more of the tokens than it may, PLIM_NO_MEMORY. */
+struct token_decoding;
+enum plim_status token_decoding_open(const struct token_decoder *d, struct token_decoding **out,
+                                     struct plim_error *err);
+void token_decoding_close(struct token_decoding *decoding);
+enum plim_status token_decoding_add(struct token_decoding *decoding, struct token_text token,
+                                    struct strbuf *out, struct plim_error *err);
+enum plim_status token_decoding_end(struct token_decoding *decoding, struct strbuf *out,
+                                    struct plim_error *err);
+/* What end would append now. */
+enum plim_status token_decoding_tail(const struct token_decoding *decoding, struct strbuf *out,
+                                     struct plim_error *err);
 
 #endif

@@ -254,25 +254,65 @@ size_t tokenizer_bytes(const struct tokenizer *tok)
            pretokenizer_bytes(tok->pretokenizer) + tok->model->ops->bytes(tok->model) + tok->part_bytes;
 }
 
+/* --- decoding ---------------------------------------------------------------------------------------------- */
+
+struct decoding {
+    const struct tokenizer *tok;
+    unsigned flags;
+    struct token_decoding *flow;
+};
+
+enum plim_status decoding_open(const struct tokenizer *tok, unsigned flags, struct decoding **out,
+                               struct plim_error *err)
+{
+    struct decoding *d = calloc(1, sizeof *d);
+    *out = NULL;
+    if (!d) return plim_fail(err, PLIM_NO_MEMORY, "no memory for a decoder");
+    *d = (struct decoding){.tok = tok, .flags = flags};
+    enum plim_status status = token_decoding_open(tok->decoder, &d->flow, err);
+    if (status == PLIM_OK)
+        *out = d;
+    else
+        free(d);
+    return status;
+}
+
+void decoding_close(struct decoding *d)
+{
+    if (!d) return;
+    token_decoding_close(d->flow);
+    free(d);
+}
+
+enum plim_status decoding_add(struct decoding *d, int32_t id, struct strbuf *out, struct plim_error *err)
+{
+    struct token_text token;
+    token.text = tokenizer_text(d->tok, id, &token.len);
+    if (!token.text)
+        return plim_fail(err, PLIM_BAD_INPUT, "token id %d is not in the vocabulary of %lld", (int)id,
+                         (long long)tokenizer_vocab_size(d->tok));
+    if (d->flags & TOKENIZE_SKIP_SPECIAL && added_tokens_special(d->tok->added, token.text, token.len))
+        return PLIM_OK;
+    return token_decoding_add(d->flow, token, out, err);
+}
+
+enum plim_status decoding_end(struct decoding *d, struct strbuf *out, struct plim_error *err)
+{
+    return token_decoding_end(d->flow, out, err);
+}
+
+enum plim_status decoding_tail(const struct decoding *d, struct strbuf *out, struct plim_error *err)
+{
+    return token_decoding_tail(d->flow, out, err);
+}
+
 enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t count,
                                   unsigned flags, struct strbuf *out, struct plim_error *err)
 {
-    struct token_text *tokens = malloc((count + 1) * sizeof *tokens);
-    size_t kept = 0;
-    if (!tokens) return plim_fail(err, PLIM_NO_MEMORY, "no memory to decode %zu tokens", count);
-    for (size_t i = 0; i < count; i++) {
-        struct token_text *token = &tokens[kept];
-        token->text = tokenizer_text(tok, ids[i], &token->len);
-        if (!token->text) {
-            free(tokens);
-            return plim_fail(err, PLIM_BAD_INPUT, "token id %d is not in the vocabulary of %lld", (int)ids[i],
-                             (long long)tokenizer_vocab_size(tok));
-        }
-        bool skip =
-            (flags & TOKENIZE_SKIP_SPECIAL) && added_tokens_special(tok->added, token->text, token->len);
-        kept += !skip;
-    }
-    token_decoder_run(tok->decoder, tokens, kept, out);
-    free(tokens);
-    return strbuf_status(out, err);
+    struct decoding *d;
+    enum plim_status status = decoding_open(tok, flags, &d, err);
+    for (size_t i = 0; i < count && status == PLIM_OK; i++) status = decoding_add(d, ids[i], out, err);
+    if (status == PLIM_OK) status = decoding_end(d, out, err);
+    decoding_close(d);
+    return status;
 }
