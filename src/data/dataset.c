@@ -300,6 +300,7 @@ void dataset_intake_options(const struct dataset *d, struct intake_options *out)
                                              .field = {o->field, NULL},
                                              .codec = d->codec,
                                              .chat = o->chat,
+                                             .now = o->now,
                                              .add_special = o->add_special,
                                              .append_eos = o->append_eos,
                                              .most = whole ? 0 : (size_t)o->time + 2},

@@ -41,6 +41,7 @@ struct data_options {
     const char *prompt_field, *response_field; /* or a pair, of which the second is learned */
     const char *messages_field;                /* or a conversation */
     const struct chat_template *chat;          /* for messages */
+    const struct tm *now; /* what its strftime_now() sees; NULL: the time of each rendering */
     bool add_special, append_eos, skip_bad;
     const char
         *making; /* a token file that is being made: its parts (MAKING.part*) are no data; NULL: none */

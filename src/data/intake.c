@@ -19,7 +19,7 @@
 
 #define STACK_BYTES  ((size_t)512 << 10)
 #define THREAD_BYTES ((size_t)320 << 10) /* stack and allocator of a worker, touched */
-#define CHAT_IDS     384                 /* that a template may add to each conversation on average */
+#define CHAT_TOKENS  ((size_t)64 << 10)  /* of a slot's conversations, about */
 #define SPARE_IDS    16                  /* an encoder asks for a few more than it adds */
 
 struct worker {
@@ -143,6 +143,21 @@ static uint64_t pieces_of(const struct inputs *in)
     return sum;
 }
 
+uint64_t intake_lines_most(const struct intake_options *o)
+{
+    if (o->rules.kind == RECORD_TEXT) return UINT64_MAX;
+    if (o->rules.kind != RECORD_CHAT) return INTAKE_LINES;
+    uint64_t lines = CHAT_TOKENS / record_tokens_most(&o->rules, 0);
+    return lines > INTAKE_LINES ? INTAKE_LINES : lines > 1 ? lines : 1;
+}
+
+/* Of the conversation that comes last all tokens are there for a moment, or those of a piece. */
+static size_t chat_tokens(const struct intake_options *o)
+{
+    size_t one = record_chat_output(INTAKE_SLOT);
+    return CHAT_TOKENS + (o->rules.most > 0 && RECORD_TOKENS < one ? RECORD_TOKENS : one);
+}
+
 struct sizes {
     uint64_t slots;
     size_t records, tokens;       /* of each */
@@ -157,10 +172,10 @@ static void size_up(const struct intake_options *o, struct sizes *out)
         o->workers > 0 ? (uint64_t)o->workers * (uint64_t)(o->prefetch > 0 ? o->prefetch : 1) : 0;
     uint64_t pieces = pieces_of(o->inputs);
     *out = (struct sizes){.slots = 1 + (ahead < pieces ? ahead : pieces),
-                          .records = (size_t)intake_lines_most(o) + 2,
+                          .records = o->rules.kind == RECORD_TEXT ? 2 : (size_t)intake_lines_most(o) + 1,
                           .tokens = INTAKE_SLOT + INTAKE_SLOT / 4 + SPARE_IDS,
                           .longest = longest_line(o)};
-    if (o->rules.kind == RECORD_CHAT) out->tokens += INTAKE_CHATS * CHAT_IDS;
+    if (o->rules.kind == RECORD_CHAT) out->tokens = chat_tokens(o) + SPARE_IDS;
     if (out->longest < INTAKE_SLOT) return;
     out->long_raw = out->longest + INTAKE_SLOT;
     out->long_tokens = RECORD_TOKENS + SPARE_IDS + o->rules.most;

@@ -31,7 +31,6 @@
 
 #define INTAKE_SLOT  ((size_t)32 << 10)
 #define INTAKE_LINES (INTAKE_SLOT / 12) /* of a slot, at most: of short ones it holds fewer bytes */
-#define INTAKE_CHATS 256                /* the same for conversations, to which templates add */
 
 struct intake_options {
     const struct inputs *inputs; /* borrowed until intake_close */

@@ -42,7 +42,7 @@ struct intake_reader {
     void *arg;
 };
 
-/* Lines of a slot, at most; 0: it is text. */
+/* Lines that a slot takes: fewer where each may give many tokens, so that those of a slot stay few. Text has no lines. */
 uint64_t intake_lines_most(const struct intake_options *options);
 
 /* Fill a slot with the next piece. At the end of all data it stays empty and reader->ended is set. */

@@ -25,15 +25,6 @@ int intake_file(const struct intake_options *o, uint64_t epoch, uint64_t visit)
     return (int)order_sample(o->seed ^ FILES_STREAM, epoch, visit, (uint64_t)o->inputs->count);
 }
 
-uint64_t intake_lines_most(const struct intake_options *o)
-{
-    static const uint64_t most[] = {[RECORD_LINE] = INTAKE_LINES,
-                                    [RECORD_JSON] = INTAKE_LINES,
-                                    [RECORD_PAIR] = INTAKE_LINES,
-                                    [RECORD_CHAT] = INTAKE_CHATS};
-    return most[o->rules.kind];
-}
-
 /* The next file, at the place where reading stands. */
 static enum plim_status open_file(struct intake_reader *r, struct plim_error *err)
 {
@@ -217,7 +208,7 @@ enum plim_status intake_read_slot(struct intake_reader *r, struct intake_slot *s
     status = fill(r, slot, &cut, &eof, err);
     if (status != PLIM_OK) return status;
     uint64_t lines, most = w->large ? 1 : intake_lines_most(r->options);
-    size_t some = take_lines(w->raw, cut, most ? most : UINT64_MAX, &lines);
+    size_t some = take_lines(w->raw, cut, most, &lines);
     if (some < cut) cut = some, eof = false; /* the end is met again */
     r->carry_len = w->len - cut;
     memcpy(r->carry, w->raw + cut, r->carry_len);

@@ -21,7 +21,6 @@ struct scan {
     char *window;  /* the last bytes looked at, at or before `at` */
     uint64_t hits; /* where in them plain runs end; of those behind `at` it says nothing */
     int depth;
-    size_t values; /* begun */
     struct json_field *fields;
     int count;
     const char *what; /* set when it fails */
@@ -301,12 +300,6 @@ static struct json_field *wanted(struct scan *s, const struct json_field *key)
     return NULL;
 }
 
-static void take(struct json_field *f, const struct json_field *value)
-{
-    f->kind = value->kind, f->at = value->at, f->len = value->len;
-    f->escaped = value->escaped, f->values = value->values;
-}
-
 static bool scan_object(struct scan *s)
 {
     s->at++;
@@ -324,7 +317,7 @@ static bool scan_object(struct scan *s)
         if (s->at == s->end || *s->at != ':') return fail(s, "expected ':' after a key");
         s->at++;
         if (!scan_value(s, &value)) return false;
-        if (f) take(f, &value);
+        if (f) f->kind = value.kind, f->at = value.at, f->len = value.len, f->escaped = value.escaped;
         skip_blanks(s);
         if (s->at == s->end) return fail(s, "the line ends inside an object");
         if (*s->at == '}') return s->at++, true;
@@ -338,8 +331,7 @@ static bool scan_value(struct scan *s, struct json_field *out)
     bool good;
     skip_blanks(s);
     if (s->at == s->end) return fail(s, "the line ends where a value belongs");
-    out->at = s->at, out->escaped = false, out->values = 1;
-    size_t before = s->values++;
+    out->at = s->at, out->escaped = false;
     char c = *s->at;
     if (c == '"') {
         out->kind = JSON_TEXT;
@@ -357,7 +349,7 @@ static bool scan_value(struct scan *s, struct json_field *out)
     } else {
         good = scan_word(s, &out->kind);
     }
-    if (good) out->len = (size_t)(s->at - out->at), out->values = s->values - before;
+    if (good) out->len = (size_t)(s->at - out->at);
     return good;
 }
 

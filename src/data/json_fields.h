@@ -24,8 +24,7 @@ struct json_field {
     enum json_kind kind;
     char *at; /* inside the line: a text without its quotes, anything else as written */
     size_t len;
-    bool escaped;  /* the text holds escapes: json_unescape it */
-    size_t values; /* it and everything inside it: what a tree of it would have nodes */
+    bool escaped; /* the text holds escapes: json_unescape it */
 };
 
 struct json_problem {

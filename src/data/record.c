@@ -18,10 +18,11 @@ struct progress {
     size_t count;
 };
 
-#define CHAT_SHORT  ((size_t)64 << 10)
-#define CHAT_LEAST  ((size_t)3 << 20)
-#define CHAT_FACTOR 24
-#define CHAT_VALUE  192 /* a value in a tree of JSON, while it is made */
+/* Templates add headers to messages and fixed texts to conversations. */
+#define CHAT_TIMES     4
+#define CHAT_FIXED     ((size_t)32 << 10)
+#define CHAT_MEMORY    8
+#define CHAT_WORKSPACE ((size_t)1 << 20)
 
 struct record_encoder {
     struct record_rules rules;
@@ -57,19 +58,23 @@ void record_encoder_close(struct record_encoder *enc)
     free(enc);
 }
 
-/* What a conversation may take: a quarter is for its tree, the rest for what the template computes, for what it writes
- * and for the prefixes written again to find the assistant's part; each of these doubles as it grows. */
-static size_t chat_bytes(size_t longest)
+size_t record_chat_output(size_t len) { return CHAT_TIMES * len + CHAT_FIXED; }
+size_t record_chat_memory(size_t len) { return CHAT_MEMORY * len + CHAT_WORKSPACE; }
+
+size_t record_tokens_most(const struct record_rules *rules, size_t len)
 {
-    return longest ? CHAT_LEAST + (longest > CHAT_SHORT ? CHAT_FACTOR * longest : 0) : 0;
+    size_t tokens = rules->kind == RECORD_CHAT ? record_chat_output(len) : len;
+    tokens += 2; /* begin and end marks */
+    return rules->most > 0 && rules->most < tokens ? rules->most : tokens;
 }
-static size_t chat_values_most(size_t chat, size_t longest) { return (chat / 4 - 2 * longest) / CHAT_VALUE; }
 
 size_t record_encoder_bytes_most(const struct record_rules *rules)
 {
+    bool chat = rules->kind == RECORD_CHAT;
+    size_t longest = rules->longest, piece = chat || longest > RECORD_PIECE ? RECORD_PIECE : longest;
     return sizeof(struct record_encoder) +
-           (rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer) : 0) +
-           (rules->kind == RECORD_CHAT ? chat_bytes(rules->longest) : 0);
+           (rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer, piece) : 0) +
+           (chat ? record_chat_memory(longest) + record_chat_output(longest) : 0);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -133,19 +138,18 @@ static enum plim_status render_chat(struct record_encoder *enc, struct plim_erro
 {
     struct doc *doc = NULL;
     const struct json_field *f = enc->field;
-    size_t longest = enc->rules.longest, chat = chat_bytes(longest);
-    struct chat_options options = {.max_bytes = chat / 8};
+    struct quota quota = {.most = record_chat_memory(f->len) / 2,
+                          .why = "half of the memory for a conversation"};
+    struct chat_options options = {.now = enc->rules.now, .max_output = record_chat_output(f->len)};
+    enum plim_status status = json_parse_record(f->at, f->len, f->name, &quota, &doc, err);
     strbuf_clear(&enc->text);
+    enc->text.most = options.max_output;
     enc->spans.count = 0;
-    if (chat && f->values > chat_values_most(chat, longest))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "the field '%s' holds %zu values, and there is room for %zu; raise "
-                         "data.max_line_bytes or split the conversation",
-                         f->name, f->values, chat_values_most(chat, longest));
-    enum plim_status status = json_parse(f->at, f->len, f->name, &doc, err);
-    if (status == PLIM_OK)
+    if (status == PLIM_OK) {
+        options.max_bytes = record_chat_memory(f->len) - (size_t)quota.used;
         status =
             chat_template_render_spans(enc->rules.chat, &doc->root, &options, &enc->text, &enc->spans, err);
+    }
     doc_free(doc);
     return status;
 }
@@ -280,5 +284,6 @@ enum plim_status record_encode(struct record_encoder *enc, char *text, size_t le
     for (bool more = true; more && status == PLIM_OK && !enough(enc);)
         status = record_more(enc, out, &more, err);
     if (status != PLIM_OK) out->count = begin;
+    if (enc->rules.most > 0 && out->count - begin > enc->rules.most) out->count = begin + enc->rules.most;
     return status;
 }

@@ -13,7 +13,7 @@
  * A token that the loss leaves out (a prompt, a header of a chat) has TOKEN_QUIET set: token_id() takes it off.
  * Long texts are encoded in pieces of up to RECORD_PIECE bytes, cut where text_cut says; so an encoder's scratch and the
  * tokens of one call of record_more (RECORD_TOKENS at most) do not depend on how long a record is. Only a conversation
- * becomes a tree and a text of its own first: `longest` bounds what it may take, and one that needs more is bad input.
+ * becomes a tree and a text of its own first, of bounded size.
  */
 #ifndef PLIM_DATA_RECORD_H
 #define PLIM_DATA_RECORD_H
@@ -39,7 +39,8 @@ struct record_rules {
     bool add_special;                 /* what the tokenizer's post-processor adds (BOS) */
     bool append_eos;                  /* where the codec has one */
     size_t most;                      /* tokens of a record that are needed; 0: all */
-    size_t longest;                   /* bytes of a record that is let in; 0: any number */
+    size_t longest;                   /* bytes of a record, at most: for record_encoder_bytes_most */
+    const struct tm *now;             /* RECORD_CHAT: what strftime_now() sees; NULL: the local time */
 };
 
 /* Where in its file a piece of text lies; a line is all of itself. */
@@ -68,6 +69,14 @@ enum plim_status record_more(struct record_encoder *enc, struct token_list *out,
 
 /* The most memory one encoder takes, by its rules. */
 size_t record_encoder_bytes_most(const struct record_rules *rules);
+
+/* A chat's rendering: the bytes it may write, and the memory it may take, with its tree of messages and its output, for a
+ * record of `len` bytes. More is a bad record. */
+size_t record_chat_output(size_t len);
+size_t record_chat_memory(size_t len);
+
+/* The most tokens that a record of `len` bytes adds. */
+size_t record_tokens_most(const struct record_rules *rules, size_t len);
 
 /* How much of text[0..len), at least 1, to encode by itself: up to the end of a line that is followed by text, or of
  * any line, or up to a blank, or to the end of a character; as late as possible. */

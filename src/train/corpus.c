@@ -5,10 +5,11 @@
 
 #include <malloc.h>
 #include <string.h>
+#include <time.h>
 
 /* Evaluation shuffles nothing; its blocks only decouple it from its worker, and one of those does. */
 #define EVAL_BLOCK 256
-#define CHAT_LINE  ((uint64_t)1 << 20)
+#define CHAT_LINE  ((uint64_t)2 << 20)
 
 static bool is_text(const char *text) { return text && *text; }
 
@@ -30,6 +31,7 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
                                  .chat = c->chat,
+                                 .now = &c->now,
                                  .add_special = d->add_special,
                                  .append_eos = d->append_eos,
                                  .skip_bad = d->skip_bad};
@@ -87,11 +89,18 @@ static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, c
         what, (long long)size, (long long)c->job->spec.vocab_size);
 }
 
+/* The line the process holds, as far as the job says; 0: none yet. */
+static uint64_t line(const struct job *job)
+{
+    if (job->host_budget) return job->host_budget;
+    return job->budget_given ? job->budget : 0;
+}
+
 static enum plim_status open_codec(struct corpus *c, struct plim_error *err)
 {
     const struct job_data *d = &c->job->data;
     enum plim_status status = is_text(d->tokenizer) ? file_refuse_pipe(d->tokenizer, err) : PLIM_OK;
-    if (status == PLIM_OK) status = codec_open(d->tokenizer, &c->codec, err);
+    if (status == PLIM_OK) status = codec_open_within(d->tokenizer, line(c->job), &c->codec, err);
     if (status == PLIM_OK && c->codec.tokenizer)
         status = check_vocabulary(c, c->codec.vocab_size, d->tokenizer, err);
     return at_key(c, "data.tokenizer", status, err);
@@ -172,6 +181,7 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
                              struct plim_error *err)
 {
     *out = (struct corpus){.job = job};
+    corpus_set_now(out, (int64_t)time(NULL));
     enum plim_status status = open_codec(out, err);
     if (status == PLIM_OK) status = open_chat(out, err);
     if (out->codec.tokenizer) malloc_trim(0); /* what parsing took is not what the tokenizer holds */
@@ -182,6 +192,13 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
     if (status == PLIM_OK) measure(out);
     if (status != PLIM_OK) corpus_close(out);
     return status;
+}
+
+void corpus_set_now(struct corpus *c, int64_t seconds)
+{
+    time_t t = (time_t)seconds;
+    c->seconds = seconds;
+    localtime_r(&t, &c->now);
 }
 
 void corpus_close(struct corpus *c)

@@ -22,7 +22,7 @@ import plim
 
 MIB = 1 << 20
 WORDS = plim.CORPUS.split()[:40]
-REPEATS = "{% for m in messages %}{{ m.content * 3000 }}{% endfor %}"
+REPEATS = "{% for m in messages %}{{ m.content * 1000 }}{% endfor %}"
 
 
 def long_line(size):

@@ -55,7 +55,9 @@ struct chat_eval {
     int line, depth;
     uint64_t steps;
     uint64_t max_steps;
-    size_t used, written, max_bytes;
+    size_t used;    /* by the store */
+    size_t written; /* bytes in the output and in texts that are being made */
+    size_t max_bytes, max_output;
     enum plim_status status;
     struct plim_error *err;
 };
@@ -99,7 +101,7 @@ void *eval_alloc(struct chat_eval *ev, size_t bytes);
 bool eval_copy(struct chat_eval *ev, const char *text, size_t len, struct chat_value *out);
 bool eval_list(struct chat_eval *ev, enum chat_kind kind, const struct chat_value *item, size_t count,
                struct chat_value *out);
-/* The buffer's text as a value; releases the buffer in any case. */
+/* The text of a buffer that eval_put filled, as a value; releases the buffer in any case. */
 bool eval_take(struct chat_eval *ev, struct strbuf *sb, struct chat_value *out);
 /* Append within the bounds. */
 bool eval_put(struct chat_eval *ev, struct strbuf *sb, const char *text, size_t len);
@@ -165,10 +167,14 @@ bool exec_macro(struct chat_eval *ev, const struct chat_macro *macro, const stru
                 const char *const *keys, size_t count, struct chat_value *out);
 bool scope_set(struct chat_eval *ev, struct chat_scope *scope, int name, const struct chat_value *value);
 
-/* A template's rendering into out, as chat_template_render says; spans may be NULL. */
+enum { CHAT_STEPS = 10000000, CHAT_BYTES = 64 << 20 }; /* where the options are 0 */
+
+/* A template's rendering into out, as chat_template_render says; spans may be NULL. Steps taken go into *steps unless that
+ * is NULL. */
 enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct node *messages,
                                   size_t message_count, const struct chat_options *options,
-                                  struct strbuf *out, struct chat_spans *spans, struct plim_error *err);
+                                  struct strbuf *out, struct chat_spans *spans, uint64_t *steps,
+                                  struct plim_error *err);
 
 bool chat_spans_add(struct chat_spans *spans, size_t begin, size_t end);
 

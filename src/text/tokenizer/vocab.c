@@ -106,8 +106,8 @@ static enum plim_status fill(struct token_vocab *v, const struct node *all, cons
     return PLIM_OK;
 }
 
-enum plim_status token_vocab_build(const struct node *map_or_list, const char *name, struct token_vocab **out,
-                                   struct plim_error *err)
+enum plim_status token_vocab_build(const struct node *map_or_list, const char *name, struct quota *quota,
+                                   struct token_vocab **out, struct plim_error *err)
 {
     *out = NULL;
     if (!map_or_list || (map_or_list->kind != NODE_MAP && map_or_list->kind != NODE_LIST))
@@ -116,6 +116,7 @@ enum plim_status token_vocab_build(const struct node *map_or_list, const char *n
     struct token_vocab *v = calloc(1, sizeof *v);
     if (!v) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the vocabulary", name);
     enum plim_status status = measure(v, map_or_list, name, err);
+    if (status == PLIM_OK && !quota_take(quota, token_vocab_bytes(v))) status = quota_fail(quota, name, err);
     if (status != PLIM_OK) goto out;
     v->pool = malloc(v->pool_bytes + 1);
     v->text = malloc((v->size + 1) * sizeof *v->text);
