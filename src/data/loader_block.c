@@ -271,8 +271,9 @@ static void find_caps(const struct dataset *data, const struct loader_options *o
     size_t tokens = least(o->shuffle_bytes / sizeof(int32_t), samples * row);
     out->tokens = tokens > row ? tokens : row;
     out->samples = samples;
-    out->token_room = least(out->tokens, all + all / (row - 1) + row); /* windows share a token with the next */
-    out->sample_room = least(samples, out->token_room / 2 + 1);        /* one has an input and a target */
+    out->token_room =
+        least(out->tokens, all + all / (row - 1) + row);        /* windows share a token with the next */
+    out->sample_room = least(samples, out->token_room / 2 + 1); /* one has an input and a target */
 }
 
 static void intake_options(const struct dataset *data, const struct loader_options *o,
