@@ -1,5 +1,6 @@
 /* A4: files that try to take more than their due are refused in one line with the limit, and cost no more than that. */
 #include "base/json.h"
+#include "data/record.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer/part.h"
@@ -291,6 +292,36 @@ static void test_spans_end(void **state)
     strbuf_release(&out);
 }
 
+static void test_record(void **state)
+{
+    (void)state;
+    static const char text[] = "{% if messages[0].content == 'long' %}{{ 'x' * 40000 }}{% endif %}"
+                               "{% generation %}{{ strftime_now('%Y') }}{% endgeneration %}";
+    const struct tm now = {.tm_year = 99};
+    const struct codec bytes = {.vocab_size = 256, .eos = -1};
+    struct record_rules rules = {
+        .kind = RECORD_CHAT, .field = {"m"}, .codec = &bytes, .now = &now, .most = 3};
+    struct record_encoder *enc;
+    struct token_list out = {0};
+    struct plim_error err = {0};
+    struct chat_template *tmpl;
+    char line[2][64] = {"{\"m\":[{\"role\":\"user\",\"content\":\"q\"}]}",
+                        "{\"m\":[{\"role\":\"user\",\"content\":\"long\"}]}"};
+    assert_int_equal(chat_template_parse(text, strlen(text), "t", &tmpl, &err), PLIM_OK);
+    rules.chat = tmpl;
+    assert_int_equal(record_encoder_open(&rules, &enc, &err), PLIM_OK);
+    assert_int_equal(record_encode(enc, line[0], strlen(line[0]), RECORD_WHOLE, &out, &err), PLIM_OK);
+    assert_int_equal(out.count, 3);             /* what is needed, and no more */
+    assert_int_equal(token_id(out.id[0]), '1'); /* C19: the time is the caller's */
+    assert_int_equal(record_encode(enc, line[1], strlen(line[1]), RECORD_WHOLE, &out, &err), PLIM_BAD_INPUT);
+    assert_non_null(strstr(err.text, "writes too much"));
+    assert_true(record_tokens_most(&rules, 0) == 3 &&
+                record_encoder_bytes_most(&rules, 0) > record_chat_memory(0));
+    record_encoder_close(enc);
+    chat_template_free(tmpl);
+    token_list_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +330,7 @@ int main(void)
         cmocka_unit_test(test_post_processor), cmocka_unit_test(test_decoder),
         cmocka_unit_test(test_long_tokens),    cmocka_unit_test(test_tokenizer_quota),
         cmocka_unit_test(test_rendering),      cmocka_unit_test(test_spans_end),
+        cmocka_unit_test(test_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
