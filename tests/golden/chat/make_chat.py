@@ -658,6 +658,25 @@ TEMPLATES = r"""
 {{ '\n<' ~ 'k' ~ '>' ~ (d|tojson|safe) ~ '</' ~ 'k' ~ '>' }}
 {{ '\n<' + (d|tojson|safe) + '</k>' }}
 {% set parts = s.partition(', ') %}{{ parts[0] }}{{ parts[2] }}
+{% macro a(x) %}[{{ b(x) }}]{% endmacro %}{% macro b(x, deep=True) %}{% if x is mapping %}{% for k, v in x|dictsort %}{{ k }}:{{ b(v, deep=deep) }}{% if not loop.last %},{% endif %}{% endfor %}{% elif x is string %}'{{ x }}'{% elif x is boolean %}{{ 'yes' if x else 'no' }}{% elif x is sequence %}{% for i in x %}{{ b(i) }};{% endfor %}{% else %}{{ x }}{% endif %}{% endmacro %}{{ a(deep[0]) }}{{ a(mixed) }}
+{% set steps = {512: 'b', 0: 'a', 1024: 'c'} %}{% set ns = namespace(hit=None) %}{% for k, v in steps|dictsort %}{% if ns.hit is none and 600 <= k %}{% set ns.hit = v %}{% endif %}{% endfor %}{{ ns.hit }}{{ steps[0] }}
+{% for m in people %}{{ m.name }}{% for o in people[loop.index0 + 1:] %}{% if o.age == m.age %}+{{ o.name }}{% else %}{% break %}{% endif %}{% endfor %};{% endfor %}
+{% if not missing is defined %}none{% endif %}{% if not n is none and n is number %}num{% endif %}
+{{ '\n' + w | trim + '!' }}{{ '<' + e | default('x', true) + '>' }}{{ missing | default('') | trim | length > 0 }}
+{% for p in people if p.tag is defined and p.tag == 'x' %}{% if p.name is defined %}{% set p = p.name %}{% endif %}{{ p }}{% endfor %}
+{% set seen = namespace(ids=[]) %}{% for p in people %}{% if p.age not in seen.ids %}{{ p.name }}{% set seen.ids = seen.ids + [p.age] %}{% endif %}{% endfor %}
+{% set x = people|selectattr('age', 'gt', 10)|map(attribute='name')|join(', ') %}{{ x }}{{ (people|rejectattr('tag', 'defined')|list)[-1].name }}
+{% set text = '<think>a</think>b' %}{% if '</think>' in text %}{{ text.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') }}|{{ text.split('</think>')[-1].lstrip('\n') }}{% endif %}
+{% for m in messages[::-1] %}{% set index = (messages|length - 1) - loop.index0 %}{{ index }}{{ m.role }}{% endfor %}
+{{ d|tojson(indent=2) }}{{ mixed|tojson(separators=(',', ':')) }}{{ u|tojson(ensure_ascii=true) }}
+{{ d|string }}{{ mixed|string }}{{ (l|string)[1:-1] }}{{ '%s' % d }}
+{% set t = {'string': 'str', 'integer': 'int'} %}{{ t['string'] if 'string' in t else 'Any' }}{{ t.get('x', 'Any') }}{{ t.get('x') }}
+{{ strftime_now('%Y-%m-%d') }}{{ strftime_now('%d %b %Y') }}{{ strftime_now('%B %d, %Y') }}{{ strftime_now('%A %H:%M') }}
+{% set a = {'x': {'y': [1, 2]}} %}{{ a.x.y[-1] }}{{ a['x']['y'][0] }}{{ a.x.z is defined }}{{ a.get('q', {}).get('r', 'none') }}
+{% if messages[0]['role'] == 'user' and messages|length % 2 == 1 %}odd{% endif %}{% if (messages[0].role == 'user') != (0 % 2 == 0) %}bad{% endif %}
+{{ ['a', 'b'] | join('\n- ') | indent(2) }}{{ s.split(',') | map('trim') | list }}{{ [' a ', 'b '] | map('trim') | join('|') }}
+{{ 'a' if n is odd else 'b' }}{{ n is divisibleby 3 }}{{ 'x' is in ['x'] }}{{ 5 is ge 4 }}{{ l is sequence and l is not mapping and l is iterable }}
+{{ raise_exception('never') if false else 'fine' }}
 """.strip().split("\n")
 
 LAYOUTS = [
