@@ -106,12 +106,16 @@ bool eval_take(struct chat_eval *ev, struct strbuf *sb, struct chat_value *out);
 /* Append within the bounds. */
 bool eval_put(struct chat_eval *ev, struct strbuf *sb, const char *text, size_t len);
 bool eval_undefined(struct chat_eval *ev, const struct chat_value *v);
+/* A text with & < > " ' written as entities, marked safe; one that is safe already stays. */
+bool eval_escape(struct chat_eval *ev, const struct chat_value *text, struct chat_value *out);
 
 /* ---- expressions and calls (eval.c, call.c) ---- */
 
 bool eval_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
 /* Bind call->given to the row's parameters and call its function. */
 bool eval_builtin(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
+/* A method of a text that is marked safe (markup.c); arguments are bound. */
+bool eval_safe_method(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
 bool eval_call_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
 bool eval_row_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
 /* Filter or test a value that is already there (block filters, select, map). */
@@ -148,6 +152,8 @@ bool eval_dict_lookup(struct chat_eval *ev, const struct chat_dict *dict, const 
 
 /* Python's str(v), appended or as a value; repr(v). */
 bool eval_write(struct chat_eval *ev, const struct chat_value *v, struct strbuf *sb);
+/* Its repr. */
+bool eval_repr(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out);
 bool eval_text(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out);
 
 struct json_style {
@@ -159,6 +165,12 @@ struct json_style {
 bool eval_write_json(struct chat_eval *ev, const struct chat_value *v, const struct json_style *style,
                      int level, struct strbuf *sb);
 void chat_write_float(double d, char buf[40]); /* Python's repr */
+
+/* ---- patterns (format.c) ---- */
+
+bool chat_str_format(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
+bool eval_percent(struct chat_eval *ev, const struct chat_value *text, const struct chat_value *values,
+                  struct chat_value *out);
 
 /* ---- statements (exec.c) ---- */
 

@@ -31,6 +31,9 @@ static bool is_assistant(const struct node *messages, size_t i)
     return strcmp(node_string(node_get(node_item(messages, i), "role"), ""), "assistant") == 0;
 }
 
+/* Prefixes may take more steps than the whole, all of them together: their number grows with the conversation. */
+enum { PREFIX_STEPS = 4 };
+
 struct prefix_job {
     const struct chat_template *tmpl;
     const struct node *messages;
@@ -103,7 +106,7 @@ enum plim_status chat_template_render_spans(const struct chat_template *tmpl, co
                              .whole = strbuf_text(out) + base,
                              .whole_len = out->len - base,
                              .text = STRBUF_INIT,
-                             .steps_left = bounded.max_steps - steps};
+                             .steps_left = PREFIX_STEPS * bounded.max_steps - steps};
     status = find_spans(&job, &bounded, spans, err);
     strbuf_release(&job.text);
     if (status == PLIM_OK) return PLIM_OK;

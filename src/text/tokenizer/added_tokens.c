@@ -177,6 +177,9 @@ static enum plim_status read_tokens(struct added_tokens *a, const struct node *l
             return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: added_tokens: expected a map with content", name,
                              item->line);
         if (content->as.string.len == 0) continue;
+        enum plim_status status =
+            token_check_length(content->as.string.text, content->as.string.len, name, err);
+        if (status != PLIM_OK) return status;
         int32_t id =
             choose_id(a, vocab, vocab_count, content->as.string.text, content->as.string.len, largest);
         if (!quota_take(quota, content->as.string.len + MALLOC_BYTES)) return quota_fail(quota, name, err);

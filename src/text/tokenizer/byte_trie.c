@@ -214,12 +214,25 @@ static bool build_all(struct builder *b, const struct token_vocab *vocab)
     return true;
 }
 
+static enum plim_status check_lengths(const struct token_vocab *vocab, const char *name,
+                                      struct plim_error *err)
+{
+    for (int64_t i = 0; i < token_vocab_size(vocab); i++) {
+        size_t len;
+        const char *text = token_vocab_text(vocab, (int32_t)i, &len);
+        enum plim_status status = text ? token_check_length(text, len, name, err) : PLIM_OK;
+        if (status != PLIM_OK) return status;
+    }
+    return PLIM_OK;
+}
+
 enum plim_status byte_trie_build(struct byte_trie *trie, const struct token_vocab *vocab, const char *name,
                                  struct quota *quota, struct plim_error *err)
 {
     struct builder b = {.ring = NONE, .quota = quota};
-    enum plim_status status = PLIM_OK;
     *trie = (struct byte_trie){0};
+    enum plim_status status = check_lengths(vocab, name, err);
+    if (status != PLIM_OK) return status;
     if (!build_all(&b, vocab)) {
         bool full = b.count + BLOCK > UNITS_MOST;
         status = b.refused ? quota_fail(quota, name, err)

@@ -68,6 +68,12 @@ const char *token_vocab_text(const struct token_vocab *v, int32_t id, size_t *le
 int64_t token_vocab_size(const struct token_vocab *v);                              /* largest id + 1 */
 size_t token_vocab_bytes(const struct token_vocab *v);
 
+/* Tokens that are searched for at every place of a text (those of Unigram and WordPiece, and added ones) have at most so
+ * many bytes: what a place costs is bounded by it. */
+enum { TOKEN_BYTES_MOST = 1024 };
+/* PLIM_BAD_INPUT when `len` is more. */
+enum plim_status token_check_length(const char *text, size_t len, const char *name, struct plim_error *err);
+
 /* `spec` is the "model" node. The vocab is borrowed and outlives the model. `byte_level`: pieces arrive as raw
  * bytes and the vocabulary's texts are in GPT-2's byte alphabet (the ByteLevel pre-tokenizer is folded in). */
 enum plim_status model_bpe_build(const struct node *spec, const char *name, const struct token_vocab *vocab,

@@ -158,6 +158,13 @@ const char *token_vocab_text(const struct token_vocab *v, int32_t id, size_t *le
     return v->pool + v->text[id].start;
 }
 
+enum plim_status token_check_length(const char *text, size_t len, const char *name, struct plim_error *err)
+{
+    if (len <= TOKEN_BYTES_MOST) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: token '%.20s...' has %zu bytes; at most %d are read", name,
+                     text, len, TOKEN_BYTES_MOST);
+}
+
 int64_t token_vocab_size(const struct token_vocab *v) { return (int64_t)v->size; }
 
 size_t token_vocab_bytes(const struct token_vocab *v)
