@@ -94,12 +94,12 @@ int main(int argc, char **argv)
     os_reset_peak(NULL);
     os_process_memory(&me, NULL);
     const char *paths[] = {argv[1]};
-    struct data_options options = {
-        .paths = paths, .count = 1, .time = T, .append_eos = true, .max_line = 16 << 20};
+    struct data_options options = {.paths = paths, .count = 1, .time = T, .append_eos = true};
     struct loader_options how = {.seed = 1,
                                  .once = true,
                                  .workers = argc > 3 ? atoi(argv[3]) : 2,
                                  .prefetch = 4,
+                                 .max_line = 16 << 20,
                                  .shuffle_samples = 2048,
                                  .shuffle_bytes = 4 << 20,
                                  .window_rows = ROWS};

@@ -61,21 +61,18 @@ static int run_decode(const struct node *spec, struct plim_error *err)
     uint32_t count;
     if (token_decoder_build(spec, "spec", &d, err) != PLIM_OK) return 2;
     while (read_number(&count)) {
-        struct strbuf pool = STRBUF_INIT, out = STRBUF_INIT;
-        struct token_text *tokens = calloc((size_t)count + 1, sizeof *tokens);
-        for (uint32_t i = 0; tokens && i < count; i++) {
-            size_t before = pool.len;
-            if (!read_text(&pool)) break;
-            tokens[i].len = pool.len - before;
-        }
-        size_t at = 0;
-        for (uint32_t i = 0; tokens && i < count; at += tokens[i++].len)
-            tokens[i].text = strbuf_text(&pool) + at;
-        if (tokens) token_decoder_run(d, tokens, count, &out);
+        struct strbuf token = STRBUF_INIT, out = STRBUF_INIT;
+        struct token_decoding *decoding = NULL;
+        bool good = token_decoding_open(d, &decoding, err) == PLIM_OK;
+        for (uint32_t i = 0; good && i < count; i++, strbuf_clear(&token))
+            good = read_text(&token) &&
+                   token_decoding_add(decoding, (struct token_text){strbuf_text(&token), token.len}, &out,
+                                      err) == PLIM_OK;
+        if (good) token_decoding_end(decoding, &out, err);
         write_text(&out);
-        strbuf_release(&pool);
+        token_decoding_close(decoding);
+        strbuf_release(&token);
         strbuf_release(&out);
-        free(tokens);
     }
     token_decoder_free(d);
     return 0;
@@ -90,10 +87,10 @@ struct loaded {
 static enum plim_status load_model(const struct node *spec, struct loaded *l, struct plim_error *err)
 {
     bool unigram = node_get(spec, "vocab") && node_get(spec, "vocab")->kind == NODE_LIST;
-    enum plim_status status = token_vocab_build(node_get(spec, "vocab"), "spec", &l->vocab, err);
+    enum plim_status status = token_vocab_build(node_get(spec, "vocab"), "spec", NULL, &l->vocab, err);
     if (status == PLIM_OK)
-        status =
-            (unigram ? model_unigram_build : model_wordpiece_build)(spec, "spec", l->vocab, &l->model, err);
+        status = (unigram ? model_unigram_build : model_wordpiece_build)(spec, "spec", l->vocab, NULL,
+                                                                         &l->model, err);
     if (status == PLIM_OK && l->model->ops->scratch_open) {
         l->scratch = l->model->ops->scratch_open(l->model);
         if (!l->scratch) status = plim_fail(err, PLIM_NO_MEMORY, "no memory for scratch");

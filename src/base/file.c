@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,15 +55,54 @@ static enum plim_status read_all(int fd, const char *path, uint64_t max_bytes, u
     }
 }
 
+static enum plim_status fail_pipe(struct plim_error *err, const char *path)
+{
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: is a pipe, and must be a file: it is read more than once",
+                     path);
+}
+
+enum plim_status file_refuse_pipe(const char *path, struct plim_error *err)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISFIFO(st.st_mode) ? fail_pipe(err, path) : PLIM_OK;
+}
+
+/* Opening a pipe to read waits for a writer, perhaps for ever; so it is opened without waiting, and then waited for a
+ * while. Any other file is opened as usual. */
+static enum plim_status open_any(const char *path, bool pipe_will_do, int *fd, struct stat *st,
+                                 struct plim_error *err)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return fail(err, path, "open");
+    enum plim_status status = fstat(*fd, st) < 0 ? fail(err, path, "read") : PLIM_OK;
+    if (status == PLIM_OK && S_ISFIFO(st->st_mode)) {
+        struct pollfd wait = {.fd = *fd, .events = POLLIN};
+        if (!pipe_will_do)
+            status = fail_pipe(err, path);
+        else if (poll(&wait, 1, 1000 * FILE_PIPE_SECONDS) == 0)
+            status = plim_fail(err, PLIM_BAD_INPUT,
+                               "%s: is a pipe, and nothing came through it for %d s; give a file", path,
+                               FILE_PIPE_SECONDS);
+    }
+    if (status == PLIM_OK && fcntl(*fd, F_SETFL, fcntl(*fd, F_GETFL) & ~O_NONBLOCK) < 0)
+        status = fail(err, path, "open");
+    if (status != PLIM_OK) close(*fd), *fd = -1;
+    return status;
+}
+
+enum plim_status file_open(const char *path, int *fd, struct plim_error *err)
+{
+    struct stat st;
+    return open_any(path, false, fd, &st, err);
+}
+
 enum plim_status file_read(const char *path, uint64_t max_bytes, struct strbuf *out, struct plim_error *err)
 {
-    enum plim_status status;
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(err, path, "open");
-    if (fstat(fd, &st) < 0)
-        status = fail(err, path, "read");
-    else if (S_ISDIR(st.st_mode))
+    int fd;
+    enum plim_status status = open_any(path, true, &fd, &st, err);
+    if (status != PLIM_OK) return status;
+    if (S_ISDIR(st.st_mode))
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: is a folder, expected a file", path);
     else if (st.st_size > 0 && (uint64_t)st.st_size > max_bytes)
         status = fail_large(err, path, max_bytes);

@@ -24,7 +24,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Append the whole file to out. PLIM_BAD_INPUT when it is larger than max_bytes or a folder. */
+/* Open for reading, at any place and as often as one likes. Never waits for a pipe: PLIM_BAD_INPUT. The caller closes. */
+enum plim_status file_open(const char *path, int *fd, struct plim_error *err);
+
+/* What is read more than once must not be a pipe: PLIM_BAD_INPUT. Of what is not there nothing is said. */
+enum plim_status file_refuse_pipe(const char *path, struct plim_error *err);
+
+/* Append the whole file to out. PLIM_BAD_INPUT when it is larger than max_bytes or a folder. A pipe will do, unless nothing
+ * comes through it for FILE_PIPE_SECONDS: then nobody writes into it. */
+enum { FILE_PIPE_SECONDS = 5 };
 enum plim_status file_read(const char *path, uint64_t max_bytes, struct strbuf *out, struct plim_error *err);
 
 /* Replace the file by data[0..len), durably; new files get mode 0666 less the umask. */

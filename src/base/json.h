@@ -3,7 +3,7 @@
  * Reading follows RFC 8259 to the letter: no comments, no trailing commas, no NaN; strings must be valid
  * UTF-8 and \u surrogates must come in pairs; at most 128 levels; a key may appear once per object. A byte
  * order mark at the beginning is skipped. Whole numbers that fit become INT, all others FLOAT. Errors
- * (PLIM_BAD_INPUT) read "name:line: what". Safe on hostile input.
+ * (PLIM_BAD_INPUT) read "name:line: what". Safe on hostile input: memory is counted while it grows.
  *
  * Writing:
  *     struct json_writer w;
@@ -19,14 +19,32 @@
 #define PLIM_BASE_JSON_H
 
 #include "base/node.h"
+#include "base/quota.h"
 #include "base/status.h"
 #include "base/strbuf.h"
+
+/* Memory a document takes where the caller names no quota of its own. */
+#define JSON_TREE_MAX ((uint64_t)256 << 20)
 
 /* Parse text[0..len). `name` stands in errors. The document is the caller's: doc_free. */
 enum plim_status json_parse(const char *text, size_t len, const char *name, struct doc **out,
                             struct plim_error *err);
 
-/* Parse a file of at most 512 MiB; PLIM_IO when it cannot be read. */
+/* The same within a quota, which goes on counting the document's store.total until the caller gives it back. */
+enum plim_status json_parse_within(const char *text, size_t len, const char *name, struct quota *quota,
+                                   struct doc **out, struct plim_error *err);
+
+/* The same for data, which others have written: of a key given twice the last value counts, as in Python and in most
+ * programs that have read them before. */
+enum plim_status json_parse_record(const char *text, size_t len, const char *name, struct quota *quota,
+                                   struct doc **out, struct plim_error *err);
+
+/* The same, and the document takes over the text's memory: texts and keys stay where they lie in it, without their
+ * escapes, and are not copied. `text` is empty afterwards, whatever happens. Its bytes are not counted here. */
+enum plim_status json_parse_taking(struct strbuf *text, const char *name, struct quota *quota,
+                                   struct doc **out, struct plim_error *err);
+
+/* Parse a file of at most 64 MiB; PLIM_IO when it cannot be read. */
 enum plim_status json_load(const char *path, struct doc **out, struct plim_error *err);
 
 struct json_writer {

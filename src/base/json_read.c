@@ -9,16 +9,20 @@
 #include "base/number.h"
 #include "base/utf8.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define JSON_FILE_MAX (512ull << 20)
+#define JSON_FILE_MAX (64ull << 20)
 
 struct parser {
     const char *at, *end;
     const char *name;
     int line, depth;
     struct node_build build;
-    struct strbuf scratch; /* the string being unescaped */
+    struct strbuf scratch;      /* the string being unescaped */
+    size_t scratch_counted;     /* by the quota */
+    const char *begin, *string; /* of the text; of the string, behind its quote */
+    char *own;                  /* the text again, when strings stay in it; NULL: they are copied */
     struct plim_error *err;
 };
 
@@ -110,10 +114,21 @@ static enum plim_status take_escape(struct parser *p)
     return PLIM_OK;
 }
 
+/* Scratch is as large as the longest string and is counted like the rest. */
+static enum plim_status scratch_status(struct parser *p)
+{
+    size_t more = p->scratch.cap - p->scratch_counted;
+    if (p->scratch.full || !quota_take(p->build.quota, more))
+        return quota_fail(p->build.quota, p->name, p->err);
+    p->scratch_counted += more;
+    return p->scratch.failed ? fail_memory(p) : PLIM_OK;
+}
+
 /* The rest of a string after its opening quote, into scratch. */
 static enum plim_status take_string(struct parser *p)
 {
     strbuf_clear(&p->scratch);
+    p->string = p->at;
     for (;;) {
         const char *begin = p->at;
         while (p->at < p->end && (unsigned char)*p->at >= 0x20 && *p->at != '"' && *p->at != '\\') p->at++;
@@ -121,7 +136,7 @@ static enum plim_status take_string(struct parser *p)
         if (utf8_valid_prefix(begin, len) != len) return fail(p, "a string is not valid UTF-8");
         strbuf_addn(&p->scratch, begin, len);
         if (p->at == p->end) return fail(p, "the file ends inside a string");
-        if (take(p, '"')) return p->scratch.failed ? fail_memory(p) : PLIM_OK;
+        if (take(p, '"')) return scratch_status(p);
         if (!take(p, '\\'))
             return fail(p, "a control character inside a string; write it as an escape, e.g. \\n");
         enum plim_status status = take_escape(p);
@@ -131,9 +146,14 @@ static enum plim_status take_string(struct parser *p)
 
 static enum plim_status keep_string(struct parser *p, const char **text, size_t *len)
 {
-    *len = p->scratch.len;
-    *text = bump_copy(&p->build.doc->store, strbuf_text(&p->scratch), p->scratch.len);
-    return *text ? PLIM_OK : fail_memory(p);
+    enum plim_status status = PLIM_OK;
+    char *to = p->own ? p->own + (p->string - p->begin) /* escapes only shrink: it fits before its quote */
+                      : node_build_alloc(&p->build, p->scratch.len + 1, &status, p->err);
+    if (!to) return status;
+    memcpy(to, strbuf_text(&p->scratch), p->scratch.len);
+    to[p->scratch.len] = '\0';
+    *len = p->scratch.len, *text = to;
+    return PLIM_OK;
 }
 
 static enum plim_status parse_string(struct parser *p, struct node *node)
@@ -269,13 +289,16 @@ static enum plim_status parse_value(struct parser *p, struct node *node)
     return parse_word(p, node);
 }
 
-enum plim_status json_parse(const char *text, size_t len, const char *name, struct doc **out,
-                            struct plim_error *err)
+static enum plim_status parse(const char *text, size_t len, char *own, const char *name, struct quota *quota,
+                              bool last_wins, struct doc **out, struct plim_error *err)
 {
     *out = NULL;
-    struct parser p = {.at = text, .end = text + len, .name = name, .line = 1, .err = err};
-    enum plim_status status = node_build_begin(&p.build, name, err);
+    struct parser p = {.at = text, .end = text + len, .begin = text, .own = own};
+    p.name = name, p.line = 1, p.err = err;
+    enum plim_status status = node_build_begin(&p.build, name, quota, err);
     if (status != PLIM_OK) return status;
+    p.build.last_wins = last_wins;
+    p.scratch.most = quota_left(quota) < SIZE_MAX ? (size_t)quota_left(quota) + 1 : 0;
     if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) p.at += 3;
     struct node root = {0};
     status = parse_value(&p, &root);
@@ -285,16 +308,57 @@ enum plim_status json_parse(const char *text, size_t len, const char *name, stru
         if (p.at != p.end) status = fail_char(&p, "the end of the file");
     }
     strbuf_release(&p.scratch);
+    quota_give(quota, p.scratch_counted);
     *out = node_build_end(&p.build, status);
+    return status;
+}
+
+static struct quota usual_quota(void)
+{
+    return (struct quota){.most = JSON_TREE_MAX, .why = "the most for JSON"};
+}
+
+enum plim_status json_parse_within(const char *text, size_t len, const char *name, struct quota *quota,
+                                   struct doc **out, struct plim_error *err)
+{
+    return parse(text, len, NULL, name, quota, false, out, err);
+}
+
+enum plim_status json_parse_record(const char *text, size_t len, const char *name, struct quota *quota,
+                                   struct doc **out, struct plim_error *err)
+{
+    return parse(text, len, NULL, name, quota, true, out, err);
+}
+
+enum plim_status json_parse(const char *text, size_t len, const char *name, struct doc **out,
+                            struct plim_error *err)
+{
+    struct quota quota = usual_quota();
+    return json_parse_within(text, len, name, &quota, out, err);
+}
+
+enum plim_status json_parse_taking(struct strbuf *text, const char *name, struct quota *quota,
+                                   struct doc **out, struct plim_error *err)
+{
+    size_t len;
+    char *own = strbuf_detach(text, &len);
+    *out = NULL;
+    if (!own) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
+    enum plim_status status = parse(own, len, own, name, quota, false, out, err);
+    if (status == PLIM_OK)
+        (*out)->text = own;
+    else
+        free(own);
     return status;
 }
 
 enum plim_status json_load(const char *path, struct doc **out, struct plim_error *err)
 {
-    *out = NULL;
     struct strbuf text = STRBUF_INIT;
+    struct quota quota = usual_quota();
+    *out = NULL;
     enum plim_status status = file_read(path, JSON_FILE_MAX, &text, err);
-    if (status == PLIM_OK) status = json_parse(strbuf_text(&text), text.len, path, out, err);
+    if (status == PLIM_OK) status = json_parse_taking(&text, path, &quota, out, err);
     strbuf_release(&text);
     return status;
 }

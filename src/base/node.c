@@ -144,20 +144,24 @@ void doc_free(struct doc *doc)
 {
     if (!doc) return;
     struct bump store = doc->store; /* the document lives in its own store */
+    free(doc->text);
     bump_free(&store);
 }
 
 /* ---- building ---- */
 
-enum plim_status node_build_begin(struct node_build *build, const char *name, struct plim_error *err)
+enum plim_status node_build_begin(struct node_build *build, const char *name, struct quota *quota,
+                                  struct plim_error *err)
 {
-    *build = (struct node_build){0};
+    *build = (struct node_build){.quota = quota};
     struct bump store = BUMP_INIT;
     struct doc *doc = bump_alloc(&store, sizeof *doc);
     const char *copy = doc ? bump_copy(&store, name, strlen(name)) : NULL;
-    if (!copy) {
+    bool counted = copy && quota_take(quota, store.total);
+    if (!counted) {
         bump_free(&store);
-        return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
+        return copy ? quota_fail(quota, name, err)
+                    : plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
     }
     doc->store = store;
     doc->name = copy;
@@ -165,10 +169,27 @@ enum plim_status node_build_begin(struct node_build *build, const char *name, st
     return PLIM_OK;
 }
 
+void *node_build_alloc(struct node_build *build, size_t bytes, enum plim_status *status,
+                       struct plim_error *err)
+{
+    struct bump *store = &build->doc->store;
+    size_t before = store->total;
+    void *got = bump_alloc(store, bytes); /* zeroed by the system: not touched yet */
+    if (!got) {
+        *status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", build->doc->name);
+    } else if (!quota_take(build->quota, store->total - before)) {
+        *status = quota_fail(build->quota, build->doc->name, err);
+        got = NULL;
+    }
+    return got;
+}
+
 enum plim_status node_build_push(struct node_build *build, const struct node *child, struct plim_error *err)
 {
     if (build->count == build->cap) {
         size_t cap = build->cap ? build->cap * 2 : 32;
+        if (!quota_take(build->quota, (cap - build->cap) * sizeof *build->stack))
+            return quota_fail(build->quota, build->doc->name, err);
         struct node *stack = realloc(build->stack, cap * sizeof *stack);
         if (!stack) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", build->doc->name);
         build->stack = stack;
@@ -204,6 +225,33 @@ static enum plim_status index_fill(const struct doc *doc, const struct node *ite
     return PLIM_OK;
 }
 
+/* Where among the first `kept` of `count` children the key is; kept: nowhere. Large maps have an index, which learns it. */
+static size_t find_kept(const struct node *items, size_t count, size_t kept, const struct node *child)
+{
+    size_t j = 0;
+    if (index_slots(count)) {
+        uint32_t *slot = index_find(items, count, child->key, child->key_len);
+        if (!*slot) *slot = (uint32_t)(kept + 1);
+        return *slot - 1;
+    }
+    while (j < kept && !same_key(&items[j], child->key, child->key_len)) j++;
+    return j;
+}
+
+/* Later values in the places of earlier ones with their key; how many children are left. The index is empty again. */
+static size_t keep_last(struct node *items, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct node child = items[i];
+        size_t at = find_kept(items, count, kept, &child);
+        kept += at == kept;
+        items[at] = child;
+    }
+    memset(items + kept, 0, (count - kept) * sizeof *items + index_slots(count) * sizeof(uint32_t));
+    return kept;
+}
+
 enum plim_status node_build_close(struct node_build *build, size_t mark, enum node_kind kind,
                                   struct node *node, struct plim_error *err)
 {
@@ -213,9 +261,11 @@ enum plim_status node_build_close(struct node_build *build, size_t mark, enum no
     if (count > 0) {
         if (count >= UINT32_MAX / 2)
             return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: too many entries", build->doc->name, node->line);
-        items = bump_alloc(&build->doc->store, count * sizeof *items + slots * sizeof(uint32_t));
-        if (!items) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", build->doc->name);
+        enum plim_status status = PLIM_OK;
+        items = node_build_alloc(build, count * sizeof *items + slots * sizeof(uint32_t), &status, err);
+        if (!items) return status;
         memcpy(items, build->stack + mark, count * sizeof *items);
+        if (kind == NODE_MAP && build->last_wins) count = keep_last(items, count);
     }
     build->count = mark;
     node->kind = kind;
@@ -227,6 +277,7 @@ enum plim_status node_build_close(struct node_build *build, size_t mark, enum no
 struct doc *node_build_end(struct node_build *build, enum plim_status status)
 {
     struct doc *doc = build->doc;
+    quota_give(build->quota, build->cap * sizeof *build->stack);
     free(build->stack);
     *build = (struct node_build){0};
     if (status == PLIM_OK) return doc;

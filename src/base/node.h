@@ -46,6 +46,7 @@ struct doc {
     struct node root;
     const char *name; /* the file, for messages */
     struct bump store;
+    char *text; /* the file itself, when texts and keys lie in it; else NULL */
 };
 
 void doc_free(struct doc *doc);

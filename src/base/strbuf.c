@@ -10,10 +10,15 @@ void strbuf_init(struct strbuf *sb) { *sb = (struct strbuf)STRBUF_INIT; }
 bool strbuf_reserve(struct strbuf *sb, size_t more)
 {
     if (sb->failed) return false;
+    if (sb->most && (sb->len > sb->most || more > sb->most - sb->len)) {
+        sb->failed = sb->full = true;
+        return false;
+    }
     if (more < sb->cap - sb->len && sb->cap) return true;
     size_t cap = sb->cap ? sb->cap : 64;
     while (cap - sb->len <= more && cap <= SIZE_MAX / 2) cap *= 2;
-    char *data = cap - sb->len > more ? realloc(sb->data, cap) : NULL;
+    if (sb->most && cap > sb->most) cap = sb->most < SIZE_MAX ? sb->most + 1 : sb->most;
+    char *data = cap > sb->len && cap - sb->len > more ? realloc(sb->data, cap) : NULL;
     if (!data) {
         sb->failed = true;
         return false;
@@ -105,7 +110,7 @@ void strbuf_truncate(struct strbuf *sb, size_t len)
 void strbuf_clear(struct strbuf *sb)
 {
     strbuf_truncate(sb, 0);
-    sb->failed = false;
+    sb->failed = sb->full = false;
 }
 
 const char *strbuf_text(const struct strbuf *sb) { return sb->data ? sb->data : ""; }
@@ -113,6 +118,8 @@ const char *strbuf_text(const struct strbuf *sb) { return sb->data ? sb->data : 
 enum plim_status strbuf_status(const struct strbuf *sb, struct plim_error *err)
 {
     if (!sb->failed) return PLIM_OK;
+    if (sb->full)
+        return plim_fail(err, PLIM_BAD_INPUT, "a text of more than %zu bytes, which is its limit", sb->most);
     return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a text of more than %zu bytes", sb->len);
 }
 

@@ -6,8 +6,8 @@
  *     fwrite(strbuf_text(&sb), 1, sb.len, stdout);
  *     strbuf_release(&sb);
  *
- * Adding never returns an error: when memory runs out the buffer remembers it (`failed`), ignores further
- * text and strbuf_status says so. Invariants: data is NULL exactly when cap is 0; otherwise data[len] is NUL
+ * Adding never returns an error: when memory runs out, or `most` bytes are not enough, the buffer remembers it
+ * (`failed`), ignores further text and strbuf_status says so. Invariants: data is NULL exactly when cap is 0; otherwise data[len] is NUL
  * and len < cap. `len` may be lowered with strbuf_truncate only.
  */
 #ifndef PLIM_BASE_STRBUF_H
@@ -21,7 +21,8 @@
 struct strbuf {
     char *data;
     size_t len, cap;
-    bool failed;
+    bool failed, full; /* full: failed because of `most` */
+    size_t most;       /* bytes it may grow to, set by its owner; 0: any number */
 };
 
 #define STRBUF_INIT                                                                                          \
@@ -50,7 +51,7 @@ void strbuf_clear(struct strbuf *sb);
 /* The text, "" when nothing was added; valid until the next change. */
 const char *strbuf_text(const struct strbuf *sb);
 
-/* PLIM_NO_MEMORY when some text was lost. */
+/* PLIM_NO_MEMORY when some text was lost, PLIM_BAD_INPUT when it was for `most`. */
 enum plim_status strbuf_status(const struct strbuf *sb, struct plim_error *err);
 
 /* Hand the memory to the caller (free() it); NULL when text was lost. The buffer is empty afterwards. */

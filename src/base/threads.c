@@ -23,6 +23,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <time.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -196,6 +197,20 @@ int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     return rc;
+}
+
+void thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, bool look)
+{
+    enum { SECOND_NS = 1000000000, LOOK_NS = SECOND_NS / 20 };
+    struct timespec until;
+    if (!look) {
+        pthread_cond_wait(cond, lock);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += LOOK_NS;
+    if (until.tv_nsec >= SECOND_NS) until.tv_nsec -= SECOND_NS, until.tv_sec++;
+    pthread_cond_timedwait(cond, lock, &until);
 }
 
 enum plim_status threads_start(int count, struct threads **out, struct plim_error *err)

@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,5 +32,9 @@ void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *
 /* A thread of one's own, outside any team, with so large a stack. It takes no signals: those belong to the program's
  * own threads. 0, or an errno. */
 int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void *arg);
+
+/* pthread_cond_wait; with `look` it also returns after a twentieth of a second, for who waits for a signal as well: a
+ * handler cannot wake anybody. */
+void thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, bool look);
 
 #endif

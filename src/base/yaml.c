@@ -225,11 +225,13 @@ enum plim_status yaml_parse(const char *text, size_t len, const char *name, stru
                             struct plim_error *err)
 {
     *out = NULL;
+    /* A byte order mark would count as a column, and what begins in the first one as indented. */
+    if (len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3, len -= 3;
     struct reader r = {.name = name, .text = text, .len = len, .err = err};
     if (!yaml_parser_initialize(&r.parser)) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, len);
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
-    enum plim_status status = node_build_begin(&r.build, name, err);
+    enum plim_status status = node_build_begin(&r.build, name, NULL, err);
     if (status == PLIM_OK) {
         status = read_stream(&r);
         drop_event(&r);

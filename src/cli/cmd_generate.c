@@ -146,7 +146,8 @@ static enum plim_status open_codec(struct generation *g, struct plim_error *err)
     const char *which = g->flags->tokenizer;
     snprintf(path, sizeof path, "%s/tokenizer.json", g->dir);
     if (!which && file_exists(path)) which = path;
-    enum plim_status status = codec_open(which, &g->codec, err);
+    uint64_t budget = g->flags->budget_given ? g->flags->budget : 0;
+    enum plim_status status = codec_open_within(which, budget, &g->codec, err);
     token_text_init(&g->text, &g->codec);
     return status;
 }

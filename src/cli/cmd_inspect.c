@@ -319,9 +319,11 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
     char head[16] = {0};
     if (stat(path, &st)) return plim_fail(err, PLIM_BAD_INPUT, "%s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode)) return show_folder(r, path, err);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : pread(fd, head, sizeof head, 0);
-    if (fd >= 0) close(fd);
+    int fd;
+    enum plim_status status = file_open(path, &fd, err);
+    if (status != PLIM_OK) return status;
+    ssize_t n = pread(fd, head, sizeof head, 0);
+    close(fd);
     if (n < 0) return plim_fail(err, PLIM_IO, "%s: cannot read: %s", path, strerror(errno));
     size_t len = strlen(path);
     if (!memcmp(head, TOKEN_FILE_MAGIC, 8)) return show_tokens(r, path, err);

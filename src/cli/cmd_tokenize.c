@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -168,6 +169,9 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     enum plim_status status = check(f, in, err);
     if (status != PLIM_OK) return status;
     status = open_codec(f, &codec, &chat, err);
+    time_t seconds = time(NULL);
+    struct tm now = {0};
+    localtime_r(&seconds, &now);
     struct pretokenize_options options = {
         .data = {.paths = in->items,
                  .count = (int)in->count,
@@ -177,14 +181,15 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
                  .response_field = f->response,
                  .messages_field = f->messages,
                  .chat = chat,
+                 .now = &now,
                  .add_special = f->add_special,
                  .append_eos = f->append_eos,
-                 .skip_bad = f->skip_bad,
-                 .max_line = (size_t)f->max_line},
+                 .skip_bad = f->skip_bad},
         .codec = &codec,
         .out = f->out,
         .workers = f->threads ? (int)f->threads : online_cpus(),
         .prefetch = 4,
+        .max_line = (size_t)f->max_line,
         .resume = f->resume,
         .stop = cli_stop_flag(),
         .hear = draw,

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/nearest.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -147,6 +148,9 @@ static int overview(FILE *to)
 int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a write that fails, with a line that says so */
+    /* Large blocks come from the system one by one and go back to it. Left alone, the C library takes the first that is
+     * freed as a sign that others will be wanted, and keeps them: memory that no plan knows of. */
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
     if (argc < 2) return overview(stderr);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
         return overview(stdout);

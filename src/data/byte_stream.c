@@ -176,7 +176,8 @@ enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, si
     return PLIM_OK;
 }
 
-enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, struct plim_error *err)
+enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (*stopped)(void *arg),
+                                  void *arg, struct plim_error *err)
 {
     struct stat st;
     if (s->kind == COMPRESSION_NONE) {
@@ -189,6 +190,7 @@ enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, struct
     char waste[16384];
     while (offset) {
         size_t n = offset < sizeof waste ? (size_t)offset : sizeof waste, got;
+        if (stopped(arg)) return plim_fail(err, PLIM_INTERRUPTED, "reading was stopped");
         enum plim_status status = byte_stream_read(s, waste, n, &got, err);
         if (status != PLIM_OK) return status;
         if (!got)

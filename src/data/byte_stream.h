@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "data/inputs.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,9 +27,10 @@ void byte_stream_close(struct byte_stream *s);
 enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, size_t *got,
                                   struct plim_error *err);
 
-/* Forward to `offset`. Plain files jump; compressed ones are decompressed up to there. Beyond the end is
- * PLIM_BAD_INPUT. Only directly after byte_stream_open. */
-enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, struct plim_error *err);
+/* Forward to `offset`. Plain files jump; compressed ones are decompressed up to there, unless `stopped` says not to:
+ * PLIM_INTERRUPTED. Beyond the end is PLIM_BAD_INPUT. Only directly after byte_stream_open. */
+enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (*stopped)(void *arg),
+                                  void *arg, struct plim_error *err);
 
 /* The most memory a stream of this kind takes. */
 size_t byte_stream_bytes_most(enum compression compression);

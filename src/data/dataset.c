@@ -300,10 +300,10 @@ void dataset_intake_options(const struct dataset *d, struct intake_options *out)
                                              .field = {o->field, NULL},
                                              .codec = d->codec,
                                              .chat = o->chat,
+                                             .now = o->now,
                                              .add_special = o->add_special,
                                              .append_eos = o->append_eos,
-                                             .most = whole ? 0 : o->time + 2},
-                                   .max_line = o->max_line,
+                                             .most = whole ? 0 : (size_t)o->time + 2},
                                    .skip_bad = o->skip_bad};
     if (out->rules.kind == RECORD_CHAT) out->rules.field[0] = o->messages_field;
     if (out->rules.kind == RECORD_PAIR)
@@ -343,8 +343,13 @@ size_t dataset_bytes_most(const struct dataset *d)
 {
     size_t sum = sizeof *d + (size_t)d->inputs.count * (sizeof(struct input_file) + 256);
     if (!d->files) return sum;
+    size_t mapped = 0;
     sum += (size_t)d->inputs.count * sizeof *d->files + (size_t)d->options.time + 1;
-    for (int i = 0; i < d->inputs.count; i++)
-        if (d->files[i].tokens) sum += token_file_bytes_most((uint64_t)d->inputs.file[i].bytes);
-    return sum + (d->files[0].tokens ? TOKEN_FILE_WORKING : 0);
+    for (int i = 0; i < d->inputs.count; i++) {
+        uint64_t bytes = (uint64_t)d->inputs.file[i].bytes;
+        if (!d->files[i].tokens) continue;
+        sum += token_file_bytes_most(bytes);
+        if (token_file_working(bytes) > mapped) mapped = token_file_working(bytes);
+    }
+    return sum + mapped; /* of one at a time: the file before it rests */
 }

@@ -41,8 +41,8 @@ struct data_options {
     const char *prompt_field, *response_field; /* or a pair, of which the second is learned */
     const char *messages_field;                /* or a conversation */
     const struct chat_template *chat;          /* for messages */
+    const struct tm *now; /* what its strftime_now() sees; NULL: the time of each rendering */
     bool add_special, append_eos, skip_bad;
-    size_t max_line;
     const char
         *making; /* a token file that is being made: its parts (MAKING.part*) are no data; NULL: none */
 };
@@ -73,7 +73,7 @@ enum plim_status dataset_measure(struct dataset *data, int64_t i, int64_t *lengt
 enum plim_status dataset_sample(struct dataset *data, int64_t i, int32_t *tokens, int64_t *length,
                                 int64_t *targets, struct plim_error *err);
 
-/* How a stream's records are made: everything of the intake's options but threads and order. */
+/* How a stream's records are made: everything of the intake's options but threads, longest line and order. */
 void dataset_intake_options(const struct dataset *data, struct intake_options *out);
 
 /* A number for what the files and options make of the data: equal numbers, equal samples. Whether bad records are

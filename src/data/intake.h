@@ -1,9 +1,11 @@
 /* intake.h - data files as encoded records, in order, by several threads.
  *
  *     struct intake *intake;
- *     intake_open(&options, &(struct intake_place){0}, &intake, &err);
+ *     intake_open(&options, &intake, &err);                          // all its memory; nothing is read
+ *     intake_start(intake, &(struct intake_place){0}, &err);
  *     for (struct intake_slot *slot; intake_next(intake, &slot, &err) == PLIM_OK && slot;) {
  *         use(slot->records, slot->count, slot->tokens.id);
+ *         while (slot->more && intake_more(intake, slot, &err) == PLIM_OK) use(...);
  *         intake_give_back(intake, slot);
  *     }
  *     intake_close(intake);
@@ -12,7 +14,10 @@
  * encodes it while another reads on. Slots come out in the order of the data whatever the number of threads; with
  * none the caller does the work. What a slot holds depends on the data alone.
  *
- * Memory is bounded: INTAKE_SLOT bytes for each slot, and of records longer than that only one is in flight at a time.
+ * Memory is what intake_bytes_most says, and what long lines need of it is there before the first of them comes: each slot
+ * has room for INTAKE_SLOT bytes, and one line at a time that is longer lies in a buffer for lines of up to max_line. Such
+ * a line is a slot of its own, and where all its tokens are wanted they come piece by piece (`more`). Longer lines are
+ * bad records.
  *
  * A bad record ends the intake with "file:line: what" after the records before it, or is counted when skip_bad is
  * set. Files are visited in their order, or in one shuffled for each epoch when `shuffle` is set.
@@ -22,6 +27,7 @@
 
 #include "data/inputs.h"
 #include "data/record.h"
+#include <signal.h>
 
 #define INTAKE_SLOT  ((size_t)32 << 10)
 #define INTAKE_LINES (INTAKE_SLOT / 12) /* of a slot, at most: of short ones it holds fewer bytes */
@@ -29,13 +35,14 @@
 struct intake_options {
     const struct inputs *inputs; /* borrowed until intake_close */
     struct record_rules rules;
-    int workers;  /* threads; 0: the caller's */
-    int prefetch; /* slots per worker */
-    size_t max_line;
+    int workers;     /* threads; 0: the caller's */
+    int prefetch;    /* slots per worker */
+    size_t max_line; /* bytes; what a file cannot hold is not made room for */
     bool skip_bad;
     bool endless; /* the files over and over: epochs */
     bool shuffle; /* the order of files */
     uint64_t seed;
+    const volatile sig_atomic_t *stop; /* set by a signal: intake_next ends; NULL: never */
 };
 
 /* A place between two records. */
@@ -48,7 +55,7 @@ struct intake_place {
 
 struct intake_record {
     uint64_t offset, line; /* of its begin */
-    size_t first, count;   /* in tokens */
+    uint32_t first, count; /* in tokens */
     bool bad;              /* skipped; no tokens */
 };
 
@@ -59,6 +66,8 @@ struct intake_slot {
     struct intake_record *records;
     size_t count;
     struct token_list tokens;
+    bool more;                 /* the last record goes on: intake_more */
+    uint64_t before;           /* tokens of that record that have been here */
     char problem[256];         /* the first bad record's error, when it was skipped */
     enum plim_status failed;   /* not PLIM_OK: after these records comes one that ends everything, */
     struct plim_error failure; /* for this reason */
@@ -67,14 +76,22 @@ struct intake_slot {
 
 struct intake;
 
-enum plim_status intake_open(const struct intake_options *options, const struct intake_place *start,
-                             struct intake **out, struct plim_error *err);
+enum plim_status intake_open(const struct intake_options *options, struct intake **out,
+                             struct plim_error *err);
+void intake_set_seed(struct intake *intake, uint64_t seed); /* before it is started */
+/* Begin, or begin anew elsewhere. */
+enum plim_status intake_start(struct intake *intake, const struct intake_place *place,
+                              struct plim_error *err);
 void intake_close(struct intake *intake);
-/* Let an intake_next that waits in another thread come back, with PLIM_INTERRUPTED; only intake_close may follow. */
+/* Let an intake_next that waits in another thread come back, with PLIM_INTERRUPTED; until intake_start nothing else does. */
 void intake_stop(struct intake *intake);
+/* The same, and wait until no thread works for it. */
+void intake_rest(struct intake *intake);
 
 /* *slot is NULL when all is done. The slot is the caller's until intake_give_back, and only one at a time. */
 enum plim_status intake_next(struct intake *intake, struct intake_slot **slot, struct plim_error *err);
+/* The next tokens of a slot's last record: it is the only one from then on. */
+enum plim_status intake_more(struct intake *intake, struct intake_slot *slot, struct plim_error *err);
 void intake_give_back(struct intake *intake, struct intake_slot *slot);
 
 /* The file visited at that time of an epoch: an index into inputs. */

@@ -18,10 +18,11 @@ struct loader {
     struct dataset *data;
     struct loader_options options;
     struct loader_state at;
-    bool indexed, finished; /* finished: `once` is done */
-    int empty_epochs;       /* gone by without a row */
-    int32_t *sample;        /* [T + 1], by index */
-    struct block_source *source;
+    bool indexed, finished;      /* finished: `once` is done */
+    int empty_epochs;            /* gone by without a row */
+    int32_t *sample;             /* [T + 1], by index */
+    struct block_source *source; /* NULL: by index */
+    bool started;
     struct block *block; /* NULL: the next is not there yet */
     uint64_t block_key;
     char problem[256];
@@ -44,40 +45,64 @@ struct row {
     int32_t *ids, *targets, *pos;
 };
 
+static enum plim_status no_memory(struct plim_error *err)
+{
+    return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the data loader");
+}
+
+static enum plim_status make_room(struct loader *l, int64_t rows, struct plim_error *err)
+{
+    size_t want = (size_t)rows * 3 * (size_t)dataset_time(l->data);
+    if (l->indexed || want <= l->stored_cap) return PLIM_OK;
+    free(l->stored);
+    l->stored = malloc(want * sizeof *l->stored), l->stored_cap = 0;
+    if (!l->stored) return no_memory(err);
+    memset(l->stored, 0, want * sizeof *l->stored);
+    l->stored_cap = want;
+    return PLIM_OK;
+}
+
 enum plim_status loader_open(struct dataset *data, const struct loader_options *options, struct loader **out,
                              struct plim_error *err)
 {
     struct loader *l = calloc(1, sizeof *l);
-    if (l) l->sample = malloc(((size_t)dataset_time(data) + 1) * sizeof *l->sample);
-    if (!l || !l->sample) {
-        free(l);
-        return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the data loader");
-    }
+    if (!l) return no_memory(err);
     l->data = data, l->options = *options;
     l->indexed = dataset_samples(data) > 0;
     if (l->options.ranks < 1) l->options.ranks = 1;
     if (l->options.shuffle_samples < 1) l->options.shuffle_samples = 1;
+    l->sample = malloc(((size_t)dataset_time(data) + 1) * sizeof *l->sample);
+    enum plim_status status = l->sample ? make_room(l, options->window_rows, err) : no_memory(err);
+    if (status == PLIM_OK && !l->indexed) status = block_source_open(data, &l->options, &l->source, err);
+    if (status != PLIM_OK) {
+        loader_close(l);
+        return status;
+    }
     *out = l;
     return PLIM_OK;
 }
 
 static void stop_source(struct loader *l)
 {
-    block_source_close(l->source);
-    l->source = NULL, l->block = NULL;
+    block_source_rest(l->source);
+    l->started = false, l->block = NULL;
 }
 
 void loader_close(struct loader *l)
 {
     if (!l) return;
-    stop_source(l);
+    block_source_close(l->source);
     free(l->stored);
     free(l->sample);
     free(l);
 }
 
 uint64_t loader_seed(const struct loader *l) { return l->options.seed; }
-void loader_set_seed(struct loader *l, uint64_t seed) { l->options.seed = seed; }
+void loader_set_seed(struct loader *l, uint64_t seed)
+{
+    l->options.seed = seed;
+    if (l->source) block_source_set_seed(l->source, seed);
+}
 
 /* --- the cursor, by index --- */
 
@@ -93,6 +118,8 @@ static enum plim_status peek_indexed(struct loader *l, bool want_tokens, struct 
                         : dataset_measure(l->data, (int64_t)i, &v->length, &v->targets, err);
         v->tokens = want_tokens ? l->sample : NULL;
         if (status != PLIM_OK || v->targets > 0) return status;
+        if (l->options.stop && *l->options.stop)
+            return plim_fail(err, PLIM_INTERRUPTED, "reading was stopped");
     }
     v->none = true;
     return PLIM_OK;
@@ -136,7 +163,8 @@ static enum plim_status first_block(struct loader *l, struct plim_error *err)
 {
     struct loader_state from = l->at;
     enum plim_status status = PLIM_OK;
-    if (!l->source) status = block_source_open(l->data, &l->options, &from, &l->source, err);
+    if (!l->started) status = block_source_start(l->source, &from, err);
+    if (status == PLIM_OK) l->started = true;
     if (status == PLIM_OK) status = block_source_next(l->source, &l->block, err);
     if (status != PLIM_OK) {
         l->block = NULL;
@@ -265,16 +293,6 @@ static struct row stored_row(const struct loader *l, int64_t i)
     int64_t time = dataset_time(l->data);
     int32_t *at = l->stored + 3 * time * i;
     return (struct row){at, at + time, at + 2 * time};
-}
-
-static enum plim_status make_room(struct loader *l, int64_t rows, struct plim_error *err)
-{
-    size_t want = (size_t)rows * 3 * (size_t)dataset_time(l->data);
-    if (l->indexed || want <= l->stored_cap) return PLIM_OK;
-    int32_t *more = realloc(l->stored, want * sizeof *more);
-    if (!more) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
-    l->stored = more, l->stored_cap = want;
-    return PLIM_OK;
 }
 
 enum plim_status loader_window(struct loader *l, int64_t rows, struct loader_window *out,

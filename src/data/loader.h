@@ -18,7 +18,8 @@
  *
  * Streams are shuffled in blocks of shuffle_samples samples (or shuffle_bytes of tokens, whichever is less); one
  * block is consumed while the next is made. A block's order is a pure function of seed and of the place in the
- * data where it begins. Nothing is read or started before the first window.
+ * data where it begins. Nothing is read or started before the first window, but loader_open takes the memory for all that
+ * may come (loader_bytes), and a machine that has not got it says so then.
  */
 #ifndef PLIM_DATA_LOADER_H
 #define PLIM_DATA_LOADER_H
@@ -26,16 +27,19 @@
 #include "base/node.h"
 #include "base/strbuf.h"
 #include "data/dataset.h"
+#include <signal.h>
 
 struct loader_options {
     uint64_t seed;
     bool in_order; /* no shuffling */
     bool once;     /* one epoch, then windows come up short */
     int workers, prefetch;
+    size_t max_line; /* bytes of a line that is accepted: the loader has memory for one such */
     int64_t shuffle_samples;
     size_t shuffle_bytes;
-    int64_t window_rows; /* of the largest window: for loader_bytes */
-    int rank, ranks;     /* ranks 0: one */
+    int64_t window_rows;               /* of the largest window */
+    int rank, ranks;                   /* ranks 0: one */
+    const volatile sig_atomic_t *stop; /* set by a signal: looking for rows ends; NULL: never */
 };
 
 /* Where a loader stands: before row `rows` of the global order. */
@@ -66,7 +70,8 @@ enum plim_status loader_open(struct dataset *data, const struct loader_options *
                              struct plim_error *err);
 void loader_close(struct loader *loader);
 
-/* Begin a window of `rows` rows per rank after the last one. Errors are those of the data: "file:line: what". */
+/* Begin a window of `rows` rows per rank after the last one. Errors are those of the data: "file:line: what"; or
+ * PLIM_INTERRUPTED, when *stop is set before there are so many: the next window begins where this one did. */
 enum plim_status loader_window(struct loader *loader, int64_t rows, struct loader_window *out,
                                struct plim_error *err);
 

@@ -21,13 +21,21 @@ struct block {
 
 struct block_source;
 
-/* Blocks from a place in the data on. The state's index is the caller's affair. */
+/* All its memory; nothing is read. */
 enum plim_status block_source_open(const struct dataset *data, const struct loader_options *options,
-                                   const struct loader_state *from, struct block_source **out,
-                                   struct plim_error *err);
+                                   struct block_source **out, struct plim_error *err);
 void block_source_close(struct block_source *s);
 
-/* The next block; the one before it is gone. An error is that of the data. */
+void block_source_set_seed(struct block_source *s, uint64_t seed); /* of what is started from now on */
+
+/* Blocks from a place in the data on. The state's index is the caller's affair. */
+enum plim_status block_source_start(struct block_source *s, const struct loader_state *from,
+                                    struct plim_error *err);
+/* No thread works for it any more, and the block is gone. */
+void block_source_rest(struct block_source *s);
+
+/* The next block; the one before it is gone. An error is that of the data, or PLIM_INTERRUPTED: *options.stop was set
+ * before there was one. */
 enum plim_status block_source_next(struct block_source *s, struct block **out, struct plim_error *err);
 
 size_t block_source_bytes(const struct dataset *data, const struct loader_options *options);

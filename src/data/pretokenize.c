@@ -96,21 +96,34 @@ static void hear(struct work *w, bool now)
     if (w->options->hear) w->options->hear(w->options->arg, p);
 }
 
-static enum plim_status write_slot(struct work *w, const struct intake_slot *slot, struct plim_error *err)
+static enum plim_status write_records(struct work *w, const struct intake_slot *slot, struct plim_error *err)
 {
     struct pretokenize_progress *p = &w->result->progress;
     bool running = w->intake.rules.kind == RECORD_TEXT;
     enum plim_status status = PLIM_OK;
     for (size_t i = 0; i < slot->count && status == PLIM_OK; i++) {
         const struct intake_record *r = &slot->records[i];
+        bool goes_on = slot->more && i + 1 == slot->count;
         p->bad += r->bad;
         status = token_writer_put(w->writer, slot->tokens.id + r->first, r->count, err);
         p->tokens += r->count;
-        if (running || !r->count || status != PLIM_OK) continue;
+        if (running || goes_on || !(r->count + slot->before) || status != PLIM_OK) continue;
         status = token_writer_end_sample(w->writer, err);
         p->samples++;
     }
-    if (running && slot->file_end && status == PLIM_OK) {
+    return status;
+}
+
+static enum plim_status write_slot(struct work *w, struct intake *intake, struct intake_slot *slot,
+                                   struct plim_error *err)
+{
+    struct pretokenize_progress *p = &w->result->progress;
+    enum plim_status status = write_records(w, slot, err);
+    while (status == PLIM_OK && slot->more) {
+        status = intake_more(intake, slot, err);
+        if (status == PLIM_OK) status = write_records(w, slot, err);
+    }
+    if (w->intake.rules.kind == RECORD_TEXT && slot->file_end && status == PLIM_OK) {
         status = token_writer_end_sample(w->writer, err);
         p->samples++;
     }
@@ -119,15 +132,24 @@ static enum plim_status write_slot(struct work *w, const struct intake_slot *slo
     return status;
 }
 
+static enum plim_status stop_here(struct work *w, struct plim_error *err)
+{
+    enum plim_status status = write_journal(w, err);
+    if (status != PLIM_OK) return status;
+    return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal; the same command goes on from there");
+}
+
 static enum plim_status run(struct work *w, struct plim_error *err)
 {
     struct intake *intake = NULL;
     struct intake_slot *slot = NULL;
-    enum plim_status status = intake_open(&w->intake, &w->at, &intake, err);
+    enum plim_status status = intake_open(&w->intake, &intake, err);
+    if (status == PLIM_OK) status = intake_start(intake, &w->at, err);
     while (status == PLIM_OK) {
         status = intake_next(intake, &slot, err);
+        if (status == PLIM_INTERRUPTED) status = stop_here(w, err);
         if (status != PLIM_OK || !slot) break;
-        status = write_slot(w, slot, err);
+        status = write_slot(w, intake, slot, err);
         if (status == PLIM_OK && slot->failed != PLIM_OK)
             status = plim_fail(err, slot->failed, "%s", slot->failure.text);
         w->at = slot->next;
@@ -135,11 +157,10 @@ static enum plim_status run(struct work *w, struct plim_error *err)
         intake_give_back(intake, slot);
         if (status == PLIM_OK) hear(w, false);
         bool stop = w->options->stop && *w->options->stop;
-        if (status == PLIM_OK && (stop || clock_seconds() - w->committed > COMMIT_SECONDS))
-            status = write_journal(w, err);
         if (status == PLIM_OK && stop)
-            status =
-                plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal; the same command goes on from there");
+            status = stop_here(w, err);
+        else if (status == PLIM_OK && clock_seconds() - w->committed > COMMIT_SECONDS)
+            status = write_journal(w, err);
     }
     intake_close(intake);
     return status;
@@ -192,6 +213,7 @@ enum plim_status pretokenize(const struct pretokenize_options *options, struct p
     if (status != PLIM_OK) return status;
     dataset_intake_options(w.data, &w.intake);
     w.intake.workers = options->workers, w.intake.prefetch = options->prefetch;
+    w.intake.max_line = options->max_line, w.intake.stop = options->stop;
     status = check_out(&w, err);
     if (status == PLIM_OK) status = open_writer(&w, err);
     if (status == PLIM_OK) status = run(&w, err);

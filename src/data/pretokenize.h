@@ -19,10 +19,11 @@ struct pretokenize_progress {
 };
 
 struct pretokenize_options {
-    struct data_options data; /* paths, format, fields, max_line, skip_bad, marks */
+    struct data_options data; /* paths, format, fields, skip_bad, marks */
     const struct codec *codec;
     const char *out;
     int workers, prefetch;
+    size_t max_line;
     bool resume;
     volatile sig_atomic_t *stop;                                          /* NULL: never */
     void (*hear)(void *arg, const struct pretokenize_progress *progress); /* now and then; NULL: nobody */

@@ -1,4 +1,4 @@
-/* record.c - see record.h. */
+/* record.c - see record.h. record_begin finds the texts of a record, record_more walks over them piece by piece. */
 #include "data/record.h"
 #include "base/json.h"
 #include "data/json_fields.h"
@@ -6,11 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The texts of a record in order, and how far encoding has come. */
+struct progress {
+    const char *at; /* what is left of the present text */
+    size_t left;
+    unsigned flags; /* TOKENIZE_* */
+    bool quiet;
+    size_t next;     /* text */
+    bool ends;       /* the record gets its end mark */
+    int32_t last_id; /* of the tokens so far; -1: there are none */
+    size_t count;
+};
+
+/* Templates add headers to messages and fixed texts to conversations. */
+#define CHAT_TIMES     4
+#define CHAT_FIXED     ((size_t)32 << 10)
+#define CHAT_MEMORY    8
+#define CHAT_WORKSPACE ((size_t)1 << 20)
+
 struct record_encoder {
     struct record_rules rules;
-    struct encoder *encoder; /* NULL: bytes */
-    struct strbuf text;      /* a rendered chat */
+    struct encoder *encoder;    /* NULL: bytes */
+    struct json_field field[2]; /* of the present record: its text, or both of a pair */
+    struct strbuf text;         /* a rendered chat */
     struct chat_spans spans;
+    struct progress progress;
 };
 
 enum plim_status record_encoder_open(const struct record_rules *rules, struct record_encoder **out,
@@ -38,15 +58,23 @@ void record_encoder_close(struct record_encoder *enc)
     free(enc);
 }
 
-/* A tree of messages and two renderings of them, roughly. */
-#define CHAT_FACTOR 8
+size_t record_chat_output(size_t len) { return CHAT_TIMES * len + CHAT_FIXED; }
+size_t record_chat_memory(size_t len) { return CHAT_MEMORY * len + CHAT_WORKSPACE; }
 
-size_t record_encoder_bytes_most(const struct record_rules *rules, size_t longest)
+size_t record_tokens_most(const struct record_rules *rules, size_t len)
 {
-    size_t tokenizer = rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer) : 0;
-    size_t piece = longest < RECORD_PIECE ? longest : RECORD_PIECE;
-    return sizeof(struct record_encoder) + tokenizer + (rules->codec->tokenizer ? 2 * piece : 0) +
-           (rules->kind == RECORD_CHAT ? CHAT_FACTOR * longest : 0);
+    size_t tokens = rules->kind == RECORD_CHAT ? record_chat_output(len) : len;
+    tokens += 2; /* begin and end marks */
+    return rules->most > 0 && rules->most < tokens ? rules->most : tokens;
+}
+
+size_t record_encoder_bytes_most(const struct record_rules *rules)
+{
+    bool chat = rules->kind == RECORD_CHAT;
+    size_t longest = rules->longest, piece = chat || longest > RECORD_PIECE ? RECORD_PIECE : longest;
+    return sizeof(struct record_encoder) +
+           (rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer, piece) : 0) +
+           (chat ? record_chat_memory(longest) + record_chat_output(longest) : 0);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -69,70 +97,12 @@ size_t text_cut(const char *text, size_t len)
     return len;
 }
 
-static bool enough(const struct record_encoder *enc, const struct token_list *out, size_t begin)
+static bool enough(const struct record_encoder *enc)
 {
-    return enc->rules.most > 0 && (int64_t)(out->count - begin) >= enc->rules.most;
+    return enc->rules.most > 0 && enc->progress.count >= enc->rules.most;
 }
 
-static bool encode_bytes(const struct record_encoder *enc, const char *text, size_t len,
-                         struct token_list *out, size_t begin)
-{
-    size_t n = len;
-    if (enc->rules.most > 0) {
-        int64_t left = enc->rules.most - (int64_t)(out->count - begin);
-        if (left < (int64_t)n) n = left > 0 ? (size_t)left : 0;
-    }
-    if (!token_list_reserve(out, n)) return false;
-    for (size_t i = 0; i < n; i++) out->id[out->count++] = (unsigned char)text[i];
-    return true;
-}
-
-/* One text, in pieces when it is long. begin: where the record's tokens start in out. */
-static enum plim_status encode_text(struct record_encoder *enc, const char *text, size_t len, unsigned flags,
-                                    struct token_list *out, size_t begin, struct plim_error *err)
-{
-    if (!enc->encoder)
-        return encode_bytes(enc, text, len, out, begin)
-                   ? PLIM_OK
-                   : plim_fail(err, PLIM_NO_MEMORY, "out of memory for tokens");
-    enum plim_status status = PLIM_OK;
-    do {
-        size_t n = len > RECORD_PIECE ? text_cut(text, RECORD_PIECE) : len;
-        unsigned here = n < len ? flags & ~(unsigned)TOKENIZE_AFTER : flags; /* the last piece has the end */
-        status = encoder_encode(enc->encoder, text, n, here, out, err);
-        text += n, len -= n;
-        flags &= ~(unsigned)TOKENIZE_BEFORE;
-    } while (len && status == PLIM_OK && !enough(enc, out, begin));
-    return status;
-}
-
-static enum plim_status put_eos(const struct record_encoder *enc, struct token_list *out, size_t begin,
-                                struct plim_error *err)
-{
-    int32_t eos = enc->rules.codec->eos;
-    if (!enc->rules.append_eos || eos < 0) return PLIM_OK;
-    if (out->count > begin && token_id(out->id[out->count - 1]) == eos) return PLIM_OK;
-    if (!token_list_reserve(out, 1)) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for tokens");
-    out->id[out->count++] = eos;
-    return PLIM_OK;
-}
-
-static void hush(struct token_list *list, size_t from)
-{
-    for (size_t i = from; i < list->count; i++) list->id[i] |= TOKEN_QUIET;
-}
-
-static enum plim_status encode_plain(struct record_encoder *enc, const char *text, size_t len, unsigned place,
-                                     struct token_list *out, struct plim_error *err)
-{
-    size_t begin = out->count;
-    /* Running text has no begin mark, even when the whole file is one piece. */
-    bool special = enc->rules.add_special && enc->rules.kind != RECORD_TEXT;
-    unsigned flags = special ? TOKENIZE_SPECIAL : 0;
-    enum plim_status status = len ? encode_text(enc, text, len, flags, out, begin, err) : PLIM_OK;
-    bool ends = place & RECORD_LAST && (len || place != RECORD_WHOLE);
-    return status == PLIM_OK && ends ? put_eos(enc, out, begin, err) : status;
-}
+/* --- what a record holds --- */
 
 /* Lines of a text end in LF whatever the file says. */
 static size_t drop_carriage_returns(char *text, size_t len)
@@ -144,11 +114,11 @@ static size_t drop_carriage_returns(char *text, size_t len)
     return (size_t)(out - text);
 }
 
-static enum plim_status take_fields(const struct record_encoder *enc, char *line, size_t len,
-                                    struct json_field *fields, int count, enum json_kind kind,
-                                    struct plim_error *err)
+static enum plim_status take_fields(struct record_encoder *enc, char *line, size_t len, int count,
+                                    enum json_kind kind, struct plim_error *err)
 {
     struct json_problem problem;
+    struct json_field *fields = enc->field;
     for (int i = 0; i < count; i++)
         fields[i] = (struct json_field){.name = enc->rules.field[i], .undo = kind == JSON_TEXT};
     if (!json_fields(line, len, fields, count, &problem))
@@ -164,82 +134,156 @@ static enum plim_status take_fields(const struct record_encoder *enc, char *line
     return PLIM_OK;
 }
 
-/* The response alone is learned. Both are encoded for themselves, so the border between them is one of tokens. */
-static enum plim_status encode_pair(struct record_encoder *enc, const struct json_field *f,
-                                    struct token_list *out, struct plim_error *err)
+static enum plim_status render_chat(struct record_encoder *enc, struct plim_error *err)
 {
-    size_t begin = out->count;
-    enum plim_status status = PLIM_OK;
-    if (f[0].len)
-        status = encode_text(enc, f[0].at, f[0].len, enc->rules.add_special ? TOKENIZE_SPECIAL : 0, out,
-                             begin, err);
-    int32_t eos = enc->rules.codec->eos;
-    if (out->count > begin + 1 && eos >= 0 && out->id[out->count - 1] == eos) out->count--;
-    hush(out, begin);
-    if (status == PLIM_OK && f[1].len && !enough(enc, out, begin))
-        status = encode_text(enc, f[1].at, f[1].len, 0, out, begin, err);
-    return status == PLIM_OK ? put_eos(enc, out, begin, err) : status;
-}
-
-static enum plim_status encode_spans(struct record_encoder *enc, struct token_list *out,
-                                     struct plim_error *err)
-{
-    size_t begin = out->count, at = 0;
-    enum plim_status status = PLIM_OK;
-    for (size_t i = 0; i <= enc->spans.count && status == PLIM_OK && !enough(enc, out, begin); i++) {
-        bool more = i < enc->spans.count;
-        size_t from = more ? enc->spans.span[i].begin : enc->text.len, quiet = out->count;
-        if (from > at) status = encode_text(enc, enc->text.data + at, from - at, 0, out, begin, err);
-        hush(out, quiet);
-        if (!more || status != PLIM_OK) break;
-        at = enc->spans.span[i].end;
-        if (at > from) status = encode_text(enc, enc->text.data + from, at - from, 0, out, begin, err);
+    struct doc *doc = NULL;
+    const struct json_field *f = enc->field;
+    struct quota quota = {.most = record_chat_memory(f->len) / 2,
+                          .why = "half of the memory for a conversation"};
+    struct chat_options options = {.now = enc->rules.now, .max_output = record_chat_output(f->len)};
+    enum plim_status status = json_parse_record(f->at, f->len, f->name, &quota, &doc, err);
+    strbuf_clear(&enc->text);
+    enc->text.most = options.max_output;
+    enc->spans.count = 0;
+    if (status == PLIM_OK) {
+        options.max_bytes = record_chat_memory(f->len) - (size_t)quota.used;
+        status =
+            chat_template_render_spans(enc->rules.chat, &doc->root, &options, &enc->text, &enc->spans, err);
     }
+    doc_free(doc);
     return status;
 }
 
-static enum plim_status encode_chat(struct record_encoder *enc, const struct json_field *f,
-                                    struct token_list *out, struct plim_error *err)
+enum plim_status record_begin(struct record_encoder *enc, char *text, size_t len, unsigned place,
+                              struct plim_error *err)
 {
-    struct doc *doc = NULL;
-    struct chat_options options = {0};
-    enum plim_status status = json_parse(f->at, f->len, f->name, &doc, err);
-    strbuf_clear(&enc->text);
-    enc->spans.count = 0;
-    if (status == PLIM_OK)
+    enum plim_status status = PLIM_OK;
+    enum record_kind kind = enc->rules.kind;
+    if (kind == RECORD_TEXT && enc->encoder) len = drop_carriage_returns(text, len);
+    enc->field[0] = (struct json_field){.at = text, .len = len};
+    if (kind == RECORD_JSON || kind == RECORD_PAIR)
+        status = take_fields(enc, text, len, kind == RECORD_PAIR ? 2 : 1, JSON_TEXT, err);
+    if (kind == RECORD_CHAT) status = take_fields(enc, text, len, 1, JSON_LIST, err);
+    if (kind == RECORD_CHAT && status == PLIM_OK) status = render_chat(enc, err);
+    /* A conversation ends as its template says; an empty line is nothing, an empty file ends all the same. */
+    bool empty = !enc->field[0].len && place == RECORD_WHOLE && kind != RECORD_PAIR;
+    enc->progress =
+        (struct progress){.ends = place & RECORD_LAST && kind != RECORD_CHAT && !empty, .last_id = -1};
+    return status;
+}
+
+/* Between the assistant's parts, which alone are learned, lie others: texts take turns. */
+static bool next_of_chat(struct record_encoder *enc)
+{
+    struct progress *p = &enc->progress;
+    size_t i = p->next / 2, from = i ? enc->spans.span[i - 1].end : 0, to = enc->text.len;
+    if (p->next > 2 * enc->spans.count) return false;
+    p->quiet = p->next % 2 == 0;
+    if (i < enc->spans.count) to = enc->spans.span[i].begin;
+    if (!p->quiet) from = to, to = enc->spans.span[i].end;
+    p->at = enc->text.data + from, p->left = to > from ? to - from : 0;
+    p->flags = 0;
+    return true;
+}
+
+/* The next text of the record; false: there is none. Both of a pair are encoded for themselves, so that the border
+ * between them is one of tokens. Running text has no begin mark, even when the whole file is one piece. */
+static bool next_text(struct record_encoder *enc)
+{
+    struct progress *p = &enc->progress;
+    bool pair = enc->rules.kind == RECORD_PAIR;
+    if (enc->rules.kind == RECORD_CHAT) {
+        if (!next_of_chat(enc)) return false;
+    } else {
+        if (p->next > (size_t)pair) return false;
+        bool special = enc->rules.add_special && enc->rules.kind != RECORD_TEXT && p->next == 0;
+        p->at = enc->field[p->next].at, p->left = enc->field[p->next].len;
+        p->flags = special ? TOKENIZE_SPECIAL : 0;
+        p->quiet = pair && p->next == 0;
+    }
+    p->next++;
+    return true;
+}
+
+/* --- and what becomes of it --- */
+
+static enum plim_status no_memory(struct plim_error *err)
+{
+    return plim_fail(err, PLIM_NO_MEMORY, "out of memory for tokens");
+}
+
+static enum plim_status encode_piece(struct record_encoder *enc, struct token_list *out,
+                                     struct plim_error *err)
+{
+    struct progress *p = &enc->progress;
+    size_t n = p->left;
+    if (n > RECORD_PIECE) n = enc->encoder ? text_cut(p->at, RECORD_PIECE) : RECORD_PIECE;
+    if (!enc->encoder && enc->rules.most > 0 && n > enc->rules.most - p->count)
+        n = enc->rules.most - p->count;
+    unsigned flags = n < p->left ? p->flags & ~(unsigned)TOKENIZE_AFTER : p->flags; /* the last has the end */
+    enum plim_status status = PLIM_OK;
+    if (enc->encoder)
+        status = encoder_encode(enc->encoder, p->at, n, flags, out, err);
+    else if (!token_list_reserve(out, n))
+        status = no_memory(err);
+    else
+        for (size_t i = 0; i < n; i++) out->id[out->count++] = (unsigned char)p->at[i];
+    if (out->full)
         status =
-            chat_template_render_spans(enc->rules.chat, &doc->root, &options, &enc->text, &enc->spans, err);
-    doc_free(doc);
-    return status == PLIM_OK ? encode_spans(enc, out, err) : status;
+            plim_fail(err, PLIM_BAD_INPUT, "it makes more tokens than there is room for (%zu)", out->most);
+    out->full = false;
+    p->at += n, p->left -= n;
+    p->flags &= ~(unsigned)TOKENIZE_BEFORE;
+    return status;
+}
+
+/* A prompt is not where the record ends, whatever the tokenizer adds to a text; and it is not learned. */
+static void hush(struct record_encoder *enc, struct token_list *list, size_t from)
+{
+    const struct progress *p = &enc->progress;
+    int32_t eos = enc->rules.codec->eos;
+    bool prompt_ends = enc->rules.kind == RECORD_PAIR && !p->left && list->count > from;
+    if (prompt_ends && p->count + (list->count - from) > 1 && eos >= 0 && list->id[list->count - 1] == eos)
+        list->count--;
+    for (size_t i = from; i < list->count; i++) list->id[i] |= TOKEN_QUIET;
+}
+
+static enum plim_status put_eos(const struct record_encoder *enc, struct token_list *out,
+                                struct plim_error *err)
+{
+    int32_t eos = enc->rules.codec->eos;
+    if (!enc->rules.append_eos || !enc->progress.ends || eos < 0 || enc->progress.last_id == eos)
+        return PLIM_OK;
+    if (!token_list_reserve(out, 1)) return no_memory(err);
+    out->id[out->count++] = eos;
+    return PLIM_OK;
+}
+
+enum plim_status record_more(struct record_encoder *enc, struct token_list *out, bool *more,
+                             struct plim_error *err)
+{
+    struct progress *p = &enc->progress;
+    size_t before = out->count;
+    enum plim_status status = PLIM_OK;
+    *more = p->left > 0;
+    while (!*more && next_text(enc)) *more = p->left > 0;
+    if (*more) status = encode_piece(enc, out, err);
+    if (status != PLIM_OK) return status;
+    if (p->quiet) hush(enc, out, before);
+    if (out->count > before) p->last_id = token_id(out->id[out->count - 1]);
+    p->count += out->count - before;
+    for (*more = p->left > 0; !*more && next_text(enc);) *more = p->left > 0;
+    return *more ? PLIM_OK : put_eos(enc, out, err);
 }
 
 enum plim_status record_encode(struct record_encoder *enc, char *text, size_t len, unsigned place,
                                struct token_list *out, struct plim_error *err)
 {
-    struct json_field f[2];
     size_t begin = out->count;
-    enum plim_status status = PLIM_OK;
-    switch (enc->rules.kind) {
-    case RECORD_TEXT:
-        status =
-            encode_plain(enc, text, enc->encoder ? drop_carriage_returns(text, len) : len, place, out, err);
-        break;
-    case RECORD_LINE:
-        status = encode_plain(enc, text, len, place, out, err);
-        break;
-    case RECORD_JSON:
-        status = take_fields(enc, text, len, f, 1, JSON_TEXT, err);
-        if (status == PLIM_OK) status = encode_plain(enc, f->at, f->len, place, out, err);
-        break;
-    case RECORD_PAIR:
-        status = take_fields(enc, text, len, f, 2, JSON_TEXT, err);
-        if (status == PLIM_OK) status = encode_pair(enc, f, out, err);
-        break;
-    case RECORD_CHAT:
-        status = take_fields(enc, text, len, f, 1, JSON_LIST, err);
-        if (status == PLIM_OK) status = encode_chat(enc, f, out, err);
-        break;
-    }
+    enum plim_status status = record_begin(enc, text, len, place, err);
+    for (bool more = true; more && status == PLIM_OK && !enough(enc);)
+        status = record_more(enc, out, &more, err);
     if (status != PLIM_OK) out->count = begin;
+    if (enc->rules.most > 0 && out->count - begin > enc->rules.most) out->count = begin + enc->rules.most;
     return status;
 }

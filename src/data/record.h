@@ -5,9 +5,15 @@
  *     record_encode(enc, line, len, RECORD_WHOLE, &tokens, &err);   // appends; changes the line
  *     record_encoder_close(enc);
  *
+ * or, for a record of which nobody wants to hold all tokens at once:
+ *
+ *     record_begin(enc, line, len, RECORD_WHOLE, &err);             // all that can be wrong with it is said here
+ *     for (bool more = true; more;) record_more(enc, &tokens, &more, &err), use(&tokens), tokens.count = 0;
+ *
  * A token that the loss leaves out (a prompt, a header of a chat) has TOKEN_QUIET set: token_id() takes it off.
- * Long texts are encoded piece by piece, cut where text_cut says, so that scratch stays small; encoding stops
- * once `most` tokens are there.
+ * Long texts are encoded in pieces of up to RECORD_PIECE bytes, cut where text_cut says; so an encoder's scratch and the
+ * tokens of one call of record_more (RECORD_TOKENS at most) do not depend on how long a record is. Only a conversation
+ * becomes a tree and a text of its own first, of bounded size.
  */
 #ifndef PLIM_DATA_RECORD_H
 #define PLIM_DATA_RECORD_H
@@ -32,13 +38,16 @@ struct record_rules {
     const struct chat_template *chat; /* RECORD_CHAT */
     bool add_special;                 /* what the tokenizer's post-processor adds (BOS) */
     bool append_eos;                  /* where the codec has one */
-    int64_t most;                     /* tokens of a record that are needed; 0: all */
+    size_t most;                      /* tokens of a record that are needed; 0: all */
+    size_t longest;                   /* bytes of a record, at most: for record_encoder_bytes_most */
+    const struct tm *now;             /* RECORD_CHAT: what strftime_now() sees; NULL: the local time */
 };
 
 /* Where in its file a piece of text lies; a line is all of itself. */
 enum record_place { RECORD_MIDDLE = 0, RECORD_FIRST = 1, RECORD_LAST = 2, RECORD_WHOLE = 3 };
 
-#define RECORD_PIECE ((size_t)256 << 10) /* longer texts are encoded in pieces of this size */
+#define RECORD_PIECE  ((size_t)64 << 10)                /* longer texts are encoded in pieces of this size */
+#define RECORD_TOKENS (RECORD_PIECE + RECORD_PIECE / 4) /* of a piece: one for each byte, and marks */
 
 struct record_encoder;
 
@@ -46,13 +55,28 @@ enum plim_status record_encoder_open(const struct record_rules *rules, struct re
                                      struct plim_error *err);
 void record_encoder_close(struct record_encoder *enc);
 
-/* Appends the record's tokens. PLIM_BAD_INPUT says what is wrong with it ("byte 12: expected ':' after a key",
+/* Appends the record's tokens, all or as many as the rules need. PLIM_BAD_INPUT says what is wrong with it ("byte 12: expected ':' after a key",
  * "field 'text' is missing"); the caller knows file and line. text is changed on the way. */
 enum plim_status record_encode(struct record_encoder *enc, char *text, size_t len, unsigned place,
                                struct token_list *out, struct plim_error *err);
 
-/* The most memory one encoder takes beside its tokenizer's, for records of up to `longest` bytes. */
-size_t record_encoder_bytes_most(const struct record_rules *rules, size_t longest);
+/* The same in two steps. The text must stay where it is until the last piece; the encoder has one record at a time.
+ * record_more appends the tokens of the next piece; *more: there may be others. */
+enum plim_status record_begin(struct record_encoder *enc, char *text, size_t len, unsigned place,
+                              struct plim_error *err);
+enum plim_status record_more(struct record_encoder *enc, struct token_list *out, bool *more,
+                             struct plim_error *err);
+
+/* The most memory one encoder takes, by its rules. */
+size_t record_encoder_bytes_most(const struct record_rules *rules);
+
+/* A chat's rendering: the bytes it may write, and the memory it may take, with its tree of messages and its output, for a
+ * record of `len` bytes. More is a bad record. */
+size_t record_chat_output(size_t len);
+size_t record_chat_memory(size_t len);
+
+/* The most tokens that a record of `len` bytes adds. */
+size_t record_tokens_most(const struct record_rules *rules, size_t len);
 
 /* How much of text[0..len), at least 1, to encode by itself: up to the end of a line that is followed by text, or of
  * any line, or up to a blank, or to the end of a character; as late as possible. */

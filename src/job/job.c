@@ -167,14 +167,25 @@ static enum plim_status check_output(const struct job *job, struct plim_error *e
                      OUTPUT_DIR_MAX);
 }
 
+/* Are the data text, and its bytes the tokens? A format that is left open is that of the files. */
+static bool reads_bytes(const struct job *job)
+{
+    struct inputs in;
+    if (!codec_is_bytes(job->data.tokenizer) || job->data.format == DATA_TOKENS) return false;
+    if (job->data.format != DATA_AUTO) return true;
+    if (inputs_find(job->train.items, (int)job->train.count, &in, NULL) != PLIM_OK) return true;
+    bool tokens = in.count > 0 && in.file[0].is_tokens;
+    inputs_release(&in);
+    return !tokens;
+}
+
 static enum plim_status check_lengths(const struct job *job, struct plim_error *err)
 {
     if (job->max_length > job->spec.max_positions && !model_uses_rope(&job->spec))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: data.max_length %lld is beyond the model's %lld learned positions; lower it",
                          job->name, (long long)job->max_length, (long long)job->spec.max_positions);
-    bool bytes = codec_is_bytes(job->data.tokenizer) && job->data.format != DATA_TOKENS;
-    if (job->spec.vocab_size < 256 && bytes)
+    if (job->spec.vocab_size < 256 && reads_bytes(job))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: model.vocab_size %lld is too small for the byte tokenizer; write 256 or more",
                          job->name, (long long)job->spec.vocab_size);

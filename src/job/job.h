@@ -93,7 +93,7 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;
-    bool workers_given, prefetch_given;
+    bool workers_given, prefetch_given, max_line_given;
 };
 
 /* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
@@ -111,9 +111,9 @@ struct job_wishes {
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
  * stay. Filled by who opens the data, used by job_plan. */
 struct loader_size {
-    int64_t workers, prefetch_factor, bytes;
+    int64_t workers, prefetch_factor, max_line_bytes, bytes;
 };
-enum { LOADER_SIZES = 8 };
+enum { LOADER_SIZES = 12 };
 struct loader_sizes {
     struct loader_size at[LOADER_SIZES];
     int count, chosen; /* count 0: nothing is known */

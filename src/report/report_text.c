@@ -132,7 +132,7 @@ static void put_search(const struct plan_search_report *s, bool fits, struct str
 static void put_knobs(const struct plan_report *r, struct strbuf *out)
 {
     const struct knobs *k = &r->plan->knobs;
-    char recompute[64], step[DURATION_TEXT];
+    char recompute[64], step[DURATION_TEXT], line[BYTES_TEXT];
     strbuf_addf(out, "  micro-batch %lld x %lld accumulation, recompute %s, loss in %d slice%s,\n  ",
                 (long long)k->micro_batch, (long long)k->accumulation,
                 knobs_recompute_text(k, recompute, sizeof recompute), (int)k->loss_chunks,
@@ -140,8 +140,9 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
     report_places(r, out);
     const struct job_data *d = &r->job->data;
     if (r->job->loader_sizes.chosen)
-        strbuf_addf(out, "\n  a smaller data loader leaves room: %lld workers, prefetch_factor %lld",
-                    (long long)d->workers, (long long)d->prefetch_factor);
+        strbuf_addf(
+            out, "\n  a smaller data loader leaves room: %lld workers, prefetch_factor %lld, lines up to %s",
+            (long long)d->workers, (long long)d->prefetch_factor, bytes_format(line, d->max_line_bytes));
     double seconds = r->plan->step_seconds;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s\n", report_duration(step, seconds),
                 seconds > 0 ? (double)(r->request->rows * r->request->time) / seconds : 0);

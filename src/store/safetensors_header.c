@@ -10,7 +10,6 @@
 #include "base/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -230,8 +229,7 @@ static enum plim_status measure(struct file_reader *f, uint64_t *header)
 
 enum plim_status safetensors_open_file(const char *path, int *fd, struct plim_error *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
-    return *fd < 0 ? plim_fail(err, PLIM_IO, "%s: %s", path, strerror(errno)) : PLIM_OK;
+    return file_open(path, fd, err);
 }
 
 enum plim_status safetensors_add_file(struct safetensors *set, const char *path, struct plim_error *err)

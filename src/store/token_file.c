@@ -8,6 +8,8 @@
  */
 #define _GNU_SOURCE
 #include "store/token_file.h"
+#include "base/file.h"
+#include "mem/os.h"
 #include "base/hash.h"
 
 #include <errno.h>
@@ -46,6 +48,12 @@ static uint64_t chunks_of(uint64_t bytes) { return (bytes + TOKEN_FILE_CHUNK - 1
 size_t token_file_bytes_most(uint64_t file_bytes)
 {
     return sizeof(struct token_file) + 256 + (size_t)chunks_of(file_bytes) * 9;
+}
+
+size_t token_file_working(uint64_t file_bytes)
+{
+    const uint64_t most = TOKEN_FILE_RESIDENT + 2 * TOKEN_FILE_CHUNK;
+    return (size_t)(file_bytes < most ? os_page_round(file_bytes) : most);
 }
 
 static enum plim_status damaged(const struct token_file *f, const char *what, struct plim_error *err)
@@ -120,10 +128,8 @@ enum plim_status token_file_open(const char *path, struct token_file **out, stru
         free(f);
         return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
     }
-    f->fd = open(path, O_RDONLY | O_CLOEXEC);
-    enum plim_status status =
-        f->fd < 0 ? plim_fail(err, PLIM_BAD_INPUT, "%s: cannot open the data file: %s", path, strerror(errno))
-                  : open_map(f, err);
+    enum plim_status status = file_open(path, &f->fd, err);
+    if (status == PLIM_OK) status = open_map(f, err);
     if (status != PLIM_OK) {
         token_file_close(f);
         return status;

@@ -76,9 +76,10 @@ enum plim_status token_file_verify(struct token_file *f, struct plim_error *err)
 /* Give the mapped pages back now: somebody else's turn. */
 void token_file_rest(struct token_file *f);
 
-/* The most memory an open file of that size takes, beside TOKEN_FILE_RESIDENT and what checking a chunk adds. */
+/* The most memory an open file of that size takes; while it is read its pages come on top: TOKEN_FILE_RESIDENT, what
+ * checking a chunk adds, or all of a small file. */
 size_t token_file_bytes_most(uint64_t file_bytes);
-#define TOKEN_FILE_WORKING (TOKEN_FILE_RESIDENT + 2 * TOKEN_FILE_CHUNK)
+size_t token_file_working(uint64_t file_bytes);
 
 /* Sum of a whole header but its last field. */
 uint64_t token_file_header_hash(const struct token_file_header *h);

@@ -63,8 +63,9 @@ struct chat_options {
     const struct node *documents; /* a list of {title, text}; NULL: none                          */
     const struct node *variables; /* a map of further variables; they win over all of the above   */
     const struct tm *now;         /* what strftime_now() sees; NULL: the local time               */
-    uint64_t max_steps;           /* 0: ten million evaluations                                   */
-    size_t max_bytes;             /* 0: 64 MiB, for the output and, again, for values in between  */
+    uint64_t max_steps; /* of a rendering; finding spans takes four times as many in all; 0: ten million */
+    size_t max_bytes;   /* memory of a call: output, values, texts in between; 0: 64 MiB */
+    size_t max_output;  /* bytes appended to `out`; 0: as many as max_bytes             */
 };
 
 /* Append the conversation's text to `out`. `messages` is a list of maps. On failure `out` is as it was.

@@ -3,13 +3,13 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/hash.h"
+#include "mem/os.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#define TOKENIZER_MAX ((uint64_t)512 << 20)
 
 bool codec_is_bytes(const char *path) { return !path || !*path || !strcmp(path, "bytes"); }
 
@@ -53,24 +53,48 @@ static int32_t eos_by_name(const struct tokenizer *tokenizer)
     return -1;
 }
 
-enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err)
+/* What a budget leaves of the usual quota. */
+static struct quota quota_under(uint64_t budget)
+{
+    struct quota quota = {.most = TOKENIZER_QUOTA, .why = "the most for a tokenizer"};
+    uint64_t taken = budget ? os_process_counted() : 0;
+    if (!budget || budget > taken + quota.most) return quota;
+    return (struct quota){.most = budget > taken ? budget - taken : 0,
+                          .status = PLIM_NO_FIT,
+                          .why = "all that the budget leaves; raise the budget"};
+}
+
+static enum plim_status read_tokenizer(struct codec *c, struct quota *quota, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
-    *out = (struct codec){.vocab_size = 256, .eos = -1};
-    if (codec_is_bytes(path)) return PLIM_OK;
-    out->path = find_file(path);
-    if (!out->path) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
-    enum plim_status status = file_read(out->path, TOKENIZER_MAX, &text, err);
+    struct stat st;
+    enum plim_status status = PLIM_OK;
+    if (!stat(c->path, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_size > quota->most)
+        return quota_fail(quota, c->path, err);
+    status = file_read(c->path, quota->most, &text, err);
     if (status == PLIM_IO && err) {
         struct plim_error why = *err;
         status = plim_fail(err, PLIM_BAD_INPUT, "%s; give a tokenizer.json, a folder with one, or bytes",
                            why.text);
     }
     if (status == PLIM_OK) {
-        out->fingerprint = hash64(text.data, text.len, 0) | 1; /* never 0, which means bytes */
-        status = tokenizer_parse(text.data, text.len, out->path, &out->tokenizer, err);
+        c->fingerprint = hash64(text.data, text.len, 0) | 1; /* never 0, which means bytes */
+        status = tokenizer_read(&text, c->path, quota, &c->tokenizer, err);
     }
     strbuf_release(&text);
+    malloc_trim(0); /* what reading took is not what the tokenizer holds */
+    return status;
+}
+
+enum plim_status codec_open_within(const char *path, uint64_t budget, struct codec *out,
+                                   struct plim_error *err)
+{
+    *out = (struct codec){.vocab_size = 256, .eos = -1};
+    if (codec_is_bytes(path)) return PLIM_OK;
+    out->path = find_file(path);
+    if (!out->path) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
+    struct quota quota = quota_under(budget);
+    enum plim_status status = read_tokenizer(out, &quota, err);
     if (status != PLIM_OK) {
         codec_close(out);
         return status;
@@ -80,6 +104,11 @@ enum plim_status codec_open(const char *path, struct codec *out, struct plim_err
     out->eos = eos_from_config(out);
     if (out->eos < 0) out->eos = eos_by_name(out->tokenizer);
     return PLIM_OK;
+}
+
+enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err)
+{
+    return codec_open_within(path, 0, out, err);
 }
 
 void codec_close(struct codec *c)

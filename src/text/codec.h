@@ -24,6 +24,10 @@ struct codec {
 };
 
 enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err);
+/* The same in a process that may take `budget` bytes in all; 0: no line. Reading takes more than the tokenizer holds in the
+ * end: when not even that fits beside what the process has now, PLIM_NO_FIT. What is free afterwards is given back. */
+enum plim_status codec_open_within(const char *path, uint64_t budget, struct codec *out,
+                                   struct plim_error *err);
 void codec_close(struct codec *codec);
 
 /* Is it the name of the built-in byte tokenizer, or no name at all? */

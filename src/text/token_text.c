@@ -1,59 +1,60 @@
-/* token_text.c - see token_text.h. The last tokens that are out stay in the list as context for those that follow:
- * what is new is the text of all of them less the text of the old ones. */
+/* token_text.c - see token_text.h. */
 #include "text/token_text.h"
 
 #include <string.h>
 
 void token_text_init(struct token_text *t, const struct codec *codec)
 {
-    *t = (struct token_text){.codec = codec, .now = STRBUF_INIT, .before = STRBUF_INIT};
+    *t = (struct token_text){.codec = codec, .piece = STRBUF_INIT, .known = STRBUF_INIT};
 }
 
 void token_text_release(struct token_text *t)
 {
-    token_list_release(&t->ids);
-    strbuf_release(&t->now);
-    strbuf_release(&t->before);
+    decoding_close(t->decoding);
+    strbuf_release(&t->piece);
+    strbuf_release(&t->known);
+    *t = (struct token_text){.codec = t->codec};
 }
 
-static enum plim_status decode(const struct token_text *t, size_t count, struct strbuf *out,
-                               struct plim_error *err)
+static enum plim_status begin(struct token_text *t, struct plim_error *err)
 {
-    strbuf_clear(out);
-    return tokenizer_decode(t->codec->tokenizer, t->ids.id, count, TOKENIZE_SKIP_SPECIAL, out, err);
+    strbuf_clear(&t->piece);
+    if (t->decoding) return PLIM_OK;
+    return decoding_open(t->codec->tokenizer, TOKENIZE_SKIP_SPECIAL, &t->decoding, err);
 }
 
-static bool ends_unfinished(const struct strbuf *text)
+static size_t step(const char *text, size_t at, size_t len)
 {
-    return text->len >= 3 && !memcmp(text->data + text->len - 3, "\xEF\xBF\xBD", 3);
+    for (at++; at < len && ((unsigned char)text[at] & 0xc0) == 0x80;) at++;
+    return at;
 }
 
-/* A replacement character at the end may be the beginning of a real one: at most this many tokens are waited for. */
-#define PATIENCE 8
-
-static enum plim_status hand_out(struct token_text *t, bool all, struct strbuf *out, struct plim_error *err)
+/* The piece, less the characters that the prompt already ended with; from the first that differs on everything is new. */
+static void hand_out(struct token_text *t, struct strbuf *out)
 {
-    enum plim_status status = decode(t, t->told, &t->before, err);
-    if (status == PLIM_OK) status = decode(t, t->ids.count, &t->now, err);
-    if (status != PLIM_OK) return status;
-    bool wait = ends_unfinished(&t->now) && t->ids.count - t->told < PATIENCE;
-    if (wait && !all) return PLIM_OK;
-    if (t->now.len > t->before.len) strbuf_addn(out, t->now.data + t->before.len, t->now.len - t->before.len);
-    size_t fresh = t->ids.count - t->told; /* the newest stay as context */
-    memmove(t->ids.id, t->ids.id + t->told, fresh * sizeof *t->ids.id);
-    t->ids.count = t->told = fresh;
-    return strbuf_status(out, err);
+    const char *text = strbuf_text(&t->piece);
+    size_t at = 0, len = t->piece.len;
+    while (at < len && t->met < t->known.len) {
+        size_t end = step(text, at, len), known = step(t->known.data, t->met, t->known.len);
+        if (end - at != known - t->met || memcmp(text + at, t->known.data + t->met, end - at) != 0) {
+            t->met = t->known.len;
+            break;
+        }
+        at = end, t->met = known;
+    }
+    strbuf_addn(out, text + at, len - at);
 }
 
 enum plim_status token_text_follow(struct token_text *t, const int32_t *ids, size_t count,
                                    struct plim_error *err)
 {
+    enum plim_status status = PLIM_OK;
     if (!t->codec->tokenizer) return PLIM_OK;
-    size_t n = count < PATIENCE ? count : PATIENCE;
-    if (!token_list_reserve(&t->ids, n)) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for tokens");
-    memcpy(t->ids.id, ids + count - n, n * sizeof *ids);
-    t->ids.count = t->told = n;
-    return PLIM_OK;
+    for (size_t i = 0; i < count && status == PLIM_OK; i++) {
+        status = begin(t, err);
+        if (status == PLIM_OK) status = decoding_add(t->decoding, ids[i], &t->piece, err);
+    }
+    return status == PLIM_OK && t->decoding ? decoding_tail(t->decoding, &t->known, err) : status;
 }
 
 enum plim_status token_text_add(struct token_text *t, int32_t token, struct strbuf *out,
@@ -64,9 +65,11 @@ enum plim_status token_text_add(struct token_text *t, int32_t token, struct strb
         strbuf_addn(out, bytes, byte_text_add(&t->bytes, token, bytes));
         return strbuf_status(out, err);
     }
-    if (!token_list_reserve(&t->ids, 1)) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for tokens");
-    t->ids.id[t->ids.count++] = token;
-    return hand_out(t, false, out, err);
+    enum plim_status status = begin(t, err);
+    if (status == PLIM_OK) status = decoding_add(t->decoding, token, &t->piece, err);
+    if (status != PLIM_OK) return status;
+    hand_out(t, out);
+    return strbuf_status(out, err);
 }
 
 enum plim_status token_text_end(struct token_text *t, struct strbuf *out, struct plim_error *err)
@@ -76,5 +79,9 @@ enum plim_status token_text_end(struct token_text *t, struct strbuf *out, struct
         strbuf_addn(out, bytes, byte_text_end(&t->bytes, bytes));
         return strbuf_status(out, err);
     }
-    return t->ids.count > t->told ? hand_out(t, true, out, err) : PLIM_OK;
+    enum plim_status status = begin(t, err);
+    if (status == PLIM_OK) status = decoding_end(t->decoding, &t->piece, err);
+    if (status != PLIM_OK) return status;
+    hand_out(t, out);
+    return strbuf_status(out, err);
 }

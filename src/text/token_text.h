@@ -6,9 +6,10 @@
  *     token_text_end(&text, &out, &err);             // and the rest
  *     token_text_release(&text);
  *
- * What comes out is valid UTF-8 at every moment: a character whose bytes are spread over several tokens leaves when
- * its last token is there. The text of a token may depend on its neighbours, so a few tokens are decoded together
- * and only what is new is handed out.
+ * What comes out is valid UTF-8 at every moment, and all of it together is the decoded text of prompt and tokens, less
+ * what it has in common with the decoded text of the prompt alone: wherever the prompt ends and however the tokens come.
+ * So a character whose bytes are spread over several tokens leaves when it is whole, and a prompt that ends inside of one
+ * is followed by all of it.
  */
 #ifndef PLIM_SERVE_TOKEN_TEXT_H
 #define PLIM_SERVE_TOKEN_TEXT_H
@@ -19,9 +20,10 @@
 struct token_text {
     const struct codec *codec;
     struct byte_text bytes; /* without a tokenizer */
-    struct token_list ids;  /* [0, told) are out; the rest is not yet certain */
-    size_t told;
-    struct strbuf now, before;
+    struct decoding *decoding;
+    struct strbuf piece; /* what has just become certain */
+    struct strbuf known; /* what the prompt ends with that was not certain at its end */
+    size_t met;          /* bytes of it that have come again */
 };
 
 void token_text_init(struct token_text *text, const struct codec *codec);

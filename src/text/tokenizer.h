@@ -16,6 +16,7 @@
 #ifndef PLIM_DATA_TOKENIZER_H
 #define PLIM_DATA_TOKENIZER_H
 
+#include "base/quota.h"
 #include "base/status.h"
 #include "base/strbuf.h"
 #include <stdbool.h>
@@ -29,8 +30,10 @@ struct encoder;
 struct token_list {
     int32_t *id;
     size_t count, cap;
+    size_t most; /* ids it may grow to, set by its owner; 0: any number */
+    bool full;   /* more were asked for than that */
 };
-/* Room for `more` ids beyond count; false when memory is short. */
+/* Room for `more` ids beyond count; false when memory is short, or for `most`. */
 bool token_list_reserve(struct token_list *list, size_t more);
 void token_list_release(struct token_list *list);
 
@@ -43,7 +46,13 @@ enum tokenize_flag {
 
 /* A tokenizer.json, or a folder with one. PLIM_BAD_INPUT: "file:line: what"; PLIM_UNSUPPORTED names the part. */
 enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct plim_error *err);
-/* The same from memory; `name` stands in errors. */
+/* Memory that reading a tokenizer may take at its peak: the file, its tree, and what is built of it. */
+#define TOKENIZER_QUOTA ((uint64_t)512 << 20)
+/* The same from memory that is used up: `text` is empty afterwards. `name` stands in errors. The quota counts everything
+ * while it grows, and in the end what the tokenizer holds; NULL: one of TOKENIZER_QUOTA. */
+enum plim_status tokenizer_read(struct strbuf *text, const char *name, struct quota *quota,
+                                struct tokenizer **out, struct plim_error *err);
+/* The same from memory that is only read. */
 enum plim_status tokenizer_parse(const char *text, size_t len, const char *name, struct tokenizer **out,
                                  struct plim_error *err);
 void tokenizer_free(struct tokenizer *tok);
@@ -55,18 +64,34 @@ int32_t tokenizer_id(const struct tokenizer *tok, const char *text, size_t len);
 const char *tokenizer_text(const struct tokenizer *tok, int32_t id, size_t *len);
 bool tokenizer_is_special(const struct tokenizer *tok, int32_t id);
 
-/* Bytes a loaded tokenizer holds, and what one encoder may come to hold: for the plan's io line. */
+/* Bytes a loaded tokenizer holds, and what one encoder may come to hold with texts of up to `longest` bytes: for the plan's
+ * io line. */
 size_t tokenizer_bytes(const struct tokenizer *tok);
-size_t encoder_bytes_most(const struct tokenizer *tok);
+size_t encoder_bytes_most(const struct tokenizer *tok, size_t longest);
 
 enum plim_status encoder_open(const struct tokenizer *tok, struct encoder **out, struct plim_error *err);
 void encoder_close(struct encoder *enc);
 
-/* Appends the ids of text[0..len). PLIM_NO_MEMORY is the only error; the list is then as before. */
+/* Appends the ids of text[0..len). PLIM_NO_MEMORY, or PLIM_BAD_INPUT where the normalizer makes more of the text than it
+ * may; the list is then as before. */
 enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
                                 struct token_list *out, struct plim_error *err);
 
-/* Appends the text of the ids. PLIM_BAD_INPUT when an id is not in the vocabulary. */
+/* Ids back to text, one after the other: add appends what has become certain, end the rest, and together they are what
+ * tokenizer_decode gives for all of the ids. What came out never changes and is valid UTF-8 at every moment; a character
+ * waits for its last byte, and some decoders hold a token until they see the next. tail appends what end would append if
+ * it came now. Errors as with tokenizer_decode. */
+struct decoding;
+enum plim_status decoding_open(const struct tokenizer *tok, unsigned flags, struct decoding **out,
+                               struct plim_error *err);
+void decoding_close(struct decoding *decoding);
+enum plim_status decoding_add(struct decoding *decoding, int32_t id, struct strbuf *out,
+                              struct plim_error *err);
+enum plim_status decoding_end(struct decoding *decoding, struct strbuf *out, struct plim_error *err);
+enum plim_status decoding_tail(const struct decoding *decoding, struct strbuf *out, struct plim_error *err);
+
+/* Appends the text of the ids. PLIM_BAD_INPUT when an id is not in the vocabulary, or when the decoder makes more than
+ * three bytes of each byte of the tokens and 1 MiB. */
 enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t count,
                                   unsigned flags, struct strbuf *out, struct plim_error *err);
 

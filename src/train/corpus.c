@@ -1,12 +1,15 @@
 /* corpus.c - see corpus.h. */
 #include "train/corpus.h"
+#include "base/file.h"
 #include "train/evaluate.h"
 
 #include <malloc.h>
 #include <string.h>
+#include <time.h>
 
 /* Evaluation shuffles nothing; its blocks only decouple it from its worker, and one of those does. */
 #define EVAL_BLOCK 256
+#define CHAT_LINE  ((uint64_t)2 << 20)
 
 static bool is_text(const char *text) { return text && *text; }
 
@@ -28,10 +31,10 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
                                  .chat = c->chat,
+                                 .now = &c->now,
                                  .add_special = d->add_special,
                                  .append_eos = d->append_eos,
-                                 .skip_bad = d->skip_bad,
-                                 .max_line = (size_t)d->max_line_bytes};
+                                 .skip_bad = d->skip_bad};
 }
 
 /* A window of an evaluation is one pass. */
@@ -42,6 +45,13 @@ static int64_t eval_window(const struct job *job)
     return most;
 }
 
+/* A conversation takes many times its bytes while it is rendered, and is hardly ever so long. */
+static uint64_t longest_line(const struct job_data *d)
+{
+    bool rare = !d->max_line_given && is_text(d->messages_field) && d->max_line_bytes > CHAT_LINE;
+    return rare ? CHAT_LINE : d->max_line_bytes;
+}
+
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
@@ -50,6 +60,7 @@ static void loader_options(const struct job *job, bool evaluation, struct loader
                                    .once = evaluation,
                                    .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
                                    .prefetch = (int)d->prefetch_factor,
+                                   .max_line = (size_t)longest_line(d),
                                    .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
                                    .shuffle_bytes = (size_t)d->shuffle_bytes,
                                    .window_rows = evaluation ? eval_window(job) : job_rows(job),
@@ -78,10 +89,18 @@ static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, c
         what, (long long)size, (long long)c->job->spec.vocab_size);
 }
 
+/* The line the process holds, as far as the job says; 0: none yet. */
+static uint64_t line(const struct job *job)
+{
+    if (job->host_budget) return job->host_budget;
+    return job->budget_given ? job->budget : 0;
+}
+
 static enum plim_status open_codec(struct corpus *c, struct plim_error *err)
 {
     const struct job_data *d = &c->job->data;
-    enum plim_status status = codec_open(d->tokenizer, &c->codec, err);
+    enum plim_status status = is_text(d->tokenizer) ? file_refuse_pipe(d->tokenizer, err) : PLIM_OK;
+    if (status == PLIM_OK) status = codec_open_within(d->tokenizer, line(c->job), &c->codec, err);
     if (status == PLIM_OK && c->codec.tokenizer)
         status = check_vocabulary(c, c->codec.vocab_size, d->tokenizer, err);
     return at_key(c, "data.tokenizer", status, err);
@@ -96,15 +115,19 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
         !is_text(d->chat_template) && codec_is_bytes(d->tokenizer)
             ? plim_fail(err, PLIM_BAD_INPUT,
                         "conversations need the model's template; give its folder or file")
-            : chat_template_load(path, NULL, &c->chat, err);
+            : file_refuse_pipe(path, err);
+    if (status == PLIM_OK) status = chat_template_load(path, NULL, &c->chat, err);
     return at_key(c, "data.chat_template", status, err);
 }
 
-/* Smaller loaders, from free to costly: fewer pieces are read ahead, then fewer threads read them. The rows and their
- * order are the same; blocks of a shuffle are not among these, they are what the order is made of. */
+/* Smaller loaders, from free to costly: no room for lines that hardly ever come, then fewer pieces are read ahead, then
+ * fewer threads read them, and at last lines that may come are refused. The rows and their order are the same; blocks of a
+ * shuffle are not among these, they are what the order is made of. */
 static const struct {
+    uint64_t max_line_bytes;
     int64_t workers, prefetch_factor;
-} smaller[] = {{2, 2}, {2, 1}, {1, 1}, {0, 1}};
+} smaller[] = {{4 << 20, 256, 1024}, {1 << 20, 256, 1024}, {1 << 20, 2, 2},   {1 << 20, 2, 1},
+               {1 << 20, 1, 1},      {1 << 20, 0, 1},      {256 << 10, 0, 1}, {64 << 10, 0, 1}};
 enum { SMALLER = sizeof smaller / sizeof *smaller };
 _Static_assert((int)SMALLER < (int)LOADER_SIZES, "a job has room for every size");
 
@@ -122,7 +145,8 @@ static int64_t all_bytes(const struct corpus *c, const struct job *job)
 static void add_size(struct loader_sizes *s, const struct job *job, int64_t bytes)
 {
     if (s->count && bytes >= s->at[s->count - 1].bytes) return;
-    s->at[s->count++] = (struct loader_size){job->data.workers, job->data.prefetch_factor, bytes};
+    s->at[s->count++] = (struct loader_size){job->data.workers, job->data.prefetch_factor,
+                                             (int64_t)longest_line(&job->data), bytes};
 }
 
 static void measure(struct corpus *c)
@@ -132,6 +156,8 @@ static void measure(struct corpus *c)
     c->bytes = all_bytes(c, &job);
     add_size(&c->sizes, &job, c->bytes);
     for (int i = 0; i < SMALLER; i++) {
+        if (!keys->max_line_given && smaller[i].max_line_bytes < job.data.max_line_bytes)
+            job.data.max_line_bytes = smaller[i].max_line_bytes;
         if (!keys->workers_given && smaller[i].workers < job.data.workers)
             job.data.workers = smaller[i].workers;
         if (!keys->prefetch_given && smaller[i].prefetch_factor < job.data.prefetch_factor)
@@ -155,6 +181,7 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
                              struct plim_error *err)
 {
     *out = (struct corpus){.job = job};
+    corpus_set_now(out, (int64_t)time(NULL));
     enum plim_status status = open_codec(out, err);
     if (status == PLIM_OK) status = open_chat(out, err);
     if (out->codec.tokenizer) malloc_trim(0); /* what parsing took is not what the tokenizer holds */
@@ -165,6 +192,13 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
     if (status == PLIM_OK) measure(out);
     if (status != PLIM_OK) corpus_close(out);
     return status;
+}
+
+void corpus_set_now(struct corpus *c, int64_t seconds)
+{
+    time_t t = (time_t)seconds;
+    c->seconds = seconds;
+    localtime_r(&t, &c->now);
 }
 
 void corpus_close(struct corpus *c)
@@ -181,6 +215,7 @@ enum plim_status corpus_loader(const struct corpus *c, struct dataset *data, str
 {
     struct loader_options options;
     loader_options(c->job, false, &options);
+    options.stop = c->stop;
     return loader_open(data, &options, out, err);
 }
 
@@ -189,6 +224,7 @@ enum plim_status corpus_evaluator(const struct corpus *c, struct dataset *data, 
 {
     struct loader_options options;
     loader_options(c->job, true, &options);
+    options.stop = c->stop;
     return loader_open(data, &options, out, err);
 }
 
@@ -202,6 +238,7 @@ void corpus_count(const struct corpus *c, struct job *job)
 {
     job->loader_bytes = c->bytes;
     job->loader_sizes = c->sizes;
+    job->data.max_line_bytes = longest_line(&job->data);
 }
 
 enum plim_status corpus_measure(struct job *job, struct plim_error *err)

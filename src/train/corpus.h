@@ -21,9 +21,12 @@ struct corpus {
     const struct job *job;
     struct codec codec;
     struct chat_template *chat;
+    int64_t seconds; /* since 1970: the time that chat templates see, one for all rows */
+    struct tm now;   /* the same, local; datasets borrow it, so a corpus stays where it was opened */
     struct dataset *train, *validation; /* NULL: not asked for, or not in the job */
     int64_t bytes;                      /* host memory that codec and loaders will take, at most */
     struct loader_sizes sizes;          /* the same for smaller loaders of the same rows */
+    const volatile sig_atomic_t *stop;  /* for its loaders; set it before they are opened; NULL: never */
 };
 
 /* Opens files and loads the tokenizer; no data are read. Refuses a tokenizer or token files whose vocabulary is
@@ -31,6 +34,9 @@ struct corpus {
 enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpus *out,
                              struct plim_error *err);
 void corpus_close(struct corpus *corpus);
+
+/* Another time than that of corpus_open, before a loader is opened: a resumed run sees that of its beginning. */
+void corpus_set_now(struct corpus *corpus, int64_t seconds);
 
 /* Rows of rank 0 of 1, shuffled, for ever; or in order, once. */
 enum plim_status corpus_loader(const struct corpus *corpus, struct dataset *data, struct loader **out,

@@ -49,7 +49,6 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
 {
     struct forward_family family = {.build = build, .arg = t, .adds = true};
     struct forward pass;
-    struct loader *loader = NULL;
     int64_t rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows);
     double sum[2] = {0};
     enum plim_status status = runtime_forward(&t->runtime, &family, rows, 1, &pass, err);
@@ -57,9 +56,8 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
         return plim_fail(err, PLIM_NO_FIT,
                          "evaluation of one row does not fit the training plan; raise the budget");
     if (status != PLIM_OK) return status;
-    status = corpus_evaluator(&t->corpus, t->corpus.validation, &loader, err);
-    if (status == PLIM_OK) status = evaluate_rows(&pass.exec, loader, &rows, pass.size, sum, err);
-    loader_close(loader);
+    status = loader_seek(t->evaluator, &(struct loader_state){0}, err);
+    if (status == PLIM_OK) status = evaluate_rows(&pass.exec, t->evaluator, &rows, pass.size, sum, err);
     forward_close(&pass);
     *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     *tokens = (int64_t)sum[1];

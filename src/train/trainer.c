@@ -141,6 +141,10 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     struct loader_window window = {0};
     double lr = schedule_rate(&t->schedule, t->step);
     enum plim_status status = loader_window(t->loader, t->runtime.request.rows, &window, err);
+    if (status == PLIM_INTERRUPTED) { /* invariant 2, while rows were looked for */
+        *finished = false;
+        return PLIM_OK;
+    }
     t->data_failed = status != PLIM_OK;
     int64_t tokens = window.all_targets;
     if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
@@ -230,6 +234,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         saved = false;
         bool last = t->step == c->steps;
         if (t->corpus.validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
+        if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
         if (status == PLIM_OK && due(c->save_every, t->step)) status = save_and_tell(t, err), saved = true;
         if (stop_asked(t)) finished = false;
     }

@@ -96,8 +96,9 @@ struct trainer {
     struct corpus corpus;
     struct run_start start; /* the output folder is ours until it ends */
     struct loader *loader;
-    bool told_bad;    /* the first bad record has been told */
-    bool data_failed; /* the rows of a step could not be had; nothing of it has been computed */
+    struct loader *evaluator; /* of the validation data; NULL: there are none */
+    bool told_bad;            /* the first bad record has been told */
+    bool data_failed;         /* the rows of a step could not be had; nothing of it has been computed */
     struct schedule schedule;
     struct scaler scaler;
     struct profile thresholds;

@@ -26,6 +26,7 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
+    t->corpus.stop = t->options.stop;
     return status;
 }
 
@@ -93,6 +94,8 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     if (status == PLIM_OK) status = disk_line_check(&disk, job, err);
     /* After the plan, which may have made the loader smaller. */
     if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
+    if (status == PLIM_OK && t->corpus.validation)
+        status = corpus_evaluator(&t->corpus, t->corpus.validation, &t->evaluator, err);
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     status = runtime_commit(&t->runtime, err);
@@ -144,6 +147,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     enum plim_status status = open_data(t, err);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
+    if (status == PLIM_OK && t->start.now) corpus_set_now(&t->corpus, t->start.now);
     if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
     if (status == PLIM_OK) tell_notes(t);
     if (status == PLIM_OK) status = fill(t, err);
@@ -160,6 +164,7 @@ void trainer_close(struct trainer *t)
     if (!t) return;
     feed_close(&t->feed);
     loader_close(t->loader);
+    loader_close(t->evaluator);
     corpus_close(&t->corpus);
     runtime_close(&t->runtime);
     run_start_end(&t->start);

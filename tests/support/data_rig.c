@@ -85,12 +85,8 @@ char *data_rig_lines(int n, int longest)
 
 struct data_options data_rig_options(const char *const *paths, int count, int64_t time)
 {
-    return (struct data_options){.paths = paths,
-                                 .count = count,
-                                 .time = time,
-                                 .add_special = true,
-                                 .append_eos = true,
-                                 .max_line = 1 << 20};
+    return (struct data_options){
+        .paths = paths, .count = count, .time = time, .add_special = true, .append_eos = true};
 }
 
 struct dataset *data_rig_dataset(struct data_rig *rig, const struct data_options *options)
@@ -109,6 +105,7 @@ struct loader *data_rig_loader(struct dataset *data, const struct loader_options
     if (!o.prefetch) o.prefetch = 2;
     if (!o.shuffle_samples) o.shuffle_samples = 64;
     if (!o.shuffle_bytes) o.shuffle_bytes = 1 << 20;
+    if (!o.max_line) o.max_line = 1 << 20;
     if (loader_open(data, &o, &loader, &err) != PLIM_OK) fail_msg("%s", err.text);
     return loader;
 }

@@ -49,6 +49,34 @@ static void test_values(void **state)
     doc_free(doc);
 }
 
+/* E: data may have a key twice: the last value counts, in the place of the first, in small maps and in indexed ones. */
+static void test_last_wins(void **state)
+{
+    (void)state;
+    for (int keys = 1; keys < 40; keys += 3) {
+        struct strbuf text = STRBUF_INIT;
+        struct plim_error err = {0};
+        struct doc *doc;
+        strbuf_addf(&text, "{\"k0\":-1");
+        for (int round = 0; round < 2; round++)
+            for (int i = 0; i < keys; i++) strbuf_addf(&text, ",\"k%d\":%d", i, round * 100 + i);
+        strbuf_add(&text, ",\"end\":7}");
+        assert_int_equal(json_parse(text.data, text.len, "t", &doc, &err), PLIM_BAD_INPUT);
+        assert_int_equal(json_parse_record(text.data, text.len, "t", NULL, &doc, &err), PLIM_OK);
+        assert_int_equal(node_count(&doc->root), keys + 1);
+        for (int i = 0; i < keys; i++) {
+            char key[16];
+            snprintf(key, sizeof key, "k%d", i);
+            assert_int_equal(node_int(node_get(&doc->root, key), -2), 100 + i);
+            assert_string_equal(node_item(&doc->root, (size_t)i)->key, key);
+        }
+        assert_int_equal(node_int(node_get(&doc->root, "end"), 0), 7);
+        assert_null(node_get(&doc->root, "none"));
+        doc_free(doc);
+        strbuf_release(&text);
+    }
+}
+
 static void test_lookups_take_anything(void **state)
 {
     (void)state;
@@ -331,6 +359,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_last_wins),
         cmocka_unit_test(test_lookups_take_anything),
         cmocka_unit_test(test_strings),
         cmocka_unit_test(test_numbers),

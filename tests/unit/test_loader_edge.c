@@ -109,6 +109,49 @@ static void test_counts_go_on(void **state)
     data_rig_close(&rig);
 }
 
+/* A1: the tokens of a long line come piece by piece, and its samples are those of its text, from any of them on. */
+static void test_long_line_in_pieces(void **state)
+{
+    (void)state;
+    enum { BYTES = 5 * (int)RECORD_PIECE / 2, SAMPLES = (BYTES - 1 + T - 1) / T };
+    struct data_rig rig;
+    struct strbuf text = STRBUF_INIT, saved = STRBUF_INIT;
+    static int32_t ids[ROWS][T];
+    data_rig_open(&rig);
+    strbuf_add(&text, "{\"text\":\"before\"}\n{\"text\":\"");
+    for (int i = 0; i < BYTES; i++) strbuf_addc(&text, (char)('a' + i * 7 / 5 % 26));
+    strbuf_add(&text, "\"}\n{\"text\":\"after\"}\n");
+    const char *line = text.data + strlen("{\"text\":\"before\"}\n{\"text\":\"");
+    data_rig_text(&rig, "a.jsonl", text.data);
+    const char *paths[] = {data_rig_path(&rig, "a.jsonl")};
+    struct data_options options = data_rig_options(paths, 1, T);
+    options.overlong = OVERLONG_SPLIT;
+    struct dataset *data = data_rig_dataset(&rig, &options);
+    for (int workers = 0; workers < 3; workers++) {
+        struct loader_options o = {.in_order = true, .workers = workers, .shuffle_samples = 50};
+        struct loader *loader = data_rig_loader(data, &o);
+        take_rows(loader, 1, ids);
+        for (int s = 0; s < SAMPLES; s += ROWS / 2) {
+            int n = SAMPLES - s < ROWS / 2 ? SAMPLES - s : ROWS / 2;
+            strbuf_clear(&saved);
+            loader_save(loader, &saved);
+            if (s % 7 == 0) loader_close(loader), loader = restored(data, &o, &saved);
+            take_rows(loader, n, ids);
+            for (int i = 0; i < n * T && s * T + i + 1 < BYTES; i++)
+                if (ids[i / T][i % T] != line[s * T + i])
+                    fail_msg("%d workers, token %d", workers, s * T + i);
+        }
+        take_rows(loader, 1, ids);
+        assert_int_equal(ids[0][0], 'a');
+        assert_int_equal(ids[0][1], 'f');
+        loader_close(loader);
+    }
+    dataset_close(data);
+    strbuf_release(&text);
+    strbuf_release(&saved);
+    data_rig_close(&rig);
+}
+
 /* Files of very short lines: a slot takes no more than memory is planned for, and none is lost. */
 static void test_short_lines(void **state)
 {
@@ -130,8 +173,9 @@ static void test_short_lines(void **state)
         struct intake_slot *slot;
         uint64_t line = 0, files = 0;
         dataset_intake_options(data, &o);
-        o.workers = workers, o.prefetch = 2;
-        assert_int_equal(intake_open(&o, &(struct intake_place){0}, &intake, &err), PLIM_OK);
+        o.workers = workers, o.prefetch = 2, o.max_line = 1 << 20;
+        assert_int_equal(intake_open(&o, &intake, &err), PLIM_OK);
+        assert_int_equal(intake_start(intake, &(struct intake_place){0}, &err), PLIM_OK);
         while (intake_next(intake, &slot, &err) == PLIM_OK && slot) {
             assert_true(slot->count <= INTAKE_LINES);
             for (size_t i = 0; i < slot->count; i++, line++) {
@@ -188,9 +232,8 @@ static void test_begin_marks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_blocks_packed),
-        cmocka_unit_test(test_counts_go_on),
-        cmocka_unit_test(test_short_lines),
+        cmocka_unit_test(test_full_blocks_packed),  cmocka_unit_test(test_counts_go_on),
+        cmocka_unit_test(test_long_line_in_pieces), cmocka_unit_test(test_short_lines),
         cmocka_unit_test(test_begin_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -270,6 +270,7 @@ static enum plim_status tokenize(struct data_rig *rig, const char *const *paths,
                                     .out = out,
                                     .workers = workers,
                                     .prefetch = 3,
+                                    .max_line = 1 << 20,
                                     .resume = true};
     o.data.skip_bad = true;
     if (stopper) o.stop = &stopper->stop, o.hear = hear, o.arg = stopper;

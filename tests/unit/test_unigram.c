@@ -20,8 +20,8 @@ static enum plim_status open_model(struct fixture *f, const char *spec, struct p
 {
     *f = (struct fixture){0};
     assert_int_equal(json_parse(spec, strlen(spec), "t", &f->doc, err), PLIM_OK);
-    enum plim_status status = token_vocab_build(node_get(&f->doc->root, "vocab"), "t", &f->vocab, err);
-    if (status == PLIM_OK) status = model_unigram_build(&f->doc->root, "t", f->vocab, &f->model, err);
+    enum plim_status status = token_vocab_build(node_get(&f->doc->root, "vocab"), "t", NULL, &f->vocab, err);
+    if (status == PLIM_OK) status = model_unigram_build(&f->doc->root, "t", f->vocab, NULL, &f->model, err);
     if (status == PLIM_OK) f->scratch = f->model->ops->scratch_open(f->model);
     return status;
 }

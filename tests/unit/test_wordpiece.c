@@ -40,8 +40,8 @@ static enum plim_status build(const char *options, struct doc **doc, struct toke
     strbuf_addf(&spec, "{%s" VOCAB "}", options);
     assert_int_equal(json_parse(spec.data, spec.len, "t", doc, err), PLIM_OK);
     strbuf_release(&spec);
-    assert_int_equal(token_vocab_build(node_get(&(*doc)->root, "vocab"), "t", vocab, err), PLIM_OK);
-    return model_wordpiece_build(&(*doc)->root, "t", *vocab, model, err);
+    assert_int_equal(token_vocab_build(node_get(&(*doc)->root, "vocab"), "t", NULL, vocab, err), PLIM_OK);
+    return model_wordpiece_build(&(*doc)->root, "t", *vocab, NULL, model, err);
 }
 
 static void test_words(void **state)

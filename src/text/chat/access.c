@@ -91,6 +91,7 @@ static bool item_by_number(struct chat_eval *ev, const struct chat_value *v, int
         if (!place(index, utext_count(text, len), &at)) return true;
         at = utext_offset(text, len, at);
         *out = chat_string(text + at, utext_step(text[at]));
+        out->safe = v->safe;
     }
     return true;
 }
@@ -174,7 +175,11 @@ bool eval_slice(struct chat_eval *ev, const struct chat_value *v, const struct c
 {
     int64_t first, step, n;
     if (v->kind == CHAT_UNDEFINED) return eval_undefined(ev, v);
-    if (v->kind == CHAT_STRING) return slice_string(ev, v, bounds, out);
+    if (v->kind == CHAT_STRING) {
+        if (!slice_string(ev, v, bounds, out)) return false;
+        out->safe = v->safe;
+        return true;
+    }
     if (v->kind == CHAT_VIEW)
         return eval_fail(ev, PLIM_UNSUPPORTED, "a slice of a range or view is not supported");
     if (v->kind != CHAT_LIST && v->kind != CHAT_TUPLE)

@@ -52,7 +52,10 @@ bool eval_builtin(struct chat_eval *ev, struct chat_call *call, struct chat_valu
         return eval_raise(ev, "'%s' would change its %s, which a chat template may not do", call->row->name,
                           chat_type_name(&call->self));
     if (call->row->params && !bind(ev, call)) return false;
-    return eval_charge(ev, 0) && call->row->fn(ev, call, out);
+    if (!eval_charge(ev, 0)) return false;
+    bool method = call->self.kind == CHAT_STRING && call->self.safe &&
+                  chat_method_find(&call->self, call->row->name, strlen(call->row->name)) == call->row;
+    return method ? eval_safe_method(ev, call, out) : call->row->fn(ev, call, out);
 }
 
 bool eval_apply(struct chat_eval *ev, const struct chat_row *row, const struct chat_value *self,
@@ -71,11 +74,19 @@ static bool eval_args(struct chat_eval *ev, const struct chat_expr *e, struct ch
     return true;
 }
 
+static bool has_row(struct chat_eval *ev, const struct chat_expr *e)
+{
+    ev->line = e->line;
+    return e->row || eval_fail(ev, PLIM_UNSUPPORTED, "%s '%.*s' is not supported",
+                               e->kind == E_TEST ? "test" : "filter", (int)e->value.as.string.len,
+                               e->value.as.string.text);
+}
+
 /* Filters and tests. */
 bool eval_row_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out)
 {
     struct chat_value self, given[CALL_GIVEN];
-    return eval_expr(ev, e->a, &self) && eval_args(ev, e, given) &&
+    return has_row(ev, e) && eval_expr(ev, e->a, &self) && eval_args(ev, e, given) &&
            eval_apply(ev, e->row, &self, given, e->keys, e->count, out);
 }
 
@@ -85,7 +96,7 @@ bool eval_block_filters(struct chat_eval *ev, const struct chat_expr *e, struct 
     if (!e) return true;
     if (ev->depth >= EVAL_DEPTH_MAX) return eval_raise(ev, "the template recurses too deeply");
     ev->depth++;
-    bool ok = eval_block_filters(ev, e->a, v) && eval_args(ev, e, given);
+    bool ok = has_row(ev, e) && eval_block_filters(ev, e->a, v) && eval_args(ev, e, given);
     self = *v;
     ok = ok && eval_apply(ev, e->row, &self, given, e->keys, e->count, v);
     ev->depth--;
@@ -123,6 +134,9 @@ bool eval_call_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat
         callee = (struct chat_value){.kind = CHAT_METHOD, .as.method = &method};
         return call_value(ev, &callee, e, out);
     }
-    return eval_attr(ev, &self, name->as.string.text, name->as.string.len, &callee) &&
-           call_value(ev, &callee, e, out);
+    if (!eval_attr(ev, &self, name->as.string.text, name->as.string.len, &callee)) return false;
+    if (callee.kind == CHAT_UNDEFINED && self.kind != CHAT_DICT && self.kind != CHAT_NAMESPACE)
+        return eval_fail(ev, PLIM_UNSUPPORTED, "method '%.*s' of a '%s' is not supported",
+                         (int)name->as.string.len, name->as.string.text, chat_type_name(&self));
+    return call_value(ev, &callee, e, out);
 }

@@ -30,13 +30,18 @@ bool eval_charge(struct chat_eval *ev, size_t work)
                       (unsigned long long)ev->max_steps);
 }
 
+/* One bound for everything a rendering holds at a time. */
+static bool has_memory(struct chat_eval *ev, size_t more)
+{
+    size_t held = ev->used + ev->written;
+    if (more <= ev->max_bytes && held + more <= ev->max_bytes) return true;
+    return eval_raise(ev, "the template needs too much memory (more than %zu bytes)", ev->max_bytes);
+}
+
 void *eval_alloc(struct chat_eval *ev, size_t bytes)
 {
     void *got = NULL;
-    if (bytes > ev->max_bytes || ev->used + bytes > ev->max_bytes) {
-        eval_raise(ev, "the template needs too much memory (more than %zu bytes)", ev->max_bytes);
-        return NULL;
-    }
+    if (!has_memory(ev, bytes)) return NULL;
     got = bump_alloc(&ev->store, bytes);
     ev->used += bytes + 16;
     if (!got) eval_fail(ev, PLIM_NO_MEMORY, "out of memory");
@@ -56,14 +61,16 @@ bool eval_take(struct chat_eval *ev, struct strbuf *sb, struct chat_value *out)
 {
     bool ok = sb->failed ? eval_fail(ev, PLIM_NO_MEMORY, "out of memory")
                          : eval_copy(ev, strbuf_text(sb), sb->len, out);
+    ev->written -= sb->len;
     strbuf_release(sb);
     return ok;
 }
 
 bool eval_put(struct chat_eval *ev, struct strbuf *sb, const char *text, size_t len)
 {
-    if (len > ev->max_bytes || ev->written + len > ev->max_bytes)
-        return eval_raise(ev, "the template writes too much (more than %zu bytes)", ev->max_bytes);
+    if (sb == ev->final && (len > ev->max_output || sb->len - ev->final_base > ev->max_output - len))
+        return eval_raise(ev, "the template writes too much (more than %zu bytes)", ev->max_output);
+    if (!has_memory(ev, len)) return false;
     ev->written += len;
     if (len) strbuf_addn(sb, text, len);
     return !sb->failed || eval_fail(ev, PLIM_NO_MEMORY, "out of memory");

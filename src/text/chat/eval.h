@@ -55,7 +55,9 @@ struct chat_eval {
     int line, depth;
     uint64_t steps;
     uint64_t max_steps;
-    size_t used, written, max_bytes;
+    size_t used;    /* by the store */
+    size_t written; /* bytes in the output and in texts that are being made */
+    size_t max_bytes, max_output;
     enum plim_status status;
     struct plim_error *err;
 };
@@ -99,17 +101,21 @@ void *eval_alloc(struct chat_eval *ev, size_t bytes);
 bool eval_copy(struct chat_eval *ev, const char *text, size_t len, struct chat_value *out);
 bool eval_list(struct chat_eval *ev, enum chat_kind kind, const struct chat_value *item, size_t count,
                struct chat_value *out);
-/* The buffer's text as a value; releases the buffer in any case. */
+/* The text of a buffer that eval_put filled, as a value; releases the buffer in any case. */
 bool eval_take(struct chat_eval *ev, struct strbuf *sb, struct chat_value *out);
 /* Append within the bounds. */
 bool eval_put(struct chat_eval *ev, struct strbuf *sb, const char *text, size_t len);
 bool eval_undefined(struct chat_eval *ev, const struct chat_value *v);
+/* A text with & < > " ' written as entities, marked safe; one that is safe already stays. */
+bool eval_escape(struct chat_eval *ev, const struct chat_value *text, struct chat_value *out);
 
 /* ---- expressions and calls (eval.c, call.c) ---- */
 
 bool eval_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
 /* Bind call->given to the row's parameters and call its function. */
 bool eval_builtin(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
+/* A method of a text that is marked safe (markup.c); arguments are bound. */
+bool eval_safe_method(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
 bool eval_call_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
 bool eval_row_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
 /* Filter or test a value that is already there (block filters, select, map). */
@@ -146,6 +152,8 @@ bool eval_dict_lookup(struct chat_eval *ev, const struct chat_dict *dict, const 
 
 /* Python's str(v), appended or as a value; repr(v). */
 bool eval_write(struct chat_eval *ev, const struct chat_value *v, struct strbuf *sb);
+/* Its repr. */
+bool eval_repr(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out);
 bool eval_text(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out);
 
 struct json_style {
@@ -158,6 +166,12 @@ bool eval_write_json(struct chat_eval *ev, const struct chat_value *v, const str
                      int level, struct strbuf *sb);
 void chat_write_float(double d, char buf[40]); /* Python's repr */
 
+/* ---- patterns (format.c) ---- */
+
+bool chat_str_format(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
+bool eval_percent(struct chat_eval *ev, const struct chat_value *text, const struct chat_value *values,
+                  struct chat_value *out);
+
 /* ---- statements (exec.c) ---- */
 
 bool exec_body(struct chat_eval *ev, const struct chat_stmt *body);
@@ -165,10 +179,14 @@ bool exec_macro(struct chat_eval *ev, const struct chat_macro *macro, const stru
                 const char *const *keys, size_t count, struct chat_value *out);
 bool scope_set(struct chat_eval *ev, struct chat_scope *scope, int name, const struct chat_value *value);
 
-/* A template's rendering into out, as chat_template_render says; spans may be NULL. */
+enum { CHAT_STEPS = 10000000, CHAT_BYTES = 64 << 20 }; /* where the options are 0 */
+
+/* A template's rendering into out, as chat_template_render says; spans may be NULL. Steps taken go into *steps unless that
+ * is NULL. */
 enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct node *messages,
                                   size_t message_count, const struct chat_options *options,
-                                  struct strbuf *out, struct chat_spans *spans, struct plim_error *err);
+                                  struct strbuf *out, struct chat_spans *spans, uint64_t *steps,
+                                  struct plim_error *err);
 
 bool chat_spans_add(struct chat_spans *spans, size_t begin, size_t end);
 

@@ -3,6 +3,7 @@
  * Filters that Jinja applies to str(value) do the same here, so {{ 12|upper }} works as it does there.
  */
 #include "base/number.h"
+#include "base/utf8.h"
 #include "text/chat/eval.h"
 #include "text/chat/unicode_text.h"
 #include <math.h>
@@ -41,55 +42,118 @@ static bool filter_replace(struct chat_eval *ev, struct chat_call *call, struct 
     struct chat_value old = call->arg[0], fresh = call->arg[1];
     if (!eval_text(ev, &old, &call->arg[0]) || !eval_text(ev, &fresh, &call->arg[1])) return false;
     bool counted = call->arg[2].kind != CHAT_ABSENT && call->arg[2].kind != CHAT_NONE;
+    call->self.safe = false; /* Jinja makes a plain text of it first */
     return by_method(ev, call, "replace", counted ? 3 : 2, out);
 }
 
 static bool filter_string(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    return eval_text(ev, &call->self, out); /* string, safe */
+    return eval_text(ev, &call->self, out);
+}
+
+static bool filter_safe(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    if (!eval_text(ev, &call->self, out)) return false;
+    out->safe = true;
+    return true;
 }
 
 static bool filter_escape(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    static const char marks[] = "&<>\"'";
-    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
     struct chat_value text;
-    struct strbuf sb = STRBUF_INIT;
+    return eval_text(ev, &call->self, &text) && eval_escape(ev, &text, out);
+}
+
+static bool filter_forceescape(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    struct chat_value text;
+    if (!eval_text(ev, &call->self, &text)) return false;
+    text.safe = false;
+    return eval_escape(ev, &text, out);
+}
+
+/* text|format(a, b) is text % (a, b); with names, a dictionary. */
+static bool filter_format(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    struct chat_value text, values;
+    bool named = call->count && call->keys && call->keys[0];
+    if (!eval_text(ev, &call->self, &text)) return false;
+    if (!named) {
+        if (!eval_list(ev, CHAT_TUPLE, call->given, call->count, &values)) return false;
+        return eval_percent(ev, &text, &values, out);
+    }
+    if (!eval_dict_new(ev, &values)) return false;
+    for (size_t i = 0; i < call->count; i++) {
+        if (!call->keys[i]) return eval_raise(ev, "format takes values by place or by name, not both");
+        struct chat_value key = chat_string(call->keys[i], strlen(call->keys[i]));
+        if (!eval_dict_set(ev, values.as.dict, &key, &call->given[i])) return false;
+    }
+    return eval_percent(ev, &text, &values, out);
+}
+
+static bool is_word(uint32_t point)
+{
+    return point == '_' || utext_is_alpha(point) || utext_is_numeric(point);
+}
+
+static bool filter_wordcount(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    struct chat_value text;
+    int64_t words = 0;
+    bool inside = false;
     if (!eval_text(ev, &call->self, &text) || !eval_charge(ev, text.as.string.len)) return false;
-    for (size_t i = 0; i < text.as.string.len; i++) {
-        const char *c = text.as.string.text + i, *mark = *c ? strchr(marks, *c) : NULL;
-        const char *put = mark ? names[mark - marks] : c;
-        if (!eval_put(ev, &sb, put, mark ? strlen(put) : 1)) return strbuf_release(&sb), false;
+    for (size_t at = 0; at < text.as.string.len; at += utext_step(text.as.string.text[at])) {
+        uint32_t point = 0;
+        utf8_decode(text.as.string.text + at, text.as.string.len - at, &point);
+        bool word = is_word(point);
+        words += word && !inside;
+        inside = word;
+    }
+    *out = chat_int(words);
+    return true;
+}
+
+static bool begins_word(uint32_t point)
+{
+    return (point < 0x80 && point && strchr("-({[<", (int)point)) || utext_is_space(point);
+}
+
+/* Words end at a blank, - ( { [ or <; each begins with a capital. */
+static bool filter_title(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    struct chat_value text, part, made;
+    struct strbuf sb = STRBUF_INIT;
+    if (!eval_text(ev, &call->self, &text)) return false;
+    const char *at = text.as.string.text, *end = at + text.as.string.len;
+    while (at < end) {
+        const char *stop = at;
+        uint32_t point = 0;
+        size_t step = utext_step(*at);
+        utf8_decode(at, (size_t)(end - at), &point);
+        bool gap = begins_word(point);
+        for (; stop < end; stop += utext_step(*stop)) {
+            utf8_decode(stop, (size_t)(end - stop), &point);
+            if (begins_word(point) != gap) break;
+        }
+        const struct chat_value parts[2] = {chat_string(at, step),
+                                            chat_string(at + step, (size_t)(stop - at) - step)};
+        for (int i = 0; i < 2; i++) {
+            part = parts[i];
+            const struct chat_row *row = chat_method_find(&part, i ? "lower" : "upper", 5);
+            if (!eval_apply(ev, row, &part, NULL, NULL, 0, &made) ||
+                !eval_put(ev, &sb, made.as.string.text, made.as.string.len))
+                return strbuf_release(&sb), false;
+        }
+        at = stop;
     }
     return eval_take(ev, &sb, out);
 }
 
-/* Words begin after a blank, - ( { [ or <. */
-static bool filter_title(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    struct chat_value text;
-    if (!eval_text(ev, &call->self, &text)) return false;
-    struct chat_value lower, points;
-    const struct chat_row *row = chat_method_find(&text, "lower", 5);
-    if (!eval_apply(ev, row, &text, NULL, NULL, 0, &lower)) return false;
-    if (!eval_copy(ev, lower.as.string.text, lower.as.string.len, &points)) return false;
-    bool begin = true;
-    for (size_t at = 0; at < points.as.string.len; at++) {
-        char c = points.as.string.text[at];
-        if ((unsigned char)c >= 0x80 && begin)
-            return eval_fail(ev, PLIM_UNSUPPORTED,
-                             "title of a word that begins beyond ASCII is not supported");
-        if (begin) ((char *)(uintptr_t)points.as.string.text)[at] = (char)utext_upper((unsigned char)c);
-        begin = c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || utext_is_space((unsigned char)c);
-    }
-    *out = points;
-    return true;
-}
-
-/* Every line but the first, and but blank ones, moved to the right. */
+/* Every line but the first, and but empty ones, moved to the right; whatever ended them, \n does now. */
 static bool filter_indent(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    struct chat_value text, width = chat_string("    ", 4), blank = chat_string(" ", 1);
+    struct chat_value width = chat_string("    ", 4), blank = chat_string(" ", 1), lines,
+                      end = chat_string("\n", 1), text;
     struct strbuf sb = STRBUF_INIT;
     bool first = chat_truth(&call->arg[1]), blanks = chat_truth(&call->arg[2]), ok = true;
     if (call->arg[0].kind == CHAT_STRING)
@@ -97,20 +161,22 @@ static bool filter_indent(struct chat_eval *ev, struct chat_call *call, struct c
     else if (call->arg[0].kind != CHAT_ABSENT && !eval_binary(ev, OP_MUL, &blank, &call->arg[0], &width))
         return false;
     if (call->self.kind != CHAT_STRING) return eval_raise(ev, "indent needs a text");
-    text = call->self;
-    if (!eval_charge(ev, text.as.string.len)) return false;
-    const char *at = text.as.string.text, *end = at + text.as.string.len;
-    for (bool is_first = true; ok; is_first = false) {
-        const char *stop = at < end ? memchr(at, '\n', (size_t)(end - at)) : NULL;
-        size_t n = (size_t)((stop ? stop : end) - at);
-        if (is_first ? first : blanks || n > 0)
+    width.safe = end.safe = call->self.safe;
+    const struct chat_row *row = chat_method_find(&call->self, "splitlines", 10);
+    if (!eval_binary(ev, OP_ADD, &call->self, &end, &text) ||
+        !eval_apply(ev, row, &text, NULL, NULL, 0, &lines))
+        return false;
+    for (size_t i = 0; ok && i < lines.as.list->count; i++) {
+        const struct chat_value *line = &lines.as.list->item[i];
+        if (i) ok = eval_put(ev, &sb, "\n", 1);
+        if (ok && (i == 0 ? first : blanks || line->as.string.len))
             ok = eval_put(ev, &sb, width.as.string.text, width.as.string.len);
-        ok = ok && eval_put(ev, &sb, at, n) && (!stop || eval_put(ev, &sb, "\n", 1));
-        if (!stop) break;
-        at = stop + 1;
+        ok = ok && eval_put(ev, &sb, line->as.string.text, line->as.string.len);
     }
     if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    if (!eval_take(ev, &sb, out)) return false;
+    out->safe = call->self.safe;
+    return true;
 }
 
 /* ---- numbers ---- */
@@ -118,23 +184,26 @@ static bool filter_indent(struct chat_eval *ev, struct chat_call *call, struct c
 static bool filter_int(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     const struct chat_value *v = &call->self;
-    int64_t i;
+    int64_t i, base = 10;
     double d;
+    bool huge = false;
     if (v->kind == CHAT_UNDEFINED) return eval_undefined(ev, v);
+    if (call->arg[1].kind != CHAT_ABSENT &&
+        (!chat_as_int(&call->arg[1], &base) || base < 0 || base == 1 || base > 36))
+        return eval_raise(ev, "int: a base is 0 or from 2 to 36");
     *out = call->arg[0].kind == CHAT_ABSENT ? chat_int(0) : call->arg[0];
     if (chat_as_int(v, &i)) return *out = chat_int(i), true;
     if (v->kind == CHAT_STRING) {
-        size_t begin = 0, end = v->as.string.len;
-        if (!eval_charge(ev, end)) return false;
-        utext_strip(v->as.string.text, &begin, &end, NULL, 0, UTEXT_LEFT | UTEXT_RIGHT);
-        if (number_parse_int64(v->as.string.text + begin, end - begin, &i)) return *out = chat_int(i), true;
-        if (!number_parse_double(v->as.string.text + begin, end - begin, &d)) return true;
+        if (!eval_charge(ev, v->as.string.len)) return false;
+        if (utext_int(v->as.string.text, v->as.string.len, (int)base, &i, &huge) && !huge)
+            return *out = chat_int(i), true;
+        if (!huge && !utext_float(v->as.string.text, v->as.string.len, &d)) return true;
     } else if (!chat_as_double(v, &d)) {
         return true;
     }
-    if (fabs(d) < 9.2e18)
+    if (!huge && fabs(d) < 9.2e18)
         *out = chat_int((int64_t)d);
-    else if (isfinite(d))
+    else if (huge || isfinite(d))
         return eval_fail(ev, PLIM_UNSUPPORTED, "a whole number beyond 64 bits is not supported");
     return true;
 }
@@ -147,10 +216,8 @@ static bool filter_float(struct chat_eval *ev, struct chat_call *call, struct ch
     *out = call->arg[0].kind == CHAT_ABSENT ? chat_float(0) : call->arg[0];
     if (chat_as_double(v, &d)) return *out = chat_float(d), true;
     if (v->kind != CHAT_STRING) return true;
-    size_t begin = 0, end = v->as.string.len;
-    if (!eval_charge(ev, end)) return false;
-    utext_strip(v->as.string.text, &begin, &end, NULL, 0, UTEXT_LEFT | UTEXT_RIGHT);
-    if (number_parse_double(v->as.string.text + begin, end - begin, &d)) *out = chat_float(d);
+    if (!eval_charge(ev, v->as.string.len)) return false;
+    if (utext_float(v->as.string.text, v->as.string.len, &d)) *out = chat_float(d);
     return true;
 }
 
@@ -260,12 +327,15 @@ static const struct chat_row filters[] = {
     {"title", "", 0, filter_title},
     {"replace", "old new count", 2, filter_replace},
     {"string", "", 0, filter_string},
-    {"safe", "", 0, filter_string},
+    {"safe", "", 0, filter_safe},
     {"escape", "", 0, filter_escape},
     {"e", "", 0, filter_escape},
+    {"forceescape", "", 0, filter_forceescape},
     {"center", "width", 0, filter_center},
+    {"format", NULL, 0, filter_format},
+    {"wordcount", "", 0, filter_wordcount},
     {"indent", "width first blank", 0, filter_indent},
-    {"int", "default", 0, filter_int},
+    {"int", "default base", 0, filter_int},
     {"float", "default", 0, filter_float},
     {"abs", "", 0, filter_abs},
     {"round", "precision method", 0, filter_round},

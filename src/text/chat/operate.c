@@ -20,8 +20,6 @@ static const char *const op_names[] = {
 static bool wrong_types(struct chat_eval *ev, enum chat_op op, const struct chat_value *a,
                         const struct chat_value *b)
 {
-    if (op == OP_MOD && a->kind == CHAT_STRING)
-        return eval_fail(ev, PLIM_UNSUPPORTED, "formatting text with %% is not supported");
     if (a->kind == CHAT_UNDEFINED || b->kind == CHAT_UNDEFINED)
         return eval_undefined(ev, a->kind == CHAT_UNDEFINED ? a : b);
     return eval_raise(ev, "'%s' does not work between '%s' and '%s'", op_names[op], chat_type_name(a),
@@ -125,12 +123,17 @@ static bool float_binary(struct chat_eval *ev, enum chat_op op, double a, double
 static bool join_strings(struct chat_eval *ev, const struct chat_value *a, const struct chat_value *b,
                          struct chat_value *out)
 {
+    struct chat_value left = *a, right = *b;
+    bool safe = a->safe || b->safe;
+    if (safe && (!eval_escape(ev, a, &left) || !eval_escape(ev, b, &right))) return false;
+    a = &left, b = &right;
     size_t n = a->as.string.len, m = b->as.string.len;
     char *text = eval_alloc(ev, n + m + 1);
     if (!text) return false;
     if (n) memcpy(text, a->as.string.text, n);
     if (m) memcpy(text + n, b->as.string.text, m);
     *out = chat_string(text, n + m);
+    out->safe = safe;
     return eval_charge(ev, n + m);
 }
 
@@ -158,6 +161,7 @@ static bool repeat(struct chat_eval *ev, const struct chat_value *v, int64_t tim
     for (int64_t i = 0; i < times; i++) memcpy(to + (size_t)i * n, from, n);
     if (!text) return eval_list(ev, v->kind, (const struct chat_value *)(const void *)to, whole / unit, out);
     *out = chat_string(to, whole);
+    out->safe = v->safe;
     return true;
 }
 
@@ -175,6 +179,7 @@ bool eval_binary(struct chat_eval *ev, enum chat_op op, const struct chat_value 
     if (chat_as_double(a, &x) && chat_as_double(b, &y)) return float_binary(ev, op, x, y, out);
     if (op == OP_ADD && a->kind == b->kind && a->kind == CHAT_STRING) return join_strings(ev, a, b, out);
     if (op == OP_ADD && a->kind == b->kind && repeatable(a)) return join_lists(ev, a, b, out);
+    if (op == OP_MOD && a->kind == CHAT_STRING) return eval_percent(ev, a, b, out);
     if (op == OP_MUL && repeatable(a) && chat_as_int(b, &j)) return repeat(ev, a, j, out);
     if (op == OP_MUL && repeatable(b) && chat_as_int(a, &i)) return repeat(ev, b, i, out);
     return wrong_types(ev, op, a, b);

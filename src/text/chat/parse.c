@@ -329,5 +329,6 @@ enum plim_status chat_parse(struct chat_template *tmpl, const struct chat_token 
 {
     static const char *const none[] = {NULL};
     struct chat_parser p = {.tmpl = tmpl, .at = tokens, .err = err};
-    return parse_body(&p, &tmpl->body, NULL, 1, none) ? PLIM_OK : p.status;
+    bool good = parse_body(&p, &tmpl->body, NULL, 1, none) && parse_check(&p, tmpl->body, false);
+    return good ? PLIM_OK : p.status;
 }

@@ -47,10 +47,10 @@ struct chat_expr *parse_name(struct chat_parser *p)
         const char *name;
         struct chat_value value;
     } words[] = {
-        {"true", {CHAT_BOOL, {.boolean = true}}},
-        {"True", {CHAT_BOOL, {.boolean = true}}},
-        {"false", {CHAT_BOOL, {.boolean = false}}},
-        {"False", {CHAT_BOOL, {.boolean = false}}},
+        {"true", {.kind = CHAT_BOOL, .as = {.boolean = true}}},
+        {"True", {.kind = CHAT_BOOL, .as = {.boolean = true}}},
+        {"false", {.kind = CHAT_BOOL, .as = {.boolean = false}}},
+        {"False", {.kind = CHAT_BOOL, .as = {.boolean = false}}},
         {"none", {.kind = CHAT_NONE}},
         {"None", {.kind = CHAT_NONE}},
     };
@@ -173,29 +173,10 @@ static bool parse_args(struct chat_parser *p, struct chat_expr *e)
     return expr_finish(p, e) != NULL;
 }
 
-/* Jinja has functions that we do not. */
-static bool check_callee(struct chat_parser *p, const struct chat_expr *callee)
-{
-    static const char *const lacking[] = {"cycler", "joiner", "lipsum"};
-    const struct chat_value *attr = &callee->value;
-    if (callee->kind == E_ATTR && !chat_method_known(attr->as.string.text, attr->as.string.len))
-        return parse_fail(p, PLIM_UNSUPPORTED, callee->line, "method '%.*s' is not supported",
-                          (int)attr->as.string.len, attr->as.string.text),
-               false;
-    for (size_t i = 0; callee->kind == E_NAME && i < sizeof lacking / sizeof *lacking; i++) {
-        const struct chat_name *name = &p->tmpl->names[callee->name];
-        if (name->len == strlen(lacking[i]) && memcmp(name->text, lacking[i], name->len) == 0)
-            return parse_fail(p, PLIM_UNSUPPORTED, callee->line, "function '%s' is not supported",
-                              lacking[i]),
-                   false;
-    }
-    return true;
-}
-
 static struct chat_expr *parse_call(struct chat_parser *p, struct chat_expr *callee)
 {
     struct chat_expr *e = expr_make(p, E_CALL, p->at->line, callee, NULL);
-    return e && check_callee(p, callee) && parse_args(p, e) ? e : NULL;
+    return e && parse_args(p, e) ? e : NULL;
 }
 
 static struct chat_expr *parse_dot(struct chat_parser *p, struct chat_expr *a)
@@ -252,16 +233,14 @@ struct chat_expr *parse_postfix(struct chat_parser *p, struct chat_expr *e)
     return e;
 }
 
-/* A filter's or test's name, found in its table, into e->row. */
-static bool parse_row(struct chat_parser *p, struct chat_expr *e, const char *what,
+/* A filter's or test's name into e->value, and what it is in its table into e->row; parse_check looks at those that are
+ * in none. */
+static bool parse_row(struct chat_parser *p, struct chat_expr *e,
                       const struct chat_row *(*find)(const char *, size_t))
 {
     if (p->at->kind != T_NAME) return parse_unexpected(p, "a name"), false;
     e->row = find(p->at->text, p->at->len);
-    if (!e->row)
-        return parse_fail(p, PLIM_UNSUPPORTED, e->line, "%s '%.*s' is not supported", what,
-                          (int)(p->at->len < 60 ? p->at->len : 60), p->at->text),
-               false;
+    e->value = chat_string(p->at->text, p->at->len < 60 ? p->at->len : 60);
     p->at++;
     return true;
 }
@@ -272,7 +251,7 @@ struct chat_expr *parse_filters(struct chat_parser *p, struct chat_expr *a, bool
     while (first || parse_skip_op(p, "|")) {
         first = false;
         e = expr_make(p, E_FILTER, p->at->line, e, NULL);
-        if (!e || !parse_row(p, e, "filter", chat_filter_find)) return NULL;
+        if (!e || !parse_row(p, e, chat_filter_find)) return NULL;
         if (parse_is_op(p, "(") && !parse_args(p, e)) return NULL;
     }
     return e;
@@ -293,7 +272,7 @@ static struct chat_expr *parse_test(struct chat_parser *p, struct chat_expr *a)
     size_t cap = 0;
     struct chat_expr *e = expr_make(p, E_TEST, p->at++->line, a, NULL);
     bool negated = parse_skip_name(p, "not");
-    if (!e || !parse_row(p, e, "test", chat_test_find)) return NULL;
+    if (!e || !parse_row(p, e, chat_test_find)) return NULL;
     if (parse_is_op(p, "(")) {
         if (!parse_args(p, e)) return NULL;
     } else if (at_bare_argument(p)) {

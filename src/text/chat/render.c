@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_STEPS = 10000000, DEFAULT_BYTES = 64 << 20, NODE_NESTING_MAX = 140 };
+enum { NODE_NESTING_MAX = 140 };
 
 static bool from_text(struct chat_eval *ev, const char *text, size_t len, struct chat_value *out)
 {
@@ -156,7 +156,8 @@ static bool set_globals(struct chat_eval *ev, const struct node *messages, size_
 
 enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct node *messages,
                                   size_t message_count, const struct chat_options *options,
-                                  struct strbuf *out, struct chat_spans *spans, struct plim_error *err)
+                                  struct strbuf *out, struct chat_spans *spans, uint64_t *steps,
+                                  struct plim_error *err)
 {
     static const struct chat_options plain = {0};
     if (!options) options = &plain;
@@ -172,11 +173,13 @@ enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct
         .final_base = base,
         .line = 1,
         .err = err,
-        .max_steps = options->max_steps ? options->max_steps : DEFAULT_STEPS,
-        .max_bytes = options->max_bytes ? options->max_bytes : DEFAULT_BYTES,
+        .max_steps = options->max_steps ? options->max_steps : CHAT_STEPS,
+        .max_bytes = options->max_bytes ? options->max_bytes : CHAT_BYTES,
     };
+    ev.max_output = options->max_output ? options->max_output : ev.max_bytes;
     bool ok = set_globals(&ev, messages, message_count) && exec_body(&ev, tmpl->body);
     bump_free(&ev.store);
+    if (steps) *steps = ev.steps;
     if (ok) return PLIM_OK;
     if (out->failed) strbuf_clear(out);
     strbuf_truncate(out, base);

@@ -31,21 +31,29 @@ static bool is_assistant(const struct node *messages, size_t i)
     return strcmp(node_string(node_get(node_item(messages, i), "role"), ""), "assistant") == 0;
 }
 
+/* Prefixes may take more steps than the whole, all of them together: their number grows with the conversation. */
+enum { PREFIX_STEPS = 4 };
+
 struct prefix_job {
     const struct chat_template *tmpl;
     const struct node *messages;
     const char *whole;
     size_t whole_len;
-    struct strbuf text; /* of the prefix; used again and again */
+    struct strbuf text;  /* of the prefix; used again and again */
+    uint64_t steps_left; /* of all renderings together */
 };
 
 /* How long the first `count` messages are. */
 static enum plim_status measure(struct prefix_job *job, const struct chat_options *options, size_t count,
                                 size_t *len, struct plim_error *err)
 {
+    struct chat_options bounded = *options;
+    uint64_t steps = 0;
     strbuf_clear(&job->text);
+    bounded.max_steps = job->steps_left;
     enum plim_status status =
-        chat_eval_render(job->tmpl, job->messages, count, options, &job->text, NULL, err);
+        chat_eval_render(job->tmpl, job->messages, count, &bounded, &job->text, NULL, &steps, err);
+    job->steps_left = steps < job->steps_left ? job->steps_left - steps : 1;
     if (status != PLIM_OK) {
         plim_error_prefix(err, "the first %zu messages alone", count);
         return status;
@@ -84,17 +92,22 @@ enum plim_status chat_template_render_spans(const struct chat_template *tmpl, co
                                             const struct chat_options *options, struct strbuf *out,
                                             struct chat_spans *spans, struct plim_error *err)
 {
-    static const struct chat_options plain = {0};
+    struct chat_options bounded = options ? *options : (struct chat_options){0};
     size_t base = out->len, span_base = spans->count;
-    enum plim_status status = chat_eval_render(tmpl, messages, node_count(messages), options, out,
-                                               tmpl->has_generation ? spans : NULL, err);
+    uint64_t steps = 0;
+    if (!bounded.max_steps) bounded.max_steps = CHAT_STEPS;
+    if (!bounded.max_bytes) bounded.max_bytes = CHAT_BYTES;
+    enum plim_status status = chat_eval_render(tmpl, messages, node_count(messages), &bounded, out,
+                                               tmpl->has_generation ? spans : NULL, &steps, err);
     if (status != PLIM_OK || tmpl->has_generation) return status;
+    bounded.max_bytes -= out->len - base; /* the whole stays while prefixes are rendered */
     struct prefix_job job = {.tmpl = tmpl,
                              .messages = messages,
                              .whole = strbuf_text(out) + base,
                              .whole_len = out->len - base,
-                             .text = STRBUF_INIT};
-    status = find_spans(&job, options ? options : &plain, spans, err);
+                             .text = STRBUF_INIT,
+                             .steps_left = PREFIX_STEPS * bounded.max_steps - steps};
+    status = find_spans(&job, &bounded, spans, err);
     strbuf_release(&job.text);
     if (status == PLIM_OK) return PLIM_OK;
     strbuf_truncate(out, base);

@@ -42,50 +42,99 @@ static bool str_strip(struct chat_eval *ev, struct chat_call *call, struct chat_
 
 /* ---- case ---- */
 
-enum case_rule { CASE_UPPER, CASE_LOWER, CASE_FIRST, CASE_WORDS };
-
-static bool change_case(struct chat_eval *ev, const struct chat_value *self, enum case_rule rule,
-                        struct chat_value *out)
+/* A sigma at the end of a word has a form of its own: a letter stands before it and none behind, marks not counted. */
+static bool ends_word(const char *text, size_t len, size_t at)
 {
-    size_t len = self->as.string.len, n = 0;
-    char *to = eval_alloc(ev, len + 4); /* no mapping of ours makes a code point longer */
-    bool begin = true;
-    if (!to || !eval_charge(ev, len)) return false;
-    for (size_t at = 0; at < len;) {
-        uint32_t point;
-        size_t step = utf8_decode(self->as.string.text + at, len - at, &point);
-        if (step == 0) return eval_raise(ev, "text that is not UTF-8");
-        bool letter = utext_upper(point) != point || utext_lower(point) != point;
-        bool upper = rule == CASE_UPPER || (rule != CASE_LOWER && begin);
-        n += utf8_encode(upper ? utext_upper(point) : utext_lower(point), to + n);
-        begin = rule == CASE_WORDS ? !letter : false;
-        at += step;
+    uint32_t point = 0;
+    size_t before = at, after = at + utext_step(text[at]);
+    do {
+        if (before == 0) return false;
+        while (before > 0 && ((unsigned char)text[--before] & 0xc0) == 0x80) continue;
+        utf8_decode(text + before, len - before, &point);
+    } while (utext_is_ignored_by_case(point));
+    if (!utext_has_case(point)) return false;
+    for (; after < len; after += utext_step(text[after])) {
+        utf8_decode(text + after, len - after, &point);
+        if (!utext_is_ignored_by_case(point)) return !utext_has_case(point);
     }
-    *out = chat_string(to, n);
     return true;
+}
+
+/* Puts the code point at `at` of the text in another case; *at moves on. */
+static bool put_case(struct chat_eval *ev, struct strbuf *sb, enum utext_case how, const char *text,
+                     size_t len, size_t *at)
+{
+    uint32_t point, to[UTEXT_CASE_MOST];
+    size_t step = utf8_decode(text + *at, len - *at, &point);
+    char bytes[4 * UTEXT_CASE_MOST];
+    if (step == 0) return eval_raise(ev, "text that is not UTF-8");
+    size_t n = utext_change_case(how, point, to), bytes_n = 0;
+    if (how == UTEXT_LOWER && point == 0x3a3 && ends_word(text, len, *at)) to[0] = 0x3c2;
+    for (size_t i = 0; i < n; i++) bytes_n += utf8_encode(to[i], bytes + bytes_n);
+    *at += step;
+    return eval_put(ev, sb, bytes, bytes_n);
+}
+
+/* The first code point, those after it, and those that follow one without case each have their own. */
+static bool change_case(struct chat_eval *ev, const struct chat_value *self, enum utext_case first,
+                        enum utext_case rest, bool words, struct chat_value *out)
+{
+    const char *text = self->as.string.text;
+    size_t len = self->as.string.len;
+    struct strbuf sb = STRBUF_INIT;
+    bool begin = true;
+    if (!eval_charge(ev, len)) return false;
+    for (size_t at = 0; at < len;) {
+        uint32_t point = 0;
+        utf8_decode(text + at, len - at, &point);
+        if (!put_case(ev, &sb, begin ? first : rest, text, len, &at)) return strbuf_release(&sb), false;
+        begin = words && !utext_has_case(point);
+    }
+    return eval_take(ev, &sb, out);
 }
 
 static bool str_upper(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    return change_case(ev, &call->self, CASE_UPPER, out);
+    return change_case(ev, &call->self, UTEXT_UPPER, UTEXT_UPPER, false, out);
 }
 
 static bool str_lower(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    return change_case(ev, &call->self, CASE_LOWER, out);
+    return change_case(ev, &call->self, UTEXT_LOWER, UTEXT_LOWER, false, out);
 }
 
 static bool str_capitalize(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    return change_case(ev, &call->self, CASE_FIRST, out);
+    return change_case(ev, &call->self, UTEXT_TITLE, UTEXT_LOWER, false, out);
 }
 
 static bool str_title(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    return change_case(ev, &call->self, CASE_WORDS, out);
+    return change_case(ev, &call->self, UTEXT_TITLE, UTEXT_LOWER, true, out);
 }
 
-/* isupper, islower: some letter has that case, and none the other. */
+static bool str_swapcase(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const char *text = call->self.as.string.text;
+    size_t len = call->self.as.string.len;
+    struct strbuf sb = STRBUF_INIT;
+    if (!eval_charge(ev, len)) return false;
+    for (size_t at = 0; at < len;) {
+        uint32_t point = 0;
+        utf8_decode(text + at, len - at, &point);
+        enum utext_case how = utext_is_upper(point) ? UTEXT_LOWER : UTEXT_UPPER;
+        if (!utext_is_upper(point) && !utext_is_lower(point)) {
+            size_t step = utext_step(text[at]);
+            if (!eval_put(ev, &sb, text + at, step)) return strbuf_release(&sb), false;
+            at += step;
+        } else if (!put_case(ev, &sb, how, text, len, &at)) {
+            return strbuf_release(&sb), false;
+        }
+    }
+    return eval_take(ev, &sb, out);
+}
+
+/* isupper, islower: some letter has that case, and none another. */
 static bool str_is_case(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     bool upper = call->row->name[2] == 'u', some = false, other = false;
@@ -95,29 +144,41 @@ static bool str_is_case(struct chat_eval *ev, struct chat_call *call, struct cha
         uint32_t point;
         step = utf8_decode(text + at, len - at, &point);
         if (step == 0) return eval_raise(ev, "text that is not UTF-8");
-        bool is_upper = utext_lower(point) != point, is_lower = utext_upper(point) != point;
-        some |= upper ? is_upper : is_lower;
-        other |= upper ? is_lower : is_upper;
+        bool fits = upper ? utext_is_upper(point) : utext_is_lower(point);
+        some |= fits;
+        other |= !fits && utext_has_case(point);
     }
     *out = chat_bool(some && !other);
     return eval_charge(ev, len);
 }
 
-/* isdigit, isalpha, isalnum, isspace: of ASCII texts. */
+static bool is_alnum(uint32_t point) { return utext_is_alpha(point) || utext_is_numeric(point); }
+static bool is_decimal(uint32_t point) { return utext_decimal(point) >= 0; }
+static bool is_ascii(uint32_t point) { return point < 0x80; }
+
+/* isdigit and its kind: some code point, and all of the class. */
 static bool str_is_class(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    const char *text = call->self.as.string.text, *name = call->row->name;
-    size_t len = call->self.as.string.len;
-    bool all = len > 0;
-    for (size_t i = 0; i < len && all; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c >= 0x80)
-            return eval_fail(ev, PLIM_UNSUPPORTED, "'%s' of text beyond ASCII is not supported", name);
-        bool digit = c >= '0' && c <= '9', alpha = (c | 32) >= 'a' && (c | 32) <= 'z';
-        all = strcmp(name, "isdigit") == 0   ? digit
-              : strcmp(name, "isalpha") == 0 ? alpha
-              : strcmp(name, "isalnum") == 0 ? alpha || digit
-                                             : utext_is_space(c);
+    static const struct {
+        const char *name;
+        bool (*is)(uint32_t);
+        bool empty;
+    } classes[] = {{"isdigit", utext_is_digit, false},
+                   {"isalpha", utext_is_alpha, false},
+                   {"isalnum", is_alnum, false},
+                   {"isspace", utext_is_space, false},
+                   {"isdecimal", is_decimal, false},
+                   {"isnumeric", utext_is_numeric, false},
+                   {"isprintable", utext_is_printable, true},
+                   {"isascii", is_ascii, true}};
+    const char *text = call->self.as.string.text;
+    size_t len = call->self.as.string.len, which = 0;
+    while (strcmp(classes[which].name, call->row->name) != 0) which++;
+    bool all = len > 0 || classes[which].empty;
+    for (size_t at = 0; at < len && all; at += utext_step(text[at])) {
+        uint32_t point = 0;
+        utf8_decode(text + at, len - at, &point);
+        all = classes[which].is(point);
     }
     *out = chat_bool(all);
     return eval_charge(ev, len);
@@ -356,6 +417,26 @@ static bool str_join(struct chat_eval *ev, struct chat_call *call, struct chat_v
     return eval_take(ev, &sb, out);
 }
 
+/* partition, rpartition: before, the separator, after. */
+static bool str_partition(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const struct chat_value *self = &call->self, *sep = &call->arg[0];
+    bool right = call->row->name[0] == 'r';
+    const char *text = self->as.string.text;
+    size_t len = self->as.string.len, n = sep->kind == CHAT_STRING ? sep->as.string.len : 0;
+    struct chat_value *item = eval_alloc(ev, 3 * sizeof *item);
+    if (!item || !need_text(ev, call, sep) || !eval_charge(ev, right ? len * (n / 16 + 1) : len))
+        return false;
+    if (!n) return eval_raise(ev, "'%s': the separator is empty", call->row->name);
+    const char *at =
+        right ? last_of(text, len, sep->as.string.text, n) : memmem(text, len, sep->as.string.text, n);
+    size_t before = at ? (size_t)(at - text) : right ? 0 : len, after = at ? before + n : right ? 0 : len;
+    item[0] = chat_string(text, before);
+    item[1] = chat_string(text + before, after - before);
+    item[2] = chat_string(text + after, len - after);
+    return eval_list(ev, CHAT_TUPLE, item, 3, out);
+}
+
 /* ljust, rjust, center, zfill: filled up to a width. */
 static bool str_fill(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
@@ -398,6 +479,11 @@ const struct chat_row chat_string_methods[] = {
     {"isalpha", "", 0, str_is_class},
     {"isalnum", "", 0, str_is_class},
     {"isspace", "", 0, str_is_class},
+    {"isdecimal", "", 0, str_is_class},
+    {"isnumeric", "", 0, str_is_class},
+    {"isprintable", "", 0, str_is_class},
+    {"isascii", "", 0, str_is_class},
+    {"swapcase", "", 0, str_swapcase},
     {"startswith", "prefix", 1, str_has_affix},
     {"endswith", "suffix", 1, str_has_affix},
     {"removeprefix", "prefix", 1, str_remove},
@@ -411,10 +497,13 @@ const struct chat_row chat_string_methods[] = {
     {"split", "sep maxsplit", 0, str_split},
     {"rsplit", "sep maxsplit", 0, str_split},
     {"splitlines", "keepends", 0, str_splitlines},
+    {"partition", "sep", 1, str_partition},
+    {"rpartition", "sep", 1, str_partition},
     {"join", "iterable", 1, str_join},
     {"ljust", "width fill", 1, str_fill},
     {"rjust", "width fill", 1, str_fill},
     {"center", "width fill", 1, str_fill},
     {"zfill", "width", 1, str_fill},
+    {"format", NULL, 0, chat_str_format},
     {NULL, NULL, 0, NULL},
 };

@@ -147,7 +147,41 @@ static bool test_upper(struct chat_eval *ev, struct chat_call *call, struct chat
     return has_case(ev, call, true, out);
 }
 
+/* The same object: constants and shared parts are, equal texts and lists need not be. */
+static bool test_sameas(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const struct chat_value *a = &call->self, *b = &call->arg[0];
+    bool same = a->kind == b->kind;
+    if (same && (a->kind == CHAT_INT || a->kind == CHAT_BOOL || a->kind == CHAT_STRING))
+        return eval_equal(ev, a, b, &same) && answer(out, same);
+    if (same && a->kind == CHAT_FLOAT) same = a->as.real == b->as.real;
+    if (same && chat_is_list(a)) same = a->as.list == b->as.list;
+    if (same && (a->kind == CHAT_DICT || a->kind == CHAT_NAMESPACE)) same = a->as.dict == b->as.dict;
+    return answer(out, same);
+}
+
+static bool test_escaped(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    (void)ev;
+    return answer(out, call->self.kind == CHAT_STRING && call->self.safe);
+}
+
+/* filter, test: is there one of that name? */
+static bool test_exists(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+{
+    const struct chat_value *v = &call->self;
+    if (v->kind != CHAT_STRING) return eval_raise(ev, "'%s' needs a name", call->row->name);
+    const char *name = v->as.string.text;
+    size_t len = v->as.string.len;
+    return answer(out, call->row->name[0] == 'f' ? chat_filter_find(name, len) != NULL
+                                                 : chat_test_find(name, len) != NULL);
+}
+
 static const struct chat_row tests[] = {
+    {"sameas", "other", 1, test_sameas},
+    {"escaped", "", 0, test_escaped},
+    {"filter", "", 0, test_exists},
+    {"test", "", 0, test_exists},
     {"defined", "", 0, test_kind},
     {"undefined", "", 0, test_kind},
     {"none", "", 0, test_kind},

@@ -29,24 +29,24 @@ enum chat_op {
 };
 
 enum expr_kind {
-    E_CONST,   /* value                                              */
-    E_NAME,    /* name                                               */
-    E_TUPLE,   /* items                                              */
-    E_LIST,    /* items                                              */
-    E_DICT,    /* items: key, value, key, value, ...                 */
-    E_ATTR,    /* a . value                                          */
-    E_ITEM,    /* a [ b ]                                            */
-    E_SLICE,   /* a [ items[0] : items[1] : items[2] ], NULL allowed */
-    E_CALL,    /* a ( args )                                         */
-    E_FILTER,  /* a | row ( args ); a is NULL in block filters       */
-    E_TEST,    /* a is row ( args )                                  */
-    E_NOT,     /* not a                                              */
-    E_NEG,     /* - a                                                */
-    E_POS,     /* + a                                                */
-    E_AND,     /* a and b                                            */
-    E_OR,      /* a or b                                             */
-    E_BINARY,  /* a op b                                             */
-    E_CONCAT,  /* items joined with ~                                */
+    E_CONST,  /* value                                              */
+    E_NAME,   /* name                                               */
+    E_TUPLE,  /* items                                              */
+    E_LIST,   /* items                                              */
+    E_DICT,   /* items: key, value, key, value, ...                 */
+    E_ATTR,   /* a . value                                          */
+    E_ITEM,   /* a [ b ]                                            */
+    E_SLICE,  /* a [ items[0] : items[1] : items[2] ], NULL allowed */
+    E_CALL,   /* a ( args )                                         */
+    E_FILTER, /* a | row ( args ); a is NULL in block filters; value: its name, row NULL when there is none */
+    E_TEST,   /* a is row ( args ), likewise                        */
+    E_NOT,    /* not a                                              */
+    E_NEG,    /* - a                                                */
+    E_POS,    /* + a                                                */
+    E_AND,    /* a and b                                            */
+    E_OR,     /* a or b                                             */
+    E_BINARY, /* a op b                                             */
+    E_CONCAT, /* items joined with ~                                */
     E_COMPARE, /* a ops[0] items[0] ops[1] items[1] ...              */
     E_COND,    /* b if a else c; c may be NULL                       */
     E_NSREF,   /* name . value, on the left of =                     */

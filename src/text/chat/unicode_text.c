@@ -1,6 +1,10 @@
 /* unicode_text.c - code points inside UTF-8, and the few properties that Python's string methods look at. */
 #include "text/chat/unicode_text.h"
+#include "base/number.h"
 #include "base/utf8.h"
+#include "text/unicode.h"
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 size_t utext_step(char first)
@@ -55,28 +59,187 @@ bool utext_is_printable(uint32_t point)
     return !in_ranges(hidden, sizeof hidden / sizeof *hidden, point);
 }
 
-/* Runs of letters whose capital is a fixed distance below the small letter. */
-static const struct {
-    uint32_t small_first, small_last, distance;
-} cases[] = {
-    {'a', 'z', 32},     {0xe0, 0xf6, 32},   {0xf8, 0xfe, 32},   {0x3b1, 0x3c1, 32},
-    {0x3c3, 0x3cb, 32}, {0x430, 0x44f, 32}, {0x450, 0x45f, 80},
-};
+/* ---- case and digits ---- */
 
-uint32_t utext_upper(uint32_t point)
+/* Code points first, first + step, ... last; what they become lies at a distance. */
+struct case_run {
+    uint32_t first, last, step;
+    int32_t distance;
+};
+struct case_many {
+    uint32_t point, to[UTEXT_CASE_MOST];
+};
+#include "text/chat/case_tables.inc"
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+static const struct case_run *find_run(const struct case_run *runs, size_t count, uint32_t point)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (point >= cases[i].small_first && point <= cases[i].small_last) return point - cases[i].distance;
-    return point;
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (point > runs[mid].last)
+            low = mid + 1;
+        else if (point < runs[mid].first)
+            high = mid;
+        else
+            return (point - runs[mid].first) % runs[mid].step == 0 ? &runs[mid] : NULL;
+    }
+    return NULL;
 }
 
-uint32_t utext_lower(uint32_t point)
+size_t utext_change_case(enum utext_case how, uint32_t point, uint32_t to[UTEXT_CASE_MOST])
 {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (point + cases[i].distance >= cases[i].small_first &&
-            point + cases[i].distance <= cases[i].small_last)
-            return point + cases[i].distance;
-    return point;
+    static const struct {
+        const struct case_run *run;
+        const struct case_many *many;
+        size_t runs, manys;
+    } tables[UTEXT_CASES] = {
+        [UTEXT_UPPER] = {upper_runs, upper_many, COUNT(upper_runs), COUNT(upper_many)},
+        [UTEXT_LOWER] = {lower_runs, lower_many, COUNT(lower_runs), COUNT(lower_many)},
+        [UTEXT_TITLE] = {title_runs, title_many, COUNT(title_runs), COUNT(title_many)},
+    };
+    const struct case_run *run = find_run(tables[how].run, tables[how].runs, point);
+    to[0] = run ? (uint32_t)((int32_t)point + run->distance) : point;
+    for (size_t i = 0; point >= 0x80 && !run && i < tables[how].manys; i++) {
+        const struct case_many *many = &tables[how].many[i];
+        if (many->point != point) continue;
+        for (size_t n = 0; n < UTEXT_CASE_MOST; n++) to[n] = many->to[n];
+        return to[2] ? 3 : 2;
+    }
+    return 1;
+}
+
+bool utext_is_upper(uint32_t point) { return find_run(capital_runs, COUNT(capital_runs), point); }
+bool utext_is_lower(uint32_t point) { return find_run(small_runs, COUNT(small_runs), point); }
+
+bool utext_has_case(uint32_t point)
+{
+    return utext_is_upper(point) || utext_is_lower(point) || unicode_classes(point) & UNICODE_LT;
+}
+
+bool utext_is_ignored_by_case(uint32_t point)
+{
+    static const uint32_t signs[] = {'\'', '.',  ':',  '^',    '`',    0xa8,   0xaf,
+                                     0xb4, 0xb7, 0xb8, 0x2018, 0x2019, 0x2024, 0x2027};
+    for (size_t i = 0; i < COUNT(signs); i++)
+        if (point == signs[i]) return true;
+    return unicode_classes(point) & (UNICODE_MN | UNICODE_ME | UNICODE_CF | UNICODE_LM);
+}
+
+int utext_decimal(uint32_t point)
+{
+    for (size_t i = 0; i < COUNT(decimal_ranges) && decimal_ranges[i].first <= point; i++)
+        if (point <= decimal_ranges[i].last) return (int)((point - decimal_ranges[i].first) % 10);
+    return -1;
+}
+
+bool utext_is_digit(uint32_t point)
+{
+    return utext_decimal(point) >= 0 || in_ranges(digit_ranges, COUNT(digit_ranges), point);
+}
+
+bool utext_is_numeric(uint32_t point)
+{
+    return utext_is_digit(point) || in_ranges(numeric_ranges, COUNT(numeric_ranges), point);
+}
+
+bool utext_is_alpha(uint32_t point) { return unicode_classes(point) & UNICODE_L; }
+
+/* ---- numbers ---- */
+
+enum { NUMBER_MOST = 400 };
+
+/* Text as Python's number parsers see it: blanks around gone, digits in ASCII, underscores between digits gone. */
+static bool plain_number(const char *text, size_t len, bool letters, char out[NUMBER_MOST], size_t *n)
+{
+    size_t begin = 0, end = len;
+    bool digit = false;
+    *n = 0;
+    utext_strip(text, &begin, &end, NULL, 0, UTEXT_LEFT | UTEXT_RIGHT);
+    for (size_t step; begin < end; begin += step) {
+        uint32_t point;
+        step = utf8_decode(text + begin, end - begin, &point);
+        if (step == 0 || *n + 1 >= NUMBER_MOST) return false;
+        bool before = digit;
+        int value = utext_decimal(point);
+        digit = value >= 0 || (letters && (point | 32) >= 'a' && (point | 32) <= 'z');
+        if (point == '_') {
+            uint32_t next = 0;
+            if (!before || !utf8_decode(text + begin + 1, end - begin - 1, &next)) return false;
+            if (utext_decimal(next) < 0 && !(letters && (next | 32) >= 'a' && (next | 32) <= 'z'))
+                return false;
+            continue;
+        }
+        if (value < 0 && point >= 0x80) return false;
+        out[(*n)++] = value >= 0 ? (char)('0' + value) : (char)point;
+    }
+    out[*n] = '\0';
+    return *n > 0;
+}
+
+static int digit_in(char c, int base)
+{
+    int value = c >= '0' && c <= '9'                 ? c - '0'
+                : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10
+                                                     : 99;
+    return value < base ? value : -1;
+}
+
+/* "0x" and the like: skipped where it fits the base; base 0 takes its base from it. */
+static size_t skip_prefix(const char *at, int *base)
+{
+    static const char letters[] = "xob";
+    static const int bases[] = {16, 8, 2};
+    const char *hit = at[0] == '0' && at[1] ? strchr(letters, at[1] | 32) : NULL;
+    int named = hit ? bases[hit - letters] : 0;
+    bool whole = *base == 0 && !named;
+    if (whole) *base = 10;
+    if (!named || (*base && *base != named)) return 0;
+    *base = named;
+    return 2;
+}
+
+bool utext_int(const char *text, size_t len, int base, int64_t *out, bool *huge)
+{
+    char plain[NUMBER_MOST];
+    size_t n;
+    *huge = false, *out = 0;
+    if (!plain_number(text, len, true, plain, &n)) return false;
+    bool minus = plain[0] == '-', bare = base == 0;
+    size_t at = minus || plain[0] == '+';
+    size_t prefix = skip_prefix(plain + at, &base), first = at + prefix;
+    if (!plain[first]) return false;
+    for (at = first; plain[at]; at++) {
+        int digit = digit_in(plain[at], base);
+        if (digit < 0) return false;
+        *huge |= __builtin_mul_overflow(*out, base, out) || __builtin_sub_overflow(*out, digit, out);
+    }
+    if (bare && !prefix && plain[first] == '0' && *out) return false; /* "010" is not a literal */
+    if (!minus) *huge |= __builtin_sub_overflow(0, *out, out);
+    return true;
+}
+
+bool utext_float(const char *text, size_t len, double *out)
+{
+    static const char *const words[] = {"inf", "infinity", "nan"};
+    char plain[NUMBER_MOST], lower[NUMBER_MOST];
+    size_t n;
+    if (!plain_number(text, len, false, plain, &n)) return false;
+    bool minus = plain[0] == '-';
+    size_t at = minus || plain[0] == '+';
+    for (size_t i = 0; i <= n - at; i++)
+        lower[i] = (char)(plain[at + i] >= 'A' && plain[at + i] <= 'Z' ? plain[at + i] + 32 : plain[at + i]);
+    for (int i = 0; i < 3; i++)
+        if (strcmp(lower, words[i]) == 0) return *out = (i < 2 ? INFINITY : NAN) * (minus ? -1 : 1), true;
+    if (n == at || strchr("+-", plain[at])) return false;
+    if (strspn(plain + at, "0123456789.eE+-") != n - at) return false;
+    if (!number_parse_double(plain + at, n - at, out)) {
+        char *end;
+        *out = strtod(plain + at, &end); /* beyond the range: infinity or zero, as Python has it */
+        if (*end) return false;
+    }
+    if (minus) *out = -*out;
+    return true;
 }
 
 static bool strippable(uint32_t point, const char *set, size_t set_len)

@@ -34,6 +34,7 @@ enum chat_kind {
 
 struct chat_value {
     enum chat_kind kind;
+    bool safe; /* STRING: marked by |safe or |e (markupsafe's Markup); what is added to it is escaped */
     union {
         bool boolean;
         int64_t integer;

@@ -12,6 +12,8 @@
 #include "text/unicode.h"
 #include <stdlib.h>
 
+enum { MALLOC_BYTES = 32 }; /* what a small allocation costs beside its bytes, at most */
+
 struct added_token {
     char *text;
     size_t len;
@@ -30,8 +32,10 @@ struct trie_node {
 struct trie {
     struct trie_node *node; /* node[0] is the root */
     size_t count, cap;
-    int32_t first[256]; /* child of the root by byte; 0: none */
-    int only;           /* the one byte all tokens begin with, or -1 */
+    int32_t first[256];  /* child of the root by byte; 0: none */
+    int only;            /* the one byte all tokens begin with, or -1 */
+    struct quota *quota; /* while it is built */
+    bool refused;        /* by the quota */
 };
 
 struct added_tokens {
@@ -51,6 +55,8 @@ static int32_t trie_add(struct trie *t, unsigned char byte)
 {
     if (t->count == t->cap) {
         size_t cap = t->cap ? 2 * t->cap : 64;
+        t->refused = !quota_take(t->quota, (cap - t->cap) * sizeof *t->node);
+        if (t->refused) return -1;
         struct trie_node *grown = realloc(t->node, cap * sizeof *grown);
         if (!grown) return -1;
         t->node = grown, t->cap = cap;
@@ -161,7 +167,7 @@ static bool copy_token(struct added_token *token, const struct node *item, const
 }
 
 static enum plim_status read_tokens(struct added_tokens *a, const struct node *list, const char *name,
-                                    const struct token_vocab *vocab, size_t vocab_count,
+                                    const struct token_vocab *vocab, size_t vocab_count, struct quota *quota,
                                     struct plim_error *err)
 {
     int64_t largest = -1;
@@ -171,8 +177,12 @@ static enum plim_status read_tokens(struct added_tokens *a, const struct node *l
             return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: added_tokens: expected a map with content", name,
                              item->line);
         if (content->as.string.len == 0) continue;
+        enum plim_status status =
+            token_check_length(content->as.string.text, content->as.string.len, name, err);
+        if (status != PLIM_OK) return status;
         int32_t id =
             choose_id(a, vocab, vocab_count, content->as.string.text, content->as.string.len, largest);
+        if (!quota_take(quota, content->as.string.len + MALLOC_BYTES)) return quota_fail(quota, name, err);
         if (!copy_token(&a->token[a->count], item, content))
             return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for added tokens", name);
         a->token[a->count].id = id;
@@ -199,57 +209,91 @@ static void sort_by_id(struct added_tokens *a)
     qsort_r(a->by_id, a->by_ids, sizeof *a->by_id, compare_ids, a->token);
 }
 
-static bool normalize_token(struct added_token *token, const struct normalizer *normalizer,
-                            struct strbuf *spare)
+/* What building needs beside the tokens. */
+struct added_build {
+    struct added_tokens *a;
+    const char *name;
+    const struct normalizer *normalizer;
+    struct quota *quota;
+    struct strbuf spare;
+    struct plim_error *err;
+};
+
+static enum plim_status fail_memory(const struct added_build *b)
 {
-    struct strbuf text = STRBUF_INIT;
-    if (normalizer)
-        normalizer_run(normalizer, token->text, token->len, &text, spare);
-    else
-        strbuf_addn(&text, token->text, token->len);
-    token->normal = strbuf_detach(&text, &token->normal_len);
-    return token->normal != NULL;
+    return plim_fail(b->err, PLIM_NO_MEMORY, "%s: no memory for added tokens", b->name);
 }
 
-static enum plim_status build_tries(struct added_tokens *a, const struct normalizer *normalizer,
-                                    struct plim_error *err)
+static enum plim_status normalize_token(struct added_build *b, struct added_token *token)
 {
-    struct strbuf spare = STRBUF_INIT;
-    bool fine = true;
-    for (int pass = 0; pass < 2 && fine;
-         pass++) /* special tokens come first: of equal patterns the first wins */
-        for (size_t i = 0; i < a->count && fine; i++) {
-            struct added_token *token = &a->token[i];
-            if (token->replaced || token->special != (pass == 0)) continue;
-            fine = !token->normalized ? trie_put(&a->trie[ADDED_RAW], token->text, token->len, (int32_t)i)
-                                      : normalize_token(token, normalizer, &spare) &&
-                                            trie_put(&a->trie[ADDED_NORMALIZED], token->normal,
-                                                     token->normal_len, (int32_t)i);
-        }
+    struct strbuf text = {.most = normalizer_most(token->len)};
+    b->spare.most = text.most;
+    if (b->normalizer)
+        normalizer_run(b->normalizer, token->text, token->len, &text, &b->spare);
+    else
+        strbuf_addn(&text, token->text, token->len);
+    bool full = text.full;
+    token->normal = strbuf_detach(&text, &token->normal_len);
+    if (full) {
+        normalizer_fail(token->len, b->err);
+        plim_error_prefix(b->err, "%s: added token '%.40s'", b->name, token->text);
+        return PLIM_BAD_INPUT;
+    }
+    if (!token->normal) return fail_memory(b);
+    return quota_take(b->quota, token->normal_len + MALLOC_BYTES) ? PLIM_OK
+                                                                  : quota_fail(b->quota, b->name, b->err);
+}
+
+static enum plim_status put_token(struct added_build *b, size_t i)
+{
+    struct added_token *token = &b->a->token[i];
+    struct trie *trie = &b->a->trie[token->normalized ? ADDED_NORMALIZED : ADDED_RAW];
+    enum plim_status status = token->normalized ? normalize_token(b, token) : PLIM_OK;
+    if (status != PLIM_OK) return status;
+    const char *text = token->normalized ? token->normal : token->text;
+    if (trie_put(trie, text, token->normalized ? token->normal_len : token->len, (int32_t)i)) return PLIM_OK;
+    return trie->refused ? quota_fail(b->quota, b->name, b->err) : fail_memory(b);
+}
+
+static enum plim_status build_tries(struct added_build *b)
+{
+    struct added_tokens *a = b->a;
+    enum plim_status status = PLIM_OK;
+    for (int pass = 0; pass < 2; pass++) /* special tokens come first: of equal patterns the first wins */
+        for (size_t i = 0; i < a->count && status == PLIM_OK; i++)
+            if (!a->token[i].replaced && a->token[i].special == (pass == 0)) status = put_token(b, i);
     for (int stage = 0; stage < 2; stage++) trie_finish(&a->trie[stage]);
-    strbuf_release(&spare);
-    return fine ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "no memory for added tokens");
+    strbuf_release(&b->spare);
+    return status;
+}
+
+static enum plim_status make_tables(struct added_build *b, size_t count)
+{
+    struct added_tokens *a = b->a;
+    for (a->mask = 15; a->mask < 2 * count; a->mask = 2 * a->mask + 1) continue;
+    uint64_t bytes = (count + 1) * (sizeof *a->token + sizeof *a->by_id) + (a->mask + 1) * sizeof *a->slots;
+    if (!quota_take(b->quota, bytes)) return quota_fail(b->quota, b->name, b->err);
+    a->token = calloc(count + 1, sizeof *a->token);
+    a->slots = calloc(a->mask + 1, sizeof *a->slots);
+    a->by_id = calloc(count + 1, sizeof *a->by_id);
+    for (int stage = 0; stage < 2; stage++) a->trie[stage].quota = b->quota;
+    return a->token && a->slots && a->by_id ? PLIM_OK : fail_memory(b);
 }
 
 enum plim_status added_tokens_build(const struct node *list, const char *name,
                                     const struct token_vocab *vocab, size_t vocab_count,
-                                    const struct normalizer *normalizer, struct added_tokens **out,
-                                    struct plim_error *err)
+                                    const struct normalizer *normalizer, struct quota *quota,
+                                    struct added_tokens **out, struct plim_error *err)
 {
     *out = NULL;
     struct added_tokens *a = calloc(1, sizeof *a);
-    if (!a) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for added tokens", name);
-    size_t count = node_count(list);
-    for (a->mask = 15; a->mask < 2 * count; a->mask = 2 * a->mask + 1) continue;
-    a->token = calloc(count + 1, sizeof *a->token);
-    a->slots = calloc(a->mask + 1, sizeof *a->slots);
-    a->by_id = calloc(count + 1, sizeof *a->by_id);
-    enum plim_status status = PLIM_OK;
-    if (!a->token || !a->slots || !a->by_id)
-        status = plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for %zu added tokens", name, count);
-    if (status == PLIM_OK) status = read_tokens(a, list, name, vocab, vocab_count, err);
+    struct added_build b = {.a = a, .name = name, .normalizer = normalizer, .quota = quota, .err = err};
+    if (!a) return fail_memory(&b);
+    enum plim_status status = make_tables(&b, node_count(list));
+    if (status == PLIM_OK) status = read_tokens(a, list, name, vocab, vocab_count, quota, err);
     if (status == PLIM_OK) sort_by_id(a);
-    if (status == PLIM_OK) status = build_tries(a, normalizer, err);
+    if (status == PLIM_OK) status = build_tries(&b);
+    for (int stage = 0; stage < 2; stage++) a->trie[stage].quota = NULL;
     if (status == PLIM_OK)
         *out = a;
     else

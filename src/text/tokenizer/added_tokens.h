@@ -1,7 +1,7 @@
 /* added_tokens.h - tokens that are found in the text as they are written, before any model sees it.
  *
  *     struct added_tokens *added;
- *     added_tokens_build(node, "tokenizer.json", vocab, vocab_count, normalizer, &added, &err);
+ *     added_tokens_build(node, "tokenizer.json", vocab, vocab_count, normalizer, &quota, &added, &err);
  *     struct added_search search = {.text = text, .len = len};
  *     struct added_hit hit;
  *     while (added_next(added, ADDED_RAW, &search, &hit)) ...      // text[hit.start..hit.end) is hit.id
@@ -23,8 +23,8 @@ enum added_stage { ADDED_RAW, ADDED_NORMALIZED };
  * list is an empty one. The vocabulary is borrowed. */
 enum plim_status added_tokens_build(const struct node *list, const char *name,
                                     const struct token_vocab *vocab, size_t vocab_count,
-                                    const struct normalizer *normalizer, struct added_tokens **out,
-                                    struct plim_error *err);
+                                    const struct normalizer *normalizer, struct quota *quota,
+                                    struct added_tokens **out, struct plim_error *err);
 void added_tokens_free(struct added_tokens *added);
 size_t added_tokens_bytes(const struct added_tokens *added);
 

@@ -49,11 +49,23 @@ static uint64_t pair_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
+static size_t mask_for(size_t count)
+{
+    size_t mask = 15;
+    while (mask < 2 * count) mask = 2 * mask + 1;
+    return mask;
+}
+
+size_t bpe_merges_bytes_for(size_t count)
+{
+    return sizeof(struct bpe_merges) + (mask_for(count) + 1) * (sizeof(struct bpe_slot) + 1);
+}
+
 struct bpe_merges *bpe_merges_new(size_t count)
 {
     struct bpe_merges *m = calloc(1, sizeof *m);
     if (!m) return NULL;
-    for (m->mask = 15; m->mask < 2 * count; m->mask = 2 * m->mask + 1) continue;
+    m->mask = mask_for(count);
     m->slots = malloc((m->mask + 1) * sizeof *m->slots);
     m->filter = calloc((m->mask + 1) / 8, sizeof *m->filter);
     if (!m->slots || !m->filter) {

@@ -24,6 +24,7 @@ void bpe_merges_add(struct bpe_merges *m, int32_t left, int32_t right, uint32_t 
 /* rank << 32 | joined, or BPE_NO_MERGE. */
 uint64_t bpe_merges_find(const struct bpe_merges *m, int32_t left, int32_t right);
 size_t bpe_merges_bytes(const struct bpe_merges *m);
+size_t bpe_merges_bytes_for(size_t count); /* of one that is not made yet */
 
 /* Marks that something may join across a boundary between these two first symbols; unmarked boundaries are
  * places where a long word is cut before joining. */

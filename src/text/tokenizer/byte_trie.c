@@ -38,7 +38,19 @@ struct builder {
     int32_t ring; /* some free unit, or NONE */
     struct pending *stack;
     size_t stacked, stack_cap;
+    struct quota *quota;
+    uint64_t counted; /* by the quota */
+    bool refused;
 };
+
+enum { UNIT_BYTES = sizeof(uint64_t) + 2 * sizeof(int32_t) + sizeof(bool) };
+
+static bool count(struct builder *b, uint64_t bytes)
+{
+    b->refused |= !quota_take(b->quota, bytes);
+    if (!b->refused) b->counted += bytes;
+    return !b->refused;
+}
 
 static int compare_keys(const void *a, const void *b)
 {
@@ -74,6 +86,7 @@ static bool in_use(const struct builder *b, size_t unit) { return b->unit[unit] 
 
 static bool grow(struct builder *b, size_t cap)
 {
+    if (!count(b, (cap - b->cap) * UNIT_BYTES)) return false;
     uint64_t *unit = realloc(b->unit, cap * sizeof *unit);
     if (unit) b->unit = unit;
     int32_t *next = realloc(b->next, cap * sizeof *next);
@@ -131,6 +144,7 @@ static bool push(struct builder *b, struct pending node)
 {
     if (b->stacked == b->stack_cap) {
         size_t cap = b->stack_cap ? 2 * b->stack_cap : 256;
+        if (!count(b, (cap - b->stack_cap) * sizeof *b->stack)) return false;
         struct pending *stack = realloc(b->stack, cap * sizeof *stack);
         if (!stack) return false;
         b->stack = stack;
@@ -178,6 +192,7 @@ static bool place_children(struct builder *b, struct pending node)
 static bool collect_keys(struct builder *b, const struct token_vocab *vocab)
 {
     size_t size = (size_t)token_vocab_size(vocab);
+    if (!count(b, 2 * (size + 1) * sizeof *b->key)) return false; /* sorting takes as much again */
     b->key = malloc((size + 1) * sizeof *b->key);
     if (!b->key) return false;
     for (size_t i = 0; i < size; i++) {
@@ -199,22 +214,37 @@ static bool build_all(struct builder *b, const struct token_vocab *vocab)
     return true;
 }
 
-enum plim_status byte_trie_build(struct byte_trie *trie, const struct token_vocab *vocab, const char *name,
-                                 struct plim_error *err)
+static enum plim_status check_lengths(const struct token_vocab *vocab, const char *name,
+                                      struct plim_error *err)
 {
-    struct builder b = {.ring = NONE};
-    enum plim_status status = PLIM_OK;
+    for (int64_t i = 0; i < token_vocab_size(vocab); i++) {
+        size_t len;
+        const char *text = token_vocab_text(vocab, (int32_t)i, &len);
+        enum plim_status status = text ? token_check_length(text, len, name, err) : PLIM_OK;
+        if (status != PLIM_OK) return status;
+    }
+    return PLIM_OK;
+}
+
+enum plim_status byte_trie_build(struct byte_trie *trie, const struct token_vocab *vocab, const char *name,
+                                 struct quota *quota, struct plim_error *err)
+{
+    struct builder b = {.ring = NONE, .quota = quota};
     *trie = (struct byte_trie){0};
+    enum plim_status status = check_lengths(vocab, name, err);
+    if (status != PLIM_OK) return status;
     if (!build_all(&b, vocab)) {
         bool full = b.count + BLOCK > UNITS_MOST;
-        status =
-            plim_fail(err, full ? PLIM_UNSUPPORTED : PLIM_NO_MEMORY, "%s: %s for a vocabulary of %lld tokens",
-                      name, full ? "no room" : "no memory", (long long)token_vocab_size(vocab));
+        status = b.refused ? quota_fail(quota, name, err)
+                           : plim_fail(err, full ? PLIM_UNSUPPORTED : PLIM_NO_MEMORY,
+                                       "%s: %s for a vocabulary of %lld tokens", name,
+                                       full ? "no room" : "no memory", (long long)token_vocab_size(vocab));
         free(b.unit);
     } else {
         uint64_t *unit = realloc(b.unit, b.count * sizeof *unit);
         trie->unit = unit ? unit : b.unit;
         trie->count = b.count;
+        quota_give(quota, b.counted - b.count * sizeof *unit);
     }
     free(b.key);
     free(b.next);

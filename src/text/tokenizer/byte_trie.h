@@ -22,9 +22,10 @@ struct byte_trie {
 };
 
 /* All tokens of the vocabulary but the empty one; of equal texts the one token_vocab_id finds. PLIM_UNSUPPORTED
- * when it needs more than 2^23 units. On errors the trie is empty. */
+ * when it needs more than 2^23 units. The quota counts the trie and, while it is built, what that takes. On errors the
+ * trie is empty. */
 enum plim_status byte_trie_build(struct byte_trie *trie, const struct token_vocab *vocab, const char *name,
-                                 struct plim_error *err);
+                                 struct quota *quota, struct plim_error *err);
 void byte_trie_release(struct byte_trie *trie);
 
 static inline uint64_t byte_trie_root(const struct byte_trie *trie) { return trie->unit[0]; }

@@ -1,240 +1,150 @@
-/* decoder.c - tokens back to text, as a chain of steps.
+/* decoder.c - tokens back to text, one after the other, through a chain of steps.
  *
- * A step turns a list of texts into a list of texts; what the last one leaves is joined. Sequences are flattened when
- * they are built, so a decoder is an array of steps. decoder_steps.c has what each kind does.
+ * Invariants: what has been put into `out` never changes whatever tokens follow; after decoder_end it is everything.
+ * No step puts more than decoder_left allows, so a file cannot make a text grow without bound.
  */
 #include "text/tokenizer/decoder_part.h"
-#include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 
-struct token_decoder {
-    struct decoder_step *step;
-    size_t count, cap;
-};
+#define TIMES 3
+#define MORE  ((size_t)1 << 20)
 
-/* --- lists ------------------------------------------------------------------------------------------------ */
-
-static void list_clear(struct text_list *list)
+size_t decoder_left(const struct token_decoding *flow, size_t step)
 {
-    bool failed = list->text.failed;
-    strbuf_clear(&list->text);
-    list->text.failed = failed;
-    list->count = 0;
+    size_t most = flow->fed > (SIZE_MAX - MORE) / TIMES ? SIZE_MAX : TIMES * flow->fed + MORE;
+    return most - flow->state[step].passed;
 }
 
-void text_list_close(struct text_list *list)
+/* Is it within what the step before may pass on? */
+static bool allowed(struct token_decoding *flow, size_t step, size_t len)
 {
-    if (list->count == list->cap) {
-        size_t cap = list->cap ? 2 * list->cap : 16;
-        size_t *end = realloc(list->end, cap * sizeof *end);
-        if (!end) {
-            list->text.failed = true;
-            return;
-        }
-        list->end = end;
-        list->cap = cap;
-    }
-    list->end[list->count++] = list->text.len;
+    if (step == 0) return true;
+    if (len > decoder_left(flow, step - 1)) flow->failed = flow->full = true;
+    if (!flow->failed) flow->state[step - 1].passed += len;
+    return !flow->failed;
 }
 
-struct token_text text_list_item(const struct text_list *list, size_t i)
+void decoder_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len)
 {
-    size_t begin = i ? list->end[i - 1] : 0;
-    return (struct token_text){strbuf_text(&list->text) + begin, list->end[i] - begin};
-}
-
-static void list_release(struct text_list *list)
-{
-    strbuf_release(&list->text);
-    free(list->end);
-}
-
-/* --- building --------------------------------------------------------------------------------------------- */
-
-static enum plim_status read_text(struct decoder_step *step, const struct node *spec, const char *key,
-                                  const char *fallback, const char *name, struct plim_error *err)
-{
-    const struct node *value = node_get(spec, key);
-    if (value && value->kind != NODE_STRING)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: decoder: '%s': expected a text", name, value->line,
-                         key);
-    const char *text = value ? value->as.string.text : fallback;
-    step->len = value ? value->as.string.len : strlen(fallback);
-    step->text = malloc(step->len + 1);
-    if (!step->text) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the decoder", name);
-    memcpy(step->text, text, step->len);
-    step->text[step->len] = '\0';
-    return PLIM_OK;
-}
-
-/* A text that must be one code point. */
-static enum plim_status read_char(struct decoder_step *step, const struct node *spec, const char *key,
-                                  const char *fallback, const char *name, struct plim_error *err)
-{
-    uint32_t point;
-    enum plim_status status = read_text(step, spec, key, fallback, name, err);
-    if (status == PLIM_OK && (!step->len || utf8_decode(step->text, step->len, &point) != step->len))
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s:%d: decoder: '%s': expected one character", name,
-                           spec->line, key);
-    return status;
-}
-
-static enum plim_status plain_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                    struct plim_error *err)
-{
-    (void)step, (void)spec, (void)name, (void)err;
-    return PLIM_OK;
-}
-
-static enum plim_status metaspace_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                        struct plim_error *err)
-{
-    const char *scheme = node_string(node_get(spec, "prepend_scheme"), "always");
-    step->flag = strcmp(scheme, "never") != 0 && node_bool(node_get(spec, "add_prefix_space"), true);
-    return read_char(step, spec, "replacement", "\xe2\x96\x81", name, err);
-}
-
-static enum plim_status wordpiece_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                        struct plim_error *err)
-{
-    step->flag = node_bool(node_get(spec, "cleanup"), true);
-    return read_text(step, spec, "prefix", "##", name, err);
-}
-
-static enum plim_status bpe_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                  struct plim_error *err)
-{
-    return read_text(step, spec, "suffix", "</w>", name, err);
-}
-
-static enum plim_status strip_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                    struct plim_error *err)
-{
-    int64_t start = node_int(node_get(spec, "start"), 0), stop = node_int(node_get(spec, "stop"), 0);
-    if (start < 0 || stop < 0)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: decoder Strip: 'start' and 'stop' are not below 0",
-                         name, spec->line);
-    step->start = (size_t)start, step->stop = (size_t)stop;
-    return read_char(step, spec, "content", " ", name, err);
-}
-
-static enum plim_status replace_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                      struct plim_error *err)
-{
-    return text_replace_read(&step->replace, spec, "decoder", name, err);
-}
-
-static const struct {
-    const char *type;
-    decoder_run *run;
-    enum plim_status (*build)(struct decoder_step *, const struct node *, const char *, struct plim_error *);
-} types[] = {
-    {"ByteLevel", decoder_byte_level, plain_build},
-    {"ByteFallback", decoder_byte_fallback, plain_build},
-    {"Metaspace", decoder_metaspace, metaspace_build},
-    {"WordPiece", decoder_wordpiece, wordpiece_build},
-    {"BPEDecoder", decoder_bpe, bpe_build},
-    {"Fuse", decoder_fuse, plain_build},
-    {"Strip", decoder_strip, strip_build},
-    {"Replace", decoder_replace, replace_build},
-};
-
-static struct decoder_step *add_step(struct token_decoder *d)
-{
-    if (d->count == d->cap) {
-        size_t cap = d->cap ? 2 * d->cap : 4;
-        struct decoder_step *step = realloc(d->step, cap * sizeof *step);
-        if (!step) return NULL;
-        d->step = step;
-        d->cap = cap;
-    }
-    d->step[d->count] = (struct decoder_step){0};
-    return &d->step[d->count++];
-}
-
-/* Appends the steps of one node; a Sequence inside is one level deeper (JSON itself is at most 128 deep). */
-static enum plim_status add_node(struct token_decoder *d, const struct node *spec, const char *name,
-                                 struct plim_error *err)
-{
-    const struct node *type = node_get(spec, "type"), *list = node_get(spec, "decoders");
-    const char *text = node_string(type, NULL);
-    enum plim_status status = PLIM_OK;
-    if (!text)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: decoder: 'type': expected a text", name, spec->line);
-    if (strcmp(text, "Sequence") == 0) {
-        if (!list || list->kind != NODE_LIST)
-            return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: decoder Sequence: 'decoders': expected a list",
-                             name, spec->line);
-        for (size_t i = 0; i < node_count(list) && status == PLIM_OK; i++)
-            status = add_node(d, node_item(list, i), name, err);
-        return status;
-    }
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (strcmp(types[i].type, text) != 0) continue;
-        struct decoder_step *step = add_step(d);
-        if (!step) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the decoder", name);
-        step->run = types[i].run;
-        return types[i].build(step, spec, name, err);
-    }
-    return plim_fail(err, PLIM_UNSUPPORTED, "%s:%d: decoder type '%s' is not supported", name, type->line,
-                     text);
-}
-
-enum plim_status token_decoder_build(const struct node *spec, const char *name, struct token_decoder **out,
-                                     struct plim_error *err)
-{
-    *out = NULL;
-    if (!spec || spec->kind == NODE_NULL) return PLIM_OK;
-    struct token_decoder *d = calloc(1, sizeof *d);
-    if (!d) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the decoder", name);
-    enum plim_status status = add_node(d, spec, name, err);
-    if (status == PLIM_OK)
-        *out = d;
-    else
-        token_decoder_free(d);
-    return status;
-}
-
-void token_decoder_free(struct token_decoder *d)
-{
-    if (!d) return;
-    for (size_t i = 0; i < d->count; i++) {
-        free(d->step[i].text);
-        text_replace_release(&d->step[i].replace);
-    }
-    free(d->step);
-    free(d);
-}
-
-static void join_with_blanks(const struct token_text *tokens, size_t count, struct strbuf *out)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (i) strbuf_addc(out, ' ');
-        strbuf_addn(out, tokens[i].text, tokens[i].len);
-    }
-}
-
-void token_decoder_run(const struct token_decoder *d, const struct token_text *tokens, size_t count,
-                       struct strbuf *out)
-{
-    if (!d) {
-        join_with_blanks(tokens, count, out);
+    if (!len || flow->failed || !allowed(flow, step, len)) return;
+    if (step == flow->decoder->count) {
+        strbuf_addn(flow->out, bytes, len);
         return;
     }
-    struct text_list lists[2] = {{.text = STRBUF_INIT}, {.text = STRBUF_INIT}};
-    size_t from = 0;
-    for (size_t i = 0; i < count; i++) {
-        strbuf_addn(&lists[0].text, tokens[i].text, tokens[i].len);
-        text_list_close(&lists[0]);
+    const struct decoder_kind *kind = flow->decoder->step[step].kind;
+    struct strbuf *item = &flow->state[step].item;
+    if (kind->put)
+        kind->put(flow, step, bytes, len);
+    else
+        strbuf_addn(item, bytes, len);
+    flow->failed |= item->failed;
+}
+
+void decoder_close(struct token_decoding *flow, size_t step)
+{
+    if (step == flow->decoder->count || flow->failed) return;
+    struct decoder_state *state = &flow->state[step];
+    flow->decoder->step[step].kind->close(flow, step);
+    strbuf_truncate(&state->item, 0);
+    state->count++;
+}
+
+void decoder_end(struct token_decoding *flow, size_t step)
+{
+    for (; step < flow->decoder->count && !flow->failed; step++)
+        if (flow->decoder->step[step].kind->end) flow->decoder->step[step].kind->end(flow, step);
+}
+
+/* --- the interface ---------------------------------------------------------------------------------------- */
+
+/* Without a decoder tokens are joined by blanks; `fed` tells the first one. */
+static void add_joined(struct token_decoding *flow, struct token_text token, struct strbuf *out)
+{
+    if (flow->fed) strbuf_addc(out, ' ');
+    strbuf_addn(out, token.text, token.len);
+    flow->fed += token.len + 1;
+}
+
+enum plim_status token_decoding_open(const struct token_decoder *decoder, struct token_decoding **out,
+                                     struct plim_error *err)
+{
+    struct token_decoding *flow = calloc(1, sizeof *flow);
+    size_t steps = decoder ? decoder->count : 0;
+    *out = NULL;
+    if (flow)
+        *flow = (struct token_decoding){.decoder = decoder, .state = calloc(steps + 1, sizeof *flow->state)};
+    if (!flow || !flow->state) {
+        free(flow);
+        return plim_fail(err, PLIM_NO_MEMORY, "no memory for a decoder");
     }
-    for (size_t i = 0; i < d->count; i++, from ^= 1) {
-        list_clear(&lists[from ^ 1]);
-        if (!lists[from].text.failed) d->step[i].run(&d->step[i], &lists[from], &lists[from ^ 1]);
-        lists[from ^ 1].text.failed |= lists[from].text.failed;
+    *out = flow;
+    return PLIM_OK;
+}
+
+void token_decoding_close(struct token_decoding *flow)
+{
+    if (!flow) return;
+    for (size_t i = 0; flow->decoder && i < flow->decoder->count; i++) {
+        strbuf_release(&flow->state[i].item);
+        strbuf_release(&flow->state[i].held);
     }
-    strbuf_addn(out, strbuf_text(&lists[from].text), lists[from].text.len);
-    if (lists[from].text.failed) out->failed = true;
-    list_release(&lists[0]);
-    list_release(&lists[1]);
+    for (int i = 0; i < 2; i++) strbuf_release(&flow->spare[i]);
+    free(flow->state);
+    free(flow);
+}
+
+static enum plim_status status_of(const struct token_decoding *flow, const struct strbuf *out,
+                                  struct plim_error *err)
+{
+    if (flow->full)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "the decoder makes more than %zu bytes of %zu, the most it may: %d times as many and %zu",
+            TIMES * flow->fed + MORE, flow->fed, TIMES, MORE);
+    if (flow->failed) return plim_fail(err, PLIM_NO_MEMORY, "no memory to decode tokens");
+    return strbuf_status(out, err);
+}
+
+enum plim_status token_decoding_add(struct token_decoding *flow, struct token_text token, struct strbuf *out,
+                                    struct plim_error *err)
+{
+    if (!flow->decoder) {
+        add_joined(flow, token, out);
+        return strbuf_status(out, err);
+    }
+    flow->out = out;
+    flow->fed += token.len + 1;
+    decoder_put(flow, 0, token.text, token.len);
+    decoder_close(flow, 0);
+    return status_of(flow, out, err);
+}
+
+enum plim_status token_decoding_end(struct token_decoding *flow, struct strbuf *out, struct plim_error *err)
+{
+    if (!flow->decoder) return strbuf_status(out, err);
+    flow->out = out;
+    decoder_end(flow, 0);
+    return status_of(flow, out, err);
+}
+
+enum plim_status token_decoding_tail(const struct token_decoding *flow, struct strbuf *out,
+                                     struct plim_error *err)
+{
+    struct token_decoding *copy;
+    if (!flow->decoder) return PLIM_OK;
+    enum plim_status status = token_decoding_open(flow->decoder, &copy, err);
+    if (status != PLIM_OK) return status;
+    copy->fed = flow->fed;
+    for (size_t i = 0; i < flow->decoder->count; i++) {
+        const struct decoder_state *from = &flow->state[i];
+        copy->state[i] = *from;
+        copy->state[i].item = copy->state[i].held = (struct strbuf)STRBUF_INIT;
+        strbuf_addn(&copy->state[i].item, from->item.data, from->item.len);
+        strbuf_addn(&copy->state[i].held, from->held.data, from->held.len);
+        copy->failed |= copy->state[i].item.failed || copy->state[i].held.failed;
+    }
+    status = token_decoding_end(copy, out, err);
+    token_decoding_close(copy);
+    return status;
 }

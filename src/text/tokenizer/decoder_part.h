@@ -1,6 +1,14 @@
 /* decoder_part.h - what the decoder's files share. Outside of them only part.h is used.
  *
- * A decoder is a chain of steps; a step turns a list of texts into a list of texts.
+ * A decoder is a chain of steps. What flows through it is a row of texts, at first one for each token: bytes are put,
+ * and a text is closed when it is whole. A step passes on what has become certain and holds the rest, so that decoding
+ * token by token and decoding at once are the same thing.
+ *
+ *     decoder_put(flow, step + 1, bytes, len);      // more of the text
+ *     decoder_close(flow, step + 1);                // it is whole
+ *     decoder_end(flow, step + 1);                  // there are no more texts
+ *
+ * Texts are put in whole characters.
  */
 #ifndef PLIM_DATA_TOKENIZER_DECODER_PART_H
 #define PLIM_DATA_TOKENIZER_DECODER_PART_H
@@ -8,22 +16,39 @@
 #include "text/tokenizer/part.h"
 #include "text/tokenizer/text_replace.h"
 
-/* One buffer, and where each text in it ends. Out of memory is sticky in `text`. */
-struct text_list {
-    struct strbuf text;
-    size_t *end;
-    size_t count, cap;
+/* What a step holds. */
+struct decoder_state {
+    struct strbuf item; /* the text that is not closed yet */
+    struct strbuf held; /* bytes of a character or of a run of them; BPEDecoder: the text before */
+    size_t count;       /* texts closed so far */
+    size_t dropped;     /* Strip: at the beginning of the text */
+    bool inside, waits; /* Strip: its beginning is done; BPEDecoder: there is a text before */
+    size_t passed;      /* bytes it has put into the next step */
 };
 
-/* Everything added to list->text since the last call is one text. */
-void text_list_close(struct text_list *list);
-struct token_text text_list_item(const struct text_list *list, size_t i);
+struct token_decoding {
+    const struct token_decoder *decoder;
+    struct decoder_state *state; /* of each step */
+    struct strbuf *out;          /* of the present call */
+    struct strbuf spare[2];
+    size_t fed; /* bytes that came in, and one for each token: what may come out depends on it */
+    bool failed, full;
+};
 
 struct decoder_step;
-typedef void decoder_run(const struct decoder_step *, const struct text_list *in, struct text_list *out);
+struct decoder_kind {
+    const char *type;
+    enum plim_status (*build)(struct decoder_step *, const struct node *, const char *name,
+                              struct plim_error *);
+    /* More of a text; NULL: it is collected in state->item. */
+    void (*put)(struct token_decoding *, size_t step, const char *bytes, size_t len);
+    void (*close)(struct token_decoding *, size_t step);
+    /* What is held goes on; decoder_end follows by itself. NULL: nothing is. */
+    void (*end)(struct token_decoding *, size_t step);
+};
 
 struct decoder_step {
-    decoder_run *run;
+    const struct decoder_kind *kind;
     char *text; /* the replacement, prefix, suffix or content */
     size_t len;
     size_t start, stop; /* Strip */
@@ -31,8 +56,35 @@ struct decoder_step {
     struct text_replace replace;
 };
 
-/* decoder_steps.c: `out` is empty when they are called. */
-decoder_run decoder_byte_level, decoder_byte_fallback, decoder_metaspace, decoder_wordpiece, decoder_bpe,
-    decoder_fuse, decoder_strip, decoder_replace;
+struct token_decoder {
+    struct decoder_step *step;
+    size_t count, cap;
+};
+
+void decoder_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len);
+void decoder_close(struct token_decoding *flow, size_t step);
+void decoder_end(struct token_decoding *flow, size_t step);
+
+/* The most bytes that `step` may still put: three for each that came in, and 1 MiB. */
+size_t decoder_left(const struct token_decoding *flow, size_t step);
+
+/* decoder_build.c: the kinds, ended by one without a type. */
+extern const struct decoder_kind decoder_kinds[];
+
+/* decoder_steps.c */
+void decoder_byte_level_close(struct token_decoding *flow, size_t step);
+void decoder_byte_level_end(struct token_decoding *flow, size_t step);
+void decoder_byte_fallback_close(struct token_decoding *flow, size_t step);
+void decoder_byte_fallback_end(struct token_decoding *flow, size_t step);
+void decoder_metaspace_close(struct token_decoding *flow, size_t step);
+void decoder_wordpiece_close(struct token_decoding *flow, size_t step);
+void decoder_bpe_close(struct token_decoding *flow, size_t step);
+void decoder_bpe_end(struct token_decoding *flow, size_t step);
+void decoder_fuse_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len);
+void decoder_fuse_close(struct token_decoding *flow, size_t step);
+void decoder_fuse_end(struct token_decoding *flow, size_t step);
+void decoder_strip_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len);
+void decoder_strip_close(struct token_decoding *flow, size_t step);
+void decoder_replace_close(struct token_decoding *flow, size_t step);
 
 #endif

@@ -1,26 +1,59 @@
-/* decoder_steps.c - what each kind of decoder does to a list of texts. */
+/* decoder_steps.c - what each kind of decoder does to the texts that pass through it. */
 #include "text/tokenizer/byte_alphabet.h"
 #include "text/tokenizer/decoder_part.h"
 #include "base/utf8.h"
 #include <string.h>
 
-/* Appends bytes as UTF-8; each maximal malformed subsequence becomes U+FFFD. */
-static void add_lossy(struct strbuf *out, const char *bytes, size_t len)
+static const char replacement[] = "\xef\xbf\xbd";
+
+static struct token_text item_of(const struct token_decoding *flow, size_t step)
 {
-    while (len) {
-        size_t good = utf8_valid_prefix(bytes, len);
-        strbuf_addn(out, bytes, good);
-        bytes += good, len -= good;
-        if (!len) return;
-        unsigned char lead = (unsigned char)bytes[0], second = len > 1 ? (unsigned char)bytes[1] : 0;
-        size_t whole = lead < 0xc2 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 1, n = 1;
-        unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-        unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-        if (whole > 1 && second >= low && second <= high)
-            for (n = 2; n < whole && n < len && ((unsigned char)bytes[n] & 0xc0) == 0x80;) n++;
-        strbuf_add(out, "\xef\xbf\xbd");
-        bytes += n, len -= n;
+    const struct strbuf *item = &flow->state[step].item;
+    return (struct token_text){strbuf_text(item), item->len};
+}
+
+static const struct decoder_step *step_of(const struct token_decoding *flow, size_t step)
+{
+    return &flow->decoder->step[step];
+}
+
+static void pass(struct token_decoding *flow, size_t step, const char *bytes, size_t len)
+{
+    decoder_put(flow, step + 1, bytes, len);
+    decoder_close(flow, step + 1);
+}
+
+/* --- ByteLevel -------------------------------------------------------------------------------------------- */
+
+/* Bytes of the malformed sequence that begins here; *whole: how many a good one would have. */
+static size_t malformed(const char *bytes, size_t len, size_t *whole)
+{
+    unsigned char lead = (unsigned char)bytes[0], second = len > 1 ? (unsigned char)bytes[1] : 0;
+    unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    size_t n = 1;
+    *whole = lead < 0xc2 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 1;
+    if (*whole > 1 && second >= low && second <= high)
+        for (n = 2; n < *whole && n < len && ((unsigned char)bytes[n] & 0xc0) == 0x80;) n++;
+    return n;
+}
+
+/* Puts the bytes as UTF-8; each maximal malformed subsequence becomes U+FFFD. A character that is cut off waits, unless
+ * it is the end. How many bytes are done. */
+static size_t put_lossy(struct token_decoding *flow, size_t step, const char *bytes, size_t len, bool end)
+{
+    size_t done = 0, whole;
+    while (done < len) {
+        size_t good = utf8_valid_prefix(bytes + done, len - done);
+        decoder_put(flow, step + 1, bytes + done, good);
+        done += good;
+        if (done == len) break;
+        size_t n = malformed(bytes + done, len - done, &whole);
+        if (!end && done + n == len && n < whole) break;
+        decoder_put(flow, step + 1, replacement, sizeof replacement - 1);
+        done += n;
     }
+    return done;
 }
 
 /* The byte a code point of the byte alphabet stands for, or -1. */
@@ -49,19 +82,31 @@ static bool add_alphabet(struct strbuf *out, struct token_text token)
     return true;
 }
 
-void decoder_byte_level(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+static void drop_front(struct strbuf *sb, size_t n)
 {
-    (void)step;
-    struct strbuf bytes = STRBUF_INIT;
-    for (size_t i = 0; i < in->count; i++) {
-        struct token_text token = text_list_item(in, i);
-        if (!add_alphabet(&bytes, token)) strbuf_addn(&bytes, token.text, token.len);
-    }
-    add_lossy(&out->text, strbuf_text(&bytes), bytes.len);
-    if (bytes.failed) out->text.failed = true;
-    text_list_close(out);
-    strbuf_release(&bytes);
+    size_t left = sb->len - n;
+    if (left) memmove(sb->data, sb->data + n, left);
+    strbuf_truncate(sb, left);
 }
+
+void decoder_byte_level_close(struct token_decoding *flow, size_t step)
+{
+    struct strbuf *bytes = &flow->state[step].held;
+    struct token_text token = item_of(flow, step);
+    if (!add_alphabet(bytes, token)) strbuf_addn(bytes, token.text, token.len);
+    flow->failed |= bytes->failed;
+    drop_front(bytes, put_lossy(flow, step, strbuf_text(bytes), bytes->len, false));
+}
+
+/* All of it is one text. */
+void decoder_byte_level_end(struct token_decoding *flow, size_t step)
+{
+    struct strbuf *bytes = &flow->state[step].held;
+    put_lossy(flow, step, strbuf_text(bytes), bytes->len, true);
+    decoder_close(flow, step + 1);
+}
+
+/* --- ByteFallback ----------------------------------------------------------------------------------------- */
 
 static int hex_digit(char c)
 {
@@ -78,57 +123,54 @@ static int fallback_byte(struct token_text token)
     return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
-static void fallback_flush(struct strbuf *bytes, struct text_list *out)
+/* A run of bytes is whole when something else follows: one bad byte spoils all of it, so none can go before. */
+void decoder_byte_fallback_end(struct token_decoding *flow, size_t step)
 {
+    struct strbuf *bytes = &flow->state[step].held;
     if (!bytes->len) return;
-    if (utf8_valid_prefix(bytes->data, bytes->len) == bytes->len) {
-        strbuf_addn(&out->text, bytes->data, bytes->len);
-        text_list_close(out);
-    } else {
-        for (size_t i = 0; i < bytes->len; i++) {
-            strbuf_add(&out->text, "\xef\xbf\xbd");
-            text_list_close(out);
-        }
-    }
+    if (utf8_valid_prefix(bytes->data, bytes->len) == bytes->len)
+        pass(flow, step, bytes->data, bytes->len);
+    else
+        for (size_t i = 0; i < bytes->len; i++) pass(flow, step, replacement, sizeof replacement - 1);
     strbuf_truncate(bytes, 0);
 }
 
-void decoder_byte_fallback(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+void decoder_byte_fallback_close(struct token_decoding *flow, size_t step)
 {
-    (void)step;
-    struct strbuf bytes = STRBUF_INIT;
-    for (size_t i = 0; i < in->count; i++) {
-        struct token_text token = text_list_item(in, i);
-        int byte = fallback_byte(token);
-        if (byte >= 0) {
-            strbuf_addc(&bytes, (char)byte);
-            continue;
-        }
-        fallback_flush(&bytes, out);
-        strbuf_addn(&out->text, token.text, token.len);
-        text_list_close(out);
+    struct strbuf *bytes = &flow->state[step].held;
+    struct token_text token = item_of(flow, step);
+    int byte = fallback_byte(token);
+    if (byte >= 0) {
+        strbuf_addc(bytes, (char)byte);
+        flow->failed |= bytes->failed;
+        return;
     }
-    fallback_flush(&bytes, out);
-    if (bytes.failed) out->text.failed = true;
-    strbuf_release(&bytes);
+    decoder_byte_fallback_end(flow, step);
+    pass(flow, step, token.text, token.len);
 }
 
+/* --- Metaspace -------------------------------------------------------------------------------------------- */
+
 /* The replacement is a blank, but nothing in the first token when encoding put it there. */
-void decoder_metaspace(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+void decoder_metaspace_close(struct token_decoding *flow, size_t step)
 {
-    for (size_t i = 0; i < in->count; i++) {
-        struct token_text token = text_list_item(in, i);
-        for (size_t at = 0; at < token.len;) {
-            bool hit = token.len - at >= step->len && memcmp(token.text + at, step->text, step->len) == 0;
-            if (!hit)
-                strbuf_addc(&out->text, token.text[at]);
-            else if (i || !step->flag)
-                strbuf_addc(&out->text, ' ');
-            at += hit ? step->len : 1;
+    const struct decoder_step *d = step_of(flow, step);
+    struct token_text token = item_of(flow, step);
+    bool blank = flow->state[step].count || !d->flag;
+    size_t from = 0;
+    for (size_t at = 0; at < token.len;) {
+        bool hit = token.len - at >= d->len && memcmp(token.text + at, d->text, d->len) == 0;
+        if (hit) {
+            decoder_put(flow, step + 1, token.text + from, at - from);
+            if (blank) decoder_put(flow, step + 1, " ", 1);
+            from = at + d->len;
         }
-        text_list_close(out);
+        at += hit ? d->len : 1;
     }
+    pass(flow, step, token.text + from, token.len - from);
 }
+
+/* --- WordPiece -------------------------------------------------------------------------------------------- */
 
 static void replace_all(struct strbuf *text, struct strbuf *spare, const char *old, const char *made)
 {
@@ -155,68 +197,118 @@ static void clean_up(struct strbuf *text, struct strbuf *spare)
         replace_all(text, spare, rules[i][0], rules[i][1]);
 }
 
-void decoder_wordpiece(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+void decoder_wordpiece_close(struct token_decoding *flow, size_t step)
 {
-    struct strbuf text = STRBUF_INIT, spare = STRBUF_INIT;
-    for (size_t i = 0; i < in->count; i++) {
-        struct token_text token = text_list_item(in, i);
-        bool inner = token.len >= step->len && memcmp(token.text, step->text, step->len) == 0;
-        size_t skip = i && inner ? step->len : 0;
-        strbuf_truncate(&text, 0);
-        if (i && !inner) strbuf_addc(&text, ' ');
-        strbuf_addn(&text, token.text + skip, token.len - skip);
-        if (step->flag && memchr(strbuf_text(&text), ' ', text.len)) clean_up(&text, &spare);
-        strbuf_addn(&out->text, strbuf_text(&text), text.len);
-        text_list_close(out);
-    }
-    if (text.failed) out->text.failed = true;
-    strbuf_release(&text);
-    strbuf_release(&spare);
+    const struct decoder_step *d = step_of(flow, step);
+    struct token_text token = item_of(flow, step);
+    struct strbuf *text = &flow->spare[0];
+    bool first = flow->state[step].count == 0;
+    bool inner = token.len >= d->len && memcmp(token.text, d->text, d->len) == 0;
+    size_t skip = !first && inner ? d->len : 0;
+    strbuf_clear(text);
+    if (!first && !inner) strbuf_addc(text, ' ');
+    strbuf_addn(text, token.text + skip, token.len - skip);
+    if (d->flag && memchr(strbuf_text(text), ' ', text->len)) clean_up(text, &flow->spare[1]);
+    flow->failed |= text->failed;
+    pass(flow, step, strbuf_text(text), text->len);
 }
 
-/* The suffix is a blank, but nothing in the last token. */
-void decoder_bpe(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+/* --- BPEDecoder ------------------------------------------------------------------------------------------- */
+
+/* The suffix is a blank, but nothing in the last token: each waits until it is known not to be that. */
+static void pass_bpe(struct token_decoding *flow, size_t step, bool last)
 {
-    struct text_replace r = {.pattern = step->text, .pattern_len = step->len};
-    for (size_t i = 0; i < in->count; i++) {
-        struct token_text token = text_list_item(in, i);
-        bool last = i + 1 == in->count;
-        char blank[] = " ";
-        r.content = blank, r.content_len = !last;
-        if (!token.len && !step->len && !last) strbuf_addc(&out->text, ' ');
-        text_replace_run(&r, token.text, token.len, &out->text);
-        text_list_close(out);
-    }
+    const struct decoder_step *d = step_of(flow, step);
+    const struct strbuf *held = &flow->state[step].held;
+    struct strbuf *text = &flow->spare[0];
+    char blank[] = " ";
+    struct text_replace r = {
+        .pattern = d->text, .pattern_len = d->len, .content = blank, .content_len = !last};
+    strbuf_clear(text);
+    if (!held->len && !d->len && !last) strbuf_addc(text, ' ');
+    text_replace_run(&r, strbuf_text(held), held->len, text);
+    flow->failed |= text->failed;
+    pass(flow, step, strbuf_text(text), text->len);
 }
 
-void decoder_fuse(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+void decoder_bpe_close(struct token_decoding *flow, size_t step)
 {
-    (void)step;
-    strbuf_addn(&out->text, strbuf_text(&in->text), in->text.len);
-    text_list_close(out);
+    struct decoder_state *state = &flow->state[step];
+    if (state->waits) pass_bpe(flow, step, false);
+    strbuf_truncate(&state->held, 0);
+    strbuf_addn(&state->held, strbuf_text(&state->item), state->item.len);
+    flow->failed |= state->held.failed;
+    state->waits = true;
 }
 
-void decoder_strip(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+void decoder_bpe_end(struct token_decoding *flow, size_t step)
 {
-    for (size_t i = 0; i < in->count; i++) {
-        struct token_text t = text_list_item(in, i);
-        for (size_t n = 0;
-             n < step->start && t.len >= step->len && memcmp(t.text, step->text, step->len) == 0; n++)
-            t.text += step->len, t.len -= step->len;
-        for (size_t n = 0; n < step->stop && t.len >= step->len &&
-                           memcmp(t.text + t.len - step->len, step->text, step->len) == 0;
-             n++)
-            t.len -= step->len;
-        strbuf_addn(&out->text, t.text, t.len);
-        text_list_close(out);
-    }
+    if (flow->state[step].waits) pass_bpe(flow, step, true);
 }
 
-void decoder_replace(const struct decoder_step *step, const struct text_list *in, struct text_list *out)
+/* --- Fuse ------------------------------------------------------------------------------------------------- */
+
+void decoder_fuse_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len)
 {
-    for (size_t i = 0; i < in->count; i++) {
-        struct token_text token = text_list_item(in, i);
-        text_replace_run(&step->replace, token.text, token.len, &out->text);
-        text_list_close(out);
+    decoder_put(flow, step + 1, bytes, len);
+}
+
+void decoder_fuse_close(struct token_decoding *flow, size_t step) { (void)flow, (void)step; }
+
+void decoder_fuse_end(struct token_decoding *flow, size_t step) { decoder_close(flow, step + 1); }
+
+/* --- Strip ------------------------------------------------------------------------------------------------ */
+
+/* Takes the content off the beginning of what is there; false: more bytes must say. */
+static bool strip_start(const struct decoder_step *d, struct decoder_state *state)
+{
+    while (!state->inside && state->dropped < d->start) {
+        if (state->item.len < d->len) return false;
+        if (memcmp(state->item.data, d->text, d->len) != 0) break;
+        drop_front(&state->item, d->len);
+        state->dropped++;
     }
+    return state->inside = true;
+}
+
+/* All but what may be taken off the end goes on. */
+void decoder_strip_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len)
+{
+    const struct decoder_step *d = step_of(flow, step);
+    struct decoder_state *state = &flow->state[step];
+    strbuf_addn(&state->item, bytes, len);
+    if (state->item.failed || !strip_start(d, state)) return;
+    size_t keep = d->stop > state->item.len / d->len ? state->item.len : d->stop * d->len;
+    size_t go = state->item.len - keep;
+    while (go && go < state->item.len && ((unsigned char)state->item.data[go] & 0xc0) == 0x80) go--;
+    if (!go) return;
+    decoder_put(flow, step + 1, state->item.data, go);
+    drop_front(&state->item, go);
+}
+
+void decoder_strip_close(struct token_decoding *flow, size_t step)
+{
+    const struct decoder_step *d = step_of(flow, step);
+    struct decoder_state *state = &flow->state[step];
+    struct token_text t = item_of(flow, step);
+    for (size_t n = 0;
+         n < d->stop && t.len >= d->len && memcmp(t.text + t.len - d->len, d->text, d->len) == 0; n++)
+        t.len -= d->len;
+    pass(flow, step, t.text, t.len);
+    state->dropped = 0, state->inside = false;
+}
+
+/* --- Replace ---------------------------------------------------------------------------------------------- */
+
+void decoder_replace_close(struct token_decoding *flow, size_t step)
+{
+    struct token_text token = item_of(flow, step);
+    struct strbuf *text = &flow->spare[0];
+    size_t left = decoder_left(flow, step);
+    strbuf_clear(text);
+    text->most = left < SIZE_MAX ? left + 1 : 0; /* one too many is enough to know */
+    text_replace_run(&step_of(flow, step)->replace, token.text, token.len, text);
+    flow->failed |= text->failed, flow->full |= text->full;
+    text->most = 0;
+    pass(flow, step, strbuf_text(text), text->len);
 }

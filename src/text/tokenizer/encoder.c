@@ -20,6 +20,7 @@ struct encoder {
     struct pretok_run pre;
     struct strbuf clean, normal, spare, first;
     bool asks_start;
+    size_t grown; /* bytes of a text that the normalizer made too many of; 0: it did not */
 };
 
 /* --- UTF-8 ------------------------------------------------------------------------------------------------- */
@@ -107,6 +108,7 @@ static bool keeps_first(struct encoder *enc, const char *text)
 {
     size_t first = 0;
     text_point(text, &first);
+    enc->first.most = enc->spare.most = normalizer_most(first);
     normalizer_run(enc->tok->normalizer, text, first, &enc->first, &enc->spare);
     return enc->first.len > 0;
 }
@@ -116,7 +118,9 @@ static bool raw(struct encoder *enc, const char *text, size_t len, bool at_start
     const struct normalizer *normalizer = enc->tok->normalizer;
     if (normalizer && !normalizer_is_identity(normalizer, text, len)) {
         if (enc->asks_start && at_start) at_start = keeps_first(enc, text);
+        enc->normal.most = enc->spare.most = normalizer_most(len);
         normalizer_run(normalizer, text, len, &enc->normal, &enc->spare);
+        enc->grown = enc->normal.full ? len : 0;
         if (enc->normal.failed) return false;
         text = strbuf_text(&enc->normal), len = enc->normal.len;
         if (len == 0) return true;
@@ -149,12 +153,14 @@ enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t le
     if (!(flags & TOKENIZE_BEFORE)) nbefore = 0;
     if (!(flags & TOKENIZE_AFTER)) nafter = 0;
     enc->pre.sink.out = out;
+    enc->grown = 0;
     bool fine = add_ids(out, before, nbefore) && clean(enc, &text, &len) &&
                 (len == 0 || between_tokens(enc, ADDED_RAW, text, len, true, raw)) &&
                 add_ids(out, after, nafter);
     if (given > KEEP_TEXT / 8) give_back(enc);
     if (fine) return PLIM_OK;
     out->count = count;
+    if (enc->grown) return normalizer_fail(enc->grown, err);
     return plim_fail(err, PLIM_NO_MEMORY, "no memory to encode a text of %zu bytes", given);
 }
 
@@ -190,10 +196,10 @@ void encoder_close(struct encoder *enc)
     free(enc);
 }
 
-size_t encoder_bytes_most(const struct tokenizer *tok)
+size_t encoder_bytes_most(const struct tokenizer *tok, size_t longest)
 {
     const struct token_model_ops *ops = tok->model->ops;
     size_t steps = tok->pretokenizer ? tok->pretokenizer->count : 0;
     return sizeof(struct encoder) + (ops->scratch_bytes_most ? ops->scratch_bytes_most(tok->model) : 0) +
-           (BUFFERS + 4 * steps) * KEEP_TEXT;
+           (BUFFERS + 4 * steps) * KEEP_TEXT + (tok->normalizer ? 2 * normalizer_most(longest) : 2 * longest);
 }

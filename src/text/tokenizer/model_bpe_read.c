@@ -15,6 +15,7 @@ struct bpe_read {
     struct model_bpe *m;
     struct plim_error *err;
     struct strbuf text;
+    struct quota *quota;
     uint64_t joins[128][2]; /* ASCII characters some merge joins */
 };
 
@@ -143,6 +144,7 @@ static enum plim_status read_merges(struct bpe_read *r)
     if (!list || list->kind != NODE_LIST)
         return plim_fail(r->err, PLIM_BAD_INPUT, "%s:%d: model: expected a list of merges", r->name,
                          r->spec->line);
+    if (!quota_take(r->quota, bpe_merges_bytes_for(count))) return quota_fail(r->quota, r->name, r->err);
     r->m->merges = bpe_merges_new(count);
     if (!r->m->merges)
         return plim_fail(r->err, PLIM_NO_MEMORY, "%s: no memory for %zu merges", r->name, count);
@@ -176,6 +178,7 @@ static enum plim_status read_points(struct bpe_read *r)
 {
     struct model_bpe *m = r->m;
     if (m->byte_level || m->prefix.len || m->suffix.len) return PLIM_OK;
+    if (!quota_take(r->quota, BPE_POINTS * sizeof *m->point_id)) return quota_fail(r->quota, r->name, r->err);
     m->point_id = malloc(BPE_POINTS * sizeof *m->point_id);
     if (!m->point_id) return plim_fail(r->err, PLIM_NO_MEMORY, "%s: no memory for the model", r->name);
     for (uint32_t point = 0; point < BPE_POINTS; point++) {
@@ -224,12 +227,13 @@ static enum plim_status read_options(struct bpe_read *r)
 }
 
 enum plim_status model_bpe_build(const struct node *spec, const char *name, const struct token_vocab *vocab,
-                                 bool byte_level, struct token_model **out, struct plim_error *err)
+                                 bool byte_level, struct quota *quota, struct token_model **out,
+                                 struct plim_error *err)
 {
     *out = NULL;
     struct model_bpe *m = calloc(1, sizeof *m);
     if (!m) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the model", name);
-    struct bpe_read r = {.spec = spec, .name = name, .vocab = vocab, .m = m, .err = err};
+    struct bpe_read r = {.spec = spec, .name = name, .vocab = vocab, .m = m, .quota = quota, .err = err};
     m->base = (struct token_model){.ops = &model_bpe_ops, .vocab = vocab};
     m->byte_level = byte_level;
     enum plim_status status = read_options(&r);

@@ -270,10 +270,11 @@ static double as_the_reference_reads(double score)
 }
 
 static enum plim_status read_scores(struct unigram *m, const struct node *vocab, const char *name,
-                                    struct plim_error *err)
+                                    struct quota *quota, struct plim_error *err)
 {
     double least = INFINITY;
     m->size = node_count(vocab);
+    if (!quota_take(quota, (m->size + 1) * sizeof *m->score)) return quota_fail(quota, name, err);
     m->score = malloc((m->size + 1) * sizeof *m->score);
     if (!m->score) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for %zu scores", name, m->size);
     for (size_t i = 0; i < m->size; i++) {
@@ -314,8 +315,8 @@ static enum plim_status read_options(struct unigram *m, const struct node *spec,
 }
 
 enum plim_status model_unigram_build(const struct node *spec, const char *name,
-                                     const struct token_vocab *vocab, struct token_model **out,
-                                     struct plim_error *err)
+                                     const struct token_vocab *vocab, struct quota *quota,
+                                     struct token_model **out, struct plim_error *err)
 {
     const struct node *list = node_get(spec, "vocab");
     *out = NULL;
@@ -325,9 +326,9 @@ enum plim_status model_unigram_build(const struct node *spec, const char *name,
     struct unigram *m = calloc(1, sizeof *m);
     if (!m) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the model", name);
     m->base = (struct token_model){&unigram_ops, vocab};
-    enum plim_status status = read_scores(m, list, name, err);
+    enum plim_status status = read_scores(m, list, name, quota, err);
     if (status == PLIM_OK) status = read_options(m, spec, name, err);
-    if (status == PLIM_OK) status = byte_trie_build(&m->trie, vocab, name, err);
+    if (status == PLIM_OK) status = byte_trie_build(&m->trie, vocab, name, quota, err);
     if (status == PLIM_OK)
         *out = &m->base;
     else

@@ -111,14 +111,14 @@ static enum plim_status read_options(struct wordpiece *m, const struct node *spe
 }
 
 enum plim_status model_wordpiece_build(const struct node *spec, const char *name,
-                                       const struct token_vocab *vocab, struct token_model **out,
-                                       struct plim_error *err)
+                                       const struct token_vocab *vocab, struct quota *quota,
+                                       struct token_model **out, struct plim_error *err)
 {
     *out = NULL;
     struct wordpiece *m = calloc(1, sizeof *m);
     if (!m) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the model", name);
     m->base = (struct token_model){&wordpiece_ops, vocab};
-    enum plim_status status = byte_trie_build(&m->trie, vocab, name, err);
+    enum plim_status status = byte_trie_build(&m->trie, vocab, name, quota, err);
     if (status == PLIM_OK) status = read_options(m, spec, name, err);
     if (status == PLIM_OK)
         *out = &m->base;

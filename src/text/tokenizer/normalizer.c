@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BLOCK = 4096 };
+
 /* --- helpers of all normalizers --------------------------------------------------------------------------- */
 
 enum plim_status normalizer_new(const struct normalizer_ops *ops, size_t size, const char *name,
@@ -47,6 +49,14 @@ bool text_is_ascii(const char *text, size_t len)
     return !(seen & 0x8080808080808080u);
 }
 
+size_t text_block(const char *text, size_t at, size_t len)
+{
+    if (len - at <= BLOCK) return len;
+    at += BLOCK;
+    while (((unsigned char)text[at] & 0xc0) == 0x80) at--;
+    return at;
+}
+
 char *text_put_lower(char *to, uint32_t point)
 {
     uint32_t lower[UNICODE_LOWER_MOST];
@@ -58,6 +68,15 @@ char *text_put_lower(char *to, uint32_t point)
         to += n;
     }
     return to;
+}
+
+enum plim_status normalizer_fail(size_t len, struct plim_error *err)
+{
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "the normalizer makes more than %zu bytes of a text of %zu, the most it may: %d times its length "
+        "and %zu",
+        normalizer_most(len), len, NORMALIZER_TIMES, NORMALIZER_MORE);
 }
 
 /* --- Sequence --------------------------------------------------------------------------------------------- */
@@ -72,8 +91,8 @@ static void sequence_run(const struct normalizer *n, const char *text, size_t le
                          struct strbuf *spare)
 {
     const struct sequence_normalizer *s = (const struct sequence_normalizer *)n;
-    struct strbuf third = STRBUF_INIT, *held = NULL; /* held: the buffer that holds the text so far */
-    bool failed = false;
+    struct strbuf third = {.most = out->most}, *held = NULL; /* held: the buffer that holds the text so far */
+    bool failed = false, full = false;
     for (size_t i = 0; i < s->count; i++) {
         const struct normalizer *step = s->steps[i];
         const char *from = held ? strbuf_text(held) : text;
@@ -82,8 +101,9 @@ static void sequence_run(const struct normalizer *n, const char *text, size_t le
         struct strbuf *to = held == out ? spare : out;
         strbuf_clear(to);
         step->ops->run(step, from, from_len, to, &third);
-        failed |= to->failed;
+        failed |= to->failed, full |= to->full;
         held = to;
+        if (failed) break;
     }
     if (!held) strbuf_clear(out), strbuf_addn(out, text, len);
     if (held == spare) {
@@ -91,7 +111,7 @@ static void sequence_run(const struct normalizer *n, const char *text, size_t le
         *out = *spare;
         *spare = swap;
     }
-    if (failed) out->failed = true;
+    out->failed |= failed, out->full |= full;
     strbuf_release(&third);
 }
 

@@ -28,7 +28,9 @@ static void ascii_run(const struct bert_normalizer *bert, const char *text, size
     *to = '\0';
 }
 
-/* Both passes need at most two bytes for one, and write without asking for each. */
+/* Both passes take a block of text, need at most two bytes for one, and write without asking for each. */
+typedef void bert_pass(const struct bert_normalizer *, const char *text, size_t len, struct strbuf *out);
+
 static void clean_run(const struct bert_normalizer *bert, const char *text, size_t len, struct strbuf *out)
 {
     if (!strbuf_reserve(out, 2 * len)) return;
@@ -68,6 +70,15 @@ static void accents_and_case(const struct bert_normalizer *bert, const char *tex
     *to = '\0';
 }
 
+static void in_blocks(bert_pass *pass, const struct bert_normalizer *bert, const char *text, size_t len,
+                      struct strbuf *out)
+{
+    for (size_t at = 0, end; at < len; at = end) {
+        end = text_block(text, at, len);
+        pass(bert, text + at, end - at, out);
+    }
+}
+
 static void bert_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
                      struct strbuf *spare)
 {
@@ -76,7 +87,7 @@ static void bert_run(const struct normalizer *n, const char *text, size_t len, s
         ascii_run(bert, text, len, out);
         return;
     }
-    clean_run(bert, text, len, out);
+    in_blocks(clean_run, bert, text, len, out);
     if (!bert->accents && !bert->lower) return;
     bool failed = out->failed;
     strbuf_clear(spare);
@@ -85,7 +96,7 @@ static void bert_run(const struct normalizer *n, const char *text, size_t len, s
     else
         strbuf_addn(spare, strbuf_text(out), out->len);
     strbuf_clear(out);
-    accents_and_case(bert, strbuf_text(spare), spare->len, out);
+    in_blocks(accents_and_case, bert, strbuf_text(spare), spare->len, out);
     if (failed || spare->failed) out->failed = true;
 }
 

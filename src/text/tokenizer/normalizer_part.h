@@ -61,6 +61,10 @@ static inline uint32_t text_next(const char *text, size_t *at)
     return point;
 }
 
+/* The end of the next few KiB of a text, between two characters. Writers that ask for the most a text can become do it
+ * block by block, so that what they ask for stays near to what they use. */
+size_t text_block(const char *text, size_t at, size_t len);
+
 /* Appends what `point` is in lower case; returns behind it. Needs 2 bytes of room for each byte of `point`. */
 char *text_put_lower(char *to, uint32_t point);
 

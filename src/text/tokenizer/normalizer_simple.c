@@ -46,10 +46,8 @@ enum plim_status normalizer_form_build(const struct node *spec, const char *name
 
 /* --- Lowercase -------------------------------------------------------------------------------------------- */
 
-static void lower_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                      struct strbuf *spare)
+static void lower_block(const char *text, size_t len, struct strbuf *out)
 {
-    (void)n, (void)spare;
     if (!strbuf_reserve(out, 2 * len)) return;
     char *to = out->data + out->len;
     for (size_t at = 0; at < len;) {
@@ -63,6 +61,16 @@ static void lower_run(const struct normalizer *n, const char *text, size_t len, 
     }
     out->len = (size_t)(to - out->data);
     *to = '\0';
+}
+
+static void lower_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
+                      struct strbuf *spare)
+{
+    (void)n, (void)spare;
+    for (size_t at = 0, end; at < len; at = end) {
+        end = text_block(text, at, len);
+        lower_block(text + at, end - at, out);
+    }
 }
 
 static bool lower_is_identity(const struct normalizer *n, const char *text, size_t len)

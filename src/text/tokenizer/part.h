@@ -6,13 +6,15 @@
  * Every *_build reads one node of tokenizer.json ("type" names the part); a null node gives a NULL part, which
  * does nothing. A type or an option that is not supported is PLIM_UNSUPPORTED and named: "model.json:12:
  * normalizer type 'Foo' is not supported". Parts are read-only once built; scratch comes with the call. The nodes
- * are gone after the build: a part copies what it keeps. (A token_vocab outlives the parts that borrow it.)
+ * are gone after the build: a part copies what it keeps. (A token_vocab outlives the parts that borrow it.) What a file
+ * can make large counts its bytes in the quota it is given (base/quota.h), scratch of the build included.
  * Text inside the tokenizer is always valid UTF-8.
  */
 #ifndef PLIM_DATA_TOKENIZER_PART_H
 #define PLIM_DATA_TOKENIZER_PART_H
 
 #include "base/node.h"
+#include "base/quota.h"
 #include "text/tokenizer.h"
 
 /* --- normalizer.c: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Nmt, BertNormalizer,
@@ -21,8 +23,15 @@ struct normalizer;
 enum plim_status normalizer_build(const struct node *spec, const char *name, struct normalizer **out,
                                   struct plim_error *err);
 void normalizer_free(struct normalizer *n);
-/* text -> out (replaced, not appended). `spare` is scratch. Out of memory is sticky in `out`. out and spare
- * are different buffers; text lies in neither. */
+/* The most bytes a normalizer may make of a text: three for one, since a blank becomes U+2581, and 256 KiB, so that short
+ * texts may grow by any rule of Unicode. Callers set it as `most` of both buffers. */
+#define NORMALIZER_TIMES 3
+#define NORMALIZER_MORE  ((size_t)256 << 10)
+static inline size_t normalizer_most(size_t len) { return NORMALIZER_TIMES * len + NORMALIZER_MORE; }
+/* PLIM_BAD_INPUT with the numbers, after a run on `len` bytes has filled its buffer. */
+enum plim_status normalizer_fail(size_t len, struct plim_error *err);
+/* text -> out (replaced, not appended). `spare` is scratch. Out of memory, and `most` not being enough, are sticky in
+ * `out` (failed, full). out and spare are different buffers; text lies in neither. */
 void normalizer_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
                     struct strbuf *spare);
 /* True when the normalizer surely leaves text[0..len) as it is (a quick scan; false is always allowed). */
@@ -50,7 +59,8 @@ struct token_model {
 /* vocab.c: token text <-> id of the model's own vocabulary (added tokens not included). */
 struct token_vocab;
 enum plim_status
-token_vocab_build(const struct node *map_or_list, const char *name, struct token_vocab **out,
+token_vocab_build(const struct node *map_or_list, const char *name, struct quota *quota,
+                  struct token_vocab **out,
                   struct plim_error *err); /* BPE/WordPiece: {text: id}; Unigram: [[text, score]] */
 void token_vocab_free(struct token_vocab *v);
 int32_t token_vocab_id(const struct token_vocab *v, const char *text, size_t len);  /* -1: not there */
@@ -58,16 +68,23 @@ const char *token_vocab_text(const struct token_vocab *v, int32_t id, size_t *le
 int64_t token_vocab_size(const struct token_vocab *v);                              /* largest id + 1 */
 size_t token_vocab_bytes(const struct token_vocab *v);
 
+/* Tokens that are searched for at every place of a text (those of Unigram and WordPiece, and added ones) have at most so
+ * many bytes: what a place costs is bounded by it. */
+enum { TOKEN_BYTES_MOST = 1024 };
+/* PLIM_BAD_INPUT when `len` is more. */
+enum plim_status token_check_length(const char *text, size_t len, const char *name, struct plim_error *err);
+
 /* `spec` is the "model" node. The vocab is borrowed and outlives the model. `byte_level`: pieces arrive as raw
  * bytes and the vocabulary's texts are in GPT-2's byte alphabet (the ByteLevel pre-tokenizer is folded in). */
 enum plim_status model_bpe_build(const struct node *spec, const char *name, const struct token_vocab *vocab,
-                                 bool byte_level, struct token_model **out, struct plim_error *err);
+                                 bool byte_level, struct quota *quota, struct token_model **out,
+                                 struct plim_error *err);
 enum plim_status model_unigram_build(const struct node *spec, const char *name,
-                                     const struct token_vocab *vocab, struct token_model **out,
-                                     struct plim_error *err);
+                                     const struct token_vocab *vocab, struct quota *quota,
+                                     struct token_model **out, struct plim_error *err);
 enum plim_status model_wordpiece_build(const struct node *spec, const char *name,
-                                       const struct token_vocab *vocab, struct token_model **out,
-                                       struct plim_error *err);
+                                       const struct token_vocab *vocab, struct quota *quota,
+                                       struct token_model **out, struct plim_error *err);
 
 /* --- postproc.c: TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence ---------------- */
 struct postproc;
@@ -87,8 +104,19 @@ struct token_text {
     const char *text;
     size_t len;
 };
-/* Appends what the tokens say. NULL decoder: the tokens joined by one space. Out of memory is sticky in `out`. */
-void token_decoder_run(const struct token_decoder *d, const struct token_text *tokens, size_t count,
-                       struct strbuf *out);
+/* Decoding, token by token. add appends what has become certain: it stays whatever follows, and is valid UTF-8. end
+ * appends the rest; nothing may be added after it. NULL decoder: the tokens joined by one space. PLIM_BAD_INPUT where the
+ * decoder makes more of the tokens than it may, PLIM_NO_MEMORY. */
+struct token_decoding;
+enum plim_status token_decoding_open(const struct token_decoder *d, struct token_decoding **out,
+                                     struct plim_error *err);
+void token_decoding_close(struct token_decoding *decoding);
+enum plim_status token_decoding_add(struct token_decoding *decoding, struct token_text token,
+                                    struct strbuf *out, struct plim_error *err);
+enum plim_status token_decoding_end(struct token_decoding *decoding, struct strbuf *out,
+                                    struct plim_error *err);
+/* What end would append now. */
+enum plim_status token_decoding_tail(const struct token_decoding *decoding, struct strbuf *out,
+                                     struct plim_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* postproc.c - what stands before and after the ids of a text.
  *
  * Every supported post-processor, for a single text, is two lists of ids. In a Sequence a later one wraps what
- * the earlier ones made.
+ * the earlier ones made. Every text gets all of them, so they are few.
  */
 #include "text/tokenizer/part.h"
 #include <stdlib.h>
@@ -16,17 +16,24 @@ struct postproc {
     struct id_list before, after;
 };
 
-static bool list_add(struct id_list *list, int64_t id)
+enum { IDS_MOST = 256 }; /* before a text, and after it */
+
+static enum plim_status list_add(struct id_list *list, int64_t id, const char *name, struct plim_error *err)
 {
+    if (list->count == IDS_MOST)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: post_processor: more than %d ids before or after a text, the most that are read", name,
+            IDS_MOST);
     if (list->count == list->cap) {
         size_t cap = list->cap ? 2 * list->cap : 4;
         int32_t *ids = realloc(list->id, cap * sizeof *ids);
-        if (!ids) return false;
+        if (!ids) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the post-processor", name);
         list->id = ids;
         list->cap = cap;
     }
     list->id[list->count++] = (int32_t)id;
-    return true;
+    return PLIM_OK;
 }
 
 static enum plim_status add_node(struct id_list *list, const struct node *node, int line, const char *name,
@@ -36,9 +43,7 @@ static enum plim_status add_node(struct id_list *list, const struct node *node, 
     if (!node || !node_is_whole(node, &id) || id < 0 || id > INT32_MAX)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: post_processor: expected a token id", name,
                          node ? node->line : line);
-    if (!list_add(list, id))
-        return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the post-processor", name);
-    return PLIM_OK;
+    return list_add(list, id, name, err);
 }
 
 /* {"SpecialToken": {"id": "[CLS]"}} -> the ids special_tokens gives for it. */
@@ -105,16 +110,18 @@ static enum plim_status nothing_build(struct postproc *p, const struct node *spe
 }
 
 /* inner's ids go inside outer's: before = outer + inner, after = inner + outer. The result is in `inner`. */
-static bool wrap(struct postproc *inner, struct postproc *outer)
+static enum plim_status wrap(struct postproc *inner, struct postproc *outer, const char *name,
+                             struct plim_error *err)
 {
-    for (size_t i = 0; i < inner->before.count; i++)
-        if (!list_add(&outer->before, inner->before.id[i])) return false;
-    for (size_t i = 0; i < outer->after.count; i++)
-        if (!list_add(&inner->after, outer->after.id[i])) return false;
+    enum plim_status status = PLIM_OK;
+    for (size_t i = 0; i < inner->before.count && status == PLIM_OK; i++)
+        status = list_add(&outer->before, inner->before.id[i], name, err);
+    for (size_t i = 0; i < outer->after.count && status == PLIM_OK; i++)
+        status = list_add(&inner->after, outer->after.id[i], name, err);
     struct id_list before = inner->before;
     inner->before = outer->before;
     outer->before = before;
-    return true;
+    return status;
 }
 
 static enum plim_status sequence_build(struct postproc *p, const struct node *spec, const char *name,
@@ -128,8 +135,7 @@ static enum plim_status sequence_build(struct postproc *p, const struct node *sp
     for (size_t i = 0; i < node_count(list) && status == PLIM_OK; i++) {
         struct postproc *next = NULL;
         status = postproc_build(node_item(list, i), name, &next, err);
-        if (status == PLIM_OK && next && !wrap(p, next))
-            status = plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the post-processor", name);
+        if (status == PLIM_OK && next) status = wrap(p, next, name, err);
         postproc_free(next);
     }
     return status;

@@ -7,6 +7,7 @@
  */
 #include "text/tokenizer/tokenizer_impl.h"
 #include "text/tokenizer/model_bpe.h"
+#include "base/file.h"
 #include "base/json.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,10 @@ bool token_list_reserve(struct token_list *list, size_t more)
     if (list->cap - list->count >= more) return true;
     size_t cap = list->cap ? 2 * list->cap : ID_LIST_FIRST;
     if (more > SIZE_MAX / sizeof *list->id / 2 - list->count) return false;
+    if (list->most && list->count + more > list->most) list->full = true;
+    if (list->full) return false;
     if (cap < list->count + more) cap = list->count + more;
+    if (list->most && cap > list->most) cap = list->most;
     int32_t *grown = realloc(list->id, cap * sizeof *grown);
     if (!grown) return false;
     list->id = grown, list->cap = cap;
@@ -79,19 +83,19 @@ static bool folds_bytes(const struct tokenizer *tok, const struct node *model)
 }
 
 static enum plim_status build_model(struct tokenizer *tok, const struct node *spec, const char *name,
-                                    enum model_type type, struct plim_error *err)
+                                    enum model_type type, struct quota *quota, struct plim_error *err)
 {
     switch (type) {
     case MODEL_UNIGRAM:
-        return model_unigram_build(spec, name, tok->vocab, &tok->model, err);
+        return model_unigram_build(spec, name, tok->vocab, quota, &tok->model, err);
     case MODEL_WORDPIECE:
-        return model_wordpiece_build(spec, name, tok->vocab, &tok->model, err);
+        return model_wordpiece_build(spec, name, tok->vocab, quota, &tok->model, err);
     case MODEL_BPE:
         break;
     }
     tok->byte_level = folds_bytes(tok, spec);
     if (tok->byte_level) pretokenizer_pass_raw(tok->pretokenizer);
-    return model_bpe_build(spec, name, tok->vocab, tok->byte_level, &tok->model, err);
+    return model_bpe_build(spec, name, tok->vocab, tok->byte_level, quota, &tok->model, err);
 }
 
 /* A rough size of what a part keeps of its node: the texts in it, and as much again. */
@@ -121,34 +125,37 @@ static enum plim_status check_postproc(const struct tokenizer *tok, const struct
 }
 
 static enum plim_status build(struct tokenizer *tok, const struct node *root, const char *name,
-                              struct plim_error *err)
+                              struct quota *quota, struct plim_error *err)
 {
     const struct node *model = node_get(root, "model"), *vocab = node_get(model, "vocab");
     const struct node *normalizer = node_get(root, "normalizer"), *decoder = node_get(root, "decoder");
     const struct node *postproc = node_get(root, "post_processor");
     enum model_type type = MODEL_BPE;
     enum plim_status status = model_type(model, name, &type, err);
-    if (status == PLIM_OK) status = token_vocab_build(vocab, name, &tok->vocab, err);
+    tok->part_bytes = node_weight(normalizer) + node_weight(decoder) + node_weight(postproc) +
+                      node_weight(node_get(root, "pre_tokenizer"));
+    if (status == PLIM_OK && !quota_take(quota, sizeof *tok + tok->part_bytes))
+        status = quota_fail(quota, name, err);
+    if (status == PLIM_OK) status = token_vocab_build(vocab, name, quota, &tok->vocab, err);
     if (status == PLIM_OK) status = normalizer_build(normalizer, name, &tok->normalizer, err);
     if (status == PLIM_OK)
         status = pretokenizer_build(node_get(root, "pre_tokenizer"), name, &tok->pretokenizer, err);
-    if (status == PLIM_OK) status = build_model(tok, model, name, type, err);
+    if (status == PLIM_OK) status = build_model(tok, model, name, type, quota, err);
     if (status == PLIM_OK) status = postproc_build(postproc, name, &tok->postproc, err);
     if (status == PLIM_OK) status = token_decoder_build(decoder, name, &tok->decoder, err);
     if (status == PLIM_OK)
         status = added_tokens_build(node_get(root, "added_tokens"), name, tok->vocab, node_count(vocab),
-                                    tok->normalizer, &tok->added, err);
+                                    tok->normalizer, quota, &tok->added, err);
     if (status == PLIM_OK) status = check_postproc(tok, root, name, err);
-    tok->part_bytes = node_weight(normalizer) + node_weight(decoder) + node_weight(postproc);
     return status;
 }
 
-static enum plim_status from_doc(const struct doc *doc, const char *name, struct tokenizer **out,
-                                 struct plim_error *err)
+static enum plim_status from_doc(const struct doc *doc, const char *name, struct quota *quota,
+                                 struct tokenizer **out, struct plim_error *err)
 {
     struct tokenizer *tok = calloc(1, sizeof *tok);
     if (!tok) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the tokenizer", name);
-    enum plim_status status = build(tok, &doc->root, name, err);
+    enum plim_status status = build(tok, &doc->root, name, quota, err);
     if (status == PLIM_OK)
         *out = tok;
     else
@@ -156,30 +163,46 @@ static enum plim_status from_doc(const struct doc *doc, const char *name, struct
     return status;
 }
 
+enum plim_status tokenizer_read(struct strbuf *text, const char *name, struct quota *quota,
+                                struct tokenizer **out, struct plim_error *err)
+{
+    struct quota usual = {.most = TOKENIZER_QUOTA, .why = "the most for a tokenizer"};
+    struct doc *doc;
+    size_t len = text->len;
+    *out = NULL;
+    if (!quota) quota = &usual;
+    if (!quota_take(quota, len)) return quota_fail(quota, name, err);
+    enum plim_status status = json_parse_taking(text, name, quota, &doc, err);
+    if (status != PLIM_OK) return status;
+    status = from_doc(doc, name, quota, out, err);
+    quota_give(quota, len + doc->store.total);
+    doc_free(doc);
+    return status;
+}
+
 enum plim_status tokenizer_parse(const char *text, size_t len, const char *name, struct tokenizer **out,
                                  struct plim_error *err)
 {
-    struct doc *doc;
+    struct strbuf copy = STRBUF_INIT;
     *out = NULL;
-    enum plim_status status = json_parse(text, len, name, &doc, err);
-    if (status != PLIM_OK) return status;
-    status = from_doc(doc, name, out, err);
-    doc_free(doc);
+    strbuf_addn(&copy, text, len);
+    enum plim_status status = strbuf_status(&copy, err);
+    if (status == PLIM_OK) status = tokenizer_read(&copy, name, NULL, out, err);
+    strbuf_release(&copy);
     return status;
 }
 
 enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct plim_error *err)
 {
-    struct strbuf file = STRBUF_INIT;
+    struct strbuf file = STRBUF_INIT, text = STRBUF_INIT;
     struct stat facts;
-    struct doc *doc = NULL;
     *out = NULL;
     strbuf_add(&file, path);
     if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode)) strbuf_add(&file, "/tokenizer.json");
     enum plim_status status = strbuf_status(&file, err);
-    if (status == PLIM_OK) status = json_load(strbuf_text(&file), &doc, err);
-    if (status == PLIM_OK) status = from_doc(doc, strbuf_text(&file), out, err);
-    if (doc) doc_free(doc);
+    if (status == PLIM_OK) status = file_read(strbuf_text(&file), TOKENIZER_QUOTA, &text, err);
+    if (status == PLIM_OK) status = tokenizer_read(&text, strbuf_text(&file), NULL, out, err);
+    strbuf_release(&text);
     strbuf_release(&file);
     return status;
 }
@@ -234,25 +257,65 @@ size_t tokenizer_bytes(const struct tokenizer *tok)
            pretokenizer_bytes(tok->pretokenizer) + tok->model->ops->bytes(tok->model) + tok->part_bytes;
 }
 
+/* --- decoding ---------------------------------------------------------------------------------------------- */
+
+struct decoding {
+    const struct tokenizer *tok;
+    unsigned flags;
+    struct token_decoding *flow;
+};
+
+enum plim_status decoding_open(const struct tokenizer *tok, unsigned flags, struct decoding **out,
+                               struct plim_error *err)
+{
+    struct decoding *d = calloc(1, sizeof *d);
+    *out = NULL;
+    if (!d) return plim_fail(err, PLIM_NO_MEMORY, "no memory for a decoder");
+    *d = (struct decoding){.tok = tok, .flags = flags};
+    enum plim_status status = token_decoding_open(tok->decoder, &d->flow, err);
+    if (status == PLIM_OK)
+        *out = d;
+    else
+        free(d);
+    return status;
+}
+
+void decoding_close(struct decoding *d)
+{
+    if (!d) return;
+    token_decoding_close(d->flow);
+    free(d);
+}
+
+enum plim_status decoding_add(struct decoding *d, int32_t id, struct strbuf *out, struct plim_error *err)
+{
+    struct token_text token;
+    token.text = tokenizer_text(d->tok, id, &token.len);
+    if (!token.text)
+        return plim_fail(err, PLIM_BAD_INPUT, "token id %d is not in the vocabulary of %lld", (int)id,
+                         (long long)tokenizer_vocab_size(d->tok));
+    if (d->flags & TOKENIZE_SKIP_SPECIAL && added_tokens_special(d->tok->added, token.text, token.len))
+        return PLIM_OK;
+    return token_decoding_add(d->flow, token, out, err);
+}
+
+enum plim_status decoding_end(struct decoding *d, struct strbuf *out, struct plim_error *err)
+{
+    return token_decoding_end(d->flow, out, err);
+}
+
+enum plim_status decoding_tail(const struct decoding *d, struct strbuf *out, struct plim_error *err)
+{
+    return token_decoding_tail(d->flow, out, err);
+}
+
 enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t count,
                                   unsigned flags, struct strbuf *out, struct plim_error *err)
 {
-    struct token_text *tokens = malloc((count + 1) * sizeof *tokens);
-    size_t kept = 0;
-    if (!tokens) return plim_fail(err, PLIM_NO_MEMORY, "no memory to decode %zu tokens", count);
-    for (size_t i = 0; i < count; i++) {
-        struct token_text *token = &tokens[kept];
-        token->text = tokenizer_text(tok, ids[i], &token->len);
-        if (!token->text) {
-            free(tokens);
-            return plim_fail(err, PLIM_BAD_INPUT, "token id %d is not in the vocabulary of %lld", (int)ids[i],
-                             (long long)tokenizer_vocab_size(tok));
-        }
-        bool skip =
-            (flags & TOKENIZE_SKIP_SPECIAL) && added_tokens_special(tok->added, token->text, token->len);
-        kept += !skip;
-    }
-    token_decoder_run(tok->decoder, tokens, kept, out);
-    free(tokens);
-    return strbuf_status(out, err);
+    struct decoding *d;
+    enum plim_status status = decoding_open(tok, flags, &d, err);
+    for (size_t i = 0; i < count && status == PLIM_OK; i++) status = decoding_add(d, ids[i], out, err);
+    if (status == PLIM_OK) status = decoding_end(d, out, err);
+    decoding_close(d);
+    return status;
 }

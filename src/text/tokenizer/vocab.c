@@ -106,8 +106,8 @@ static enum plim_status fill(struct token_vocab *v, const struct node *all, cons
     return PLIM_OK;
 }
 
-enum plim_status token_vocab_build(const struct node *map_or_list, const char *name, struct token_vocab **out,
-                                   struct plim_error *err)
+enum plim_status token_vocab_build(const struct node *map_or_list, const char *name, struct quota *quota,
+                                   struct token_vocab **out, struct plim_error *err)
 {
     *out = NULL;
     if (!map_or_list || (map_or_list->kind != NODE_MAP && map_or_list->kind != NODE_LIST))
@@ -116,6 +116,7 @@ enum plim_status token_vocab_build(const struct node *map_or_list, const char *n
     struct token_vocab *v = calloc(1, sizeof *v);
     if (!v) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the vocabulary", name);
     enum plim_status status = measure(v, map_or_list, name, err);
+    if (status == PLIM_OK && !quota_take(quota, token_vocab_bytes(v))) status = quota_fail(quota, name, err);
     if (status != PLIM_OK) goto out;
     v->pool = malloc(v->pool_bytes + 1);
     v->text = malloc((v->size + 1) * sizeof *v->text);
@@ -155,6 +156,13 @@ const char *token_vocab_text(const struct token_vocab *v, int32_t id, size_t *le
     if (id < 0 || (size_t)id >= v->size || v->text[id].len == NO_TEXT) return NULL;
     if (len) *len = v->text[id].len;
     return v->pool + v->text[id].start;
+}
+
+enum plim_status token_check_length(const char *text, size_t len, const char *name, struct plim_error *err)
+{
+    if (len <= TOKEN_BYTES_MOST) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: token '%.20s...' has %zu bytes; at most %d are read", name,
+                     text, len, TOKEN_BYTES_MOST);
 }
 
 int64_t token_vocab_size(const struct token_vocab *v) { return (int64_t)v->size; }

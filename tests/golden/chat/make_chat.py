@@ -435,6 +435,167 @@ people | map(attribute='name') | map('lower') | sort | join(',')
 d.copy() == d
 l.index(1)
 l.count(3)
+'<' + ('<'|safe)
+('<'|safe) + '<'
+('<b>'|e) + '&'
+'&' + ('<b>'|e) + ('x'|safe)
+('<'|safe) ~ '<' ~ ('<'|e)
+('<'|e) * 2
+('<a> '|safe).strip() + '<'
+('<a>'|safe).upper() + '&'
+('<a>'|safe)|upper + '&'
+('a'|safe).replace('a', '<')
+('a'|safe)|replace('a', '<') + '<'
+(', '|safe).join(['<', 'b'|safe]) + '<'
+['<', ('<'|safe)]|join('&')
+('<a b>'|safe).split(' ')[0] + '<'
+('<a b>'|safe)[0] + '<'
+('<a b>'|safe)[1:] + '<'
+('<a>'|safe)|trim + '<'
+('<a>'|safe)|string + '<'
+('<a>'|safe)|e + '<'
+('<a>'|safe)|forceescape
+('<a>'|safe)|lower|e
+('<a>'|e)|e|e
+('a\nb'|safe)|indent(2) + '<'
+('<'|safe) == '<'
+'<' in ('<'|safe)
+('<'|safe) is escaped
+'<' is escaped
+('<'|safe)|length
+{'a': '<'|safe}['a'] + '<'
+('<a>'|safe)|title + '<'
+('<a>'|safe).title() + '<'
+('<{}>'|safe).format('<')
+('<'|safe)|tojson
+('<'|safe)|default('x') + '<'
+['<'|safe, '<']|first + '<'
+('%s'|format('<'))
+'a\r\nb\x0bc\x1cd\u2028e\n\nf'|indent(2)
+'a\r\nb\n'|indent(2)
+'a\n\nb'|indent(2, true)
+'a\n\nb'|indent(2, blank=true)
+'a\n\nb'|indent('> ', first=true, blank=true)
+''|indent
+'\n'|indent(1, true, true)
+'ß'.upper()
+'ŉǰΐ ﬁ ﬃ'.upper()
+'ᾳ'.upper()
+'İ'.lower()
+'ΑΣ ΣΑΣ Σ'.lower()
+'ΟΔΟΣ.'.lower()
+'ΑΣ1 ΑΣ-Β'.lower()
+'ΣΙΣΥΦΟΣ'|title
+'ΣΙΣΥΦΟΣ'.title()
+'ǆ ǅ Ǆ'.title()
+'ǆ'.capitalize()
+'ßa ŉb'.capitalize()
+'ßa ŉb'.title()
+'ßa ŉb-cD (eF'|title
+'ÀÉÎ Ñ ŁÓDŹ ŽIVOT ІЇЄ ԱԲ ᲐᲑ Ⴀ Ȿ'.lower()
+'àéî ñ łódź život іїє աբ ა Ꭰ ꭰ ⅷ ⓐ 𐐨'.upper()
+'aBcÉß'.swapcase()
+'ǅ'.isupper()
+'ǅ'.islower()
+'ªº'.islower()
+'ⅷ'.islower()
+'ÀB1'.isupper()
+'日本'.isalpha()
+'٣'.isdigit()
+'²'.isdigit()
+'½'.isdigit()
+'½'.isnumeric()
+'²'.isdecimal()
+'一'.isnumeric()
+'a²'.isalnum()
+'\u3000'.isspace()
+'é'.isascii()
+''.isascii()
+'a\nb'.isprintable()
+'٣٤'|int
+'１２'|int
+'1_000'|int
+'1__0'|int
+'_1'|int
+'1_'|int
+' +7 '|int
+'- 7'|int
+'0x1f'|int
+'0x1f'|int(0, 16)
+'1f'|int(base=16)
+'0b101'|int(base=0)
+'0o17'|int(9, 8)
+'z'|int(base=36)
+'010'|int(5, 0)
+'12.7'|int
+'1e3'|int
+'1_0.5_0'|float
+'٣.٥'|float
+'1e1_0'|float
+'1._5'|float
+'inf'|float
+'-Infinity'|float
+'nan'|float
+'+.5'|float
+'5.'|float
+'1e400'|float
+'0x10'|float
+'infinite'|float(1.5)
+true|int
+none|int(4)
+[]|int(5)
+'{} {}'.format(1, 'b')
+'{0}{1}{0}'.format('a', 'b')
+'{a}-{b}'.format(a=1, b=2.5)
+'{} {x}'.format('p', x='q')
+'{{}} {}'.format(1)
+'{0[a]}'.format({'a': 3})
+'{0[1]}'.format([1, 2])
+'{:>5}|{:<5}|{:^5}|'.format('a', 'b', 'c')
+'{:*^7}'.format('ab')
+'{:05d}|{:+d}|{: d}'.format(42, 42, 42)
+'{:x} {:X} {:o} {:b} {:#x}'.format(255, 255, 8, 5, 255)
+'{:,} {:_}'.format(1234567, 1234567)
+'{:,.2f}'.format(1234567.891)
+'{:.3f} {:.0f} {:e} {:g} {:%}'.format(3.14159, 2.5, 12345.678, 0.0001, 0.25)
+'{:.2}'.format('abc')
+'{:10.3}|'.format(3.14159)
+'{:5}|{:5}|'.format(3, 'a')
+'{!r} {!s}'.format('a', 'b')
+'{!r:>6}'.format('a')
+'{} {} {}'.format(none, true, [1, 'a'])
+'{:d}'.format(true)
+'{:c}'.format(233)
+'{:^7}'.format(2.5)
+'{:08.3f}'.format(-3.14159)
+'{:é>4}'.format('x')
+'%s %d %r' % ('a', 5, 'b')
+'%s' % 'x'
+'%s' % [1]
+'%(a)s-%(b)d' % {'a': 'x', 'b': 2}
+'%5s|%-5s|%05d|%+d' % ('a', 'b', 42, 7)
+'%.2f %e %g %x %X %o %%' % (3.14159, 1.5, 1e-5, 255, 255, 8)
+'%d' % 3.9
+'%*d' % (5, 42)
+'%.2s' % 'abc'
+'%c%c' % ('a', 98)
+'%s %s'|format('a', 2)
+'%(x)s'|format(x=1)
+'%d items'|format(3)
+n is sameas 3
+none is sameas none
+true is sameas true
+1 is sameas true
+'upper' is filter
+'nope' is filter
+'odd' is test
+'a.b.c'.partition('.')
+'a.b.c'.rpartition('.')
+'abc'.partition('x')
+'abc'.rpartition('x')
+'one two-three'|wordcount
+1|nosuch if false else 'fine'
+'fine' if true else 1|nosuch
 """.strip().split("\n")
 
 TEMPLATES = r"""
@@ -483,6 +644,39 @@ TEMPLATES = r"""
 {% set g = l | map('string') %}{{ g | join }}{{ g | join }}{% if g %}T{% endif %}
 {% if l | select('gt', 100) %}a generator is true{% endif %}
 {% for x in (1, 2, 3) | reverse %}{{ x }}{% endfor %}
+{% if false %}{{ 1|nosuch }}{% else %}ok{% endif %}
+{% if true or 1 is nosuch %}ok{% endif %}
+{% if false %}{% set x = l|nosuch %}{% elif n is defined %}e{% else %}{{ n|nosuch2 }}{% endif %}
+{% if 'from_json' is filter %}{{ s|from_json }}{% else %}{{ s }}{% endif %}
+{% if false %}{{ s.nosuchmethod() }}{% endif %}ok
+{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{{ m.content|nosuch }}{% endif %}{% endfor %}
+{% macro k(x) %}{{ x|safe }}{% endmacro %}{{ k('<') + '<' }}
+{% set b %}<{{ n }}>{% endset %}{{ b + '<' }}
+{% set b = '<'|safe %}{{ b + '<' }}{{ b ~ '<' }}
+{% filter e %}<a>{% endfilter %}
+{% for k, v in d|dictsort %}{{ '%s=%s' % (k, v) }};{% endfor %}
+{{ '\n<' ~ 'k' ~ '>' ~ (d|tojson|safe) ~ '</' ~ 'k' ~ '>' }}
+{{ '\n<' + (d|tojson|safe) + '</k>' }}
+{% set parts = s.partition(', ') %}{{ parts[0] }}{{ parts[2] }}
+{% macro a(x) %}[{{ b(x) }}]{% endmacro %}{% macro b(x, deep=True) %}{% if x is mapping %}{% for k, v in x|dictsort %}{{ k }}:{{ b(v, deep=deep) }}{% if not loop.last %},{% endif %}{% endfor %}{% elif x is string %}'{{ x }}'{% elif x is boolean %}{{ 'yes' if x else 'no' }}{% elif x is sequence %}{% for i in x %}{{ b(i) }};{% endfor %}{% else %}{{ x }}{% endif %}{% endmacro %}{{ a(deep[0]) }}{{ a(mixed) }}
+{% set steps = {512: 'b', 0: 'a', 1024: 'c'} %}{% set ns = namespace(hit=None) %}{% for k, v in steps|dictsort %}{% if ns.hit is none and 600 <= k %}{% set ns.hit = v %}{% endif %}{% endfor %}{{ ns.hit }}{{ steps[0] }}
+{% for m in people %}{{ m.name }}{% for o in people[loop.index0 + 1:] %}{% if o.age == m.age %}+{{ o.name }}{% else %}{% break %}{% endif %}{% endfor %};{% endfor %}
+{% if not missing is defined %}none{% endif %}{% if not n is none and n is number %}num{% endif %}
+{{ '\n' + w | trim + '!' }}{{ '<' + e | default('x', true) + '>' }}{{ missing | default('') | trim | length > 0 }}
+{% for p in people if p.tag is defined and p.tag == 'x' %}{% if p.name is defined %}{% set p = p.name %}{% endif %}{{ p }}{% endfor %}
+{% set seen = namespace(ids=[]) %}{% for p in people %}{% if p.age not in seen.ids %}{{ p.name }}{% set seen.ids = seen.ids + [p.age] %}{% endif %}{% endfor %}
+{% set x = people|selectattr('age', 'gt', 10)|map(attribute='name')|join(', ') %}{{ x }}{{ (people|rejectattr('tag', 'defined')|list)[-1].name }}
+{% set text = '<think>a</think>b' %}{% if '</think>' in text %}{{ text.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') }}|{{ text.split('</think>')[-1].lstrip('\n') }}{% endif %}
+{% for m in messages[::-1] %}{% set index = (messages|length - 1) - loop.index0 %}{{ index }}{{ m.role }}{% endfor %}
+{{ d|tojson(indent=2) }}{{ mixed|tojson(separators=(',', ':')) }}{{ u|tojson(ensure_ascii=true) }}
+{{ d|string }}{{ mixed|string }}{{ (l|string)[1:-1] }}{{ '%s' % d }}
+{% set t = {'string': 'str', 'integer': 'int'} %}{{ t['string'] if 'string' in t else 'Any' }}{{ t.get('x', 'Any') }}{{ t.get('x') }}
+{{ strftime_now('%Y-%m-%d') }}{{ strftime_now('%d %b %Y') }}{{ strftime_now('%B %d, %Y') }}{{ strftime_now('%A %H:%M') }}
+{% set a = {'x': {'y': [1, 2]}} %}{{ a.x.y[-1] }}{{ a['x']['y'][0] }}{{ a.x.z is defined }}{{ a.get('q', {}).get('r', 'none') }}
+{% if messages[0]['role'] == 'user' and messages|length % 2 == 1 %}odd{% endif %}{% if (messages[0].role == 'user') != (0 % 2 == 0) %}bad{% endif %}
+{{ ['a', 'b'] | join('\n- ') | indent(2) }}{{ s.split(',') | map('trim') | list }}{{ [' a ', 'b '] | map('trim') | join('|') }}
+{{ 'a' if n is odd else 'b' }}{{ n is divisibleby 3 }}{{ 'x' is in ['x'] }}{{ 5 is ge 4 }}{{ l is sequence and l is not mapping and l is iterable }}
+{{ raise_exception('never') if false else 'fine' }}
 """.strip().split("\n")
 
 LAYOUTS = [
@@ -565,6 +759,18 @@ FAILING = r"""
 {{ l | first | first }}
 {{ -'a' }}
 {{ people | selectattr('age', 'gt', 'x') | list }}
+{% if true %}{{ 1|nosuch }}{% endif %}
+{% if false %}{% for x in l %}{{ 1|nosuch }}{% endfor %}{% endif %}
+{% for x in [] %}{{ 1|nosuch }}{% endfor %}
+{% macro m() %}{{ 1|nosuch }}{% endmacro %}
+{{ '{} {}'.format(1) }}
+{{ '{'.format(1) }}
+{{ '{:d}'.format('a') }}
+{{ '{:s}'.format(1) }}
+{{ '%d' % 'a' }}
+{{ '%s %s' % 'a' }}
+{{ '%s' % ('a', 'b') }}
+{{ s.nosuchmethod() }}
 """.strip().split("\n")
 
 

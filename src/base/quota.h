@@ -1,0 +1,35 @@
+/* quota.h - how much memory one piece of work may take, counted while it grows.
+ *
+ *     struct quota quota = {.most = 64 << 20, .why = "the most for a tokenizer"};
+ *     if (!quota_take(&quota, bytes)) return quota_fail(&quota, path, err);
+ *     ...
+ *     quota_give(&quota, bytes);                           // when it is freed
+ *
+ * Files from strangers decide how much is allocated for them; a quota says no before the machine does. Nothing is
+ * allocated here. After a failure the count means nothing. A NULL quota has no limit, so that parts can be used without one. Not thread-safe.
+ */
+#ifndef PLIM_BASE_QUOTA_H
+#define PLIM_BASE_QUOTA_H
+
+#include "base/status.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct quota {
+    uint64_t most; /* bytes */
+    uint64_t used, peak;
+    enum plim_status status; /* of quota_fail; 0: PLIM_BAD_INPUT */
+    const char *why;         /* ends the message: where the limit comes from, what to do */
+};
+
+/* Count bytes that are about to be used, or just were; false, and nothing counted, when they are too many. */
+bool quota_take(struct quota *quota, uint64_t bytes);
+void quota_give(struct quota *quota, uint64_t bytes);
+
+/* Bytes that are left; UINT64_MAX without a quota. */
+uint64_t quota_left(const struct quota *quota);
+
+/* "name: takes more than 12.3 MiB (12897484 bytes) to read, why". */
+enum plim_status quota_fail(const struct quota *quota, const char *name, struct plim_error *err);
+
+#endif
