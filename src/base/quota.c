@@ -6,6 +6,7 @@
 bool quota_take(struct quota *quota, uint64_t bytes)
 {
     if (!quota) return true;
+    quota->refused |= bytes > quota->most - quota->used;
     if (bytes > quota->most - quota->used) return false;
     quota->used += bytes;
     if (quota->used > quota->peak) quota->peak = quota->used;

@@ -18,6 +18,7 @@
 struct quota {
     uint64_t most; /* bytes */
     uint64_t used, peak;
+    bool refused;            /* quota_take said no */
     enum plim_status status; /* of quota_fail; 0: PLIM_BAD_INPUT */
     const char *why;         /* ends the message: where the limit comes from, what to do */
 };

@@ -34,7 +34,10 @@
 
 struct chat_template;
 
-enum { CHAT_TEMPLATE_MAX = 1 << 20 }; /* bytes of a template's text */
+enum {
+    CHAT_TEMPLATE_MAX = 1 << 20,
+    CHAT_TEMPLATE_MEMORY = 32 << 20
+}; /* bytes of a template's text, and once parsed */
 
 /* Parse text[0..len), which is copied; `name` stands in errors. PLIM_BAD_INPUT for wrong syntax or text that is
  * not UTF-8, PLIM_UNSUPPORTED for Jinja that is right but not in the supported part. */
@@ -50,6 +53,9 @@ enum plim_status chat_template_load(const char *path, const char *which, struct 
                                     struct plim_error *err);
 
 void chat_template_free(struct chat_template *tmpl);
+
+/* Bytes a parsed template holds: for the plan's io line. */
+size_t chat_template_bytes(const struct chat_template *tmpl);
 
 /* A hash of the template's text: another template, another number. */
 uint64_t chat_template_fingerprint(const struct chat_template *tmpl);

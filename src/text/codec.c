@@ -24,22 +24,31 @@ static char *find_file(const char *path)
     return file;
 }
 
-/* "eos_token" of tokenizer_config.json: a text, or a map with "content". */
-static int32_t eos_from_config(const struct codec *c)
+/* "eos_token" of tokenizer_config.json: a text, or a map with "content". A file that is no JSON has none; one that takes
+ * more than is left is an error. */
+static enum plim_status eos_from_config(struct codec *c, struct quota *quota, struct plim_error *err)
 {
     char *slash = strrchr(c->path, '/');
     size_t folder = slash ? (size_t)(slash - c->path) + 1 : 0;
     char name[4096];
+    struct strbuf text = STRBUF_INIT;
     struct doc *doc = NULL;
-    int32_t id = -1;
+    struct plim_error why = {0};
     snprintf(name, sizeof name, "%.*stokenizer_config.json", (int)folder, c->path);
-    if (!file_exists(name) || json_load(name, &doc, NULL) != PLIM_OK) return -1;
+    if (!file_exists(name) || file_read(name, quota_left(quota), &text, NULL) != PLIM_OK) return PLIM_OK;
+    enum plim_status status = quota_take(quota, text.len) ? json_parse_taking(&text, name, quota, &doc, &why)
+                                                          : quota_fail(quota, name, &why);
+    strbuf_release(&text);
+    if (status != PLIM_OK) {
+        if (quota->refused && err) *err = why;
+        return quota->refused ? status : PLIM_OK;
+    }
     const struct node *eos = node_get(&doc->root, "eos_token");
     if (eos && eos->kind == NODE_MAP) eos = node_get(eos, "content");
     if (eos && eos->kind == NODE_STRING)
-        id = tokenizer_id(c->tokenizer, eos->as.string.text, eos->as.string.len);
+        c->eos = tokenizer_id(c->tokenizer, eos->as.string.text, eos->as.string.len);
     doc_free(doc);
-    return id;
+    return PLIM_OK;
 }
 
 static int32_t eos_by_name(const struct tokenizer *tokenizer)
@@ -82,7 +91,6 @@ static enum plim_status read_tokenizer(struct codec *c, struct quota *quota, str
         status = tokenizer_read(&text, c->path, quota, &c->tokenizer, err);
     }
     strbuf_release(&text);
-    malloc_trim(0); /* what reading took is not what the tokenizer holds */
     return status;
 }
 
@@ -95,13 +103,14 @@ enum plim_status codec_open_within(const char *path, uint64_t budget, struct cod
     if (!out->path) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
     struct quota quota = quota_under(budget);
     enum plim_status status = read_tokenizer(out, &quota, err);
+    if (status == PLIM_OK) status = eos_from_config(out, &quota, err);
+    malloc_trim(0); /* what reading took is not what the tokenizer holds */
     if (status != PLIM_OK) {
         codec_close(out);
         return status;
     }
     out->vocab_size = tokenizer_vocab_size(out->tokenizer);
     out->bytes = tokenizer_bytes(out->tokenizer);
-    out->eos = eos_from_config(out);
     if (out->eos < 0) out->eos = eos_by_name(out->tokenizer);
     return PLIM_OK;
 }

@@ -134,7 +134,7 @@ _Static_assert((int)SMALLER < (int)LOADER_SIZES, "a job has room for every size"
 static int64_t all_bytes(const struct corpus *c, const struct job *job)
 {
     struct loader_options loader;
-    int64_t sum = (int64_t)c->codec.bytes;
+    int64_t sum = (int64_t)c->codec.bytes + (c->chat ? (int64_t)chat_template_bytes(c->chat) : 0);
     loader_options(job, false, &loader);
     if (c->train) sum += (int64_t)loader_bytes(c->train, &loader);
     loader_options(job, true, &loader);

@@ -266,6 +266,29 @@ static void test_rendering(void **state)
     doc_free(doc);
 }
 
+/* A template's own memory is bounded whatever it is made of. */
+static void test_template(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *first, *text, *last, *want;
+        int times;
+    } shapes[] = {
+        {"{{ 1", "+1", " }}", "nested too deeply", 1000},
+        {"{{ [", "1,", "1] }}", "more than 200,000 words and signs", 300000},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct strbuf text = STRBUF_INIT;
+        struct chat_template *tmpl;
+        struct plim_error err = {0};
+        repeat(&text, shapes[i].first, shapes[i].text, shapes[i].times, shapes[i].last);
+        assert_int_not_equal(chat_template_parse(text.data, text.len, "t", &tmpl, &err), PLIM_OK);
+        assert_non_null(strstr(err.text, shapes[i].want));
+        assert_null(tmpl);
+        strbuf_release(&text);
+    }
+}
+
 /* D20: finding spans by prefixes ends, however many messages there are. */
 static void test_spans_end(void **state)
 {
@@ -330,7 +353,7 @@ int main(void)
         cmocka_unit_test(test_post_processor), cmocka_unit_test(test_decoder),
         cmocka_unit_test(test_long_tokens),    cmocka_unit_test(test_tokenizer_quota),
         cmocka_unit_test(test_rendering),      cmocka_unit_test(test_spans_end),
-        cmocka_unit_test(test_record),
+        cmocka_unit_test(test_record),         cmocka_unit_test(test_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,8 +54,14 @@ static bool lex_fail_line(struct lexer *lx, int line, const char *what, size_t l
     return false;
 }
 
+enum { TOKENS_MOST = 200000 };
+
 static struct chat_token *push(struct lexer *lx, enum chat_token_kind kind, size_t begin, size_t end)
 {
+    if (lx->count == TOKENS_MOST)
+        return lex_fail(lx, begin, "more than 200,000 words and signs in tags, the most for a template", 0,
+                        ""),
+               NULL;
     if (lx->count == lx->cap) {
         size_t cap = lx->cap ? lx->cap * 2 : 256;
         struct chat_token *tokens = realloc(lx->tokens, cap * sizeof *tokens);
@@ -252,7 +258,8 @@ static bool lex_string(struct lexer *lx)
     if (end >= lx->len) return lex_fail(lx, begin, "text without its closing quote", 0, "");
     char *out = bump_alloc(lx->store, end - begin + 1);
     struct chat_token *token = push(lx, T_STRING, begin, end + 1);
-    if (!out || !token) return out_of_memory(lx);
+    if (!out) return out_of_memory(lx);
+    if (!token) return false;
     size_t n = 0, piece_len;
     for (size_t at = begin + 1; at < end;) {
         if (lx->text[at] != '\\') {

@@ -29,7 +29,11 @@ void *parse_unexpected(struct chat_parser *p, const char *wanted)
 
 void *parse_alloc(struct chat_parser *p, size_t bytes)
 {
-    void *got = bump_alloc(&p->tmpl->store, bytes);
+    void *got = NULL;
+    if (bytes > CHAT_TEMPLATE_MEMORY || p->tmpl->store.total > CHAT_TEMPLATE_MEMORY - bytes)
+        return parse_fail(p, PLIM_BAD_INPUT, p->at->line,
+                          "more than %d bytes in memory, the most for a template", (int)CHAT_TEMPLATE_MEMORY);
+    got = bump_alloc(&p->tmpl->store, bytes);
     if (!got) p->status = plim_fail(p->err, PLIM_NO_MEMORY, "%s: out of memory", p->tmpl->name);
     return got;
 }

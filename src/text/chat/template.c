@@ -52,6 +52,8 @@ void chat_template_free(struct chat_template *tmpl)
     free(tmpl);
 }
 
+size_t chat_template_bytes(const struct chat_template *tmpl) { return sizeof *tmpl + tmpl->store.total; }
+
 uint64_t chat_template_fingerprint(const struct chat_template *tmpl) { return tmpl->fingerprint; }
 
 enum plim_status chat_template_render(const struct chat_template *tmpl, const struct node *messages,
