@@ -83,18 +83,31 @@ static void name_overhead(const struct job *job, const struct plan_request *r, c
                   err->text, loader);
 }
 
+/* Reading the tokenizer can take more than the whole of a small plan: what is missing then is overhead. */
+static bool add_reading(const struct job *job, struct plan_request *request, const struct plan *plan)
+{
+    int64_t line = request->facts->unified_memory ? plan->total : plan->host;
+    int64_t reading = request->overhead - job->loader_bytes + job->reading_bytes;
+    if (line >= reading) return false;
+    request->overhead += reading - line;
+    return true;
+}
+
 enum plim_status job_plan(struct job *job, struct plan_request *request, struct plan *out,
                           struct plim_error *err)
 {
+    bool counted = false;
     for (;;) {
         enum plim_status status = plan_search(request, out, err);
-        if (status != PLIM_NO_FIT) return status;
+        if (status != PLIM_NO_FIT && status != PLIM_OK) return status;
         int64_t missing = missing_beside_loader(request, out), before = job->loader_bytes;
-        if (missing <= 0 || !job_shrink_loader(job, missing)) {
-            if (missing > 0) name_overhead(job, request, out, err);
+        bool shrunk = status == PLIM_NO_FIT && missing > 0 && !counted && job_shrink_loader(job, missing);
+        if (shrunk) request->overhead -= before - job->loader_bytes;
+        if (!shrunk && !counted) counted = add_reading(job, request, out), shrunk = counted;
+        if (!shrunk) {
+            if (status == PLIM_NO_FIT && missing > 0) name_overhead(job, request, out, err);
             return status;
         }
-        request->overhead -= before - job->loader_bytes;
         plan_release(out);
     }
 }

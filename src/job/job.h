@@ -127,6 +127,7 @@ struct job {
     struct job_data data;
     struct job_wishes wishes;
     int64_t loader_bytes; /* host memory of tokenizer and loaders; part of every plan's overhead */
+    int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */
     struct loader_sizes loader_sizes;
     int64_t max_length;
     const char *output_dir;

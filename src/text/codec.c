@@ -111,6 +111,7 @@ enum plim_status codec_open_within(const char *path, uint64_t budget, struct cod
     }
     out->vocab_size = tokenizer_vocab_size(out->tokenizer);
     out->bytes = tokenizer_bytes(out->tokenizer);
+    out->reading = quota.peak;
     if (out->eos < 0) out->eos = eos_by_name(out->tokenizer);
     return PLIM_OK;
 }

@@ -21,6 +21,7 @@ struct codec {
     uint64_t fingerprint; /* of tokenizer.json's bytes; 0: bytes */
     char *path;           /* of tokenizer.json; NULL: bytes */
     size_t bytes;         /* held, with the tokenizer */
+    size_t reading;       /* the most that was held while it was read */
 };
 
 enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err);

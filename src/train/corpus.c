@@ -236,7 +236,7 @@ int64_t corpus_rows(struct dataset *data, int64_t wanted)
 
 void corpus_count(const struct corpus *c, struct job *job)
 {
-    job->loader_bytes = c->bytes;
+    job->loader_bytes = c->bytes, job->reading_bytes = (int64_t)c->codec.reading;
     job->loader_sizes = c->sizes;
     job->data.max_line_bytes = longest_line(&job->data);
 }
@@ -244,9 +244,11 @@ void corpus_count(const struct corpus *c, struct job *job)
 enum plim_status corpus_measure(struct job *job, struct plim_error *err)
 {
     struct corpus c;
-    enum plim_status status = corpus_open(job, CORPUS_TRAIN | CORPUS_VALIDATION, &c, NULL);
+    struct job free = *job; /* who asks what a job takes holds no line yet */
+    free.budget_given = false, free.host_budget = 0;
+    enum plim_status status = corpus_open(&free, CORPUS_TRAIN | CORPUS_VALIDATION, &c, NULL);
     if (status != PLIM_OK)
-        status = corpus_open(job, 0, &c, err); /* files may come later, a tokenizer may not */
+        status = corpus_open(&free, 0, &c, err); /* files may come later, a tokenizer may not */
     if (status != PLIM_OK) return status;
     corpus_count(&c, job);
     corpus_close(&c);

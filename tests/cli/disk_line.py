@@ -60,7 +60,7 @@ with tempfile.TemporaryDirectory() as folder:
             tight = ["--set", f"output.dir={place}/runs/a", "--set", "output.keep_checkpoints=1", "--set", "training.state_tier=device"]
             before, result = plim.plan(path, *tight, "--set", "output.keep_checkpoints=3")
             refused = plim.run("train", path, "-q", *tight, "--set", "output.keep_checkpoints=3")
-            plim.ok(result.returncode == 3 and refused.returncode == 3 and not os.listdir(place), f"A7: a small disk: {refused.stderr.strip()[:200]}")
+            plim.ok(result.returncode == 3 and refused.returncode == 3 and not any(files for _, _, files in os.walk(place)), f"A7: a small disk: {refused.stderr.strip()[:200]}")
             last = ["--set", "training.optimizer=sgd"]
             fits, result = plim.plan(path, *tight, *last)
             done = plim.run("train", path, "-q", *tight, *last)
