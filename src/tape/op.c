@@ -32,11 +32,21 @@ static void cost_linear_dw(const struct tape *tape, const struct op *op, struct 
     cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn);
 }
 
-/* Causal pairs of one head, bounded by the window. */
+/* Keys a causal query sees at most. */
+static double attn_reach(const struct op_attr *attr, double keys)
+{
+    if (attr->mask ==
+        MASK_BLOCKS) /* half of its own block on average: near enough, and never less than it sees */
+        return (double)attr->sparse_block * (attr->local_blocks + attr->global_blocks);
+    return attr->window ? attr->window : keys;
+}
+
+/* Pairs of query and key of one head. */
 static double attn_pairs(const struct tape *tape, const struct op *op, int q, int k)
 {
     double time = (double)tape->tensors[q].dim[1], keys = (double)tape->tensors[k].dim[1];
-    double window = op->attr.window ? (double)op->attr.window : keys;
+    if (op->attr.mask == MASK_FULL || op->attr.mask == MASK_CROSS) return time * keys;
+    double window = attn_reach(&op->attr, keys);
     if (op->attr.cached) return time * (window < keys ? window : keys);
     if (window >= time) return time * (time + 1) / 2;
     return window * (window + 1) / 2 + (time - window) * window;
@@ -133,7 +143,13 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "attn",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[ATTN_Q] = "xBTHD", [ATTN_K] = "xBSKD", [ATTN_V] = "xBSKD", [ATTN_POS] = "iBT"},
+            .in = {[ATTN_Q] = "xBTHD",
+                   [ATTN_K] = "xBSKD",
+                   [ATTN_V] = "xBSKD",
+                   [ATTN_POS] = "iBT?",
+                   [ATTN_LENGTHS] = "iB?",
+                   [ATTN_BIAS] = "xRH?",
+                   [ATTN_SCALARS] = "fZ?"},
             .out = {[ATTN_O] = "xBTHD", [ATTN_LSE] = "fBHT"},
             .grad = grad_attn,
             .cost = cost_attn,
@@ -242,8 +258,14 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
                    [ATTN_BWD_V] = "xBSKD",
                    [ATTN_BWD_O] = "xBTHD",
                    [ATTN_BWD_LSE] = "fBHT",
-                   [ATTN_BWD_POS] = "iBT"},
-            .out = {[ATTN_BWD_DQ] = "xBTHD", [ATTN_BWD_DK] = "xBSKD", [ATTN_BWD_DV] = "xBSKD"},
+                   [ATTN_BWD_POS] = "iBT?",
+                   [ATTN_BWD_LENGTHS] = "iB?",
+                   [ATTN_BWD_BIAS] = "xRH?",
+                   [ATTN_BWD_SCALARS] = "fZ?"},
+            .out = {[ATTN_BWD_DQ] = "xBTHD",
+                    [ATTN_BWD_DK] = "xBSKD",
+                    [ATTN_BWD_DV] = "xBSKD",
+                    [ATTN_BWD_DBIAS] = "eRH?"},
             .cost = cost_attn_bwd,
         },
     [OP_SWIGLU_BWD] =
@@ -437,7 +459,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "hold",
             .cls = OP_CLASS_HOLD,
-            .in = {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
+            .in = {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
             .cost = cost_hold,
         },
 };

@@ -12,7 +12,8 @@
  *  norm          x[B,T,C] w[C] [b[C]]                              y[B,T,C] stat[B,T,S]f32     RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd)
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  rope_table    pos[B,T]i32 inv_freq[D/2]f32                      table[B,T,D]f32             cos in the first half, sin in the second
- *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] pos[B,T]         o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys
+ *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] [pos[B,T]i32]    o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys, see below
+ *                [lengths[B]i32] [bias[R,H]] [scalars]
  *  swiglu        gate[..,F] up[..,F]                               h[..,F]                     silu(gate) * up
  *  gelu          x                                                 y                           tanh form ("gelu_new")
  *  add           a b                                               y
@@ -23,7 +24,7 @@
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
  *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout
- *  attn_bwd      do q k v o lse pos                                dq dk dv
+ *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  swiglu_bwd    dh gate up                                        dgate dup [h]               h: swiglu's result once more, bit for bit
  *  gelu_bwd      dy x                                              dx [y]                      y: gelu's, likewise
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
@@ -38,9 +39,42 @@
  *  store         near                                              far                         copy to a lower tier
  *  hold          near ..                                                                       nothing: their bytes are in use up to here
  *
- * Visible keys of query t in row b: without a cache S == T, keys [max(t - pos[t], t - window + 1), t] (samples
- * packed into one row restart pos at 0, which makes attention block-diagonal); with a cache keys
- * [max(0, pos[t] - window + 1), pos[t]]. GQA: query head h reads kv head h / (H / K).
+ * Attention. Visible keys of query t in row b, by attr.mask. GQA: query head h reads kv head h / (H / K).
+ *
+ *     causal   without a cache S == T, keys [max(t - pos[t], t - window + 1), t] (samples packed into one row restart
+ *              pos at 0, which makes attention block-diagonal); with a cache keys [max(0, pos[t] - window + 1), pos[t]]
+ *     full     keys [0, S), S == T
+ *     cross    keys [0, S)
+ *     blocks   those of causal (without a window) whose block is among the local_blocks nearest, the query's own one
+ *              included, or among the first global_blocks. A block is sparse_block positions of a sample, from its first
+ *
+ * With lengths, keys from lengths[b] on are hidden; so are all keys from queries whose own key, t or with a cache
+ * pos[t], is hidden (cross has no such key). A query that sees no key has o = 0, lse = 0, dq = 0 and adds nothing to
+ * dk, dv and dbias. Hidden keys have dk = dv = 0.
+ *
+ * Scores. With x = scale q.k the score is s = x, with attr.cap s = cap tanh(x / cap), and with a bias
+ * s + bias[bucket(key - query), h], where query is t or, with a cache, pos[t]. Buckets are T5's: d = key - query; with
+ * attr.two_sided N = R / 2 and keys after the query (d > 0) take the upper N buckets, else N = R and d > 0 counts as 0.
+ * With E = N / 2 the bucket of distance |d| is
+ *
+ *     |d|                                                           below E
+ *     min(N - 1, E + floor(log(|d| / E) / log(bias_reach / E) (N - E)))       from E on
+ *
+ * (tape/bias_bucket.h is this text in C). dbias sums over rows, queries and keys in an order that depends on the
+ * shape alone.
+ *
+ * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
+ * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
+ * 32-bit unsigned arithmetic with mix and key as of stochastic rounding (below) and the step's scalars
+ * (tape/dropout.h is this text in C):
+ *
+ *     row   =   scalars[FIRST_ROW] + b
+ *     line  =   mix(mix(key ^ (row * 0x9e3779b1)) ^ (h << 24 ^ query))        of attention, with the query of the bias
+ *     r     =   mix((i * 0x9e3779b1) ^ line)                                 i: the key
+ *     m     =   0 where r < floor(p 2^32)
+ *
+ * so that micro-batch, recomputation, threads, slices and device do not change them.
+ *
  * Rotation (HF's half-rotation): a head is (x1, x2), its halves; with c and s of the table: (x1 c - x2 s, x2 c + x1 s); back: s := -s.
  * The master of a bf16 parameter is u16 (see master_split), of an f16 parameter f32; an f32 one has none.
  *

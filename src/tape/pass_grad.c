@@ -157,6 +157,13 @@ void grad_attn(struct grad_pass *pass, const struct op *op)
     back.in[ATTN_BWD_Q] = op->in[ATTN_Q], back.in[ATTN_BWD_K] = op->in[ATTN_K];
     back.in[ATTN_BWD_V] = op->in[ATTN_V], back.in[ATTN_BWD_POS] = op->in[ATTN_POS];
     back.in[ATTN_BWD_O] = op->out[ATTN_O], back.in[ATTN_BWD_LSE] = op->out[ATTN_LSE];
+    back.in[ATTN_BWD_LENGTHS] = op->in[ATTN_LENGTHS], back.in[ATTN_BWD_SCALARS] = op->in[ATTN_SCALARS];
+    back.in[ATTN_BWD_BIAS] = op->in[ATTN_BIAS];
+    if (op->in[ATTN_BIAS] >= 0) {
+        bool first;
+        back.out[ATTN_BWD_DBIAS] = param_gradient(pass, op->in[ATTN_BIAS], &first);
+        back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
+    }
     contribute(pass, &back, ATTN_BWD_DQ, op->in[ATTN_Q], -1);
     contribute(pass, &back, ATTN_BWD_DK, op->in[ATTN_K], -1);
     contribute(pass, &back, ATTN_BWD_DV, op->in[ATTN_V], -1);

@@ -88,25 +88,41 @@ enum accumulate {
 
 enum op_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_RECOMPUTE, PART_UPDATE, PART_COUNT };
 
-#define OP_MAX_IN  9
+#define OP_MAX_IN  10
 #define OP_MAX_OUT 6
+
+/* Which keys a query may see; op.h says it in formulas. */
+enum mask_kind {
+    MASK_CAUSAL, /* its own and earlier ones, at most `window` of them */
+    MASK_FULL,   /* all of its row: encoders */
+    MASK_CROSS,  /* all of another row: encoder-decoder attention; S and T differ */
+    MASK_BLOCKS, /* causal, and of blocks of keys only the nearest and the first ones */
+    MASK_COUNT
+};
 
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
-    int window;      /* sliding window, 0: none */
-    bool cached;     /* attention over a KV cache */
-    bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
-    bool repeatable; /* the same bits on every run, whatever that costs; any op */
-    bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
-    bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    enum mask_kind mask; /* attention */
+    int window;          /* MASK_CAUSAL: sliding window, 0: none */
+    int sparse_block, local_blocks,
+        global_blocks; /* MASK_BLOCKS: keys of a block, nearest and first blocks */
+    float cap;         /* attention: largest score, 0: none */
+    bool two_sided;    /* attention's bias: keys behind and before the query have buckets of their own */
+    int bias_reach;    /* attention's bias: distance from which on all keys are in the last bucket */
+    float dropout;     /* probability with which a number is dropped */
+    bool cached;       /* attention over a KV cache */
+    bool whole_rows;   /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
+    bool repeatable;   /* the same bits on every run, whatever that costs; any op */
+    bool tf32;         /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
+    bool layer_norm;   /* norm: LayerNorm instead of RMSNorm */
+    bool weight_kn;    /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
     float eps, scale; /* norm and optimizer epsilon; attention scale */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */
-    uint32_t stream; /* of random bits: one per parameter */
+    uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
     int64_t first;   /* element of the parameter with which this slice begins */
     bool on_host;    /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
@@ -142,6 +158,7 @@ enum step_scalar {
     SCALAR_BETA2,   /* Adafactor: 1 - step^-0.8 */
     SCALAR_KEY_LOW, /* 32 random bits of this step, in two whole numbers below 65536 */
     SCALAR_KEY_HIGH,
+    SCALAR_FIRST_ROW, /* dropout: number of the micro-batch's first row in the batch of the step; a whole number */
     SCALAR_COUNT = 16
 };
 

@@ -143,9 +143,87 @@ static void ignores_packing(const struct kernel_call *call)
     const struct tensor *pos = call->desc[slot];
     struct kernel_call other = *call;
     int32_t straight[1024];
-    for (int64_t i = 0; i < tensor_count(pos) && i < 1024; i++) straight[i] = (int32_t)(i % pos->dim[1]);
-    if (!call->op->attr.cached) other.in[slot] = straight;
+    for (int64_t i = 0; pos && i < tensor_count(pos) && i < 1024; i++)
+        straight[i] = (int32_t)(i % pos->dim[1]);
+    if (pos && !call->op->attr.cached) other.in[slot] = straight;
     run_right(&other);
+}
+
+/* Operands of attention that are not looked at. */
+static void without(const struct kernel_call *call, int forward, int backward)
+{
+    int slot = call->op->kind == OP_ATTN ? forward : backward;
+    struct kernel_call other = *call;
+    other.in[slot] = NULL, other.desc[slot] = NULL;
+    run_right(&other);
+}
+
+static void ignores_lengths(const struct kernel_call *call) { without(call, ATTN_LENGTHS, ATTN_BWD_LENGTHS); }
+
+static void ignores_bias(const struct kernel_call *call) { without(call, ATTN_BIAS, ATTN_BWD_BIAS); }
+
+/* Queries behind the length are not zero. */
+static void keeps_padding(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    if (attr.mask == MASK_FULL) attr.mask = MASK_CROSS;
+    with_attr(call, &attr);
+}
+
+static void sees_ahead(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    if (attr.mask == MASK_CAUSAL && !attr.cached) attr.mask = MASK_FULL;
+    with_attr(call, &attr);
+}
+
+static void forgets_first_blocks(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.global_blocks = 0;
+    with_attr(call, &attr);
+}
+
+static void one_block_more(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.local_blocks++;
+    with_attr(call, &attr);
+}
+
+static void ignores_cap(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.cap = 0;
+    with_attr(call, &attr);
+}
+
+static void ignores_sides(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.two_sided = false;
+    with_attr(call, &attr);
+}
+
+static void ignores_reach(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.bias_reach *= 2;
+    with_attr(call, &attr);
+}
+
+static void drops_nothing(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.dropout = 0;
+    with_attr(call, &attr);
+}
+
+static void drops_others(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.stream++;
+    with_attr(call, &attr);
 }
 
 /* --- what the suite says ----------------------------------------------------------------------------------
@@ -165,7 +243,7 @@ static bool passes(const struct op_case *c, struct device *dev)
     return good;
 }
 
-enum { CASES = 30 };
+enum { CASES = 60 };
 
 /* Whether some of a few cases of the op find the fault; without a fault all must pass. */
 static bool finds(int kind, kernel_run *fault)
@@ -236,7 +314,7 @@ static void wrong_rounding_is_found(void **state)
 
 static void lost_accumulation_is_found(void **state)
 {
-    static const int kinds[] = {OP_XENT, OP_EMBED_BWD, OP_NORM_BWD, OP_LINEAR_DW, OP_SUMSQ};
+    static const int kinds[] = {OP_XENT, OP_EMBED_BWD, OP_NORM_BWD, OP_LINEAR_DW, OP_ATTN_BWD, OP_SUMSQ};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         assert_true(finds(kinds[i], always_overwrites));
@@ -262,10 +340,22 @@ static void ignored_attributes_are_found(void **state)
         int kind;
         kernel_run *fault;
     } rows[] = {
-        {OP_ATTN, ignores_window},        {OP_ATTN_BWD, ignores_window}, {OP_ATTN, window_off_by_one},
-        {OP_ATTN_BWD, window_off_by_one}, {OP_ATTN, ignores_packing},    {OP_ATTN_BWD, ignores_packing},
-        {OP_JOIN3, ignores_table},        {OP_ADAMW, ignores_decay},     {OP_SGD, ignores_decay},
-        {OP_SGD, ignores_nesterov},
+        {OP_ATTN, ignores_window},       {OP_ATTN_BWD, ignores_window},
+        {OP_ATTN, window_off_by_one},    {OP_ATTN_BWD, window_off_by_one},
+        {OP_ATTN, ignores_packing},      {OP_ATTN_BWD, ignores_packing},
+        {OP_JOIN3, ignores_table},       {OP_ADAMW, ignores_decay},
+        {OP_SGD, ignores_decay},         {OP_SGD, ignores_nesterov},
+        {OP_ATTN, ignores_lengths},      {OP_ATTN_BWD, ignores_lengths},
+        {OP_ATTN, ignores_bias},         {OP_ATTN_BWD, ignores_bias},
+        {OP_ATTN, keeps_padding},        {OP_ATTN_BWD, keeps_padding},
+        {OP_ATTN, sees_ahead},           {OP_ATTN_BWD, sees_ahead},
+        {OP_ATTN, forgets_first_blocks}, {OP_ATTN_BWD, forgets_first_blocks},
+        {OP_ATTN, one_block_more},       {OP_ATTN_BWD, one_block_more},
+        {OP_ATTN, ignores_cap},          {OP_ATTN_BWD, ignores_cap},
+        {OP_ATTN, ignores_sides},        {OP_ATTN_BWD, ignores_sides},
+        {OP_ATTN, ignores_reach},        {OP_ATTN_BWD, ignores_reach},
+        {OP_ATTN, drops_nothing},        {OP_ATTN_BWD, drops_nothing},
+        {OP_ATTN, drops_others},         {OP_ATTN_BWD, drops_others},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -125,17 +125,45 @@ static void linear_gradient(void **state)
     linear_gradient_of(true);
 }
 
-static void attn_gradient_of(const int *pos, int window)
+/* A way of attention: attributes, and operands that are there when they are not NULL. */
+struct attn_way {
+    struct op_attr attr;
+    const int *pos, *lengths; /* [2][5], [2] */
+    bool bias;
+    const char *queries, *keys; /* shapes; NULL: "2 5 4 3", "2 5 2 3" */
+};
+
+/* What both ops take beside q, k and v. */
+static void attn_extras(struct probe *f, struct probe *b, const struct attn_way *way)
+{
+    if (way->pos) probe_in(f, ATTN_POS, DT_I32, "2 5"), probe_ints(f, ATTN_POS, way->pos, 10);
+    if (way->lengths) probe_in(f, ATTN_LENGTHS, DT_I32, "2"), probe_ints(f, ATTN_LENGTHS, way->lengths, 2);
+    if (way->bias) probe_in(f, ATTN_BIAS, DT_F32, "8 4");
+    if (way->attr.dropout > 0) {
+        probe_in(f, ATTN_SCALARS, DT_F32, "16");
+        for (int i = 0; i < SCALAR_COUNT; i++) f->call.in[ATTN_SCALARS].f[i] = 100 + i;
+    }
+    static const int slots[][2] = {{ATTN_POS, ATTN_BWD_POS},
+                                   {ATTN_LENGTHS, ATTN_BWD_LENGTHS},
+                                   {ATTN_BIAS, ATTN_BWD_BIAS},
+                                   {ATTN_SCALARS, ATTN_BWD_SCALARS}};
+    for (int i = 0; i < 4; i++)
+        if (f->call.in[slots[i][0]].f)
+            probe_use(b, slots[i][1], f->call.in[slots[i][0]], &f->desc[slots[i][0]]);
+}
+
+static void attn_gradient_of(struct attn_way way)
 {
     struct probe f = probe_make(OP_ATTN, 10), b = probe_make(OP_ATTN_BWD, 11);
-    f.op.attr = b.op.attr = (struct op_attr){.scale = 0.7f, .window = window};
-    probe_in(&f, ATTN_Q, DT_F32, "2 5 4 3");
-    probe_in(&f, ATTN_K, DT_F32, "2 5 2 3");
-    probe_in(&f, ATTN_V, DT_F32, "2 5 2 3");
-    probe_in(&f, ATTN_POS, DT_I32, "2 5");
-    probe_ints(&f, ATTN_POS, pos, 10);
-    probe_out(&f, ATTN_O, DT_F32, "2 5 4 3");
-    probe_out(&f, ATTN_LSE, DT_F32, "2 4 5");
+    const char *queries = way.queries ? way.queries : "2 5 4 3", *keys = way.keys ? way.keys : "2 5 2 3";
+    way.attr.scale = 0.7f;
+    f.op.attr = b.op.attr = way.attr;
+    probe_in(&f, ATTN_Q, DT_F32, queries);
+    probe_in(&f, ATTN_K, DT_F32, keys);
+    probe_in(&f, ATTN_V, DT_F32, keys);
+    attn_extras(&f, &b, &way);
+    probe_out(&f, ATTN_O, DT_F32, queries);
+    probe_out(&f, ATTN_LSE, DT_F32, way.queries ? "2 4 3" : "2 4 5");
     probe_weigh(&f, ATTN_O);
     probe_run(&f);
     probe_use(&b, ATTN_BWD_DO, f.weight[ATTN_O], probe_out_desc(&f, ATTN_O));
@@ -144,24 +172,41 @@ static void attn_gradient_of(const int *pos, int window)
     probe_use(&b, ATTN_BWD_V, f.call.in[ATTN_V], &f.desc[ATTN_V]);
     probe_copy(&b, ATTN_BWD_O, f.call.out[ATTN_O], probe_out_desc(&f, ATTN_O));
     probe_copy(&b, ATTN_BWD_LSE, f.call.out[ATTN_LSE], probe_out_desc(&f, ATTN_LSE));
-    probe_use(&b, ATTN_BWD_POS, f.call.in[ATTN_POS], &f.desc[ATTN_POS]);
-    probe_out(&b, ATTN_BWD_DQ, DT_F32, "2 5 4 3");
-    probe_out(&b, ATTN_BWD_DK, DT_F32, "2 5 2 3");
-    probe_out(&b, ATTN_BWD_DV, DT_F32, "2 5 2 3");
+    probe_out(&b, ATTN_BWD_DQ, DT_F32, queries);
+    probe_out(&b, ATTN_BWD_DK, DT_F32, keys);
+    probe_out(&b, ATTN_BWD_DV, DT_F32, keys);
+    if (way.bias) probe_out(&b, ATTN_BWD_DBIAS, DT_F32, "8 4");
     probe_run(&b);
     check_gradient(&f, ATTN_Q, b.call.out[ATTN_BWD_DQ].f);
     check_gradient(&f, ATTN_K, b.call.out[ATTN_BWD_DK].f);
     check_gradient(&f, ATTN_V, b.call.out[ATTN_BWD_DV].f);
+    if (way.bias) check_gradient(&f, ATTN_BIAS, b.call.out[ATTN_BWD_DBIAS].f);
     probe_free(&f), probe_free(&b);
 }
 
 static void attn_gradient(void **state)
 {
     (void)state;
-    attn_gradient_of((const int[]){0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, 0);
-    attn_gradient_of((const int[]){0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, 2);
-    attn_gradient_of((const int[]){0, 1, 0, 1, 2, 0, 0, 1, 2, 3}, 0);
-    attn_gradient_of((const int[]){0, 1, 0, 1, 2, 0, 0, 1, 2, 3}, 3);
+    static const int straight[] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, packed[] = {0, 1, 0, 1, 2, 0, 0, 1, 2, 3},
+                     short_row[] = {3, 0};
+    attn_gradient_of((struct attn_way){.pos = straight});
+    attn_gradient_of((struct attn_way){.pos = straight, .attr = {.window = 2}});
+    attn_gradient_of((struct attn_way){.pos = packed});
+    attn_gradient_of((struct attn_way){.pos = packed, .attr = {.window = 3}});
+    attn_gradient_of((struct attn_way){.attr = {.mask = MASK_FULL}});
+    attn_gradient_of((struct attn_way){.attr = {.mask = MASK_FULL}, .lengths = short_row});
+    attn_gradient_of((struct attn_way){
+        .attr = {.mask = MASK_CROSS}, .queries = "2 3 4 3", .keys = "2 5 2 3", .lengths = short_row});
+    attn_gradient_of((struct attn_way){
+        .pos = straight,
+        .attr = {.mask = MASK_BLOCKS, .sparse_block = 1, .local_blocks = 2, .global_blocks = 1}});
+    attn_gradient_of((struct attn_way){.pos = straight, .attr = {.cap = 0.9f}});
+    attn_gradient_of(
+        (struct attn_way){.attr = {.mask = MASK_FULL, .two_sided = true, .bias_reach = 4}, .bias = true});
+    attn_gradient_of((struct attn_way){.pos = straight,
+                                       .attr = {.bias_reach = 6, .cap = 2, .dropout = 0.3f},
+                                       .bias = true,
+                                       .lengths = short_row});
 }
 
 /* Ops on equal elements: `inputs` operands and one result; a backward op that takes the gradient of the result, then the

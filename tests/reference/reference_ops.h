@@ -25,6 +25,11 @@ static inline const struct tensor *ref_out(const struct ref_call *call, int slot
     return call->desc[OP_MAX_IN + slot];
 }
 
+/* Dropout (reference_drop.c): the random numbers of row b, and what element i of a row or line is multiplied with. */
+uint32_t ref_mix(uint32_t x);
+uint32_t ref_drop_row(const struct op_attr *attr, const double *scalars, int64_t b);
+double ref_drop(const struct op_attr *attr, uint32_t line, uint32_t i);
+
 /* Start of an accumulating output: zero, unless the call adds to what is there. */
 static inline void ref_begin(const struct ref_call *call, int slot)
 {

@@ -55,6 +55,9 @@ void case_fill(struct op_case *c, int slot, double mean, double deviation);
  * outputs in inputs `to`. Slot lists end with -1. */
 void case_forward(struct op_case *c, int kind, const int *from, const int *to);
 
+/* The scalars of a step, with the random bits and the first row that stochastic rounding and dropout read. */
+void case_scalars(struct op_case *c, int slot);
+
 void case_note(struct op_case *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* The largest |x| in units of its row's deviation: what subtracting the mean magnifies roundings by. */
