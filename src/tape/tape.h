@@ -4,8 +4,8 @@
  *     tape_init(&tape);
  *     int x = tape_tensor(&tape, &(struct tensor){.label = "x", .type = DT_F32, .cls = CLASS_ACT, .layer = -1,
  *                                                 .ndim = 2, .dim = {N, C}, .view_of = -1, .owner = -1});
- *     struct op op = tape_op(OP_GELU, layer);
- *     op.in[GELU_X] = x, op.out[GELU_Y] = y;
+ *     struct op op = tape_op(OP_ACT, layer);
+ *     op.in[ACT_X] = x, op.out[ACT_Y] = y;
  *     tape_append(&tape, &op);
  *     if (tape_verify(&tape, &err) != PLIM_OK) ...
  *     tape_release(&tape);
@@ -100,6 +100,15 @@ enum mask_kind {
     MASK_COUNT
 };
 
+enum activation {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU_TANH, /* "gelu_new", "gelu_pytorch_tanh" */
+    ACTIVATION_GELU,      /* by the error function */
+    ACTIVATION_RELU,
+    ACTIVATION_TANH,
+    ACTIVATION_COUNT
+};
+
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
@@ -107,7 +116,8 @@ struct op_attr {
     int window;          /* MASK_CAUSAL: sliding window, 0: none */
     int sparse_block, local_blocks,
         global_blocks; /* MASK_BLOCKS: keys of a block, nearest and first blocks */
-    float cap;         /* attention: largest score, 0: none */
+    enum activation activation; /* act and glu */
+    float cap;        /* soft-cap of attention's scores, xent's logits, act's tanh; 0: none */
     bool two_sided;    /* attention's bias: keys behind and before the query have buckets of their own */
     int bias_reach;    /* attention's bias: distance from which on all keys are in the last bucket */
     float dropout;     /* probability with which a number is dropped */
@@ -115,10 +125,12 @@ struct op_attr {
     bool whole_rows;   /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
     bool repeatable;   /* the same bits on every run, whatever that costs; any op */
     bool tf32;         /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool layer_norm;   /* norm: LayerNorm instead of RMSNorm */
+    bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
+    bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
+    bool back;       /* rope: rotates back */
     bool weight_kn;    /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
-    float eps, scale; /* norm and optimizer epsilon; attention scale */
+    float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */

@@ -307,7 +307,7 @@ static void forgotten_elements_are_found(void **state)
 
 static void wrong_rounding_is_found(void **state)
 {
-    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_SPLIT3, OP_SWIGLU, OP_ADD, OP_LINEAR_DX, OP_ADAMW};
+    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_SPLIT3, OP_GLU, OP_ADD, OP_LINEAR_DX, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], truncates));
 }
@@ -322,14 +322,14 @@ static void lost_accumulation_is_found(void **state)
 
 static void sloppy_arithmetic_is_found(void **state)
 {
-    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_JOIN3, OP_SWIGLU, OP_GELU_BWD, OP_LINEAR_DW, OP_ADAMW};
+    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_JOIN3, OP_GLU, OP_ACT_BWD, OP_LINEAR_DW, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], is_sloppy));
 }
 
 static void broken_sharing_is_found(void **state)
 {
-    static const int kinds[] = {OP_SWIGLU, OP_GELU, OP_ADD, OP_SWIGLU_BWD, OP_GELU_BWD, OP_ADAMW, OP_SGD};
+    static const int kinds[] = {OP_GLU, OP_ACT, OP_ADD, OP_GLU_BWD, OP_ACT_BWD, OP_ADAMW, OP_SGD};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], not_in_place));
 }

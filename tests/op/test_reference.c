@@ -229,8 +229,8 @@ static void each_gradient_of(int kind, int backward, int inputs)
 static void activation_gradients(void **state)
 {
     (void)state;
-    each_gradient_of(OP_SWIGLU, OP_SWIGLU_BWD, 2);
-    each_gradient_of(OP_GELU, OP_GELU_BWD, 1);
+    each_gradient_of(OP_GLU, OP_GLU_BWD, 2);
+    each_gradient_of(OP_ACT, OP_ACT_BWD, 1);
 }
 
 /* The loss op makes its own gradient, times scalars[LOSS_GRAD]; ignored rows have none. */

@@ -26,3 +26,18 @@ double ref_drop(const struct op_attr *attr, uint32_t line, uint32_t i)
     bool dropped = (double)r < floor((double)attr->dropout * 4294967296.0);
     return dropped ? 0 : 1 / (1 - (double)attr->dropout);
 }
+
+void ref_dropout(const struct ref_call *call)
+{
+    const struct tensor *x = ref_in(call, DROPOUT_X);
+    int64_t length = tensor_count(x) / x->dim[0];
+    for (int64_t b = 0; b < x->dim[0]; b++) {
+        uint32_t row = ref_drop_row(&call->op->attr, call->in[DROPOUT_SCALARS].f, b);
+        for (int64_t i = 0; i < length; i++) {
+            int64_t at = b * length + i;
+            double add = call->in[DROPOUT_ADD].f ? call->in[DROPOUT_ADD].f[at] : 0;
+            double m = call->op->attr.dropout > 0 ? ref_drop(&call->op->attr, row, (uint32_t)i) : 1;
+            call->out[DROPOUT_Y].f[at] = call->in[DROPOUT_X].f[at] * m + add;
+        }
+    }
+}

@@ -273,3 +273,15 @@ void make_join3(struct op_case *c)
     c->inner[JOIN3_X] = 4 * F32_UNIT;
     c->exact = !turned;
 }
+
+void make_rope(struct op_case *c)
+{
+    struct heads s = any_heads(c, false, 1e6);
+    s.size = PICK(c, 2, 6, 16, 64, 80, 128);
+    c->op.attr.back = case_flip(c);
+    heads_in(c, ROPE_X, &s, true, false);
+    angles_in(c, ROPE_TABLE, &s);
+    heads_out(c, ROPE_Y, &s, true, false);
+    c->inner[ROPE_Y] = 4 * F32_UNIT;
+    case_note(c, "%s", c->op.attr.back ? "back" : "");
+}
