@@ -182,8 +182,8 @@ void grad_glu(struct grad_pass *pass, const struct op *op)
 {
     struct op back = tape_op(OP_GLU_BWD, op->layer);
     back.attr = op->attr;
-    back.in[GLU_BWD_DH] = pass->gradient[op->out[GLU_H]],
-    back.in[GLU_BWD_GATE] = op->in[GLU_GATE], back.in[GLU_BWD_UP] = op->in[GLU_UP];
+    back.in[GLU_BWD_DH] = pass->gradient[op->out[GLU_H]], back.in[GLU_BWD_GATE] = op->in[GLU_GATE],
+    back.in[GLU_BWD_UP] = op->in[GLU_UP];
     contribute(pass, &back, GLU_BWD_DGATE, op->in[GLU_GATE], -1);
     contribute(pass, &back, GLU_BWD_DUP, op->in[GLU_UP], -1);
     emit(pass, &back, PART_BACKWARD);

@@ -115,20 +115,20 @@ struct op_attr {
     enum mask_kind mask; /* attention */
     int window;          /* MASK_CAUSAL: sliding window, 0: none */
     int sparse_block, local_blocks,
-        global_blocks; /* MASK_BLOCKS: keys of a block, nearest and first blocks */
+        global_blocks;          /* MASK_BLOCKS: keys of a block, nearest and first blocks */
     enum activation activation; /* act and glu */
-    float cap;        /* soft-cap of attention's scores, xent's logits, act's tanh; 0: none */
-    bool two_sided;    /* attention's bias: keys behind and before the query have buckets of their own */
-    int bias_reach;    /* attention's bias: distance from which on all keys are in the last bucket */
-    float dropout;     /* probability with which a number is dropped */
-    bool cached;       /* attention over a KV cache */
-    bool whole_rows;   /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
-    bool repeatable;   /* the same bits on every run, whatever that costs; any op */
-    bool tf32;         /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
+    float cap;                  /* soft-cap of attention's scores, xent's logits, act's tanh; 0: none */
+    bool two_sided;  /* attention's bias: keys behind and before the query have buckets of their own */
+    int bias_reach;  /* attention's bias: distance from which on all keys are in the last bucket */
+    float dropout;   /* probability with which a number is dropped */
+    bool cached;     /* attention over a KV cache */
+    bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
+    bool repeatable; /* the same bits on every run, whatever that costs; any op */
+    bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
     bool back;       /* rope: rotates back */
-    bool weight_kn;    /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
     float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows (0: 1) */
     float beta1, beta2, decay;
@@ -220,6 +220,9 @@ static inline int tape_root(const struct tape *tape, int id)
 {
     return tape->tensors[id].view_of >= 0 ? tape->tensors[id].view_of : id;
 }
+
+/* Whether some op drops numbers at random. */
+bool tape_drops(const struct tape *tape);
 
 /* First tensor with that label and layer (-1: any), or -1. */
 int tape_find(const struct tape *tape, const char *label, int layer);

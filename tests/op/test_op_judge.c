@@ -212,6 +212,51 @@ static void ignores_reach(const struct kernel_call *call)
     with_attr(call, &attr);
 }
 
+static void without_scale(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.scale = 0;
+    with_attr(call, &attr);
+}
+
+static void without_one(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.plus_one = false;
+    with_attr(call, &attr);
+}
+
+/* GELU by tanh for GELU by the error function: they differ in the fourth digit. */
+static void another_gelu(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    if (attr.activation == ACTIVATION_GELU) attr.activation = ACTIVATION_GELU_TANH;
+    with_attr(call, &attr);
+}
+
+static void turns_forward(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.back = false;
+    with_attr(call, &attr);
+}
+
+/* Each micro-batch drops as the first one does. */
+static void counts_from_zero(const struct kernel_call *call)
+{
+    int slot = call->op->kind == OP_ATTN       ? ATTN_SCALARS
+               : call->op->kind == OP_ATTN_BWD ? ATTN_BWD_SCALARS
+                                               : DROPOUT_SCALARS;
+    struct kernel_call other = *call;
+    float scalars[SCALAR_COUNT];
+    if (call->in[slot]) {
+        memcpy(scalars, call->in[slot], sizeof scalars);
+        scalars[SCALAR_FIRST_ROW] = 0;
+        other.in[slot] = scalars;
+    }
+    run_right(&other);
+}
+
 static void drops_nothing(const struct kernel_call *call)
 {
     struct op_attr attr = call->op->attr;
@@ -307,7 +352,8 @@ static void forgotten_elements_are_found(void **state)
 
 static void wrong_rounding_is_found(void **state)
 {
-    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_SPLIT3, OP_GLU, OP_ADD, OP_LINEAR_DX, OP_ADAMW};
+    static const int kinds[] = {OP_NORM,    OP_LINEAR, OP_SPLIT3,    OP_GLU,  OP_ADD,
+                                OP_DROPOUT, OP_ROPE,   OP_LINEAR_DX, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], truncates));
 }
@@ -329,7 +375,8 @@ static void sloppy_arithmetic_is_found(void **state)
 
 static void broken_sharing_is_found(void **state)
 {
-    static const int kinds[] = {OP_GLU, OP_ACT, OP_ADD, OP_GLU_BWD, OP_ACT_BWD, OP_ADAMW, OP_SGD};
+    static const int kinds[] = {OP_GLU,     OP_ACT,     OP_ADD,   OP_DROPOUT, OP_ROPE,
+                                OP_GLU_BWD, OP_ACT_BWD, OP_ADAMW, OP_SGD};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], not_in_place));
 }
@@ -355,7 +402,16 @@ static void ignored_attributes_are_found(void **state)
         {OP_ATTN, ignores_sides},        {OP_ATTN_BWD, ignores_sides},
         {OP_ATTN, ignores_reach},        {OP_ATTN_BWD, ignores_reach},
         {OP_ATTN, drops_nothing},        {OP_ATTN_BWD, drops_nothing},
-        {OP_ATTN, drops_others},         {OP_ATTN_BWD, drops_others},
+        {OP_EMBED, without_scale},       {OP_EMBED_BWD, without_scale},
+        {OP_NORM, without_one},          {OP_NORM_BWD, without_one},
+        {OP_ACT, another_gelu},          {OP_ACT_BWD, another_gelu},
+        {OP_GLU, another_gelu},          {OP_GLU_BWD, another_gelu},
+        {OP_ACT, ignores_cap},           {OP_ACT_BWD, ignores_cap},
+        {OP_XENT, ignores_cap},          {OP_ROPE, turns_forward},
+        {OP_DROPOUT, drops_nothing},     {OP_DROPOUT, drops_others},
+        {OP_DROPOUT, counts_from_zero},  {OP_ATTN, counts_from_zero},
+        {OP_ATTN_BWD, counts_from_zero}, {OP_ATTN, drops_others},
+        {OP_ATTN_BWD, drops_others},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

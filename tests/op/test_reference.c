@@ -40,10 +40,10 @@ static void check_gradient(struct probe *forward, int slot, const double *grad)
     }
 }
 
-static void embed_gradient(void **state)
+static void embed_gradient_of(float scale)
 {
-    (void)state;
     struct probe f = probe_make(OP_EMBED, 1), b = probe_make(OP_EMBED_BWD, 2);
+    f.op.attr.scale = b.op.attr.scale = scale;
     probe_in(&f, EMBED_IDS, DT_I32, "2 5");
     probe_ints(&f, EMBED_IDS, (const int[]){3, 0, 3, 6, 1, 1, 3, 2, 2, 2}, 10);
     probe_in(&f, EMBED_W, DT_F32, "7 3");
@@ -59,10 +59,18 @@ static void embed_gradient(void **state)
     probe_free(&f), probe_free(&b);
 }
 
-static void norm_gradient_of(bool layer, bool bias)
+static void embed_gradient(void **state)
+{
+    (void)state;
+    embed_gradient_of(0);
+    embed_gradient_of(1.7f);
+}
+
+static void norm_gradient_of(bool layer, bool bias, bool plus_one)
 {
     struct probe f = probe_make(OP_NORM, 3), b = probe_make(OP_NORM_BWD, 4);
     f.op.attr.layer_norm = b.op.attr.layer_norm = layer;
+    f.op.attr.plus_one = b.op.attr.plus_one = plus_one;
     f.op.attr.eps = b.op.attr.eps = 1e-2f;
     probe_in(&f, NORM_X, DT_F32, "2 3 7");
     probe_in(&f, NORM_W, DT_F32, "7");
@@ -88,7 +96,8 @@ static void norm_gradient_of(bool layer, bool bias)
 static void norm_gradient(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i++) norm_gradient_of(i & 1, i & 2);
+    for (int i = 0; i < 4; i++) norm_gradient_of(i & 1, i & 2, false);
+    norm_gradient_of(false, false, true);
 }
 
 static void linear_gradient_of(bool kn)
@@ -211,10 +220,11 @@ static void attn_gradient(void **state)
 
 /* Ops on equal elements: `inputs` operands and one result; a backward op that takes the gradient of the result, then the
  * operands, and leaves their gradients. */
-static void each_gradient_of(int kind, int backward, int inputs)
+static void each_gradient_of(int kind, int backward, int inputs, struct op_attr attr)
 {
     enum { RESULT = 0, GRADIENT = 0, OPERANDS };
     struct probe f = probe_make(kind, 12), b = probe_make(backward, 13);
+    f.op.attr = b.op.attr = attr;
     for (int i = 0; i < inputs; i++) probe_in(&f, i, DT_F32, "5 9");
     probe_out(&f, RESULT, DT_F32, "5 9");
     probe_weigh(&f, RESULT);
@@ -229,15 +239,46 @@ static void each_gradient_of(int kind, int backward, int inputs)
 static void activation_gradients(void **state)
 {
     (void)state;
-    each_gradient_of(OP_GLU, OP_GLU_BWD, 2);
-    each_gradient_of(OP_ACT, OP_ACT_BWD, 1);
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        each_gradient_of(OP_GLU, OP_GLU_BWD, 2, (struct op_attr){.activation = (enum activation)i});
+        each_gradient_of(OP_ACT, OP_ACT_BWD, 1,
+                         (struct op_attr){.activation = (enum activation)i, .cap = 0.7f});
+    }
+}
+
+/* dropout is its own gradient, rope that of the rotation back: both take the gradient in the place of x. */
+static void same_op_gradient_of(int kind, struct op_attr attr, struct op_attr back, int other,
+                                const char *other_shape)
+{
+    enum { X = 0, Y = 0 };
+    struct probe f = probe_make(kind, 31), b = probe_make(kind, 32);
+    f.op.attr = attr, b.op.attr = back;
+    probe_in(&f, X, DT_F32, "2 3 2 4");
+    probe_in(&f, other, DT_F32, other_shape);
+    for (int64_t i = 0; kind == OP_DROPOUT && i < SCALAR_COUNT; i++) f.call.in[other].f[i] = (double)i;
+    probe_out(&f, Y, DT_F32, "2 3 2 4");
+    probe_weigh(&f, Y);
+    probe_use(&b, X, f.weight[Y], probe_out_desc(&f, Y));
+    probe_use(&b, other, f.call.in[other], &f.desc[other]);
+    probe_out(&b, Y, DT_F32, "2 3 2 4");
+    probe_run(&b);
+    check_gradient(&f, X, b.call.out[Y].f);
+    probe_free(&f), probe_free(&b);
+}
+
+static void same_op_gradients(void **state)
+{
+    (void)state;
+    struct op_attr drops = {.dropout = 0.4f, .stream = 3};
+    same_op_gradient_of(OP_DROPOUT, drops, drops, DROPOUT_SCALARS, "16");
+    same_op_gradient_of(OP_ROPE, (struct op_attr){0}, (struct op_attr){.back = true}, ROPE_TABLE, "2 3 4");
 }
 
 /* The loss op makes its own gradient, times scalars[LOSS_GRAD]; ignored rows have none. */
-static void xent_gradient(void **state)
+static void xent_gradient_of(float cap)
 {
-    (void)state;
     struct probe f = probe_make(OP_XENT, 14);
+    f.op.attr.cap = cap;
     probe_in(&f, XENT_LOGITS, DT_F32, "6 11");
     probe_in(&f, XENT_TARGETS, DT_I32, "6");
     probe_ints(&f, XENT_TARGETS, (const int[]){3, 10, -1, 0, -100, 7}, 6);
@@ -253,6 +294,13 @@ static void xent_gradient(void **state)
     for (int v = 0; v < 11; v++) assert_true(gradient[2 * 11 + v] == 0 && gradient[4 * 11 + v] == 0);
     check_gradient(&f, XENT_LOGITS, gradient);
     probe_free(&f);
+}
+
+static void xent_gradient(void **state)
+{
+    (void)state;
+    xent_gradient_of(0);
+    xent_gradient_of(0.8f);
 }
 
 /* The gradient of a rotation is the rotation back. */
@@ -360,10 +408,15 @@ static void accumulation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embed_gradient),       cmocka_unit_test(norm_gradient),
-        cmocka_unit_test(linear_gradient),      cmocka_unit_test(attn_gradient),
-        cmocka_unit_test(activation_gradients), cmocka_unit_test(xent_gradient),
-        cmocka_unit_test(split_gradient),       cmocka_unit_test(addends),
+        cmocka_unit_test(embed_gradient),
+        cmocka_unit_test(norm_gradient),
+        cmocka_unit_test(linear_gradient),
+        cmocka_unit_test(attn_gradient),
+        cmocka_unit_test(activation_gradients),
+        cmocka_unit_test(same_op_gradients),
+        cmocka_unit_test(xent_gradient),
+        cmocka_unit_test(split_gradient),
+        cmocka_unit_test(addends),
         cmocka_unit_test(accumulation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

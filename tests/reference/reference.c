@@ -228,12 +228,12 @@ static size_t run_workspace(const struct tensor *const *desc, const struct op *o
         run_kernel, run_workspace                                                                            \
     }
 const struct kernel reference_kernels[OP_KIND_COUNT] = {
-    [OP_EMBED] = ROW,       [OP_NORM] = ROW,      [OP_LINEAR] = ROW,    [OP_ROPE_TABLE] = ROW,
-    [OP_ATTN] = ROW,        [OP_GLU] = ROW,    [OP_ACT] = ROW,      [OP_SPLIT3] = ROW,
-    [OP_ADD] = ROW,         [OP_XENT] = ROW,      [OP_KV_APPEND] = ROW, [OP_EMBED_BWD] = ROW,
-    [OP_NORM_BWD] = ROW,    [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW, [OP_ATTN_BWD] = ROW,
-    [OP_GLU_BWD] = ROW,  [OP_ACT_BWD] = ROW,  [OP_JOIN3] = ROW,     [OP_SUMSQ] = ROW,
-    [OP_ROPE] = ROW, [OP_DROPOUT] = ROW,
-    [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,     [OP_SGD] = ROW,       [OP_ADAMW8] = ROW,
-    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW, [OP_FETCH] = ROW,     [OP_STORE] = ROW,
+    [OP_EMBED] = ROW,    [OP_NORM] = ROW,      [OP_LINEAR] = ROW,      [OP_ROPE_TABLE] = ROW,
+    [OP_ATTN] = ROW,     [OP_GLU] = ROW,       [OP_ACT] = ROW,         [OP_SPLIT3] = ROW,
+    [OP_ADD] = ROW,      [OP_XENT] = ROW,      [OP_KV_APPEND] = ROW,   [OP_EMBED_BWD] = ROW,
+    [OP_NORM_BWD] = ROW, [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW,   [OP_ATTN_BWD] = ROW,
+    [OP_GLU_BWD] = ROW,  [OP_ACT_BWD] = ROW,   [OP_JOIN3] = ROW,       [OP_SUMSQ] = ROW,
+    [OP_ROPE] = ROW,     [OP_DROPOUT] = ROW,   [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,
+    [OP_SGD] = ROW,      [OP_ADAMW8] = ROW,    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW,
+    [OP_FETCH] = ROW,    [OP_STORE] = ROW,
 };

@@ -48,7 +48,8 @@ void ref_glu(const struct ref_call *call)
     int64_t n = tensor_count(ref_out(call, GLU_H));
     double slope;
     for (int64_t i = 0; i < n; i++)
-        call->out[GLU_H].f[i] = activate(&call->op->attr, call->in[GLU_GATE].f[i], &slope) * call->in[GLU_UP].f[i];
+        call->out[GLU_H].f[i] =
+            activate(&call->op->attr, call->in[GLU_GATE].f[i], &slope) * call->in[GLU_UP].f[i];
 }
 
 void ref_glu_bwd(const struct ref_call *call)

@@ -109,8 +109,7 @@ void make_glu_bwd(struct op_case *c)
     for (int i = GLU_BWD_DGATE, last = case_flip(c) ? GLU_BWD_H : GLU_BWD_DUP; i <= last; i++)
         case_out_rows(c, i, c->type, lead, width);
     case_activation(c);
-    c->inner[GLU_BWD_DGATE] = 48 * F32_UNIT,
-    c->inner[GLU_BWD_DUP] = c->inner[GLU_BWD_H] = 8 * F32_UNIT;
+    c->inner[GLU_BWD_DGATE] = 48 * F32_UNIT, c->inner[GLU_BWD_DUP] = c->inner[GLU_BWD_H] = 8 * F32_UNIT;
     c->scale[GLU_BWD_DGATE] = c->scale[GLU_BWD_DUP] = c->scale[GLU_BWD_H] =
         0.1; /* where the gate is shut, results are nothing beside their inputs */
 }

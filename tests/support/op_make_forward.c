@@ -43,7 +43,10 @@ void make_norm(struct op_case *c)
     case_out_rows(c, NORM_STAT, DT_F32, lead, layer ? 2 : 1);
     c->inner[NORM_Y] = c->inner[NORM_STAT] = sum_error(width);
     c->scale[NORM_Y] = case_magnified(c, NORM_X, width, layer);
-    case_note(c, "%s mean %.2f deviation %.2f", layer ? "layer" : c->op.attr.plus_one ? "rms 1 + w" : "rms",
+    case_note(c, "%s mean %.2f deviation %.2f",
+              layer                 ? "layer"
+              : c->op.attr.plus_one ? "rms 1 + w"
+                                    : "rms",
               offset * size, size);
 }
 

@@ -31,7 +31,10 @@ struct spec {
     {                                                                                                        \
         .eps = 1e-5f, .layer_norm = true                                                                     \
     }
-#define GELU {.activation = ACTIVATION_GELU_TANH}
+#define GELU                                                                                                 \
+    {                                                                                                        \
+        .activation = ACTIVATION_GELU_TANH                                                                   \
+    }
 #define CONV1D                                                                                               \
     {                                                                                                        \
         .weight_kn = true                                                                                    \

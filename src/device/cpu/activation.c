@@ -36,8 +36,8 @@ static void glu_body(void *arg, int64_t begin, int64_t end, int worker)
     const struct elements *e = arg;
     (void)worker;
     e->rows->glu(e->type, e->act, element(e->out[GLU_H], e->type, begin),
-                    element(e->in[GLU_GATE], e->type, begin), element(e->in[GLU_UP], e->type, begin),
-                    end - begin);
+                 element(e->in[GLU_GATE], e->type, begin), element(e->in[GLU_UP], e->type, begin),
+                 end - begin);
 }
 
 static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -45,19 +45,18 @@ static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
     const struct elements *e = arg;
     (void)worker;
     e->rows->glu_bwd(e->type, e->act, element(e->out[GLU_BWD_DGATE], e->type, begin),
-                        element(e->out[GLU_BWD_DUP], e->type, begin),
-                        element_or_null(e->out[GLU_BWD_H], e->type, begin),
-                        element(e->in[GLU_BWD_DH], e->type, begin),
-                        element(e->in[GLU_BWD_GATE], e->type, begin),
-                        element(e->in[GLU_BWD_UP], e->type, begin), end - begin);
+                     element(e->out[GLU_BWD_DUP], e->type, begin),
+                     element_or_null(e->out[GLU_BWD_H], e->type, begin),
+                     element(e->in[GLU_BWD_DH], e->type, begin), element(e->in[GLU_BWD_GATE], e->type, begin),
+                     element(e->in[GLU_BWD_UP], e->type, begin), end - begin);
 }
 
 static void act_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->act(e->type, e->act, element(e->out[ACT_Y], e->type, begin), element(e->in[ACT_X], e->type, begin),
-                  end - begin);
+    e->rows->act(e->type, e->act, element(e->out[ACT_Y], e->type, begin),
+                 element(e->in[ACT_X], e->type, begin), end - begin);
 }
 
 static void act_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -65,9 +64,9 @@ static void act_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
     const struct elements *e = arg;
     (void)worker;
     e->rows->act_bwd(e->type, e->act, element(e->out[ACT_BWD_DX], e->type, begin),
-                      element_or_null(e->out[ACT_BWD_Y], e->type, begin),
-                      element(e->in[ACT_BWD_DY], e->type, begin), element(e->in[ACT_BWD_X], e->type, begin),
-                      end - begin);
+                     element_or_null(e->out[ACT_BWD_Y], e->type, begin),
+                     element(e->in[ACT_BWD_DY], e->type, begin), element(e->in[ACT_BWD_X], e->type, begin),
+                     end - begin);
 }
 
 static void add_body(void *arg, int64_t begin, int64_t end, int worker)

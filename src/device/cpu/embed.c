@@ -29,7 +29,8 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
         const void *from = element(e->table, e->type, e->ids[r] * e->columns);
         void *to = element(e->y, e->type, r * e->columns);
         if (e->scale != 0)
-            e->rows->scale_add(e->type, to, from, e->scale, element(e->add, e->type, r * e->columns), e->columns);
+            e->rows->scale_add(e->type, to, from, e->scale, element(e->add, e->type, r * e->columns),
+                               e->columns);
         else if (e->add)
             e->rows->add(e->type, to, from, element(e->add, e->type, r * e->columns), e->columns);
         else
@@ -50,15 +51,9 @@ static float scale_of(const struct op *op, enum dtype type)
 void cpu_embed(const struct kernel_call *call)
 {
     const struct tensor *table = call_in(call, EMBED_W);
-    struct embed e = {row_ops(),
-                      table->type,
-                      call->in[EMBED_IDS],
-                      call->in[EMBED_W],
-                      call->in[EMBED_ADD],
-                      call->out[EMBED_Y],
-                      table->dim[1],
-                      table->dim[0],
-                      scale_of(call->op, table->type)};
+    struct embed e = {row_ops(),         table->type,         call->in[EMBED_IDS],
+                      call->in[EMBED_W], call->in[EMBED_ADD], call->out[EMBED_Y],
+                      table->dim[1],     table->dim[0],       scale_of(call->op, table->type)};
     threads_each(call->team, tensor_count(call_in(call, EMBED_IDS)), row_grain(e.columns), embed_body, &e);
 }
 

@@ -97,10 +97,13 @@ struct row_ops {
     void (*add_scaled)(enum dtype t, float *sum, const void *x, float by, int64_t n);
     void (*glu)(enum dtype t, struct row_act a, void *h, const void *gate, const void *up, int64_t n);
     void (*glu_bwd)(enum dtype t, struct row_act a, void *dgate, void *dup, void *h, const void *dh,
-                    const void *gate, const void *up, int64_t n); /* dgate and dup may be any two of the inputs */
+                    const void *gate, const void *up,
+                    int64_t n); /* dgate and dup may be any two of the inputs */
     void (*act)(enum dtype t, struct row_act a, void *y, const void *x, int64_t n);
-    void (*act_bwd)(enum dtype t, struct row_act a, void *dx, void *y, const void *dy, const void *x, int64_t n);
-    void (*drop)(enum dtype t, const struct row_drop *drop, void *y, const void *x, const void *add, int64_t n);
+    void (*act_bwd)(enum dtype t, struct row_act a, void *dx, void *y, const void *dy, const void *x,
+                    int64_t n);
+    void (*drop)(enum dtype t, const struct row_drop *drop, void *y, const void *x, const void *add,
+                 int64_t n);
 
     /* `heads` rows of 2 half elements each; table holds half cosines, then half sines. */
     void (*rope)(enum dtype t, void *y, const void *x, const float *table, int64_t heads, int64_t half,

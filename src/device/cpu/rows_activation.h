@@ -18,10 +18,7 @@ VEC_BEGIN
 #define GELU_A 1.5957691216057308f  /* 2 sqrt(2 / pi) */
 #define GELU_B 0.07135481627260025f /* 0.044715 a */
 
-VEC_FN vf gelu_inner(vf x, vf square)
-{
-    return v_mul(x, v_fma(square, v_all(GELU_B), v_all(GELU_A)));
-}
+VEC_FN vf gelu_inner(vf x, vf square) { return v_mul(x, v_fma(square, v_all(GELU_B), v_all(GELU_A))); }
 
 VEC_FN vf v_size(vf x) { return v_max(v_sub(v_all(0), x), x); }
 

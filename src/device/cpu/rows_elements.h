@@ -81,7 +81,8 @@ VEC_FN void exp_capped_at(enum dtype t, void *y, const float *x, const struct ro
     v_store(t, y, i, k, v_mul(p, v_fnma(bend, bend, v_all(1))));
 }
 
-ROW_FN void row_exp_capped(enum dtype t, void *y, const float *x, const struct row_softmax_grad *grad, int64_t n)
+ROW_FN void row_exp_capped(enum dtype t, void *y, const float *x, const struct row_softmax_grad *grad,
+                           int64_t n)
 {
     const struct row_softmax_grad g = *grad;
     VEC_TYPES(t, VEC_EACH(n, exp_capped_at(T, y, x, &g, i, k)))

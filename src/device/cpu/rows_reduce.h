@@ -41,8 +41,8 @@ VEC_FN void rms_at(enum dtype t, void *y, const void *x, const void *w, bool plu
     v_store(t, y, i, k, v_mul(v_mul(v_load(t, x, i, k), v_all(rstd)), weight_at(t, w, plus_one, i, k)));
 }
 
-VEC_FN void rms_row(enum dtype t, void *y, float *stat, const void *x, const void *w, bool plus_one, int64_t n,
-                    float eps)
+VEC_FN void rms_row(enum dtype t, void *y, float *stat, const void *x, const void *w, bool plus_one,
+                    int64_t n, float eps)
 {
     vf sum = v_all(0);
     VEC_EACH(n, square_at(t, &sum, x, 0, i, k))
@@ -50,8 +50,8 @@ VEC_FN void rms_row(enum dtype t, void *y, float *stat, const void *x, const voi
     VEC_EACH(n, rms_at(t, y, x, w, plus_one, rstd, i, k))
 }
 
-ROW_FN void row_rms(enum dtype t, void *y, float *stat, const void *x, const void *w, bool plus_one, int64_t n,
-                    float eps){VEC_TYPES(t, rms_row(T, y, stat, x, w, plus_one, n, eps))}
+ROW_FN void row_rms(enum dtype t, void *y, float *stat, const void *x, const void *w, bool plus_one,
+                    int64_t n, float eps){VEC_TYPES(t, rms_row(T, y, stat, x, w, plus_one, n, eps))}
 
 VEC_FN void layer_at(enum dtype t, void *y, const void *x, const void *w, const void *b, float mean,
                      float rstd, int64_t i, int k)

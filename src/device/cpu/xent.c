@@ -19,8 +19,8 @@ struct xent {
     void *dlogits;          /* [R,V] or NULL; may be logits */
     double *loss;           /* [R] */
     int64_t columns;
-    float scale; /* of the gradient */
-    float cap;   /* of logits, 0: none */
+    float scale;   /* of the gradient */
+    float cap;     /* of logits, 0: none */
     float *capped; /* [workers][V] */
 };
 
@@ -47,7 +47,8 @@ static double row_loss(const struct xent *x, const void *logits, void *dlogits, 
 }
 
 /* The same for logits behind a cap. */
-static double capped_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target, float *capped)
+static double capped_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target,
+                          float *capped)
 {
     assert(target < x->columns);
     dtype_convert(capped, DT_F32, logits, x->type, x->columns);

@@ -69,16 +69,16 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_embed)                                                                                            \
     X(cuda_norm)                                                                                             \
     X(cuda_rope_table)                                                                                       \
-    X(cuda_glu)                                                                                           \
-    X(cuda_act)                                                                                             \
+    X(cuda_glu)                                                                                              \
+    X(cuda_act)                                                                                              \
     X(cuda_add)                                                                                              \
     X(cuda_xent)                                                                                             \
     X(cuda_kv_append)                                                                                        \
     X(cuda_split3)                                                                                           \
     X(cuda_embed_bwd)                                                                                        \
     X(cuda_norm_bwd)                                                                                         \
-    X(cuda_glu_bwd)                                                                                       \
-    X(cuda_act_bwd)                                                                                         \
+    X(cuda_glu_bwd)                                                                                          \
+    X(cuda_act_bwd)                                                                                          \
     X(cuda_join3)                                                                                            \
     X(cuda_sumsq)                                                                                            \
     X(cuda_clip)                                                                                             \
