@@ -42,7 +42,7 @@ struct job_model { /* as written; becomes the spec */
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_positions, sliding_window, num_experts;
     double norm_eps, rope_theta, initializer_range, dropout;
-    bool tie, tie_given, dropout_given;
+    bool tie, tie_given, dropout_given, flash;
     int attention_type; /* flash, sliding_window, sparse */
 };
 

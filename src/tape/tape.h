@@ -123,7 +123,8 @@ struct op_attr {
     float dropout;   /* probability with which a number is dropped */
     bool cached;     /* attention over a KV cache */
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
-    bool repeatable; /* the same bits on every run, whatever that costs; any op */
+    bool standard;   /* attention by plain loops over all scores, for debugging */
+    bool repeatable; /*the same bits on every run, whatever that costs; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */

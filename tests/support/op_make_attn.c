@@ -128,11 +128,13 @@ static double any_mask(struct op_case *c, const struct heads *s, const struct at
     if (special && case_below(c, 3) == 0) attr->cap = (float)PICK(c, 2, 20, 50);
     if (special && case_below(c, 3) == 0) any_bias(c, at->bias, s);
     if (special && case_below(c, 4) == 0) any_dropout(c, at->scalars);
+    attr->standard = c->index % 7 == 3;
     static const char *const names[MASK_COUNT] = {"causal", "full", "cross", "blocks"};
-    case_note(c, "%s%s%s window %d block %d %d %d cap %g drop %.2g %sheat %.0f",
-              attr->cached ? "cached " : "", attr->whole_rows ? "whole rows " : "", names[attr->mask],
-              attr->window, attr->sparse_block, attr->local_blocks, attr->global_blocks, (double)attr->cap,
-              (double)attr->dropout, packed ? "packed " : "", heat);
+    case_note(c, "%s%s%s%s window %d block %d %d %d cap %g drop %.2g %sheat %.0f",
+              attr->cached ? "cached " : "", attr->whole_rows ? "whole rows " : "",
+              attr->standard ? "standard " : "", names[attr->mask], attr->window, attr->sparse_block,
+              attr->local_blocks, attr->global_blocks, (double)attr->cap, (double)attr->dropout,
+              packed ? "packed " : "", heat);
     return heat;
 }
 

@@ -15,6 +15,7 @@
  * follow the number of threads.
  */
 #include "device/cpu/attention_forward.h"
+#include "device/cpu/attention_standard.h"
 #include "device/cpu/kernels.h"
 
 #include <math.h>
@@ -332,6 +333,7 @@ static void run_items(void *arg, int64_t begin, int64_t end, int worker)
 
 size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
+    if (op->attr.standard) return attn_standard_workspace(desc, op, threads);
     struct forward f = {.a = attn_of(desc[ATTN_Q], desc[ATTN_K], op, desc[ATTN_BIAS] != NULL)};
     forward_cut(&f, threads);
     return f.lines_bytes + f.parts_bytes + (size_t)threads * f.worker_bytes;
@@ -339,6 +341,10 @@ size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op,
 
 void cpu_attn(const struct kernel_call *call)
 {
+    if (call->op->attr.standard) {
+        attn_standard(call);
+        return;
+    }
     struct forward f = {
         .a = attn_of(call_in(call, ATTN_Q), call_in(call, ATTN_K), call->op, call->in[ATTN_BIAS] != NULL),
         .score = {.lines = call->work, .drop = dropout_of(&call->op->attr, call->in[ATTN_SCALARS])},

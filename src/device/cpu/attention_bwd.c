@@ -11,6 +11,7 @@
  * the same bits, and the number of threads may choose.
  */
 #include "device/cpu/attention_bwd_block.h"
+#include "device/cpu/attention_standard.h"
 #include "device/cpu/kernels.h"
 
 /* How the work is cut, and what lies where in a worker's scratch. */
@@ -202,6 +203,7 @@ static void run_delta(void *arg, int64_t begin, int64_t end, int worker)
 
 size_t cpu_attn_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
+    if (op->attr.standard) return attn_standard_bwd_workspace(desc, op, threads);
     struct attn a = attn_of(desc[ATTN_BWD_Q], desc[ATTN_BWD_K], op, desc[ATTN_BWD_BIAS] != NULL);
     struct cut c = cut_of(&a, threads);
     return c.delta_bytes + c.lines_bytes + c.grad_lines_bytes + (size_t)threads * c.worker_bytes;
@@ -220,6 +222,10 @@ static void place(struct pass *pass, const struct kernel_call *call)
 
 void cpu_attn_bwd(const struct kernel_call *call)
 {
+    if (call->op->attr.standard) {
+        attn_standard_bwd(call);
+        return;
+    }
     struct pass pass = {.w = {.a = attn_of(call_in(call, ATTN_BWD_Q), call_in(call, ATTN_BWD_K), call->op,
                                            call->in[ATTN_BWD_BIAS] != NULL),
                               .score = {.drop = dropout_of(&call->op->attr, call->in[ATTN_BWD_SCALARS])},

@@ -96,10 +96,12 @@ static __device__ __forceinline__ void soft_finish(const struct attn &a, char *r
             float sum = r.sum[m][half];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            by[m][half] = 1.0f / sum;
+            const bool blind = sum == 0; /* sees no key */
+            by[m][half] = blind ? 0.0f : 1.0f / sum;
             int t = row + m * 16 + half * 8 + lane / 4;
             if (lane % 4 == 0 && t < a.time)
-                a.lse[((int64_t)b * a.heads + h) * a.time + t] = r.top[m][half] * a.scale + logf(sum);
+                a.lse[((int64_t)b * a.heads + h) * a.time + t] =
+                    blind ? 0.0f : r.top[m][half] * a.top_scale + logf(sum);
         }
     }
     store_rows<type, width, high>(room, r.out, by, query_rows(a, a.o, b, h), row, a.time);

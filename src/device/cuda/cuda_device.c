@@ -69,6 +69,8 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_embed)                                                                                            \
     X(cuda_norm)                                                                                             \
     X(cuda_rope_table)                                                                                       \
+    X(cuda_rope)                                                                                             \
+    X(cuda_dropout)                                                                                          \
     X(cuda_glu)                                                                                              \
     X(cuda_act)                                                                                              \
     X(cuda_add)                                                                                              \
@@ -110,6 +112,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_LINEAR] = {cuda_linear_run, NULL},
     [OP_ROPE_TABLE] = {cuda_rope_table_run, NULL},
     [OP_ATTN] = {cuda_attention_op_run, NULL},
+    [OP_ROPE] = {cuda_rope_run, NULL},
+    [OP_DROPOUT] = {cuda_dropout_run, NULL},
     [OP_GLU] = {cuda_glu_run, NULL},
     [OP_ACT] = {cuda_act_run, NULL},
     [OP_ADD] = {cuda_add_run, NULL},

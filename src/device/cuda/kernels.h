@@ -40,9 +40,11 @@ cuda_launch cuda_embed, cuda_embed_bwd;
 /* norm.cu */
 cuda_launch cuda_norm, cuda_norm_bwd;
 /* rope.cu */
-cuda_launch cuda_rope_table, cuda_split3, cuda_join3;
+cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
 /* elementwise.cu */
 cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_append, cuda_copy;
+/* dropout.cu */
+cuda_launch cuda_dropout;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */
@@ -57,7 +59,7 @@ int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype d
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
 /* fill.cu: `at` is a multiple of 16 */
 int cuda_fill_noise(const struct cuda_queue *queue, void *at, size_t bytes);
-/* attention.cu: any card, any head size, packed rows, sliding window, KV cache */
+/* attention.cu: any card, any head size, every mask, KV cache */
 cuda_launch cuda_attn, cuda_attn_bwd;
 /* Does the code loaded for the current card multiply by warpgroups? */
 bool cuda_attn_has_warpgroups(void);
