@@ -49,49 +49,63 @@ VEC_FN vf normal_tail(vf x, vf *e)
 /* x P(X < x): what is above 0 of x, less |x| times the tail. */
 VEC_FN vf gelu_of(vf x, vf tail) { return v_fnma(v_size(x), tail, v_max(v_all(0), x)); }
 
-VEC_FN vf act_of(struct row_act a, vf x)
+/* The activations of few models stay out of line: inlined into every loop they would be a tenth of the program. */
+#define RARE static __attribute__((noinline, unused)) void
+
+RARE act_rare(struct row_act a, const vf *x, vf *y)
 {
     vf e;
-    switch (a.kind) {
-    case ACTIVATION_GELU_TANH:
-        return v_div(x, v_one_plus_exp_minus(gelu_inner(x, v_mul(x, x))));
-    case ACTIVATION_GELU:
-        return gelu_of(x, normal_tail(x, &e));
-    case ACTIVATION_RELU:
-        return v_max(v_all(0), x);
-    case ACTIVATION_TANH:
-        return v_mul(v_all(a.cap), v_tanh(v_div(x, v_all(a.cap))));
-    default:
-        return v_div(x, v_one_plus_exp_minus(x));
+    if (a.kind == ACTIVATION_GELU)
+        *y = gelu_of(*x, normal_tail(*x, &e));
+    else if (a.kind == ACTIVATION_RELU)
+        *y = v_max(v_all(0), *x);
+    else
+        *y = v_mul(v_all(a.cap), v_tanh(v_div(*x, v_all(a.cap))));
+}
+
+RARE act_rare_slope(struct row_act a, const vf *at, vf *y, vf *slope)
+{
+    vf x = *at, e;
+    if (a.kind == ACTIVATION_GELU) {
+        vf tail = normal_tail(x, &e), sign = v_sub(v_add(v_is_above(x), v_is_above(x)), v_all(1));
+        vf below = v_fma(sign, v_sub(v_all(0.5f), tail), v_all(0.5f)); /* P(X < x) */
+        *y = gelu_of(x, tail);
+        *slope = v_fma(v_mul(x, v_all(0.39894228f)), e, below);
+    } else if (a.kind == ACTIVATION_RELU) {
+        *y = v_max(v_all(0), x);
+        *slope = v_is_above(x);
+    } else {
+        vf t = v_tanh(v_div(x, v_all(a.cap)));
+        *y = v_mul(v_all(a.cap), t);
+        *slope = v_fnma(t, t, v_all(1));
     }
+}
+
+VEC_FN vf act_of(struct row_act a, vf x)
+{
+    vf y;
+    if (a.kind == ACTIVATION_SILU) return v_div(x, v_one_plus_exp_minus(x));
+    if (a.kind == ACTIVATION_GELU_TANH) return v_div(x, v_one_plus_exp_minus(gelu_inner(x, v_mul(x, x))));
+    act_rare(a, &x, &y);
+    return y;
 }
 
 /* silu(x) = x s, silu' = s + x s (1 - s); of the tanh form d(x s) = s + x s (1 - s) (a + 3 b x^2). */
 VEC_FN vf act_slope(struct row_act a, vf x, vf *y)
 {
-    vf square = v_mul(x, x), s, c, e;
-    switch (a.kind) {
-    case ACTIVATION_GELU_TANH:
-        v_sigmoid(gelu_inner(x, square), &s, &c);
-        *y = v_mul(x, s);
-        return v_fma(v_mul(v_mul(x, v_fma(square, v_all(3 * GELU_B), v_all(GELU_A))), s), c, s);
-    case ACTIVATION_GELU:
-        s = normal_tail(x, &e);
-        *y = gelu_of(x, s);
-        c = v_sub(v_add(v_is_above(x), v_is_above(x)), v_all(1));
-        return v_fma(v_mul(x, v_all(0.39894228f)), e, v_fma(c, v_sub(v_all(0.5f), s), v_all(0.5f)));
-    case ACTIVATION_RELU:
-        *y = v_max(v_all(0), x);
-        return v_is_above(x);
-    case ACTIVATION_TANH:
-        s = v_tanh(v_div(x, v_all(a.cap)));
-        *y = v_mul(v_all(a.cap), s);
-        return v_fnma(s, s, v_all(1));
-    default:
+    vf square = v_mul(x, x), s, c;
+    if (a.kind == ACTIVATION_SILU) {
         v_sigmoid(x, &s, &c);
         *y = v_mul(x, s);
         return v_fma(*y, c, s);
     }
+    if (a.kind == ACTIVATION_GELU_TANH) {
+        v_sigmoid(gelu_inner(x, square), &s, &c);
+        *y = v_mul(x, s);
+        return v_fma(v_mul(v_mul(x, v_fma(square, v_all(3 * GELU_B), v_all(GELU_A))), s), c, s);
+    }
+    act_rare_slope(a, &x, y, &s);
+    return s;
 }
 
 VEC_FN void act_at(enum dtype t, struct row_act a, void *y, const void *x, int64_t i, int k)
