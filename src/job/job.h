@@ -42,7 +42,7 @@ struct job_model { /* as written; becomes the spec */
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_positions, sliding_window, num_experts;
     double norm_eps, rope_theta, initializer_range, dropout;
-    bool tie, tie_given, dropout_given, window_given, eps_given, range_given;
+    bool tie, tie_given, dropout_given, window_given, eps_given, range_given, flash;
     int attention_type; /* flash, sliding_window, sparse */
 };
 
@@ -126,7 +126,7 @@ struct job {
     struct string_list train, validation;
     struct job_data data;
     struct job_wishes wishes;
-    int64_t loader_bytes; /* host memory of tokenizer and loaders; part of every plan's overhead */
+    int64_t loader_bytes;  /* host memory of tokenizer and loaders; part of every plan's overhead */
     int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */
     struct loader_sizes loader_sizes;
     int64_t max_length;

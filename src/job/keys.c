@@ -21,7 +21,6 @@ static const char *const attention_types[] = {"flash", "sliding_window", "sparse
 
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
 
-#define FLASH   "attention is always flash-style, in O(T) memory"
 #define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
 #define IN_PLAN "needless: the plan holds every byte and the planner chooses what fits; give a budget"
 
@@ -46,7 +45,7 @@ static const struct schema_row rows[] = {
     {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says; training supports only 0 yet (absent: none from scratch)"},
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
     {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "experts of a mixture; only 0 is supported yet"},
-    {"model.use_flash_attention", .note = FLASH},
+    {"model.use_flash_attention", SCHEMA_BOOL, AT(model.flash), .fallback = "true", .help = "false: attention by plain loops over all scores, for debugging; memory grows with max_length squared"},
     {"model.attention_type", SCHEMA_ENUM, AT(model.attention_type), .names = attention_types, .fallback = "flash", .help = "flash, or sliding_window with model.sliding_window; sparse is not supported yet"},
     {"model.sparse_block_size", .note = SPARSE},
     {"model.num_local_blocks", .note = SPARSE},

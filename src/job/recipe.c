@@ -61,7 +61,8 @@ static enum plim_status run_passes(const struct job *job, const struct device_fa
     struct model_shape shape = {.batch = knobs->micro_batch,
                                 .time = job->max_length,
                                 .head = HEAD_LOSS,
-                                .whole_rows = !job->data.packing};
+                                .whole_rows = !job->data.packing,
+                                .standard = !job->model.flash};
     int offload_layers = (int)knobs->offload_layers;
     struct recompute_options recompute = {(enum recompute)knobs->recompute, (int)knobs->full_layers,
                                           offload_layers};
@@ -109,7 +110,8 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
     if (knobs)
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
-    struct model_shape shape = {.batch = rows, .time = job->max_length, .head = HEAD_LOSS};
+    struct model_shape shape = {
+        .batch = rows, .time = job->max_length, .head = HEAD_LOSS, .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);

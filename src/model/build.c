@@ -185,6 +185,7 @@ int build_attention(struct builder *b, int qkv)
     op.attr = head_attributes(spec);
     op.attr.cached = cached;
     op.attr.whole_rows = b->shape->whole_rows && !cached;
+    op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
     op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;

@@ -94,14 +94,14 @@ static int mlp_block(struct builder *b, int x)
 {
     const struct model_spec *spec = b->spec;
     int h = rms_norm(b, P_NORM2, "mlp.norm[%d]", "mlp.norm.rstd[%d]", x);
-    struct op op = tape_op(OP_SWIGLU, b->layer);
+    struct op op = tape_op(OP_GLU, b->layer);
     op.part = b->part;
-    op.in[SWIGLU_GATE] = project(b, h, P_GATE, build_act(b, "mlp.gate[%d]", spec->intermediate_size));
-    op.in[SWIGLU_UP] = project(b, h, P_UP, build_act(b, "mlp.up[%d]", spec->intermediate_size));
-    op.out[SWIGLU_H] = build_act(b, "mlp.h[%d]", spec->intermediate_size);
+    op.in[GLU_GATE] = project(b, h, P_GATE, build_act(b, "mlp.gate[%d]", spec->intermediate_size));
+    op.in[GLU_UP] = project(b, h, P_UP, build_act(b, "mlp.up[%d]", spec->intermediate_size));
+    op.out[GLU_H] = build_act(b, "mlp.h[%d]", spec->intermediate_size);
     tape_append(b->tape, &op);
     struct build_linear l = projection(b, P_DOWN, P_DOWN_BIAS, x);
-    return build_linear(b, op.out[SWIGLU_H], &l, build_act(b, "mlp.residual[%d]", spec->hidden_size));
+    return build_linear(b, op.out[GLU_H], &l, build_act(b, "mlp.residual[%d]", spec->hidden_size));
 }
 
 void decoder_emit(struct builder *b)

@@ -119,12 +119,13 @@ static int mlp_block(struct builder *b, int x)
 {
     int64_t inner = b->spec->intermediate_size;
     int h = layer_norm(b, P_LN2, "mlp.norm[%d]", "mlp.norm.stat[%d]", x);
-    struct op op = tape_op(OP_GELU, b->layer);
+    struct op op = tape_op(OP_ACT, b->layer);
+    op.attr.activation = ACTIVATION_GELU_TANH;
     op.part = b->part;
-    op.in[GELU_X] = conv(b, h, P_FC, -1, build_act(b, "mlp.fc[%d]", inner));
-    op.out[GELU_Y] = build_act(b, "mlp.h[%d]", inner);
+    op.in[ACT_X] = conv(b, h, P_FC, -1, build_act(b, "mlp.fc[%d]", inner));
+    op.out[ACT_Y] = build_act(b, "mlp.h[%d]", inner);
     tape_append(b->tape, &op);
-    return conv(b, op.out[GELU_Y], P_PROJ, x, build_act(b, "mlp.residual[%d]", b->spec->hidden_size));
+    return conv(b, op.out[ACT_Y], P_PROJ, x, build_act(b, "mlp.residual[%d]", b->spec->hidden_size));
 }
 
 static void emit(struct builder *b)

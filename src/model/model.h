@@ -69,6 +69,7 @@ struct model_shape {
     int64_t kv_length; /* 0: no cache; otherwise S, the positions the cache holds per row */
     enum model_head head;
     bool whole_rows; /* no row holds several samples */
+    bool standard;   /* attention over all scores at once, for debugging */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */

@@ -32,11 +32,21 @@ static void cost_linear_dw(const struct tape *tape, const struct op *op, struct 
     cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn);
 }
 
-/* Causal pairs of one head, bounded by the window. */
+/* Keys a causal query sees at most. */
+static double attn_reach(const struct op_attr *attr, double keys)
+{
+    if (attr->mask ==
+        MASK_BLOCKS) /* half of its own block on average: near enough, and never less than it sees */
+        return (double)attr->sparse_block * (attr->local_blocks + attr->global_blocks);
+    return attr->window ? attr->window : keys;
+}
+
+/* Pairs of query and key of one head. */
 static double attn_pairs(const struct tape *tape, const struct op *op, int q, int k)
 {
     double time = (double)tape->tensors[q].dim[1], keys = (double)tape->tensors[k].dim[1];
-    double window = op->attr.window ? (double)op->attr.window : keys;
+    if (op->attr.mask == MASK_FULL || op->attr.mask == MASK_CROSS) return time * keys;
+    double window = attn_reach(&op->attr, keys);
     if (op->attr.cached) return time * (window < keys ? window : keys);
     if (window >= time) return time * (time + 1) / 2;
     return window * (window + 1) / 2 + (time - window) * window;
@@ -129,34 +139,50 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .out = {[ROPE_TABLE_TABLE] = "f#BT2E"},
             .grad = grad_none,
         },
+    [OP_ROPE] =
+        {
+            .name = "rope",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ROPE_X] = "xBTHD", [ROPE_TABLE] = "fBTD"},
+            .out = {[ROPE_Y] = "xBTHD"},
+            .shares = {[ROPE_Y] = SHARES(ROPE_X)},
+            .cheap = true,
+            .grad = grad_rope,
+        },
     [OP_ATTN] =
         {
             .name = "attn",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[ATTN_Q] = "xBTHD", [ATTN_K] = "xBSKD", [ATTN_V] = "xBSKD", [ATTN_POS] = "iBT"},
+            .in = {[ATTN_Q] = "xBTHD",
+                   [ATTN_K] = "xBSKD",
+                   [ATTN_V] = "xBSKD",
+                   [ATTN_POS] = "iBT?",
+                   [ATTN_LENGTHS] = "iB?",
+                   [ATTN_BIAS] = "xRH?",
+                   [ATTN_SCALARS] = "fZ?"},
             .out = {[ATTN_O] = "xBTHD", [ATTN_LSE] = "fBHT"},
             .grad = grad_attn,
             .cost = cost_attn,
         },
-    [OP_SWIGLU] =
+    [OP_GLU] =
         {
-            .name = "swiglu",
+            .name = "glu",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[SWIGLU_GATE] = "x#N", [SWIGLU_UP] = "x#N"},
-            .out = {[SWIGLU_H] = "x#N"},
-            .shares = {[SWIGLU_H] = SHARES(SWIGLU_GATE)},
+            .in = {[GLU_GATE] = "x#N", [GLU_UP] = "x#N"},
+            .out = {[GLU_H] = "x#N"},
+            .shares = {[GLU_H] = SHARES(GLU_GATE)},
             .cheap = true,
-            .grad = grad_swiglu,
+            .grad = grad_glu,
         },
-    [OP_GELU] =
+    [OP_ACT] =
         {
-            .name = "gelu",
+            .name = "act",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[GELU_X] = "x#N"},
-            .out = {[GELU_Y] = "x#N"},
-            .shares = {[GELU_Y] = SHARES(GELU_X)},
+            .in = {[ACT_X] = "x#N"},
+            .out = {[ACT_Y] = "x#N"},
+            .shares = {[ACT_Y] = SHARES(ACT_X)},
             .cheap = true,
-            .grad = grad_gelu,
+            .grad = grad_act,
         },
     [OP_ADD] =
         {
@@ -166,6 +192,15 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .out = {[ADD_Y] = "x#N"},
             .shares = {[ADD_Y] = SHARES(ADD_A)},
             .grad = grad_add,
+        },
+    [OP_DROPOUT] =
+        {
+            .name = "dropout",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[DROPOUT_X] = "x#N", [DROPOUT_SCALARS] = "fZ", [DROPOUT_ADD] = "x#N?"},
+            .out = {[DROPOUT_Y] = "x#N"},
+            .shares = {[DROPOUT_Y] = SHARES(DROPOUT_X)},
+            .grad = grad_dropout,
         },
     [OP_XENT] =
         {
@@ -242,27 +277,33 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
                    [ATTN_BWD_V] = "xBSKD",
                    [ATTN_BWD_O] = "xBTHD",
                    [ATTN_BWD_LSE] = "fBHT",
-                   [ATTN_BWD_POS] = "iBT"},
-            .out = {[ATTN_BWD_DQ] = "xBTHD", [ATTN_BWD_DK] = "xBSKD", [ATTN_BWD_DV] = "xBSKD"},
+                   [ATTN_BWD_POS] = "iBT?",
+                   [ATTN_BWD_LENGTHS] = "iB?",
+                   [ATTN_BWD_BIAS] = "xRH?",
+                   [ATTN_BWD_SCALARS] = "fZ?"},
+            .out = {[ATTN_BWD_DQ] = "xBTHD",
+                    [ATTN_BWD_DK] = "xBSKD",
+                    [ATTN_BWD_DV] = "xBSKD",
+                    [ATTN_BWD_DBIAS] = "eRH?"},
             .cost = cost_attn_bwd,
         },
-    [OP_SWIGLU_BWD] =
+    [OP_GLU_BWD] =
         {
-            .name = "swiglu_bwd",
+            .name = "glu_bwd",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[SWIGLU_BWD_DH] = "x#N", [SWIGLU_BWD_GATE] = "x#N", [SWIGLU_BWD_UP] = "x#N"},
-            .out = {[SWIGLU_BWD_DGATE] = "x#N", [SWIGLU_BWD_DUP] = "x#N", [SWIGLU_BWD_H] = "x#N?"},
-            .shares = {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_GATE),
-                       [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_UP),
-                       [SWIGLU_BWD_H] = SHARES(SWIGLU_BWD_DH)},
+            .in = {[GLU_BWD_DH] = "x#N", [GLU_BWD_GATE] = "x#N", [GLU_BWD_UP] = "x#N"},
+            .out = {[GLU_BWD_DGATE] = "x#N", [GLU_BWD_DUP] = "x#N", [GLU_BWD_H] = "x#N?"},
+            .shares = {[GLU_BWD_DGATE] = SHARES(GLU_BWD_GATE),
+                       [GLU_BWD_DUP] = SHARES(GLU_BWD_UP),
+                       [GLU_BWD_H] = SHARES(GLU_BWD_DH)},
         },
-    [OP_GELU_BWD] =
+    [OP_ACT_BWD] =
         {
-            .name = "gelu_bwd",
+            .name = "act_bwd",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[GELU_BWD_DY] = "x#N", [GELU_BWD_X] = "x#N"},
-            .out = {[GELU_BWD_DX] = "x#N", [GELU_BWD_Y] = "x#N?"},
-            .shares = {[GELU_BWD_DX] = SHARES(GELU_BWD_DY), [GELU_BWD_Y] = SHARES(GELU_BWD_X)},
+            .in = {[ACT_BWD_DY] = "x#N", [ACT_BWD_X] = "x#N"},
+            .out = {[ACT_BWD_DX] = "x#N", [ACT_BWD_Y] = "x#N?"},
+            .shares = {[ACT_BWD_DX] = SHARES(ACT_BWD_DY), [ACT_BWD_Y] = SHARES(ACT_BWD_X)},
         },
     [OP_JOIN3] =
         {
@@ -437,7 +478,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "hold",
             .cls = OP_CLASS_HOLD,
-            .in = {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
+            .in = {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
             .cost = cost_hold,
         },
 };

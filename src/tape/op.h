@@ -8,24 +8,27 @@
  * acc: the output obeys op.accumulate. [..] marks optional operands (-1 when absent).
  *
  *  op            inputs                                            outputs                     meaning
- *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add)
- *  norm          x[B,T,C] w[C] [b[C]]                              y[B,T,C] stat[B,T,S]f32     RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd)
+ *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first
+ *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  rope_table    pos[B,T]i32 inv_freq[D/2]f32                      table[B,T,D]f32             cos in the first half, sin in the second
- *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] pos[B,T]         o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys
- *  swiglu        gate[..,F] up[..,F]                               h[..,F]                     silu(gate) * up
- *  gelu          x                                                 y                           tanh form ("gelu_new")
+ *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] [pos[B,T]i32]    o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys, see below
+ *                [lengths[B]i32] [bias[R,H]] [scalars]
+ *  rope          x[B,T,H,D] table[B,T,D]f32                        y[B,T,H,D]                  heads rotated, with attr.back rotated back, see below
+ *  glu           gate[..,F] up[..,F]                               h[..,F]                     activation(gate) * up
+ *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
- *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD]; target < 0 is ignored (zero row)
+ *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
+ *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
  *  split3        x[B,T,(H+2K)D] [table[B,T,D]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
- *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc
+ *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
  *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout
- *  attn_bwd      do q k v o lse pos                                dq dk dv
- *  swiglu_bwd    dh gate up                                        dgate dup [h]               h: swiglu's result once more, bit for bit
- *  gelu_bwd      dy x                                              dx [y]                      y: gelu's, likewise
+ *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
+ *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
+ *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
@@ -38,9 +41,46 @@
  *  store         near                                              far                         copy to a lower tier
  *  hold          near ..                                                                       nothing: their bytes are in use up to here
  *
- * Visible keys of query t in row b: without a cache S == T, keys [max(t - pos[t], t - window + 1), t] (samples
- * packed into one row restart pos at 0, which makes attention block-diagonal); with a cache keys
- * [max(0, pos[t] - window + 1), pos[t]]. GQA: query head h reads kv head h / (H / K).
+ * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
+ * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap).
+ *
+ * Attention. Visible keys of query t in row b, by attr.mask. GQA: query head h reads kv head h / (H / K).
+ *
+ *     causal   without a cache S == T, keys [max(t - pos[t], t - window + 1), t] (samples packed into one row restart
+ *              pos at 0, which makes attention block-diagonal); with a cache keys [max(0, pos[t] - window + 1), pos[t]]
+ *     full     keys [0, S), S == T
+ *     cross    keys [0, S)
+ *     blocks   those of causal (without a window) whose block is among the local_blocks nearest, the query's own one
+ *              included, or among the first global_blocks. A block is sparse_block positions of a sample, from its first
+ *
+ * With lengths, keys from lengths[b] on are hidden; so are all keys from queries whose own key, t or with a cache
+ * pos[t], is hidden (cross has no such key). A query that sees no key has o = 0, lse = 0, dq = 0 and adds nothing to
+ * dk, dv and dbias. Hidden keys have dk = dv = 0.
+ *
+ * Scores. With x = scale q.k the score is s = x, with attr.cap s = cap tanh(x / cap), and with a bias
+ * s + bias[bucket(key - query), h], where query is t or, with a cache, pos[t]. Buckets are T5's: d = key - query; with
+ * attr.two_sided N = R / 2 and keys after the query (d > 0) take the upper N buckets, else N = R and d > 0 counts as 0.
+ * With E = N / 2 the bucket of distance |d| is
+ *
+ *     |d|                                                           below E
+ *     min(N - 1, E + floor(log(|d| / E) / log(bias_reach / E) (N - E)))       from E on
+ *
+ * (tape/bias_bucket.h is this text in C). dbias sums over rows, queries and keys in an order that depends on the
+ * shape alone.
+ *
+ * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
+ * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
+ * 32-bit unsigned arithmetic with mix and key as of stochastic rounding (below) and the step's scalars
+ * (tape/dropout.h is this text in C), and op dropout has its m from them too:
+ *
+ *     row   =   scalars[FIRST_ROW] + b
+ *     line  =   mix(key ^ (row * 0x9e3779b1))                     of dropout, whose element i of row b has
+ *     line  =   mix(line of dropout ^ (h << 24 ^ query))          of attention, with the query of the bias and i the key
+ *     r     =   mix((i * 0x9e3779b1) ^ line)
+ *     m     =   0 where r < floor(p 2^32)
+ *
+ * so that micro-batch, recomputation, threads, slices and device do not change them.
+ *
  * Rotation (HF's half-rotation): a head is (x1, x2), its halves; with c and s of the table: (x1 c - x2 s, x2 c + x1 s); back: s := -s.
  * The master of a bf16 parameter is u16 (see master_split), of an f16 parameter f32; an f32 one has none.
  *
@@ -102,10 +142,12 @@ enum op_kind {
     OP_NORM,
     OP_LINEAR,
     OP_ROPE_TABLE,
+    OP_ROPE,
     OP_ATTN,
-    OP_SWIGLU,
-    OP_GELU,
+    OP_GLU,
+    OP_ACT,
     OP_ADD,
+    OP_DROPOUT,
     OP_XENT,
     OP_KV_APPEND,
     OP_SPLIT3,
@@ -114,8 +156,8 @@ enum op_kind {
     OP_LINEAR_DX,
     OP_LINEAR_DW,
     OP_ATTN_BWD,
-    OP_SWIGLU_BWD,
-    OP_GELU_BWD,
+    OP_GLU_BWD,
+    OP_ACT_BWD,
     OP_JOIN3,
     OP_SUMSQ,
     OP_CLIP,

@@ -118,6 +118,29 @@ static bool parts_fill_rows(const struct binding *b, const struct op *op)
     return b->size['L'] == (b->size['H'] + 2 * b->size['K']) * b->size['D'];
 }
 
+/* What attention's attributes ask of its operands; NULL: nothing is wrong. q and k, pos and scalars by their slots. */
+static const char *attention_wants(const struct tape *tape, const struct op *op)
+{
+    bool back = op->kind == OP_ATTN_BWD;
+    const struct op_attr *attr = &op->attr;
+    const struct tensor *q = &tape->tensors[op->in[back ? ATTN_BWD_Q : ATTN_Q]],
+                        *k = &tape->tensors[op->in[back ? ATTN_BWD_K : ATTN_K]];
+    bool causal = attr->mask == MASK_CAUSAL || attr->mask == MASK_BLOCKS;
+    if (causal && op->in[back ? ATTN_BWD_POS : ATTN_POS] < 0) return "a causal mask needs positions";
+    if (!attr->cached && attr->mask != MASK_CROSS && q->dim[1] != k->dim[1])
+        return "queries and keys of one row differ in number";
+    if (attr->mask == MASK_BLOCKS && (attr->sparse_block < 1 || attr->local_blocks < 1))
+        return "blocks of keys have no size";
+    if (attr->dropout > 0 && op->in[back ? ATTN_BWD_SCALARS : ATTN_SCALARS] < 0)
+        return "dropout needs the step's scalars";
+    return q->dim[2] % k->dim[2] ? "heads are no multiple of key heads" : NULL;
+}
+
+static const char *attributes_want(const struct tape *tape, const struct op *op)
+{
+    return op->kind == OP_ATTN || op->kind == OP_ATTN_BWD ? attention_wants(tape, op) : NULL;
+}
+
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err)
 {
     if (op->kind < 0 || op->kind >= OP_KIND_COUNT)
@@ -136,5 +159,6 @@ enum plim_status op_check(const struct tape *tape, const struct op *op, struct p
     }
     if (!parts_fill_rows(&b, op))
         return plim_fail(err, PLIM_BUG, "op %s: q, k and v do not add up to a row", row->name);
-    return PLIM_OK;
+    const char *wrong = attributes_want(tape, op);
+    return wrong ? plim_fail(err, PLIM_BUG, "op %s: %s", row->name, wrong) : PLIM_OK;
 }

@@ -68,6 +68,15 @@ static void settle(struct grad_pass *pass, const struct op *op, int slot, int of
     add_to_gradient(pass, op, of, op->out[slot], op->part);
 }
 
+/* dy, or a further contribution to the gradient of what was only added. */
+static void pass_on(struct grad_pass *pass, const struct op *op, int of, int dy)
+{
+    if (pass->gradient[of] < 0)
+        pass->gradient[of] = dy;
+    else
+        add_to_gradient(pass, op, of, dy, PART_BACKWARD);
+}
+
 static enum op_part backward_part(const struct op *op)
 {
     return op->part == PART_HEAD ? PART_HEAD : PART_BACKWARD;
@@ -80,12 +89,12 @@ void grad_embed(struct grad_pass *pass, const struct op *op)
     int dy = pass->gradient[op->out[EMBED_Y]];
     bool first;
     struct op back = tape_op(OP_EMBED_BWD, op->layer);
+    back.attr = op->attr;
     back.in[EMBED_BWD_IDS] = op->in[EMBED_IDS], back.in[EMBED_BWD_DY] = dy;
     back.out[EMBED_BWD_DW] = param_gradient(pass, op->in[EMBED_W], &first);
     back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
     emit(pass, &back, PART_BACKWARD);
-    if (op->in[EMBED_ADD] >= 0)
-        pass->gradient[op->in[EMBED_ADD]] = dy; /* invariant 3; embeddings are added once */
+    if (op->in[EMBED_ADD] >= 0) pass_on(pass, op, op->in[EMBED_ADD], dy); /* invariant 3 */
 }
 
 void grad_norm(struct grad_pass *pass, const struct op *op)
@@ -142,11 +151,7 @@ void grad_linear(struct grad_pass *pass, const struct op *op)
         contribute(pass, &back, LINEAR_DX_DX, x, LINEAR_DX_ADD);
     emit(pass, &back, backward_part(op));
     linear_weight_grad(pass, op, dy);
-    if (op->in[LINEAR_ADD] < 0) return;
-    if (pass->gradient[op->in[LINEAR_ADD]] < 0)
-        pass->gradient[op->in[LINEAR_ADD]] = dy; /* invariant 3 */
-    else
-        add_to_gradient(pass, op, op->in[LINEAR_ADD], dy, PART_BACKWARD);
+    if (op->in[LINEAR_ADD] >= 0) pass_on(pass, op, op->in[LINEAR_ADD], dy); /* invariant 3 */
 }
 
 void grad_attn(struct grad_pass *pass, const struct op *op)
@@ -157,6 +162,13 @@ void grad_attn(struct grad_pass *pass, const struct op *op)
     back.in[ATTN_BWD_Q] = op->in[ATTN_Q], back.in[ATTN_BWD_K] = op->in[ATTN_K];
     back.in[ATTN_BWD_V] = op->in[ATTN_V], back.in[ATTN_BWD_POS] = op->in[ATTN_POS];
     back.in[ATTN_BWD_O] = op->out[ATTN_O], back.in[ATTN_BWD_LSE] = op->out[ATTN_LSE];
+    back.in[ATTN_BWD_LENGTHS] = op->in[ATTN_LENGTHS], back.in[ATTN_BWD_SCALARS] = op->in[ATTN_SCALARS];
+    back.in[ATTN_BWD_BIAS] = op->in[ATTN_BIAS];
+    if (op->in[ATTN_BIAS] >= 0) {
+        bool first;
+        back.out[ATTN_BWD_DBIAS] = param_gradient(pass, op->in[ATTN_BIAS], &first);
+        back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
+    }
     contribute(pass, &back, ATTN_BWD_DQ, op->in[ATTN_Q], -1);
     contribute(pass, &back, ATTN_BWD_DK, op->in[ATTN_K], -1);
     contribute(pass, &back, ATTN_BWD_DV, op->in[ATTN_V], -1);
@@ -166,36 +178,56 @@ void grad_attn(struct grad_pass *pass, const struct op *op)
     settle(pass, &back, ATTN_BWD_DV, op->in[ATTN_V]);
 }
 
-void grad_swiglu(struct grad_pass *pass, const struct op *op)
+void grad_glu(struct grad_pass *pass, const struct op *op)
 {
-    struct op back = tape_op(OP_SWIGLU_BWD, op->layer);
-    back.in[SWIGLU_BWD_DH] = pass->gradient[op->out[SWIGLU_H]],
-    back.in[SWIGLU_BWD_GATE] = op->in[SWIGLU_GATE], back.in[SWIGLU_BWD_UP] = op->in[SWIGLU_UP];
-    contribute(pass, &back, SWIGLU_BWD_DGATE, op->in[SWIGLU_GATE], -1);
-    contribute(pass, &back, SWIGLU_BWD_DUP, op->in[SWIGLU_UP], -1);
+    struct op back = tape_op(OP_GLU_BWD, op->layer);
+    back.attr = op->attr;
+    back.in[GLU_BWD_DH] = pass->gradient[op->out[GLU_H]], back.in[GLU_BWD_GATE] = op->in[GLU_GATE],
+    back.in[GLU_BWD_UP] = op->in[GLU_UP];
+    contribute(pass, &back, GLU_BWD_DGATE, op->in[GLU_GATE], -1);
+    contribute(pass, &back, GLU_BWD_DUP, op->in[GLU_UP], -1);
     emit(pass, &back, PART_BACKWARD);
-    settle(pass, &back, SWIGLU_BWD_DGATE, op->in[SWIGLU_GATE]);
-    settle(pass, &back, SWIGLU_BWD_DUP, op->in[SWIGLU_UP]);
+    settle(pass, &back, GLU_BWD_DGATE, op->in[GLU_GATE]);
+    settle(pass, &back, GLU_BWD_DUP, op->in[GLU_UP]);
 }
 
-void grad_gelu(struct grad_pass *pass, const struct op *op)
+void grad_act(struct grad_pass *pass, const struct op *op)
 {
-    struct op back = tape_op(OP_GELU_BWD, op->layer);
-    back.in[GELU_BWD_DY] = pass->gradient[op->out[GELU_Y]], back.in[GELU_BWD_X] = op->in[GELU_X];
-    contribute(pass, &back, GELU_BWD_DX, op->in[GELU_X], -1);
+    struct op back = tape_op(OP_ACT_BWD, op->layer);
+    back.attr = op->attr;
+    back.in[ACT_BWD_DY] = pass->gradient[op->out[ACT_Y]], back.in[ACT_BWD_X] = op->in[ACT_X];
+    contribute(pass, &back, ACT_BWD_DX, op->in[ACT_X], -1);
     emit(pass, &back, PART_BACKWARD);
-    settle(pass, &back, GELU_BWD_DX, op->in[GELU_X]);
+    settle(pass, &back, ACT_BWD_DX, op->in[ACT_X]);
 }
 
 void grad_add(struct grad_pass *pass, const struct op *op)
 {
     int dy = pass->gradient[op->out[ADD_Y]];
-    for (int i = ADD_A; i <= ADD_B; i++) {
-        if (pass->gradient[op->in[i]] < 0)
-            pass->gradient[op->in[i]] = dy;
-        else
-            add_to_gradient(pass, op, op->in[i], dy, PART_BACKWARD);
-    }
+    for (int i = ADD_A; i <= ADD_B; i++) pass_on(pass, op, op->in[i], dy);
+}
+
+/* The very op again, on the gradient: the same elements are dropped. */
+void grad_dropout(struct grad_pass *pass, const struct op *op)
+{
+    int dy = pass->gradient[op->out[DROPOUT_Y]];
+    struct op back = tape_op(OP_DROPOUT, op->layer);
+    back.attr = op->attr;
+    back.in[DROPOUT_X] = dy, back.in[DROPOUT_SCALARS] = op->in[DROPOUT_SCALARS];
+    contribute(pass, &back, DROPOUT_Y, op->in[DROPOUT_X], DROPOUT_ADD);
+    emit(pass, &back, PART_BACKWARD);
+    if (op->in[DROPOUT_ADD] >= 0) pass_on(pass, op, op->in[DROPOUT_ADD], dy);
+}
+
+void grad_rope(struct grad_pass *pass, const struct op *op)
+{
+    struct op back = tape_op(OP_ROPE, op->layer);
+    back.attr = op->attr;
+    back.attr.back = !op->attr.back;
+    back.in[ROPE_X] = pass->gradient[op->out[ROPE_Y]], back.in[ROPE_TABLE] = op->in[ROPE_TABLE];
+    contribute(pass, &back, ROPE_Y, op->in[ROPE_X], -1);
+    emit(pass, &back, PART_BACKWARD);
+    settle(pass, &back, ROPE_Y, op->in[ROPE_X]);
 }
 
 void grad_split3(struct grad_pass *pass, const struct op *op)

@@ -79,7 +79,7 @@ static int make_again(struct remat *r, int id)
 /* Gradient ops that can leave the result of their forward op once more: inputs are the gradient, then the forward op's. */
 static const struct remaker {
     int forward, backward, slot;
-} remakers[] = {{OP_SWIGLU, OP_SWIGLU_BWD, SWIGLU_BWD_H}, {OP_GELU, OP_GELU_BWD, GELU_BWD_Y}};
+} remakers[] = {{OP_GLU, OP_GLU_BWD, GLU_BWD_H}, {OP_ACT, OP_ACT_BWD, ACT_BWD_Y}};
 
 static const struct remaker *remaker_of(const struct op *forward, const struct op *backward)
 {

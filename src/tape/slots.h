@@ -20,17 +20,23 @@ enum { LINEAR_Y };
 enum { ROPE_TABLE_POS, ROPE_TABLE_INV_FREQ };
 enum { ROPE_TABLE_TABLE };
 
-enum { ATTN_Q, ATTN_K, ATTN_V, ATTN_POS };
+enum { ROPE_X, ROPE_TABLE };
+enum { ROPE_Y };
+
+enum { ATTN_Q, ATTN_K, ATTN_V, ATTN_POS, ATTN_LENGTHS, ATTN_BIAS, ATTN_SCALARS };
 enum { ATTN_O, ATTN_LSE };
 
-enum { SWIGLU_GATE, SWIGLU_UP };
-enum { SWIGLU_H };
+enum { GLU_GATE, GLU_UP };
+enum { GLU_H };
 
-enum { GELU_X };
-enum { GELU_Y };
+enum { ACT_X };
+enum { ACT_Y };
 
 enum { ADD_A, ADD_B };
 enum { ADD_Y };
+
+enum { DROPOUT_X, DROPOUT_SCALARS, DROPOUT_ADD };
+enum { DROPOUT_Y };
 
 enum { XENT_LOGITS, XENT_TARGETS, XENT_SCALARS };
 enum { XENT_LOSS, XENT_DLOGITS };
@@ -61,14 +67,17 @@ enum {
     ATTN_BWD_O,
     ATTN_BWD_LSE,
     ATTN_BWD_POS,
+    ATTN_BWD_LENGTHS,
+    ATTN_BWD_BIAS,
+    ATTN_BWD_SCALARS,
 };
-enum { ATTN_BWD_DQ, ATTN_BWD_DK, ATTN_BWD_DV };
+enum { ATTN_BWD_DQ, ATTN_BWD_DK, ATTN_BWD_DV, ATTN_BWD_DBIAS };
 
-enum { SWIGLU_BWD_DH, SWIGLU_BWD_GATE, SWIGLU_BWD_UP };
-enum { SWIGLU_BWD_DGATE, SWIGLU_BWD_DUP, SWIGLU_BWD_H };
+enum { GLU_BWD_DH, GLU_BWD_GATE, GLU_BWD_UP };
+enum { GLU_BWD_DGATE, GLU_BWD_DUP, GLU_BWD_H };
 
-enum { GELU_BWD_DY, GELU_BWD_X };
-enum { GELU_BWD_DX, GELU_BWD_Y };
+enum { ACT_BWD_DY, ACT_BWD_X };
+enum { ACT_BWD_DX, ACT_BWD_Y };
 
 enum { JOIN3_Q, JOIN3_K, JOIN3_V, JOIN3_TABLE };
 enum { JOIN3_X };

@@ -101,6 +101,13 @@ void tape_append(struct tape *tape, const struct op *op)
         tape->ops[tape->nops++] = copy;
 }
 
+bool tape_drops(const struct tape *tape)
+{
+    for (int i = 0; i < tape->nops; i++)
+        if (tape->ops[i].attr.dropout > 0) return true;
+    return false;
+}
+
 int tape_find(const struct tape *tape, const char *label, int layer)
 {
     for (int i = 0; i < tape->ntensors; i++) {

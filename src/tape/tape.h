@@ -4,8 +4,8 @@
  *     tape_init(&tape);
  *     int x = tape_tensor(&tape, &(struct tensor){.label = "x", .type = DT_F32, .cls = CLASS_ACT, .layer = -1,
  *                                                 .ndim = 2, .dim = {N, C}, .view_of = -1, .owner = -1});
- *     struct op op = tape_op(OP_GELU, layer);
- *     op.in[GELU_X] = x, op.out[GELU_Y] = y;
+ *     struct op op = tape_op(OP_ACT, layer);
+ *     op.in[ACT_X] = x, op.out[ACT_Y] = y;
  *     tape_append(&tape, &op);
  *     if (tape_verify(&tape, &err) != PLIM_OK) ...
  *     tape_release(&tape);
@@ -88,25 +88,54 @@ enum accumulate {
 
 enum op_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_RECOMPUTE, PART_UPDATE, PART_COUNT };
 
-#define OP_MAX_IN  9
+#define OP_MAX_IN  10
 #define OP_MAX_OUT 6
+
+/* Which keys a query may see; op.h says it in formulas. */
+enum mask_kind {
+    MASK_CAUSAL, /* its own and earlier ones, at most `window` of them */
+    MASK_FULL,   /* all of its row: encoders */
+    MASK_CROSS,  /* all of another row: encoder-decoder attention; S and T differ */
+    MASK_BLOCKS, /* causal, and of blocks of keys only the nearest and the first ones */
+    MASK_COUNT
+};
+
+enum activation {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU_TANH, /* "gelu_new", "gelu_pytorch_tanh" */
+    ACTIVATION_GELU,      /* by the error function */
+    ACTIVATION_RELU,
+    ACTIVATION_TANH,
+    ACTIVATION_COUNT
+};
 
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
-    int window;      /* sliding window, 0: none */
+    enum mask_kind mask; /* attention */
+    int window;          /* MASK_CAUSAL: sliding window, 0: none */
+    int sparse_block, local_blocks,
+        global_blocks;          /* MASK_BLOCKS: keys of a block, nearest and first blocks */
+    enum activation activation; /* act and glu */
+    float cap;                  /* soft-cap of attention's scores, xent's logits, act's tanh; 0: none */
+    bool two_sided;  /* attention's bias: keys behind and before the query have buckets of their own */
+    int bias_reach;  /* attention's bias: distance from which on all keys are in the last bucket */
+    float dropout;   /* probability with which a number is dropped */
     bool cached;     /* attention over a KV cache */
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
-    bool repeatable; /* the same bits on every run, whatever that costs; any op */
+    bool standard;   /* attention by plain loops over all scores, for debugging */
+    bool repeatable; /*the same bits on every run, whatever that costs; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
+    bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
+    bool back;       /* rope: rotates back */
     bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
-    float eps, scale; /* norm and optimizer epsilon; attention scale */
+    float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */
-    uint32_t stream; /* of random bits: one per parameter */
+    uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
     int64_t first;   /* element of the parameter with which this slice begins */
     bool on_host;    /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
@@ -142,6 +171,7 @@ enum step_scalar {
     SCALAR_BETA2,   /* Adafactor: 1 - step^-0.8 */
     SCALAR_KEY_LOW, /* 32 random bits of this step, in two whole numbers below 65536 */
     SCALAR_KEY_HIGH,
+    SCALAR_FIRST_ROW, /* dropout: number of the micro-batch's first row in the batch of the step; a whole number */
     SCALAR_COUNT = 16
 };
 
@@ -191,6 +221,9 @@ static inline int tape_root(const struct tape *tape, int id)
 {
     return tape->tensors[id].view_of >= 0 ? tape->tensors[id].view_of : id;
 }
+
+/* Whether some op drops numbers at random. */
+bool tape_drops(const struct tape *tape);
 
 /* First tensor with that label and layer (-1: any), or -1. */
 int tape_find(const struct tape *tape, const char *label, int layer);

@@ -81,6 +81,15 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     return exec_write(&t->runtime.exec, t->scalars, scalars, 0, sizeof scalars, err);
 }
 
+/* Dropout follows a row's number in the batch of the step, however that is cut into micro-batches. */
+static enum plim_status write_first_row(struct trainer *t, int64_t micro, struct plim_error *err)
+{
+    float first = (float)(micro * t->runtime.plan.knobs.micro_batch);
+    if (!t->drops) return PLIM_OK;
+    return exec_write(&t->runtime.exec, t->scalars, &first, SCALAR_FIRST_ROW * sizeof first, sizeof first,
+                      err);
+}
+
 /* The micro-batches of one window. */
 static enum plim_status run_window(struct trainer *t, bool *finished, struct plim_error *err)
 {
@@ -94,6 +103,7 @@ static enum plim_status run_window(struct trainer *t, bool *finished, struct pli
         enum plim_status status = loader_fill(t->loader, t->runtime.plan.knobs.micro_batch, t->feed.ids,
                                               t->feed.targets, t->feed.pos, err);
         if (status == PLIM_OK) status = feed_send(&t->feed, err);
+        if (status == PLIM_OK) status = write_first_row(t, micro, err);
         if (status == PLIM_OK) status = exec_loop(&t->runtime.exec, micro, err);
         if (status != PLIM_OK) return status;
     }

@@ -110,6 +110,7 @@ struct trainer {
     struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
     int scalars, loss, clip;
+    bool drops; /* the tape has dropout */
     struct feed feed;
 };
 

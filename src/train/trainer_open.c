@@ -37,6 +37,7 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
+    t->drops = tape_drops(tape);
     if (t->options.profile) exec->op_seconds = t->op_seconds;
     if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
     t->numerics.trainer = t;

@@ -143,9 +143,132 @@ static void ignores_packing(const struct kernel_call *call)
     const struct tensor *pos = call->desc[slot];
     struct kernel_call other = *call;
     int32_t straight[1024];
-    for (int64_t i = 0; i < tensor_count(pos) && i < 1024; i++) straight[i] = (int32_t)(i % pos->dim[1]);
-    if (!call->op->attr.cached) other.in[slot] = straight;
+    for (int64_t i = 0; pos && i < tensor_count(pos) && i < 1024; i++)
+        straight[i] = (int32_t)(i % pos->dim[1]);
+    if (pos && !call->op->attr.cached) other.in[slot] = straight;
     run_right(&other);
+}
+
+/* Operands of attention that are not looked at. */
+static void without(const struct kernel_call *call, int forward, int backward)
+{
+    int slot = call->op->kind == OP_ATTN ? forward : backward;
+    struct kernel_call other = *call;
+    other.in[slot] = NULL, other.desc[slot] = NULL;
+    run_right(&other);
+}
+
+static void ignores_lengths(const struct kernel_call *call) { without(call, ATTN_LENGTHS, ATTN_BWD_LENGTHS); }
+
+static void ignores_bias(const struct kernel_call *call) { without(call, ATTN_BIAS, ATTN_BWD_BIAS); }
+
+/* Queries behind the length are not zero. */
+static void keeps_padding(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    if (attr.mask == MASK_FULL) attr.mask = MASK_CROSS;
+    with_attr(call, &attr);
+}
+
+static void sees_ahead(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    if (attr.mask == MASK_CAUSAL && !attr.cached) attr.mask = MASK_FULL;
+    with_attr(call, &attr);
+}
+
+static void forgets_first_blocks(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.global_blocks = 0;
+    with_attr(call, &attr);
+}
+
+static void one_block_more(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.local_blocks++;
+    with_attr(call, &attr);
+}
+
+static void ignores_cap(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.cap = 0;
+    with_attr(call, &attr);
+}
+
+static void ignores_sides(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.two_sided = false;
+    with_attr(call, &attr);
+}
+
+static void ignores_reach(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.bias_reach *= 2;
+    with_attr(call, &attr);
+}
+
+static void without_scale(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.scale = 0;
+    with_attr(call, &attr);
+}
+
+static void without_one(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.plus_one = false;
+    with_attr(call, &attr);
+}
+
+/* GELU by tanh for GELU by the error function: they differ in the fourth digit. */
+static void another_gelu(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    if (attr.activation == ACTIVATION_GELU) attr.activation = ACTIVATION_GELU_TANH;
+    with_attr(call, &attr);
+}
+
+static void turns_forward(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.back = false;
+    with_attr(call, &attr);
+}
+
+/* Each micro-batch drops as the first one does. */
+static void counts_from_zero(const struct kernel_call *call)
+{
+    int slot = call->op->kind == OP_ATTN       ? ATTN_SCALARS
+               : call->op->kind == OP_ATTN_BWD ? ATTN_BWD_SCALARS
+                                               : DROPOUT_SCALARS;
+    struct kernel_call other = *call;
+    float scalars[SCALAR_COUNT];
+    if (call->in[slot]) {
+        memcpy(scalars, call->in[slot], sizeof scalars);
+        scalars[SCALAR_FIRST_ROW] = 0;
+        other.in[slot] = scalars;
+    }
+    run_right(&other);
+}
+
+static void drops_nothing(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.dropout = 0;
+    with_attr(call, &attr);
+}
+
+static void drops_others(const struct kernel_call *call)
+{
+    struct op_attr attr = call->op->attr;
+    attr.stream++;
+    with_attr(call, &attr);
 }
 
 /* --- what the suite says ----------------------------------------------------------------------------------
@@ -165,7 +288,7 @@ static bool passes(const struct op_case *c, struct device *dev)
     return good;
 }
 
-enum { CASES = 30 };
+enum { CASES = 60 };
 
 /* Whether some of a few cases of the op find the fault; without a fault all must pass. */
 static bool finds(int kind, kernel_run *fault)
@@ -229,14 +352,15 @@ static void forgotten_elements_are_found(void **state)
 
 static void wrong_rounding_is_found(void **state)
 {
-    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_SPLIT3, OP_SWIGLU, OP_ADD, OP_LINEAR_DX, OP_ADAMW};
+    static const int kinds[] = {OP_NORM,    OP_LINEAR, OP_SPLIT3,    OP_GLU,  OP_ADD,
+                                OP_DROPOUT, OP_ROPE,   OP_LINEAR_DX, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], truncates));
 }
 
 static void lost_accumulation_is_found(void **state)
 {
-    static const int kinds[] = {OP_XENT, OP_EMBED_BWD, OP_NORM_BWD, OP_LINEAR_DW, OP_SUMSQ};
+    static const int kinds[] = {OP_XENT, OP_EMBED_BWD, OP_NORM_BWD, OP_LINEAR_DW, OP_ATTN_BWD, OP_SUMSQ};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         assert_true(finds(kinds[i], always_overwrites));
@@ -244,14 +368,15 @@ static void lost_accumulation_is_found(void **state)
 
 static void sloppy_arithmetic_is_found(void **state)
 {
-    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_JOIN3, OP_SWIGLU, OP_GELU_BWD, OP_LINEAR_DW, OP_ADAMW};
+    static const int kinds[] = {OP_NORM, OP_LINEAR, OP_JOIN3, OP_GLU, OP_ACT_BWD, OP_LINEAR_DW, OP_ADAMW};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], is_sloppy));
 }
 
 static void broken_sharing_is_found(void **state)
 {
-    static const int kinds[] = {OP_SWIGLU, OP_GELU, OP_ADD, OP_SWIGLU_BWD, OP_GELU_BWD, OP_ADAMW, OP_SGD};
+    static const int kinds[] = {OP_GLU,     OP_ACT,     OP_ADD,   OP_DROPOUT, OP_ROPE,
+                                OP_GLU_BWD, OP_ACT_BWD, OP_ADAMW, OP_SGD};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) assert_true(finds(kinds[i], not_in_place));
 }
@@ -262,10 +387,31 @@ static void ignored_attributes_are_found(void **state)
         int kind;
         kernel_run *fault;
     } rows[] = {
-        {OP_ATTN, ignores_window},        {OP_ATTN_BWD, ignores_window}, {OP_ATTN, window_off_by_one},
-        {OP_ATTN_BWD, window_off_by_one}, {OP_ATTN, ignores_packing},    {OP_ATTN_BWD, ignores_packing},
-        {OP_JOIN3, ignores_table},        {OP_ADAMW, ignores_decay},     {OP_SGD, ignores_decay},
-        {OP_SGD, ignores_nesterov},
+        {OP_ATTN, ignores_window},       {OP_ATTN_BWD, ignores_window},
+        {OP_ATTN, window_off_by_one},    {OP_ATTN_BWD, window_off_by_one},
+        {OP_ATTN, ignores_packing},      {OP_ATTN_BWD, ignores_packing},
+        {OP_JOIN3, ignores_table},       {OP_ADAMW, ignores_decay},
+        {OP_SGD, ignores_decay},         {OP_SGD, ignores_nesterov},
+        {OP_ATTN, ignores_lengths},      {OP_ATTN_BWD, ignores_lengths},
+        {OP_ATTN, ignores_bias},         {OP_ATTN_BWD, ignores_bias},
+        {OP_ATTN, keeps_padding},        {OP_ATTN_BWD, keeps_padding},
+        {OP_ATTN, sees_ahead},           {OP_ATTN_BWD, sees_ahead},
+        {OP_ATTN, forgets_first_blocks}, {OP_ATTN_BWD, forgets_first_blocks},
+        {OP_ATTN, one_block_more},       {OP_ATTN_BWD, one_block_more},
+        {OP_ATTN, ignores_cap},          {OP_ATTN_BWD, ignores_cap},
+        {OP_ATTN, ignores_sides},        {OP_ATTN_BWD, ignores_sides},
+        {OP_ATTN, ignores_reach},        {OP_ATTN_BWD, ignores_reach},
+        {OP_ATTN, drops_nothing},        {OP_ATTN_BWD, drops_nothing},
+        {OP_EMBED, without_scale},       {OP_EMBED_BWD, without_scale},
+        {OP_NORM, without_one},          {OP_NORM_BWD, without_one},
+        {OP_ACT, another_gelu},          {OP_ACT_BWD, another_gelu},
+        {OP_GLU, another_gelu},          {OP_GLU_BWD, another_gelu},
+        {OP_ACT, ignores_cap},           {OP_ACT_BWD, ignores_cap},
+        {OP_XENT, ignores_cap},          {OP_ROPE, turns_forward},
+        {OP_DROPOUT, drops_nothing},     {OP_DROPOUT, drops_others},
+        {OP_DROPOUT, counts_from_zero},  {OP_ATTN, counts_from_zero},
+        {OP_ATTN_BWD, counts_from_zero}, {OP_ATTN, drops_others},
+        {OP_ATTN_BWD, drops_others},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -259,8 +259,10 @@ static void run_op(void **state, int kind)
     X(linear, OP_LINEAR)                                                                                     \
     X(rope_table, OP_ROPE_TABLE)                                                                             \
     X(attn, OP_ATTN)                                                                                         \
-    X(swiglu, OP_SWIGLU)                                                                                     \
-    X(gelu, OP_GELU)                                                                                         \
+    X(rope, OP_ROPE)                                                                                         \
+    X(glu, OP_GLU)                                                                                           \
+    X(act, OP_ACT)                                                                                           \
+    X(dropout, OP_DROPOUT)                                                                                   \
     X(add, OP_ADD)                                                                                           \
     X(xent, OP_XENT)                                                                                         \
     X(kv_append, OP_KV_APPEND)                                                                               \
@@ -270,8 +272,8 @@ static void run_op(void **state, int kind)
     X(linear_dx, OP_LINEAR_DX)                                                                               \
     X(linear_dw, OP_LINEAR_DW)                                                                               \
     X(attn_bwd, OP_ATTN_BWD)                                                                                 \
-    X(swiglu_bwd, OP_SWIGLU_BWD)                                                                             \
-    X(gelu_bwd, OP_GELU_BWD)                                                                                 \
+    X(glu_bwd, OP_GLU_BWD)                                                                                   \
+    X(act_bwd, OP_ACT_BWD)                                                                                   \
     X(join3, OP_JOIN3)                                                                                       \
     X(sumsq, OP_SUMSQ)                                                                                       \
     X(clip, OP_CLIP)                                                                                         \

@@ -40,10 +40,10 @@ static void check_gradient(struct probe *forward, int slot, const double *grad)
     }
 }
 
-static void embed_gradient(void **state)
+static void embed_gradient_of(float scale)
 {
-    (void)state;
     struct probe f = probe_make(OP_EMBED, 1), b = probe_make(OP_EMBED_BWD, 2);
+    f.op.attr.scale = b.op.attr.scale = scale;
     probe_in(&f, EMBED_IDS, DT_I32, "2 5");
     probe_ints(&f, EMBED_IDS, (const int[]){3, 0, 3, 6, 1, 1, 3, 2, 2, 2}, 10);
     probe_in(&f, EMBED_W, DT_F32, "7 3");
@@ -59,10 +59,18 @@ static void embed_gradient(void **state)
     probe_free(&f), probe_free(&b);
 }
 
-static void norm_gradient_of(bool layer, bool bias)
+static void embed_gradient(void **state)
+{
+    (void)state;
+    embed_gradient_of(0);
+    embed_gradient_of(1.7f);
+}
+
+static void norm_gradient_of(bool layer, bool bias, bool plus_one)
 {
     struct probe f = probe_make(OP_NORM, 3), b = probe_make(OP_NORM_BWD, 4);
     f.op.attr.layer_norm = b.op.attr.layer_norm = layer;
+    f.op.attr.plus_one = b.op.attr.plus_one = plus_one;
     f.op.attr.eps = b.op.attr.eps = 1e-2f;
     probe_in(&f, NORM_X, DT_F32, "2 3 7");
     probe_in(&f, NORM_W, DT_F32, "7");
@@ -88,7 +96,8 @@ static void norm_gradient_of(bool layer, bool bias)
 static void norm_gradient(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i++) norm_gradient_of(i & 1, i & 2);
+    for (int i = 0; i < 4; i++) norm_gradient_of(i & 1, i & 2, false);
+    norm_gradient_of(false, false, true);
 }
 
 static void linear_gradient_of(bool kn)
@@ -125,17 +134,45 @@ static void linear_gradient(void **state)
     linear_gradient_of(true);
 }
 
-static void attn_gradient_of(const int *pos, int window)
+/* A way of attention: attributes, and operands that are there when they are not NULL. */
+struct attn_way {
+    struct op_attr attr;
+    const int *pos, *lengths; /* [2][5], [2] */
+    bool bias;
+    const char *queries, *keys; /* shapes; NULL: "2 5 4 3", "2 5 2 3" */
+};
+
+/* What both ops take beside q, k and v. */
+static void attn_extras(struct probe *f, struct probe *b, const struct attn_way *way)
+{
+    if (way->pos) probe_in(f, ATTN_POS, DT_I32, "2 5"), probe_ints(f, ATTN_POS, way->pos, 10);
+    if (way->lengths) probe_in(f, ATTN_LENGTHS, DT_I32, "2"), probe_ints(f, ATTN_LENGTHS, way->lengths, 2);
+    if (way->bias) probe_in(f, ATTN_BIAS, DT_F32, "8 4");
+    if (way->attr.dropout > 0) {
+        probe_in(f, ATTN_SCALARS, DT_F32, "16");
+        for (int i = 0; i < SCALAR_COUNT; i++) f->call.in[ATTN_SCALARS].f[i] = 100 + i;
+    }
+    static const int slots[][2] = {{ATTN_POS, ATTN_BWD_POS},
+                                   {ATTN_LENGTHS, ATTN_BWD_LENGTHS},
+                                   {ATTN_BIAS, ATTN_BWD_BIAS},
+                                   {ATTN_SCALARS, ATTN_BWD_SCALARS}};
+    for (int i = 0; i < 4; i++)
+        if (f->call.in[slots[i][0]].f)
+            probe_use(b, slots[i][1], f->call.in[slots[i][0]], &f->desc[slots[i][0]]);
+}
+
+static void attn_gradient_of(struct attn_way way)
 {
     struct probe f = probe_make(OP_ATTN, 10), b = probe_make(OP_ATTN_BWD, 11);
-    f.op.attr = b.op.attr = (struct op_attr){.scale = 0.7f, .window = window};
-    probe_in(&f, ATTN_Q, DT_F32, "2 5 4 3");
-    probe_in(&f, ATTN_K, DT_F32, "2 5 2 3");
-    probe_in(&f, ATTN_V, DT_F32, "2 5 2 3");
-    probe_in(&f, ATTN_POS, DT_I32, "2 5");
-    probe_ints(&f, ATTN_POS, pos, 10);
-    probe_out(&f, ATTN_O, DT_F32, "2 5 4 3");
-    probe_out(&f, ATTN_LSE, DT_F32, "2 4 5");
+    const char *queries = way.queries ? way.queries : "2 5 4 3", *keys = way.keys ? way.keys : "2 5 2 3";
+    way.attr.scale = 0.7f;
+    f.op.attr = b.op.attr = way.attr;
+    probe_in(&f, ATTN_Q, DT_F32, queries);
+    probe_in(&f, ATTN_K, DT_F32, keys);
+    probe_in(&f, ATTN_V, DT_F32, keys);
+    attn_extras(&f, &b, &way);
+    probe_out(&f, ATTN_O, DT_F32, queries);
+    probe_out(&f, ATTN_LSE, DT_F32, way.queries ? "2 4 3" : "2 4 5");
     probe_weigh(&f, ATTN_O);
     probe_run(&f);
     probe_use(&b, ATTN_BWD_DO, f.weight[ATTN_O], probe_out_desc(&f, ATTN_O));
@@ -144,32 +181,50 @@ static void attn_gradient_of(const int *pos, int window)
     probe_use(&b, ATTN_BWD_V, f.call.in[ATTN_V], &f.desc[ATTN_V]);
     probe_copy(&b, ATTN_BWD_O, f.call.out[ATTN_O], probe_out_desc(&f, ATTN_O));
     probe_copy(&b, ATTN_BWD_LSE, f.call.out[ATTN_LSE], probe_out_desc(&f, ATTN_LSE));
-    probe_use(&b, ATTN_BWD_POS, f.call.in[ATTN_POS], &f.desc[ATTN_POS]);
-    probe_out(&b, ATTN_BWD_DQ, DT_F32, "2 5 4 3");
-    probe_out(&b, ATTN_BWD_DK, DT_F32, "2 5 2 3");
-    probe_out(&b, ATTN_BWD_DV, DT_F32, "2 5 2 3");
+    probe_out(&b, ATTN_BWD_DQ, DT_F32, queries);
+    probe_out(&b, ATTN_BWD_DK, DT_F32, keys);
+    probe_out(&b, ATTN_BWD_DV, DT_F32, keys);
+    if (way.bias) probe_out(&b, ATTN_BWD_DBIAS, DT_F32, "8 4");
     probe_run(&b);
     check_gradient(&f, ATTN_Q, b.call.out[ATTN_BWD_DQ].f);
     check_gradient(&f, ATTN_K, b.call.out[ATTN_BWD_DK].f);
     check_gradient(&f, ATTN_V, b.call.out[ATTN_BWD_DV].f);
+    if (way.bias) check_gradient(&f, ATTN_BIAS, b.call.out[ATTN_BWD_DBIAS].f);
     probe_free(&f), probe_free(&b);
 }
 
 static void attn_gradient(void **state)
 {
     (void)state;
-    attn_gradient_of((const int[]){0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, 0);
-    attn_gradient_of((const int[]){0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, 2);
-    attn_gradient_of((const int[]){0, 1, 0, 1, 2, 0, 0, 1, 2, 3}, 0);
-    attn_gradient_of((const int[]){0, 1, 0, 1, 2, 0, 0, 1, 2, 3}, 3);
+    static const int straight[] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, packed[] = {0, 1, 0, 1, 2, 0, 0, 1, 2, 3},
+                     short_row[] = {3, 0};
+    attn_gradient_of((struct attn_way){.pos = straight});
+    attn_gradient_of((struct attn_way){.pos = straight, .attr = {.window = 2}});
+    attn_gradient_of((struct attn_way){.pos = packed});
+    attn_gradient_of((struct attn_way){.pos = packed, .attr = {.window = 3}});
+    attn_gradient_of((struct attn_way){.attr = {.mask = MASK_FULL}});
+    attn_gradient_of((struct attn_way){.attr = {.mask = MASK_FULL}, .lengths = short_row});
+    attn_gradient_of((struct attn_way){
+        .attr = {.mask = MASK_CROSS}, .queries = "2 3 4 3", .keys = "2 5 2 3", .lengths = short_row});
+    attn_gradient_of((struct attn_way){
+        .pos = straight,
+        .attr = {.mask = MASK_BLOCKS, .sparse_block = 1, .local_blocks = 2, .global_blocks = 1}});
+    attn_gradient_of((struct attn_way){.pos = straight, .attr = {.cap = 0.9f}});
+    attn_gradient_of(
+        (struct attn_way){.attr = {.mask = MASK_FULL, .two_sided = true, .bias_reach = 4}, .bias = true});
+    attn_gradient_of((struct attn_way){.pos = straight,
+                                       .attr = {.bias_reach = 6, .cap = 2, .dropout = 0.3f},
+                                       .bias = true,
+                                       .lengths = short_row});
 }
 
 /* Ops on equal elements: `inputs` operands and one result; a backward op that takes the gradient of the result, then the
  * operands, and leaves their gradients. */
-static void each_gradient_of(int kind, int backward, int inputs)
+static void each_gradient_of(int kind, int backward, int inputs, struct op_attr attr)
 {
     enum { RESULT = 0, GRADIENT = 0, OPERANDS };
     struct probe f = probe_make(kind, 12), b = probe_make(backward, 13);
+    f.op.attr = b.op.attr = attr;
     for (int i = 0; i < inputs; i++) probe_in(&f, i, DT_F32, "5 9");
     probe_out(&f, RESULT, DT_F32, "5 9");
     probe_weigh(&f, RESULT);
@@ -184,15 +239,46 @@ static void each_gradient_of(int kind, int backward, int inputs)
 static void activation_gradients(void **state)
 {
     (void)state;
-    each_gradient_of(OP_SWIGLU, OP_SWIGLU_BWD, 2);
-    each_gradient_of(OP_GELU, OP_GELU_BWD, 1);
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        each_gradient_of(OP_GLU, OP_GLU_BWD, 2, (struct op_attr){.activation = (enum activation)i});
+        each_gradient_of(OP_ACT, OP_ACT_BWD, 1,
+                         (struct op_attr){.activation = (enum activation)i, .cap = 0.7f});
+    }
+}
+
+/* dropout is its own gradient, rope that of the rotation back: both take the gradient in the place of x. */
+static void same_op_gradient_of(int kind, struct op_attr attr, struct op_attr back, int other,
+                                const char *other_shape)
+{
+    enum { X = 0, Y = 0 };
+    struct probe f = probe_make(kind, 31), b = probe_make(kind, 32);
+    f.op.attr = attr, b.op.attr = back;
+    probe_in(&f, X, DT_F32, "2 3 2 4");
+    probe_in(&f, other, DT_F32, other_shape);
+    for (int64_t i = 0; kind == OP_DROPOUT && i < SCALAR_COUNT; i++) f.call.in[other].f[i] = (double)i;
+    probe_out(&f, Y, DT_F32, "2 3 2 4");
+    probe_weigh(&f, Y);
+    probe_use(&b, X, f.weight[Y], probe_out_desc(&f, Y));
+    probe_use(&b, other, f.call.in[other], &f.desc[other]);
+    probe_out(&b, Y, DT_F32, "2 3 2 4");
+    probe_run(&b);
+    check_gradient(&f, X, b.call.out[Y].f);
+    probe_free(&f), probe_free(&b);
+}
+
+static void same_op_gradients(void **state)
+{
+    (void)state;
+    struct op_attr drops = {.dropout = 0.4f, .stream = 3};
+    same_op_gradient_of(OP_DROPOUT, drops, drops, DROPOUT_SCALARS, "16");
+    same_op_gradient_of(OP_ROPE, (struct op_attr){0}, (struct op_attr){.back = true}, ROPE_TABLE, "2 3 4");
 }
 
 /* The loss op makes its own gradient, times scalars[LOSS_GRAD]; ignored rows have none. */
-static void xent_gradient(void **state)
+static void xent_gradient_of(float cap)
 {
-    (void)state;
     struct probe f = probe_make(OP_XENT, 14);
+    f.op.attr.cap = cap;
     probe_in(&f, XENT_LOGITS, DT_F32, "6 11");
     probe_in(&f, XENT_TARGETS, DT_I32, "6");
     probe_ints(&f, XENT_TARGETS, (const int[]){3, 10, -1, 0, -100, 7}, 6);
@@ -208,6 +294,13 @@ static void xent_gradient(void **state)
     for (int v = 0; v < 11; v++) assert_true(gradient[2 * 11 + v] == 0 && gradient[4 * 11 + v] == 0);
     check_gradient(&f, XENT_LOGITS, gradient);
     probe_free(&f);
+}
+
+static void xent_gradient(void **state)
+{
+    (void)state;
+    xent_gradient_of(0);
+    xent_gradient_of(0.8f);
 }
 
 /* The gradient of a rotation is the rotation back. */
@@ -315,10 +408,15 @@ static void accumulation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embed_gradient),       cmocka_unit_test(norm_gradient),
-        cmocka_unit_test(linear_gradient),      cmocka_unit_test(attn_gradient),
-        cmocka_unit_test(activation_gradients), cmocka_unit_test(xent_gradient),
-        cmocka_unit_test(split_gradient),       cmocka_unit_test(addends),
+        cmocka_unit_test(embed_gradient),
+        cmocka_unit_test(norm_gradient),
+        cmocka_unit_test(linear_gradient),
+        cmocka_unit_test(attn_gradient),
+        cmocka_unit_test(activation_gradients),
+        cmocka_unit_test(same_op_gradients),
+        cmocka_unit_test(xent_gradient),
+        cmocka_unit_test(split_gradient),
+        cmocka_unit_test(addends),
         cmocka_unit_test(accumulation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,48 +11,73 @@ void ref_add(const struct ref_call *call)
     for (int64_t i = 0; i < n; i++) call->out[ADD_Y].f[i] = call->in[ADD_A].f[i] + call->in[ADD_B].f[i];
 }
 
-void ref_swiglu(const struct ref_call *call)
-{
-    int64_t n = tensor_count(ref_out(call, SWIGLU_H));
-    for (int64_t i = 0; i < n; i++) {
-        double gate = call->in[SWIGLU_GATE].f[i], up = call->in[SWIGLU_UP].f[i];
-        call->out[SWIGLU_H].f[i] = gate * sigmoid(gate) * up;
-    }
-}
-
-void ref_swiglu_bwd(const struct ref_call *call)
-{
-    int64_t n = tensor_count(ref_out(call, SWIGLU_BWD_DGATE));
-    for (int64_t i = 0; i < n; i++) {
-        double dh = call->in[SWIGLU_BWD_DH].f[i], gate = call->in[SWIGLU_BWD_GATE].f[i],
-               up = call->in[SWIGLU_BWD_UP].f[i], s = sigmoid(gate);
-        call->out[SWIGLU_BWD_DGATE].f[i] = dh * up * s * (1 + gate * (1 - s)); /* silu' = s + x s (1 - s) */
-        call->out[SWIGLU_BWD_DUP].f[i] = dh * gate * s;
-        if (ref_out(call, SWIGLU_BWD_H)) call->out[SWIGLU_BWD_H].f[i] = gate * s * up;
-    }
-}
-
-/* The tanh form, 0.5 x (1 + tanh z), written as x sigmoid(2 z): the same number, without 1 - 1 for negative
+/* The tanh form of GELU, 0.5 x (1 + tanh z), written as x sigmoid(2 z): the same number, without 1 - 1 for negative
  * x. */
 static const double gelu_c = 1.59576912160573071176; /* 2 sqrt(2 / pi) */
 static const double gelu_a = 0.044715;
 
-void ref_gelu(const struct ref_call *call)
+/* Value and slope of the op's activation at x. */
+static double activate(const struct op_attr *attr, double x, double *slope)
 {
-    int64_t n = tensor_count(ref_out(call, GELU_Y));
-    for (int64_t i = 0; i < n; i++) {
-        double x = call->in[GELU_X].f[i];
-        call->out[GELU_Y].f[i] = x * sigmoid(gelu_c * (x + gelu_a * x * x * x));
+    double cap = attr->cap > 0 ? (double)attr->cap : 1, s, inner;
+    switch (attr->activation) {
+    case ACTIVATION_GELU_TANH:
+        s = gelu_c * (x + gelu_a * x * x * x), inner = gelu_c * (1 + 3 * gelu_a * x * x);
+        *slope = sigmoid(s) + x * sigmoid(s) * sigmoid(-s) * inner;
+        return x * sigmoid(s);
+    case ACTIVATION_GELU:
+        s = 0.5 * erfc(-x * 0.70710678118654752440);
+        *slope = s + x * 0.39894228040143267794 * exp(-x * x / 2);
+        return x * s;
+    case ACTIVATION_RELU:
+        *slope = x > 0;
+        return x > 0 ? x : 0;
+    case ACTIVATION_TANH:
+        s = tanh(x / cap);
+        *slope = 1 - s * s;
+        return cap * s;
+    default:
+        s = sigmoid(x);
+        *slope = s * (1 + x * (1 - s)); /* silu' = s + x s (1 - s) */
+        return x * s;
     }
 }
 
-void ref_gelu_bwd(const struct ref_call *call)
+void ref_glu(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, GELU_BWD_DX));
+    int64_t n = tensor_count(ref_out(call, GLU_H));
+    double slope;
+    for (int64_t i = 0; i < n; i++)
+        call->out[GLU_H].f[i] =
+            activate(&call->op->attr, call->in[GLU_GATE].f[i], &slope) * call->in[GLU_UP].f[i];
+}
+
+void ref_glu_bwd(const struct ref_call *call)
+{
+    int64_t n = tensor_count(ref_out(call, GLU_BWD_DGATE));
     for (int64_t i = 0; i < n; i++) {
-        double dy = call->in[GELU_BWD_DY].f[i], x = call->in[GELU_BWD_X].f[i];
-        double z = gelu_c * (x + gelu_a * x * x * x), inner = gelu_c * (1 + 3 * gelu_a * x * x);
-        call->out[GELU_BWD_DX].f[i] = dy * (sigmoid(z) + x * sigmoid(z) * sigmoid(-z) * inner);
-        if (ref_out(call, GELU_BWD_Y)) call->out[GELU_BWD_Y].f[i] = x * sigmoid(z);
+        double dh = call->in[GLU_BWD_DH].f[i], up = call->in[GLU_BWD_UP].f[i], slope;
+        double value = activate(&call->op->attr, call->in[GLU_BWD_GATE].f[i], &slope);
+        call->out[GLU_BWD_DGATE].f[i] = dh * up * slope;
+        call->out[GLU_BWD_DUP].f[i] = dh * value;
+        if (ref_out(call, GLU_BWD_H)) call->out[GLU_BWD_H].f[i] = value * up;
+    }
+}
+
+void ref_act(const struct ref_call *call)
+{
+    int64_t n = tensor_count(ref_out(call, ACT_Y));
+    double slope;
+    for (int64_t i = 0; i < n; i++)
+        call->out[ACT_Y].f[i] = activate(&call->op->attr, call->in[ACT_X].f[i], &slope);
+}
+
+void ref_act_bwd(const struct ref_call *call)
+{
+    int64_t n = tensor_count(ref_out(call, ACT_BWD_DX));
+    for (int64_t i = 0; i < n; i++) {
+        double slope, value = activate(&call->op->attr, call->in[ACT_BWD_X].f[i], &slope);
+        call->out[ACT_BWD_DX].f[i] = call->in[ACT_BWD_DY].f[i] * slope;
+        if (ref_out(call, ACT_BWD_Y)) call->out[ACT_BWD_Y].f[i] = value;
     }
 }

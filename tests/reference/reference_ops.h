@@ -9,14 +9,15 @@
 
 typedef void ref_op(const struct ref_call *call);
 
-ref_op ref_embed, ref_embed_bwd, ref_norm, ref_norm_bwd;            /* reference_rows.c */
-ref_op ref_xent, ref_rope_table, ref_split3, ref_join3;             /* reference_rows.c */
-ref_op ref_linear, ref_linear_dx, ref_linear_dw;                    /* reference_linear.c */
-ref_op ref_attn, ref_attn_bwd;                                      /* reference_attn.c */
-ref_op ref_swiglu, ref_swiglu_bwd, ref_gelu, ref_gelu_bwd, ref_add; /* reference_each.c */
-ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                     /* reference_optim.c */
-ref_op ref_adamw8, ref_factor_stat, ref_adafactor;                  /* reference_optim.c */
-ref_op ref_kv_append, ref_copy;                                     /* reference_copy.c */
+ref_op ref_embed, ref_embed_bwd, ref_norm, ref_norm_bwd;          /* reference_rows.c */
+ref_op ref_xent, ref_rope_table, ref_rope, ref_split3, ref_join3; /* reference_rows.c */
+ref_op ref_dropout;                                               /* reference_drop.c */
+ref_op ref_linear, ref_linear_dx, ref_linear_dw;                  /* reference_linear.c */
+ref_op ref_attn, ref_attn_bwd;                                    /* reference_attn.c */
+ref_op ref_glu, ref_glu_bwd, ref_act, ref_act_bwd, ref_add;       /* reference_each.c */
+ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                   /* reference_optim.c */
+ref_op ref_adamw8, ref_factor_stat, ref_adafactor;                /* reference_optim.c */
+ref_op ref_kv_append, ref_copy;                                   /* reference_copy.c */
 
 static inline const struct tensor *ref_in(const struct ref_call *call, int slot) { return call->desc[slot]; }
 
@@ -24,6 +25,11 @@ static inline const struct tensor *ref_out(const struct ref_call *call, int slot
 {
     return call->desc[OP_MAX_IN + slot];
 }
+
+/* Dropout (reference_drop.c): the random numbers of row b, and what element i of a row or line is multiplied with. */
+uint32_t ref_mix(uint32_t x);
+uint32_t ref_drop_row(const struct op_attr *attr, const double *scalars, int64_t b);
+double ref_drop(const struct op_attr *attr, uint32_t line, uint32_t i);
 
 /* Start of an accumulating output: zero, unless the call adds to what is there. */
 static inline void ref_begin(const struct ref_call *call, int slot)

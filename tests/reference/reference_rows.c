@@ -4,14 +4,26 @@
 #include <math.h>
 #include <string.h>
 
+/* The factor of the rows, as the compute type has it. */
+static double embed_scale(const struct op *op, enum dtype type)
+{
+    float x = op->attr.scale, narrow;
+    char bits[4];
+    if (x == 0) return 1;
+    dtype_convert(bits, type, &x, DT_F32, 1);
+    dtype_convert(&narrow, DT_F32, bits, type, 1);
+    return (double)narrow;
+}
+
 void ref_embed(const struct ref_call *call)
 {
+    double scale = embed_scale(call->op, ref_in(call, EMBED_W)->type);
     int64_t rows = tensor_count(ref_in(call, EMBED_IDS)), width = ref_in(call, EMBED_W)->dim[1];
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < width; c++) {
             double add = call->in[EMBED_ADD].f ? call->in[EMBED_ADD].f[r * width + c] : 0;
             call->out[EMBED_Y].f[r * width + c] =
-                call->in[EMBED_W].f[call->in[EMBED_IDS].i[r] * width + c] + add;
+                call->in[EMBED_W].f[call->in[EMBED_IDS].i[r] * width + c] * scale + add;
         }
     }
 }
@@ -19,11 +31,12 @@ void ref_embed(const struct ref_call *call)
 void ref_embed_bwd(const struct ref_call *call)
 {
     int64_t rows = tensor_count(ref_in(call, EMBED_BWD_IDS)), width = ref_out(call, EMBED_BWD_DW)->dim[1];
+    double scale = embed_scale(call->op, ref_in(call, EMBED_BWD_DY)->type);
     ref_begin(call, EMBED_BWD_DW);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < width; c++)
             call->out[EMBED_BWD_DW].f[call->in[EMBED_BWD_IDS].i[r] * width + c] +=
-                call->in[EMBED_BWD_DY].f[r * width + c];
+                call->in[EMBED_BWD_DY].f[r * width + c] * scale;
 }
 
 /* Mean (0 for RMS) and reciprocal deviation of one row. */
@@ -40,13 +53,14 @@ void ref_norm(const struct ref_call *call)
 {
     int64_t width = tensor_count(ref_in(call, NORM_W)), rows = tensor_count(ref_in(call, NORM_X)) / width;
     bool layer = call->op->attr.layer_norm;
+    double plus = call->op->attr.plus_one ? 1 : 0;
     for (int64_t r = 0; r < rows; r++) {
         const double *x = call->in[NORM_X].f + r * width;
         double mean, rstd;
         row_stat(x, width, &call->op->attr, &mean, &rstd);
         for (int64_t c = 0; c < width; c++) {
             double bias = call->in[NORM_BIAS].f ? call->in[NORM_BIAS].f[c] : 0;
-            call->out[NORM_Y].f[r * width + c] = (x[c] - mean) * rstd * call->in[NORM_W].f[c] + bias;
+            call->out[NORM_Y].f[r * width + c] = (x[c] - mean) * rstd * (call->in[NORM_W].f[c] + plus) + bias;
         }
         if (layer) call->out[NORM_STAT].f[2 * r] = mean;
         call->out[NORM_STAT].f[layer ? 2 * r + 1 : r] = rstd;
@@ -61,6 +75,7 @@ void ref_norm_bwd(const struct ref_call *call)
     int64_t width = tensor_count(ref_in(call, NORM_BWD_W)),
             rows = tensor_count(ref_in(call, NORM_BWD_DY)) / width;
     bool layer = call->op->attr.layer_norm;
+    double plus = call->op->attr.plus_one ? 1 : 0;
     ref_begin(call, NORM_BWD_DW);
     if (call->out[NORM_BWD_DBIAS].f) ref_begin(call, NORM_BWD_DBIAS);
     for (int64_t r = 0; r < rows; r++, dy += width) {
@@ -70,15 +85,15 @@ void ref_norm_bwd(const struct ref_call *call)
         double sum_e = 0, sum_eh = 0;
         for (int64_t c = 0; c < width; c++) {
             double h = (x[c] - mean) * rstd;
-            if (layer) sum_e += dy[c] * w[c];
-            sum_eh += dy[c] * w[c] * h;
+            if (layer) sum_e += dy[c] * (w[c] + plus);
+            sum_eh += dy[c] * (w[c] + plus) * h;
             call->out[NORM_BWD_DW].f[c] += dy[c] * h;
             if (call->out[NORM_BWD_DBIAS].f) call->out[NORM_BWD_DBIAS].f[c] += dy[c];
         }
         for (int64_t c = 0; c < width; c++) {
             double h = (x[c] - mean) * rstd,
                    add = call->in[NORM_BWD_ADD].f ? call->in[NORM_BWD_ADD].f[r * width + c] : 0;
-            double e = dy[c] * w[c] - sum_e / (double)width - h * sum_eh / (double)width;
+            double e = dy[c] * (w[c] + plus) - sum_e / (double)width - h * sum_eh / (double)width;
             call->out[NORM_BWD_DX].f[r * width + c] = rstd * e + add;
         }
     }
@@ -111,6 +126,15 @@ static void turn_head(const double *x, double *y, int64_t size, const double *ta
     }
 }
 
+void ref_rope(const struct ref_call *call)
+{
+    const struct tensor *x = ref_in(call, ROPE_X);
+    int64_t heads = x->dim[2], size = x->dim[3];
+    for (int64_t i = 0; i < tensor_count(x) / size; i++)
+        turn_head(call->in[ROPE_X].f + i * size, call->out[ROPE_Y].f + i * size, size,
+                  call->in[ROPE_TABLE].f + i / heads * size, call->op->attr.back);
+}
+
 /* Rows of all heads against q, k and v. */
 static void parts(const struct tensor *q, const struct tensor *k, double *whole, double *const part[3],
                   const double *table, bool join)
@@ -139,11 +163,19 @@ void ref_join3(const struct ref_call *call)
           true);
 }
 
-static double log_sum_exp(const double *x, int64_t n)
+/* Logit v of a row, behind the cap where there is one; slope: d of it / d logit. */
+static double capped(double x, double cap, double *slope)
 {
-    double top = x[0], sum = 0;
-    for (int64_t i = 1; i < n; i++) top = fmax(top, x[i]);
-    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
+    double t = cap > 0 ? tanh(x / cap) : 0;
+    *slope = 1 - t * t;
+    return cap > 0 ? cap * t : x;
+}
+
+static double log_sum_exp(const double *x, int64_t n, double cap)
+{
+    double top = -INFINITY, sum = 0, slope;
+    for (int64_t i = 0; i < n; i++) top = fmax(top, capped(x[i], cap, &slope));
+    for (int64_t i = 0; i < n; i++) sum += exp(capped(x[i], cap, &slope) - top);
     return top + log(sum);
 }
 
@@ -152,16 +184,16 @@ void ref_xent(const struct ref_call *call)
     int64_t rows = tensor_count(ref_in(call, XENT_TARGETS)),
             vocab = tensor_count(ref_in(call, XENT_LOGITS)) / rows;
     double *loss = call->out[XENT_LOSS].f, *dlogits = call->out[XENT_DLOGITS].f,
-           scale = call->in[XENT_SCALARS].f[SCALAR_LOSS_GRAD];
+           scale = call->in[XENT_SCALARS].f[SCALAR_LOSS_GRAD], cap = (double)call->op->attr.cap, slope;
     ref_begin(call, XENT_LOSS);
     for (int64_t r = 0; r < rows; r++) {
         const double *x = call->in[XENT_LOGITS].f + r * vocab;
         int64_t target = call->in[XENT_TARGETS].i[r];
-        double lse = log_sum_exp(x, vocab);
-        if (target >= 0) loss[0] += lse - x[target], loss[1] += 1;
+        double lse = log_sum_exp(x, vocab, cap);
+        if (target >= 0) loss[0] += lse - capped(x[target], cap, &slope), loss[1] += 1;
         for (int64_t v = 0; dlogits && v < vocab; v++) {
-            double p = target < 0 ? 0 : exp(x[v] - lse);
-            dlogits[r * vocab + v] = (p - (v == target)) * scale;
+            double p = target < 0 ? 0 : exp(capped(x[v], cap, &slope) - lse);
+            dlogits[r * vocab + v] = target < 0 ? 0 : (p - (v == target)) * scale * slope;
         }
     }
 }

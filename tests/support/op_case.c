@@ -16,8 +16,10 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_LINEAR] = make_linear,
     [OP_ROPE_TABLE] = make_rope_table,
     [OP_ATTN] = make_attn,
-    [OP_SWIGLU] = make_swiglu,
-    [OP_GELU] = make_gelu,
+    [OP_ROPE] = make_rope,
+    [OP_DROPOUT] = make_dropout,
+    [OP_GLU] = make_glu,
+    [OP_ACT] = make_act,
     [OP_ADD] = make_add,
     [OP_XENT] = make_xent,
     [OP_KV_APPEND] = make_kv_append,
@@ -27,8 +29,8 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_LINEAR_DX] = make_linear_dx,
     [OP_LINEAR_DW] = make_linear_dw,
     [OP_ATTN_BWD] = make_attn_bwd,
-    [OP_SWIGLU_BWD] = make_swiglu_bwd,
-    [OP_GELU_BWD] = make_gelu_bwd,
+    [OP_GLU_BWD] = make_glu_bwd,
+    [OP_ACT_BWD] = make_act_bwd,
     [OP_JOIN3] = make_join3,
     [OP_SUMSQ] = make_sumsq,
     [OP_CLIP] = make_clip,
@@ -96,7 +98,7 @@ static int declare(struct op_case *c, const char *label, enum dtype type, int nd
 }
 
 static const char *const in_names[OP_MAX_IN] = {"in0", "in1", "in2", "in3", "in4",
-                                                "in5", "in6", "in7", "in8"};
+                                                "in5", "in6", "in7", "in8", "in9"};
 static const char *const out_names[OP_MAX_OUT] = {"out0", "out1", "out2", "out3", "out4", "out5"};
 
 const struct tensor *op_case_in(const struct op_case *c, int slot)
@@ -239,12 +241,22 @@ void case_forward(struct op_case *c, int kind, const int *from, const int *to)
     struct op op = c->op;
     op.kind = kind;
     struct kernel_call call = {.op = &op};
-    for (int i = 0; from[i] >= 0; i++) call.desc[i] = op_case_in(c, from[i]), call.in[i] = c->in[from[i]];
+    for (int i = 0; from[i] >= 0; i++)
+        if (c->op.in[from[i]] >= 0) call.desc[i] = op_case_in(c, from[i]), call.in[i] = c->in[from[i]];
     for (int i = 0; to[i] >= 0; i++)
         call.desc[OP_MAX_IN + i] = op_case_in(c, to[i]), call.out[i] = c->in[to[i]];
     call.work = must_alloc(reference_bytes(call.desc));
     reference_kernels[kind].run(&call);
     free(call.work);
+}
+
+void case_scalars(struct op_case *c, int slot)
+{
+    case_in(c, slot, DT_F32, DIMS(SCALAR_COUNT));
+    case_set(c, slot, SCALAR_KEY_LOW, (double)case_below(c, 65536));
+    case_set(c, slot, SCALAR_KEY_HIGH, (double)case_below(c, 65536));
+    case_set(c, slot, SCALAR_FIRST_ROW, (double)case_below(c, 1000));
+    c->op.attr.stream = (uint32_t)case_below(c, 1 << 30);
 }
 
 void case_note(struct op_case *c, const char *fmt, ...)

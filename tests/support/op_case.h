@@ -33,7 +33,7 @@ struct op_case {
     bool by_element; /* elements are of different nature: no rms in the tolerance */
     bool exact;      /* every output must equal the reference without any error */
     bool tune;       /* op_run lets the device learn first how best to run it, where it can */
-    char note[96];   /* the variant, for messages */
+    char note[128];  /* the variant, for messages */
 };
 
 /* Aborts when memory is out or the op's row does not accept the case: both are faults of the test. */

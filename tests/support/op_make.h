@@ -8,10 +8,10 @@
 
 typedef void op_maker(struct op_case *c);
 
-op_maker make_embed, make_norm, make_linear, make_rope_table, make_attn, make_swiglu, make_gelu, make_add,
-    make_xent, make_kv_append, make_split3; /* op_make_forward.c, op_make_attn.c */
-op_maker make_embed_bwd, make_norm_bwd, make_linear_dx, make_linear_dw, make_attn_bwd, make_swiglu_bwd,
-    make_gelu_bwd, make_join3; /* op_make_backward.c, op_make_attn.c */
+op_maker make_embed, make_norm, make_linear, make_rope_table, make_attn, make_glu, make_act, make_add,
+    make_xent, make_kv_append, make_split3, make_rope, make_dropout; /* op_make_forward.c, op_make_attn.c */
+op_maker make_embed_bwd, make_norm_bwd, make_linear_dx, make_linear_dw, make_attn_bwd, make_glu_bwd,
+    make_act_bwd, make_join3; /* op_make_backward.c, op_make_attn.c */
 op_maker make_sumsq, make_clip, make_adamw, make_sgd, make_adamw8, make_factor_stat, make_adafactor,
     make_fetch, make_store; /* op_make_update.c */
 
@@ -55,7 +55,13 @@ void case_fill(struct op_case *c, int slot, double mean, double deviation);
  * outputs in inputs `to`. Slot lists end with -1. */
 void case_forward(struct op_case *c, int kind, const int *from, const int *to);
 
+/* The scalars of a step, with the random bits and the first row that stochastic rounding and dropout read. */
+void case_scalars(struct op_case *c, int slot);
+
 void case_note(struct op_case *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Any activation, and what its inputs may spread by; the tanh may have a cap. */
+void case_activation(struct op_case *c);
 
 /* The largest |x| in units of its row's deviation: what subtracting the mean magnifies roundings by. */
 double case_magnified(const struct op_case *c, int slot, int64_t width, bool layer);

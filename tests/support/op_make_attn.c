@@ -78,34 +78,91 @@ static void fill_pos(struct op_case *c, int slot, const struct heads *s, bool pa
     }
 }
 
-/* Window, packing and heat (how far scores spread), which forward and backward share. */
-static double any_mask(struct op_case *c, const struct heads *s, int q, int pos)
+/* Slots of either op. */
+struct attn_case {
+    int q, k, pos, lengths, bias, scalars;
+};
+static const struct attn_case forward = {ATTN_Q, ATTN_K, ATTN_POS, ATTN_LENGTHS, ATTN_BIAS, ATTN_SCALARS},
+                              backward = {ATTN_BWD_Q,       ATTN_BWD_K,    ATTN_BWD_POS,
+                                          ATTN_BWD_LENGTHS, ATTN_BWD_BIAS, ATTN_BWD_SCALARS};
+
+/* Lengths from nothing to all of it. */
+static void any_lengths(struct op_case *c, int slot, const struct heads *s)
 {
-    bool packed = !c->op.attr.cached && case_flip(c) && !c->op.attr.whole_rows;
+    case_in(c, slot, DT_I32, DIMS(s->batch));
+    for (int64_t b = 0; b < s->batch; b++) {
+        int64_t length = case_below(c, 3) ? 1 + case_below(c, s->keys) : PICK(c, 0, 1, s->keys);
+        case_set_int(c, slot, b, (int32_t)length);
+    }
+}
+
+static void any_bias(struct op_case *c, int slot, const struct heads *s)
+{
+    c->op.attr.two_sided = case_flip(c);
+    c->op.attr.bias_reach = (int)PICK(c, 20, 64, 128);
+    case_in(c, slot, c->type, DIMS(PICK(c, 4, 8, 32, 32), s->heads));
+}
+
+static void any_dropout(struct op_case *c, int slot)
+{
+    c->op.attr.dropout = (float)case_uniform(c, 0.05, 0.6);
+    case_scalars(c, slot);
+}
+
+/* Mask, packing, what scores go through and heat (how far they spread), which forward and backward share. */
+static double any_mask(struct op_case *c, const struct heads *s, const struct attn_case *at)
+{
+    struct op_attr *attr = &c->op.attr;
+    bool special = !attr->whole_rows && c->index % 2;
+    attr->mask = !special ? MASK_CAUSAL : attr->cached ? PICK(c, MASK_CAUSAL, MASK_BLOCKS) : attr->mask;
+    bool causal = attr->mask == MASK_CAUSAL || attr->mask == MASK_BLOCKS;
+    bool packed = causal && !attr->cached && case_flip(c) && !attr->whole_rows;
     int64_t window = case_flip(c) ? 0 : PICK(c, 1, 4, 17, 64, 100, 1000);
     double heat = (double)PICK(c, 1, 1, 3, 10);
-    c->op.attr.window = (int)window;
-    case_fill(c, q, 0, heat);
-    fill_pos(c, pos, s, packed);
-    case_note(c, "%s%swindow %d %sheat %.0f", c->op.attr.cached ? "cached " : "",
-              c->op.attr.whole_rows ? "whole rows " : "", (int)window, packed ? "packed " : "", heat);
+    attr->window = attr->mask == MASK_CAUSAL ? (int)window : 0;
+    attr->sparse_block = (int)PICK(c, 1, 5, 16, 64), attr->local_blocks = (int)PICK(c, 1, 2, 3);
+    attr->global_blocks = (int)PICK(c, 0, 1, 2);
+    case_fill(c, at->q, 0, heat);
+    if (causal) case_in(c, at->pos, DT_I32, DIMS(s->batch, s->time)), fill_pos(c, at->pos, s, packed);
+    if (special && case_flip(c)) any_lengths(c, at->lengths, s);
+    if (special && case_below(c, 3) == 0) attr->cap = (float)PICK(c, 2, 20, 50);
+    if (special && case_below(c, 3) == 0) any_bias(c, at->bias, s);
+    if (special && case_below(c, 4) == 0) any_dropout(c, at->scalars);
+    attr->standard = c->index % 7 == 3;
+    static const char *const names[MASK_COUNT] = {"causal", "full", "cross", "blocks"};
+    case_note(c, "%s%s%s%s window %d block %d %d %d cap %g drop %.2g %sheat %.0f",
+              attr->cached ? "cached " : "", attr->whole_rows ? "whole rows " : "",
+              attr->standard ? "standard " : "", names[attr->mask], attr->window, attr->sparse_block,
+              attr->local_blocks, attr->global_blocks, (double)attr->cap, (double)attr->dropout,
+              packed ? "packed " : "", heat);
     return heat;
 }
 
 /* Kernels may round probabilities to the compute type before they multiply with them. */
 static double attn_error(const struct op_case *c, const struct heads *s, double heat)
 {
-    return 2 * dtype_unit(c->type) + sum_error(s->size) * (1 + heat) + sum_error(s->keys);
+    double kept = 1 / (1 - (double)c->op.attr.dropout);
+    return (2 * dtype_unit(c->type) + sum_error(s->size) * (1 + heat) + sum_error(s->keys)) * kept;
+}
+
+/* Other masks than the causal one come with every second case; across rows there are as many keys as there happen to be. */
+static void any_kind(struct op_case *c, struct heads *s, double limit)
+{
+    if (is_whole(c) || c->op.attr.cached || c->index % 2 == 0) return;
+    c->op.attr.mask = (enum mask_kind)PICK(c, MASK_CAUSAL, MASK_FULL, MASK_FULL, MASK_CROSS, MASK_BLOCKS);
+    if (c->op.attr.mask != MASK_CROSS) return;
+    s->keys = PICK(c, 1, 3, 64, 67, 130, 300);
+    fit_heads(c, s, limit);
 }
 
 void make_attn(struct op_case *c)
 {
     struct heads s = is_whole(c) ? whole_heads(c, 9e6) : any_heads(c, case_below(c, 3) == 0, 4e6);
+    any_kind(c, &s, 4e6);
     heads_in(c, ATTN_Q, &s, true, false);
     heads_in(c, ATTN_K, &s, false, true);
     heads_in(c, ATTN_V, &s, false, true);
-    case_in(c, ATTN_POS, DT_I32, DIMS(s.batch, s.time));
-    double heat = any_mask(c, &s, ATTN_Q, ATTN_POS);
+    double heat = any_mask(c, &s, &forward);
     heads_out(c, ATTN_O, &s, true, false);
     case_out(c, ATTN_LSE, DT_F32, DIMS(s.batch, s.heads, s.time));
     c->inner[ATTN_O] = attn_error(c, &s, heat);
@@ -116,14 +173,17 @@ void make_attn(struct op_case *c)
 
 void make_attn_bwd(struct op_case *c)
 {
-    static const int from[] = {ATTN_BWD_Q, ATTN_BWD_K, ATTN_BWD_V, ATTN_BWD_POS, -1},
+    static const int from[] = {ATTN_BWD_Q,       ATTN_BWD_K,    ATTN_BWD_V,       ATTN_BWD_POS,
+                               ATTN_BWD_LENGTHS, ATTN_BWD_BIAS, ATTN_BWD_SCALARS, -1},
                      to[] = {ATTN_BWD_O, ATTN_BWD_LSE, -1};
     struct heads s = is_whole(c) ? whole_heads(c, 5e6) : any_heads(c, false, 2e6);
-    for (int i = ATTN_BWD_DO; i <= ATTN_BWD_O; i++)
-        heads_in(c, i, &s, i != ATTN_BWD_K && i != ATTN_BWD_V, false);
+    any_kind(c, &s, 2e6);
+    for (int i = ATTN_BWD_DO; i <= ATTN_BWD_O; i++) {
+        bool query = i != ATTN_BWD_K && i != ATTN_BWD_V;
+        heads_in(c, i, &s, query, !query);
+    }
     case_in(c, ATTN_BWD_LSE, DT_F32, DIMS(s.batch, s.heads, s.time));
-    case_in(c, ATTN_BWD_POS, DT_I32, DIMS(s.batch, s.time));
-    double heat = any_mask(c, &s, ATTN_BWD_Q, ATTN_BWD_POS);
+    double heat = any_mask(c, &s, &backward);
     case_forward(c, OP_ATTN, from, to);
     heads_out(c, ATTN_BWD_DQ, &s, true, false);
     heads_out(c, ATTN_BWD_DK, &s, false, true);
@@ -131,8 +191,14 @@ void make_attn_bwd(struct op_case *c)
     for (int i = ATTN_BWD_DQ; i <= ATTN_BWD_DV; i++) c->inner[i] = 2 * attn_error(c, &s, heat);
     /* Where a row has few visible keys, dp - delta is the difference of two equal numbers of size sqrt(D). */
     c->scale[ATTN_BWD_DQ] = c->op.attr.scale * sqrt((double)s.size),
-    c->scale[ATTN_BWD_DK] = c->scale[ATTN_BWD_DQ] * heat;
+    c->scale[ATTN_BWD_DK] = c->scale[ATTN_BWD_DQ] * heat * sqrt(fmax(1, (double)s.time / (double)s.keys));
     c->scale[ATTN_BWD_DV] = 0.5; /* keys that many queries see have larger gradients than most */
+    if (!c->in[ATTN_BWD_BIAS]) return;
+    case_acc(c, ATTN_BWD_DBIAS, case_below(c, 3) ? DT_F32 : c->type,
+             DIMS(op_case_in(c, ATTN_BWD_BIAS)->dim[0], s.heads));
+    c->inner[ATTN_BWD_DBIAS] = 2 * attn_error(c, &s, heat);
+    /* A bucket's sum is what is left of as many terms of size sqrt(D) as there are queries. */
+    c->scale[ATTN_BWD_DBIAS] = sqrt((double)s.size) * sqrt((double)(s.batch * s.time));
 }
 
 void make_rope_table(struct op_case *c)
@@ -208,4 +274,16 @@ void make_join3(struct op_case *c)
     case_out(c, JOIN3_X, c->type, DIMS(s.batch, s.time, joint_width(&s)));
     c->inner[JOIN3_X] = 4 * F32_UNIT;
     c->exact = !turned;
+}
+
+void make_rope(struct op_case *c)
+{
+    struct heads s = any_heads(c, false, 1e6);
+    s.size = PICK(c, 2, 6, 16, 64, 80, 128);
+    c->op.attr.back = case_flip(c);
+    heads_in(c, ROPE_X, &s, true, false);
+    angles_in(c, ROPE_TABLE, &s);
+    heads_out(c, ROPE_Y, &s, true, false);
+    c->inner[ROPE_Y] = 4 * F32_UNIT;
+    case_note(c, "%s", c->op.attr.back ? "back" : "");
 }

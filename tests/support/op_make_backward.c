@@ -16,7 +16,8 @@ void make_embed_bwd(struct op_case *c)
     for (int64_t i = 0; i < lead.rows; i++) case_set_int(c, EMBED_BWD_IDS, i, (int32_t)case_below(c, vocab));
     case_in_rows(c, EMBED_BWD_DY, c->type, lead, width);
     case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(vocab, width));
-    c->inner[EMBED_BWD_DW] = sum_error(1 + lead.rows / vocab);
+    if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
+    c->inner[EMBED_BWD_DW] = sum_error(1 + lead.rows / vocab) * (1 + (double)c->op.attr.scale);
     c->scale[EMBED_BWD_DW] = sqrt(1 + (double)lead.rows / (double)vocab);
 }
 
@@ -35,7 +36,7 @@ void make_norm_bwd(struct op_case *c)
     int64_t width =
         layer ? PICK(c, 2, 5, 16, 31, 64, 97, 257, 1000) : PICK(c, 1, 3, 16, 29, 64, 101, 257, 1000);
     double size = case_flip(c) ? 1 : 0.1;
-    c->op.attr.layer_norm = layer;
+    c->op.attr.layer_norm = layer, c->op.attr.plus_one = !layer && case_below(c, 3) == 0;
     c->op.attr.eps = 1e-5f;
     for (int i = NORM_BWD_DY; i <= NORM_BWD_X; i++) case_in_rows(c, i, c->type, lead, width);
     case_fill(c, NORM_BWD_X, layer && case_flip(c) ? size : 0, size);
@@ -99,30 +100,31 @@ void make_linear_dw(struct op_case *c)
     c->scale[LINEAR_DW_DW] = c->scale[LINEAR_DW_DBIAS] = sqrt((double)s.lead.rows);
 }
 
-void make_swiglu_bwd(struct op_case *c)
+void make_glu_bwd(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
-    for (int i = SWIGLU_BWD_DH; i <= SWIGLU_BWD_UP; i++) case_in_rows(c, i, c->type, lead, width);
-    case_fill(c, SWIGLU_BWD_GATE, 0, case_flip(c) ? 1 : 20);
-    for (int i = SWIGLU_BWD_DGATE, last = case_flip(c) ? SWIGLU_BWD_H : SWIGLU_BWD_DUP; i <= last; i++)
+    for (int i = GLU_BWD_DH; i <= GLU_BWD_UP; i++) case_in_rows(c, i, c->type, lead, width);
+    case_fill(c, GLU_BWD_GATE, 0, case_flip(c) ? 1 : 20);
+    for (int i = GLU_BWD_DGATE, last = case_flip(c) ? GLU_BWD_H : GLU_BWD_DUP; i <= last; i++)
         case_out_rows(c, i, c->type, lead, width);
-    c->inner[SWIGLU_BWD_DGATE] = 16 * F32_UNIT,
-    c->inner[SWIGLU_BWD_DUP] = c->inner[SWIGLU_BWD_H] = 8 * F32_UNIT;
-    c->scale[SWIGLU_BWD_DGATE] = c->scale[SWIGLU_BWD_DUP] = c->scale[SWIGLU_BWD_H] =
+    case_activation(c);
+    c->inner[GLU_BWD_DGATE] = 48 * F32_UNIT, c->inner[GLU_BWD_DUP] = c->inner[GLU_BWD_H] = 8 * F32_UNIT;
+    c->scale[GLU_BWD_DGATE] = c->scale[GLU_BWD_DUP] = c->scale[GLU_BWD_H] =
         0.1; /* where the gate is shut, results are nothing beside their inputs */
 }
 
-void make_gelu_bwd(struct op_case *c)
+void make_act_bwd(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
-    for (int i = GELU_BWD_DY; i <= GELU_BWD_X; i++) case_in_rows(c, i, c->type, lead, width);
-    case_fill(c, GELU_BWD_X, 0, case_flip(c) ? 1 : 10);
-    for (int i = GELU_BWD_DX, last = case_flip(c) ? GELU_BWD_Y : GELU_BWD_DX; i <= last; i++)
+    for (int i = ACT_BWD_DY; i <= ACT_BWD_X; i++) case_in_rows(c, i, c->type, lead, width);
+    case_fill(c, ACT_BWD_X, 0, case_flip(c) ? 1 : 10);
+    for (int i = ACT_BWD_DX, last = case_flip(c) ? ACT_BWD_Y : ACT_BWD_DX; i <= last; i++)
         case_out_rows(c, i, c->type, lead, width);
+    case_activation(c);
     /* x (1 - tanh^2) x^2: what tanh loses near one is multiplied by x^3 until it saturates, at x = 5. */
-    c->inner[GELU_BWD_DX] = c->inner[GELU_BWD_Y] = 48 * F32_UNIT;
-    c->scale[GELU_BWD_DX] = c->scale[GELU_BWD_Y] =
+    c->inner[ACT_BWD_DX] = c->inner[ACT_BWD_Y] = 48 * F32_UNIT;
+    c->scale[ACT_BWD_DX] = c->scale[ACT_BWD_Y] =
         0.1; /* where the gate is shut, results are nothing beside what they are made from */
 }

@@ -20,8 +20,10 @@ void make_embed(struct op_case *c)
     if (add) case_in_rows(c, EMBED_ADD, c->type, lead, width);
     case_out_rows(c, EMBED_Y, c->type, lead, width);
     fill_ids(c, EMBED_IDS, vocab);
+    if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
     c->inner[EMBED_Y] = 2 * F32_UNIT;
-    c->exact = !add;
+    c->exact = !add && c->op.attr.scale == 0;
+    case_note(c, "scale %g", (double)c->op.attr.scale);
 }
 
 void make_norm(struct op_case *c)
@@ -31,7 +33,7 @@ void make_norm(struct op_case *c)
     int64_t width =
         layer ? PICK(c, 2, 5, 16, 31, 64, 97, 257, 1000) : PICK(c, 1, 3, 16, 29, 64, 101, 257, 1000);
     double offset = case_flip(c) ? 0 : case_uniform(c, -2, 2), size = case_flip(c) ? 1 : 0.02;
-    c->op.attr.layer_norm = layer;
+    c->op.attr.layer_norm = layer, c->op.attr.plus_one = !layer && case_below(c, 3) == 0;
     c->op.attr.eps = case_flip(c) ? 1e-5f : 1e-6f;
     case_in_rows(c, NORM_X, c->type, lead, width);
     case_fill(c, NORM_X, offset * size, size);
@@ -41,7 +43,11 @@ void make_norm(struct op_case *c)
     case_out_rows(c, NORM_STAT, DT_F32, lead, layer ? 2 : 1);
     c->inner[NORM_Y] = c->inner[NORM_STAT] = sum_error(width);
     c->scale[NORM_Y] = case_magnified(c, NORM_X, width, layer);
-    case_note(c, "%s mean %.2f deviation %.2f", layer ? "layer" : "rms", offset * size, size);
+    case_note(c, "%s mean %.2f deviation %.2f",
+              layer                 ? "layer"
+              : c->op.attr.plus_one ? "rms 1 + w"
+                                    : "rms",
+              offset * size, size);
 }
 
 void make_linear(struct op_case *c)
@@ -63,26 +69,49 @@ void make_linear(struct op_case *c)
     case_note(c, "weight %s", kn ? "[in,out]" : "[out,in]");
 }
 
-void make_swiglu(struct op_case *c)
+void case_activation(struct op_case *c)
 {
-    struct lead lead = case_lead(c, 60);
-    int64_t width = any_width(c);
-    for (int i = SWIGLU_GATE; i <= SWIGLU_UP; i++) case_in_rows(c, i, c->type, lead, width);
-    case_fill(c, SWIGLU_GATE, 0, case_flip(c) ? 1 : 20);
-    case_out_rows(c, SWIGLU_H, c->type, lead, width);
-    c->inner[SWIGLU_H] = 8 * F32_UNIT;
-    c->scale[SWIGLU_H] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
+    static const char *const names[ACTIVATION_COUNT] = {"silu", "gelu_tanh", "gelu", "relu", "tanh"};
+    c->op.attr.activation = (enum activation)case_below(c, ACTIVATION_COUNT);
+    if (c->op.attr.activation == ACTIVATION_TANH && case_flip(c)) c->op.attr.cap = (float)PICK(c, 2, 30);
+    case_note(c, "%s cap %g", names[c->op.attr.activation], (double)c->op.attr.cap);
 }
 
-void make_gelu(struct op_case *c)
+void make_glu(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
-    case_in_rows(c, GELU_X, c->type, lead, width);
-    case_fill(c, GELU_X, 0, case_flip(c) ? 1 : 10);
-    case_out_rows(c, GELU_Y, c->type, lead, width);
-    c->inner[GELU_Y] = 8 * F32_UNIT;
-    c->scale[GELU_Y] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
+    for (int i = GLU_GATE; i <= GLU_UP; i++) case_in_rows(c, i, c->type, lead, width);
+    case_fill(c, GLU_GATE, 0, case_flip(c) ? 1 : 20);
+    case_out_rows(c, GLU_H, c->type, lead, width);
+    case_activation(c);
+    c->inner[GLU_H] = 8 * F32_UNIT;
+    c->scale[GLU_H] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
+}
+
+void make_act(struct op_case *c)
+{
+    struct lead lead = case_lead(c, 60);
+    int64_t width = any_width(c);
+    case_in_rows(c, ACT_X, c->type, lead, width);
+    case_fill(c, ACT_X, 0, case_flip(c) ? 1 : 10);
+    case_out_rows(c, ACT_Y, c->type, lead, width);
+    case_activation(c);
+    c->inner[ACT_Y] = 8 * F32_UNIT;
+    c->scale[ACT_Y] = 0.1; /* where the gate is shut, results are nothing beside what they are made from */
+}
+
+void make_dropout(struct op_case *c)
+{
+    struct lead lead = case_lead(c, 60);
+    int64_t width = any_width(c);
+    case_in_rows(c, DROPOUT_X, c->type, lead, width);
+    if (case_flip(c)) case_in_rows(c, DROPOUT_ADD, c->type, lead, width);
+    case_scalars(c, DROPOUT_SCALARS);
+    case_out_rows(c, DROPOUT_Y, c->type, lead, width);
+    c->op.attr.dropout = case_below(c, 9) ? (float)case_uniform(c, 0.05, 0.9) : 0;
+    c->inner[DROPOUT_Y] = 2 * F32_UNIT;
+    case_note(c, "p %.2g", (double)c->op.attr.dropout);
 }
 
 void make_add(struct op_case *c)
@@ -110,10 +139,11 @@ void make_xent(struct op_case *c)
     case_set(c, XENT_SCALARS, SCALAR_LOSS_GRAD, (case_flip(c) ? 1 : 1024) / (double)lead.rows);
     case_acc(c, XENT_LOSS, DT_F64, DIMS(2));
     if (grad) case_out_rows(c, XENT_DLOGITS, c->type, lead, vocab);
+    if (case_below(c, 3) == 0) c->op.attr.cap = (float)PICK(c, 5, 30);
     c->inner[XENT_LOSS] = 4 * F32_UNIT * sqrt((double)lead.rows);
     c->scale[XENT_LOSS] = 1;
     c->inner[XENT_DLOGITS] = 8 * F32_UNIT * (1 + heat);
     c->scale[XENT_DLOGITS] =
         2 * case_get(c, XENT_SCALARS, SCALAR_LOSS_GRAD) / sqrt((double)vocab); /* p - 1 where p is nearly 1 */
-    case_note(c, "heat %.0f ignored %.1f", heat, ignored);
+    case_note(c, "heat %.0f ignored %.1f cap %g", heat, ignored, (double)c->op.attr.cap);
 }

@@ -31,6 +31,10 @@ struct spec {
     {                                                                                                        \
         .eps = 1e-5f, .layer_norm = true                                                                     \
     }
+#define GELU                                                                                                 \
+    {                                                                                                        \
+        .activation = ACTIVATION_GELU_TANH                                                                   \
+    }
 #define CONV1D                                                                                               \
     {                                                                                                        \
         .weight_kn = true                                                                                    \
@@ -82,36 +86,36 @@ static const struct spec specs[] = {
     {"linear_dw", OP_LINEAR_DW, {"xRM", "xRC"}, {"fMC", "fM"}, {0}, {0}},
     {"linear_dw kn", OP_LINEAR_DW, {"xRM", "xRC"}, {"fCM", "fM"}, CONV1D, {0}},
     {"rope_table", OP_ROPE_TABLE, {"iBT", "fE"}, {"fBTD"}, {0}, {0}},
-    {"swiglu", OP_SWIGLU, {"xRC", "xRC"}, {"xRC"}, {0}, {[SWIGLU_H] = SHARES(SWIGLU_GATE)}},
-    {"swiglu over up", OP_SWIGLU, {"xRC", "xRC"}, {"xRC"}, {0}, {[SWIGLU_H] = SHARES(SWIGLU_UP)}},
+    {"swiglu", OP_GLU, {"xRC", "xRC"}, {"xRC"}, {0}, {[GLU_H] = SHARES(GLU_GATE)}},
+    {"swiglu over up", OP_GLU, {"xRC", "xRC"}, {"xRC"}, {0}, {[GLU_H] = SHARES(GLU_UP)}},
     {"swiglu_bwd",
-     OP_SWIGLU_BWD,
+     OP_GLU_BWD,
      {"xRC", "xRC", "xRC"},
      {"xRC", "xRC"},
      {0},
-     {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_GATE), [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_UP)}},
+     {[GLU_BWD_DGATE] = SHARES(GLU_BWD_GATE), [GLU_BWD_DUP] = SHARES(GLU_BWD_UP)}},
     {"swiglu_bwd over dh",
-     OP_SWIGLU_BWD,
+     OP_GLU_BWD,
      {"xRC", "xRC", "xRC"},
      {"xRC", "xRC"},
      {0},
-     {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_DH), [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_GATE)}},
+     {[GLU_BWD_DGATE] = SHARES(GLU_BWD_DH), [GLU_BWD_DUP] = SHARES(GLU_BWD_GATE)}},
     {"swiglu_bwd and h",
-     OP_SWIGLU_BWD,
+     OP_GLU_BWD,
      {"xRC", "xRC", "xRC"},
      {"xRC", "xRC", "xRC"},
      {0},
-     {[SWIGLU_BWD_DGATE] = SHARES(SWIGLU_BWD_GATE),
-      [SWIGLU_BWD_DUP] = SHARES(SWIGLU_BWD_UP),
-      [SWIGLU_BWD_H] = SHARES(SWIGLU_BWD_DH)}},
-    {"gelu", OP_GELU, {"xRC"}, {"xRC"}, {0}, {[GELU_Y] = SHARES(GELU_X)}},
-    {"gelu_bwd", OP_GELU_BWD, {"xRC", "xRC"}, {"xRC"}, {0}, {[GELU_BWD_DX] = SHARES(GELU_BWD_DY)}},
+     {[GLU_BWD_DGATE] = SHARES(GLU_BWD_GATE),
+      [GLU_BWD_DUP] = SHARES(GLU_BWD_UP),
+      [GLU_BWD_H] = SHARES(GLU_BWD_DH)}},
+    {"gelu", OP_ACT, {"xRC"}, {"xRC"}, GELU, {[ACT_Y] = SHARES(ACT_X)}},
+    {"gelu_bwd", OP_ACT_BWD, {"xRC", "xRC"}, {"xRC"}, GELU, {[ACT_BWD_DX] = SHARES(ACT_BWD_DY)}},
     {"gelu_bwd and y",
-     OP_GELU_BWD,
+     OP_ACT_BWD,
      {"xRC", "xRC"},
      {"xRC", "xRC"},
-     {0},
-     {[GELU_BWD_DX] = SHARES(GELU_BWD_DY), [GELU_BWD_Y] = SHARES(GELU_BWD_X)}},
+     GELU,
+     {[ACT_BWD_DX] = SHARES(ACT_BWD_DY), [ACT_BWD_Y] = SHARES(ACT_BWD_X)}},
     {"add", OP_ADD, {"xRC", "xRC"}, {"xRC"}, {0}, {[ADD_Y] = SHARES(ADD_A)}},
     {"xent", OP_XENT, {"xRV", "iR", "fS"}, {"d2", "xRV"}, {0}, {[XENT_DLOGITS] = SHARES(XENT_LOGITS)}},
     {"split3", OP_SPLIT3, {"xBTL"}, {"xBTKD", "xBTKD", "xBTKD"}, {0}, {0}},
@@ -431,8 +435,8 @@ static void every_level_agrees(void **state)
             rows->add(types[t], sum, narrow[0], zero, N);
             for (int i = 3; i < N; i++) assert_int_equal(sum[i], narrow[0][i]);
         }
-        rows_plain.swiglu(DT_F32, want, a + 6, b, N - 6);
-        rows->swiglu(DT_F32, got, a + 6, b, N - 6);
+        rows_plain.glu(DT_F32, (struct row_act){0}, want, a + 6, b, N - 6);
+        rows->glu(DT_F32, (struct row_act){0}, got, a + 6, b, N - 6);
         for (int i = 0; i < N - 6; i++)
             assert_true(fabsf(got[i] - want[i]) <= 1e-6f * fabsf(want[i]) + 1e-36f);
         struct row_softmax x = rows->softmax(DT_F32, a + 6, N - 6),

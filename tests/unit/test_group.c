@@ -79,7 +79,7 @@ static void test_a_group_ends(void **state)
     assert_int_equal(tape_group_end(&tape, 3), 5);
     assert_int_equal(tape_group_end(&tape, 5), 6);
     tape.ops[5].attr.on_host = false;
-    tape.ops[6].kind = OP_GELU;
+    tape.ops[6].kind = OP_ACT;
     assert_int_equal(tape_group_end(&tape, 3), 6);
     assert_int_equal(tape_group_end(&tape, 6), 7);
     tape.ops[6].kind = OP_SUMSQ;
@@ -218,14 +218,14 @@ static void test_nothing_is_taken_over(void **state)
         tape_init(&tape);
         int scalars = input(&tape), from = -1, to = -1;
         for (int i = 0; i < count; i++) {
-            struct op make = tape_op(OP_GELU, -1);
-            make.in[GELU_X] = input(&tape), make.out[GELU_Y] = from = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
+            struct op make = tape_op(OP_ACT, -1);
+            make.in[ACT_X] = input(&tape), make.out[ACT_Y] = from = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
             tape_append(&tape, &make);
             to = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
         }
         int made = tape.nops;
         for (int i = 0; i < count; i++) {
-            adamw(&tape, tape.ops[i].out[GELU_Y], input(&tape), kept(&tape), kept(&tape), scalars);
+            adamw(&tape, tape.ops[i].out[ACT_Y], input(&tape), kept(&tape), kept(&tape), scalars);
             tape.ops[made + i].out[ADAMW_NEW_P] = i + 1 < count ? tensor(&tape, DT_F32, CLASS_ACT, 0, N) : to;
         }
         lay_out(&tape, false, &device);

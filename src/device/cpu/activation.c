@@ -11,11 +11,17 @@ struct elements {
     enum dtype type;
     void *const *in;
     void *const *out;
+    struct row_act act;
 };
 
 static void run(const struct kernel_call *call, threads_body *body)
 {
-    struct elements e = {row_ops(), call_in(call, EACH_IN)->type, call->in, call->out};
+    const struct op_attr *attr = &call->op->attr;
+    struct elements e = {row_ops(),
+                         call_in(call, EACH_IN)->type,
+                         call->in,
+                         call->out,
+                         {attr->activation, attr->cap > 0 ? attr->cap : 1}};
     threads_each(call->team, tensor_count(call_in(call, EACH_IN)), SPAN_GRAIN, body, &e);
 }
 
@@ -25,43 +31,42 @@ static void *element_or_null(void *base, enum dtype type, int64_t i)
     return base ? element(base, type, i) : NULL;
 }
 
-static void swiglu_body(void *arg, int64_t begin, int64_t end, int worker)
+static void glu_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->swiglu(e->type, element(e->out[SWIGLU_H], e->type, begin),
-                    element(e->in[SWIGLU_GATE], e->type, begin), element(e->in[SWIGLU_UP], e->type, begin),
-                    end - begin);
+    e->rows->glu(e->type, e->act, element(e->out[GLU_H], e->type, begin),
+                 element(e->in[GLU_GATE], e->type, begin), element(e->in[GLU_UP], e->type, begin),
+                 end - begin);
 }
 
-static void swiglu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->swiglu_bwd(e->type, element(e->out[SWIGLU_BWD_DGATE], e->type, begin),
-                        element(e->out[SWIGLU_BWD_DUP], e->type, begin),
-                        element_or_null(e->out[SWIGLU_BWD_H], e->type, begin),
-                        element(e->in[SWIGLU_BWD_DH], e->type, begin),
-                        element(e->in[SWIGLU_BWD_GATE], e->type, begin),
-                        element(e->in[SWIGLU_BWD_UP], e->type, begin), end - begin);
+    e->rows->glu_bwd(e->type, e->act, element(e->out[GLU_BWD_DGATE], e->type, begin),
+                     element(e->out[GLU_BWD_DUP], e->type, begin),
+                     element_or_null(e->out[GLU_BWD_H], e->type, begin),
+                     element(e->in[GLU_BWD_DH], e->type, begin), element(e->in[GLU_BWD_GATE], e->type, begin),
+                     element(e->in[GLU_BWD_UP], e->type, begin), end - begin);
 }
 
-static void gelu_body(void *arg, int64_t begin, int64_t end, int worker)
+static void act_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->gelu(e->type, element(e->out[GELU_Y], e->type, begin), element(e->in[GELU_X], e->type, begin),
-                  end - begin);
+    e->rows->act(e->type, e->act, element(e->out[ACT_Y], e->type, begin),
+                 element(e->in[ACT_X], e->type, begin), end - begin);
 }
 
-static void gelu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void act_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct elements *e = arg;
     (void)worker;
-    e->rows->gelu_bwd(e->type, element(e->out[GELU_BWD_DX], e->type, begin),
-                      element_or_null(e->out[GELU_BWD_Y], e->type, begin),
-                      element(e->in[GELU_BWD_DY], e->type, begin), element(e->in[GELU_BWD_X], e->type, begin),
-                      end - begin);
+    e->rows->act_bwd(e->type, e->act, element(e->out[ACT_BWD_DX], e->type, begin),
+                     element_or_null(e->out[ACT_BWD_Y], e->type, begin),
+                     element(e->in[ACT_BWD_DY], e->type, begin), element(e->in[ACT_BWD_X], e->type, begin),
+                     end - begin);
 }
 
 static void add_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -72,12 +77,12 @@ static void add_body(void *arg, int64_t begin, int64_t end, int worker)
                  element(e->in[ADD_B], e->type, begin), end - begin);
 }
 
-void cpu_swiglu(const struct kernel_call *call) { run(call, swiglu_body); }
+void cpu_glu(const struct kernel_call *call) { run(call, glu_body); }
 
-void cpu_swiglu_bwd(const struct kernel_call *call) { run(call, swiglu_bwd_body); }
+void cpu_glu_bwd(const struct kernel_call *call) { run(call, glu_bwd_body); }
 
-void cpu_gelu(const struct kernel_call *call) { run(call, gelu_body); }
+void cpu_act(const struct kernel_call *call) { run(call, act_body); }
 
-void cpu_gelu_bwd(const struct kernel_call *call) { run(call, gelu_bwd_body); }
+void cpu_act_bwd(const struct kernel_call *call) { run(call, act_bwd_body); }
 
 void cpu_add(const struct kernel_call *call) { run(call, add_body); }

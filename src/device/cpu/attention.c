@@ -15,6 +15,7 @@
  * follow the number of threads.
  */
 #include "device/cpu/attention_forward.h"
+#include "device/cpu/attention_standard.h"
 #include "device/cpu/kernels.h"
 
 #include <math.h>
@@ -41,7 +42,7 @@ static int64_t choose_rows(const struct forward *f, int threads)
 
 /* Offsets in a worker's scratch. */
 struct forward_room {
-    size_t panels, queries, sums, tops, totals, keys, values, scores, packed, turned;
+    size_t panels, queries, sums, tops, totals, keys, values, scores, packed, turned, keep;
     size_t bytes;
 };
 
@@ -62,6 +63,7 @@ static struct forward_room forward_room(const struct forward *f)
     r.scores = attn_room(&r.bytes, scores + GEMM_SLACK);
     r.packed = attn_room(&r.bytes, a->kernel->kg > 1 ? scores / 2 + GEMM_SLACK : 0);
     r.turned = attn_room(&r.bytes, (size_t)(nr * attn_up(a->size, 4)) * 4);
+    r.keep = attn_room(&r.bytes, a->dropout > 0 ? scores : 0);
     return r;
 }
 
@@ -77,6 +79,7 @@ static void forward_cut(struct forward *f, int threads)
     f->pieces = cut ? (a->keys + PIECE - 1) / PIECE : 1;
     int64_t parts = a->batch * a->kv_heads * f->pieces * f->rows * (a->size + 2);
     f->parts_bytes = cut ? (size_t)attn_up(parts * 4, 64) : 0;
+    f->lines_bytes = attn_lines_bytes(a);
     f->worker_bytes = f->single ? forward_single_bytes(a) : forward_room(f).bytes;
 }
 
@@ -102,7 +105,7 @@ struct block {
     struct attn_panel *panels;
     int64_t npanels;
     void *queries, *keys, *values, *packed;
-    float *sums, *tops, *totals, *scores, *turned;
+    float *sums, *tops, *totals, *scores, *turned, *keep;
 };
 
 static struct block block_of(const struct forward *f, const struct forward_item *item, char *scratch)
@@ -120,7 +123,8 @@ static struct block block_of(const struct forward *f, const struct forward_item 
                           .tops = (float *)(void *)(scratch + r.tops),
                           .totals = (float *)(void *)(scratch + r.totals),
                           .scores = (float *)(void *)(scratch + r.scores),
-                          .turned = (float *)(void *)(scratch + r.turned)};
+                          .turned = (float *)(void *)(scratch + r.turned),
+                          .keep = (float *)(void *)(scratch + r.keep)};
 }
 
 /* With several query heads to a kv head, rows are first put under each other, in the room of sums. */
@@ -152,8 +156,8 @@ static void start(const struct block *k)
     memset(k->totals, 0, (size_t)(k->npanels * nr) * 4);
     for (int64_t i = 0; i < k->npanels * nr; i++) k->tops[i] = ATTN_TOP_START;
     for (int64_t p = 0; p < k->npanels; p++) {
-        attn_see(a, k->f->pos + k->item.b * a->time, k->item.row + p * nr,
-                 attn_least(nr, k->item.lines - p * nr), a->group, &k->panels[p]);
+        attn_see(a, k->item.b, k->item.row + p * nr, attn_least(nr, k->item.lines - p * nr), a->group,
+                 &k->panels[p]);
     }
 }
 
@@ -162,8 +166,10 @@ static void soften(const struct block *k, int64_t p, int64_t key, struct attn_cu
 {
     const struct attn *a = &k->f->a;
     int nr = a->kernel->nr;
-    int32_t room[2 * GEMM_MAX_NR];
+    int32_t room[4 * GEMM_MAX_NR];
     float fade[GEMM_MAX_NR];
+    struct attn_lanes lanes = {k->item.b, k->item.kv * a->group, k->item.row + p * nr,
+                               attn_least(nr, k->item.lines - p * nr), a->group};
     struct attn_softmax soft = {.score = k->scores,
                                 .packed = k->packed,
                                 .width = nr,
@@ -174,16 +180,27 @@ static void soften(const struct block *k, int64_t p, int64_t key, struct attn_cu
                                 .sum = k->totals + p * nr,
                                 .fade = fade};
     if (cut.masked) soft.mask = attn_mask(a, &k->panels[p], key, room);
+    if (a->modified) attn_score_panel(a, &k->f->score, &k->panels[p], &lanes, key, cut, k->scores, NULL);
+    if (k->f->score.drop.below) {
+        attn_keep_panel(a, &k->f->score, &k->panels[p], &lanes, key, cut, k->keep);
+        soft.keep = k->keep;
+    }
     if (a->rows->softmax(&soft)) a->rows->fade(k->sums + p * nr * a->size, a->size, nr, fade);
+}
+
+/* Rows in fours, keys in tiles of mr. */
+static int key_step(const struct attn *a)
+{
+    int mr = a->kernel->mr;
+    return mr % 4 == 0 ? mr : mr % 2 == 0 ? 2 * mr : 4 * mr;
 }
 
 /* Panel p meets the key block that is packed. */
 static void meet(const struct block *k, int64_t p, int64_t key, int64_t count)
 {
     const struct attn *a = &k->f->a;
-    int nr = a->kernel->nr, mr = a->kernel->mr, kg = a->kernel->kg;
-    int step = mr % 4 == 0 ? mr : mr % 2 == 0 ? 2 * mr : 4 * mr; /* rows in fours, keys in tiles of mr */
-    struct attn_cut cut = attn_cut(&k->panels[p], key, count, step);
+    int nr = a->kernel->nr, kg = a->kernel->kg;
+    struct attn_cut cut = attn_cut(&k->panels[p], key, count, key_step(a));
     if (cut.from >= cut.end) return;
     int64_t query = p * gemm_panel(a->kernel, nr, a->size);
     attn_products(a, k->scores, k->keys, attn_packed_at(a, k->queries, query), cut.from, cut.end);
@@ -191,6 +208,16 @@ static void meet(const struct block *k, int64_t p, int64_t key, int64_t count)
     const void *weights = attn_packed_at(a, kg > 1 ? k->packed : k->scores, cut.from * nr);
     attn_collect(a, k->sums + p * nr * a->size, k->values, count, cut.from, weights,
                  attn_up(cut.end, kg) - cut.from);
+}
+
+/* Whether some panel sees some of these keys. */
+static bool is_seen(const struct block *k, int64_t key, int64_t count)
+{
+    for (int64_t p = 0; p < k->npanels; p++) {
+        struct attn_cut cut = attn_cut(&k->panels[p], key, count, key_step(&k->f->a));
+        if (cut.from < cut.end) return true;
+    }
+    return false;
 }
 
 static void walk_keys(const struct block *k)
@@ -205,6 +232,7 @@ static void walk_keys(const struct block *k)
     int64_t end = attn_least(it->end, high + 1);
     for (int64_t key = attn_most(it->key, low / KEYS * KEYS); key < end; key += KEYS) {
         int64_t count = attn_least(KEYS, end - key), at = attn_key(a, it->b, key, it->kv);
+        if (!is_seen(k, key, count)) continue;
         gemm_pack_side(a->kernel, true, k->keys, attn_at(a, k->f->k, at), a->type, stride, 1, count, a->size);
         gemm_pack_side(a->kernel, true, k->values, attn_at(a, k->f->v, at), a->type, 1, stride, a->size,
                        count);
@@ -225,10 +253,11 @@ static void put_row(const struct forward *f, int64_t b, int64_t kv, int64_t row,
 {
     const struct attn *a = &f->a;
     int64_t t = row / a->group, h = kv * a->group + row % a->group;
-    float by = 1.0f / sum;
+    bool blind = sum == 0; /* it sees no key: zeroes */
+    float by = blind ? 0 : 1.0f / sum;
     for (int64_t i = 0; i < a->size; i++) sums[i] *= by;
     dtype_convert(attn_at(a, f->o, attn_query(a, b, t, h)), a->type, sums, DT_F32, a->size);
-    f->lse[(b * a->heads + h) * a->time + t] = top * a->scale + logf(sum);
+    f->lse[(b * a->heads + h) * a->time + t] = blind ? 0 : top * a->top_scale + logf(sum);
 }
 
 void forward_finish(const struct forward *f, const struct forward_item *item, int64_t row, float *sums,
@@ -304,23 +333,31 @@ static void run_items(void *arg, int64_t begin, int64_t end, int worker)
 
 size_t cpu_attn_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct forward f = {.a = attn_of(desc[ATTN_Q], desc[ATTN_K], op)};
+    if (op->attr.standard) return attn_standard_workspace(desc, op, threads);
+    struct forward f = {.a = attn_of(desc[ATTN_Q], desc[ATTN_K], op, desc[ATTN_BIAS] != NULL)};
     forward_cut(&f, threads);
-    return f.parts_bytes + (size_t)threads * f.worker_bytes;
+    return f.lines_bytes + f.parts_bytes + (size_t)threads * f.worker_bytes;
 }
 
 void cpu_attn(const struct kernel_call *call)
 {
-    struct forward f = {.a = attn_of(call_in(call, ATTN_Q), call_in(call, ATTN_K), call->op),
-                        .q = call->in[ATTN_Q],
-                        .k = call->in[ATTN_K],
-                        .v = call->in[ATTN_V],
-                        .pos = call->in[ATTN_POS],
-                        .o = call->out[ATTN_O],
-                        .lse = call->out[ATTN_LSE],
-                        .parts = call->work};
+    if (call->op->attr.standard) {
+        attn_standard(call);
+        return;
+    }
+    struct forward f = {
+        .a = attn_of(call_in(call, ATTN_Q), call_in(call, ATTN_K), call->op, call->in[ATTN_BIAS] != NULL),
+        .score = {.lines = call->work, .drop = dropout_of(&call->op->attr, call->in[ATTN_SCALARS])},
+        .q = call->in[ATTN_Q],
+        .k = call->in[ATTN_K],
+        .v = call->in[ATTN_V],
+        .o = call->out[ATTN_O],
+        .lse = call->out[ATTN_LSE]};
+    f.a.pos = call->in[ATTN_POS], f.a.lengths = call->in[ATTN_LENGTHS];
     forward_cut(&f, threads_count(call->team));
-    f.work = (char *)call->work + f.parts_bytes;
+    f.parts = (float *)(void *)((char *)call->work + f.lines_bytes);
+    f.work = (char *)f.parts + f.parts_bytes;
+    attn_lines_fill(&f.a, call->work, call, ATTN_BIAS);
     int64_t heads = f.a.batch * f.a.kv_heads;
     threads_each(call->team, heads * f.blocks * f.pieces, 1, run_items, &f);
     if (f.parts_bytes) threads_each(call->team, heads * f.rows, 4, join_rows, &f);

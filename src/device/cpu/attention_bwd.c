@@ -11,6 +11,7 @@
  * the same bits, and the number of threads may choose.
  */
 #include "device/cpu/attention_bwd_block.h"
+#include "device/cpu/attention_standard.h"
 #include "device/cpu/kernels.h"
 
 /* How the work is cut, and what lies where in a worker's scratch. */
@@ -18,7 +19,7 @@ struct cut {
     bool together;
     int64_t query_blocks, key_blocks;
     int64_t dq_room, dkv_room; /* gradients of that many blocks */
-    size_t delta_bytes, worker_bytes;
+    size_t delta_bytes, lines_bytes, grad_lines_bytes, worker_bytes;
 };
 
 struct pass {
@@ -45,6 +46,8 @@ static struct cut cut_of(const struct attn *a, int threads)
     c.dq_room = c.together ? c.query_blocks : 1;
     c.dkv_room = c.together && a->group > 1 ? c.key_blocks : 1;
     c.delta_bytes = (size_t)attn_up(a->batch * a->heads * a->time * 4, 64);
+    c.lines_bytes = attn_lines_bytes(a);
+    c.grad_lines_bytes = attn_grad_lines_bytes(a);
     c.worker_bytes = (size_t)(c.dq_room + 2 * c.dkv_room) * block_gradient_bytes(a) + meeting_bytes(a) +
                      query_side_bytes(a) + key_side_bytes(a);
     return c;
@@ -92,6 +95,12 @@ static void put_queries(const struct worker *s, int64_t b, int64_t h, int64_t bl
     gradient_put(&s->meeting, dq, count, w->a.scale, w->dq, at, w->a.heads * w->a.size);
 }
 
+/* Where the pass that makes dq gathers the bias's gradient. */
+static float *line_of(const struct backward *w, int64_t b, int64_t h, int64_t block)
+{
+    return w->a.biased ? attn_grad_line(&w->a, w->grad_lines, b, h, block) : NULL;
+}
+
 /* All query blocks of head h pass by the key block that is packed; dq: of the whole head, or NULL. */
 static void pass_by(struct worker *s, int64_t b, int64_t h, float *dq, int64_t query_blocks)
 {
@@ -100,6 +109,7 @@ static void pass_by(struct worker *s, int64_t b, int64_t h, float *dq, int64_t q
         query_side_see(w, &s->query, b, h, i);
         if (!sides_meet(&s->query, &s->key)) continue;
         s->query.dq = dq ? dq + i * w->a.block * w->a.size : NULL;
+        s->query.line = dq ? line_of(w, b, h, i) : NULL;
         query_side_pack(w, &s->query, true);
         attn_bwd_meet(&s->meeting, &s->query, &s->key);
     }
@@ -160,7 +170,8 @@ static void run_queries(void *arg, int64_t begin, int64_t end, int worker)
         memset(s.dq, 0, block_gradient_bytes(a));
         query_side_see(&pass->w, &s.query, b, h, block);
         query_side_pack(&pass->w, &s.query, false);
-        for (int64_t j = s.query.low / a->block; j <= s.query.high / a->block; j++) {
+        s.query.line = line_of(&pass->w, b, h, block);
+        for (int64_t j = s.query.low / a->block; j * a->block <= s.query.high; j++) {
             key_side_pack(&pass->w, &s.key, b, h / a->group, j);
             attn_bwd_meet(&s.meeting, &s.query, &s.key);
         }
@@ -192,33 +203,52 @@ static void run_delta(void *arg, int64_t begin, int64_t end, int worker)
 
 size_t cpu_attn_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct attn a = attn_of(desc[ATTN_BWD_Q], desc[ATTN_BWD_K], op);
+    if (op->attr.standard) return attn_standard_bwd_workspace(desc, op, threads);
+    struct attn a = attn_of(desc[ATTN_BWD_Q], desc[ATTN_BWD_K], op, desc[ATTN_BWD_BIAS] != NULL);
     struct cut c = cut_of(&a, threads);
-    return c.delta_bytes + (size_t)threads * c.worker_bytes;
+    return c.delta_bytes + c.lines_bytes + c.grad_lines_bytes + (size_t)threads * c.worker_bytes;
+}
+
+/* What lies before the workers' scratch. */
+static void place(struct pass *pass, const struct kernel_call *call)
+{
+    char *lines = (char *)call->work + pass->cut.delta_bytes, *grads = lines + pass->cut.lines_bytes;
+    pass->w.score.lines = (float *)(void *)lines;
+    pass->w.grad_lines = (float *)(void *)grads;
+    pass->work = grads + pass->cut.grad_lines_bytes;
+    memset(grads, 0, pass->cut.grad_lines_bytes);
+    attn_lines_fill(&pass->w.a, (float *)(void *)lines, call, ATTN_BWD_BIAS);
 }
 
 void cpu_attn_bwd(const struct kernel_call *call)
 {
-    struct pass pass = {.w = {.a = attn_of(call_in(call, ATTN_BWD_Q), call_in(call, ATTN_BWD_K), call->op),
+    if (call->op->attr.standard) {
+        attn_standard_bwd(call);
+        return;
+    }
+    struct pass pass = {.w = {.a = attn_of(call_in(call, ATTN_BWD_Q), call_in(call, ATTN_BWD_K), call->op,
+                                           call->in[ATTN_BWD_BIAS] != NULL),
+                              .score = {.drop = dropout_of(&call->op->attr, call->in[ATTN_BWD_SCALARS])},
                               .d_o = call->in[ATTN_BWD_DO],
                               .q = call->in[ATTN_BWD_Q],
                               .k = call->in[ATTN_BWD_K],
                               .v = call->in[ATTN_BWD_V],
                               .o = call->in[ATTN_BWD_O],
                               .lse = call->in[ATTN_BWD_LSE],
-                              .pos = call->in[ATTN_BWD_POS],
                               .dq = call->out[ATTN_BWD_DQ],
                               .dk = call->out[ATTN_BWD_DK],
                               .dv = call->out[ATTN_BWD_DV],
                               .delta = call->work}};
+    pass.w.a.pos = call->in[ATTN_BWD_POS], pass.w.a.lengths = call->in[ATTN_BWD_LENGTHS];
     const struct attn *a = &pass.w.a;
     pass.cut = cut_of(a, threads_count(call->team));
-    pass.work = (char *)call->work + pass.cut.delta_bytes;
+    place(&pass, call);
     threads_each(call->team, a->batch * a->time, 16, run_delta, &pass);
     if (pass.cut.together) {
         threads_each(call->team, a->batch * a->kv_heads, 1, run_together, &pass);
-        return;
+    } else {
+        threads_each(call->team, a->batch * a->kv_heads * pass.cut.key_blocks, 1, run_keys, &pass);
+        threads_each(call->team, a->batch * a->heads * pass.cut.query_blocks, 1, run_queries, &pass);
     }
-    threads_each(call->team, a->batch * a->kv_heads * pass.cut.key_blocks, 1, run_keys, &pass);
-    threads_each(call->team, a->batch * a->heads * pass.cut.query_blocks, 1, run_queries, &pass);
+    attn_grad_lines_add(a, pass.w.grad_lines, call);
 }

@@ -50,7 +50,8 @@ static size_t rows_bytes(const struct attn *a)
 
 size_t meeting_bytes(const struct attn *a)
 {
-    return (a->kernel->kg > 1 ? 3 : 2) * scores_bytes(a) + 2 * pairs_bytes(a) + rows_bytes(a);
+    size_t arrays = 2 + (a->kernel->kg > 1) + (a->cap > 0) + (a->dropout > 0) + a->biased;
+    return arrays * scores_bytes(a) + 2 * pairs_bytes(a) + rows_bytes(a);
 }
 
 void query_side_place(const struct attn *a, struct query_side *s, char *at)
@@ -77,6 +78,9 @@ struct meeting meeting_place(const struct backward *w, char *at)
     m.scores = (float *)(void *)at, at += scores_bytes(a);
     m.dp = (float *)(void *)at, at += scores_bytes(a);
     if (a->kernel->kg > 1) m.packed = at, at += scores_bytes(a);
+    if (a->cap > 0) m.slope = (float *)(void *)at, at += scores_bytes(a);
+    if (a->dropout > 0) m.keep = (float *)(void *)at, at += scores_bytes(a);
+    if (a->biased) m.raw = (float *)(void *)at, at += scores_bytes(a);
     m.p_turned = at, at += pairs_bytes(a);
     m.ds_turned = at, at += pairs_bytes(a);
     m.rows = (float *)(void *)at;
@@ -94,12 +98,15 @@ void query_side_see(const struct backward *w, struct query_side *s, int64_t b, i
     s->first = block * a->block;
     s->count = attn_least(a->block, a->time - s->first);
     s->low = a->keys;
-    s->high = -1;
+    s->high = s->hole_most = -1;
+    s->hole_least = a->keys;
     for (int64_t i = 0; i < s->count; i += nr) {
         struct attn_panel *p = &s->panels[i / nr];
-        attn_see(a, w->pos + b * a->time, s->first + i, attn_least(nr, s->count - i), 1, p);
+        attn_see(a, b, s->first + i, attn_least(nr, s->count - i), 1, p);
         s->low = attn_least(s->low, p->low);
         s->high = attn_most(s->high, p->high);
+        s->hole_most = attn_most(s->hole_most, p->hole_most);
+        s->hole_least = attn_least(s->hole_least, p->hole_least);
     }
 }
 
@@ -140,6 +147,18 @@ void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int6
 
 /* ---- a meeting ------------------------------------------------------------------------------- */
 
+/* Products of a panel become scores, and what P and dS are multiplied with is made. */
+static void score_panel(const struct meeting *m, const struct query_side *qs, const struct key_side *ks,
+                        int p, struct attn_cut cut)
+{
+    const struct attn *a = &m->w->a;
+    int64_t nr = a->kernel->nr;
+    struct attn_lanes lanes = {qs->b, qs->h, p * nr, attn_least(nr, qs->count - p * nr), 1};
+    if (a->modified)
+        attn_score_panel(a, &m->w->score, &qs->panels[p], &lanes, ks->first, cut, m->scores, m->slope);
+    if (m->keep) attn_keep_panel(a, &m->w->score, &qs->panels[p], &lanes, ks->first, cut, m->keep);
+}
+
 /* One panel of queries; returns the rows worked on, in whole panels of keys. */
 static struct attn_cut meet_panel(const struct meeting *m, const struct query_side *qs,
                                   const struct key_side *ks, int p)
@@ -151,9 +170,11 @@ static struct attn_cut meet_panel(const struct meeting *m, const struct query_si
     int64_t line = p * gemm_panel(a->kernel, nr, a->size);
     attn_products(a, m->scores, ks->k, attn_packed_at(a, qs->q, line), cut.from, cut.end);
     attn_products(a, m->dp, ks->v, attn_packed_at(a, qs->d_o, line), cut.from, cut.end);
+    score_panel(m, qs, ks, p, cut);
+    struct attn_cut made = cut;
     bool whole = cut.end % nr == 0;
     cut.end = (int)attn_up(cut.end, nr);
-    int32_t room[2 * GEMM_MAX_NR];
+    int32_t room[4 * GEMM_MAX_NR];
     struct attn_grad grad = {.score = m->scores,
                              .dp = m->dp,
                              .packed = m->packed,
@@ -163,13 +184,17 @@ static struct attn_cut meet_panel(const struct meeting *m, const struct query_si
                              .scale = a->scale2,
                              .lse = qs->lse + p * nr,
                              .delta = qs->delta + p * nr,
-                             .panel_step = a->block * nr};
+                             .panel_step = a->block * nr,
+                             .keep = m->keep,
+                             .slope = m->slope,
+                             .raw = m->raw};
     if (cut.masked || !whole) grad.mask = attn_mask(a, &qs->panels[p], ks->first, room);
     if (ks->dk) {
         grad.p_turned = attn_packed_at(a, m->p_turned, p * nr * nr);
         grad.ds_turned = attn_packed_at(a, m->ds_turned, p * nr * nr);
     }
     a->rows->grad(&grad);
+    if (qs->line) attn_grad_panel(a, &qs->panels[p], qs->first, ks->first, made, m->raw, qs->line);
     if (qs->dq) {
         int64_t n = attn_least(cut.end, attn_up(ks->count, kg)) - cut.from;
         const void *ds = attn_packed_at(a, kg > 1 ? m->packed : (void *)m->dp, cut.from * nr);

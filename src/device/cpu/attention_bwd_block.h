@@ -15,7 +15,7 @@
 #ifndef PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
 #define PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
 
-#include "device/cpu/attention_common.h"
+#include "device/cpu/attention_score.h"
 
 enum { ATTN_BLOCK_PANELS = ATTN_BLOCK / 4 };
 
@@ -24,17 +24,20 @@ struct backward {
     struct attn a;
     const void *d_o, *q, *k, *v, *o;
     const float *lse;
-    const int32_t *pos;
+    struct attn_score score;
     void *dq, *dk, *dv;
-    float *delta; /* [batch][heads][time]: row sums of dO * O */
+    float *delta;      /* [batch][heads][time]: row sums of dO * O */
+    float *grad_lines; /* of the bias (attention_score.h) */
 };
 
 struct query_side {
     int64_t b, h, first, count;
     int64_t low, high;                        /* its keys lie in [low, high] */
+    int64_t hole_most, hole_least;            /* none of it sees these */
     void *q, *d_o;                            /* lines are queries, over size */
     void *q_turned, *do_turned;               /* lines are elements of a head, over queries */
     float *dq;                                /* panels [size][nr], or NULL */
+    float *line;                              /* of the bias's gradient, or NULL */
     float lse[ATTN_BLOCK], delta[ATTN_BLOCK]; /* lse to base 2 */
     struct attn_panel panels[ATTN_BLOCK_PANELS];
 };
@@ -50,6 +53,7 @@ struct key_side {
 struct meeting {
     const struct backward *w;
     float *scores, *dp;
+    float *slope, *keep, *raw; /* what attention_score.h adds, like scores; NULL: nothing */
     void *packed, *p_turned, *ds_turned;
     float *rows; /* [nr][size rounded up to 4], for gradient_put */
 };
@@ -74,7 +78,8 @@ void key_side_pack(const struct backward *w, struct key_side *s, int64_t b, int6
 /* Whether some query may see some key. */
 static inline bool sides_meet(const struct query_side *qs, const struct key_side *ks)
 {
-    return qs->high >= ks->first && qs->low < ks->first + ks->count;
+    bool hidden = qs->hole_most <= ks->first && qs->hole_least >= ks->first + ks->count - 1;
+    return qs->high >= ks->first && qs->low < ks->first + ks->count && !hidden;
 }
 
 void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const struct key_side *ks);

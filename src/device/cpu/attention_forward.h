@@ -10,12 +10,12 @@
 #ifndef PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
 #define PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
 
-#include "device/cpu/attention_common.h"
+#include "device/cpu/attention_score.h"
 
 struct forward {
     struct attn a;
+    struct attn_score score;
     const void *q, *k, *v;
-    const int32_t *pos;
     void *o;
     float *lse;
 
@@ -28,7 +28,7 @@ struct forward {
 
     float *parts; /* [batch][kv_heads][pieces][rows][size + 2]: sums, top, sum */
     char *work;   /* of worker 0 */
-    size_t parts_bytes, worker_bytes;
+    size_t lines_bytes, parts_bytes, worker_bytes;
 };
 
 struct forward_item {

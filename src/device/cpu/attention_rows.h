@@ -18,9 +18,29 @@
 /* A running maximum before the first score: finite, so that differences are never NaN. */
 #define ATTN_TOP_START -1e30f
 
-/* Which keys each query of the panel sees, as rows of the panel, both ends included. */
+/* Which keys each query of the panel sees, as rows of the panel, both ends included; those of its hole it does not. */
 struct attn_mask {
-    const int32_t *first, *last; /* [width] */
+    const int32_t *first, *last;     /* [width] */
+    const int32_t *hole, *hole_last; /* [width]; NULL: no query has a hole */
+};
+
+/* Products q.k become scores: x = scale * product, cap tanh(x / cap), plus a bias. */
+struct attn_modify {
+    float *score; /* [rows][width] */
+    float *slope; /* [rows][width] out: d score / d x; NULL: not wanted */
+    int width, from, end;
+    float scale, cap;         /* cap 0: none */
+    const float *const *bias; /* [width]: of query q and row k it is bias[q][-k]. NULL: none */
+};
+
+/* What probabilities are multiplied with: 0 or `scale` (tape/dropout.h). */
+struct attn_drop {
+    float *keep; /* [rows][width] out, up to the next multiple of 4 rows */
+    int width, from, end;
+    const uint32_t *line; /* [width] */
+    uint32_t key;         /* of row 0 */
+    uint32_t below;
+    float scale;
 };
 
 struct attn_softmax {
@@ -32,6 +52,7 @@ struct attn_softmax {
     struct attn_mask mask; /* first NULL: every query sees all of [from, end) */
     float *top, *sum;      /* [width] running maximum of raw scores and sum of exponentials, updated */
     float *fade;           /* [width] out: what earlier sums must be multiplied with */
+    const float *keep; /* [rows][width]: probabilities are multiplied with it, their sum is not. NULL: 1 */
 };
 
 struct attn_grad {
@@ -48,6 +69,9 @@ struct attn_grad {
      * not wanted. */
     void *p_turned, *ds_turned;
     int64_t panel_step;
+    /* [rows][width], NULL: 1. P and dp are multiplied with keep, dS with slope. */
+    const float *keep, *slope;
+    float *raw; /* [rows][width] out: dS before the slope; NULL: not wanted */
 };
 
 struct attn_rows {
@@ -55,6 +79,10 @@ struct attn_rows {
     bool (*softmax)(const struct attn_softmax *);
     /* P = 2^(scale * score - lse), dS = P * (dp - delta); both 0 where masked. */
     void (*grad)(const struct attn_grad *);
+    void (*modify)(const struct attn_modify *);
+    void (*drop)(const struct attn_drop *);
+    /* to[q][-k] += x[k][q] for rows [from, end), the lanes of a register together where they are neighbours. */
+    void (*scatter)(float *const *to, const float *x, int width, int from, int end);
     /* x[rows][width] *= by[width] */
     void (*fade)(float *x, int64_t rows, int width, const float *by);
     /* dst[line][i] = src[i][line] * by[line], i < n, line < width; ld >= n rounded up to 4 */

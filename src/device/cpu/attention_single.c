@@ -45,6 +45,27 @@ static struct rows rows_of(const struct single *s, const void *x, int64_t key, i
     return (struct rows){s->block, DT_F32, s->ld};
 }
 
+/* Products of row r become scores, its weights are dropped: attention_score.h for one row. */
+static void modify(const struct single *s, int64_t r, int64_t key, int count, float *w)
+{
+    const struct attn *a = &s->f->a;
+    int64_t head = s->item->kv * a->group + r % a->group;
+    const float *bias = s->f->score.lines + head * attn_span(a) + s->panel.query[r] + a->keys - 1 - key;
+    for (int i = 0; i < count; i++) {
+        float x = w[i] * a->scale;
+        w[i] = (a->cap > 0 ? a->cap * tanhf(x / a->cap) : x) + (a->biased ? bias[-i] : 0);
+    }
+}
+
+static void drop(const struct single *s, int64_t r, int64_t key, int count, float *w)
+{
+    const struct attn *a = &s->f->a;
+    const struct dropout *d = &s->f->score.drop;
+    uint32_t line =
+        dropout_line(dropout_row(d, s->item->b), s->item->kv * a->group + r % a->group, s->panel.query[r]);
+    for (int i = 0; i < count; i++) w[i] *= dropout_keeps(d, line, (uint64_t)(key + i)) ? d->scale : 0;
+}
+
 /* Scores of row r, turned into weights; the row's maximum and sum move on. */
 static void weigh(struct single *s, int64_t r, int64_t key, int count)
 {
@@ -52,9 +73,13 @@ static void weigh(struct single *s, int64_t r, int64_t key, int count)
     float *w = s->weights + r * KEYS;
     int64_t first = s->panel.first[r] - key, end = attn_least(s->panel.last[r] + 1 - key, count);
     int padded = (int)attn_up(count, 4);
+    if (a->modified) modify(s, r, key, count, w);
     for (int64_t i = 0; i < attn_least(first, padded); i++) w[i] = -INFINITY;
     for (int64_t i = attn_most(end, 0); i < padded; i++) w[i] = -INFINITY;
+    for (int64_t i = attn_most(s->panel.hole[r] - key, 0); i < count && i <= s->panel.hole_last[r] - key; i++)
+        w[i] = -INFINITY;
     s->fade[r] = a->rows->weigh(w, a->scale2, padded, &s->top[r], &s->sum[r]);
+    if (s->f->score.drop.below) drop(s, r, key, count, w);
 }
 
 static void meet(struct single *s, int64_t key, int count)
@@ -81,7 +106,7 @@ void forward_single(const struct forward *f, const struct forward_item *item, ch
     s.sums = s.queries + f->rows * s.ld;
     s.block = s.sums + f->rows * s.ld;
     s.weights = s.block + KEYS * s.ld;
-    attn_see(a, f->pos + item->b * a->time, 0, f->rows, a->group, &s.panel);
+    attn_see(a, item->b, 0, f->rows, a->group, &s.panel);
     memset(s.sums, 0, (size_t)(f->rows * s.ld) * 4);
     for (int64_t r = 0; r < f->rows; r++) {
         int64_t h = item->kv * a->group + r % a->group;

@@ -17,6 +17,7 @@ struct embed {
     const void *add;   /* [R,C] or NULL */
     void *y;           /* [R,C] */
     int64_t columns, vocabulary;
+    float scale; /* 0: none */
 };
 
 static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -27,18 +28,32 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
         assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
         const void *from = element(e->table, e->type, e->ids[r] * e->columns);
         void *to = element(e->y, e->type, r * e->columns);
-        if (e->add)
+        if (e->scale != 0)
+            e->rows->scale_add(e->type, to, from, e->scale, element(e->add, e->type, r * e->columns),
+                               e->columns);
+        else if (e->add)
             e->rows->add(e->type, to, from, element(e->add, e->type, r * e->columns), e->columns);
         else
             memcpy(to, from, (size_t)e->columns * dtype_size(e->type));
     }
 }
 
+/* The factor as the compute type has it. */
+static float scale_of(const struct op *op, enum dtype type)
+{
+    float scale = op->attr.scale;
+    char narrow[4];
+    dtype_convert(narrow, type, &scale, DT_F32, 1);
+    dtype_convert(&scale, DT_F32, narrow, type, 1);
+    return scale;
+}
+
 void cpu_embed(const struct kernel_call *call)
 {
     const struct tensor *table = call_in(call, EMBED_W);
-    struct embed e = {row_ops(),           table->type,        call->in[EMBED_IDS], call->in[EMBED_W],
-                      call->in[EMBED_ADD], call->out[EMBED_Y], table->dim[1],       table->dim[0]};
+    struct embed e = {row_ops(),         table->type,         call->in[EMBED_IDS],
+                      call->in[EMBED_W], call->in[EMBED_ADD], call->out[EMBED_Y],
+                      table->dim[1],     table->dim[0],       scale_of(call->op, table->type)};
     threads_each(call->team, tensor_count(call_in(call, EMBED_IDS)), row_grain(e.columns), embed_body, &e);
 }
 
@@ -49,7 +64,16 @@ struct embed_bwd {
     const void *dy; /* [R,C] */
     float *dw;      /* [V,C] */
     int64_t count, columns, vocabulary;
+    float scale; /* 0: none */
 };
+
+static void add_row(const struct embed_bwd *e, float *sum, const void *row, int64_t width)
+{
+    if (e->scale != 0)
+        e->rows->add_scaled(e->type, sum, row, e->scale, width);
+    else
+        e->rows->add_to(e->type, sum, row, width);
+}
 
 static void clear_body(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -65,7 +89,7 @@ static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t r = 0; r < e->count; r++) {
         assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
         const void *from = element(e->dy, e->type, r * e->columns + begin);
-        e->rows->add_to(e->type, e->dw + e->ids[r] * e->columns + begin, from, end - begin);
+        add_row(e, e->dw + e->ids[r] * e->columns + begin, from, end - begin);
     }
 }
 
@@ -95,7 +119,7 @@ static void token_strip(const struct narrow_bwd *n, int64_t token, int64_t at, i
     void *dw = element(n->dw, n->grad_type, token * n->e.columns + at);
     if (n->accumulate) dtype_convert(sum, DT_F32, dw, n->grad_type, width);
     for (int32_t r = n->first[token]; r >= 0; r = n->next[r])
-        n->e.rows->add_to(n->e.type, sum, element(n->e.dy, n->e.type, r * n->e.columns + at), width);
+        add_row(&n->e, sum, element(n->e.dy, n->e.type, r * n->e.columns + at), width);
     dtype_convert(dw, n->grad_type, sum, DT_F32, width);
 }
 
@@ -140,6 +164,7 @@ void cpu_embed_bwd(const struct kernel_call *call)
         .count = tensor_count(call_in(call, EMBED_BWD_IDS)),
         .columns = dw->dim[1],
         .vocabulary = dw->dim[0],
+        .scale = scale_of(call->op, call_in(call, EMBED_BWD_DY)->type),
     };
     if (dw->type == DT_F32)
         wide_bwd(&e, call);

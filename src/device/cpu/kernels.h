@@ -7,7 +7,7 @@
  *     KERNEL_ROW_BLOCK rows (of GEMM_KC rows for dW of linear, see gemm.h) and the sums are f32 or wider: one
  *     of fewer bits is rounded by each call.
  *  3. Outputs may take over the bytes of the inputs that op_shares(kind, slot) names. Also allowed:
- *     norm_bwd writes dx over dy, swiglu_bwd writes its results over any of its inputs, elementwise
+ *     norm_bwd writes dx over dy, glu_bwd writes its results over any of its inputs, elementwise
  *     ops over either operand. Otherwise operands do not overlap.
  *  4. Nothing is allocated; call->work holds what the _workspace function of the op says.
  *  5. Ids, targets and positions are in range (the data layer sees to it), except negative targets.
@@ -28,12 +28,14 @@ kernel_workspace cpu_norm_bwd_workspace;
 kernel_run cpu_linear, cpu_linear_dx, cpu_linear_dw;
 kernel_workspace cpu_linear_workspace, cpu_linear_dx_workspace, cpu_linear_dw_workspace;
 
-kernel_run cpu_rope_table, cpu_split3, cpu_join3;
+kernel_run cpu_rope_table, cpu_rope, cpu_split3, cpu_join3;
 
 kernel_run cpu_attn, cpu_attn_bwd;
 kernel_workspace cpu_attn_workspace, cpu_attn_bwd_workspace;
 
-kernel_run cpu_swiglu, cpu_swiglu_bwd, cpu_gelu, cpu_gelu_bwd, cpu_add;
+kernel_run cpu_glu, cpu_glu_bwd, cpu_act, cpu_act_bwd, cpu_add;
+
+kernel_run cpu_dropout;
 
 kernel_run cpu_xent;
 kernel_workspace cpu_xent_workspace;

@@ -19,6 +19,7 @@ struct norm {
     float *stat;           /* [R,1] or [R,2] */
     int64_t columns;
     float eps;
+    bool plus_one;
 };
 
 static void rms_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -27,7 +28,7 @@ static void rms_body(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     for (int64_t r = begin; r < end; r++)
         n->rows->rms(n->type, element(n->y, n->type, r * n->columns), n->stat + r,
-                     element(n->x, n->type, r * n->columns), n->w, n->columns, n->eps);
+                     element(n->x, n->type, r * n->columns), n->w, n->plus_one, n->columns, n->eps);
 }
 
 static void layer_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -52,6 +53,7 @@ void cpu_norm(const struct kernel_call *call)
         .stat = call->out[NORM_STAT],
         .columns = tensor_count(w),
         .eps = call->op->attr.eps,
+        .plus_one = call->op->attr.plus_one,
     };
     threads_each(call->team, tensor_count(call_in(call, NORM_X)) / n.columns, row_grain(n.columns),
                  call->op->attr.layer_norm ? layer_body : rms_body, &n);
@@ -68,7 +70,7 @@ struct norm_bwd {
     float *partial; /* [blocks][dw, db][C] */
     int64_t count, columns;
     int sums; /* 1: dw, 2: dw and db */
-    bool layer, accumulate;
+    bool layer, plus_one, accumulate;
 };
 
 static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db)
@@ -84,6 +86,7 @@ static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db)
         .add = element(n->add, n->type, at),
         .mean = n->layer ? n->stat[2 * r] : 0,
         .rstd = n->layer ? n->stat[2 * r + 1] : n->stat[r],
+        .plus_one = n->plus_one,
     };
     if (n->layer)
         n->rows->layer_bwd(n->type, &row, n->columns);
@@ -143,6 +146,7 @@ void cpu_norm_bwd(const struct kernel_call *call)
         .columns = tensor_count(w),
         .sums = call->out[NORM_BWD_DBIAS] ? 2 : 1,
         .layer = call->op->attr.layer_norm,
+        .plus_one = call->op->attr.plus_one,
         .accumulate = call->accumulate,
     };
     n.count = tensor_count(call_in(call, NORM_BWD_X)) / n.columns;

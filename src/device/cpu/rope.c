@@ -34,6 +34,35 @@ void cpu_rope_table(const struct kernel_call *call)
                  &t);
 }
 
+struct rope {
+    const struct row_ops *rows;
+    enum dtype type;
+    const float *table; /* [R,D] */
+    const void *x;      /* [R,H,D] */
+    void *y;
+    int64_t heads, dim;
+    bool back;
+};
+
+static void rope_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct rope *p = arg;
+    (void)worker;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * p->heads * p->dim;
+        p->rows->rope(p->type, element(p->y, p->type, at), element(p->x, p->type, at), p->table + r * p->dim,
+                      p->heads, p->dim / 2, p->back);
+    }
+}
+
+void cpu_rope(const struct kernel_call *call)
+{
+    const struct tensor *x = call_in(call, ROPE_X);
+    struct rope p = {row_ops(), x->type,   call->in[ROPE_TABLE], call->in[ROPE_X], call->out[ROPE_Y],
+                     x->dim[2], x->dim[3], call->op->attr.back};
+    threads_each(call->team, x->dim[0] * x->dim[1], row_grain(p.heads * p.dim), rope_body, &p);
+}
+
 /* Rows of queries, keys and values against three tensors. Heads lie one after the other on both sides. */
 struct parts {
     const struct row_ops *rows;

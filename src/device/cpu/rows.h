@@ -4,7 +4,7 @@
  * There is one table per instruction set, made from the same source (rows_body.h) on the layer of vec.h.
  *
  *     const struct row_ops *rows = row_ops();
- *     rows->swiglu(DT_BF16, h, gate, up, n);
+ *     rows->add(DT_BF16, y, a, b, n);
  *
  * `t` is the type of every `void *` operand: F32, BF16 or F16. Arithmetic is fp32, results are rounded once.
  * An output may be the very address of an input of the same type (in place); otherwise operands do not
@@ -15,7 +15,7 @@
 #define PLIM_DEVICE_CPU_ROWS_H
 
 #include "device/cpu/cpu_features.h"
-#include "tensor/dtype.h"
+#include "tape/tape.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,6 +27,24 @@ struct row_norm_bwd {
     const void *dy, *x, *w;
     const void *add;  /* NULL: none */
     float mean, rstd; /* as the forward pass left them; mean of LayerNorm only */
+    bool plus_one;    /* RMSNorm: the weight is 1 + w */
+};
+
+/* An activation; cap is that of ACTIVATION_TANH: cap tanh(x / cap). */
+struct row_act {
+    enum activation kind;
+    float cap;
+};
+
+/* Elements from `first` on of a row that tape/dropout.h knows by `line`. */
+struct row_drop {
+    uint32_t line, first, below;
+    float scale;
+};
+
+/* The gradient of a softmax of capped logits. */
+struct row_softmax_grad {
+    float top, scale, cap;
 };
 
 /* The largest logit of a row, and the sum of exp(logit - top). */
@@ -74,18 +92,26 @@ struct row_second {
 struct row_ops {
     void (*add)(enum dtype t, void *y, const void *a, const void *b, int64_t n); /* y = a + b */
     void (*add_to)(enum dtype t, float *sum, const void *x, int64_t n);          /* sum += x */
-    void (*swiglu)(enum dtype t, void *h, const void *gate, const void *up, int64_t n);
-    void (*swiglu_bwd)(enum dtype t, void *dgate, void *dup, void *h, const void *dh, const void *gate,
-                       const void *up, int64_t n); /* dgate and dup may be any two of the inputs */
-    void (*gelu)(enum dtype t, void *y, const void *x, int64_t n);
-    void (*gelu_bwd)(enum dtype t, void *dx, void *y, const void *dy, const void *x, int64_t n);
+    /* y = x by + add, add NULL: none; sum += x by */
+    void (*scale_add)(enum dtype t, void *y, const void *x, float by, const void *add, int64_t n);
+    void (*add_scaled)(enum dtype t, float *sum, const void *x, float by, int64_t n);
+    void (*glu)(enum dtype t, struct row_act a, void *h, const void *gate, const void *up, int64_t n);
+    void (*glu_bwd)(enum dtype t, struct row_act a, void *dgate, void *dup, void *h, const void *dh,
+                    const void *gate, const void *up,
+                    int64_t n); /* dgate and dup may be any two of the inputs */
+    void (*act)(enum dtype t, struct row_act a, void *y, const void *x, int64_t n);
+    void (*act_bwd)(enum dtype t, struct row_act a, void *dx, void *y, const void *dy, const void *x,
+                    int64_t n);
+    void (*drop)(enum dtype t, const struct row_drop *drop, void *y, const void *x, const void *add,
+                 int64_t n);
 
     /* `heads` rows of 2 half elements each; table holds half cosines, then half sines. */
     void (*rope)(enum dtype t, void *y, const void *x, const float *table, int64_t heads, int64_t half,
                  bool inverse);
 
     /* One row. stat: rstd, or mean and rstd. b NULL: none. y may not be x. */
-    void (*rms)(enum dtype t, void *y, float *stat, const void *x, const void *w, int64_t n, float eps);
+    void (*rms)(enum dtype t, void *y, float *stat, const void *x, const void *w, bool plus_one, int64_t n,
+                float eps);
     void (*layer)(enum dtype t, void *y, float *stat, const void *x, const void *w, const void *b, int64_t n,
                   float eps);
     void (*rms_bwd)(enum dtype t, const struct row_norm_bwd *row, int64_t n);
@@ -94,6 +120,8 @@ struct row_ops {
     struct row_softmax (*softmax)(enum dtype t, const void *x, int64_t n);
     void (*exp_scaled)(enum dtype t, void *y, const void *x, int64_t n, float top,
                        float scale); /* y = exp(x - top) scale */
+    /* x: logits after the cap. y = exp(x - top) scale (1 - (x / cap)^2) */
+    void (*exp_capped)(enum dtype t, void *y, const float *x, const struct row_softmax_grad *g, int64_t n);
 
     double (*sumsq)(enum dtype t, const void *x, int64_t n); /* in fp64 */
     void (*adamw)(enum dtype t, const struct row_update *u, int64_t n);

@@ -1,9 +1,10 @@
 /* rows_body.h - the source of every table of row functions. A .c file defines ROWS_TABLE (the table's name)
- * and an instruction set (see vec.h) and includes this once. The functions are in the four headers. */
+ * and an instruction set (see vec.h) and includes this once. The functions are in the five headers. */
 #ifndef PLIM_DEVICE_CPU_ROWS_BODY_H
 #define PLIM_DEVICE_CPU_ROWS_BODY_H
 
 #include "device/cpu/rows.h"
+#include "device/cpu/rows_activation.h"
 #include "device/cpu/rows_elements.h"
 #include "device/cpu/rows_reduce.h"
 #include "device/cpu/rows_update.h"
@@ -13,10 +14,13 @@
 const struct row_ops ROWS_TABLE = {
     .add = row_add,
     .add_to = row_add_to,
-    .swiglu = row_swiglu,
-    .swiglu_bwd = row_swiglu_bwd,
-    .gelu = row_gelu,
-    .gelu_bwd = row_gelu_bwd,
+    .scale_add = row_scale_add,
+    .add_scaled = row_add_scaled,
+    .glu = row_glu,
+    .glu_bwd = row_glu_bwd,
+    .act = row_act,
+    .act_bwd = row_act_bwd,
+    .drop = row_drop,
     .rope = row_rope,
     .rms = row_rms,
     .layer = row_layer,
@@ -24,6 +28,7 @@ const struct row_ops ROWS_TABLE = {
     .layer_bwd = row_layer_bwd,
     .softmax = row_softmax,
     .exp_scaled = row_exp_scaled,
+    .exp_capped = row_exp_capped,
     .sumsq = row_sumsq,
     .adamw = row_adamw,
     .sgd = row_sgd,

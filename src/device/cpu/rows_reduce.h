@@ -29,21 +29,29 @@ VEC_FN void square_at(enum dtype t, vf *sum, const void *x, float mean, int64_t 
     *sum = v_fma(d, d, *sum);
 }
 
-VEC_FN void rms_at(enum dtype t, void *y, const void *x, const void *w, float rstd, int64_t i, int k)
+VEC_FN vf weight_at(enum dtype t, const void *w, bool plus_one, int64_t i, int k)
 {
-    v_store(t, y, i, k, v_mul(v_mul(v_load(t, x, i, k), v_all(rstd)), v_load(t, w, i, k)));
+    vf weight = v_load(t, w, i, k);
+    return plus_one ? v_add(weight, v_all(1)) : weight;
 }
 
-VEC_FN void rms_row(enum dtype t, void *y, float *stat, const void *x, const void *w, int64_t n, float eps)
+VEC_FN void rms_at(enum dtype t, void *y, const void *x, const void *w, bool plus_one, float rstd, int64_t i,
+                   int k)
+{
+    v_store(t, y, i, k, v_mul(v_mul(v_load(t, x, i, k), v_all(rstd)), weight_at(t, w, plus_one, i, k)));
+}
+
+VEC_FN void rms_row(enum dtype t, void *y, float *stat, const void *x, const void *w, bool plus_one,
+                    int64_t n, float eps)
 {
     vf sum = v_all(0);
     VEC_EACH(n, square_at(t, &sum, x, 0, i, k))
     float rstd = stat[0] = 1.0f / sqrtf(v_sum(sum) / (float)n + eps);
-    VEC_EACH(n, rms_at(t, y, x, w, rstd, i, k))
+    VEC_EACH(n, rms_at(t, y, x, w, plus_one, rstd, i, k))
 }
 
-ROW_FN void row_rms(enum dtype t, void *y, float *stat, const void *x, const void *w, int64_t n,
-                    float eps){VEC_TYPES(t, rms_row(T, y, stat, x, w, n, eps))}
+ROW_FN void row_rms(enum dtype t, void *y, float *stat, const void *x, const void *w, bool plus_one,
+                    int64_t n, float eps){VEC_TYPES(t, rms_row(T, y, stat, x, w, plus_one, n, eps))}
 
 VEC_FN void layer_at(enum dtype t, void *y, const void *x, const void *w, const void *b, float mean,
                      float rstd, int64_t i, int k)
@@ -74,13 +82,13 @@ VEC_FN void rms_sums_at(enum dtype t, vf *dot, const struct row_norm_bwd *r, int
 {
     vf dy = v_load(t, r->dy, i, k), hat = v_mul(v_load(t, r->x, i, k), v_all(r->rstd));
     vf part = v_mul(dy, hat);
-    *dot = v_fma(part, v_load(t, r->w, i, k), *dot);
+    *dot = v_fma(part, weight_at(t, r->w, r->plus_one, i, k), *dot);
     v_store(DT_F32, r->dw, i, k, v_add(v_load(DT_F32, r->dw, i, k), part));
 }
 
 VEC_FN void rms_dx_at(enum dtype t, const struct row_norm_bwd *r, float mean_dot, int64_t i, int k)
 {
-    vf g = v_mul(v_load(t, r->dy, i, k), v_load(t, r->w, i, k));
+    vf g = v_mul(v_load(t, r->dy, i, k), weight_at(t, r->w, r->plus_one, i, k));
     vf hat = v_mul(v_load(t, r->x, i, k), v_all(r->rstd));
     vf dx = v_mul(v_fnma(hat, v_all(mean_dot), g), v_all(r->rstd));
     v_store(t, r->dx, i, k, r->add ? v_add(dx, v_load(t, r->add, i, k)) : dx);

@@ -15,6 +15,7 @@
 #define PLIM_DEVICE_CPU_VEXP_H
 
 #include "tensor/dtype.h"
+#include "tensor/stochastic.h"
 #include <stdint.h>
 #include <string.h>
 #if defined(__aarch64__)
@@ -128,6 +129,22 @@ REG_FN regf reg_exp2_short(regf x)
     regf low = reg_fma(reg_all(0x1.62e12cp-1f), f, reg_all(1.0f));
     high = reg_fma(reg_all(0x1.3a02ccp-7f), f2, high);
     return (regf)((regu)reg_fma(high, f2, low) + exponent);
+}
+
+/* tanh x within 2 ulp: a polynomial in x^2 near 0, 1 - 2 / (1 + e^2x) elsewhere. NaN stays NaN. */
+REG_FN regf reg_tanh(regf x)
+{
+    regu sign = (regu)x & 0x80000000u;
+    regf size = (regf)((regu)x & 0x7fffffffu), square = x * x;
+    regf p = reg_fma(square, reg_all(-0x1.51d878p-8f), reg_all(0x1.49826ap-6f));
+    p = reg_fma(p, square, reg_all(-0x1.b6d21ep-5f));
+    p = reg_fma(p, square, reg_all(0x1.10fbap-3f));
+    p = reg_fma(p, square, reg_all(-0x1.5554fap-2f));
+    regf near = reg_fma(p * square, x, x);
+    regf power = size * reg_all(2.88539008f);
+    regf far = reg_all(1) - reg_all(2) / (reg_all(1) + reg_exp2(-reg_max(reg_all(-100.0f), -power)));
+    regi small = size < reg_all(0.7f);
+    return (regf)((small & (regi)near) | (~small & (regi)((regu)far | sign)));
 }
 
 /* Sum of the lanes, halves folded onto each other. */

@@ -2,7 +2,8 @@
  *
  * A row is one thread's: its top and sum in one pass over memory, the gradient in a second. The losses of the
  * rows are left in the workspace and added by the caller's thread in order of rows, starting from the loss
- * that is there: the same bits whether the rows come in one call or in several. */
+ * that is there: the same bits whether the rows come in one call or in several. Capped logits of a row wait in the
+ * worker's scratch. */
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
@@ -18,7 +19,9 @@ struct xent {
     void *dlogits;          /* [R,V] or NULL; may be logits */
     double *loss;           /* [R] */
     int64_t columns;
-    float scale; /* of the gradient */
+    float scale;   /* of the gradient */
+    float cap;     /* of logits, 0: none */
+    float *capped; /* [workers][V] */
 };
 
 static float read_element(const void *at, enum dtype type)
@@ -43,14 +46,35 @@ static double row_loss(const struct xent *x, const void *logits, void *dlogits, 
     return log(all.sum) - below;
 }
 
+/* The same for logits behind a cap. */
+static double capped_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target,
+                          float *capped)
+{
+    assert(target < x->columns);
+    dtype_convert(capped, DT_F32, logits, x->type, x->columns);
+    x->rows->act(DT_F32, (struct row_act){ACTIVATION_TANH, x->cap}, capped, capped, x->columns);
+    struct row_softmax all = x->rows->softmax(DT_F32, capped, x->columns);
+    double below = (double)capped[target] - (double)all.top;
+    if (dlogits) {
+        struct row_softmax_grad g = {all.top, (float)((double)x->scale / all.sum), x->cap};
+        double bend = (double)capped[target] / (double)x->cap;
+        x->rows->exp_capped(x->type, dlogits, capped, &g, x->columns);
+        float there = (float)((exp(below) / all.sum - 1.0) * (double)x->scale * (1 - bend * bend));
+        dtype_convert(element(dlogits, x->type, target), x->type, &there, DT_F32, 1);
+    }
+    return log(all.sum) - below;
+}
+
 static void xent_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct xent *x = arg;
-    (void)worker;
+    float *capped = x->capped + worker * x->columns;
     for (int64_t r = begin; r < end; r++) {
         const void *logits = element(x->logits, x->type, r * x->columns);
         void *dlogits = element(x->dlogits, x->type, r * x->columns);
-        if (x->targets[r] >= 0)
+        if (x->targets[r] >= 0 && x->cap > 0)
+            x->loss[r] = capped_loss(x, logits, dlogits, x->targets[r], capped);
+        else if (x->targets[r] >= 0)
             x->loss[r] = row_loss(x, logits, dlogits, x->targets[r]);
         else if (dlogits)
             memset(dlogits, 0, (size_t)x->columns * dtype_size(x->type));
@@ -71,6 +95,8 @@ void cpu_xent(const struct kernel_call *call)
         .loss = call->work,
         .columns = tensor_count(logits) / count,
         .scale = ((const float *)call->in[XENT_SCALARS])[SCALAR_LOSS_GRAD],
+        .cap = call->op->attr.cap,
+        .capped = (float *)(void *)((double *)call->work + count),
     };
     threads_each(call->team, count, row_grain(x.columns), xent_body, &x);
     double *loss = call->out[XENT_LOSS];
@@ -84,6 +110,8 @@ void cpu_xent(const struct kernel_call *call)
 
 size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    (void)op, (void)threads;
-    return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double);
+    int64_t rows = tensor_count(desc[XENT_TARGETS]);
+    size_t losses = (size_t)rows * sizeof(double);
+    if (!(op->attr.cap > 0) || rows == 0) return losses;
+    return losses + (size_t)(threads * tensor_count(desc[XENT_LOGITS]) / rows) * sizeof(float);
 }

@@ -8,11 +8,13 @@
  *     attention_prepare.cu           what the backward passes need of every query
  *     attention_backward.cu          tensor cores, one pass for dK and dV, one for dQ
  *     attention_hopper_backward.cu   the same by warpgroups
- *     attention_plain.cu, attention_plain_backward.cu   f32 arithmetic, every type and head size
+ *     attention_plain.cu, attention_plain_backward.cu   f32 arithmetic, every type and head size, every mask
+ *     attention_bias.cu              the bias by distance, spread before and its gradient folded after
  *
  * Invariants
- *  1. A query's keys are one interval [first, last] and hold at least one key. A block of queries and a block of
- *     keys that share nothing never meet; they need masks only where an interval ends inside.
+ *  1. A query's keys are one interval [first, last]; of a query that sees nothing it is [keys, -1]. A block of queries
+ *     and a block of keys that share nothing never meet; they need masks only where an interval ends inside. Under a
+ *     block-sparse mask the interval has a hole, which the plain kernels alone know.
  *  2. Every sum runs inside one thread or over lanes and pieces in a fixed order: no atomics.
  *  3. Keys outside the union of a block's intervals are read as zeros: what a cache holds there is not touched.
  *  4. Every kernel takes one argument, struct attn.
@@ -21,6 +23,8 @@
 #define PLIM_DEVICE_CUDA_ATTENTION_CUH
 
 #include "device/cuda/kernels.h"
+
+#include "device/cuda/random.cuh"
 
 #include <cuda_runtime.h>
 #include <limits.h>
@@ -35,26 +39,38 @@ struct attn_span {
 };
 
 struct attn {
-    const void *q, *k, *v; /* [B,T,H,D] [B,S,K,D] [B,S,K,D] */
-    const int32_t *pos;    /* [B,T] */
-    void *o;               /* [B,T,H,D]; read by the backward passes */
-    float *lse;            /* [B,H,T]; likewise */
-    const void *grad;      /* d o */
+    const void *q, *k, *v;  /* [B,T,H,D] [B,S,K,D] [B,S,K,D] */
+    const int32_t *pos;     /* [B,T] */
+    const int32_t *lengths; /* [B] or NULL */
+    void *o;                /* [B,T,H,D]; read by the backward passes */
+    float *lse;             /* [B,H,T]; likewise */
+    const void *grad;       /* d o */
     void *dq, *dk, *dv;
     int batch, time, keys, heads, kv_heads, group, size;
+    enum mask_kind mask;
     int window; /* 0: none */
-    int cached;
+    int sparse_block, local_blocks, global_blocks;
+    int cached, standard; /* standard: plain arithmetic is asked for */
     enum dtype type;
-    float scale, scale2; /* of scores; the same for exponentials to base 2 */
-    int stages;          /* buffers a kernel has for the rows that stream through it: 1 or 2 */
-    int section;         /* heads that share the second-level cache */
-    int splits;          /* pieces the keys are cut into */
+    float scale;             /* of products q.k */
+    float top_scale, scale2; /* of what the softmax sees; the same for exponentials to base 2 */
+    /* attention_score.cuh: scores are modified by cap or bias, probabilities dropped. */
+    int modified;
+    float cap;
+    const float *lines; /* [heads][span] or NULL */
+    int span, buckets;
+    struct drop drop;
+    int stages;  /* buffers a kernel has for the rows that stream through it: 1 or 2 */
+    int section; /* heads that share the second-level cache */
+    int splits;  /* pieces the keys are cut into */
     /* Workspace. Forward: partial outputs [B,K,splits,rows,D], their (maximum, sum) [..,2]. */
     float *part, *part_stat;
     /* Backward, with padded = T rounded up to ATTN_PAD: log-sum-exp to base 2 and sum(d o * o) [B,H,padded],
      * (first, last) [B,padded], spans [B,padded/ATTN_GRAIN]. Padding has an infinite lse2: no probability. */
     int padded;
     float *lse2, *delta;
+    uint32_t *drop_lines; /* [B,H,padded], where numbers are dropped */
+    float *bucket_sums;   /* [B,H,tiles,buckets]: of the bias's gradient */
     int2 *range;
     int4 *spans;
 };
@@ -69,6 +85,14 @@ int cuda_attn_backward(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_hopper_backward(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_plain(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_plain_backward(const struct cuda_queue *queue, struct attn *a);
+/* With scores modified or probabilities dropped. */
+int cuda_attn_forward_more(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_backward_more(const struct cuda_queue *queue, struct attn *a);
+/* The bias: lines before any pass; after the backward ones the sums of its gradient, then dbias (+)= their sum. */
+int cuda_attn_spread(const struct cuda_queue *queue, struct attn *a, const struct op *op, const void *bias);
+int cuda_attn_bias_sums(const struct cuda_queue *queue, struct attn *a, const struct op *op);
+int cuda_attn_fold(const struct cuda_queue *queue, struct attn *a, int tiles, void *grad, enum dtype type,
+                   bool accumulate);
 }
 
 typedef void attn_kernel(const struct attn a);
@@ -104,13 +128,34 @@ static __device__ __forceinline__ int64_t attn_key_at(const struct attn &a, int 
     return (((int64_t)b * a.keys + s) * a.kv_heads + n) * a.size;
 }
 
-/* (first, last) of query t. */
-static __device__ __forceinline__ int2 attn_visible(const struct attn &a, int b, int t)
+/* (first, last) of query t under a causal mask. */
+static __device__ __forceinline__ int2 attn_causal(const struct attn &a, int b, int t)
 {
     int pos = a.pos[(int64_t)b * a.time + t], last = min(a.cached ? pos : t, a.keys - 1);
     int first = a.cached ? 0 : t - pos;
     if (a.window) first = max(first, last - a.window + 1);
     return make_int2(max(first, 0), last);
+}
+
+/* (first, last) of query t. */
+static __device__ __forceinline__ int2 attn_visible(const struct attn &a, int b, int t)
+{
+    bool causal = a.mask == MASK_CAUSAL || a.mask == MASK_BLOCKS;
+    int2 see = causal ? attn_causal(a, b, t) : make_int2(0, a.keys - 1);
+    if (!a.lengths) return see;
+    int length = a.lengths[b], own = a.cached ? a.pos[(int64_t)b * a.time + t] : t;
+    if (length < 1 || (a.mask != MASK_CROSS && own >= length)) return make_int2(a.keys, -1);
+    return make_int2(see.x, min(see.y, length - 1));
+}
+
+/* Keys that a block-sparse mask hides inside the interval; empty where x > y. */
+static __device__ __forceinline__ int2 attn_hole(const struct attn &a, int b, int t)
+{
+    if (a.mask != MASK_BLOCKS) return make_int2(0, -1);
+    int2 see = attn_causal(a, b, t);
+    int near = ((see.y - see.x) / a.sparse_block - a.local_blocks + 1) * a.sparse_block;
+    int known = a.global_blocks * a.sparse_block;
+    return near > known ? make_int2(see.x + known, see.x + near - 1) : make_int2(0, -1);
 }
 
 static __device__ __forceinline__ struct attn_span attn_no_span(void)

@@ -103,12 +103,12 @@ template <int width, bool keys> struct owned {
     }
 };
 
-/* One meeting: WIDE streaming rows, `column` rows into the stage at `stage`. */
-template <class type, int width, bool keys, int high>
-static __device__ __forceinline__ void meet(const struct attn &a, const struct owned<width, keys> (&own)[2],
-                                            const struct stats<keys, high> &stat, uint32_t stage, int column,
-                                            const int2 *ranges, int row, int stream_row,
-                                            float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4])
+/* One meeting: WIDE streaming rows, `column` rows into the stage at `stage`, of query head h of row b. */
+template <class type, int width, bool keys, bool more, int high>
+static __device__ __forceinline__ void
+meet(const struct attn &a, int b, int h, const struct owned<width, keys> (&own)[2],
+     const struct stats<keys, high> &stat, uint32_t stage, int column, const int2 *ranges, int row,
+     int stream_row, float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4])
 {
     typedef struct room<width, keys> room;
     const int wide = cut<width, keys>::WIDE, lane = threadIdx.x % 32;
@@ -116,9 +116,22 @@ static __device__ __forceinline__ void meet(const struct attn &a, const struct o
     float s[high][wide / 8][4], dp[high][wide / 8][4];
     own[0].template multiply<type, wide>(s, at + lane_b<width>(lane));
     own[1].template multiply<type, wide>(dp, at + room::STREAMED + lane_b<width>(lane));
-    if (ranges) mask<keys>(s, ranges, row + lane / 4, stream_row + column + lane % 4 * 2);
+    const int first = row + lane / 4, other = stream_row + column + lane % 4 * 2;
+    float slope[more ? high : 1][more ? wide / 8 : 1][4], keep[more ? high : 1][more ? wide / 8 : 1][4];
+    if constexpr (more) {
+        if (a.modified) score_tile<keys>(a, s, slope, h, first, other);
+        if (a.drop.below) {
+            keep_tile<keys>(a, keep, a.drop_lines + ((int64_t)b * a.heads + h) * a.padded, first, other);
+            times(dp, keep);
+        }
+    }
+    if (ranges) mask<keys>(s, ranges, first, other);
     probabilities(s, stat, column, a.scale2);
     differentials(dp, s, stat, column);
+    if constexpr (more) {
+        if (a.drop.below) times(s, keep);
+        if (a.modified) times(dp, slope);
+    }
 #pragma unroll
     for (int step = 0; step < wide / 16; step++) {
         uint32_t x[high][4];
@@ -133,9 +146,9 @@ static __device__ __forceinline__ void meet(const struct attn &a, const struct o
 }
 
 /* A streaming block and a warp's rows: WIDE streaming rows at a time, those that nothing sees are passed over. */
-template <class type, int width, bool keys, int high>
+template <class type, int width, bool keys, bool more, int high>
 static __device__ __forceinline__ void
-meet_block(const struct attn &a, const struct work &w, const struct owned<width, keys> (&own)[2],
+meet_block(const struct attn &a, const struct work &w, int h, const struct owned<width, keys> (&own)[2],
            const struct stats<keys, high> &stat, uint32_t stage, int row, int stream_row,
            float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4])
 {
@@ -147,7 +160,8 @@ meet_block(const struct attn &a, const struct work &w, const struct owned<width,
         const struct attn_span span = attn_span_at(a, w.b, (keys ? stream_row + column : row) / ATTN_GRAIN);
         if (!attn_meets(span, key, count)) continue;
         const int2 *ranges = attn_needs_mask(span, key, count) ? a.range + (int64_t)w.b * a.padded : 0;
-        meet<type, width, keys, high>(a, own, stat, stage, column, ranges, row, stream_row, d1, d2);
+        meet<type, width, keys, more, high>(a, w.b, h, own, stat, stage, column, ranges, row, stream_row, d1,
+                                            d2);
     }
 }
 
@@ -165,7 +179,8 @@ static __device__ __forceinline__ void load_owned(const struct attn &a, const st
     }
 }
 
-template <class type, int width, bool keys> static __device__ __forceinline__ void walk(const struct attn &a)
+template <class type, int width, bool keys, bool more>
+static __device__ __forceinline__ void walk(const struct attn &a)
 {
     typedef struct room<width, keys> room;
     const int high = cut<width, keys>::HIGH, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -206,7 +221,8 @@ template <class type, int width, bool keys> static __device__ __forceinline__ vo
             __syncthreads();
         }
         stat.stream = (const float *)(pool + (stage - owned0) + 2 * room::STREAMED) + lane % 4 * 2;
-        meet_block<type, width, keys, high>(a, w, own, stat, stage, row, block * STREAM, d1, d2);
+        meet_block<type, width, keys, more, high>(a, w, w.h + h, own, stat, stage, row, block * STREAM, d1,
+                                                  d2);
         stage = next, block = next_block, h = next_h;
     }
     copy_wait<0>();
@@ -219,14 +235,27 @@ template <class type, int width>
 static __global__ void __launch_bounds__(MMA_THREADS, (cut<width, true>::BLOCKS))
     keys_pass(const struct attn a)
 {
-    walk<type, width, true>(a);
+    walk<type, width, true, false>(a);
 }
 
 template <class type, int width>
 static __global__ void __launch_bounds__(MMA_THREADS, (cut<width, false>::BLOCKS))
     queries_pass(const struct attn a)
 {
-    walk<type, width, false>(a);
+    walk<type, width, false, false>(a);
+}
+
+/* The same with what attention_score.cuh knows; registers are needed more than blocks. */
+template <class type, int width>
+static __global__ void __launch_bounds__(MMA_THREADS, 2) keys_pass_more(const struct attn a)
+{
+    walk<type, width, true, true>(a);
+}
+
+template <class type, int width>
+static __global__ void __launch_bounds__(MMA_THREADS, 2) queries_pass_more(const struct attn a)
+{
+    walk<type, width, false, true>(a);
 }
 
 template <int width, bool keys>
@@ -254,4 +283,10 @@ extern "C" int cuda_attn_backward(const struct cuda_queue *queue, struct attn *a
 {
     int status = launch_width<true>(queue, a, MMA_KERNEL(keys_pass, a));
     return status ? status : launch_width<false>(queue, a, MMA_KERNEL(queries_pass, a));
+}
+
+extern "C" int cuda_attn_backward_more(const struct cuda_queue *queue, struct attn *a)
+{
+    int status = launch_width<true>(queue, a, MMA_KERNEL(keys_pass_more, a));
+    return status ? status : launch_width<false>(queue, a, MMA_KERNEL(queries_pass_more, a));
 }

@@ -5,6 +5,7 @@
 #define PLIM_DEVICE_CUDA_ATTENTION_BACKWARD_CUH
 
 #include "device/cuda/attention_mma.cuh"
+#include "device/cuda/attention_score.cuh"
 
 enum { STREAM = 64 }; /* rows of a streaming block */
 
@@ -42,6 +43,50 @@ static __device__ __forceinline__ void mask(float (&s)[high][tiles][4], const in
     }
 }
 
+/* Products become scores and their slopes; head h of row b, places as of mask. */
+template <bool keys, int high, int tiles>
+static __device__ __forceinline__ void score_tile(const struct attn &a, float (&s)[high][tiles][4],
+                                                  float (&slope)[high][tiles][4], int h, int row, int column)
+{
+#pragma unroll
+    for (int m = 0; m < high; m++)
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int own = row + m * 16 + i / 2 * 8, other = column + n * 8 + i % 2;
+                s[m][n][i] =
+                    attn_score(a, h, keys ? other : own, keys ? own : other, s[m][n][i], &slope[m][n][i]);
+            }
+}
+
+/* What dropout multiplies probabilities with. lines: of the head's queries. */
+template <bool keys, int high, int tiles>
+static __device__ __forceinline__ void keep_tile(const struct attn &a, float (&keep)[high][tiles][4],
+                                                 const uint32_t *lines, int row, int column)
+{
+#pragma unroll
+    for (int m = 0; m < high; m++)
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int own = row + m * 16 + i / 2 * 8, other = column + n * 8 + i % 2;
+                keep[m][n][i] = attn_keep(a, lines[keys ? other : own], keys ? own : other);
+            }
+}
+
+template <int high, int tiles>
+static __device__ __forceinline__ void times(float (&x)[high][tiles][4], const float (&by)[high][tiles][4])
+{
+#pragma unroll
+    for (int m = 0; m < high; m++)
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[m][n][i] *= by[m][n][i];
+}
+
 /* Scores become P. */
 template <bool keys, int high, int tiles>
 static __device__ __forceinline__ void
@@ -56,7 +101,7 @@ probabilities(float (&s)[high][tiles][4], const struct stats<keys, high> &stat, 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float lse2 = !keys ? stat.lse2[m][i / 2] : i % 2 ? of.y : of.x;
-                s[m][n][i] = exp2_fast(fmaf(s[m][n][i], scale2, -lse2));
+                s[m][n][i] = exp2_fast(fminf(fmaf(s[m][n][i], scale2, -lse2), 0.0f));
             }
         }
     }
@@ -103,7 +148,7 @@ template <int rows, bool keys> static __device__ __forceinline__ struct work wor
     for (int i = 0; i < rows / ATTN_GRAIN; i++)
         all = attn_join(all, attn_span_at(a, w.b, w.row / ATTN_GRAIN + i));
     w.from = all.low, w.end = all.high + 1;
-    w.first = all.low / STREAM, w.last = all.high / STREAM;
+    w.first = all.low / STREAM, w.last = all.high < 0 ? -1 : all.high / STREAM;
     return w;
 }
 

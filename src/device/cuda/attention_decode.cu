@@ -117,13 +117,13 @@ static __device__ __forceinline__ void meet(const struct attn &a, const uint32_t
         }
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        float base = top == -INFINITY ? 0.0f : top * a.scale2;
-        float fade = exp2_fast(r.top[half] * a.scale2 - base);
+        float base = top == -INFINITY ? 0.0f : top;
+        float fade = exp2_fast((r.top[half] - base) * a.scale2);
         r.top[half] = top, r.sum[half] *= fade;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float *x = &s[0][i / 2][2 * half + i % 2];
-            *x = exp2_fast(fmaf(*x, a.scale2, -base));
+            *x = exp2_fast((*x - base) * a.scale2);
             r.sum[half] += *x;
         }
 #pragma unroll
@@ -163,9 +163,9 @@ static __device__ __forceinline__ void join_warps(const struct attn &a, const st
         if (row >= row_count(a) || column >= a.size) continue;
         float top = -INFINITY, sum = 0, x = 0;
         for (int w = 0; w < MMA_WARPS; w++) top = fmaxf(top, stat[(w * ROWS + r) * 2]);
-        float base = top == -INFINITY ? 0.0f : top * a.scale2;
+        float base = top == -INFINITY ? 0.0f : top;
         for (int w = 0; w < MMA_WARPS; w++) {
-            float fade = exp2_fast(stat[(w * ROWS + r) * 2] * a.scale2 - base);
+            float fade = exp2_fast((stat[(w * ROWS + r) * 2] - base) * a.scale2);
             sum += fade * stat[(w * ROWS + r) * 2 + 1];
             x += fade * out[(w * ROWS + r) * width + column];
         }

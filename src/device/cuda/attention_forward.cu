@@ -6,6 +6,7 @@
  *
  * A warp passes over a key block that none of its rows sees, and masks only where an interval ends inside it.
  */
+#include "device/cuda/attention_score.cuh"
 #include "device/cuda/attention_softmax.cuh"
 
 namespace
@@ -79,8 +80,45 @@ static __device__ __forceinline__ void load_keys(const struct attn &a, uint32_t 
     load_rows<KEYS, width>(to + room<width>::STAGE / 2, key_rows(a, a.v, b, n), key, all.low, all.high + 1);
 }
 
-template <class type, int width>
-static __global__ void __launch_bounds__(MMA_THREADS, 2) forward(const struct attn a)
+/* Products of a warp's rows and the keys from `key` on become scores. row: this lane's first. */
+static __device__ __forceinline__ void modify(const struct attn &a, float (&s)[HIGH][KEYS / 8][4], int b,
+                                              int h, int row, int key)
+{
+    float slope;
+#pragma unroll
+    for (int m = 0; m < HIGH; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int query = attn_stands(a, b, min(row + m * 16 + half * 8, a.time - 1));
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++)
+                    s[m][n][i] = attn_score(a, h, query, key + n * 8 + i % 2, s[m][n][i], &slope);
+        }
+    }
+}
+
+static __device__ __forceinline__ void drop(const struct attn &a, float (&s)[HIGH][KEYS / 8][4], int b, int h,
+                                            int row, int key)
+{
+#pragma unroll
+    for (int m = 0; m < HIGH; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int t = min(row + m * 16 + half * 8, a.time - 1);
+            uint32_t line = attn_drop_line(a, b, h, attn_stands(a, b, t));
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++)
+                    s[m][n][i] *= attn_keep(a, line, key + n * 8 + i % 2);
+        }
+    }
+}
+
+/* more: with what attention_score.cuh knows. */
+template <class type, int width, bool more> static __device__ __forceinline__ void walk(const struct attn &a)
 {
     typedef struct room<width> room;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -128,8 +166,11 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) forward(const struct at
         if (attn_meets(mine, key, KEYS)) {
             float s[HIGH][KEYS / 8][4];
             scores<type, width>(s, kept, my_queries, stage + lane_b<width>(lane));
+            const int first = row + warp * 32 + lane / 4, column = key + lane % 4 * 2;
+            if (more && a.modified) modify(a, s, b, h, first, column);
             if (attn_needs_mask(mine, key, KEYS)) soft_mask(s, ranges + warp * 32, key, lane);
             soften(s, r, a.scale2);
+            if (more && a.drop.below) drop(a, s, b, h, first, column);
             const uint32_t values = stage + room::STAGE / 2 + lane_turned<width>(lane);
 #pragma unroll
             for (int step = 0; step < KEYS / 16; step++) {
@@ -143,13 +184,35 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) forward(const struct at
     soft_finish<type>(a, pool + warp * 32 * tile<width>::ROW_BYTES, r, b, h, row + warp * 32);
 }
 
-} // namespace
+template <class type, int width>
+static __global__ void __launch_bounds__(MMA_THREADS, 2) forward(const struct attn a)
+{
+    walk<type, width, false>(a);
+}
 
-extern "C" int cuda_attn_forward(const struct cuda_queue *queue, struct attn *a)
+template <class type, int width>
+static __global__ void __launch_bounds__(MMA_THREADS, 2) forward_more(const struct attn a)
+{
+    walk<type, width, true>(a);
+}
+
+static int launch(const struct cuda_queue *queue, struct attn *a, attn_kernel *kernel)
 {
     int width = mma_width(a), tiles = (a->time + ROWS - 1) / ROWS;
     a->stages = room_bytes(width, 2) <= queue->shared_most ? 2 : 1;
     a->section = attn_section(a, a->keys, a->batch * a->heads, 2);
-    return attn_launch(MMA_KERNEL(forward, a), (int64_t)a->batch * a->heads * tiles, MMA_THREADS,
+    return attn_launch(kernel, (int64_t)a->batch * a->heads * tiles, MMA_THREADS,
                        room_bytes(width, a->stages), queue, a);
+}
+
+} // namespace
+
+extern "C" int cuda_attn_forward(const struct cuda_queue *queue, struct attn *a)
+{
+    return launch(queue, a, MMA_KERNEL(forward, a));
+}
+
+extern "C" int cuda_attn_forward_more(const struct cuda_queue *queue, struct attn *a)
+{
+    return launch(queue, a, MMA_KERNEL(forward_more, a));
 }

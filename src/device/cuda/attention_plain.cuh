@@ -38,6 +38,16 @@ static __device__ __forceinline__ void plain_put(const struct attn &a, void *x, 
             (uint16_t)(a.type == DT_BF16 ? type_bf16::pack(value, 0) : type_f16::pack(value, 0));
 }
 
+/* Keys that no query of a tile sees because of holes; the lanes of a warp have the tile's queries. Empty where x > y. */
+static __device__ __forceinline__ int2 plain_hidden(const struct attn &a, int b, int t)
+{
+    int2 hole = attn_hole(a, b, t);
+    if (a.mask != MASK_BLOCKS) return hole;
+    bool none = hole.x > hole.y;
+    return make_int2(__reduce_max_sync(0xffffffffu, none ? INT_MAX : hole.x),
+                     __reduce_min_sync(0xffffffffu, none ? -1 : hole.y));
+}
+
 /* Rows [row, row + tile) of a head, zeros outside [from, end). */
 template <int tile>
 static __device__ void plain_load(const struct attn &a, float *to, const void *x, int64_t base,

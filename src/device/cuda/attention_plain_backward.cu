@@ -2,8 +2,13 @@
  *
  * The two passes of attention_backward.cu, with the same roles: a block owns a tile of rows of one side (1, 2),
  * tiles of the other side stream past, dS meets streaming tensor 1 and, in the keys pass, P meets tensor 2.
+ *
+ * The gradient of a bias has a pass of its own, after either backward: a block has a tile of queries of one head and sums
+ * dS by diagonals of its tiles, then diagonals by buckets, both in order.
  */
 #include "device/cuda/attention_plain.cuh"
+#include "device/cuda/attention_score.cuh"
+#include "tape/bias_bucket.h"
 
 namespace
 {
@@ -35,8 +40,8 @@ static __device__ __forceinline__ void load_side(const struct attn &a, const str
     plain_load<tile>(a, to + tile * plain_pitch(a.size), s.x2, s.base, s.stride, row, 0, s.count);
 }
 
-/* P and dS of owned row `row` on and streaming row `other` on go to wp and ws. */
-template <int tile, bool keys>
+/* P and dS of owned row `row` on and streaming row `other` on go to wp and ws. raw: dS before the slope of the score. */
+template <int tile, bool keys, bool raw>
 static __device__ __forceinline__ void
 differentiate(const struct attn &a, int b, int h, int row, int other,
               const float (&s)[plain<tile>::ROWS][plain<tile>::COLUMNS],
@@ -51,12 +56,14 @@ differentiate(const struct attn &a, int b, int h, int row, int other,
         for (int j = 0; j < plain<tile>::COLUMNS; j++) {
             int own = row + r + 16 * i, stream = other + c + 8 * j, t = keys ? stream : own,
                 key = keys ? own : stream;
-            int2 see = a.range[ranges + t];
-            bool seen = key >= see.x && key <= see.y;
-            float p = seen ? exp2f(fmaf(s[i][j], a.scale2, -a.lse2[stat + t])) : 0;
+            int2 see = a.range[ranges + t], hole = attn_hole(a, b, min(t, a.time - 1));
+            bool seen = key >= see.x && key <= see.y && !(key >= hole.x && key <= hole.y);
+            float slope = 1, score = a.modified ? attn_score(a, h, t, key, s[i][j], &slope) : s[i][j];
+            float keep = a.drop.below ? attn_keep(a, a.drop_lines[stat + t], key) : 1.0f;
+            float p = seen ? exp2f(fminf(fmaf(score, a.scale2, -a.lse2[stat + t]), 0.0f)) : 0;
             int at = (r + 16 * i) * plain<tile>::PITCH + c + 8 * j;
-            wp[at] = p;
-            ws[at] = seen ? p * (dp[i][j] - a.delta[stat + t]) : 0;
+            wp[at] = p * keep;
+            ws[at] = seen ? p * (dp[i][j] * keep - a.delta[stat + t]) * (raw ? 1.0f : slope) : 0;
         }
     }
     __syncwarp();
@@ -76,7 +83,7 @@ static __device__ __forceinline__ void meet(const struct attn &a, int b, int h, 
     float s[plain<tile>::ROWS][plain<tile>::COLUMNS], dp[plain<tile>::ROWS][plain<tile>::COLUMNS];
     plain_products<tile>(a, own, stream, s);
     plain_products<tile>(a, own + size, stream + size, dp);
-    differentiate<tile, keys>(a, b, h, row, other, s, dp, wp, ws);
+    differentiate<tile, keys, false>(a, b, h, row, other, s, dp, wp, ws);
     plain_collect<tile>(a, d1, ws, stream);
     if (keys) plain_collect<tile>(a, d2, wp, stream + size);
 }
@@ -111,11 +118,13 @@ static __global__ void __launch_bounds__(PLAIN_THREADS, 2) queries_pass(const st
     const int b = at.head / a.heads, h = at.head % a.heads, row = at.tile * tile;
     const struct side side = query_side(a, b, h);
     const struct attn_span all = attn_span_at(a, b, row / ATTN_GRAIN);
+    const int2 hidden = plain_hidden(a, b, min(row + (int)threadIdx.x % tile, a.time - 1));
     load_side<tile>(a, side, pool, row);
     struct plain_rows<tile> dq;
     plain_clear(dq);
     for (int key = all.low / tile * tile; key <= all.high; key += tile)
-        meet<tile, false>(a, b, h, h / a.group, row, key, pool, dq, dq);
+        if (key < hidden.x || key + tile - 1 > hidden.y)
+            meet<tile, false>(a, b, h, h / a.group, row, key, pool, dq, dq);
     float by[plain<tile>::ROWS];
     for (int i = 0; i < plain<tile>::ROWS; i++) by[i] = a.scale;
     plain_store<tile>(a, dq, by, a.dq, side.base, side.stride, row, a.time);
@@ -133,7 +142,78 @@ template <int tile> static int launch(const struct cuda_queue *queue, struct att
                        PLAIN_THREADS, shared, queue, a);
 }
 
+/* ---- gradient of the bias ---------------------------------------------------------------------- */
+
+/* Sums of dS [tile][PITCH] by diagonals, which begin at `offset` = key - query and go on by one, then by buckets. */
+template <int tile>
+static __device__ __forceinline__ double sum_buckets(const struct bias_buckets &buckets, const float *ws,
+                                                     int offset, float *sums, int *bucket, double sum)
+{
+    const int lines = 2 * tile - 1, i = (int)threadIdx.x;
+    __syncthreads();
+    if (i < lines) {
+        int shift = i - (tile - 1), distance = offset + shift; /* key - query of the diagonal */
+        float all = 0;
+        for (int r = max(0, -shift); r < min(tile, tile - shift); r++)
+            all += ws[r * plain<tile>::PITCH + r + shift];
+        int away = distance < 0 ? -distance : buckets.two_sided ? distance : 0, at = 0;
+        while (at + 1 < buckets.side && buckets.begins[at + 1] <= away) at++;
+        sums[i] = all, bucket[i] = at + (buckets.two_sided && distance > 0 ? buckets.side : 0);
+    }
+    __syncthreads();
+    for (int j = 0; j < lines; j++)
+        if (bucket[j] == i) sum += (double)sums[j];
+    return sum;
+}
+
+template <int tile>
+static __global__ void __launch_bounds__(PLAIN_THREADS, 2)
+    bias_pass(const struct attn a, const struct bias_buckets buckets)
+{
+    float *pool = (float *)shared_pool();
+    const int tiles = (a.time + tile - 1) / tile, size = tile * plain_pitch(a.size);
+    const int head = (int)blockIdx.x / tiles, b = head / a.heads, h = head % a.heads,
+              row = (int)blockIdx.x % tiles * tile;
+    float *stream = pool + 2 * size, *wp = pool + 4 * size, *ws = wp + tile * plain<tile>::PITCH,
+          *sums = ws + tile * plain<tile>::PITCH;
+    const struct attn_span all = attn_span_at(a, b, row / ATTN_GRAIN);
+    double sum = 0;
+    load_side<tile>(a, query_side(a, b, h), pool, row);
+    for (int key = all.low / tile * tile; key <= all.high; key += tile) {
+        __syncthreads();
+        load_side<tile>(a, key_side(a, b, h / a.group), stream, key);
+        __syncthreads();
+        float s[plain<tile>::ROWS][plain<tile>::COLUMNS], dp[plain<tile>::ROWS][plain<tile>::COLUMNS];
+        plain_products<tile>(a, pool, stream, s);
+        plain_products<tile>(a, pool + size, stream + size, dp);
+        differentiate<tile, false, true>(a, b, h, row, key, s, dp, wp, ws);
+        sum = sum_buckets<tile>(buckets, ws, key - row, sums, (int *)(sums + 2 * tile), sum);
+    }
+    if ((int)threadIdx.x < a.buckets)
+        a.bucket_sums[(int64_t)blockIdx.x * a.buckets + threadIdx.x] = (float)sum;
+}
+
+template <int tile>
+static int launch_bias(const struct cuda_queue *queue, struct attn *a, const struct bias_buckets &buckets)
+{
+    size_t shared = (size_t)(4 * tile * plain_pitch(a->size) + 2 * tile * plain<tile>::PITCH + 4 * tile) * 4;
+    const void *entry = (const void *)bias_pass<tile>;
+    cudaError_t status =
+        cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (status != cudaSuccess) return (int)status;
+    unsigned blocks = (unsigned)(a->batch * a->heads * ((a->time + tile - 1) / tile));
+    bias_pass<tile><<<blocks, PLAIN_THREADS, shared, queue->stream>>>(*a, buckets);
+    return (int)cudaGetLastError();
+}
+
 } // namespace
+
+extern "C" int cuda_attn_bias_sums(const struct cuda_queue *queue, struct attn *a, const struct op *op)
+{
+    struct bias_buckets buckets = bias_buckets(a->buckets, &op->attr);
+    if (a->size > ATTN_MAX_SIZE || a->buckets > BIAS_MAX_BUCKETS) return (int)cudaErrorInvalidValue;
+    return a->size > PLAIN_WIDE ? launch_bias<16>(queue, a, buckets) : launch_bias<32>(queue, a, buckets);
+}
 
 extern "C" int cuda_attn_plain_backward(const struct cuda_queue *queue, struct attn *a)
 {

@@ -6,6 +6,7 @@
  */
 #include "device/cuda/attention.cuh"
 #include "device/cuda/attention_ptx.cuh"
+#include "device/cuda/attention_score.cuh"
 
 namespace
 {
@@ -68,6 +69,7 @@ static __device__ void prepare_rows(const struct attn &a, int64_t block)
     if (lane || b >= a.batch) return;
     int64_t head = (int64_t)b * a.heads + h, to = head * a.padded + t;
     a.delta[to] = sum;
+    if (a.drop.below) a.drop_lines[to] = attn_drop_line(a, b, h, t);
     a.lse2[to] = have ? a.lse[head * a.time + t] * ATTN_LOG2E : INFINITY;
 }
 

@@ -62,14 +62,14 @@ static __device__ __forceinline__ void soften(float (&s)[high][tiles][4], struct
             for (int n = 0; n < tiles; n++) top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            float base = top == -INFINITY ? 0.0f : top * scale2, sum = 0;
-            float fade = exp2_fast(r.top[m][half] * scale2 - base);
+            float base = top == -INFINITY ? 0.0f : top, sum = 0;
+            float fade = exp2_fast((r.top[m][half] - base) * scale2);
             r.top[m][half] = top;
 #pragma unroll
             for (int n = 0; n < tiles; n++) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    float p = exp2_fast(fmaf(s[m][n][2 * half + i], scale2, -base));
+                    float p = exp2_fast((s[m][n][2 * half + i] - base) * scale2);
                     s[m][n][2 * half + i] = p;
                     sum += p;
                 }
@@ -96,10 +96,12 @@ static __device__ __forceinline__ void soft_finish(const struct attn &a, char *r
             float sum = r.sum[m][half];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            by[m][half] = 1.0f / sum;
+            const bool blind = sum == 0; /* sees no key */
+            by[m][half] = blind ? 0.0f : 1.0f / sum;
             int t = row + m * 16 + half * 8 + lane / 4;
             if (lane % 4 == 0 && t < a.time)
-                a.lse[((int64_t)b * a.heads + h) * a.time + t] = r.top[m][half] * a.scale + logf(sum);
+                a.lse[((int64_t)b * a.heads + h) * a.time + t] =
+                    blind ? 0.0f : r.top[m][half] * a.top_scale + logf(sum);
         }
     }
     store_rows<type, width, high>(room, r.out, by, query_rows(a, a.o, b, h), row, a.time);

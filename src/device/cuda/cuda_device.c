@@ -71,16 +71,18 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_embed)                                                                                            \
     X(cuda_norm)                                                                                             \
     X(cuda_rope_table)                                                                                       \
-    X(cuda_swiglu)                                                                                           \
-    X(cuda_gelu)                                                                                             \
+    X(cuda_rope)                                                                                             \
+    X(cuda_dropout)                                                                                          \
+    X(cuda_glu)                                                                                              \
+    X(cuda_act)                                                                                              \
     X(cuda_add)                                                                                              \
     X(cuda_xent)                                                                                             \
     X(cuda_kv_append)                                                                                        \
     X(cuda_split3)                                                                                           \
     X(cuda_embed_bwd)                                                                                        \
     X(cuda_norm_bwd)                                                                                         \
-    X(cuda_swiglu_bwd)                                                                                       \
-    X(cuda_gelu_bwd)                                                                                         \
+    X(cuda_glu_bwd)                                                                                          \
+    X(cuda_act_bwd)                                                                                          \
     X(cuda_join3)                                                                                            \
     X(cuda_sumsq)                                                                                            \
     X(cuda_clip)                                                                                             \
@@ -113,8 +115,10 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_LINEAR] = {cuda_linear_run, NULL},
     [OP_ROPE_TABLE] = {cuda_rope_table_run, NULL},
     [OP_ATTN] = {cuda_attention_op_run, NULL},
-    [OP_SWIGLU] = {cuda_swiglu_run, NULL},
-    [OP_GELU] = {cuda_gelu_run, NULL},
+    [OP_ROPE] = {cuda_rope_run, NULL},
+    [OP_DROPOUT] = {cuda_dropout_run, NULL},
+    [OP_GLU] = {cuda_glu_run, NULL},
+    [OP_ACT] = {cuda_act_run, NULL},
     [OP_ADD] = {cuda_add_run, NULL},
     [OP_XENT] = {cuda_xent_run, NULL},
     [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
@@ -124,8 +128,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_LINEAR_DX] = {cuda_linear_run, NULL},
     [OP_LINEAR_DW] = {cuda_linear_run, NULL},
     [OP_ATTN_BWD] = {cuda_attention_op_run, NULL},
-    [OP_SWIGLU_BWD] = {cuda_swiglu_bwd_run, NULL},
-    [OP_GELU_BWD] = {cuda_gelu_bwd_run, NULL},
+    [OP_GLU_BWD] = {cuda_glu_bwd_run, NULL},
+    [OP_ACT_BWD] = {cuda_act_bwd_run, NULL},
     [OP_JOIN3] = {cuda_join3_run, NULL},
     [OP_SUMSQ] = {cuda_sumsq_run, NULL},
     [OP_CLIP] = {cuda_clip_run, NULL},
@@ -146,8 +150,8 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true, [OP_LINEAR] = true, [OP_ATTN] = true,      [OP_SWIGLU] = true,
-    [OP_GELU] = true, [OP_ADD] = true,    [OP_KV_APPEND] = true, [OP_SPLIT3] = true,
+    [OP_NORM] = true, [OP_LINEAR] = true, [OP_ATTN] = true,      [OP_GLU] = true,
+    [OP_ACT] = true,  [OP_ADD] = true,    [OP_KV_APPEND] = true, [OP_SPLIT3] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */

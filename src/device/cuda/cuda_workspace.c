@@ -121,6 +121,16 @@ bool cuda_attn_on_tensor_cores(enum dtype type, int64_t size)
     return (type == DT_BF16 || type == DT_F16) && size % 8 == 0 && size <= ATTN_MMA_SIZE;
 }
 
+/* Scores are products, probabilities stay, and each query sees an interval of keys: what faster kernels can. */
+static bool attn_is_simple(const struct tensor *const *desc, const struct op *op)
+{
+    bool back = op->kind == OP_ATTN_BWD, bias = desc[back ? ATTN_BWD_BIAS : ATTN_BIAS] != NULL;
+    bool lengths = desc[back ? ATTN_BWD_LENGTHS : ATTN_LENGTHS] != NULL;
+    const struct op_attr *attr = &op->attr;
+    return attr->mask == MASK_CAUSAL && !attr->standard && !bias && !lengths && !(attr->cap > 0) &&
+           !(attr->dropout > 0);
+}
+
 static int splits_of(const struct shape *s, int64_t rows, const struct op *op)
 {
     if (!op->attr.cached || rows > ATTN_DECODE_ROWS || !cuda_attn_on_tensor_cores(s->type, s->size)) return 0;
@@ -134,21 +144,31 @@ struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const s
 {
     struct shape s = shape_of(desc, false);
     int64_t rows = s.time * (s.heads / s.kv_heads); /* of one key head */
-    struct cuda_attn_parts p = {.splits = splits_of(&s, rows, op)};
+    struct cuda_attn_parts p = {.splits = attn_is_simple(desc, op) ? splits_of(&s, rows, op) : 0};
     size_t all = (size_t)(s.batch * s.kv_heads * p.splits * rows);
     p.stat = all * (size_t)s.size * sizeof(float);
     p.bytes = p.splits > 1 ? p.stat + all * 2 * sizeof(float) : 0;
+    if (desc[ATTN_BIAS]) p.bytes = (size_t)(s.heads * cuda_attn_span(s.time, s.keys)) * sizeof(float);
     return p;
 }
 
-struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc)
+/* Tiles of the plain kernels: 32 rows, 16 of wide heads. */
+int64_t cuda_attn_bias_tiles(int64_t time, int64_t size) { return parts_of(time, size > 128 ? 16 : 32); }
+
+struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc, const struct op *op)
 {
     struct shape s = shape_of(desc, true);
     size_t queries = (size_t)(s.batch * parts_of(s.time, ATTN_PAD) * ATTN_PAD);
     struct cuda_attn_places p = {.delta = queries * (size_t)s.heads * sizeof(float)};
     p.range = 2 * p.delta;
     p.spans = p.range + queries * 2 * sizeof(int32_t);
-    p.bytes = p.spans + queries / ATTN_GRAIN * 4 * sizeof(int32_t);
+    p.drop_lines = p.spans + queries / ATTN_GRAIN * 4 * sizeof(int32_t);
+    p.lines = p.drop_lines + (op->attr.dropout > 0 ? p.delta : 0);
+    p.bytes = p.bucket_sums = p.lines;
+    if (!desc[ATTN_BWD_BIAS]) return p;
+    p.bucket_sums += (size_t)(s.heads * cuda_attn_span(s.time, s.keys)) * sizeof(float);
+    int64_t sums = s.batch * s.heads * cuda_attn_bias_tiles(s.time, s.size) * desc[ATTN_BWD_BIAS]->dim[0];
+    p.bytes = p.bucket_sums + (size_t)sums * sizeof(float);
     return p;
 }
 
@@ -167,7 +187,7 @@ bool cuda_attn_is_cudnns(const struct cuda_card *card, const struct tensor *cons
     struct shape s = shape_of(desc, op->kind == OP_ATTN_BWD);
     bool type = s.type == DT_BF16 || s.type == DT_F16;
     bool size = (s.size == 64 || s.size == 128) && s.time >= TIME_LEAST;
-    bool plain = op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable;
+    bool plain = op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable && attn_is_simple(desc, op);
     return card->cudnn && type && size && plain && !own_is_as_fast(card, &s);
 }
 
@@ -187,7 +207,7 @@ size_t cuda_attn_cudnn_bytes(const struct tensor *const *desc, const struct op *
 /* Our own kernels stand by where cuDNN's refuse. */
 static size_t attn(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
-    size_t own = op->kind == OP_ATTN ? cuda_attn_parts(desc, op).bytes : cuda_attn_bwd_places(desc).bytes;
+    size_t own = op->kind == OP_ATTN ? cuda_attn_parts(desc, op).bytes : cuda_attn_bwd_places(desc, op).bytes;
     size_t theirs = cuda_attn_is_cudnns(card, desc, op) ? cuda_attn_cudnn_bytes(desc, op) : 0;
     return theirs > own ? theirs : own;
 }

@@ -73,9 +73,16 @@ struct cuda_attn_parts {
 struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const struct op *op);
 
 struct cuda_attn_places {
-    size_t delta, range, spans, bytes;
+    size_t delta, range, spans, drop_lines, lines, bucket_sums, bytes;
 };
-struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc);
+struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc, const struct op *op);
+
+/* Of attention's bias: elements of a head's line, and tiles of queries that leave sums of its gradient. */
+static inline int cuda_attn_span(int64_t time, int64_t keys)
+{
+    return (int)((time > keys ? time : keys) + keys);
+}
+int64_t cuda_attn_bias_tiles(int64_t time, int64_t size);
 
 /* Whether attn or attn_bwd is cuDNN's on this card, if cuDNN agrees to the shape; our own otherwise. The one place where
  * that is decided: for planning, for building cuDNN's plans and for running. */

@@ -25,87 +25,138 @@ template <class T> ON_GPU void sigmoid(float x, float *s, float *c)
     *c = e * *s;
 }
 
-template <class T> struct swiglu {
-    static constexpr int IN = 2, OUT = 1;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
-    {
-        out[SWIGLU_H] = divide_for<T>(in[SWIGLU_GATE] * in[SWIGLU_UP], 1.0f + exp_for<T>(-in[SWIGLU_GATE]));
-    }
-};
-
-/* silu = g s, silu' = s + g s (1 - s) */
-template <class T> struct swiglu_bwd {
-    static constexpr int IN = 3, OUT = 2;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
-    {
-        float d = in[SWIGLU_BWD_DH], g = in[SWIGLU_BWD_GATE], u = in[SWIGLU_BWD_UP], s, c;
-        sigmoid<T>(g, &s, &c);
-        float silu = g * s;
-        out[SWIGLU_BWD_DGATE] = d * u * fmaf(silu, c, s);
-        out[SWIGLU_BWD_DUP] = d * silu;
-    }
-};
-
-/* ... and swiglu once more. */
-template <class T> struct swiglu_bwd_again {
-    static constexpr int IN = 3, OUT = 3;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
-    {
-        float pair[swiglu<T>::IN] = {in[SWIGLU_BWD_GATE], in[SWIGLU_BWD_UP]}, grads[swiglu_bwd<T>::OUT],
-              again[swiglu<T>::OUT];
-        swiglu_bwd<T>::apply(in, grads);
-        swiglu<T>::apply(pair, again);
-        out[SWIGLU_BWD_DGATE] = grads[SWIGLU_BWD_DGATE], out[SWIGLU_BWD_DUP] = grads[SWIGLU_BWD_DUP],
-        out[SWIGLU_BWD_H] = again[SWIGLU_H];
-    }
-};
-
-/* The tanh form is a sigmoid: (1 + tanh(z)) / 2 = sigmoid(2 z), with 2 z = x (a + b x^2). */
+/* The tanh form of GELU is a sigmoid: (1 + tanh(z)) / 2 = sigmoid(2 z), with 2 z = x (a + b x^2). */
 constexpr float GELU_A = 1.5957691216057308f;  /* 2 sqrt(2 / pi) */
 constexpr float GELU_B = 0.07135481627260025f; /* 0.044715 a */
 
-template <class T> struct gelu {
-    static constexpr int IN = 1, OUT = 1;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
-    {
-        float x = in[GELU_X], inner = x * fmaf(x * x, GELU_B, GELU_A);
-        out[GELU_Y] = divide_for<T>(x, 1.0f + exp_for<T>(-inner));
-    }
+/* An activation as the call has it. */
+struct how {
+    enum activation kind;
+    float cap;
 };
 
-/* d(x s) = s + x s (1 - s) (a + 3 b x^2) */
-template <class T> struct gelu_bwd {
-    static constexpr int IN = 2, OUT = 1;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
-    {
-        float x = in[GELU_BWD_X], square = x * x, s, c;
+/* KIND: the one activation a kernel is made for, or ANY: asked for each element. */
+enum { ANY = ACTIVATION_COUNT };
+template <int KIND> ON_GPU int kind_of(const how &h) { return KIND == ANY ? (int)h.kind : KIND; }
+
+template <class T, int KIND> ON_GPU float activate(const how &h, float x)
+{
+    switch (kind_of<KIND>(h)) {
+    case ACTIVATION_GELU_TANH:
+        return divide_for<T>(x, 1.0f + exp_for<T>(-(x * fmaf(x * x, GELU_B, GELU_A))));
+    case ACTIVATION_GELU:
+        return x * 0.5f * erfcf(-0.70710678f * x);
+    case ACTIVATION_RELU:
+        return fmaxf(x, 0.0f);
+    case ACTIVATION_TANH:
+        return h.cap * tanhf(x / h.cap);
+    default:
+        return divide_for<T>(x, 1.0f + exp_for<T>(-x));
+    }
+}
+
+/* Its slope, and its value once more. silu = x s, silu' = s + x s (1 - s); of the tanh form
+ * d(x s) = s + x s (1 - s) (a + 3 b x^2). */
+template <class T, int KIND> ON_GPU float slope_of(const how &h, float x, float *value)
+{
+    float square = x * x, s, c;
+    switch (kind_of<KIND>(h)) {
+    case ACTIVATION_GELU_TANH:
         sigmoid<T>(x * fmaf(square, GELU_B, GELU_A), &s, &c);
-        float rate = x * fmaf(square, 3 * GELU_B, GELU_A);
-        out[GELU_BWD_DX] = in[GELU_BWD_DY] * fmaf(rate * s, c, s);
+        *value = x * s;
+        return fmaf(x * fmaf(square, 3 * GELU_B, GELU_A) * s, c, s);
+    case ACTIVATION_GELU:
+        s = 0.5f * erfcf(-0.70710678f * x);
+        *value = x * s;
+        return fmaf(x * 0.39894228f, expf(-0.5f * square), s);
+    case ACTIVATION_RELU:
+        *value = fmaxf(x, 0.0f);
+        return x > 0 ? 1.0f : 0.0f;
+    case ACTIVATION_TANH:
+        s = tanhf(x / h.cap);
+        *value = h.cap * s;
+        return fmaf(-s, s, 1.0f);
+    default:
+        sigmoid<T>(x, &s, &c);
+        *value = x * s;
+        return fmaf(*value, c, s);
     }
-};
+}
 
-/* ... and gelu once more. */
-template <class T> struct gelu_bwd_again {
-    static constexpr int IN = 2, OUT = 2;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT])
-    {
-        float x[1] = {in[GELU_BWD_X]}, grad[1], again[1];
-        gelu_bwd<T>::apply(in, grad);
-        gelu<T>::apply(x, again);
-        out[GELU_BWD_DX] = grad[GELU_BWD_DX], out[GELU_BWD_Y] = again[GELU_Y];
-    }
-};
-
-template <class T> struct add {
+template <class T, int KIND> struct glu {
     static constexpr int IN = 2, OUT = 1;
-    ON_GPU void apply(const float (&in)[IN], float (&out)[OUT]) { out[ADD_Y] = in[ADD_A] + in[ADD_B]; }
+    ON_GPU void apply(const how &h, const float (&in)[IN], float (&out)[OUT])
+    {
+        float g = in[GLU_GATE], u = in[GLU_UP];
+        out[GLU_H] = kind_of<KIND>(h) == ACTIVATION_SILU ? divide_for<T>(g * u, 1.0f + exp_for<T>(-g))
+                                                         : activate<T, KIND>(h, g) * u;
+    }
+};
+
+template <class T, int KIND> struct glu_bwd {
+    static constexpr int IN = 3, OUT = 2;
+    ON_GPU void apply(const how &h, const float (&in)[IN], float (&out)[OUT])
+    {
+        float d = in[GLU_BWD_DH], u = in[GLU_BWD_UP], value;
+        float slope = slope_of<T, KIND>(h, in[GLU_BWD_GATE], &value);
+        out[GLU_BWD_DGATE] = d * u * slope;
+        out[GLU_BWD_DUP] = d * value;
+    }
+};
+
+/* ... and glu once more. */
+template <class T, int KIND> struct glu_bwd_again {
+    static constexpr int IN = 3, OUT = 3;
+    ON_GPU void apply(const how &h, const float (&in)[IN], float (&out)[OUT])
+    {
+        float pair[2] = {in[GLU_BWD_GATE], in[GLU_BWD_UP]}, grads[2], again[1];
+        glu_bwd<T, KIND>::apply(h, in, grads);
+        glu<T, KIND>::apply(h, pair, again);
+        out[GLU_BWD_DGATE] = grads[GLU_BWD_DGATE], out[GLU_BWD_DUP] = grads[GLU_BWD_DUP],
+        out[GLU_BWD_H] = again[GLU_H];
+    }
+};
+
+template <class T, int KIND> struct act {
+    static constexpr int IN = 1, OUT = 1;
+    ON_GPU void apply(const how &h, const float (&in)[IN], float (&out)[OUT])
+    {
+        out[ACT_Y] = activate<T, KIND>(h, in[ACT_X]);
+    }
+};
+
+template <class T, int KIND> struct act_bwd {
+    static constexpr int IN = 2, OUT = 1;
+    ON_GPU void apply(const how &h, const float (&in)[IN], float (&out)[OUT])
+    {
+        float value;
+        out[ACT_BWD_DX] = in[ACT_BWD_DY] * slope_of<T, KIND>(h, in[ACT_BWD_X], &value);
+    }
+};
+
+/* ... and act once more. */
+template <class T, int KIND> struct act_bwd_again {
+    static constexpr int IN = 2, OUT = 2;
+    ON_GPU void apply(const how &h, const float (&in)[IN], float (&out)[OUT])
+    {
+        float grad[1];
+        act_bwd<T, KIND>::apply(h, in, grad);
+        out[ACT_BWD_DX] = grad[ACT_BWD_DX], out[ACT_BWD_Y] = activate<T, KIND>(h, in[ACT_BWD_X]);
+    }
+};
+
+template <class T, int KIND> struct add {
+    static constexpr int IN = 2, OUT = 1;
+    ON_GPU void apply(const how &, const float (&in)[IN], float (&out)[OUT])
+    {
+        out[ADD_Y] = in[ADD_A] + in[ADD_B];
+    }
 };
 
 /* --- over all elements ----------------------------------------------------------------------------------- */
 
 template <class F, class T, int N>
-ON_GPU void finish(const packet<T, N> (&x)[F::IN], T *const (&out)[F::OUT], int64_t at)
+ON_GPU void finish(const how &h, const packet<T, N> (&x)[F::IN], T *const (&out)[F::OUT], int64_t at)
 {
     float in[F::IN][N], result[F::OUT][N];
 #pragma unroll
@@ -115,7 +166,7 @@ ON_GPU void finish(const packet<T, N> (&x)[F::IN], T *const (&out)[F::OUT], int6
         float a[F::IN], r[F::OUT];
 #pragma unroll
         for (int k = 0; k < F::IN; k++) a[k] = in[k][i];
-        F::apply(a, r);
+        F::apply(h, a, r);
 #pragma unroll
         for (int k = 0; k < F::OUT; k++) result[k][i] = r[k];
     }
@@ -125,7 +176,7 @@ ON_GPU void finish(const packet<T, N> (&x)[F::IN], T *const (&out)[F::OUT], int6
 
 /* Packets [0, count / N), then what is left of `count` by the last block. */
 template <class F, class T, int N>
-__global__ void __launch_bounds__(THREADS) each(operands<T, F::IN, F::OUT> o, int64_t count)
+__global__ void __launch_bounds__(THREADS) each(operands<T, F::IN, F::OUT> o, how h, int64_t count)
 {
     constexpr int U = F::IN == 1 ? 4 : 2;
     packet<T, N> x[U][F::IN];
@@ -142,7 +193,7 @@ __global__ void __launch_bounds__(THREADS) each(operands<T, F::IN, F::OUT> o, in
 #pragma unroll
     for (int u = 0; u < U; u++) {
         int64_t i = first + u * THREADS;
-        if (i < packets) finish<F, T, N>(x[u], o.out, i * N);
+        if (i < packets) finish<F, T, N>(h, x[u], o.out, i * N);
     }
     if constexpr (N > 1) {
         int64_t rest = packets * N + threadIdx.x;
@@ -150,7 +201,7 @@ __global__ void __launch_bounds__(THREADS) each(operands<T, F::IN, F::OUT> o, in
         packet<T, 1> y[F::IN];
 #pragma unroll
         for (int k = 0; k < F::IN; k++) y[k] = fetch<T, 1>(o.in[k] + rest);
-        finish<F, T, 1>(y, o.out, rest);
+        finish<F, T, 1>(h, y, o.out, rest);
     }
 }
 
@@ -158,6 +209,8 @@ template <class F, class T>
 static int run_each(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     operands<T, F::IN, F::OUT> o;
+    const struct op_attr *attr = &call->op->attr;
+    how h = {attr->activation, attr->cap > 0 ? attr->cap : 1.0f};
     int64_t count = tensor_count(call_in(call, EACH_IN));
     bool wide = true;
     for (int k = 0; k < F::IN; k++) o.in[k] = (const T *)call->in[k], wide = wide && aligned(call->in[k]);
@@ -165,15 +218,17 @@ static int run_each(const struct cuda_queue *queue, const struct kernel_call *ca
     if (count == 0) return 0;
     int64_t work = wide ? parts_of(count, lanes<T>) : count;
     int64_t blocks = parts_of(work, THREADS * (F::IN == 1 ? 4 : 2));
-    return launch(queue, wide ? each<F, T, lanes<T>> : each<F, T, 1>, blocks, THREADS, 0, o, count);
+    return launch(queue, wide ? each<F, T, lanes<T>> : each<F, T, 1>, blocks, THREADS, 0, o, h, count);
 }
 
-template <template <class> class F>
+/* OFTEN: the activation that has a kernel of its own. */
+template <template <class, int> class F, int OFTEN>
 static int run(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    bool often = OFTEN == ANY || (int)call->op->attr.activation == OFTEN;
     return with_type(call_in(call, EACH_IN)->type, [&](auto t) {
         using T = typename decltype(t)::type;
-        return run_each<F<T>, T>(queue, call);
+        return often ? run_each<F<T, OFTEN>, T>(queue, call) : run_each<F<T, ANY>, T>(queue, call);
     });
 }
 
@@ -204,27 +259,32 @@ static int keep(const struct cuda_queue *queue, void *out, const void *in, const
 
 } // namespace
 
-int cuda_swiglu(const struct cuda_queue *queue, const struct kernel_call *call)
+int cuda_glu(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return run<swiglu>(queue, call);
+    return run<glu, ACTIVATION_SILU>(queue, call);
 }
 
-int cuda_swiglu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
+int cuda_glu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return call->out[SWIGLU_BWD_H] ? run<swiglu_bwd_again>(queue, call) : run<swiglu_bwd>(queue, call);
+    return call->out[GLU_BWD_H] ? run<glu_bwd_again, ACTIVATION_SILU>(queue, call)
+                                : run<glu_bwd, ACTIVATION_SILU>(queue, call);
 }
 
-int cuda_gelu(const struct cuda_queue *queue, const struct kernel_call *call)
+int cuda_act(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return run<gelu>(queue, call);
+    return run<act, ACTIVATION_GELU_TANH>(queue, call);
 }
 
-int cuda_gelu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
+int cuda_act_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return call->out[GELU_BWD_Y] ? run<gelu_bwd_again>(queue, call) : run<gelu_bwd>(queue, call);
+    return call->out[ACT_BWD_Y] ? run<act_bwd_again, ACTIVATION_GELU_TANH>(queue, call)
+                                : run<act_bwd, ACTIVATION_GELU_TANH>(queue, call);
 }
 
-int cuda_add(const struct cuda_queue *queue, const struct kernel_call *call) { return run<add>(queue, call); }
+int cuda_add(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run<add, ANY>(queue, call);
+}
 
 int cuda_kv_append(const struct cuda_queue *queue, const struct kernel_call *call)
 {

@@ -20,7 +20,7 @@ static_assert(int(DIGITS) == int(CUDA_EMBED_DIGITS) && int(CHUNK) == int(CUDA_EM
 
 template <class T, int N>
 __global__ void __launch_bounds__(THREADS)
-    gather(const int32_t *ids, const T *table, const T *add, T *y, int64_t rows, int64_t columns)
+    gather(const int32_t *ids, const T *table, const T *add, T *y, int64_t rows, int64_t columns, float scale)
 {
     constexpr int U = 4;
     int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x, packets = columns / N;
@@ -36,11 +36,14 @@ __global__ void __launch_bounds__(THREADS)
     for (int u = 0; u < U; u++) {
         int64_t i = first + u * THREADS;
         if (i >= rows * packets) continue;
-        if (add) {
-            float v[N], w[N];
-            unpack(x[u], v), unpack(a[u], w);
+        if (add || scale != 0) {
+            float v[N], w[N] = {};
+            unpack(x[u], v);
+            if (add) unpack(a[u], w);
 #pragma unroll
-            for (int k = 0; k < N; k++) v[k] += w[k];
+            for (int k = 0; k < N; k++) v[k] = scale != 0 ? v[k] * scale : v[k];
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = add ? v[k] + w[k] : v[k];
             x[u] = pack<T>(v);
         }
         store(y + i * N, x[u]);
@@ -145,6 +148,7 @@ template <class T, class G> struct runs {
     G *dw;                      /* [V,C] */
     float *head, *tail;         /* [tiles][C] */
     int64_t count, columns;
+    float scale; /* of dy, 0: none */
 };
 
 template <int N, class G> ON_GPU void add_to_table(G *to, float (&sum)[N])
@@ -200,7 +204,7 @@ template <class T, class G, int N> __global__ void __launch_bounds__(COLUMN_THRE
             float v[N];
             unpack(x[j], v);
 #pragma unroll
-            for (int k = 0; k < N; k++) sum[k] += v[k];
+            for (int k = 0; k < N; k++) sum[k] = r.scale != 0 ? fmaf(v[k], r.scale, sum[k]) : sum[k] + v[k];
             bool last = i == n - 1, goes = ids[i + 1] == ids[i + 2];
             if (!last && goes) continue;
             end_run<T, G, N>(r, ids[i + 1], came, goes, column, sum);
@@ -253,6 +257,16 @@ template <class T, class G, int N> static int run_sums(const struct cuda_queue *
 
 /* --- launching ------------------------------------------------------------------------------------------- */
 
+/* The factor as the compute type has it. */
+static float scale_of(const struct op *op, enum dtype type)
+{
+    float scale = op->attr.scale;
+    char narrow[4];
+    dtype_convert(narrow, type, &scale, DT_F32, 1);
+    dtype_convert(&scale, DT_F32, narrow, type, 1);
+    return scale;
+}
+
 /* Leaves the positions sorted by id in order[return value]. */
 static int sort(const struct cuda_queue *queue, const int32_t *ids, int64_t count, int64_t vocabulary,
                 char *work, const struct cuda_embed_places &at, int *failed)
@@ -292,7 +306,8 @@ static int run_backward(const struct cuda_queue *queue, const struct kernel_call
                     (float *)(work + at.head),
                     (float *)(work + at.tail),
                     count,
-                    columns};
+                    columns,
+                    scale_of(call->op, call_in(call, EMBED_BWD_DY)->type)};
     bool wide = columns % lanes<T> == 0 && aligned(r.dy, r.dw);
     return wide ? run_sums<T, G, lanes<T>>(queue, r) : run_sums<T, G, 1>(queue, r);
 }
@@ -306,11 +321,13 @@ template <class T> static int run_forward(const struct cuda_queue *queue, const 
     bool wide = columns % lanes<T> == 0 && aligned(table, add, y);
     int64_t packets = rows * columns / (wide ? lanes<T> : 1);
     unsigned blocks = (unsigned)parts_of(packets, THREADS * 4);
+    float scale = scale_of(call->op, call_in(call, EMBED_W)->type);
     if (packets == 0) return 0;
     if (wide)
-        gather<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns);
+        gather<T, lanes<T>>
+            <<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns, scale);
     else
-        gather<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns);
+        gather<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns, scale);
     return launched();
 }
 

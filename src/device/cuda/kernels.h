@@ -6,7 +6,7 @@
  *     kernel reads of the host comes as launch arguments. call->work holds what cuda_workspace says.
  *  2. Sums have a fixed order: the same operands give the same bits on every run (no float atomics).
  *  3. Outputs may take over the bytes of the inputs that op_shares(kind, slot) names; norm_bwd also writes dx
- *     over dy, swiglu_bwd its results over any of its inputs, elementwise ops over either operand.
+ *     over dy, glu_bwd its results over any of its inputs, elementwise ops over either operand.
  *  4. Any sizes work; sizes that allow it (pointers are 256-byte aligned at a tensor's start, rows a multiple of
  *     16 bytes) take the vectorised path.
  *  5. x-type is f32, bf16 or f16; arithmetic is f32, rounded once. One exception: where linear, linear_dx and
@@ -41,9 +41,11 @@ cuda_launch cuda_embed, cuda_embed_bwd;
 /* norm.cu */
 cuda_launch cuda_norm, cuda_norm_bwd;
 /* rope.cu */
-cuda_launch cuda_rope_table, cuda_split3, cuda_join3;
+cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
 /* elementwise.cu */
-cuda_launch cuda_swiglu, cuda_swiglu_bwd, cuda_gelu, cuda_gelu_bwd, cuda_add, cuda_kv_append, cuda_copy;
+cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_append, cuda_copy;
+/* dropout.cu */
+cuda_launch cuda_dropout;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */
@@ -58,7 +60,7 @@ int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype d
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
 /* fill.cu: `at` is a multiple of 16 */
 int cuda_fill_noise(const struct cuda_queue *queue, void *at, size_t bytes);
-/* attention.cu: any card, any head size, packed rows, sliding window, KV cache */
+/* attention.cu: any card, any head size, every mask, KV cache */
 cuda_launch cuda_attn, cuda_attn_bwd;
 /* Does the code loaded for the current card multiply by warpgroups? */
 bool cuda_attn_has_warpgroups(void);

@@ -60,7 +60,20 @@ template <class T> struct forward {
     float *stat; /* [R,1] or [R,2] */
     int64_t rows, columns;
     float eps;
+    bool plus_one; /* RMS: the weight is 1 + w */
 };
+
+/* N weights of RMSNorm or LayerNorm. */
+template <class T, bool LAYER, int N> ON_GPU void load_weights(const T *from, bool plus_one, float (&w)[N])
+{
+    load(from, w);
+    if constexpr (!LAYER) {
+        if (plus_one) {
+#pragma unroll
+            for (int k = 0; k < N; k++) w[k] += 1.0f;
+        }
+    }
+}
 
 template <class T, bool LAYER, int N>
 ON_GPU void write_packet(const forward<T> &n, const packet<T, N> &x, int64_t row, int64_t c, float mean,
@@ -68,7 +81,7 @@ ON_GPU void write_packet(const forward<T> &n, const packet<T, N> &x, int64_t row
 {
     float v[N], w[N], b[N] = {};
     unpack(x, v);
-    load(n.w + c, w);
+    load_weights<T, LAYER>(n.w + c, n.plus_one, w);
     if (LAYER && n.b) load(n.b + c, b);
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -189,7 +202,8 @@ template <class T> static int run_forward(const struct cuda_queue *queue, const 
                     (float *)call->out[NORM_STAT],
                     tensor_count(call_in(call, NORM_X)) / columns,
                     columns,
-                    call->op->attr.eps};
+                    call->op->attr.eps,
+                    call->op->attr.plus_one};
     bool layer = call->op->attr.layer_norm;
     bool wide = columns % lanes<T> == 0 && columns <= LONGEST && aligned(n.x, n.w, n.b, n.y);
     choice<forward<T>> use = {layer ? norm_loop<T, true> : norm_loop<T, false>, THREADS};
@@ -206,6 +220,7 @@ template <class T> struct backward {
     float *partial; /* [dw, db][blocks][C] */
     int64_t rows, columns;
     bool bias; /* db is wanted */
+    bool plus_one;
 };
 
 template <class T, bool LAYER>
@@ -301,7 +316,7 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<T, LAYER, E>) norm_bwd
 #pragma unroll
         for (int j = 0; j < V; j++) {
             if (thread + j * G >= packets) continue;
-            load(n.w + (thread + j * G) * N, w);
+            load_weights<T, LAYER>(n.w + (thread + j * G) * N, n.plus_one, w);
             absorb<T, LAYER, N, K>(dy[j], x[j], w, mean, rstd, sums, dw[j], db[LAYER ? j : 0]);
         }
         g.sum(sums);
@@ -310,7 +325,7 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<T, LAYER, E>) norm_bwd
 #pragma unroll
         for (int j = 0; j < V; j++) {
             if (thread + j * G >= packets) continue;
-            load(n.w + (thread + j * G) * N, w);
+            load_weights<T, LAYER>(n.w + (thread + j * G) * N, n.plus_one, w);
             write_dx<T, LAYER, N, K>(dy[j], x[j], add[j], w, mean, rstd, sums,
                                      n.dx + row * n.columns + (thread + j * G) * N);
         }
@@ -338,7 +353,7 @@ template <class T, bool LAYER> __global__ void __launch_bounds__(THREADS) norm_b
         float sums[K] = {}, w[1];
         read_stat<T, LAYER>(n, row, &mean, &rstd);
         for (int64_t c = threadIdx.x; c < n.columns; c += THREADS) {
-            load(n.w + c, w);
+            load_weights<T, LAYER>(n.w + c, n.plus_one, w);
             absorb<T, LAYER, 1, K>(fetch<T, 1>(dy + c), fetch<T, 1>(x + c), w, mean, rstd, sums, dw + c,
                                    n.bias ? db + c : ignored);
         }
@@ -346,7 +361,7 @@ template <class T, bool LAYER> __global__ void __launch_bounds__(THREADS) norm_b
 #pragma unroll
         for (int k = 0; k < K; k++) sums[k] /= (float)n.columns;
         for (int64_t c = threadIdx.x; c < n.columns; c += THREADS) {
-            load(n.w + c, w);
+            load_weights<T, LAYER>(n.w + c, n.plus_one, w);
             write_dx<T, LAYER, 1, K>(fetch<T, 1>(dy + c), fetch<T, 1>(x + c),
                                      n.add ? fetch<T, 1>(n.add + row * n.columns + c) : zeros<T, 1>(), w,
                                      mean, rstd, sums, n.dx + row * n.columns + c);
@@ -378,7 +393,8 @@ template <class T> static int run_backward(const struct cuda_queue *queue, const
                      (float *)call->work,
                      rows,
                      columns,
-                     call->out[NORM_BWD_DBIAS] != NULL};
+                     call->out[NORM_BWD_DBIAS] != NULL,
+                     call->op->attr.plus_one};
     bool layer = call->op->attr.layer_norm;
     bool wide = columns % lanes<T> == 0 && columns <= LONGEST && aligned(n.dy, n.x, n.w, n.add, n.dx);
     choice<backward<T>> use = {layer ? norm_bwd_loop<T, true> : norm_bwd_loop<T, false>, THREADS};

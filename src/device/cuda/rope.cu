@@ -147,6 +147,25 @@ int cuda_rope_table(const struct cuda_queue *queue, const struct kernel_call *ca
     return launched();
 }
 
+/* A part that is all queries: from the joint rows to their own, or back. */
+int cuda_rope(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const struct tensor *x = call_in(call, ROPE_X);
+    bool back = call->op->attr.back;
+    void *joint = back ? call->out[ROPE_Y] : call->in[ROPE_X],
+         *own = back ? call->in[ROPE_X] : call->out[ROPE_Y];
+    return with_type(x->type, [&](auto t) {
+        using T = typename decltype(t)::type;
+        return run_rotate<T>(queue, {(T *)joint,
+                                     {(T *)own, (T *)own, (T *)own},
+                                     (const float *)call->in[ROPE_TABLE],
+                                     x->dim[0] * x->dim[1],
+                                     {x->dim[2], 0},
+                                     x->dim[3] / 2,
+                                     back});
+    });
+}
+
 int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     return with_type(call_in(call, SPLIT3_X)->type, [&](auto t) {

@@ -18,8 +18,11 @@ template <class T> struct xent {
     T *dlogits;   /* [R,V] or NULL; may be logits */
     double *loss; /* [R] */
     int64_t columns;
-    int kept; /* packets of a row that shared memory holds */
+    int kept;  /* packets of a row that shared memory holds */
+    float cap; /* of logits, 0: none */
 };
+
+ON_GPU float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
 
 /* Elements [0, head) one by one, then `packets`, then from `tail` one by one. */
 struct cut {
@@ -39,10 +42,12 @@ struct running {
     float top = -FLT_MAX, sum = 0;
 };
 
-template <class T, int N> ON_GPU void absorb(running *r, const packet<T, N> &x)
+template <class T, int N> ON_GPU void absorb(running *r, const packet<T, N> &x, float cap)
 {
     float v[N], top;
     unpack(x, v);
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = capped(v[k], cap);
     top = v[0];
 #pragma unroll
     for (int k = 1; k < N; k++) top = fmaxf(top, v[k]);
@@ -54,16 +59,21 @@ template <class T, int N> ON_GPU void absorb(running *r, const packet<T, N> &x)
     for (int k = 0; k < N; k++) r->sum += exp_for<T>(v[k] - r->top);
 }
 
-template <class T, int N> ON_GPU void write_grad(T *to, const packet<T, N> &x, float top, float scale)
+template <class T, int N>
+ON_GPU void write_grad(T *to, const packet<T, N> &x, float top, float scale, float cap)
 {
     float v[N];
     unpack(x, v);
 #pragma unroll
-    for (int k = 0; k < N; k++) v[k] = exp_for<T>(v[k] - top) * scale;
+    for (int k = 0; k < N; k++) {
+        float y = capped(v[k], cap), p = exp_for<T>(y - top) * scale;
+        v[k] = cap > 0 ? p * fmaf(-y / cap, y / cap, 1.0f) : p;
+    }
     save(to, v);
 }
 
-template <class T> ON_GPU running read_row(const T *row, const cut &c, int columns, uint4 *held, int kept)
+template <class T>
+ON_GPU running read_row(const T *row, const cut &c, int columns, uint4 *held, int kept, float cap)
 {
     constexpr int N = lanes<T>;
     const T *body = row + c.head;
@@ -78,18 +88,19 @@ template <class T> ON_GPU running read_row(const T *row, const cut &c, int colum
             int at = i + j * THREADS;
             if (at >= c.packets) break;
             if (at < kept) held[at] = make_uint4(x[j].w[0], x[j].w[1], x[j].w[2], x[j].w[3]);
-            absorb<T, N>(&r, x[j]);
+            absorb<T, N>(&r, x[j], cap);
         }
     }
-    for (int i = (int)threadIdx.x; i < c.head; i += THREADS) absorb<T, 1>(&r, fetch<T, 1>(row + i));
-    for (int i = c.tail + (int)threadIdx.x; i < columns; i += THREADS) absorb<T, 1>(&r, fetch<T, 1>(row + i));
+    for (int i = (int)threadIdx.x; i < c.head; i += THREADS) absorb<T, 1>(&r, fetch<T, 1>(row + i), cap);
+    for (int i = c.tail + (int)threadIdx.x; i < columns; i += THREADS)
+        absorb<T, 1>(&r, fetch<T, 1>(row + i), cap);
     return r;
 }
 
 /* Packets that were held first; `packets` lie where `row` says otherwise. */
 template <class T>
 ON_GPU void write_row(T *to, const T *row, const cut &c, int columns, const uint4 *held, int kept, float top,
-                      float scale)
+                      float scale, float cap)
 {
     constexpr int N = lanes<T>;
     for (int i = (int)threadIdx.x; i < c.packets; i += THREADS * AHEAD) {
@@ -104,13 +115,13 @@ ON_GPU void write_row(T *to, const T *row, const cut &c, int columns, const uint
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
             int at = i + j * THREADS;
-            if (at < c.packets) write_grad<T, N>(to + c.head + (int64_t)at * N, x[j], top, scale);
+            if (at < c.packets) write_grad<T, N>(to + c.head + (int64_t)at * N, x[j], top, scale, cap);
         }
     }
     for (int i = (int)threadIdx.x; i < c.head; i += THREADS)
-        write_grad<T, 1>(to + i, fetch<T, 1>(row + i), top, scale);
+        write_grad<T, 1>(to + i, fetch<T, 1>(row + i), top, scale, cap);
     for (int i = c.tail + (int)threadIdx.x; i < columns; i += THREADS)
-        write_grad<T, 1>(to + i, fetch<T, 1>(row + i), top, scale);
+        write_grad<T, 1>(to + i, fetch<T, 1>(row + i), top, scale, cap);
 }
 
 template <class T> ON_GPU void clear_row(T *to, const cut &c, int columns)
@@ -151,15 +162,17 @@ template <class T> __global__ void __launch_bounds__(THREADS, 2) xent_row(xent<T
     }
     float there[1];
     load(logits + target, there); /* before anything is written over it */
-    running r = read_row(logits, c, columns, held, x.kept);
+    there[0] = capped(there[0], x.cap);
+    running r = read_row(logits, c, columns, held, x.kept, x.cap);
     double sum = join<T>(&r, tops, sums), below = (double)there[0] - (double)r.top;
     if (threadIdx.x == 0) x.loss[row] = log(sum) - below;
     if (!dlogits) return;
     double grad = (double)x.scalars[SCALAR_LOSS_GRAD];
-    write_row(dlogits, logits, c, columns, held, x.kept, r.top, (float)(grad / sum));
+    write_row(dlogits, logits, c, columns, held, x.kept, r.top, (float)(grad / sum), x.cap);
     __syncthreads();
     if (threadIdx.x != 0) return;
-    there[0] = (float)((exp(below) / sum - 1.0) * grad);
+    double bend = x.cap > 0 ? (double)there[0] / (double)x.cap : 0;
+    there[0] = (float)((exp(below) / sum - 1.0) * grad * (1 - bend * bend));
     save(dlogits + target, there);
 }
 
@@ -200,7 +213,8 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, i
                  (T *)call->out[XENT_DLOGITS],
                  (double *)call->work,
                  tensor_count(call_in(call, XENT_LOGITS)) / rows,
-                 0};
+                 0,
+                 call->op->attr.cap};
     size_t held = x.dlogits ? held_bytes(queue, (size_t)x.columns * sizeof(T)) : 0;
     x.kept = (int)(held / 16);
     /* The most there can be, not what this launch needs: a recording may hold launches that need more. */

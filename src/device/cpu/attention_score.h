@@ -1,0 +1,62 @@
+/* attention_score.h - what stands between the product q.k and the softmax, and between the softmax and v: soft-cap, a bias
+ * by distance, dropout; and the gradient of the bias. op.h has the formulas.
+ *
+ * The bias of a pair depends on how far the query stands behind the key. So the op's table [R,H] is first spread into a
+ * line per head, by query - key + keys - 1: down a panel's row of neighbouring queries the line is read as it lies. Its
+ * gradient is gathered the same way: each block of queries of a head has a line of its own, to which its key blocks add
+ * in their order, and the lines are added up in order of rows, blocks and distances.
+ *
+ *     size_t bytes = attn_lines_bytes(&a);                    // 0 without a bias
+ *     attn_lines_fill(&a, lines, bias, op, team);
+ *     attn_score_panel(&a, &score, &panel, &lanes, key, cut, scores, slope);
+ */
+#ifndef PLIM_DEVICE_CPU_ATTENTION_SCORE_H
+#define PLIM_DEVICE_CPU_ATTENTION_SCORE_H
+
+#include "device/cpu/attention_common.h"
+#include "tape/dropout.h"
+
+struct attn_score {
+    const float *lines; /* [heads][span] */
+    struct dropout drop;
+};
+
+/* Whose lines a panel's are: line i is row `row` + i of (time, group) order of batch row b, the last one repeated; its
+ * head is `head` + row % group. */
+struct attn_lanes {
+    int64_t b, head, row, lines, group;
+};
+
+/* Elements of a head's line. */
+static inline int64_t attn_span(const struct attn *a) { return attn_most(a->time, a->keys) + a->keys; }
+
+size_t attn_lines_bytes(const struct attn *a);
+void attn_lines_fill(const struct attn *a, float *lines, const struct kernel_call *call, int bias_slot);
+
+/* Products of a panel and the keys from `key` on become scores, in rows [cut.from, cut.end); slope as in attn_modify. */
+void attn_score_panel(const struct attn *a, const struct attn_score *s, const struct attn_panel *p,
+                      const struct attn_lanes *lanes, int64_t key, struct attn_cut cut, float *scores,
+                      float *slope);
+
+/* What probabilities of the same rows are multiplied with. */
+void attn_keep_panel(const struct attn *a, const struct attn_score *s, const struct attn_panel *p,
+                     const struct attn_lanes *lanes, int64_t key, struct attn_cut cut, float *keep);
+
+/* The line that a block of queries has for the bias's gradient: by query - first of the block - key + keys - 1. */
+static inline int64_t attn_grad_span(const struct attn *a) { return a->block + a->keys; }
+size_t attn_grad_lines_bytes(
+    const struct attn *a); /* of all of them: [batch][heads][blocks][span]; 0 without a bias */
+static inline float *attn_grad_line(const struct attn *a, float *lines, int64_t b, int64_t h, int64_t block)
+{
+    int64_t blocks = (a->time + a->block - 1) / a->block;
+    return lines + ((b * a->heads + h) * blocks + block) * attn_grad_span(a);
+}
+
+/* Rows [cut.from, cut.end) of dS of a panel, whose block of queries begins with query `first`, join the block's line. */
+void attn_grad_panel(const struct attn *a, const struct attn_panel *p, int64_t first, int64_t key,
+                     struct attn_cut cut, const float *ds, float *line);
+
+/* dbias (+)= all lines. */
+void attn_grad_lines_add(const struct attn *a, const float *lines, const struct kernel_call *call);
+
+#endif

@@ -1,0 +1,48 @@
+/* dropout.h - which numbers are dropped: a function of (seed and step, op, row of the batch, place in the row) and of
+ * nothing else. op.h says the same in words.
+ *
+ *     struct dropout d = dropout_of(attr, scalars);
+ *     uint32_t row = dropout_row(&d, b);                        // row b of the micro-batch
+ *     float m = dropout_keeps(&d, row, i) ? d.scale : 0;        // element i of the row
+ *     uint32_t line = dropout_line(row, h, query);              // attention: dropout_keeps(&d, line, key)
+ */
+#ifndef PLIM_TAPE_DROPOUT_H
+#define PLIM_TAPE_DROPOUT_H
+
+#include "tape/tape.h"
+#include "tensor/stochastic.h"
+
+struct dropout {
+    uint32_t key, first_row;
+    uint32_t below; /* bits below this are dropped; 0: nothing is */
+    float scale;    /* of what is kept */
+};
+
+static inline struct dropout dropout_of(const struct op_attr *attr, const float *scalars)
+{
+    struct dropout d = {.scale = 1};
+    if (!(attr->dropout > 0)) return d;
+    uint32_t step = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
+    d.key = stochastic_key(step, attr->stream);
+    d.first_row = (uint32_t)scalars[SCALAR_FIRST_ROW];
+    d.below = (uint32_t)((double)attr->dropout * 4294967296.0);
+    d.scale = (float)(1 / (1 - (double)attr->dropout));
+    return d;
+}
+
+static inline uint32_t dropout_row(const struct dropout *d, int64_t b)
+{
+    return stochastic_mix(d->key ^ ((d->first_row + (uint32_t)b) * STOCHASTIC_ODD));
+}
+
+static inline uint32_t dropout_line(uint32_t row, int64_t head, int64_t query)
+{
+    return stochastic_mix(row ^ ((uint32_t)head << 24 ^ (uint32_t)query));
+}
+
+static inline int dropout_keeps(const struct dropout *d, uint32_t line, uint64_t i)
+{
+    return stochastic_bits(line, i) >= d->below;
+}
+
+#endif
