@@ -73,7 +73,7 @@ def our_run(a, name, folder, limit):
     case, path = CASES[name], cases.write_job(folder, name, a.steps)
     planned = None
     if case.host_gib:  # all of the host's bytes: tier, program and loader
-        planned = json.loads(launch(our_command(a, name, path, "plan"), limit, folder)[0])
+        planned = json.loads(launch(our_command(a, name, path, "plan") + ["--no-checkpoint"], limit, folder)[0])
     text, rss, seconds = launch(our_command(a, name, path, "train") + ["--no-checkpoint"], limit, folder)
     events = [json.loads(line) for line in text.splitlines()]
     plan = next(e for e in events if e["event"] == "plan")

@@ -9,12 +9,13 @@
 #include "train/corpus.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 struct plan_options {
     struct job_options job;
     const char *device, *html;
-    bool json, tape, list_devices;
+    bool json, tape, list_devices, save;
 };
 
 #define AT(field) offsetof(struct plan_options, field)
@@ -28,6 +29,7 @@ static const struct option_row rows[] = {
     {"html", 0, OPTION_STRING, AT(html), "FILE",
      "draw the arena (address x time) as one self-contained page"},
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
+    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
 };
@@ -66,8 +68,10 @@ static enum plim_status write_html(const struct plan_report *report, const char 
 static enum plim_status find_device(struct job *job, const struct plan_options *o, struct preset *preset,
                                     struct device **device, struct plim_error *err)
 {
+    struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
+    if (strcmp(job->training.device, "auto")) asked.budget = 0;
     enum plim_status status =
-        o->device ? preset_find(o->device, preset, err) : cli_open_device(job, device, err);
+        o->device ? preset_find(o->device, preset, err) : cli_open_device(&asked, device, err);
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
@@ -125,7 +129,7 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
 
 static int run(int argc, char **argv)
 {
-    struct plan_options o = {0};
+    struct plan_options o = {.save = true};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};
@@ -148,6 +152,7 @@ static int run(int argc, char **argv)
     o.job.config = rest.args.items[0];
     job_init(&job);
     enum plim_status status = cli_load_job(&job, &o.job, &err);
+    job.no_final_checkpoint = !o.save;
     if (status == PLIM_OK) status = job_check_training(&job, &err);
     if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
     code = status == PLIM_OK ? show(&job, &o, &preset.facts) : cli_error(&err);
