@@ -35,9 +35,18 @@ struct part_list {
     int nslots;
 };
 
+/* What is computed for some knobs (plan_compute_knobs), before anything is placed. */
+struct computed {
+    bool made;
+    enum tape_part part;
+    struct knobs key;
+    struct tape tape;
+};
+
 struct oracle {
     const struct plan_request *request;
-    struct tape tape; /* memory to work in */
+    struct tape tape;            /* memory to work in */
+    struct computed computed[2]; /* of the loop, or of the whole where updates run inside backward; of the update */
     struct part_list loops, updates;
     int tapes;    /* built */
     int64_t work; /* their ops */

@@ -24,12 +24,32 @@ bool plan_within(const struct plan_request *request, int64_t total, int64_t host
     return total <= request->budget && (!limited || host <= request->host_budget);
 }
 
-int64_t plan_own_bytes(const struct layout *l, int nops, int ntensors)
+struct knobs plan_compute_knobs(const struct knobs *k)
+{
+    return (struct knobs){.micro_batch = k->micro_batch,
+                          .recompute = k->recompute,
+                          .full_layers = k->full_layers,
+                          .offload_layers = k->full_layers ? k->offload_layers : 0, /* where they begin */
+                          .loss_chunks = k->loss_chunks,
+                          .optimizer_in_backward = k->optimizer_in_backward,
+                          .grad_tier = k->grad_tier};
+}
+
+static enum plim_status build(const struct plan_request *request, const struct knobs *knobs, struct tape *out,
+                              struct plim_error *err)
+{
+    enum plim_status status = request->compute(request, knobs, TAPE_WHOLE, out, err);
+    return status == PLIM_OK ? request->place(request, knobs, out, err) : status;
+}
+
+struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *l)
 {
     size_t op = sizeof(struct op) + sizeof *l->work_offset + sizeof *l->work_bytes +
                 (l->group_end ? sizeof *l->group_end : 0);
     size_t tensor = sizeof(struct tensor) + sizeof *l->offset + sizeof *l->life + sizeof *l->buffer;
-    return (int64_t)((size_t)nops * op + (size_t)ntensors * tensor);
+    size_t loop = (size_t)tape->loop_end * op + (size_t)l->part_tensors[0] * tensor;
+    size_t update = (size_t)(tape->nops - tape->loop_end) * op + (size_t)l->part_tensors[1] * tensor;
+    return (struct plan_own){(int64_t)loop, (int64_t)update};
 }
 
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
@@ -40,13 +60,10 @@ void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, 
     out->total = request->facts->unified_memory ? device + out->host : device;
 }
 
-static enum plim_status fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena,
-                                    struct plim_error *err)
+static void fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena)
 {
-    struct tape_tensors tensors;
-    if (!tape_count_tensors(&plan->tape, &tensors))
-        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a plan was made");
-    int64_t own = plan_own_bytes(&plan->layout, plan->tape.nops, tensors.loop + tensors.update);
+    struct plan_own parts = plan_own_bytes(&plan->tape, &plan->layout);
+    int64_t own = parts.loop + parts.update;
     struct plan_bound lines;
     plan_lines(request, arena, own, plan->layout.tier_bytes[TIER_HOST], &lines);
     plan->budget = request->budget, plan->overhead = request->overhead + own;
@@ -54,7 +71,6 @@ static enum plim_status fill_totals(struct plan *plan, const struct plan_request
     plan->host = lines.host, plan->total = lines.total;
     plan->disk = plan->layout.tier_bytes[TIER_DISK];
     plan->fits = plan_within(request, plan->total, plan->host);
-    return PLIM_OK;
 }
 
 static enum plim_status find_seconds(const struct tape *tape, const struct plan_request *request,
@@ -77,9 +93,9 @@ enum plim_status plan_bound_of(const struct plan_request *request, const struct 
     struct plan plan = {0};
     struct layout_options options = options_of(request, knobs);
     if (room) plan.tape = *room;
-    enum plim_status status = request->build(request, knobs, TAPE_WHOLE, &plan.tape, err);
+    enum plim_status status = build(request, knobs, &plan.tape, err);
     if (status == PLIM_OK) status = layout_bound(&plan.tape, &options, &plan.layout, err);
-    if (status == PLIM_OK) status = fill_totals(&plan, request, plan.layout.lower_bound, err);
+    if (status == PLIM_OK) fill_totals(&plan, request, plan.layout.lower_bound);
     if (status == PLIM_OK) status = find_seconds(&plan.tape, request, knobs, &out->step_seconds, err);
     out->total = plan.total, out->host = plan.host;
     if (room) *room = plan.tape, tape_init(&plan.tape);
@@ -94,21 +110,23 @@ static enum plim_status pack(struct plan *plan, const struct plan_request *reque
     enum { DIVES = 300 };
     struct layout_options options = options_of(request, &plan->knobs);
     enum plim_status status = layout_make(&plan->tape, &options, &plan->layout, err);
-    if (status == PLIM_OK) status = fill_totals(plan, request, plan->layout.arena_bytes, err);
-    if (status != PLIM_OK || plan->fits) return status;
+    if (status != PLIM_OK) return status;
+    fill_totals(plan, request, plan->layout.arena_bytes);
+    if (plan->fits) return status;
     int64_t above = plan->total - request->budget;
     if (above > plan->layout.arena_bytes - plan->layout.lower_bound) return status;
     options.capacity = plan->layout.arena_bytes - above, options.dives = DIVES;
     layout_release(&plan->layout);
     status = layout_make(&plan->tape, &options, &plan->layout, err);
-    return status == PLIM_OK ? fill_totals(plan, request, plan->layout.arena_bytes, err) : status;
+    if (status == PLIM_OK) fill_totals(plan, request, plan->layout.arena_bytes);
+    return status;
 }
 
 enum plim_status plan_make(const struct plan_request *request, const struct knobs *knobs, struct plan *out,
                            struct plim_error *err)
 {
     *out = (struct plan){.knobs = *knobs};
-    enum plim_status status = request->build(request, knobs, TAPE_WHOLE, &out->tape, err);
+    enum plim_status status = build(request, knobs, &out->tape, err);
     if (status == PLIM_OK) status = tape_verify(&out->tape, err);
     if (status == PLIM_OK) status = pack(out, request, err);
     if (status == PLIM_OK) status = layout_verify(&out->tape, &out->layout, err);

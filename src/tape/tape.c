@@ -59,6 +59,28 @@ static bool grow(struct tape *tape, void **array, int count, int *cap, size_t si
     return true;
 }
 
+/* Room for so many; what was there is lost. */
+static bool make_room(void **array, int count, int *cap, size_t size)
+{
+    if (count <= *cap) return true;
+    free(*array);
+    *array = malloc((size_t)count * size);
+    *cap = *array ? count : 0;
+    return *array != NULL;
+}
+
+bool tape_copy(struct tape *tape, const struct tape *from)
+{
+    bool good = make_room((void **)&tape->tensors, from->ntensors, &tape->tensor_cap, sizeof *tape->tensors);
+    good = make_room((void **)&tape->ops, from->nops, &tape->op_cap, sizeof *tape->ops) && good;
+    tape->failed = !good;
+    tape->ntensors = good ? from->ntensors : 0, tape->nops = good ? from->nops : 0;
+    tape->loop_end = good ? from->loop_end : 0;
+    if (good) memcpy(tape->tensors, from->tensors, (size_t)from->ntensors * sizeof *tape->tensors);
+    if (good) memcpy(tape->ops, from->ops, (size_t)from->nops * sizeof *tape->ops);
+    return good;
+}
+
 int tape_tensor(struct tape *tape, const struct tensor *t)
 {
     if (tape->ntensors == tape->tensor_cap) {
