@@ -106,9 +106,10 @@ int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows)
 
 struct op tape_op(int kind, int layer)
 {
-    struct op op = {.kind = kind, .layer = layer};
-    for (int i = 0; i < OP_MAX_IN; i++) op.in[i] = -1;
-    for (int i = 0; i < OP_MAX_OUT; i++) op.out[i] = -1;
+    static const struct op empty = {.in = {-1, -1, -1, -1, -1, -1, -1, -1, -1},
+                                    .out = {-1, -1, -1, -1, -1, -1}};
+    struct op op = empty;
+    op.kind = kind, op.layer = layer;
     return op;
 }
 
