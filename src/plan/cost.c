@@ -20,12 +20,12 @@ struct clock {
     double free[LANES]; /* when a lane has done what it was given */
     double busy[LANES]; /* what it was given */
     struct piece_time {
-        double ready; /* when a copy or the host has written it */
-        double read;  /* when the last copy has read it */
-    } *times;         /* by piece */
-    int *piece;       /* by tensor */
-    double host_bytes;  /* moved by other lanes than computing, at the host's end */
-    bool once;          /* there is one micro-batch: nothing is fetched to be added to */
+        double ready;  /* when a copy or the host has written it */
+        double read;   /* when the last copy has read it */
+    } * times;         /* by piece */
+    int *piece;        /* by tensor */
+    double host_bytes; /* moved by other lanes than computing, at the host's end */
+    bool once;         /* there is one micro-batch: nothing is fetched to be added to */
 };
 
 static double matmul_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
@@ -130,7 +130,8 @@ static void release(struct clock *c, const struct op *hold)
 {
     for (int i = 0; i < OP_MAX_IN; i++) {
         int id = hold->in[i];
-        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT) later(&c->free[LANE_COMPUTE], c->times[id].read);
+        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT)
+            later(&c->free[LANE_COMPUTE], c->times[id].read);
     }
 }
 

@@ -13,10 +13,15 @@ void oracle_init(struct oracle *o, const struct plan_request *request)
     for (int i = 0; i < 2; i++) tape_init(&o->computed[i].tape);
 }
 
-void oracle_release(struct oracle *o)
+void oracle_rest(struct oracle *o)
 {
     tape_release(&o->tape);
-    for (int i = 0; i < 2; i++) tape_release(&o->computed[i].tape);
+    for (int i = 0; i < 2; i++) tape_release(&o->computed[i].tape), o->computed[i].made = false;
+}
+
+void oracle_release(struct oracle *o)
+{
+    oracle_rest(o);
     free(o->loops.items), free(o->loops.slots);
     free(o->updates.items), free(o->updates.slots);
     *o = (struct oracle){0};
@@ -101,6 +106,7 @@ static enum plim_status build(struct oracle *o, const struct knobs *knobs, enum 
         enum plim_status status = r->compute(r, knobs, part, &c->tape, err);
         if (status != PLIM_OK) return status;
         c->made = true, c->part = part, c->key = key;
+        tape_trim(&c->tape);
     }
     if (!tape_copy(&o->tape, &c->tape))
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");

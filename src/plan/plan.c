@@ -128,6 +128,7 @@ enum plim_status plan_make(const struct plan_request *request, const struct knob
     *out = (struct plan){.knobs = *knobs};
     enum plim_status status = build(request, knobs, &out->tape, err);
     if (status == PLIM_OK) status = tape_verify(&out->tape, err);
+    if (status == PLIM_OK) tape_trim(&out->tape);
     if (status == PLIM_OK) status = pack(out, request, err);
     if (status == PLIM_OK) status = layout_verify(&out->tape, &out->layout, err);
     if (status == PLIM_OK) status = find_seconds(&out->tape, request, knobs, &out->step_seconds, err);

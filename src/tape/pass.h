@@ -69,8 +69,8 @@ struct update_options {
     bool no_master; /* a bf16 parameter is rounded stochastically instead of having an fp32 master */
     bool
         narrow_state; /* moments are bf16, rounded stochastically (not those of 8 bits, nor Adafactor's statistics) */
-    bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
-    bool in_backward; /* each parameter is updated as soon as its gradient is complete;
+    bool global_norm;    /* clipping or loss scaling: sum of squares of all gradients first */
+    bool in_backward;    /* each parameter is updated as soon as its gradient is complete;
                                               needs accumulation 1 and no global norm */
     enum tape_part part; /* TAPE_LOOP: what follows the global norm is left out, for pass_part drops it */
 };

@@ -81,6 +81,20 @@ bool tape_copy(struct tape *tape, const struct tape *from)
     return good;
 }
 
+static void cut(void **array, int count, int *cap, size_t size)
+{
+    void *smaller = count ? realloc(*array, (size_t)count * size) : NULL;
+    if (smaller) *array = smaller, *cap = count;
+}
+
+void tape_trim(struct tape *tape)
+{
+    free(tape->spare);
+    tape->spare = NULL, tape->spare_cap = 0;
+    cut((void **)&tape->tensors, tape->ntensors, &tape->tensor_cap, sizeof *tape->tensors);
+    cut((void **)&tape->ops, tape->nops, &tape->op_cap, sizeof *tape->ops);
+}
+
 int tape_tensor(struct tape *tape, const struct tensor *t)
 {
     if (tape->ntensors == tape->tensor_cap) {
