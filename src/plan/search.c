@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "plan/search_internal.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -741,6 +742,7 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
     free(s.boxes);
     space_release(&s.space);
     oracle_release(&s.oracle);
+    malloc_trim(0); /* what was compared goes back before the plan's own memory is taken */
     return status;
 }
 
