@@ -13,10 +13,15 @@ void oracle_init(struct oracle *o, const struct plan_request *request)
     for (int i = 0; i < 2; i++) tape_init(&o->computed[i].tape);
 }
 
+static void forget_computed(struct oracle *o)
+{
+    for (int i = 0; i < 2; i++) tape_release(&o->computed[i].tape), o->computed[i].made = false;
+}
+
 void oracle_rest(struct oracle *o)
 {
     tape_release(&o->tape);
-    for (int i = 0; i < 2; i++) tape_release(&o->computed[i].tape), o->computed[i].made = false;
+    forget_computed(o);
 }
 
 void oracle_release(struct oracle *o)
@@ -92,6 +97,14 @@ static enum plim_status add(struct part_list *list, const struct part_cost *cost
     return PLIM_OK;
 }
 
+/* Where the budget is the process's own memory, tapes beyond this are not worth to be held twice. */
+#define REMEMBERED_MOST (1 << 20)
+
+static int64_t tape_bytes(const struct tape *tape)
+{
+    return (int64_t)((size_t)tape->nops * sizeof *tape->ops + (size_t)tape->ntensors * sizeof *tape->tensors);
+}
+
 /* The tape of these knobs, or one part of it, in o->tape. What is computed does not change with tiers and shares, and is
  * remembered: of the update always, of the loop for the knobs that were asked last. */
 static enum plim_status build(struct oracle *o, const struct knobs *knobs, enum tape_part part,
@@ -101,15 +114,21 @@ static enum plim_status build(struct oracle *o, const struct knobs *knobs, enum 
     struct computed *c = &o->computed[part == TAPE_UPDATE];
     struct knobs key = plan_compute_knobs(knobs);
     if (part == TAPE_UPDATE) key = (struct knobs){.grad_tier = knobs->grad_tier};
+    if (o->frugal) {
+        enum plim_status status = r->compute(r, knobs, part, &o->tape, err);
+        return status == PLIM_OK ? r->place(r, knobs, &o->tape, err) : status;
+    }
     if (!c->made || c->part != part || !knobs_equal(&c->key, &key)) {
         c->made = false;
         enum plim_status status = r->compute(r, knobs, part, &c->tape, err);
         if (status != PLIM_OK) return status;
         c->made = true, c->part = part, c->key = key;
         tape_trim(&c->tape);
+        o->frugal = r->facts->unified_memory && tape_bytes(&c->tape) > REMEMBERED_MOST;
     }
     if (!tape_copy(&o->tape, &c->tape))
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
+    if (o->frugal) forget_computed(o);
     return r->place(r, knobs, &o->tape, err);
 }
 

@@ -48,6 +48,7 @@ struct oracle {
     struct tape tape; /* memory to work in */
     struct computed
         computed[2]; /* of the loop, or of the whole where updates run inside backward; of the update */
+    bool frugal;     /* tapes are too large to be held twice */
     struct part_list loops, updates;
     int tapes;    /* built */
     int64_t work; /* their ops */

@@ -83,7 +83,8 @@ struct plan_bound {
 struct knobs plan_compute_knobs(const struct knobs *knobs);
 
 /* What the two lines are held against: an arena of so many bytes, the plan's own data structures, and what is offloaded to
- * the host. */
+ * the host; where all is one memory, also what making the plan takes before there is an arena. The smallest plan of a job
+ * has the longest tape, so a budget that holds it holds the search for every other one. */
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
                 struct plan_bound *out);
 
