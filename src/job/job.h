@@ -183,9 +183,11 @@ enum plim_status job_override(struct job *job, const char *key, struct plim_erro
  * with memory of its own cannot grant, else all others. */
 enum plim_status job_check_wishes(const struct job *job, bool on_card, struct plim_error *err);
 
-/* The tape of one set of knobs: plan_request.build, with the job as its build_arg. */
-enum plim_status job_build(const struct plan_request *request, const struct knobs *knobs, enum tape_part part,
-                           struct tape *out, struct plim_error *err);
+/* The tape of one set of knobs: plan_request.compute and .place, with the job as their build_arg. */
+enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
+                             enum tape_part part, struct tape *out, struct plim_error *err);
+enum plim_status job_place(const struct plan_request *request, const struct knobs *knobs, struct tape *tape,
+                           struct plim_error *err);
 
 /* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
  * on the device). */

@@ -39,23 +39,27 @@ static struct offload_options offload_of(const struct job *job, const struct kno
                                     .host_share = (int)knobs->host_share};
 }
 
-static enum plim_status finish(struct tape *tape, const struct job *job, const struct offload_options *o,
-                               const struct knobs *knobs, struct plim_error *err)
+static void set_precision(struct tape *tape, const struct job *job)
 {
-    bool copies_beside = o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST ||
-                         o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
     for (int i = 0; i < tape->nops; i++) {
         tape->ops[i].attr.repeatable = job->training.deterministic;
         tape->ops[i].attr.tf32 = job->training.matmul_precision != MATMUL_HIGHEST;
     }
-    struct prefetch_options prefetch = prefetch_of(knobs);
-    return copies_beside ? pass_prefetch(tape, &prefetch, err) : PLIM_OK;
 }
 
-static enum plim_status run_passes(const struct job *job, const struct device_facts *facts,
-                                   const struct knobs *knobs, enum tape_part part, struct tape *tape,
-                                   struct plim_error *err)
+static enum plim_status prefetch(struct tape *tape, const struct offload_options *o,
+                                 const struct knobs *knobs, struct plim_error *err)
 {
+    bool copies_beside = o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST ||
+                         o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
+    struct prefetch_options options = prefetch_of(knobs);
+    return copies_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
+}
+
+enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
+                             enum tape_part part, struct tape *tape, struct plim_error *err)
+{
+    const struct job *job = request->build_arg;
     const struct job_training *t = &job->training;
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
     struct model_shape shape = {.batch = knobs->micro_batch,
@@ -63,9 +67,8 @@ static enum plim_status run_passes(const struct job *job, const struct device_fa
                                 .head = HEAD_LOSS,
                                 .whole_rows = !job->data.packing,
                                 .standard = !job->model.flash};
-    int offload_layers = (int)knobs->offload_layers;
     struct recompute_options recompute = {(enum recompute)knobs->recompute, (int)knobs->full_layers,
-                                          offload_layers};
+                                          (int)knobs->offload_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
                                     .beta1 = (float)job_beta1(job),
                                     .beta2 = (float)t->beta2,
@@ -75,12 +78,13 @@ static enum plim_status run_passes(const struct job *job, const struct device_fa
                                     .narrow_state = t->state_type,
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
-                                    .in_backward = knobs->optimizer_in_backward};
+                                    .in_backward = knobs->optimizer_in_backward,
+                                    .part = part};
     const struct model_spec *s = &job->spec;
     update.joint_rows[0] = (int64_t)s->num_heads * s->head_dim;
     update.joint_rows[1] = update.joint_rows[2] = (int64_t)s->num_kv_heads * s->head_dim;
-    struct offload_options offload = offload_of(job, knobs);
     enum plim_status status;
+    tape_clear(tape);
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
     if ((status = pass_loss_chunks(tape, (int)knobs->loss_chunks, err)) != PLIM_OK) return status;
@@ -88,20 +92,18 @@ static enum plim_status run_passes(const struct job *job, const struct device_fa
     if (t->grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
-    if ((status = pass_part(tape, part, offload.grad_tier != TIER_DEVICE, err)) != PLIM_OK) return status;
-    if ((status = pass_offload(tape, &offload, err)) != PLIM_OK) return status;
-    status = pass_offload_activations(tape, offload_layers, facts->copy_pace, err);
-    if (status != PLIM_OK) return status;
-    return finish(tape, job, &offload, knobs, err);
+    set_precision(tape, job);
+    return pass_part(tape, part, knobs->grad_tier != TIER_DEVICE, err);
 }
 
-enum plim_status job_build(const struct plan_request *request, const struct knobs *knobs, enum tape_part part,
-                           struct tape *out, struct plim_error *err)
+enum plim_status job_place(const struct plan_request *request, const struct knobs *knobs, struct tape *tape,
+                           struct plim_error *err)
 {
-    tape_clear(out);
-    enum plim_status status = run_passes(request->build_arg, request->facts, knobs, part, out, err);
-    if (status != PLIM_OK) tape_release(out);
-    return status;
+    struct offload_options offload = offload_of(request->build_arg, knobs);
+    enum plim_status status = pass_offload(tape, &offload, err);
+    if (status == PLIM_OK)
+        status = pass_offload_activations(tape, (int)knobs->offload_layers, request->facts->copy_pace, err);
+    return status == PLIM_OK ? prefetch(tape, &offload, knobs, err) : status;
 }
 
 enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows,
@@ -116,8 +118,9 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
+    set_precision(out, job);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
-    if (status == PLIM_OK) status = finish(out, job, &offload, knobs, err);
+    if (status == PLIM_OK) status = prefetch(out, &offload, knobs, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
@@ -160,7 +163,8 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .needs_global_norm = needs_global_norm(job),
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
                                                  job->training.optimizer == OPTIMIZER_SGD,
-                                 .build = job_build,
+                                 .compute = job_compute,
+                                 .place = job_place,
                                  .build_arg = job};
     out->budget = job_budget(job, facts);
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;

@@ -10,7 +10,6 @@
  * copies it through memory itself. */
 #include "plan/cost.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
@@ -20,10 +19,13 @@ struct clock {
     const struct device_facts *facts;
     double free[LANES]; /* when a lane has done what it was given */
     double busy[LANES]; /* what it was given */
-    double *ready;      /* by tensor: when a copy or the host has written it */
-    double *read;       /* by tensor: when the last copy has read it */
-    double host_bytes;  /* moved by other lanes than computing, at the host's end */
-    bool once;          /* there is one micro-batch: nothing is fetched to be added to */
+    struct piece_time {
+        double ready;  /* when a copy or the host has written it */
+        double read;   /* when the last copy has read it */
+    } * times;         /* by piece */
+    int *piece;        /* by tensor */
+    double host_bytes; /* moved by other lanes than computing, at the host's end */
+    bool once;         /* there is one micro-batch: nothing is fetched to be added to */
 };
 
 static double matmul_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
@@ -39,6 +41,9 @@ static bool joins_last(const struct tape *tape, int i)
            !op->attr.on_host && !op[-1].attr.on_host;
 }
 
+static double longer(double a, double b) { return a > b ? a : b; }
+static double shorter(double a, double b) { return a < b ? a : b; }
+
 /* Seconds of an op that computes on the device. */
 static double compute_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
@@ -49,7 +54,7 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
     if (facts->coded_rate > 0) compute += cost.coded / facts->coded_rate;
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
-    return fmax(compute, move) + UNHIDDEN * fmin(compute, move) + facts->op_seconds;
+    return longer(compute, move) + UNHIDDEN * shorter(compute, move) + facts->op_seconds;
 }
 
 static enum lane lane_of(const struct op *op)
@@ -59,7 +64,7 @@ static enum lane lane_of(const struct op *op)
 }
 
 /* Slices of far tensors come and go on their own; all else is one piece. */
-static int piece(const struct tape *tape, int id)
+static int piece_of(const struct tape *tape, int id)
 {
     int root = tape_root(tape, id);
     return tape->tensors[id].tier == TIER_DEVICE || tape->tensors[root].cls == CLASS_WORK ? root : id;
@@ -70,16 +75,16 @@ static double operands_ready(const struct clock *c, const struct op *op)
 {
     double at = 0;
     for (int i = 0; i < OP_MAX_IN; i++)
-        if (op->in[i] >= 0) at = fmax(at, c->ready[piece(c->tape, op->in[i])]);
+        if (op->in[i] >= 0) at = longer(at, c->times[c->piece[op->in[i]]].ready);
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (op->out[i] < 0) continue;
-        int id = piece(c->tape, op->out[i]);
-        at = fmax(at, fmax(c->ready[id], c->read[id]));
+        const struct piece_time *t = &c->times[c->piece[op->out[i]]];
+        at = longer(at, longer(t->ready, t->read));
     }
     return at;
 }
 
-static void later(double *time, double than) { *time = fmax(*time, than); }
+static void later(double *time, double than) { *time = longer(*time, than); }
 
 /* Updates inside backward have no such op. */
 static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op->kind == OP_CLIP; }
@@ -88,7 +93,7 @@ static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
     enum lane lane = lane_of(op);
-    double start = fmax(fmax(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
+    double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
         double seconds = compute_seconds(c->tape, op, c->facts);
         if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
@@ -105,14 +110,14 @@ static void run_op(struct clock *c, int index)
         double other = c->free[lane == LANE_COPY_IN ? LANE_COPY_OUT : LANE_COPY_IN];
         end += bytes / c->facts->lower_bandwidth;
         c->busy[lane] += end - start;
-        end += c->facts->duplex_cost * fmax(0, fmin(end, other) - start);
+        end += c->facts->duplex_cost * longer(0, shorter(end, other) - start);
     }
     c->free[lane] = end;
     c->host_bytes += bytes;
     for (int i = 0; i < OP_MAX_IN; i++)
-        if (op->in[i] >= 0) later(&c->read[piece(c->tape, op->in[i])], end);
+        if (op->in[i] >= 0) later(&c->times[c->piece[op->in[i]]].read, end);
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (op->out[i] >= 0) later(&c->ready[piece(c->tape, op->out[i])], end);
+        if (op->out[i] >= 0) later(&c->times[c->piece[op->out[i]]].ready, end);
 }
 
 static bool is_idle(const struct op *op, bool once)
@@ -125,7 +130,8 @@ static void release(struct clock *c, const struct op *hold)
 {
     for (int i = 0; i < OP_MAX_IN; i++) {
         int id = hold->in[i];
-        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT) later(&c->free[LANE_COMPUTE], c->read[id]);
+        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT)
+            later(&c->free[LANE_COMPUTE], c->times[id].read);
     }
 }
 
@@ -133,7 +139,7 @@ static void release(struct clock *c, const struct op *hold)
 static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 {
     for (int i = 0; i < LANES; i++) c->free[i] = c->busy[i] = 0;
-    for (int i = 0; i < c->tape->ntensors; i++) c->ready[i] = c->read[i] = 0;
+    for (int i = 0; i < c->tape->ntensors; i++) c->times[i] = (struct piece_time){0, 0};
     c->host_bytes = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
@@ -142,7 +148,7 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
     }
     double rate = c->facts->host_total, last = rate > 0 ? c->host_bytes / rate : 0;
     for (int i = 0; i < LANES; i++) {
-        last = fmax(last, c->free[i]);
+        last = longer(last, c->free[i]);
         busy[i] = c->busy[i];
     }
     return last;
@@ -177,12 +183,13 @@ enum plim_status tape_time_of(const struct tape *tape, const struct device_facts
         return PLIM_OK;
     }
     size_t tensors = (size_t)tape->ntensors + 1;
-    struct clock c = {
-        .tape = tape, .facts = facts, .once = once, .ready = malloc(2 * tensors * sizeof *c.ready)};
-    if (!c.ready) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
-    c.read = c.ready + tensors;
-    out->loop_seconds = run_part(&c, 0, begin, out->loop_busy);
-    out->update_seconds = run_part(&c, begin, end, out->update_busy);
-    free(c.ready);
+    struct clock c = {.tape = tape, .facts = facts, .once = once};
+    c.times = malloc(tensors * (sizeof *c.times + sizeof *c.piece));
+    if (!c.times) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
+    c.piece = (int *)(c.times + tensors);
+    for (int i = 0; i < tape->ntensors; i++) c.piece[i] = piece_of(tape, i);
+    if (begin > 0) out->loop_seconds = run_part(&c, 0, begin, out->loop_busy);
+    if (begin < end) out->update_seconds = run_part(&c, begin, end, out->update_busy);
+    free(c.times);
     return PLIM_OK;
 }

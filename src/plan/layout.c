@@ -28,29 +28,50 @@ void layout_release(struct layout *l)
     *l = (struct layout){0};
 }
 
+/* Offsets only for who packs. */
 static enum plim_status layout_alloc(struct layout *l, const struct tape *tape,
-                                     const struct layout_options *options, struct plim_error *err)
+                                     const struct layout_options *options, bool offsets,
+                                     struct plim_error *err)
 {
     bool groups = options->facts->groups_ops;
     size_t n = (size_t)tape->ntensors + 1, m = (size_t)tape->nops + 1;
     *l = (struct layout){.ntensors = tape->ntensors, .nops = tape->nops};
-    l->offset = calloc(n, sizeof *l->offset);
+    l->offset = offsets ? calloc(n, sizeof *l->offset) : NULL;
     l->life = malloc(n * sizeof *l->life);
     l->buffer = malloc(n * sizeof *l->buffer);
-    l->work_offset = calloc(m, sizeof *l->work_offset);
+    l->work_offset = offsets ? calloc(m, sizeof *l->work_offset) : NULL;
     l->work_bytes = calloc(m, sizeof *l->work_bytes);
     l->group_end = groups ? malloc(m * sizeof *l->group_end) : NULL;
-    if (l->offset && l->life && l->buffer && l->work_offset && l->work_bytes && (l->group_end || !groups))
-        return PLIM_OK;
+    bool good = l->life && l->buffer && l->work_bytes && (l->group_end || !groups);
+    if (good && ((l->offset && l->work_offset) || !offsets)) return PLIM_OK;
     layout_release(l);
     return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was made");
 }
 
-static void touch(struct layout *l, const struct tape *tape, int id, int op)
+static void extend(struct lifetime *life, int first, int last)
 {
-    struct lifetime *life = &l->life[tape_root(tape, id)];
-    if (op < life->first) life->first = op;
-    if (op > life->last) life->last = op;
+    if (first < life->first) life->first = first;
+    if (last > life->last) life->last = last;
+}
+
+/* Ops [first, last] touch a tensor, and its root; *seen counts those that nothing has touched before. */
+static void touch(struct layout *l, const struct tape *tape, int id, int first, int last, int *seen)
+{
+    const struct tensor *t = &tape->tensors[id];
+    *seen += l->life[id].last < 0 && !(t->flags & TENSOR_ELSEWHERE);
+    extend(&l->life[id], first, last);
+    if (t->view_of >= 0) touch(l, tape, t->view_of, first, last, seen);
+}
+
+/* Invariant 2: what is added to is carried from micro-batch to micro-batch. */
+static void carry(struct layout *l, const struct tape *tape, const struct op *op)
+{
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        if (op->out[k] < 0) continue;
+        int root = tape_root(tape, op->out[k]);
+        bool adds = tape->tensors[root].cls == CLASS_GRAD || (tape->tensors[root].flags & TENSOR_OUTPUT);
+        if (adds) extend(&l->life[root], 0, tape->loop_end - 1);
+    }
 }
 
 static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
@@ -58,21 +79,14 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
     for (int i = 0; i < tape->ntensors; i++) l->life[i] = (struct lifetime){INT_MAX, -1}, l->buffer[i] = i;
     for (int i = 0, group = 0, end = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
+        int *seen = &l->part_tensors[i >= tape->loop_end];
         if (i >= end) group = i, end = l->group_end ? tape_group_end(tape, i) : i + 1;
         if (l->group_end) l->group_end[i] = end;
         for (int k = 0; k < OP_MAX_IN; k++)
-            if (op->in[k] >= 0) touch(l, tape, op->in[k], i);
-        for (int k = 0; k < OP_MAX_OUT; k++) {
-            if (op->out[k] < 0) continue;
-            touch(l, tape, op->out[k], i);
-            if (group < i) touch(l, tape, op->out[k], group); /* invariant 4: not on bytes that end in it */
-            int root = tape_root(tape, op->out[k]);
-            bool adds = tape->tensors[root].cls == CLASS_GRAD || (tape->tensors[root].flags & TENSOR_OUTPUT);
-            if (op->accumulate == ACC_AFTER_FIRST && adds && options->accumulation > 1) {
-                touch(l, tape, root, 0); /* invariant 2: carried from micro-batch to micro-batch */
-                touch(l, tape, root, tape->loop_end - 1);
-            }
-        }
+            if (op->in[k] >= 0) touch(l, tape, op->in[k], i, i, seen);
+        for (int k = 0; k < OP_MAX_OUT; k++) /* invariant 4: not on bytes that end in the group */
+            if (op->out[k] >= 0) touch(l, tape, op->out[k], group, i, seen);
+        if (op->accumulate == ACC_AFTER_FIRST && options->accumulation > 1) carry(l, tape, op);
         if (options->facts->workspace && op_computes(op) && !op->attr.on_host)
             l->work_bytes[i] = (int64_t)options->facts->workspace(options->facts, tape, op);
     }
@@ -229,6 +243,17 @@ static enum plim_status place_kept(struct layout *l, const struct tape *tape,
     return PLIM_OK;
 }
 
+/* How much place_kept would place. */
+static void sum_kept(struct layout *l, const struct tape *tape, int64_t align)
+{
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (!is_placed(t)) continue;
+        *(t->tier == TIER_DEVICE ? &l->kept_bytes : &l->tier_bytes[t->tier]) +=
+            align_up(tensor_bytes(t), align);
+    }
+}
+
 /* Scratch of the group that begins at op i. */
 static int64_t group_work(const struct layout *l, int i, int64_t align)
 {
@@ -252,22 +277,29 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
         delta[l->life[i].last + 1] -= bytes;
     }
     double live = 0, peak = -1, part_peak[2] = {0};
-    int64_t peak_work = 0;
     for (int i = 0, end; i < tape->nops; i = end) {
         int64_t work = group_work(l, i, align);
         end = layout_group_end(l, i);
         for (int op = i; op < end; op++) {
             live += delta[op];
             double here = live + (double)work;
-            if (here > peak) peak = here, l->peak_op = op, peak_work = work;
-            part_peak[op >= tape->loop_end] = fmax(part_peak[op >= tape->loop_end], here);
+            double *highest = &part_peak[op >= tape->loop_end];
+            if (here > peak) peak = here, l->peak_op = op;
+            if (here > *highest) *highest = here;
         }
     }
     free(delta);
     if (peak > HUGE_BYTES) peak = HUGE_BYTES;
     for (int part = 0; part < 2; part++) l->part_peak[part] = (int64_t)fmin(part_peak[part], HUGE_BYTES);
     l->lower_bound = l->kept_bytes + (peak < 0 ? 0 : (int64_t)peak);
-    memset(l->by_class, 0, sizeof l->by_class);
+    return PLIM_OK;
+}
+
+/* What is live at the peak. */
+static void find_classes(struct layout *l, const struct tape *tape, int64_t align)
+{
+    int group = l->peak_op;
+    while (group > 0 && layout_group_end(l, group - 1) > l->peak_op) group--;
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
         bool kept = in_arena(t) && (t->flags & TENSOR_KEPT);
@@ -275,21 +307,30 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
                          l->life[i].last >= l->peak_op;
         if (kept || live_here) l->by_class[t->cls] += align_up(tensor_bytes(t), align);
     }
-    l->by_class[CLASS_WORK] += peak_work;
-    return PLIM_OK;
+    if (tape->nops) l->by_class[CLASS_WORK] += group_work(l, group, align);
+}
+
+/* `offsets`: of what is kept, too. */
+static enum plim_status measure(const struct tape *tape, const struct layout_options *options, bool offsets,
+                                struct layout *out, struct plim_error *err)
+{
+    enum plim_status status = layout_alloc(out, tape, options, offsets, err);
+    if (status != PLIM_OK) return status;
+    find_lifetimes(out, tape, options);
+    share_in_place(out, tape);
+    if (offsets)
+        status = place_kept(out, tape, options, err);
+    else
+        sum_kept(out, tape, (int64_t)options->facts->align);
+    if (status == PLIM_OK) status = find_bound(out, tape, options, err);
+    if (status != PLIM_OK) layout_release(out);
+    return status;
 }
 
 enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
                               struct layout *out, struct plim_error *err)
 {
-    enum plim_status status = layout_alloc(out, tape, options, err);
-    if (status != PLIM_OK) return status;
-    find_lifetimes(out, tape, options);
-    share_in_place(out, tape);
-    status = place_kept(out, tape, options, err);
-    if (status == PLIM_OK) status = find_bound(out, tape, options, err);
-    if (status != PLIM_OK) layout_release(out);
-    return status;
+    return measure(tape, options, false, out, err);
 }
 
 /* Scratch as the packer sees it, and -1 - op for each; how many there are. */
@@ -323,8 +364,9 @@ static void resolve_shared(struct layout *l, const struct tape *tape)
 enum plim_status layout_make(const struct tape *tape, const struct layout_options *options,
                              struct layout *out, struct plim_error *err)
 {
-    enum plim_status status = layout_bound(tape, options, out, err);
+    enum plim_status status = measure(tape, options, true, out, err);
     if (status != PLIM_OK) return status;
+    find_classes(out, tape, (int64_t)options->facts->align);
     struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 1, sizeof *items);
     int *who = malloc(((size_t)tape->ntensors + (size_t)tape->nops + 1) * sizeof *who), n = 0;
     struct pack_result result = {0};

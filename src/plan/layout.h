@@ -44,11 +44,12 @@ struct layout {
     int64_t *offset;       /* by tensor: into the arena, or its tier's file or region; 0: never used */
     int64_t *work_offset;  /* by op */
     int64_t *work_bytes;   /* by op */
-    struct lifetime *life; /* by tensor (roots) */
+    struct lifetime *life; /* by tensor; of a root, all views of it included */
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */
     int64_t kept_bytes, arena_bytes, lower_bound;
     int64_t part_peak[2]; /* live transient bytes at most, in the loop and in the update */
+    int part_tensors[2];  /* touched by the loop; only by the update */
     int64_t tier_bytes[TIER_COUNT];
     int peak_op;                   /* where live bytes peak */
     int64_t by_class[CLASS_COUNT]; /* live at that op; sums to lower_bound */
@@ -64,8 +65,8 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
                              struct layout *out, struct plim_error *err);
 void layout_release(struct layout *layout);
 
-/* Everything but the packing: lower_bound, by_class, tier_bytes. What the search asks thousands of times less
- * often than it could, and fast. */
+/* Sizes without offsets: lower_bound, kept_bytes, tier_bytes, part_peak, part_tensors. What the search asks thousands of
+ * times less often than it could, and fast. */
 enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
                               struct layout *out, struct plim_error *err);
 

@@ -10,11 +10,23 @@ void oracle_init(struct oracle *o, const struct plan_request *request)
 {
     *o = (struct oracle){.request = request};
     tape_init(&o->tape);
+    for (int i = 0; i < 2; i++) tape_init(&o->computed[i].tape);
+}
+
+static void forget_computed(struct oracle *o)
+{
+    for (int i = 0; i < 2; i++) tape_release(&o->computed[i].tape), o->computed[i].made = false;
+}
+
+void oracle_rest(struct oracle *o)
+{
+    tape_release(&o->tape);
+    forget_computed(o);
 }
 
 void oracle_release(struct oracle *o)
 {
-    tape_release(&o->tape);
+    oracle_rest(o);
     free(o->loops.items), free(o->loops.slots);
     free(o->updates.items), free(o->updates.slots);
     *o = (struct oracle){0};
@@ -85,17 +97,39 @@ static enum plim_status add(struct part_list *list, const struct part_cost *cost
     return PLIM_OK;
 }
 
-/* Bytes of the plan's own data, by part. */
-static enum plim_status count_own(const struct oracle *o, const struct layout *layout, struct part_cost *loop,
-                                  struct part_cost *update, struct plim_error *err)
+/* Where the budget is the process's own memory, tapes beyond this are not worth to be held twice. */
+#define REMEMBERED_MOST (1 << 20)
+
+static int64_t tape_bytes(const struct tape *tape)
 {
-    const struct tape *tape = &o->tape;
-    struct tape_tensors tensors;
-    if (!tape_count_tensors(tape, &tensors))
+    return (int64_t)((size_t)tape->nops * sizeof *tape->ops + (size_t)tape->ntensors * sizeof *tape->tensors);
+}
+
+/* The tape of these knobs, or one part of it, in o->tape. What is computed does not change with tiers and shares, and is
+ * remembered: of the update always, of the loop for the knobs that were asked last. */
+static enum plim_status build(struct oracle *o, const struct knobs *knobs, enum tape_part part,
+                              struct plim_error *err)
+{
+    const struct plan_request *r = o->request;
+    struct computed *c = &o->computed[part == TAPE_UPDATE];
+    struct knobs key = plan_compute_knobs(knobs);
+    if (part == TAPE_UPDATE) key = (struct knobs){.grad_tier = knobs->grad_tier};
+    if (o->frugal) {
+        enum plim_status status = r->compute(r, knobs, part, &o->tape, err);
+        return status == PLIM_OK ? r->place(r, knobs, &o->tape, err) : status;
+    }
+    if (!c->made || c->part != part || !knobs_equal(&c->key, &key)) {
+        c->made = false;
+        enum plim_status status = r->compute(r, knobs, part, &c->tape, err);
+        if (status != PLIM_OK) return status;
+        c->made = true, c->part = part, c->key = key;
+        tape_trim(&c->tape);
+        o->frugal = r->facts->unified_memory && tape_bytes(&c->tape) > REMEMBERED_MOST;
+    }
+    if (!tape_copy(&o->tape, &c->tape))
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
-    update->own = plan_own_bytes(layout, tape->nops - tape->loop_end, tensors.update);
-    loop->own = plan_own_bytes(layout, tape->loop_end, tensors.loop);
-    return PLIM_OK;
+    if (o->frugal) forget_computed(o);
+    return r->place(r, knobs, &o->tape, err);
 }
 
 static int64_t offloaded_activations(const struct tape *tape, int64_t align)
@@ -118,15 +152,16 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
     struct layout_options options = {.facts = r->facts, .accumulation = knobs->accumulation};
     struct part_cost loop = {.key = loop_key(knobs)}, update = {.key = update_key(knobs)};
     struct tape_time time = {0};
-    enum plim_status status = r->build(r, knobs, part, &o->tape, err);
+    enum plim_status status = build(o, knobs, part, err);
     if (status == PLIM_OK) status = layout_bound(&o->tape, &options, &layout, err);
     if (status != PLIM_OK) return status;
     status = tape_time_of(&o->tape, r->facts, knobs->accumulation == 1, &time, err);
-    if (status == PLIM_OK) status = count_own(o, &layout, &loop, &update, err);
+    struct plan_own own = plan_own_bytes(&o->tape, &layout);
     o->tapes++, o->work += o->tape.nops;
     loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
     memcpy(loop.busy, time.loop_busy, sizeof loop.busy),
         memcpy(update.busy, time.update_busy, sizeof update.busy);
+    loop.own = own.loop, update.own = own.update;
     loop.peak = layout.part_peak[0], update.peak = layout.part_peak[1];
     loop.offloaded = offloaded_activations(&o->tape, (int64_t)r->facts->align);
     update.offloaded = layout.tier_bytes[TIER_HOST] - loop.offloaded;

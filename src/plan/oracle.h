@@ -35,9 +35,20 @@ struct part_list {
     int nslots;
 };
 
+/* What is computed for some knobs (plan_compute_knobs), before anything is placed. */
+struct computed {
+    bool made;
+    enum tape_part part;
+    struct knobs key;
+    struct tape tape;
+};
+
 struct oracle {
     const struct plan_request *request;
     struct tape tape; /* memory to work in */
+    struct computed
+        computed[2]; /* of the loop, or of the whole where updates run inside backward; of the update */
+    bool frugal;     /* tapes are too large to be held twice */
     struct part_list loops, updates;
     int tapes;    /* built */
     int64_t work; /* their ops */
@@ -45,6 +56,8 @@ struct oracle {
 
 void oracle_init(struct oracle *oracle, const struct plan_request *request);
 void oracle_release(struct oracle *oracle);
+/* Gives back the memory it works in; what it has found it still knows. */
+void oracle_rest(struct oracle *oracle);
 
 /* Time and bytes of these knobs, all of them set. */
 enum plim_status oracle_ask(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,

@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Making a plan takes so many quarters of what it holds when it is made, before there is an arena: ops are written from one
+ * list into another, and packing sorts them all. */
+#define PLANNING_QUARTERS 9
+
 struct knobs knobs_naive(const struct plan_request *request)
 {
     return (struct knobs){.micro_batch = request->rows,
@@ -24,12 +28,32 @@ bool plan_within(const struct plan_request *request, int64_t total, int64_t host
     return total <= request->budget && (!limited || host <= request->host_budget);
 }
 
-int64_t plan_own_bytes(const struct layout *l, int nops, int ntensors)
+struct knobs plan_compute_knobs(const struct knobs *k)
+{
+    return (struct knobs){.micro_batch = k->micro_batch,
+                          .recompute = k->recompute,
+                          .full_layers = k->full_layers,
+                          .offload_layers = k->full_layers ? k->offload_layers : 0, /* where they begin */
+                          .loss_chunks = k->loss_chunks,
+                          .optimizer_in_backward = k->optimizer_in_backward,
+                          .grad_tier = k->grad_tier};
+}
+
+static enum plim_status build(const struct plan_request *request, const struct knobs *knobs, struct tape *out,
+                              struct plim_error *err)
+{
+    enum plim_status status = request->compute(request, knobs, TAPE_WHOLE, out, err);
+    return status == PLIM_OK ? request->place(request, knobs, out, err) : status;
+}
+
+struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *l)
 {
     size_t op = sizeof(struct op) + sizeof *l->work_offset + sizeof *l->work_bytes +
                 (l->group_end ? sizeof *l->group_end : 0);
     size_t tensor = sizeof(struct tensor) + sizeof *l->offset + sizeof *l->life + sizeof *l->buffer;
-    return (int64_t)((size_t)nops * op + (size_t)ntensors * tensor);
+    size_t loop = (size_t)tape->loop_end * op + (size_t)l->part_tensors[0] * tensor;
+    size_t update = (size_t)(tape->nops - tape->loop_end) * op + (size_t)l->part_tensors[1] * tensor;
+    return (struct plan_own){(int64_t)loop, (int64_t)update};
 }
 
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
@@ -38,6 +62,8 @@ void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, 
     int64_t device = arena + (int64_t)request->facts->overhead_bytes;
     out->host = request->overhead + own + on_host, out->own = own;
     out->total = request->facts->unified_memory ? device + out->host : device;
+    int64_t planning = request->overhead + own * PLANNING_QUARTERS / 4;
+    if (request->facts->unified_memory && out->total < planning) out->total = planning;
 }
 
 void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own)
@@ -51,15 +77,10 @@ void plan_sum(struct plan *plan, const struct plan_request *request, int64_t are
     plan->fits = request->budget == 0 || plan_within(request, plan->total, plan->host);
 }
 
-static enum plim_status fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena,
-                                    struct plim_error *err)
+static void fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena)
 {
-    struct tape_tensors tensors;
-    if (!tape_count_tensors(&plan->tape, &tensors))
-        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a plan was made");
-    plan_sum(plan, request, arena,
-             plan_own_bytes(&plan->layout, plan->tape.nops, tensors.loop + tensors.update));
-    return PLIM_OK;
+    struct plan_own own = plan_own_bytes(&plan->tape, &plan->layout);
+    plan_sum(plan, request, arena, own.loop + own.update);
 }
 
 static enum plim_status find_seconds(const struct tape *tape, const struct plan_request *request,
@@ -82,9 +103,9 @@ enum plim_status plan_bound_of(const struct plan_request *request, const struct 
     struct plan plan = {0};
     struct layout_options options = options_of(request, knobs);
     if (room) plan.tape = *room;
-    enum plim_status status = request->build(request, knobs, TAPE_WHOLE, &plan.tape, err);
+    enum plim_status status = build(request, knobs, &plan.tape, err);
     if (status == PLIM_OK) status = layout_bound(&plan.tape, &options, &plan.layout, err);
-    if (status == PLIM_OK) status = fill_totals(&plan, request, plan.layout.lower_bound, err);
+    if (status == PLIM_OK) fill_totals(&plan, request, plan.layout.lower_bound);
     if (status == PLIM_OK) status = find_seconds(&plan.tape, request, knobs, &out->step_seconds, err);
     out->total = plan.total, out->host = plan.host;
     if (room) *room = plan.tape, tape_init(&plan.tape);
@@ -99,22 +120,25 @@ static enum plim_status pack(struct plan *plan, const struct plan_request *reque
     enum { DIVES = 300 };
     struct layout_options options = options_of(request, &plan->knobs);
     enum plim_status status = layout_make(&plan->tape, &options, &plan->layout, err);
-    if (status == PLIM_OK) status = fill_totals(plan, request, plan->layout.arena_bytes, err);
-    if (status != PLIM_OK || plan->fits) return status;
+    if (status != PLIM_OK) return status;
+    fill_totals(plan, request, plan->layout.arena_bytes);
+    if (plan->fits) return status;
     int64_t above = plan->total - request->budget;
     if (above > plan->layout.arena_bytes - plan->layout.lower_bound) return status;
     options.capacity = plan->layout.arena_bytes - above, options.dives = DIVES;
     layout_release(&plan->layout);
     status = layout_make(&plan->tape, &options, &plan->layout, err);
-    return status == PLIM_OK ? fill_totals(plan, request, plan->layout.arena_bytes, err) : status;
+    if (status == PLIM_OK) fill_totals(plan, request, plan->layout.arena_bytes);
+    return status;
 }
 
 enum plim_status plan_make(const struct plan_request *request, const struct knobs *knobs, struct plan *out,
                            struct plim_error *err)
 {
     *out = (struct plan){.knobs = *knobs};
-    enum plim_status status = request->build(request, knobs, TAPE_WHOLE, &out->tape, err);
+    enum plim_status status = build(request, knobs, &out->tape, err);
     if (status == PLIM_OK) status = tape_verify(&out->tape, err);
+    if (status == PLIM_OK) tape_trim(&out->tape);
     if (status == PLIM_OK) status = pack(out, request, err);
     if (status == PLIM_OK) status = layout_verify(&out->tape, &out->layout, err);
     if (status == PLIM_OK) status = find_seconds(&out->tape, request, knobs, &out->step_seconds, err);

@@ -2,7 +2,8 @@
  * `plimsoll train` executes the very same object.
  *
  *     struct plan_request request = {.facts = &facts, .budget = bytes, .overhead = measured, .rows = 32,
- *                                    .time = 256, .layers = 8, .build = build_tape, .build_arg = &job};
+ *                                    .time = 256, .layers = 8, .compute = compute_tape, .place = place_tape,
+ *                                    .build_arg = &job};
  *     knobs_open(&request.pins);                    // every knob is the planner's
  *     struct plan plan;
  *     switch (plan_search(&request, &plan, &err)) {
@@ -32,10 +33,14 @@ struct plan_request {
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool host_updates;      /* a host's CPU can make this optimizer's updates */
     struct knobs pins;
-    /* Makes the tape of one set of knobs (all of them set) for request->facts in `out`, initialised or used before; or one
-     * part of it, where the update does not run inside backward. */
-    enum plim_status (*build)(const struct plan_request *request, const struct knobs *, enum tape_part,
-                              struct tape *out, struct plim_error *);
+    /* The tape of one set of knobs (all of them set) for request->facts is made in two steps. `compute` writes what is
+     * computed, and in what order, into `out`, initialised or used before: forward, backward, recomputation, updates; or one
+     * part of it, where the update does not run inside backward. `place` says where it all lives, with the copies between
+     * tiers. The first depends on plan_compute_knobs alone. */
+    enum plim_status (*compute)(const struct plan_request *request, const struct knobs *, enum tape_part,
+                                struct tape *out, struct plim_error *);
+    enum plim_status (*place)(const struct plan_request *request, const struct knobs *, struct tape *,
+                              struct plim_error *);
     const void *build_arg;
 };
 
@@ -74,16 +79,23 @@ struct plan_bound {
     double step_seconds;
 };
 
+/* The knobs that what is computed depends on; the others are 0. */
+struct knobs plan_compute_knobs(const struct knobs *knobs);
+
 /* What the two lines are held against: an arena of so many bytes, the plan's own data structures, and what is offloaded to
- * the host. */
+ * the host; where all is one memory, also what making the plan takes before there is an arena. The smallest plan of a job
+ * has the longest tape, so a budget that holds it holds the search for every other one. */
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
                 struct plan_bound *out);
 
 /* The totals of a plan whose layout stands, with an arena of so many bytes. A budget of 0 is none: it fits. */
 void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own);
 
-/* What tape and layout take themselves: megabytes, when offloaded updates are cut into many slices. */
-int64_t plan_own_bytes(const struct layout *layout, int nops, int ntensors);
+/* What tape and layout take themselves, by part: megabytes, when offloaded updates are cut into many slices. */
+struct plan_own {
+    int64_t loop, update;
+};
+struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *layout);
 
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
                                struct tape *room, struct plan_bound *out, struct plim_error *err);

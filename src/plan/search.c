@@ -14,8 +14,9 @@
 #include "plan/search.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "plan/oracle.h"
+#include "plan/search_internal.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -27,42 +28,6 @@
 #define PREFERENCE 0.00003
 
 #define SHARE_STEP 4 /* in which the times of updates are looked at for a bound */
-
-struct box {
-    struct point lo, hi;
-    double bound; /* seconds: nothing in the box is faster */
-    double hope;  /* seconds that its best plan is expected to take: which box is looked at next */
-    enum { BOX_NEW, BOX_TIMED, BOX_CUT } stage; /* its free corner is timed; its ranges are cut */
-};
-
-struct candidate {
-    bool found;
-    struct point point;
-    struct knobs knobs;
-    double seconds, weight; /* weight: seconds with the preferences counted */
-};
-
-enum { UNPACKED_MOST = 8 };
-
-struct search {
-    const struct plan_request *request;
-    const int *order; /* of the axes */
-    struct space space;
-    struct oracle oracle;
-    int64_t allowed; /* bytes; below the budget when packing needed more than its bound */
-    struct box *boxes;
-    int nboxes, cap;
-    struct candidate best;
-    struct knobs unpacked[UNPACKED_MOST]; /* their bound fits, their packing did not */
-    int nunpacked;
-    double dropped; /* the least bound of a box that was dropped unseen */
-    bool has_smallest;
-    struct point smallest_point; /* the nearest miss: where to look when nothing fits, and for the message */
-    struct knobs smallest;
-    bool smallest_holds; /* the device's line */
-    struct plan_bound smallest_bound;
-    struct plim_error *err;
-};
 
 /* --- asking ------------------------------------------------------------------------------------------------ */
 
@@ -87,7 +52,7 @@ static bool within(const struct search *s, const struct plan_bound *b)
 
 /* May it, or something near it, fit? A plan's own data structures are small beside what is offloaded, but their size jumps
  * from value to value: bounds leave them out of the host's line. */
-static bool may_fit(const struct search *s, const struct plan_bound *b)
+bool search_may_fit(const struct search *s, const struct plan_bound *b)
 {
     bool limited = s->request->host_budget > 0 && !s->request->facts->unified_memory;
     return b->total <= s->allowed && (!limited || b->host - b->own <= s->request->host_budget);
@@ -101,22 +66,27 @@ static enum plim_status ask(struct search *s, const struct point *p, struct plan
     return status;
 }
 
-/* Bytes of the device at a point, with the values of AXIS_BEST that take least: the latest prefetching, and all updates by
- * the host or none. */
-static enum plim_status ask_tight(struct search *s, struct point p, struct plan_bound *out)
+/* Bytes of the device at a point with the updater that takes least: all updates by the host or none. */
+static enum plim_status ask_updaters(struct search *s, struct point p, struct plan_bound *out)
 {
     enum { EXTREMES = 2 };
     int updaters = space_count(&s->space, AXIS_UPDATER, &p);
     enum plim_status status = PLIM_OK;
-    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
     for (int u = 0; u < updaters && u < EXTREMES && status == PLIM_OK; u++) {
         struct plan_bound b;
         p.at[AXIS_UPDATER] = u;
         status = ask(s, &p, &b);
-        if (u == 0 || b.total < out->total || may_fit(s, &b)) *out = b;
-        if (may_fit(s, out)) break;
+        if (u == 0 || b.total < out->total || search_may_fit(s, &b)) *out = b;
+        if (search_may_fit(s, out)) break;
     }
     return status;
+}
+
+/* The same with the latest prefetching, which takes least. */
+enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_bound *out)
+{
+    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
+    return ask_updaters(s, p, out);
 }
 
 /* Seconds at a point with the best prefetching, whether it fits or not. */
@@ -134,7 +104,7 @@ static enum plim_status ask_prefetches(struct search *s, struct point p, double 
 }
 
 /* The same with the best updater too. */
-static enum plim_status ask_seconds(struct search *s, struct point p, double *out)
+enum plim_status search_ask_seconds(struct search *s, struct point p, double *out)
 {
     enum plim_status status = PLIM_OK;
     *out = INFINITY;
@@ -166,12 +136,12 @@ static void consider(struct search *s, const struct point *p, const struct knobs
 }
 
 /* Every value of AXIS_BEST at a point: those that fit are candidates. */
-static enum plim_status settle(struct search *s, struct point p, bool *fits)
+enum plim_status search_settle(struct search *s, struct point p, bool *fits)
 {
     struct plan_bound tight;
-    enum plim_status known = ask_tight(s, p, &tight);
+    enum plim_status known = search_ask_tight(s, p, &tight);
     *fits = false;
-    if (known != PLIM_OK || !may_fit(s, &tight)) return known;
+    if (known != PLIM_OK || !search_may_fit(s, &tight)) return known;
     for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p); f++)
         for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
             struct plan_bound b;
@@ -188,9 +158,7 @@ static enum plim_status settle(struct search *s, struct point p, bool *fits)
 
 /* --- boxes --------------------------------------------------------------------------------------------------- */
 
-static bool is_ordered(int axis) { return space_axes[axis].kind == AXIS_ORDERED; }
-
-static int point_order(const struct point *a, const struct point *b)
+int point_order(const struct point *a, const struct point *b)
 {
     for (int i = 0; i < AXES; i++)
         if (a->at[i] != b->at[i]) return a->at[i] - b->at[i];
@@ -235,28 +203,52 @@ static struct box pop(struct search *s)
     return box;
 }
 
-/* The least value in [lo, hi] of an axis with which `p` fits; it does with hi. Bytes fall about evenly, so values are
- * guessed from them. */
-static enum plim_status least_fitting(struct search *s, struct point p, int axis, int lo, int hi, int *out)
+/* The least value in [lo, hi] of an axis with which `p` fits, with its prefetching; it does with hi. Bytes fall about
+ * evenly, so values are guessed from them. */
+static enum plim_status least_as_it_is(struct search *s, struct point p, int axis, int lo, int hi, int *out)
 {
     struct plan_bound low, high, mid;
     p.at[axis] = lo;
-    enum plim_status status = ask_tight(s, p, &low);
-    if (status == PLIM_OK && may_fit(s, &low)) hi = lo;
+    enum plim_status status = ask_updaters(s, p, &low);
+    if (status == PLIM_OK && search_may_fit(s, &low)) hi = lo;
     p.at[axis] = hi;
-    if (status == PLIM_OK && lo < hi) status = ask_tight(s, p, &high);
+    if (status == PLIM_OK && lo < hi) status = ask_updaters(s, p, &high);
     for (bool guess = true; status == PLIM_OK && hi - lo > 1; guess = !guess) {
         double part = (double)(low.total - s->allowed) / (double)(low.total - high.total + 1);
         int at = guess && part > 0 && part < 1 ? lo + (int)ceil(part * (hi - lo)) : (lo + hi) / 2;
         p.at[axis] = at <= lo ? lo + 1 : at >= hi ? hi - 1 : at;
-        status = ask_tight(s, p, &mid);
-        if (may_fit(s, &mid))
+        status = ask_updaters(s, p, &mid);
+        if (search_may_fit(s, &mid))
             hi = p.at[axis], high = mid;
         else
             lo = p.at[axis], low = mid;
     }
     *out = hi;
     return status;
+}
+
+/* The same with the latest prefetching. */
+static enum plim_status least_fitting(struct search *s, struct point p, int axis, int lo, int hi, int *out)
+{
+    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
+    return least_as_it_is(s, p, axis, lo, hi, out);
+}
+
+/* Candidates along an axis: the least values in [lo, hi] that fit, with late prefetching and with early, which takes more
+ * and is faster. It fits with late prefetching at hi. */
+enum plim_status search_settle_along(struct search *s, struct point p, int axis, int lo, int hi)
+{
+    struct point late = p;
+    struct plan_bound b;
+    bool fits;
+    enum plim_status status = least_fitting(s, p, axis, lo, hi, &late.at[axis]);
+    if (status == PLIM_OK) status = search_settle(s, late, &fits);
+    if (status != PLIM_OK || space_count(&s->space, AXIS_PREFETCH, &late) == 1) return status;
+    p.at[axis] = hi, p.at[AXIS_PREFETCH] = 0;
+    status = ask_updaters(s, p, &b);
+    if (status != PLIM_OK || !search_may_fit(s, &b)) return status;
+    status = least_as_it_is(s, p, axis, late.at[axis], hi, &p.at[axis]);
+    return status == PLIM_OK && p.at[axis] > late.at[axis] ? search_settle(s, p, &fits) : status;
 }
 
 /* Does the host's line hold at a point, with the updater that takes least of it? */
@@ -321,19 +313,19 @@ static enum plim_status shrink(struct search *s, struct box *box, bool *fits)
     for (int variant = 0; variant < CORNERS && status == PLIM_OK; variant++) {
         struct plan_bound b;
         if (!tight_corner(box, variant, &tight)) continue;
-        status = ask_tight(s, tight, &b);
+        status = search_ask_tight(s, tight, &b);
         if (status != PLIM_OK || b.total / 2 > s->allowed) break; /* corners differ by less than that */
-        if (!may_fit(s, &b)) continue;
+        if (!search_may_fit(s, &b)) continue;
         *fits = true;
         for (int i = 0; i < AXES && status == PLIM_OK; i++) {
             int a = s->order[i], least = box->lo.at[a];
-            if (!is_ordered(a)) continue;
+            if (!axis_is_ordered(a)) continue;
             if (least < tight.at[a]) status = least_fitting(s, tight, a, least, tight.at[a], &least);
             if (least < lo.at[a]) lo.at[a] = least;
         }
     }
     for (int a = 0; a < AXES; a++)
-        if (is_ordered(a) && *fits) box->lo.at[a] = lo.at[a];
+        if (axis_is_ordered(a) && *fits) box->lo.at[a] = lo.at[a];
     return status;
 }
 
@@ -346,49 +338,53 @@ struct push_out {
     int64_t bytes;
 };
 
-static enum plim_status push_axis(struct search *s, const struct box *box, const struct point *from, int axis,
+static enum plim_status push_axis(struct search *s, const struct point *from, int axis, int to,
                                   struct push_out *out)
 {
     struct point p = *from;
     struct plan_bound b;
-    *out = (struct push_out){.moves = is_ordered(axis) && from->at[axis] < box->hi.at[axis]};
+    *out = (struct push_out){.moves = axis_is_ordered(axis) && from->at[axis] < to};
     if (!out->moves) return PLIM_OK;
-    p.at[axis] = box->hi.at[axis];
-    enum plim_status status = ask_tight(s, p, &b);
-    out->fits = may_fit(s, &b), out->bytes = b.total;
-    return status == PLIM_OK ? ask_seconds(s, p, &out->seconds) : status;
+    p.at[axis] = to;
+    enum plim_status status = search_ask_tight(s, p, &b);
+    out->fits = search_may_fit(s, &b), out->bytes = b.total;
+    return status == PLIM_OK ? search_ask_seconds(s, p, &out->seconds) : status;
 }
 
-/* Plans near the free corner: each axis alone as far as it must; where none is enough, the cheapest one at its end and
- * then the others. */
-static enum plim_status dive(struct search *s, const struct box *box)
+/* How far a dive goes along an axis at once. */
+static int dive_end(const struct search *s, const struct box *box, const struct point *p, int axis)
+{
+    int kink = axis_is_ordered(axis) ? space_kink(&s->space, axis, p) : 0;
+    return kink < box->hi.at[axis] ? kink : box->hi.at[axis];
+}
+
+/* Plans near the free corner: each axis alone as far as it must; where none is enough, the cheapest one to its end or to
+ * where its price changes, and then the others. */
+enum plim_status search_dive(struct search *s, const struct box *box)
 {
     struct point p = box->lo;
-    for (int round = 0; round < AXES; round++) {
+    for (int round = 0; round < 2 * AXES; round++) {
         struct plan_bound here;
         double seconds;
-        enum plim_status status = ask_tight(s, p, &here);
-        if (status == PLIM_OK) status = ask_seconds(s, p, &seconds);
+        enum plim_status status = search_ask_tight(s, p, &here);
+        if (status == PLIM_OK) status = search_ask_seconds(s, p, &seconds);
         int cheapest = -1;
         double least = INFINITY;
         bool enough = false;
         for (int i = 0; i < AXES && status == PLIM_OK; i++) {
-            int a = s->order[i];
+            int a = s->order[i], end = dive_end(s, box, &p, a);
             struct push_out out;
-            status = push_axis(s, box, &p, a, &out);
+            status = push_axis(s, &p, a, end, &out);
             if (status != PLIM_OK || !out.moves) continue;
             double price = (out.seconds - seconds) / fmax(1, (double)(here.total - out.bytes));
             if (here.total > out.bytes && (price < least || (price == least && a < cheapest)))
                 least = price, cheapest = a;
             if (!out.fits) continue;
-            struct point q = p;
-            bool fits;
             enough = true;
-            status = least_fitting(s, p, a, p.at[a], box->hi.at[a], &q.at[a]);
-            if (status == PLIM_OK) status = settle(s, q, &fits);
+            status = search_settle_along(s, p, a, p.at[a], end);
         }
         if (status != PLIM_OK || enough || cheapest < 0) return status;
-        p.at[cheapest] = box->hi.at[cheapest];
+        p.at[cheapest] = dive_end(s, box, &p, cheapest);
     }
     return PLIM_OK;
 }
@@ -400,11 +396,11 @@ static enum plim_status branch(struct search *s, const struct box *box)
     int axis = -1;
     double most = -1, price = INFINITY;
     struct plan_bound free;
-    enum plim_status status = ask_tight(s, box->lo, &free);
+    enum plim_status status = search_ask_tight(s, box->lo, &free);
     for (int i = 0; i < AXES && status == PLIM_OK; i++) {
         int a = s->order[i];
         struct push_out out;
-        status = push_axis(s, box, &box->lo, a, &out);
+        status = push_axis(s, &box->lo, a, box->hi.at[a], &out);
         if (status != PLIM_OK || !out.moves) continue;
         double moves = out.seconds - box->bound;
         if (moves > most || (moves == most && a < axis)) most = moves, axis = a;
@@ -447,7 +443,7 @@ static enum plim_status least_update(struct search *s, const struct box *box, do
 
 /* The same where updates run inside backward. No lane can have less to do than loop and update have by themselves: that
  * costs little to know. Exactly, each is timed with the rest of the free corner, as long as its lanes leave hope. */
-static enum plim_status least_inside(struct search *s, const struct box *box, bool exactly, double *out)
+enum plim_status search_least_inside(struct search *s, const struct box *box, bool exactly, double *out)
 {
     struct promise {
         struct point point;
@@ -487,11 +483,11 @@ static enum plim_status time_box(struct search *s, struct box *box)
     double here = 0, least = 0, first = 0;
     enum plim_status status;
     if (s->space.places[box->lo.at[AXIS_PLACE]].inside) {
-        status = least_inside(s, box, box->stage != BOX_NEW, &here);
+        status = search_least_inside(s, box, box->stage != BOX_NEW, &here);
     } else {
         struct box one = *box;
         one.hi.at[AXIS_SHARE] = one.lo.at[AXIS_SHARE];
-        status = ask_seconds(s, box->lo, &here);
+        status = search_ask_seconds(s, box->lo, &here);
         if (status == PLIM_OK) status = least_update(s, &one, &first);
         if (status == PLIM_OK) status = least_update(s, box, &least);
     }
@@ -501,14 +497,14 @@ static enum plim_status time_box(struct search *s, struct box *box)
 }
 
 /* Cuts a box to what can fit; *open: something may. */
-static enum plim_status cut_box(struct search *s, struct box *box, bool *open)
+enum plim_status search_cut(struct search *s, struct box *box, bool *open)
 {
     bool fits;
     enum plim_status status = shrink(s, box, &fits);
     *open = fits;
     if (status != PLIM_OK || !fits) return status;
     status = time_box(s, box);
-    if (status == PLIM_OK) status = settle(s, box->lo, &fits);
+    if (status == PLIM_OK) status = search_settle(s, box->lo, &fits);
     *open = box->bound < cutoff(s) && point_order(&box->lo, &box->hi) != 0;
     return status;
 }
@@ -521,129 +517,13 @@ static enum plim_status look_into(struct search *s, struct box box)
     if (box.stage == BOX_NEW)
         status = time_box(s, &box);
     else if (box.stage == BOX_TIMED)
-        status = cut_box(s, &box, &open);
+        status = search_cut(s, &box, &open);
     else
-        status = dive(s, &box);
+        status = search_dive(s, &box);
     if (status != PLIM_OK || !open) return status;
     if (box.stage == BOX_CUT) return branch(s, &box);
     box.stage++;
     return push(s, &box);
-}
-
-/* --- polishing ------------------------------------------------------------------------------------------------ */
-
-/* Is a point, whether it fits or not, faster than the best plan? Nothing costlier is, where it is not. */
-static enum plim_status is_faster(struct search *s, const struct point *p, bool *out)
-{
-    double seconds = INFINITY;
-    enum plim_status status = ask_seconds(s, *p, &seconds);
-    *out = seconds < s->best.seconds;
-    return status;
-}
-
-/* `p` with one axis as much costlier as it takes, up to so many steps. */
-static enum plim_status pay(struct search *s, const struct point *p, int axis, int most)
-{
-    int last = space_count(&s->space, axis, p) - 1;
-    for (int more = 1; more <= most && p->at[axis] + more <= last; more *= 2) {
-        struct plan_bound b;
-        struct point q = *p;
-        bool fits, faster;
-        q.at[axis] += more;
-        enum plim_status status = is_faster(s, &q, &faster);
-        if (status != PLIM_OK || !faster) return status;
-        status = ask_tight(s, q, &b);
-        if (status != PLIM_OK) return status;
-        if (!may_fit(s, &b)) continue;
-        status = least_fitting(s, q, axis, p->at[axis], q.at[axis], &q.at[axis]);
-        return status == PLIM_OK ? settle(s, q, &fits) : status;
-    }
-    return PLIM_OK;
-}
-
-/* One axis of the best plan so many steps freer and, where that no longer fits, another one costlier. */
-static enum plim_status trade(struct search *s, int freer, int step)
-{
-    struct point p = s->best.point;
-    struct plan_bound b;
-    bool fits, faster;
-    p.at[freer] = p.at[freer] > step ? p.at[freer] - step : 0;
-    enum plim_status status = is_faster(s, &p, &faster);
-    if (status != PLIM_OK || !faster) return status;
-    status = ask_tight(s, p, &b);
-    if (status == PLIM_OK && may_fit(s, &b)) return settle(s, p, &fits);
-    for (int i = 0; i < AXES && status == PLIM_OK; i++) {
-        int a = s->order[i];
-        if (is_ordered(a) && a != freer && a != AXIS_MICRO) status = pay(s, &p, a, 2 * step);
-    }
-    return status;
-}
-
-/* One axis of the best plan so many steps costlier, and what that frees given to another one. */
-static enum plim_status invest(struct search *s, int costlier, int step)
-{
-    struct point p = s->best.point;
-    struct plan_bound b;
-    int last = space_count(&s->space, costlier, &p) - 1;
-    p.at[costlier] = p.at[costlier] + step < last ? p.at[costlier] + step : last;
-    enum plim_status status = ask_tight(s, p, &b);
-    if (status != PLIM_OK || !may_fit(s, &b)) return status;
-    for (int i = 0; i < AXES && status == PLIM_OK; i++) {
-        int a = s->order[i];
-        struct point q = p;
-        bool fits, faster;
-        if (!is_ordered(a) || a == costlier || !p.at[a]) continue;
-        q.at[a] = 0;
-        status = is_faster(s, &q, &faster);
-        if (status != PLIM_OK || !faster) continue;
-        status = least_fitting(s, p, a, 0, p.at[a], &q.at[a]);
-        if (status == PLIM_OK) status = settle(s, q, &fits);
-    }
-    return status;
-}
-
-/* Where axes are not quite ordered a box may have hidden a better plan near the best one. */
-static enum plim_status polish(struct search *s)
-{
-    enum plim_status status = PLIM_OK;
-    int64_t most = s->oracle.work + PLAN_WORK;
-    for (int step = 8; step >= 1 && s->best.found && status == PLIM_OK;) {
-        double before = s->best.weight;
-        struct point from = s->best.point;
-        for (int i = 0; i < AXES && status == PLIM_OK && s->oracle.work < most; i++) {
-            int a = s->order[i];
-            if (!is_ordered(a) || point_order(&from, &s->best.point)) continue;
-            if (from.at[a] > 0) status = trade(s, a, step);
-            bool more = from.at[a] + 1 < space_count(&s->space, a, &from);
-            if (more && status == PLIM_OK && !point_order(&from, &s->best.point)) status = invest(s, a, step);
-        }
-        step = s->best.weight >= before ? step / 2 : step < 8 ? 2 * step : step;
-    }
-    return status;
-}
-
-/* The best plan's neighbours: one micro-batch larger and one smaller, from their free corners on. */
-static enum plim_status visit_neighbours(struct search *s)
-{
-    enum plim_status status = PLIM_OK;
-    struct point best = s->best.point;
-    for (int step = -1; step <= 1 && status == PLIM_OK; step += 2) {
-        struct box box = {
-            .lo.at = {[AXIS_PLACE] = best.at[AXIS_PLACE], [AXIS_MICRO] = best.at[AXIS_MICRO] + step}};
-        int micro = box.lo.at[AXIS_MICRO];
-        if (micro < 0 || micro >= space_count(&s->space, AXIS_MICRO, &box.lo)) continue;
-        box.hi = box.lo;
-        for (int a = 0; a < AXES; a++)
-            if (is_ordered(a) && a != AXIS_MICRO) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
-        struct candidate other = s->best;
-        bool open;
-        s->best.found = false;
-        status = cut_box(s, &box, &open);
-        if (status == PLIM_OK && open) status = dive(s, &box);
-        if (status == PLIM_OK && s->best.found) status = polish(s);
-        if (!s->best.found || other.weight <= s->best.weight) s->best = other;
-    }
-    return status;
 }
 
 /* --- when nothing fits ------------------------------------------------------------------------------------------ */
@@ -671,7 +551,7 @@ static enum plim_status squeeze(struct search *s)
                 }
                 if (p.at[AXIS_MICRO] < 0 || !point_order(&p, &from)) continue;
                 status = ask(s, &p, &b);
-                if (status == PLIM_OK && within(s, &b)) status = settle(s, p, &fits);
+                if (status == PLIM_OK && within(s, &b)) status = search_settle(s, p, &fits);
             }
         nearer = point_order(&from, &s->smallest_point) != 0;
     }
@@ -696,7 +576,7 @@ static enum plim_status open_box(struct search *s, int place, struct range micro
     box.lo.at[AXIS_PLACE] = place, box.lo.at[AXIS_MICRO] = micros.first;
     box.hi = box.lo;
     for (int a = 0; a < AXES; a++)
-        if (is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
+        if (axis_is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
     box.hi.at[AXIS_MICRO] = micros.last;
     box.lo.at[AXIS_ACTIVATIONS] = activations.first, box.hi.at[AXIS_ACTIVATIONS] = activations.last;
     box.lo.at[AXIS_RECOMPUTE] = recompute.first, box.hi.at[AXIS_RECOMPUTE] = recompute.last;
@@ -722,12 +602,38 @@ static enum plim_status open_policies(struct search *s, int place, struct range 
     return status;
 }
 
+/* Is there anything with offloaded activations that fits? One question instead of one for each range and policy. */
+static enum plim_status can_offload(struct search *s, int place, struct range micros, int most, bool *fits)
+{
+    struct box box = {.lo.at = {[AXIS_PLACE] = place, [AXIS_MICRO] = micros.first}};
+    struct point tight;
+    enum plim_status status = PLIM_OK;
+    box.lo.at[AXIS_ACTIVATIONS] = 1;
+    box.hi = box.lo;
+    for (int a = 0; a < AXES; a++)
+        if (axis_is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
+    box.hi.at[AXIS_MICRO] = micros.last, box.hi.at[AXIS_ACTIVATIONS] = most;
+    box.hi.at[AXIS_SHARE] =
+        space_kink(&s->space, AXIS_SHARE, &box.lo); /* where something streams, none are */
+    *fits = false;
+    for (int variant = 0; variant < CORNERS && !*fits && status == PLIM_OK; variant++) {
+        struct plan_bound b;
+        if (!tight_corner(&box, variant, &tight)) continue;
+        status = search_ask_tight(s, tight, &b);
+        *fits = status == PLIM_OK && search_may_fit(s, &b);
+    }
+    return status;
+}
+
 /* What an offloaded layer saves is not even: a few layers by themselves, more in ranges that double. */
 static enum plim_status open_activations(struct search *s, int place, struct range micros)
 {
     struct point p = {.at[AXIS_PLACE] = place};
     int count = space_count(&s->space, AXIS_ACTIVATIONS, &p);
+    bool fits = true;
     enum plim_status status = PLIM_OK;
+    if (count > 1) status = can_offload(s, place, micros, count - 1, &fits);
+    if (!fits) count = 1;
     for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = r.last + 1) {
         r.last = r.first < 3 ? r.first : 2 * (r.first - 1);
         if (r.last >= count) r.last = count - 1;
@@ -766,9 +672,9 @@ static enum plim_status find_best(struct search *s)
     }
     for (int i = 0; i < s->nboxes; i++) s->dropped = fmin(s->dropped, s->boxes[i].bound);
     if (status == PLIM_OK && !s->best.found) status = squeeze(s);
-    if (status == PLIM_OK && s->best.found) status = polish(s);
+    if (status == PLIM_OK && s->best.found) status = search_polish(s, PLAN_POLISH);
     if (status == PLIM_OK && s->best.found && s->dropped < s->best.seconds * (1 - GAP))
-        status = visit_neighbours(s);
+        status = search_visit_neighbours(s);
     return status;
 }
 
@@ -777,6 +683,7 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     struct plim_error *err = s->err;
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
+    oracle_rest(&s->oracle);
     enum plim_status status = plan_make(s->request, &s->smallest, out, err);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     if (out->total <= s->request->budget) {
@@ -806,6 +713,7 @@ static enum plim_status find_plan(struct search *s, struct plan *out)
         status = find_best(s);
         if (status != PLIM_OK || !s->best.found) break;
         plan_release(out);
+        oracle_rest(&s->oracle);
         status = plan_make(s->request, &s->best.knobs, out, s->err);
         if (status != PLIM_OK || out->fits) break;
         if (s->nunpacked < UNPACKED_MOST)
@@ -834,6 +742,7 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
     free(s.boxes);
     space_release(&s.space);
     oracle_release(&s.oracle);
+    malloc_trim(0); /* what was compared goes back before the plan's own memory is taken */
     return status;
 }
 

@@ -87,6 +87,15 @@ static int count_shares(const struct space *s, const struct point *p)
     return s->shares[p->at[AXIS_PLACE]].count;
 }
 
+/* Behind the last share of the state parameters begin to leave, and then the loop streams. */
+static int share_kink(const struct space *s, const struct point *p)
+{
+    const struct share_list *list = &s->shares[p->at[AXIS_PLACE]];
+    int last = 0;
+    while (last + 1 < list->count && list->items[last + 1].param == 0) last++;
+    return last;
+}
+
 static void apply_shares(const struct space *s, const struct point *p, struct knobs *k)
 {
     struct share share = share_at(s, p);
@@ -183,6 +192,13 @@ static int count_recompute(const struct space *s, const struct point *p)
     return s->nrecompute;
 }
 
+/* Selective recomputation drops much for little time; each layer in full is like the next. */
+static int recompute_kink(const struct space *s, const struct point *p)
+{
+    (void)p;
+    return s->nrecompute > 1 && s->recompute[0].policy == RECOMPUTE_NONE ? 1 : 0;
+}
+
 static void apply_recompute(const struct space *s, const struct point *p, struct knobs *k)
 {
     k->recompute = s->recompute[p->at[AXIS_RECOMPUTE]].policy;
@@ -265,11 +281,13 @@ static void apply_prefetch(const struct space *s, const struct point *p, struct 
 const struct axis space_axes[AXES] = {
     [AXIS_PLACE] = {"place", AXIS_EACH, .count = count_places, .apply = apply_place},
     [AXIS_MICRO] = {"micro_batch", AXIS_ORDERED, .count = count_micros, .apply = apply_micro},
-    [AXIS_RECOMPUTE] = {"recompute", AXIS_ORDERED, .count = count_recompute, .apply = apply_recompute},
+    [AXIS_RECOMPUTE] = {"recompute", AXIS_ORDERED, .count = count_recompute, .kink = recompute_kink,
+                        .apply = apply_recompute},
     [AXIS_CHUNKS] = {"loss_chunks", AXIS_ORDERED, .count = count_chunks, .apply = apply_chunks},
     [AXIS_ACTIVATIONS] = {"offload_layers", AXIS_ORDERED, .fills_host = true, .count = count_activations,
                           .apply = apply_activations},
-    [AXIS_SHARE] = {"share", AXIS_ORDERED, .fills_host = true, .count = count_shares, .apply = apply_shares},
+    [AXIS_SHARE] = {"share", AXIS_ORDERED, .fills_host = true, .count = count_shares, .kink = share_kink,
+                    .apply = apply_shares},
     [AXIS_UPDATER] = {"host_share", AXIS_BEST, .count = count_updaters, .apply = apply_updater},
     [AXIS_PREFETCH] = {"prefetch_ops", AXIS_BEST, .count = count_prefetch, .apply = apply_prefetch},
 };
@@ -292,6 +310,12 @@ void space_release(struct space *s)
 int space_count(const struct space *s, enum axis_id axis, const struct point *point)
 {
     return space_axes[axis].count(s, point);
+}
+
+int space_kink(const struct space *s, enum axis_id axis, const struct point *point)
+{
+    int kink = space_axes[axis].kink ? space_axes[axis].kink(s, point) : 0;
+    return kink > point->at[axis] ? kink : space_count(s, axis, point) - 1;
 }
 
 struct knobs space_knobs(const struct space *s, const struct point *point)

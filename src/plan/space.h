@@ -71,6 +71,7 @@ struct axis {
     enum axis_kind kind;
     bool fills_host; /* costlier values take more of the host */
     int (*count)(const struct space *, const struct point *);
+    int (*kink)(const struct space *, const struct point *); /* see space_kink; NULL: there is none */
     void (*apply)(const struct space *, const struct point *, struct knobs *);
 };
 extern const struct axis space_axes[AXES];
@@ -81,6 +82,9 @@ void space_release(struct space *space);
 
 /* Values of an axis at a point; 0: the place or micro-batch there allows none. */
 int space_count(const struct space *space, enum axis_id axis, const struct point *point);
+
+/* Where from a point on, along an axis, a step begins to save and cost differently: the last value is one, too. */
+int space_kink(const struct space *space, enum axis_id axis, const struct point *point);
 
 struct knobs space_knobs(const struct space *space, const struct point *point);
 

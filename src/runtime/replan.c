@@ -5,6 +5,9 @@
  * go back to the system at once. Whatever fails, the old plan still stands.
  *
  *     grow: commit first, then move in        shrink: move out, then give pages back
+ *
+ * The search needs memory, too. Between two steps nothing above what is kept holds anything: where the arena is the
+ * process's own memory, that part of it is given back while plans are compared.
  */
 #include "base/clock.h"
 #include "runtime/runtime_part.h"
@@ -12,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE (1 << 20)
+#define PIECE (1 << 18) /* beside two plans there is not room for much */
 
 struct move {
     const struct exec *from, *to;
@@ -123,6 +126,30 @@ static enum plim_status stand_by(struct runtime *rt, struct plim_error *err)
     return status == PLIM_OK ? runtime_start(rt, false, err) : status;
 }
 
+static enum plim_status search(struct runtime *rt, const struct plan_request *request, struct plan *next,
+                               struct plim_error *err)
+{
+    enum plim_status status = plan_search(request, next, err);
+    return status == PLIM_NO_FIT && runtime_search_again(rt, request, next) ? PLIM_OK : status;
+}
+
+/* The same, with the pages of transients for its own memory. They come back with the next plan, or here where there is
+ * none. */
+static enum plim_status search_in_their_place(struct runtime *rt, const struct plan_request *request,
+                                              struct plan *next, struct plim_error *err)
+{
+    struct device *device = rt->device;
+    int64_t arena = runtime_taken(rt, TIER_DEVICE), kept = rt->plan.layout.kept_bytes;
+    *next = (struct plan){0};
+    if (!request->facts->unified_memory || kept >= arena) return search(rt, request, next, err);
+    enum plim_status status = device->ops->sync(device, err);
+    if (status == PLIM_OK) status = device->ops->commit(device, (size_t)kept, err);
+    if (status != PLIM_OK) return status;
+    status = search(rt, request, next, err);
+    if (status != PLIM_OK) rt->torn = device->ops->commit(device, (size_t)arena, NULL) != PLIM_OK;
+    return status;
+}
+
 enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runtime_moves *out,
                                 struct plim_error *err)
 {
@@ -131,8 +158,7 @@ enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runti
     double start = clock_seconds();
     *out = (struct runtime_moves){0};
     request.budget = budget;
-    enum plim_status status = plan_search(&request, &next, err);
-    if (status == PLIM_NO_FIT && runtime_search_again(rt, &request, &next)) status = PLIM_OK;
+    enum plim_status status = search_in_their_place(rt, &request, &next, err);
     out->plan_seconds = clock_seconds() - start;
     if (status != PLIM_OK) {
         plan_release(&next);
@@ -145,7 +171,7 @@ enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runti
     if (status != PLIM_OK) {
         struct plim_error second = {0};
         /* What had left an arena that is smaller already is only in the new plan's places. */
-        bool lost = runtime_taken(rt, TIER_DEVICE) < rt->plan.layout.arena_bytes && out->moved_bytes;
+        bool lost = runtime_taken(rt, TIER_DEVICE) < rt->plan.layout.kept_bytes && out->moved_bytes;
         rt->torn = stand_by(rt, &second) != PLIM_OK || lost;
         plan_release(&next);
         return status;

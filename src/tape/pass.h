@@ -52,12 +52,6 @@ enum tape_part { TAPE_WHOLE, TAPE_LOOP, TAPE_UPDATE };
 enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded,
                            struct plim_error *err);
 
-/* How many tensors the loop touches, and how many only the update does. False: out of memory. */
-struct tape_tensors {
-    int loop, update;
-};
-bool tape_count_tensors(const struct tape *tape, struct tape_tensors *out);
-
 /* Gradients of parameters of the compute type take that type too, instead of f32: half the bytes, one rounding per
  * op that adds to them. After pass_grad, before pass_update. */
 void pass_narrow_grads(struct tape *tape);
@@ -80,9 +74,10 @@ struct update_options {
     /* Rows of the parts of a parameter whose name has {a,b,c} in it: Adafactor's statistics are each part's own. 0: there is
      * no such parameter. */
     int64_t joint_rows[UPDATE_PARTS];
-    bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
-    bool in_backward; /* each parameter is updated as soon as its gradient is complete;
+    bool global_norm;    /* clipping or loss scaling: sum of squares of all gradients first */
+    bool in_backward;    /* each parameter is updated as soon as its gradient is complete;
                                               needs accumulation 1 and no global norm */
+    enum tape_part part; /* TAPE_LOOP: what follows the global norm is left out, for pass_part drops it */
 };
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
 

@@ -32,26 +32,6 @@ static void mark(const struct tape *tape, char *seen, bool squared)
     }
 }
 
-static char *mark_all(const struct tape *tape, bool squared)
-{
-    char *seen = calloc((size_t)tape->ntensors + 1, 1);
-    if (seen) mark(tape, seen, squared);
-    return seen;
-}
-
-bool tape_count_tensors(const struct tape *tape, struct tape_tensors *out)
-{
-    char *seen = mark_all(tape, false);
-    *out = (struct tape_tensors){0};
-    for (int i = 0; i < tape->ntensors && seen; i++) {
-        if (tape->tensors[i].flags & TENSOR_ELSEWHERE) continue;
-        out->loop += (seen[i] & BY_LOOP) != 0;
-        out->update += seen[i] == BY_UPDATE;
-    }
-    free(seen);
-    return seen != NULL;
-}
-
 /* The update's ops are gone but for squares, which pass_offload looks for. */
 static void keep_loop(struct tape *tape, bool squared)
 {
@@ -68,22 +48,53 @@ static void keep_update(struct tape *tape)
     tape->loop_end = 0;
 }
 
+static int moved(const int *to, int id) { return id < 0 ? id : to[id]; }
+
+/* Activations are most of a tape's tensors, and the update has none of them: what it does not touch goes, unless it is
+ * kept. `to`: by tensor, its new id or -1. */
+static void drop_untouched(struct tape *tape, const char *seen, int *to)
+{
+    int n = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        bool stays = (seen[i] & BY_UPDATE) || (tape->tensors[i].flags & TENSOR_KEPT);
+        to[i] = stays ? n++ : -1;
+        if (stays) tape->tensors[to[i]] = tape->tensors[i];
+    }
+    tape->ntensors = n;
+    for (int i = 0; i < n; i++) {
+        struct tensor *t = &tape->tensors[i];
+        t->view_of = moved(to, t->view_of), t->owner = moved(to, t->owner);
+    }
+    for (int i = 0; i < tape->nops; i++) {
+        struct op *op = &tape->ops[i];
+        for (int k = 0; k < OP_MAX_IN; k++) op->in[k] = moved(to, op->in[k]);
+        for (int k = 0; k < OP_MAX_OUT; k++) op->out[k] = moved(to, op->out[k]);
+    }
+}
+
 enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded,
                            struct plim_error *err)
 {
     if (part == TAPE_WHOLE) return PLIM_OK;
-    char *seen = mark_all(tape, grads_offloaded);
-    if (!seen) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was parted");
+    char *seen = calloc((size_t)tape->ntensors + 1, 1);
+    int *to = malloc(((size_t)tape->ntensors + 1) * sizeof *to);
+    if (!seen || !to) {
+        free(seen), free(to);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was parted");
+    }
+    mark(tape, seen, grads_offloaded);
     for (int i = 0; i < tape->ntensors; i++) {
         struct tensor *t = &tape->tensors[i];
         if ((seen[i] == BY_UPDATE) == (part == TAPE_LOOP)) t->flags |= TENSOR_ELSEWHERE;
         bool crosses = seen[i] == (BY_LOOP | BY_UPDATE) && t->view_of < 0 && !(t->flags & TENSOR_KEPT);
         if (crosses) t->flags |= part == TAPE_LOOP ? TENSOR_OUTPUT : TENSOR_INPUT;
     }
-    free(seen);
-    if (part == TAPE_LOOP)
+    if (part == TAPE_LOOP) {
         keep_loop(tape, grads_offloaded);
-    else
+    } else {
         keep_update(tape);
+        drop_untouched(tape, seen, to);
+    }
+    free(seen), free(to);
     return PLIM_OK;
 }

@@ -319,6 +319,7 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
     int end = tape->ntensors;
     tape->loop_end = tape->nops;
     if (options->global_norm) emit_global_norm(&u, end);
+    if (options->part == TAPE_LOOP && options->global_norm) return PLIM_OK; /* every gradient is read there */
     struct update *updates = make_updates(&u, end);
     if (!updates) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
     enum plim_status status = PLIM_OK;

@@ -59,6 +59,42 @@ static bool grow(struct tape *tape, void **array, int count, int *cap, size_t si
     return true;
 }
 
+/* Room for so many; what was there is lost. */
+static bool make_room(void **array, int count, int *cap, size_t size)
+{
+    if (count <= *cap) return true;
+    free(*array);
+    *array = malloc((size_t)count * size);
+    *cap = *array ? count : 0;
+    return *array != NULL;
+}
+
+bool tape_copy(struct tape *tape, const struct tape *from)
+{
+    bool good = make_room((void **)&tape->tensors, from->ntensors, &tape->tensor_cap, sizeof *tape->tensors);
+    good = make_room((void **)&tape->ops, from->nops, &tape->op_cap, sizeof *tape->ops) && good;
+    tape->failed = !good;
+    tape->ntensors = good ? from->ntensors : 0, tape->nops = good ? from->nops : 0;
+    tape->loop_end = good ? from->loop_end : 0;
+    if (good) memcpy(tape->tensors, from->tensors, (size_t)from->ntensors * sizeof *tape->tensors);
+    if (good) memcpy(tape->ops, from->ops, (size_t)from->nops * sizeof *tape->ops);
+    return good;
+}
+
+static void cut(void **array, int count, int *cap, size_t size)
+{
+    void *smaller = count ? realloc(*array, (size_t)count * size) : NULL;
+    if (smaller) *array = smaller, *cap = count;
+}
+
+void tape_trim(struct tape *tape)
+{
+    free(tape->spare);
+    tape->spare = NULL, tape->spare_cap = 0;
+    cut((void **)&tape->tensors, tape->ntensors, &tape->tensor_cap, sizeof *tape->tensors);
+    cut((void **)&tape->ops, tape->nops, &tape->op_cap, sizeof *tape->ops);
+}
+
 int tape_tensor(struct tape *tape, const struct tensor *t)
 {
     if (tape->ntensors == tape->tensor_cap) {
@@ -84,9 +120,10 @@ int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows)
 
 struct op tape_op(int kind, int layer)
 {
-    struct op op = {.kind = kind, .layer = layer};
-    for (int i = 0; i < OP_MAX_IN; i++) op.in[i] = -1;
-    for (int i = 0; i < OP_MAX_OUT; i++) op.out[i] = -1;
+    static const struct op empty = {.in = {-1, -1, -1, -1, -1, -1, -1, -1, -1},
+                                    .out = {-1, -1, -1, -1, -1, -1}};
+    struct op op = empty;
+    op.kind = kind, op.layer = layer;
     return op;
 }
 

@@ -195,6 +195,12 @@ void tape_release(struct tape *tape);
 /* Empty, with the room it has: for who makes one tape after another. */
 void tape_clear(struct tape *tape);
 
+/* What `from` holds, with the room it has. False, and sticky failure, when memory is out. */
+bool tape_copy(struct tape *tape, const struct tape *from);
+
+/* Gives back what a finished tape does not use. */
+void tape_trim(struct tape *tape);
+
 int tape_tensor(struct tape *tape, const struct tensor *t);
 /* Rows [first, first+rows) of the outermost dimension of `of` (which may itself be a view). */
 int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows);

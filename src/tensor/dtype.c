@@ -216,20 +216,17 @@ static void write_f64(void *dst, const float *src, int64_t n)
 
 static const struct {
     const char *name, *safetensors;
-    size_t size;
     to_f32 *read; /* readers and writers: floating types only */
     from_f32 *write;
 } types[DT_COUNT] = {
-    [DT_F32] = {"f32", "F32", 4, read_f32, write_f32},
-    [DT_BF16] = {"bf16", "BF16", 2, read_bf16, write_bf16},
-    [DT_F16] = {"f16", "F16", 2, read_f16, write_f16},
-    [DT_F64] = {"f64", "F64", 8, read_f64, write_f64},
-    [DT_I32] = {"i32", "I32", 4, NULL, NULL},
-    [DT_U16] = {"u16", "U16", 2, NULL, NULL},
-    [DT_U8] = {"u8", "U8", 1, NULL, NULL},
+    [DT_F32] = {"f32", "F32", read_f32, write_f32},
+    [DT_BF16] = {"bf16", "BF16", read_bf16, write_bf16},
+    [DT_F16] = {"f16", "F16", read_f16, write_f16},
+    [DT_F64] = {"f64", "F64", read_f64, write_f64},
+    [DT_I32] = {"i32", "I32", NULL, NULL},
+    [DT_U16] = {"u16", "U16", NULL, NULL},
+    [DT_U8] = {"u8", "U8", NULL, NULL},
 };
-
-size_t dtype_size(enum dtype type) { return types[type].size; }
 
 const char *dtype_name(enum dtype type) { return types[type].name; }
 
@@ -245,10 +242,10 @@ enum dtype dtype_from_safetensors(const char *name)
 void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n)
 {
     if (dst_type == src_type) {
-        memmove(dst, src, (size_t)n * types[src_type].size);
+        memmove(dst, src, (size_t)n * dtype_size(src_type));
         return;
     }
-    to_f32 *read = src_type == DT_F64 && types[dst_type].size < 4 ? read_f64_odd : types[src_type].read;
+    to_f32 *read = src_type == DT_F64 && dtype_size(dst_type) < 4 ? read_f64_odd : types[src_type].read;
     from_f32 *write = types[dst_type].write;
     if (dst_type == DT_F32) {
         read(dst, src, n);
@@ -262,8 +259,8 @@ void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype s
     float block[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t here = n - i < BLOCK ? n - i : BLOCK;
-        read(block, (const char *)src + (size_t)i * types[src_type].size, here);
-        write((char *)dst + (size_t)i * types[dst_type].size, block, here);
+        read(block, (const char *)src + (size_t)i * dtype_size(src_type), here);
+        write((char *)dst + (size_t)i * dtype_size(dst_type), block, here);
     }
 }
 

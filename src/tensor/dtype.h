@@ -8,7 +8,11 @@
 
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32, DT_U16, DT_U8, DT_COUNT };
 
-size_t dtype_size(enum dtype type);
+static inline size_t dtype_size(enum dtype type)
+{
+    static const unsigned char bytes[DT_COUNT] = {4, 2, 2, 8, 4, 2, 1}; /* in the order of the list */
+    return bytes[type];
+}
 const char *dtype_name(enum dtype type);         /* "f32", "bf16", ... */
 enum dtype dtype_from_safetensors(const char *); /* "F32", "BF16", ...; DT_COUNT when unknown */
 const char *dtype_safetensors(enum dtype type);

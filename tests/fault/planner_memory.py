@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+# run-tests: serial, not=asan, not=tsan
+"""A2: the planner's own memory is inside the line, read from outside.
+
+Models of 200 and 600 layers at the smallest budget that `plimsoll plan` names, where the tapes of the search are most of
+what the process has, and at one above it; and a line that moves under a full arena, where a search runs beside the plan.
+"""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+MIB = 1 << 20
+NARROW = dict(model__hidden_size=16, model__intermediate_size=32, model__num_attention_heads=2, data__max_length=16,
+              training__batch_size=1, training__gradient_accumulation_steps=1, training__steps=1)
+
+
+def train(path, budget, name, *args, above=0):
+    _, peak, _, code, stderr = plim.run_watched("train", path, "--budget", budget, "--no-checkpoint", *args, every=0.002)
+    plim.ok(code == 0 and peak <= budget + above,
+            f"{name}: RSS {peak / MIB:.2f} MiB under a line of {budget / MIB:.2f} MiB {stderr.strip()}")
+
+
+for layers in (200, 600):
+    with tempfile.TemporaryDirectory() as folder:
+        path = plim.job(folder, model__num_layers=layers, **NARROW)
+        smallest, _ = plim.plan(path, "--budget", "8MiB")
+        if not plim.ok(smallest and not smallest["fits"], f"{layers} layers do not fit 8 MiB"):
+            continue
+        least = smallest["peak_bytes"]["total"] + MIB // 2  # the size of the process itself differs from start to start
+        train(path, least, f"{layers} layers, the smallest budget")
+        train(path, least * 5 // 4, f"{layers} layers, a quarter more")
+
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, model__num_layers=48, training__batch_size=4, training__gradient_accumulation_steps=1,
+                    training__steps=8)
+    full, low = 31 * MIB, 24 * MIB
+    moves = [x for step, line in ((2, low), (4, full), (6, low), (8, full)) for x in ("--budget-at", f"{step}={line}")]
+    own = 2 * MIB  # the old plan stands until the new one has all its memory
+    train(path, full, "48 layers, a line that moves", *moves, above=own)
+plim.done()
