@@ -8,6 +8,9 @@
 /* An axis is left alone where its first steps say that it takes so many times what a freer one gains. */
 #define HOPE 2
 
+/* A neighbour's plan is polished unless it takes so many times as long as the best one. */
+#define NEAR 1.02
+
 static bool is_spent(const struct search *s) { return s->oracle.work >= s->polish_until; }
 
 /* Seconds of a point, whether it fits or not. Where the lanes of updates inside backward alone take longer than the best
@@ -147,8 +150,9 @@ enum plim_status search_visit_neighbours(struct search *s)
         bool open;
         s->best.found = false;
         status = search_cut(s, &box, &open);
-        if (status == PLIM_OK && open) status = search_dive(s, &box);
-        if (status == PLIM_OK && s->best.found) status = search_polish(s, PLAN_POLISH / 4);
+        if (status == PLIM_OK && open && box.bound < other.seconds) status = search_dive(s, &box);
+        bool near = s->best.found && s->best.seconds < NEAR * other.seconds;
+        if (status == PLIM_OK && near) status = search_polish(s, PLAN_POLISH / 4);
         if (!s->best.found || other.weight <= s->best.weight) s->best = other;
     }
     return status;
