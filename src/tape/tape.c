@@ -120,10 +120,9 @@ int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows)
 
 struct op tape_op(int kind, int layer)
 {
-    static const struct op empty = {.in = {-1, -1, -1, -1, -1, -1, -1, -1, -1},
-                                    .out = {-1, -1, -1, -1, -1, -1}};
-    struct op op = empty;
-    op.kind = kind, op.layer = layer;
+    struct op op = {.kind = kind, .layer = layer};
+    memset(op.in, -1, sizeof op.in);
+    memset(op.out, -1, sizeof op.out);
     return op;
 }
 
