@@ -158,6 +158,7 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
     status = tape_time_of(&o->tape, r->facts, knobs->accumulation == 1, &time, err);
     struct plan_own own = plan_own_bytes(&o->tape, &layout);
     o->tapes++, o->work += o->tape.nops;
+    if (own.loop + own.update > o->largest) o->largest = own.loop + own.update;
     loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
     memcpy(loop.busy, time.loop_busy, sizeof loop.busy),
         memcpy(update.busy, time.update_busy, sizeof update.busy);

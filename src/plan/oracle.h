@@ -50,8 +50,9 @@ struct oracle {
         computed[2]; /* of the loop, or of the whole where updates run inside backward; of the update */
     bool frugal;     /* tapes are too large to be held twice */
     struct part_list loops, updates;
-    int tapes;    /* built */
-    int64_t work; /* their ops */
+    int tapes;       /* built */
+    int64_t largest; /* bytes of the largest of them and its layout */
+    int64_t work;    /* their ops */
 };
 
 void oracle_init(struct oracle *oracle, const struct plan_request *request);

@@ -5,10 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Making a plan takes so many quarters of what it holds when it is made, before there is an arena: ops are written from one
- * list into another, and packing sorts them all. */
-#define PLANNING_QUARTERS 10
-
 struct knobs knobs_naive(const struct plan_request *request)
 {
     return (struct knobs){.micro_batch = request->rows,
@@ -62,8 +58,6 @@ void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, 
     int64_t device = arena + (int64_t)request->facts->overhead_bytes;
     out->host = request->overhead + own + on_host, out->own = own;
     out->total = request->facts->unified_memory ? device + out->host : device;
-    int64_t planning = request->overhead + own * PLANNING_QUARTERS / 4;
-    if (request->facts->unified_memory && out->total < planning) out->total = planning;
 }
 
 void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own)

@@ -678,9 +678,21 @@ static enum plim_status find_best(struct search *s)
     return status;
 }
 
-static enum plim_status nothing_fits(struct search *s, struct plan *out)
+static enum plim_status say_missing(struct search *s, const struct plan *smallest)
 {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
+    int64_t more = smallest->total - s->request->budget;
+    bytes_format(need, (uint64_t)smallest->total);
+    bytes_format(have, (uint64_t)s->request->budget);
+    bytes_format(missing, (uint64_t)more);
+    return plim_fail(s->err, PLIM_NO_FIT,
+                     "does not fit: the smallest plan takes %s, the budget is %s: %s (%lld bytes) missing",
+                     need, have, missing, (long long)more);
+}
+
+static enum plim_status nothing_fits(struct search *s, struct plan *out)
+{
+    char need[BYTES_TEXT], have[BYTES_TEXT];
     struct plim_error *err = s->err;
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
     oracle_rest(&s->oracle);
@@ -695,12 +707,7 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
             "host_budget or the budget",
             need, have);
     }
-    bytes_format(need, (uint64_t)out->total);
-    bytes_format(have, (uint64_t)s->request->budget);
-    bytes_format(missing, (uint64_t)(out->total - s->request->budget));
-    return plim_fail(err, PLIM_NO_FIT,
-                     "does not fit: the smallest plan takes %s, the budget is %s: %s (%lld bytes) missing",
-                     need, have, missing, (long long)(out->total - s->request->budget));
+    return say_missing(s, out);
 }
 
 /* Packing can need a little more than the bound. A plan that even deep packing does not bring below the budget is left out
@@ -724,6 +731,23 @@ static enum plim_status find_plan(struct search *s, struct plan *out)
     return status;
 }
 
+/* Comparing plans takes so many quarters of the largest tape that was built, before there is an arena: ops are written from
+ * one list into another, and packing sorts them all. In a process of one memory that is part of the line. */
+#define PLANNING_QUARTERS 9
+
+static enum plim_status count_planning(struct search *s, struct plan *out, enum plim_status status)
+{
+    const struct plan_request *r = s->request;
+    struct plan_own own = plan_own_bytes(&out->tape, &out->layout);
+    int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
+    int64_t planning = r->overhead + largest * PLANNING_QUARTERS / 4;
+    int64_t more = planning - out->total;
+    if (!r->facts->unified_memory || more <= 0) return status;
+    out->total += more, out->host += more, out->overhead += more;
+    out->fits = out->fits && plan_within(r, out->total, out->host);
+    return out->fits ? status : say_missing(s, out);
+}
+
 enum plim_status plan_search_in(const struct plan_request *request, const int order[AXES], struct plan *out,
                                 struct plim_error *err)
 {
@@ -737,6 +761,8 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
         plan_release(out);
         status = nothing_fits(&s, out);
     }
+    if (status == PLIM_OK || (status == PLIM_NO_FIT && out->tape.nops))
+        status = count_planning(&s, out, status);
     double gap = s.best.found ? fmax(0, 1 - s.dropped / s.best.seconds) : 0;
     out->search = (struct plan_search_report){gap, s.oracle.tapes, s.oracle.work, clock_seconds() - start};
     free(s.boxes);
