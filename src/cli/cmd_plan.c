@@ -91,6 +91,17 @@ static enum plim_status beyond_device(const struct job *job, const struct plan_r
         facts_holder(f), bytes_format(need, (uint64_t)plan->total), bytes_format(has, f->memory_bytes));
 }
 
+/* The plan that a run would have: one that misses its line by no more than processes differ in size may use the reserve. */
+static enum plim_status make_plan(struct job *job, struct plan_request *request, struct overhead overhead,
+                                  struct plan *out, struct plim_error *err)
+{
+    enum plim_status status = job_plan(job, request, out, err);
+    if (status != PLIM_NO_FIT || out->total - request->budget > overhead.reserve) return status;
+    plan_release(out);
+    request->overhead -= overhead.reserve;
+    return job_plan(job, request, out, err);
+}
+
 /* Everything after the job is loaded: search, then the forms that were asked for. */
 static int show(struct job *job, const struct plan_options *o, const struct device_facts *facts)
 {
@@ -102,7 +113,7 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     struct overhead overhead = runtime_overhead();
     enum plim_status status = corpus_measure(job, &err);
     if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &request, &err);
-    if (status == PLIM_OK) status = job_plan(job, &request, &plan, &no_fit);
+    if (status == PLIM_OK) status = make_plan(job, &request, overhead, &plan, &no_fit);
     bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
         shown = false, status = err.status;
