@@ -33,7 +33,7 @@ void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *
  * own threads. 0, or an errno. */
 int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void *arg);
 
-/* pthread_cond_wait; with `look` it also returns after a twentieth of a second, for who waits for a signal as well: a
+/* pthread_cond_wait; with `look` it also returns after a twentieth of a second, for a wait that a signal ends as well: a
  * handler cannot wake anybody. */
 void thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, bool look);
 

@@ -46,7 +46,7 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 /* The same without job_finish: for a caller that still changes something. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
-/* For who reads a model: PLIM_BAD_INPUT names what of a checkpoint is damaged. One without checksums is told of on stderr. */
+/* Before a model is read: PLIM_BAD_INPUT names what of a checkpoint is damaged. One without checksums is told of on stderr. */
 enum plim_status cli_check_model(const char *path, struct plim_error *err);
 
 /* Where the weights are (find_model.c): a folder with config.json is taken as it is, a run folder stands for its

@@ -128,7 +128,7 @@ static void print_profile(const struct trainer *t)
 
 static int train(struct job *job, const struct train_flags *f)
 {
-    signal(SIGPIPE, SIG_IGN); /* who reads the progress may leave; the run goes on */
+    signal(SIGPIPE, SIG_IGN); /* a reader of the progress may leave; the run goes on */
     struct plim_error err = {0};
     struct device *device = NULL;
     struct trainer *trainer = NULL;

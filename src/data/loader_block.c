@@ -282,7 +282,7 @@ static void intake_options(const struct dataset *data, const struct loader_optio
     dataset_intake_options(data, out);
     out->workers = o->workers, out->prefetch = o->prefetch, out->max_line = o->max_line;
     out->endless = !o->once, out->shuffle = !o->in_order, out->seed = o->seed;
-    out->stop = o->workers > 0 ? NULL : o->stop; /* the maker is told by who waits for it */
+    out->stop = o->workers > 0 ? NULL : o->stop; /* a waiting reader tells the maker */
 }
 
 static bool allocate(struct block_source *s)

@@ -109,7 +109,7 @@ struct job_wishes {
 };
 
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
- * stay. Filled by who opens the data, used by job_plan. */
+ * stay. Filled when the data are opened, used by job_plan. */
 struct loader_size {
     int64_t workers, prefetch_factor, max_line_bytes, bytes;
 };
@@ -157,7 +157,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
  * resolved, and what could not be checked before is. */
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
-/* After job_finish, for who trains or plans training: PLIM_UNSUPPORTED when the model has dropout, which evaluation and
+/* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has dropout, which evaluation and
  * generation never apply, or something that its config.json could not say. */
 enum plim_status job_check_training(const struct job *job, struct plim_error *err);
 

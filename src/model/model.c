@@ -168,5 +168,5 @@ enum plim_status model_emit(const struct model_spec *spec, const struct model_sh
     spec->arch->emit(&b);
     tape->loop_end = tape->nops;
     if (tape->failed) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the tape was made");
-    return PLIM_OK; /* who executes it verifies it: the search makes many and executes one */
+    return PLIM_OK; /* the executor verifies it: the search makes many and executes one */
 }

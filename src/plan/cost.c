@@ -63,7 +63,7 @@ static enum lane lane_of(const struct op *op)
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
 }
 
-/* Slices of far tensors come and go on their own; all else is one piece. */
+/* Slices of offloaded tensors come and go on their own; all else is one piece. */
 static int piece_of(const struct tape *tape, int id)
 {
     int root = tape_root(tape, id);

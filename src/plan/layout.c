@@ -28,7 +28,7 @@ void layout_release(struct layout *l)
     *l = (struct layout){0};
 }
 
-/* Offsets only for who packs. */
+/* Offsets are needed by packing alone. */
 static enum plim_status layout_alloc(struct layout *l, const struct tape *tape,
                                      const struct layout_options *options, bool offsets,
                                      struct plim_error *err)

@@ -71,7 +71,7 @@ enum plim_status plan_make(const struct plan_request *request, const struct knob
 /* Does it hold both lines? */
 bool plan_within(const struct plan_request *request, int64_t total, int64_t host);
 
-/* Only its total bytes and time, without packing. `room` is a tape to work in; who asks often keeps one and saves the
+/* Only its total bytes and time, without packing. `room` is a tape to work in; a caller that asks often keeps one and saves the
  * time its memory takes (NULL: none). */
 struct plan_bound {
     int64_t total, host;
@@ -83,8 +83,7 @@ struct plan_bound {
 struct knobs plan_compute_knobs(const struct knobs *knobs);
 
 /* What the two lines are held against: an arena of so many bytes, the plan's own data structures, and what is offloaded to
- * the host; where all is one memory, also what making the plan takes before there is an arena. The smallest plan of a job
- * has the longest tape, so a budget that holds it holds the search for every other one. */
+ * the host. */
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
                 struct plan_bound *out);
 

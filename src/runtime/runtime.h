@@ -66,8 +66,8 @@ struct runtime {
 
 /* Host bytes outside the arena: everything resident now plus what a run still adds.
  *
- * Two processes of the same job differ by some dozens of pages, so the number is stated in steps and with a reserve: who only
- * plans counts all of it, who runs (runtime_plan, runtime_plan_forward, runtime_replan) falls back on the reserve before
+ * Two processes of the same job differ by some dozens of pages, so the number is stated in steps and with a reserve: a
+ * plan alone counts all of it, a run (runtime_plan, runtime_plan_forward, runtime_replan) falls back on the reserve before
  * saying that nothing fits. A line that a plan has stated is therefore enough for every run, as long as the run's process
  * is not larger than the planner's by more than the reserve. A program that only hosts us gives numbers of its own. */
 struct overhead {

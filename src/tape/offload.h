@@ -25,7 +25,7 @@ int offload_view(struct tape *tape, const struct op *op, int slot, struct part p
 bool offload_is_cut(const struct op *op, int slot);
 
 /* Rows of a slice: as many as slice_bytes allow, at least one, in multiples of what may not be parted. 0: none of the
- * operands is far, there is nothing to cut. */
+ * operands is offloaded, there is nothing to cut. */
 int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice_bytes);
 
 /* Element of the parameter with which a row begins. */
@@ -36,7 +36,7 @@ void offload_move(struct tape *tape, const struct op *like, int kind, int from, 
 
 /* --- offload_near.c: the device fetches state, updates, stores ------------------------------------------------ */
 
-/* One slice of one update: the op on near operands and its far operands. */
+/* One slice of one update: the op on near operands, and the offloaded ones. */
 struct near_slice {
     struct op op;
     int near[OP_MAX_IN], far[OP_MAX_IN]; /* by input slot; -1: not moved */

@@ -1,4 +1,4 @@
-/* offload_near.c - an update of far state by the device, slice by slice.
+/* offload_near.c - an update of offloaded state by the device, slice by slice.
  *
  * Fetch the slice's state into staging buffers, update, store. The fetch of a slice stands before the update of the one
  * before it, so that the executor can read ahead while it computes; the packer sees two slices of staging alive at a

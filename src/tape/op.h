@@ -172,7 +172,7 @@ enum op_kind {
     OP_KIND_COUNT
 };
 
-/* What kind of work an op is: who runs it, and what planner and passes may do with it. */
+/* What kind of work an op is: which unit runs it, and what planner and passes may do with it. */
 enum op_class {
     OP_CLASS_COMPUTE, /* forward and backward: a kernel's work */
     OP_CLASS_UPDATE,  /* the optimizer's: a kernel's work too */

@@ -1,12 +1,12 @@
 /* pass_offload.c - parameters, their gradients, moments and masters on a lower tier.
  *
- * An update of a parameter with far companions becomes a row of slices, computed by the device (offload_near.c) or by
+ * An update of a parameter with offloaded companions becomes a row of slices, computed by the device (offload_near.c) or by
  * the host (offload_host.c).
  *
- * A far parameter is near only around the ops that read it, a far gradient around those that add to it: fetched before
+ * An offloaded parameter is on the device only around the ops that read it, a gradient around those that add to it: fetched before
  * the first of them, a gradient stored after the last. Forward, head and backward each have their own first and last;
  * the slices of the head count as one. What the first micro-batch of a window overwrites is not fetched there. The square of
- * a far gradient for the global norm is made before it leaves, in every micro-batch; the last one's is what counts. */
+ * an offloaded gradient for the global norm is made before it leaves, in every micro-batch; the last one's is what counts. */
 #include "tape/offload.h"
 #include "tensor/quant8.h"
 
@@ -55,7 +55,7 @@ int offload_view(struct tape *tape, const struct op *op, int slot, struct part p
     return part.rows == tape->tensors[id].dim[0] ? id : tape_view_rows(tape, id, part.first, part.rows);
 }
 
-/* Bytes of far operands one row of the parameter has, rounded up. */
+/* Bytes of offloaded operands that one row of the parameter has, rounded up. */
 static int64_t offloaded_row_bytes(const struct tape *tape, const struct op *op)
 {
     int64_t bytes = 0, rows = op->in[UPDATE_SHAPE] < 0 ? 1 : tape->tensors[op->in[UPDATE_SHAPE]].dim[0];
@@ -84,7 +84,7 @@ void offload_move(struct tape *tape, const struct op *like, int kind, int from, 
     tape_append(tape, &op);
 }
 
-/* --- what is far ------------------------------------------------------------------------------------------- */
+/* --- what is offloaded ------------------------------------------------------------------------------------- */
 
 /* Its own flag or its parameter's: what is small stays, for each copy has its price. */
 static bool may_leave(const struct tape *tape, int id)
@@ -149,7 +149,7 @@ static enum phase phase_of(const struct op *op)
     return phases[op->part];
 }
 
-/* By far tensor: its near copy now, the last op of each phase that touches it, and of a gradient the op of the update that
+/* By offloaded tensor: its near copy now, the last op of each phase that touches it, and of a gradient the op of the update that
  * squares it, as an index or -1. */
 struct loop_copies {
     int *near, *last[PHASES], *square;
@@ -188,7 +188,7 @@ static enum plim_status find_last(struct loop_copies *c, const struct tape *tape
     return PLIM_OK;
 }
 
-/* The near copy of a far tensor, fetched if there is none yet. */
+/* The near copy of an offloaded tensor, fetched if there is none yet. */
 static int near_of(struct loop_copies *c, struct tape *tape, const struct op *op, int far)
 {
     if (c->near[far] >= 0) return c->near[far];
@@ -218,7 +218,7 @@ static void send_back(struct tape *tape, struct loop_copies *c, const struct op 
     c->near[far] = -1;
 }
 
-/* One op of the loop, with the copies its far operands need. */
+/* One op of the loop, with the copies its offloaded operands need. */
 static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct op *ops, int index)
 {
     const struct op *old = &ops[index];
@@ -247,7 +247,7 @@ struct rewrite {
     int owed; /* to the host, in parts of a slice */
 };
 
-/* An update with far operands: slices, the host's share of them evenly among the device's. */
+/* An update with offloaded operands: slices, the host's share of them evenly among the device's. */
 static void emit_update(struct rewrite *r, const struct op *op, int64_t per)
 {
     int64_t all = r->tape->tensors[op->in[UPDATE_SHAPE]].dim[0];

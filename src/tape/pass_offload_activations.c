@@ -5,7 +5,7 @@
  * copies time, in whole layers and without knowing any rate:
  *
  *  1. With n layers offloaded, the first ones, what the first of them leaves free is wanted when forward has n layers to go,
- *     what the second leaves one layer later, and so on. Until then a hold keeps the bytes, for who takes them would wait
+ *     what the second leaves one layer later, and so on. Until then a hold keeps the bytes, for an op that took them would wait
  *     for the copy; but not longer than copying takes if a layer's copy is as long as `pace` layers.
  *  2. For every two layers that backward has done one comes back, the last first: what they leave is enough for it and for
  *     the gradients they make. Not earlier than copying needs, though, where backward takes twice as long as forward.
@@ -63,7 +63,7 @@ static void choose(struct offload *p)
 {
     const struct tape *tape = p->tape;
     enum { UNSEEN = -1, MADE = -2, STAYS = -3 };
-    for (int i = 0; i < tape->ntensors; i++) /* whoever has a view stays whole */
+    for (int i = 0; i < tape->ntensors; i++) /* a tensor with views stays whole */
         if (tape->tensors[i].view_of >= 0) p->layer[tape->tensors[i].view_of] = STAYS;
     for (int i = 0; i < tape->loop_end; i++) {
         const struct op *op = &tape->ops[i];

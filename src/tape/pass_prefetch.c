@@ -2,9 +2,9 @@
  *
  * Every op gets a key: computing ops their number among themselves, copies the number of the computing op they stand
  * before; a fetch is moved up by lead. A store stays where it is, for the sooner it begins the better, but a hold of
- * its buffer follows lag computing ops later: until then the packer gives the bytes to nobody, who would have to wait
+ * its buffer follows lag computing ops later: until then the packer reuses none of the bytes, for the next user would have to wait
  * for the copy. Sorting by key keeps everything else in its order. Three things bound a fetch: its part of the tape,
- * copies of the same far tensor or slice before it, and an op of the host that makes what is fetched. (A whole tensor that
+ * copies of the same offloaded tensor or slice before it, and an op of the host that makes what is fetched. (A whole tensor that
  * is stored and then fetched in slices within one part would be a fourth; updates inside backward have their gradients on
  * the device.) */
 #include "tape/pass.h"

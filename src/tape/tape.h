@@ -192,7 +192,7 @@ enum factor_value {
 
 void tape_init(struct tape *tape);
 void tape_release(struct tape *tape);
-/* Empty, with the room it has: for who makes one tape after another. */
+/* Empties a tape and keeps its memory, for callers that make one tape after another. */
 void tape_clear(struct tape *tape);
 
 /* What `from` holds, with the room it has. False, and sticky failure, when memory is out. */

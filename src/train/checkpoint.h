@@ -29,7 +29,7 @@ const char *checkpoint_path(const struct checkpoint *c);
 const struct node *checkpoint_manifest(const struct checkpoint *c);
 void checkpoint_close(struct checkpoint *c);
 
-/* The same check for who reads a model from `dir`; parts are manifest.h's. A folder that is no checkpoint passes.
+/* The same check for a model that is read from `dir`; parts are manifest.h's. A folder that is no checkpoint passes.
  * *checked is false for a checkpoint without a manifest: nothing could be said of its bytes. */
 enum plim_status checkpoint_check(const char *dir, unsigned parts, bool *checked, struct plim_error *err);
 

@@ -244,7 +244,7 @@ void corpus_count(const struct corpus *c, struct job *job)
 enum plim_status corpus_measure(struct job *job, struct plim_error *err)
 {
     struct corpus c;
-    struct job free = *job; /* who asks what a job takes holds no line yet */
+    struct job free = *job; /* a question of what a job takes holds no line yet */
     free.budget_given = false, free.host_budget = 0;
     enum plim_status status = corpus_open(&free, CORPUS_TRAIN | CORPUS_VALIDATION, &c, NULL);
     if (status != PLIM_OK)

@@ -1,7 +1,7 @@
 /* cuda_attention.h - which attention runs: cuDNN's where it knows the case and is there, else our own.
  *
  * cuDNN's plans take half a second to build, so they are built by _tune only; a call whose plan was not built takes
- * our kernels. Who may run a call, and the larger workspace of those who may, is a formula (cuda_workspace.h), so that
+ * our kernels. Which kernel may run a call, and the larger workspace of those that may, is a formula (cuda_workspace.h), so that
  * planning builds nothing. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_ATTENTION_H
 #define PLIM_DEVICE_CUDA_CUDA_ATTENTION_H

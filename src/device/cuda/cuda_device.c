@@ -554,7 +554,7 @@ bool device_cuda_present(void)
     int driver = 0, count = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
     cudaError_t code = cudaGetDeviceCount(&count);
-    if (code != cudaSuccess) cudaGetLastError(); /* asked again by whoever opens it */
+    if (code != cudaSuccess) cudaGetLastError(); /* opening the device asks again */
     return code == cudaSuccess ? count > 0 : code != cudaErrorNoDevice;
 }
 
