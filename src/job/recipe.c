@@ -56,6 +56,16 @@ static enum plim_status prefetch(struct tape *tape, const struct offload_options
     return copies_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
 }
 
+/* Backward writes an op for each of forward's at least, beside those that update: a tape that cannot be held is noticed
+ * before it is made. */
+static enum plim_status check_length(const struct plan_request *request, const struct tape *forward,
+                                     struct plim_error *err)
+{
+    int64_t least = (int64_t)((size_t)forward->nops * sizeof *forward->ops +
+                              (size_t)forward->ntensors * sizeof *forward->tensors) * 2;
+    return least > plan_tape_most(request) ? plan_refuse_search(request, least, err) : PLIM_OK;
+}
+
 enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
                              enum tape_part part, struct tape *tape, struct plim_error *err)
 {
@@ -86,6 +96,7 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     enum plim_status status;
     tape_clear(tape);
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
+    if ((status = check_length(request, tape, err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
     if ((status = pass_loss_chunks(tape, (int)knobs->loss_chunks, err)) != PLIM_OK) return status;
     if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
