@@ -100,13 +100,12 @@ static enum plim_status check_beside_path(const struct job *job, struct plim_err
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && keys[i].value != keys[i].has)
             return plim_fail(err, PLIM_BAD_INPUT,
-                             "%s: key 'model.%s': %.12g, but the model in %s has %.12g; remove the key, or model.path "
+                             "%s: key 'model.%s': %.12g, but %s/config.json has %.12g; remove the key, or model.path "
                              "for a model from scratch",
                              job->name, keys[i].key, keys[i].value, m->path, keys[i].has);
     if (m->attention_type == 1 && s->sliding_window == 0)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'model.attention_type': sliding_window, but the model in %s has no window; write "
-                         "flash",
+                         "%s: key 'model.attention_type': sliding_window, but %s/config.json has no window; write flash",
                          job->name, m->path);
     return PLIM_OK;
 }

@@ -36,13 +36,14 @@ int64_t plan_tape_most(const struct plan_request *request)
 
 enum plim_status plan_refuse_search(const struct plan_request *request, int64_t tape, struct plim_error *err)
 {
-    char need[BYTES_TEXT], have[BYTES_TEXT];
-    bytes_format(need, (uint64_t)plan_needs(request, tape));
+    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
+    int64_t needs = plan_needs(request, tape);
+    bytes_format(need, (uint64_t)needs);
     bytes_format(have, (uint64_t)request->search_line);
+    bytes_format(missing, (uint64_t)(needs - request->search_line));
     return plim_fail(err, PLIM_NO_FIT,
-                     "does not fit: comparing plans alone takes %s or more, where %s may be taken; the model has "
-                     "too many layers for so small a budget",
-                     need, have);
+                     "does not fit: comparing plans alone takes %s or more, the budget is %s: at least %s missing",
+                     need, have, missing);
 }
 
 bool plan_within(const struct plan_request *request, int64_t total, int64_t host)
