@@ -31,7 +31,7 @@ static const struct {
     {"llama31.jinja", true},
     {"mistral_v02.jinja", true},
     {"mistral_v03.jinja", false}, /* looks for the last user's message */
-    {"macros.jinja", true},
+    {"macros.jinja", false}, /* two loops, and a namespace */
     {LOOP(PLAIN) PROMPT, true},
     {LOOP(PLAIN LOOP_PROMPT), true},
     {LOOP("{% if not loop.first %}|{% endif %}" PLAIN LOOP_PROMPT) "{{ messages[-1].role if false }}", true},
@@ -244,11 +244,12 @@ static void test_steps_grow_with_messages(void **state)
         if (half < 10000000) {
             uint64_t all = steps_of(tmpl, MOST);
             print_message("%7lld %7lld %.60s\n", (long long)half, (long long)all, templates[i].text);
-            measured += 2 * all <= 5 * half;
+            assert_true(2 * all <= 5 * half);
+            measured++;
         }
         chat_template_free(tmpl);
     }
-    print_message("%d\n", measured);
+    assert_true(measured >= 14);
 }
 
 int main(void)
