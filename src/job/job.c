@@ -85,7 +85,8 @@ static enum plim_status check_beside_path(const struct job *job, struct plim_err
     } keys[] = {
         {"vocab_size", m->vocab_size, (double)m->vocab_size, (double)s->vocab_size},
         {"hidden_size", m->hidden_size, (double)m->hidden_size, (double)s->hidden_size},
-        {"intermediate_size", m->intermediate_size, (double)m->intermediate_size, (double)s->intermediate_size},
+        {"intermediate_size", m->intermediate_size, (double)m->intermediate_size,
+         (double)s->intermediate_size},
         {"num_layers", m->num_layers, (double)m->num_layers, s->num_layers},
         {"num_attention_heads", m->num_heads, (double)m->num_heads, s->num_heads},
         {"num_key_value_heads", m->num_kv_heads, (double)m->num_kv_heads, s->num_kv_heads},
@@ -99,14 +100,16 @@ static enum plim_status check_beside_path(const struct job *job, struct plim_err
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && keys[i].value != keys[i].has)
-            return plim_fail(err, PLIM_BAD_INPUT,
-                             "%s: key 'model.%s': %.12g, but %s/config.json has %.12g; remove the key, or model.path "
-                             "for a model from scratch",
-                             job->name, keys[i].key, keys[i].value, m->path, keys[i].has);
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: key 'model.%s': %.12g, but %s/config.json has %.12g; remove the key, or model.path "
+                "for a model from scratch",
+                job->name, keys[i].key, keys[i].value, m->path, keys[i].has);
     if (m->attention_type == 1 && s->sliding_window == 0)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'model.attention_type': sliding_window, but %s/config.json has no window; write flash",
-                         job->name, m->path);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'model.attention_type': sliding_window, but %s/config.json has no window; write flash",
+            job->name, m->path);
     return PLIM_OK;
 }
 

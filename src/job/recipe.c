@@ -71,7 +71,8 @@ static int least_updates(const struct tape *tape, const struct update_options *o
 }
 
 /* A tape that is too long to be held is noticed before it is. */
-static enum plim_status check_length(const struct plan_request *request, int64_t bytes, struct plim_error *err)
+static enum plim_status check_length(const struct plan_request *request, int64_t bytes,
+                                     struct plim_error *err)
 {
     return bytes > plan_tape_most(request) ? plan_refuse_search(request, bytes, err) : PLIM_OK;
 }

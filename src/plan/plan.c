@@ -41,9 +41,10 @@ enum plim_status plan_refuse_search(const struct plan_request *request, int64_t 
     bytes_format(need, (uint64_t)needs);
     bytes_format(have, (uint64_t)request->search_line);
     bytes_format(missing, (uint64_t)(needs - request->search_line));
-    return plim_fail(err, PLIM_NO_FIT,
-                     "does not fit: comparing plans alone takes %s or more, the budget is %s: at least %s missing",
-                     need, have, missing);
+    return plim_fail(
+        err, PLIM_NO_FIT,
+        "does not fit: comparing plans alone takes %s or more, the budget is %s: at least %s missing", need,
+        have, missing);
 }
 
 bool plan_within(const struct plan_request *request, int64_t total, int64_t host)

@@ -27,10 +27,11 @@ struct plan_request {
     int64_t budget;      /* bytes in all; on a device with its own memory: bytes on the device */
     int64_t host_budget; /* host bytes in all, for a device with its own memory; 0: no limit */
     int64_t overhead;    /* host bytes outside the arena: code, stacks, heap */
-    int64_t search_line; /* what overhead, `beside` and the tapes of the search may reach together; 0: no limit */
-    int64_t beside;      /* bytes that others hold of search_line while plans are compared */
-    int64_t rows;        /* effective batch of this rank */
-    int64_t time;        /* T, tokens per row */
+    int64_t
+        search_line; /* what overhead, `beside` and the tapes of the search may reach together; 0: no limit */
+    int64_t beside;  /* bytes that others hold of search_line while plans are compared */
+    int64_t rows;    /* effective batch of this rank */
+    int64_t time;    /* T, tokens per row */
     int layers;
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool host_updates;      /* a host's CPU can make this optimizer's updates */

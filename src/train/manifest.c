@@ -164,8 +164,8 @@ enum plim_status manifest_check(const char *dir, const struct doc *manifest, uns
     for (size_t i = 0; i < node_count(files) && status == PLIM_OK; i++) {
         const struct node *entry = node_item(files, i);
         if (!is_below(entry->key))
-            status = plim_fail(err, PLIM_BAD_INPUT, "%s/" NAME ": damaged: '%.60s' is no file of a checkpoint",
-                               dir, entry->key);
+            status = plim_fail(err, PLIM_BAD_INPUT,
+                               "%s/" NAME ": damaged: '%.60s' is no file of a checkpoint", dir, entry->key);
         else if (parts & parts_of(entry->key))
             status = check_file(dir, entry, err);
     }

@@ -31,11 +31,12 @@ static const struct {
     {"llama31.jinja", true},
     {"mistral_v02.jinja", true},
     {"mistral_v03.jinja", false}, /* looks for the last user's message */
-    {"macros.jinja", false}, /* two loops, and a namespace */
+    {"macros.jinja", false},      /* two loops, and a namespace */
     {LOOP(PLAIN) PROMPT, true},
     {LOOP(PLAIN LOOP_PROMPT), true},
     {LOOP("{% if not loop.first %}|{% endif %}" PLAIN LOOP_PROMPT) "{{ messages[-1].role if false }}", true},
-    {LOOP(PLAIN) "{% if messages[-1].role == 'user' and add_generation_prompt %}<assistant>{% endif %}", true},
+    {LOOP(PLAIN) "{% if messages[-1].role == 'user' and add_generation_prompt %}<assistant>{% endif %}",
+     true},
     {"{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}[{{ messages[0].content }}]{% else %}"
      "{% set rest = messages %}{% endif %}{% for m in rest %}" PLAIN "{% endfor %}" PROMPT,
      true},
@@ -45,14 +46,18 @@ static const struct {
     {LOOP("{% if loop.index0 == 0 or messages[loop.index0 - 1].role != m.role %}({% endif %}" PLAIN
           "{% if loop.last or messages[loop.index0 + 1].role != m.role %}){% endif %}") PROMPT,
      true},
-    {LOOP("{% if messages[loop.index0 - 1].role != m.role %}({% endif %}" PLAIN) PROMPT, true}, /* the last at first */
+    {LOOP("{% if messages[loop.index0 - 1].role != m.role %}({% endif %}" PLAIN) PROMPT,
+     true}, /* the last at first */
     {LOOP("{{ loop.nextitem.role if loop.nextitem }}" PLAIN) PROMPT, true},
     {LOOP("{% if add_generation_prompt %}!{% endif %}" PLAIN) PROMPT, true}, /* other texts with a prompt */
     {LOOP(PLAIN "{% if loop.index == 9 %}{% break %}{% endif %}") PROMPT, true},
     {LOOP("{% if m.role == 'system' %}{% continue %}{% endif %}" PLAIN) PROMPT, true},
-    {LOOP("{% for w in m.content.split() %}{{ w }}{{ '_' if not loop.last }}{% endfor %}" PLAIN) PROMPT, true},
+    {LOOP("{% for w in m.content.split() %}{{ w }}{{ '_' if not loop.last }}{% endfor %}" PLAIN) PROMPT,
+     true},
     {"{% if messages %}" LOOP(PLAIN) PROMPT "{% endif %}", true},
-    {"{% for m in other %}{% endfor %}{% set ns = namespace(a=1) %}{% set ns.a = 2 %}" LOOP(PLAIN "{{ ns.a }}") PROMPT, true},
+    {"{% for m in other %}{% endfor %}{% set ns = namespace(a=1) %}{% set ns.a = 2 %}" LOOP(
+         PLAIN "{{ ns.a }}") PROMPT,
+     true},
     {"{% set messages = messages[1:] %}" LOOP(PLAIN) PROMPT, true},
     {"{% set n = messages | length %}" LOOP(PLAIN "{{ n }}"), false},
     {LOOP("{{ messages | length }}" PLAIN), false},
@@ -65,7 +70,9 @@ static const struct {
     {"{% for m in messages[::-1] %}" PLAIN "{% endfor %}", false},
     {"{% set ns = namespace(n=0) %}" LOOP("{% set ns.n = ns.n + 1 %}{{ ns.n }}" PLAIN) PROMPT, false},
     {"{% set it = 'abc' | map('upper') %}" LOOP("{{ it | join }}" PLAIN) PROMPT, false},
-    {"{% set ns = namespace(n=0) %}{% macro f() %}{% set ns.n = ns.n + 1 %}{{ ns.n }}{% endmacro %}" LOOP("{{ f() }}" PLAIN), false},
+    {"{% set ns = namespace(n=0) %}{% macro f() %}{% set ns.n = ns.n + 1 %}{{ ns.n }}{% endmacro %}" LOOP(
+         "{{ f() }}" PLAIN),
+     false},
     {LOOP("{{ 'x' if loop.changed(m.role) }}" PLAIN) PROMPT, false},
     {"{% macro f(l) %}{{ l | length }}{% endmacro %}" LOOP(PLAIN "{{ f(messages) }}"), false},
 };
@@ -98,10 +105,7 @@ struct talk {
     size_t count;
 };
 
-static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
-{
-    return rng_below(seed, 0, i, sides);
-}
+static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides) { return rng_below(seed, 0, i, sides); }
 
 /* Mostly a question and an answer in turn; `wild` ones have runs of a role and tools. */
 static void make_talk(struct talk *t, uint64_t seed, size_t count, bool wild)
@@ -125,7 +129,8 @@ static struct doc *messages_of(const struct talk *t, size_t count)
     struct plim_error err = {0};
     strbuf_add(&text, "[");
     for (size_t i = 0; i < count; i++)
-        strbuf_addf(&text, "%s{\"role\": \"%s\", \"content\": \"%s\"}", i ? "," : "", t->role[i], t->content[i]);
+        strbuf_addf(&text, "%s{\"role\": \"%s\", \"content\": \"%s\"}", i ? "," : "", t->role[i],
+                    t->content[i]);
     strbuf_add(&text, "]");
     if (json_parse(text.data, text.len, "talk", &doc, &err) != PLIM_OK) fail_msg("%s", err.text);
     strbuf_release(&text);
@@ -147,7 +152,8 @@ static int64_t prefix(const struct chat_template *tmpl, const struct talk *t, si
     options.add_generation_prompt = prompt;
     enum plim_status status = chat_template_render(tmpl, &doc->root, &options, &out, &err);
     int64_t len = (int64_t)out.len;
-    if (status != PLIM_OK || out.len > whole->len || memcmp(strbuf_text(&out), strbuf_text(whole), out.len)) len = -1;
+    if (status != PLIM_OK || out.len > whole->len || memcmp(strbuf_text(&out), strbuf_text(whole), out.len))
+        len = -1;
     strbuf_release(&out);
     doc_free(doc);
     return len;

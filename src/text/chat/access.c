@@ -82,7 +82,8 @@ static void note_end(struct chat_eval *ev, const struct chat_list *list)
 {
     struct chat_turns *turns = ev->turns;
     if (turns->last_only || turns->begun == turns->count) return; /* it is the last one */
-    if (list->count && list->item >= turns->item && list->item < turns->item + turns->items) turns->odd = true;
+    if (list->count && list->item >= turns->item && list->item < turns->item + turns->items)
+        turns->odd = true;
 }
 
 static bool item_by_number(struct chat_eval *ev, const struct chat_value *v, int64_t index,

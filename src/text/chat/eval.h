@@ -186,7 +186,8 @@ enum { CHAT_STEPS = 10000000, CHAT_BYTES = 64 << 20 }; /* where the options are 
 struct chat_talk {
     const struct node *messages;
     size_t count;
-    struct chat_turns *turns; /* NULL: messages are made into values for this rendering, and nobody asks for turns */
+    struct chat_turns
+        *turns; /* NULL: messages are made into values for this rendering, and nobody asks for turns */
 };
 
 /* A template's rendering into out, as chat_template_render says; spans may be NULL. Steps taken go into *steps unless that

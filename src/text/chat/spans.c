@@ -96,7 +96,8 @@ static struct recording *recording_of(struct prefix_job *job, const struct chat_
 }
 
 /* How long the first `count` messages are, from their last turn; false: it does not tell. */
-static bool measure_turn(struct prefix_job *job, const struct chat_options *options, size_t count, size_t *len)
+static bool measure_turn(struct prefix_job *job, const struct chat_options *options, size_t count,
+                         size_t *len)
 {
     struct chat_turns *turns = &job->turns;
     size_t head = 0, messages = node_count(job->messages);
@@ -111,7 +112,8 @@ static bool measure_turn(struct prefix_job *job, const struct chat_options *opti
     size_t rest = job->text.len - head;
     const char *text = strbuf_text(&job->text);
     *len = at + rest;
-    return *len <= job->whole_len && !memcmp(text, job->whole, head) && !memcmp(text + head, job->whole + at, rest);
+    return *len <= job->whole_len && !memcmp(text, job->whole, head) &&
+           !memcmp(text + head, job->whole + at, rest);
 }
 
 /* ---- prefixes ---- */
@@ -188,7 +190,8 @@ enum plim_status chat_template_render_spans(const struct chat_template *tmpl, co
     enum plim_status status = tmpl->has_generation ? PLIM_OK : prepare_turns(&job, &bounded, err);
     struct chat_talk talk = {messages, node_count(messages), job.turns.item ? &job.turns : NULL};
     if (status == PLIM_OK)
-        status = chat_eval_render(tmpl, &talk, &bounded, out, tmpl->has_generation ? spans : NULL, &steps, err);
+        status =
+            chat_eval_render(tmpl, &talk, &bounded, out, tmpl->has_generation ? spans : NULL, &steps, err);
     if (status == PLIM_OK && !tmpl->has_generation) {
         bounded.max_bytes -= out->len - base; /* the whole stays while prefixes are rendered */
         job.whole = strbuf_text(out) + base, job.whole_len = out->len - base;

@@ -71,7 +71,8 @@ static bool is_near(const struct chat_expr *e)
 static bool check_item(struct proof *p, const struct chat_expr *e, enum region in)
 {
     int64_t n;
-    if (e->a->kind != E_NAME || !is_list(p, e->a->name)) return check(p, e->a, in, false) && check(p, e->b, in, false);
+    if (e->a->kind != E_NAME || !is_list(p, e->a->name))
+        return check(p, e->a, in, false) && check(p, e->b, in, false);
     if (in == IN_LOOP && is_near(e->b)) return true;
     if (!is_number(e->b, &n)) return false;
     if (n > p->most) p->most = n;
@@ -80,8 +81,8 @@ static bool check_item(struct proof *p, const struct chat_expr *e, enum region i
 
 static bool check_attr(struct proof *p, const struct chat_expr *e, enum region in)
 {
-    static const char *const known[] = {"first",    "last",     "index", "index0",
-                                        "previtem", "nextitem", "depth", "depth0", NULL};
+    static const char *const known[] = {"first",    "last",  "index",  "index0", "previtem",
+                                        "nextitem", "depth", "depth0", NULL};
     if (e->a->kind != E_NAME || e->a->name != LOOP_NAME) return check(p, e->a, in, false);
     return in != IN_LOOP || is_word(&e->value, known);
 }
@@ -89,8 +90,8 @@ static bool check_attr(struct proof *p, const struct chat_expr *e, enum region i
 /* What a filter gives that can be read once must be read where it is made. */
 static bool check_filter(struct proof *p, const struct chat_expr *e, enum region in, bool read_at_once)
 {
-    static const char *const iterators[] = {"reverse", "items",      "map",        "select",
-                                            "reject",  "selectattr", "rejectattr", "unique", NULL};
+    static const char *const iterators[] = {"reverse",    "items",      "map",    "select", "reject",
+                                            "selectattr", "rejectattr", "unique", NULL};
     if (in == IN_HEAD && !read_at_once && is_word(&e->value, iterators)) return false;
     return !e->a || check(p, e->a, in, true);
 }
@@ -207,7 +208,8 @@ const struct chat_stmt *turns_loop(const struct chat_template *tmpl, size_t *nee
 {
     struct proof p = {0};
     for (size_t i = 0; i < tmpl->name_count && !p.lists; i++)
-        if (tmpl->names[i].len == 8 && !memcmp(tmpl->names[i].text, "messages", 8)) p.list[p.lists++] = (int)i;
+        if (tmpl->names[i].len == 8 && !memcmp(tmpl->names[i].text, "messages", 8))
+            p.list[p.lists++] = (int)i;
     if (!p.lists || find(&p, tmpl->body, 0) != FOUND) return NULL;
     *need = (size_t)(p.most + p.shift + 1);
     return p.loop;

@@ -26,13 +26,14 @@
 struct chat_turns {
     const struct chat_stmt *loop;
     const struct chat_value *item; /* the messages as values, for all renderings; not copied */
-    size_t items; /* of them, the rendered ones */
-    size_t used;    /* bytes of memory behind them */
-    bool last_only; /* turns before the last are left out */
-    bool odd;       /* out: a turn has looked at the end of the list */
-    size_t count;   /* out: turns of the loop; 0: it did not run */
-    size_t begun;   /* out: those of them that have begun: a loop can be left early */
-    size_t *begin;  /* out: where their text begins; has a place for each message. last_only: one, of the last turn */
+    size_t items;                  /* of them, the rendered ones */
+    size_t used;                   /* bytes of memory behind them */
+    bool last_only;                /* turns before the last are left out */
+    bool odd;                      /* out: a turn has looked at the end of the list */
+    size_t count;                  /* out: turns of the loop; 0: it did not run */
+    size_t begun;                  /* out: those of them that have begun: a loop can be left early */
+    size_t *
+        begin; /* out: where their text begins; has a place for each message. last_only: one, of the last turn */
 };
 
 /* The loop, and how many messages a prefix must have for the proof to hold; NULL: not proved. */
