@@ -14,6 +14,7 @@
  * end of settle, the old one is made again (stand_by).
  */
 #include "base/clock.h"
+#include "mem/os.h"
 #include "runtime/runtime_part.h"
 
 #include <stdlib.h>
@@ -143,21 +144,27 @@ static enum plim_status reduce_tape(struct plan *plan, struct plim_error *err)
     return PLIM_OK;
 }
 
-/* What the old plan still takes goes to `beside`. */
-static enum plim_status reduce(struct runtime *rt, int64_t *beside, struct plim_error *err)
+/* What the process takes beside its overhead while plans are compared: what is left of the old plan. Where the process is
+ * smaller than that sum, buffers that only steps and checkpoints use are not resident. */
+static int64_t count_beside(const struct runtime *rt)
+{
+    int64_t tape = (int64_t)((size_t)rt->plan.tape.ntensors * (sizeof(struct tensor) + sizeof(int64_t)));
+    if (!rt->device->facts.unified_memory) return tape;
+    int64_t planned = tape + runtime_taken(rt, TIER_DEVICE);
+    int64_t counted = (int64_t)os_process_counted(), resident = counted - rt->request.overhead;
+    return counted && resident < planned ? resident : planned;
+}
+
+static enum plim_status reduce(struct runtime *rt, struct plim_error *err)
 {
     struct device *device = rt->device;
     enum plim_status status = device->ops->sync(device, err); /* the tape has no user after this */
     if (status != PLIM_OK) return status;
     exec_close(&rt->exec); /* programs go before the memory they were compiled for */
     status = reduce_tape(&rt->plan, err);
-    if (status != PLIM_OK) return status;
-    *beside = (int64_t)((size_t)rt->plan.tape.ntensors * (sizeof(struct tensor) + sizeof(int64_t)));
-    if (!device->facts.unified_memory) return PLIM_OK;
-    if (rt->plan.layout.kept_bytes < runtime_taken(rt, TIER_DEVICE))
-        status = device->ops->commit(device, (size_t)rt->plan.layout.kept_bytes, err);
-    *beside += runtime_taken(rt, TIER_DEVICE);
-    return status;
+    if (status != PLIM_OK || !device->facts.unified_memory) return status;
+    if (rt->plan.layout.kept_bytes >= runtime_taken(rt, TIER_DEVICE)) return PLIM_OK;
+    return device->ops->commit(device, (size_t)rt->plan.layout.kept_bytes, err);
 }
 
 /* The same plan as before: it was made of the same request and knobs. */
@@ -236,7 +243,8 @@ enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runti
     *out = (struct runtime_moves){0};
     request.budget = budget;
     request.search_line = runtime_search_line(rt, budget > rt->request.budget ? budget : rt->request.budget);
-    enum plim_status status = reduce(rt, &request.beside, err);
+    enum plim_status status = reduce(rt, err);
+    request.beside = count_beside(rt);
     if (status == PLIM_OK) status = search(rt, &request, &next, &reserve_used, err);
     out->plan_seconds = clock_seconds() - start;
     start = clock_seconds();
