@@ -301,7 +301,7 @@ static void test_spans_end(void **state)
     struct chat_template *tmpl;
     struct doc *doc;
     struct plim_error err = {0};
-    struct chat_options options = {.max_steps = 20000};
+    struct chat_options options = {.max_steps = 40000};
     repeat(&talk, "[", "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\"},",
            800, "{\"role\":\"user\",\"content\":\"q\"}]");
     assert_int_equal(json_parse(talk.data, talk.len, "t", &doc, &err), PLIM_OK);
