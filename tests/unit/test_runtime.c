@@ -294,10 +294,12 @@ static void test_disk_ledger(void **state)
 /* --- re-plans that fail ----------------------------------------------------------------------------------- */
 
 enum { BEFORE = 2, AFTER = 3 };
+enum move { STAY, TIGHT, REFUSED };
 
-/* The losses of a run on the CPU whose line moves from `roomy` to `tight` and back between two steps; of the n-th call, a
- * fault point fails. Returns how many of the two re-plans failed. */
-static int run_moved(int64_t roomy, int64_t tight, enum fault_point point, int64_t nth, double *losses)
+/* The losses of a run on the CPU whose line falls and rises again between two steps: below what is kept in the arena, so that
+ * state goes to the disk, or below the program's own size. Of the n-th call, a fault point fails. Returns how many of the
+ * two re-plans failed. */
+static int run_moved(enum move how, enum fault_point point, int64_t nth, double *losses)
 {
     struct device *cpu;
     struct job job;
@@ -307,45 +309,28 @@ static int run_moved(int64_t roomy, int64_t tight, enum fault_point point, int64
     snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(corpus, '=') + 1);
     must(device_cpu_open(2, &cpu, &err));
     make_job(&job, MORE(folder, "training.steps=9"));
-    job.budget = (uint64_t)roomy;
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
+    const struct plan *plan = &t->runtime.plan;
+    int64_t roomy = t->runtime.request.budget;
+    int64_t low = how == REFUSED ? 1 << 20 : plan->total - plan->layout.kept_bytes / 4;
     for (int i = 0; i < BEFORE; i++) losses[i] = step(t);
-    for (int move = 0; move < 2 && tight; move++) {
+    for (int move = 0; move < 2 && how != STAY; move++) {
         fault_set(fault_process(), point, nth);
-        enum plim_status status = trainer_replan(t, move ? roomy : tight, &err);
+        enum plim_status status = trainer_replan(t, move ? roomy : low, &err);
         fault_set(fault_process(), point, 0);
         failed += status != PLIM_OK;
         assert_false(t->runtime.torn);
         must(runtime_check(&t->runtime, &err));
+        if (how == TIGHT && move == 0) assert_true((plan->disk > 0) == (status == PLIM_OK));
         losses[BEFORE + move] = step(t);
     }
-    for (int i = tight ? BEFORE + 2 : BEFORE; i < BEFORE + AFTER; i++) losses[i] = step(t);
+    for (int i = how == STAY ? BEFORE : BEFORE + 2; i < BEFORE + AFTER; i++) losses[i] = step(t);
     trainer_close(t);
     nothing_taken(cpu);
     job_release(&job);
     cpu->ops->close(cpu);
     rmdir(strchr(folder, '=') + 1);
     return failed;
-}
-
-/* Roomy: everything in the arena; tight: state on disk. */
-static void find_lines(int64_t *roomy, int64_t *tight)
-{
-    struct device *cpu;
-    struct job job;
-    struct runtime rt = {0}, low = {0};
-    must(device_cpu_open(2, &cpu, &err));
-    make_job(&job, MORE("training.steps=9"));
-    must(runtime_plan(&rt, cpu, &job, runtime_overhead(), &err));
-    *roomy = rt.plan.total + (1 << 20);
-    job.training.state_tier = TIER_DISK, job.training.state_tier_given = true;
-    must(runtime_plan(&low, cpu, &job, runtime_overhead(), &err));
-    *tight = low.plan.total + (1 << 19);
-    assert_true(*tight < *roomy);
-    runtime_close(&rt);
-    runtime_close(&low);
-    job_release(&job);
-    cpu->ops->close(cpu);
 }
 
 /* Issue 13, A2: a re-plan that cannot be had leaves the old plan, and the run its bits: budgets that are refused, and each
@@ -355,17 +340,15 @@ static void test_failed_replan_keeps_bits(void **state)
     (void)state;
     static const enum fault_point points[] = {FAULT_ALLOC, FAULT_RESERVE, FAULT_WRITE};
     double calm[BEFORE + AFTER], moved[BEFORE + AFTER];
-    int64_t roomy, tight;
     int most = 0;
-    find_lines(&roomy, &tight);
-    run_moved(roomy, 0, FAULT_ALLOC, 0, calm);
-    assert_int_equal(run_moved(roomy, tight, FAULT_ALLOC, 0, moved), 0);
+    run_moved(STAY, FAULT_ALLOC, 0, calm);
+    assert_int_equal(run_moved(TIGHT, FAULT_ALLOC, 0, moved), 0);
     assert_memory_equal(calm, moved, sizeof calm);
-    assert_int_equal(run_moved(roomy, 1 << 20, FAULT_ALLOC, 0, moved), 1); /* below the program's own size */
+    assert_int_equal(run_moved(REFUSED, FAULT_ALLOC, 0, moved), 1);
     assert_memory_equal(calm, moved, sizeof calm);
     for (size_t p = 0; p < sizeof points / sizeof *points; p++)
         for (int64_t nth = 1;; nth++) {
-            int failed = run_moved(roomy, tight, points[p], nth, moved);
+            int failed = run_moved(TIGHT, points[p], nth, moved);
             assert_memory_equal(calm, moved, sizeof calm);
             if (!failed) break;
             most = failed > most ? failed : most;
