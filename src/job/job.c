@@ -73,6 +73,46 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     return model_complete(s, err);
 }
 
+/* A model that is read has its own config.json: a key beside model.path that says otherwise would be ignored. */
+static enum plim_status check_beside_path(const struct job *job, struct plim_error *err)
+{
+    const struct job_model *m = &job->model;
+    const struct model_spec *s = &job->spec;
+    const struct {
+        const char *key;
+        bool given;
+        double value, has;
+    } keys[] = {
+        {"vocab_size", m->vocab_size, (double)m->vocab_size, (double)s->vocab_size},
+        {"hidden_size", m->hidden_size, (double)m->hidden_size, (double)s->hidden_size},
+        {"intermediate_size", m->intermediate_size, (double)m->intermediate_size,
+         (double)s->intermediate_size},
+        {"num_layers", m->num_layers, (double)m->num_layers, s->num_layers},
+        {"num_attention_heads", m->num_heads, (double)m->num_heads, s->num_heads},
+        {"num_key_value_heads", m->num_kv_heads, (double)m->num_kv_heads, s->num_kv_heads},
+        {"head_dim", m->head_dim, (double)m->head_dim, s->head_dim},
+        {"max_position_embeddings", m->max_positions, (double)m->max_positions, (double)s->max_positions},
+        {"sliding_window", m->window_given, (double)m->sliding_window, (double)s->sliding_window},
+        {"rms_norm_eps", m->eps_given, m->norm_eps, s->norm_eps},
+        {"rope_theta", m->rope_theta > 0, m->rope_theta, s->rope_theta},
+        {"initializer_range", m->range_given, m->initializer_range, s->initializer_range},
+        {"tie_word_embeddings", m->tie_given, m->tie, s->tie_embeddings},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].given && keys[i].value != keys[i].has)
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: key 'model.%s': %.12g, but %s/config.json has %.12g; remove the key, or model.path "
+                "for a model from scratch",
+                job->name, keys[i].key, keys[i].value, m->path, keys[i].has);
+    if (m->attention_type == 1 && s->sliding_window == 0)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'model.attention_type': sliding_window, but %s/config.json has no window; write flash",
+            job->name, m->path);
+    return PLIM_OK;
+}
+
 /* An override may empty a key: --set model.architecture= */
 static bool is_text(const char *text) { return text && *text; }
 
@@ -85,7 +125,7 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
     if (job->model.path) {
         enum plim_status status = hf_config_load(job->model.path, &job->spec, err);
         if (status == PLIM_OK && job->model.dropout_given) model_set_dropout(&job->spec, job->model.dropout);
-        return status;
+        return status == PLIM_OK ? check_beside_path(job, err) : status;
     }
     if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);

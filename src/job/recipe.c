@@ -56,6 +56,27 @@ static enum plim_status prefetch(struct tape *tape, const struct offload_options
     return copies_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
 }
 
+static int64_t tape_bytes(const struct tape *tape, int more_ops)
+{
+    return (int64_t)(((size_t)tape->nops + (size_t)more_ops) * sizeof *tape->ops +
+                     (size_t)tape->ntensors * sizeof *tape->tensors);
+}
+
+/* Ops that pass_update adds at least: a norm of each gradient, an update of each parameter, or both. */
+static int least_updates(const struct tape *tape, const struct update_options *o)
+{
+    int count = 0;
+    for (int i = 0; i < tape->ntensors; i++) count += tape->tensors[i].cls == CLASS_PARAM;
+    return o->global_norm && o->part != TAPE_LOOP ? 2 * count : count;
+}
+
+/* A tape that is too long to be held is noticed before it is. */
+static enum plim_status check_length(const struct plan_request *request, int64_t bytes,
+                                     struct plim_error *err)
+{
+    return bytes > plan_tape_most(request) ? plan_refuse_search(request, bytes, err) : PLIM_OK;
+}
+
 enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
                              enum tape_part part, struct tape *tape, struct plim_error *err)
 {
@@ -86,11 +107,15 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     enum plim_status status;
     tape_clear(tape);
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
+    /* Backward writes an op for each of forward's at least. */
+    if ((status = check_length(request, 2 * tape_bytes(tape, 0), err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
     if ((status = pass_loss_chunks(tape, (int)knobs->loss_chunks, err)) != PLIM_OK) return status;
     if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
     if (t->grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
+    status = check_length(request, tape_bytes(tape, least_updates(tape, &update)), err);
+    if (status != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
     set_precision(tape, job);
     return pass_part(tape, part, knobs->grad_tier != TIER_DEVICE, err);

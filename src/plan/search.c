@@ -690,13 +690,25 @@ static enum plim_status say_missing(struct search *s, const struct plan *smalles
                      need, have, missing, (long long)more);
 }
 
+/* Making a plan builds the whole of its tape. */
+static enum plim_status make(struct search *s, const struct knobs *knobs, struct plan *out)
+{
+    struct plan_bound b;
+    enum plim_status status = oracle_ask(&s->oracle, knobs, &b, s->err);
+    if (status == PLIM_OK && b.own > plan_tape_most(s->request)) {
+        if (b.own > s->oracle.largest) s->oracle.largest = b.own;
+        status = plan_refuse_search(s->request, b.own, s->err);
+    }
+    oracle_rest(&s->oracle);
+    return status == PLIM_OK ? plan_make(s->request, knobs, out, s->err) : status;
+}
+
 static enum plim_status nothing_fits(struct search *s, struct plan *out)
 {
     char need[BYTES_TEXT], have[BYTES_TEXT];
     struct plim_error *err = s->err;
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
-    oracle_rest(&s->oracle);
-    enum plim_status status = plan_make(s->request, &s->smallest, out, err);
+    enum plim_status status = make(s, &s->smallest, out);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     if (out->total <= s->request->budget) {
         bytes_format(need, (uint64_t)out->host);
@@ -720,8 +732,7 @@ static enum plim_status find_plan(struct search *s, struct plan *out)
         status = find_best(s);
         if (status != PLIM_OK || !s->best.found) break;
         plan_release(out);
-        oracle_rest(&s->oracle);
-        status = plan_make(s->request, &s->best.knobs, out, s->err);
+        status = make(s, &s->best.knobs, out);
         if (status != PLIM_OK || out->fits) break;
         if (s->nunpacked < UNPACKED_MOST)
             s->unpacked[s->nunpacked++] = s->best.knobs;
@@ -731,17 +742,13 @@ static enum plim_status find_plan(struct search *s, struct plan *out)
     return status;
 }
 
-/* Comparing plans takes so many quarters of the largest tape that was built, before there is an arena: ops are written from
- * one list into another, and packing sorts them all. In a process of one memory that is part of the line. */
-#define PLANNING_QUARTERS 9
-
+/* In a process of one memory, what comparing plans takes is part of the line. */
 static enum plim_status count_planning(struct search *s, struct plan *out, enum plim_status status)
 {
     const struct plan_request *r = s->request;
     struct plan_own own = plan_own_bytes(&out->tape, &out->layout);
     int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
-    int64_t planning = r->overhead + largest * PLANNING_QUARTERS / 4;
-    int64_t more = planning - out->total;
+    int64_t more = plan_needs(r, largest) - r->beside - out->total;
     if (!r->facts->unified_memory || more <= 0) return status;
     out->total += more, out->host += more, out->overhead += more;
     out->fits = out->fits && plan_within(r, out->total, out->host);
@@ -763,6 +770,8 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
     }
     if (status == PLIM_OK || (status == PLIM_NO_FIT && out->tape.nops))
         status = count_planning(&s, out, status);
+    else if (status == PLIM_NO_FIT) /* the search itself had no room */
+        out->total = out->host = request->search_line + 1;
     double gap = s.best.found ? fmax(0, 1 - s.dropped / s.best.seconds) : 0;
     out->search = (struct plan_search_report){gap, s.oracle.tapes, s.oracle.work, clock_seconds() - start};
     free(s.boxes);

@@ -42,13 +42,20 @@ bool runtime_search_again(const struct runtime *rt, const struct plan_request *r
     return found;
 }
 
+int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
+{
+    return rt->device->facts.unified_memory ? budget : rt->request.host_budget;
+}
+
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err)
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
     enum plim_status status = runtime_request(job, &device->facts, overhead.bytes, &rt->request, err);
+    rt->request.search_line = runtime_search_line(rt, rt->request.budget);
     if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
-    if (status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan)) status = PLIM_OK;
+    rt->reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan);
+    if (rt->reserve_used) status = PLIM_OK;
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
     rt->state = RUNTIME_PLANNED;
@@ -64,6 +71,7 @@ enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *
     if (job->loader_sizes.count < 2) return PLIM_OK;
     enum plim_status status = runtime_request(&smaller, facts, overhead.bytes, &request, err);
     if (status != PLIM_OK) return status;
+    request.search_line = facts->unified_memory ? request.budget : request.host_budget; /* it begins there */
     request.budget = budget;
     status = job_plan(&smaller, &request, &plan, err);
     bool good = status == PLIM_OK || (status == PLIM_NO_FIT && plan.total - budget <= overhead.reserve);

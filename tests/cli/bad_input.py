@@ -139,6 +139,18 @@ def file_cases(folder, path):
             json.dump(c, open(f"{bad}/config.json", "w"))
         return change
 
+    loads = ["plan", path, "--set", "model.architecture=", "--set", f"model.path={good}"]
+    told = plim.run(*loads, "-q")
+    plim.ok(told.returncode == 0, f"E: keys beside model.path that say what its config.json says {told.stderr.strip()}")
+    for key, value in (("vocab_size", 300), ("hidden_size", 128), ("intermediate_size", 64), ("num_layers", 2), ("num_hidden_layers", 2),
+                       ("num_attention_heads", 2), ("num_key_value_heads", 1), ("head_dim", 32), ("max_position_embeddings", 99),
+                       ("sliding_window", 7), ("rms_norm_eps", 0.25), ("rope_theta", 5000), ("initializer_range", 0.5),
+                       ("tie_word_embeddings", "false"), ("attention_type", "sliding_window")):
+        shown = "num_layers" if key == "num_hidden_layers" else key
+        for command in ("plan", "train"):
+            refused(f"E: model.{key} beside model.path", [command, *loads[1:], "--set", f"model.{key}={value}"],
+                    [f"model.{shown}", "good/config.json"], folder)
+
     spoiled("an offset beyond the file", beyond, words=[norm])
     spoiled("tensors that overlap", overlap, words=["model.safetensors"])
     spoiled("a negative offset", edit(norm, data_offsets=[-4, 252]), words=[norm])
