@@ -378,7 +378,7 @@ static enum plim_status branch(struct search *s, const struct box *box)
 
 /* The least time of an update with a share in the box's range, looked at in steps: more on the host can be faster, where
  * the CPU there updates beside the device or saves the way back. Where updates run inside backward: of loop and update, of
- * which no lane can have less to do than they have by themselves. */
+ * which no lane can have less to do than they have by themselves; what leaves hope then is timed, unless the box is new. */
 static enum plim_status least_update(struct search *s, const struct box *box, double *out)
 {
     struct point p = box->lo;
@@ -392,6 +392,8 @@ static enum plim_status least_update(struct search *s, const struct box *box, do
             struct knobs k = space_knobs(&s->space, &p);
             status = k.optimizer_in_backward ? oracle_least_inside(&s->oracle, &k, &seconds, s->err)
                                              : oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
+            bool hopeful = k.optimizer_in_backward && box->stage != BOX_NEW && seconds < *out;
+            if (status == PLIM_OK && hopeful) status = ask_prefetches(s, p, &seconds);
             if (status != PLIM_OK) return status;
             *out = fmin(*out, seconds);
         }
