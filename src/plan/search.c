@@ -499,18 +499,20 @@ static enum plim_status open_box(struct search *s, int place, struct range micro
     return status == PLIM_OK ? push(s, &box) : status;
 }
 
-/* Without offloaded activations and with some; the less a policy keeps of a layer, the less of it is offloaded: where layers
- * are, each policy is by itself. */
+/* What an offloaded layer saves is not even: none, one, and more are by themselves. The less a policy keeps of a layer, the less
+ * of it is offloaded: where layers are, each policy is by itself, too. */
 static enum plim_status open_micros(struct search *s, int place, struct range micros)
 {
     const struct recompute_choice *list = s->space.recompute;
     struct point p = {.at[AXIS_PLACE] = place};
     int layers = space_count(&s->space, AXIS_ACTIVATIONS, &p) - 1, count = s->space.nrecompute;
-    enum plim_status status = open_box(s, place, micros, (struct range){0, 0}, (struct range){0, count - 1});
-    for (struct range r = {0, 0}; layers && r.first < count && status == PLIM_OK; r.first = ++r.last) {
-        while (r.last + 1 < count && list[r.last + 1].policy == list[r.first].policy) r.last++;
-        status = open_box(s, place, micros, (struct range){1, layers}, r);
-    }
+    enum plim_status status = PLIM_OK;
+    for (int few = 0; few <= 2 && few <= layers; few++)
+        for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = ++r.last) {
+            if (few == 0) r.last = count - 1;
+            while (r.last + 1 < count && list[r.last + 1].policy == list[r.first].policy) r.last++;
+            status = open_box(s, place, micros, (struct range){few, few < 2 ? few : layers}, r);
+        }
     return status;
 }
 

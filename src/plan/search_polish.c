@@ -85,7 +85,7 @@ static enum plim_status invest(struct search *s, int costlier, int step)
 static enum plim_status slide(struct search *s)
 {
     enum plim_status status = PLIM_OK;
-    for (bool moved = true; moved && status == PLIM_OK;) {
+    for (bool moved = true; moved && status == PLIM_OK && !is_spent(s);) {
         struct point from = s->best.point;
         for (int i = 0; i < AXES && status == PLIM_OK; i++) {
             int a = s->order[i];
@@ -99,8 +99,8 @@ static enum plim_status slide(struct search *s)
 /* Where axes are not quite ordered a box may have hidden a better plan near the best one. */
 enum plim_status search_polish(struct search *s)
 {
-    enum plim_status status = slide(s);
     s->polish_until = s->oracle.work + PLAN_POLISH;
+    enum plim_status status = slide(s);
     for (int step = 8; step >= 1 && s->best.found && status == PLIM_OK;) {
         double before = s->best.weight;
         struct point from = s->best.point;
