@@ -38,8 +38,8 @@ int main(int argc, char **argv)
     struct plim_error err = {0};
     struct preset preset;
     if (preset_find("h200", &preset, &err) != PLIM_OK) return fprintf(stderr, "%s\n", err.text), 1;
-    printf("%-11s %8s %9s %6s %8s %6s %8s %6s %6s %7s  knobs\n", "model", "budget", "ms", "tapes", "work", "gap",
-           "s/step", "ops", "fits", "ratio");
+    printf("%-11s %8s %9s %6s %8s %6s %8s %6s %6s %7s  knobs\n", "model", "budget", "ms", "tapes", "work",
+           "gap", "s/step", "ops", "fits", "ratio");
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         struct job job;
         if (argc > 1 && strcmp(argv[1], models[m].name)) continue;
@@ -60,14 +60,15 @@ int main(int argc, char **argv)
             job_request(&job, &preset.facts, 10 << 20, &request);
             enum plim_status status = plan_search(&request, &plan, &err);
             if (status != PLIM_OK && status != PLIM_NO_FIT) return fprintf(stderr, "%s\n", err.text), 1;
-            printf(
-                "%-11s %4d GiB %9.2f %6d %8lld %6.3f %8.4f %6d %6s %7.4f  %lld x %lld, %s, loss/%d, state on %s\n",
-                models[m].name, gib, plan.search.seconds * 1e3, plan.search.tapes,
-                (long long)plan.search.work, plan.search.gap, plan.step_seconds, plan.tape.nops, plan.fits ? "yes" : "no",
-                (double)plan.layout.arena_bytes / (double)plan.layout.lower_bound,
-                (long long)plan.knobs.micro_batch, (long long)plan.knobs.accumulation,
-                knobs_recompute_text(&plan.knobs, recompute, sizeof recompute), (int)plan.knobs.loss_chunks,
-                tier_name((enum tier)plan.knobs.state_tier));
+            printf("%-11s %4d GiB %9.2f %6d %8lld %6.3f %8.4f %6d %6s %7.4f  %lld x %lld, %s, loss/%d, state "
+                   "on %s\n",
+                   models[m].name, gib, plan.search.seconds * 1e3, plan.search.tapes,
+                   (long long)plan.search.work, plan.search.gap, plan.step_seconds, plan.tape.nops,
+                   plan.fits ? "yes" : "no",
+                   (double)plan.layout.arena_bytes / (double)plan.layout.lower_bound,
+                   (long long)plan.knobs.micro_batch, (long long)plan.knobs.accumulation,
+                   knobs_recompute_text(&plan.knobs, recompute, sizeof recompute),
+                   (int)plan.knobs.loss_chunks, tier_name((enum tier)plan.knobs.state_tier));
             plan_release(&plan);
         }
         job_release(&job);

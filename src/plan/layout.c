@@ -84,7 +84,8 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
         if (i >= end) group = i, end = l->group_end ? tape_group_end(tape, i) : i + 1;
         if (l->group_end) l->group_end[i] = end;
         for (int k = 0; k < OP_MAX_IN && row->in[k]; k++) touch(l, tape, op->in[k], i, i, seen);
-        for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++) /* invariant 4: not on bytes that end in the group */
+        for (int k = 0; k < OP_MAX_OUT && row->out[k];
+             k++) /* invariant 4: not on bytes that end in the group */
             touch(l, tape, op->out[k], group, i, seen);
         if (op->accumulate == ACC_AFTER_FIRST && options->accumulation > 1) carry(l, tape, op);
         if (options->facts->workspace && op_computes(op) && !op->attr.on_host)

@@ -384,7 +384,8 @@ static enum plim_status least_update(struct search *s, const struct box *box, do
     struct point p = box->lo;
     enum plim_status status = PLIM_OK;
     *out = INFINITY;
-    for (int at = p.at[AXIS_SHARE], last = box->hi.at[AXIS_SHARE]; at <= last; at += SHARE_STEP - at % SHARE_STEP) {
+    for (int at = p.at[AXIS_SHARE], last = box->hi.at[AXIS_SHARE]; at <= last;
+         at += SHARE_STEP - at % SHARE_STEP) {
         p.at[AXIS_SHARE] = at;
         for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
             double seconds = INFINITY;

@@ -7,7 +7,7 @@
 
 struct box {
     struct point lo, hi;
-    double bound; /* seconds: nothing in the box is faster */
+    double bound;                               /* seconds: nothing in the box is faster */
     enum { BOX_NEW, BOX_TIMED, BOX_CUT } stage; /* its free corner is timed; its ranges are cut */
 };
 

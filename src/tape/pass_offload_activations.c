@@ -126,7 +126,8 @@ static void hold_layer(struct offload *p, const struct op *like, int layer)
 
 static void fetch_layer(struct offload *p, const struct op *like, int layer)
 {
-    for (int id = p->highest[layer]; id >= 0; id = p->last[id]) { /* backward wants first what was made last */
+    for (int id = p->highest[layer]; id >= 0;
+         id = p->last[id]) { /* backward wants first what was made last */
         if (p->copy[id] < 0 || p->back[id] >= 0) continue;
         struct tensor t = p->tape->tensors[id];
         p->back[id] = tape_tensor(p->tape, &t);
