@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* What a tensor is for: what people read in reports. */
 enum tensor_class {
@@ -61,11 +62,11 @@ struct tensor {
     enum tensor_class cls;
     enum tier tier;
     unsigned flags;
+    int view_of; /* tensor whose bytes this one shares, or -1. Views of views are not made */
+    int owner;   /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
     int ndim;
     int64_t dim[TENSOR_MAX_DIM];
-    int view_of;         /* tensor whose bytes this one shares, or -1. Views of views are not made */
     int64_t view_offset; /* bytes into view_of */
-    int owner; /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
 };
 
 static inline int64_t tensor_count(const struct tensor *t) /* elements */
@@ -206,8 +207,24 @@ int tape_tensor(struct tape *tape, const struct tensor *t);
 int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows);
 
 /* An op with no inputs and outputs yet. */
-struct op tape_op(int kind, int layer);
-void tape_append(struct tape *tape, const struct op *op);
+static inline struct op tape_op(int kind, int layer)
+{
+    struct op op = {.kind = kind, .layer = layer};
+    memset(op.in, -1, sizeof op.in);
+    memset(op.out, -1, sizeof op.out);
+    return op;
+}
+
+/* Where the list of ops must grow first; tape_append asks. */
+void tape_append_grown(struct tape *tape, const struct op *op);
+
+static inline void tape_append(struct tape *tape, const struct op *op)
+{
+    if (tape->nops < tape->op_cap)
+        tape->ops[tape->nops++] = *op;
+    else
+        tape_append_grown(tape, op);
+}
 
 /* For a pass that writes all ops anew: the old ones, in an array of their own; the tape has none.
  *
