@@ -1,5 +1,6 @@
 /* job.c - from keys to a checked job. */
 #include "job/job.h"
+#include "base/nearest.h"
 #include "base/yaml.h"
 #include "data/dataset.h"
 #include "device/registry.h"
@@ -41,18 +42,45 @@ enum plim_status job_set(struct job *job, const char *assignment, const struct s
     return status == PLIM_OK && row ? job_override(job, row->path, err) : status;
 }
 
+static enum plim_status fail_architecture(const struct job *job, struct plim_error *err)
+{
+    struct strbuf known = STRBUF_INIT, guess = STRBUF_INIT;
+    struct nearest near = nearest_begin(job->model.architecture);
+    for (int i = 0; model_architecture_at(i); i++) {
+        const char *name = model_architecture_name(model_architecture_at(i));
+        strbuf_addf(&known, "%s%s", i ? ", " : "", name);
+        nearest_offer(&near, name);
+    }
+    if (near.best) strbuf_addf(&guess, "did you mean '%s'? ", near.best);
+    enum plim_status status =
+        plim_fail(err, PLIM_BAD_INPUT, "%s: key 'model.architecture': '%s' is not known; %swrite one of %s",
+                  job->name, job->model.architecture, strbuf_text(&guess), strbuf_text(&known));
+    strbuf_release(&known);
+    strbuf_release(&guess);
+    return status;
+}
+
+/* What only some architectures have; model_complete refuses it for the others. */
+static void take_extras(struct model_spec *s, const struct job_model *m)
+{
+    if (m->window_pattern) s->full_every = (int)m->window_pattern;
+    if (m->rope_local_theta > 0) s->rope_local_theta = m->rope_local_theta;
+    if (m->partial_rotary > 0) s->partial_rotary = m->partial_rotary;
+    if (m->no_rope_given) s->no_rope_every = (int)m->no_rope_interval;
+    if (m->query_scalar) s->query_scalar = m->query_scalar;
+    if (m->attn_cap_given) s->attn_cap = m->attn_cap;
+    if (m->final_cap_given) s->final_cap = m->final_cap;
+}
+
 /* The model from its own keys. */
 static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
 {
     const struct job_model *m = &job->model;
     const struct architecture *arch = model_architecture(m->architecture);
-    if (!arch)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: key 'model.architecture': '%s' is not known; write llama, mistral, qwen2 or gpt2", job->name,
-            m->architecture);
+    if (!arch) return fail_architecture(job, err);
     struct model_spec *s = &job->spec;
     model_defaults(s, arch);
+    take_extras(s, m);
     if (m->vocab_size) s->vocab_size = m->vocab_size;
     if (m->hidden_size) s->hidden_size = m->hidden_size;
     if (m->intermediate_size) s->intermediate_size = m->intermediate_size;

@@ -43,8 +43,7 @@ struct model_extras {
     /* Phi-3: rope types are default and longrope, by other names too, and the original length stands beside them. */
     bool long_rope;
     /* What transformers takes when the file has no such key; models from scratch have the general rule. */
-    int kv_heads_absent, head_dim_absent;
-    double query_scalar_absent;
+    int kv_heads_absent, head_dim_absent, query_scalar_absent;
 };
 
 /* A switch config.json may carry that we compute in one position only. */

@@ -266,7 +266,7 @@ int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
     op.attr.whole_rows = b->shape->whole_rows && !cached;
     op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
-    op.attr.scale = (float)(1.0 / sqrt(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim));
+    op.attr.scale = (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
     op.attr.cap = (float)spec->attn_cap;
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
     op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);

@@ -235,10 +235,10 @@ static void read_extras(struct reader *r)
     if (have->caps) {
         read_or_none(r, "final_logit_softcapping", spec->final_cap, &spec->final_cap);
         spec->query_scalar = have->query_scalar_absent;
-        read_double(r, r->root, "query_pre_attn_scalar", &spec->query_scalar);
-        if (!(spec->query_scalar > 0))
-            refuse(r, PLIM_BAD_INPUT, "%s: key 'query_pre_attn_scalar': %g must be above 0", r->name,
-                   spec->query_scalar);
+        read_int(r, r->root, "query_pre_attn_scalar", &spec->query_scalar);
+        if (spec->query_scalar < 1)
+            refuse(r, PLIM_BAD_INPUT, "%s: key 'query_pre_attn_scalar': %lld must be at least 1", r->name,
+                   (long long)spec->query_scalar);
     }
 }
 
@@ -257,6 +257,7 @@ static void read_tokens(struct reader *r)
     const struct node *eos = node_get(r->root, "eos_token_id");
     if (node_get(r->root, "bos_token_id") && !given(r->root, "bos_token_id")) spec->bos_token_id = -1;
     read_int(r, r->root, "bos_token_id", &spec->bos_token_id);
+    if (node_get(r->root, "pad_token_id") && !given(r->root, "pad_token_id")) spec->pad_token_id = -1;
     read_int(r, r->root, "pad_token_id", &spec->pad_token_id);
     if (!eos) return;
     spec->eos_count = 0;

@@ -38,7 +38,7 @@ static void write_tokens(struct json_writer *w, const struct model_spec *spec)
         for (int i = 0; i < spec->eos_count; i++) json_int(w, NULL, spec->eos_token_ids[i]);
         json_end_array(w);
     }
-    if (spec->pad_token_id >= 0) json_int(w, "pad_token_id", spec->pad_token_id);
+    token_or_null(w, "pad_token_id", spec->pad_token_id);
 }
 
 static void write_factors(struct json_writer *w, const char *key, const struct rope_factors *f)
@@ -150,7 +150,7 @@ static void write_decoder(struct json_writer *w, const struct model_spec *spec)
     json_int(w, "head_dim", spec->head_dim);
     if (have->attention_bias) json_bool(w, "attention_bias", spec->qkv_bias);
     if (have->mlp_bias) json_bool(w, "mlp_bias", spec->mlp_bias);
-    if (have->caps) json_double(w, "query_pre_attn_scalar", spec->query_scalar);
+    if (have->caps) json_int(w, "query_pre_attn_scalar", spec->query_scalar);
     if (have->attn_cap) write_cap(w, "attn_logit_softcapping", spec->attn_cap);
     if (have->caps) write_cap(w, "final_logit_softcapping", spec->final_cap);
     write_rope(w, spec);

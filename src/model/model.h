@@ -85,9 +85,9 @@ struct model_spec {
     /* Rules for the two sets, for model_complete: of every so many layers the last one has no window (LAYERS_NONE: no layer
      * is without), or does not rotate; 0: the set stands. */
     int full_every, no_rope_every;
-    double query_scalar; /* scores are divided by its root; 0: head_dim */
-    double attn_cap;     /* soft-cap of scores, 0: none */
-    double final_cap;    /* soft-cap of logits, 0: none */
+    int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
+    double attn_cap;      /* soft-cap of scores, 0: none */
+    double final_cap;     /* soft-cap of logits, 0: none */
     bool tie_embeddings;    /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;

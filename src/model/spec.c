@@ -59,7 +59,7 @@ static const struct field fields[] = {
     SOME("rope_scaling.short_factor", rope.short_factor, FIELD_FACTORS),
     SOME("rope_scaling.long_factor", rope.long_factor, FIELD_FACTORS),
     SOME("no_rope_layers", no_rope_layers, FIELD_LAYERS),
-    SOME("query_pre_attn_scalar", query_scalar, FIELD_DOUBLE),
+    SOME("query_pre_attn_scalar", query_scalar, FIELD_INT64),
     SOME("attn_logit_softcapping", attn_cap, FIELD_DOUBLE),
     SOME("final_logit_softcapping", final_cap, FIELD_DOUBLE),
 };

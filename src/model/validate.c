@@ -185,7 +185,7 @@ static enum plim_status check_extras(const struct model_spec *spec, struct plim_
         const char *key;
         bool known, used, good;
     } rules[] = {
-        {"query_pre_attn_scalar", have->caps, spec->query_scalar != 0, is_positive(spec->query_scalar)},
+        {"query_pre_attn_scalar", have->caps, spec->query_scalar != 0, spec->query_scalar >= 0},
         {"attn_logit_softcapping", have->attn_cap, spec->attn_cap != 0, is_positive(spec->attn_cap)},
         {"final_logit_softcapping", have->caps, spec->final_cap != 0, is_positive(spec->final_cap)},
         {"no_rope_layer_interval", have->no_rope, memcmp(&spec->no_rope_layers, &none, sizeof none) != 0, true},
@@ -289,6 +289,16 @@ static void settle_layers(struct model_spec *spec)
         spec->sliding_window = 0;
 }
 
+/* A rule that config.json cannot say, before it becomes a set that has none. */
+static enum plim_status check_pattern(const struct model_spec *spec, struct plim_error *err)
+{
+    enum window_keys window = spec->arch->window;
+    bool free = window == WINDOW_PATTERN || window == WINDOW_LATE_LAYERS;
+    if (free || spec->full_every == 0 || spec->full_every == LAYERS_NONE) return PLIM_OK;
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "key 'sliding_window_pattern': %s has no such layers; remove the key", spec->arch->name);
+}
+
 enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
 {
     if (spec->num_kv_heads == 0) spec->num_kv_heads = spec->num_heads;
@@ -298,6 +308,8 @@ enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
         spec->intermediate_size = spec->arch->inner_multiple * spec->hidden_size;
     if (spec->query_scalar == 0 && spec->arch->extras.caps) spec->query_scalar = spec->head_dim;
     if (spec->partial_rotary == 1) spec->partial_rotary = 0;
+    enum plim_status status = check_pattern(spec, err);
+    if (status != PLIM_OK) return status;
     settle_layers(spec);
     if (spec->rope.kind >= ROPE_LLAMA3 && spec->rope.original_max_positions == 0)
         spec->rope.original_max_positions = spec->max_positions;
