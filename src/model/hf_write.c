@@ -127,8 +127,11 @@ static void write_older_window(struct json_writer *w, const struct model_spec *s
 static void write_window(struct json_writer *w, const struct model_spec *spec)
 {
     if (spec->arch->window == WINDOW_NEVER) return;
-    if (spec->sliding_window > 0)
-        json_int(w, "sliding_window", spec->sliding_window);
+    /* Gemma's masks want a number even where no layer has a window. */
+    int64_t idle = spec->arch->window == WINDOW_PATTERN ? spec->max_positions : 0;
+    int64_t window = spec->sliding_window > 0 ? spec->sliding_window : idle;
+    if (window > 0)
+        json_int(w, "sliding_window", window);
     else
         json_null(w, "sliding_window");
     if (spec->arch->window == WINDOW_ALL_LAYERS) return;
