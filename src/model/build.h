@@ -15,8 +15,9 @@ struct builder {
     struct tape *tape;
     int layer; /* -1 outside layers */
     enum op_part part;
-    int ids, pos;                    /* i32 [B,T] */
-    int rope_table[MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
+    int ids, pos; /* i32 [B,T] */
+    int rope_table
+        [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
 };
 
 /* Declares ids, pos and, for rotary architectures, the tables of angles. */

@@ -77,8 +77,9 @@ enum decoder_param {
 
 /* Norms before both parts. */
 #define DECODER_NORMS                                                                                        \
-    [P_NORM1] = DECODER_NORM("input_layernorm", DIM_C, RULE_ONES),                                           \
-    [P_NORM2] = DECODER_NORM("post_attention_layernorm", DIM_C, RULE_ONES)
+    [P_NORM1] = DECODER_NORM("input_layernorm", DIM_C, RULE_ONES), [P_NORM2] = DECODER_NORM(                 \
+                                                                       "post_attention_layernorm", DIM_C,    \
+                                                                       RULE_ONES)
 
 /* Norms before and after both parts. */
 #define DECODER_SANDWICH_NORMS(rule)                                                                         \
@@ -89,8 +90,8 @@ enum decoder_param {
 
 /* Norms of queries and keys. */
 #define DECODER_QK_NORMS(q, k, rule)                                                                         \
-    [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule),                                                  \
-    [P_K_NORM] = DECODER_NORM("self_attn.k_norm", k, rule)
+    [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule), [P_K_NORM] =                                     \
+                                                                DECODER_NORM("self_attn.k_norm", k, rule)
 
 extern const struct param_row decoder_params[DECODER_PARAMS]; /* LLaMA's */
 extern const struct model_keys decoder_keys;

@@ -297,7 +297,8 @@ static void read_rope_kind(struct reader *r, const struct node *scaling)
            type);
 }
 
-static void read_factors(struct reader *r, const struct node *scaling, const char *key, struct rope_factors *out)
+static void read_factors(struct reader *r, const struct node *scaling, const char *key,
+                         struct rope_factors *out)
 {
     const struct node *list = given(scaling, key);
     if (!list) return;
@@ -355,8 +356,9 @@ static const struct node *read_local_rope(struct reader *r, const struct node *s
     const struct node *sliding = given(scaling, types[1]);
     read_double(r, sliding, "rope_theta", local);
     if (strcmp(rope_type(r, sliding), "default"))
-        refuse(r, PLIM_UNSUPPORTED, "%s: rope type '%s' of sliding_attention is not supported; only default is",
-               r->name, rope_type(r, sliding));
+        refuse(r, PLIM_UNSUPPORTED,
+               "%s: rope type '%s' of sliding_attention is not supported; only default is", r->name,
+               rope_type(r, sliding));
     return given(scaling, types[0]);
 }
 
@@ -423,7 +425,8 @@ static void read_layer_types(struct reader *r, const struct node *types)
         if (slides && spec->sliding_window == 0)
             refuse(r, PLIM_BAD_INPUT, "%s: layer %d has sliding_attention but there is no 'sliding_window'",
                    r->name, i);
-        if (slides != layer_set_has(&spec->sliding_layers, 0) && i > 0 && spec->arch->window == WINDOW_ALL_LAYERS)
+        if (slides != layer_set_has(&spec->sliding_layers, 0) && i > 0 &&
+            spec->arch->window == WINDOW_ALL_LAYERS)
             refuse(r, PLIM_UNSUPPORTED, "%s: key 'layer_types': %s slides on every layer or none", r->name,
                    spec->arch->name);
         if (slides) layer_set_add(&spec->sliding_layers, i);
@@ -463,8 +466,7 @@ static void read_window(struct reader *r)
     if (spec->arch->window == WINDOW_ALL_LAYERS || spec->arch->window == WINDOW_PATTERN) read_window_size(r);
     if (spec->arch->window == WINDOW_LATE_LAYERS) read_late_window(r);
     if (spec->arch->window == WINDOW_NO_ROPE) read_switched_window(r, 0);
-    if (spec->arch->extras.window_pattern)
-        read_count(r, "sliding_window_pattern", false, &spec->full_every);
+    if (spec->arch->extras.window_pattern) read_count(r, "sliding_window_pattern", false, &spec->full_every);
     if (types && r->status == PLIM_OK) read_layer_types(r, types);
 }
 

@@ -42,8 +42,9 @@ struct rope_scaling {
     double factor; /* linear, llama3, yarn; longrope: 0 stands for max_positions / original_max_positions */
     double low_freq_factor, high_freq_factor; /* llama3 */
     int64_t original_max_positions;           /* llama3, yarn, longrope */
-    double attention_factor;     /* yarn, longrope: of cosines and sines; 0: by the kind's own rule */
-    double beta_fast, beta_slow; /* yarn: rotations over the original length between which frequencies are blended */
+    double attention_factor; /* yarn, longrope: of cosines and sines; 0: by the kind's own rule */
+    double beta_fast,
+        beta_slow; /* yarn: rotations over the original length between which frequencies are blended */
     double mscale, mscale_all_dim;                 /* yarn: both above 0 change its own attention_factor */
     bool truncate;                                 /* yarn: the blend begins and ends at whole numbers */
     struct rope_factors short_factor, long_factor; /* longrope: up to the original length, beyond it */
@@ -88,7 +89,7 @@ struct model_spec {
     int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
     double attn_cap;      /* soft-cap of scores, 0: none */
     double final_cap;     /* soft-cap of logits, 0: none */
-    bool tie_embeddings;    /* the output projection is the embedding */
+    bool tie_embeddings;  /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
     double dropout[MODEL_DROPOUTS];     /* as config.json has them, see model_dropout; no tape computes one */

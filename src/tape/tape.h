@@ -132,7 +132,8 @@ struct op_attr {
     bool back;       /* rope: rotates back */
     bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
-    float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows and rope_table's numbers (0: 1) */
+    float eps,
+        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows and rope_table's numbers (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */

@@ -232,8 +232,9 @@ static void check_losses(const char *name, const struct rig_options *how)
     golden_close(&g);
 }
 
-static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral", "qwen2", "gpt2",
-                                    "qwen3",      "gemma2",       "gemma3",       "phi3",    "olmo2", "smollm3"};
+static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral",
+                                    "qwen2",      "gpt2",         "qwen3",        "gemma2",
+                                    "gemma3",     "phi3",         "olmo2",        "smollm3"};
 #define NCASES (sizeof cases / sizeof *cases)
 
 static void test_logits_fp32(void **state)

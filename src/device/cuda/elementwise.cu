@@ -282,12 +282,13 @@ static int run_rows(const struct cuda_queue *queue, const struct kernel_call *ca
     }
     if (count == 0) return 0;
     int64_t blocks = parts_of(wide ? count / lanes<T> : count, THREADS);
-    return launch(queue, wide ? each_row<F, T, lanes<T>> : each_row<F, T, 1>, blocks, THREADS, 0, s, h, count);
+    return launch(queue, wide ? each_row<F, T, lanes<T>> : each_row<F, T, 1>, blocks, THREADS, 0, s, h,
+                  count);
 }
 
 template <template <class, int> class F>
-static int run_joint(const struct cuda_queue *queue, const struct kernel_call *call, const struct tensor *half,
-                     int in, int out)
+static int run_joint(const struct cuda_queue *queue, const struct kernel_call *call,
+                     const struct tensor *half, int in, int out)
 {
     return with_type(half->type, [&](auto t) {
         using T = typename decltype(t)::type;

@@ -13,7 +13,8 @@ enum { THREADS = 256, HEADS = 4 }; /* heads a thread turns */
 /* The angle is one fp32 product, as in the models' own code: positions are trained with that rounding. Turned
  * into half turns in fp64 its error stays below 1e-9 up to positions of many millions. */
 static __global__ void __launch_bounds__(THREADS)
-    fill_table(const int32_t *pos, const float *inv_freq, float *table, int64_t rows, int64_t half, float scale)
+    fill_table(const int32_t *pos, const float *inv_freq, float *table, int64_t rows, int64_t half,
+               float scale)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, k, r = divide(i, half, &k);
     if (i >= rows * half) return;
@@ -24,8 +25,8 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T> struct parts {
-    T *whole, *part[3]; /* [R,H+2K,D]; q [R,H,D], k and v [R,K,D] */
-    const float *table; /* [R,2 half] */
+    T *whole, *part[3];                 /* [R,H+2K,D]; q [R,H,D], k and v [R,K,D] */
+    const float *table;                 /* [R,2 half] */
     int64_t rows, heads[2], size, half; /* of a head's numbers the first 2 half are rotated */
     bool join;
 };
@@ -93,7 +94,8 @@ template <class T> struct rests {
     int64_t words; /* of one rest */
     template <class W> __device__ __forceinline__ const W *find(int64_t i, W **to) const
     {
-        int64_t column, h, heads = p.heads[0] + 2 * p.heads[1], r = divide(divide(i, words, &column), heads, &h);
+        int64_t column, h, heads = p.heads[0] + 2 * p.heads[1],
+                           r = divide(divide(i, words, &column), heads, &h);
         W *own = (W *)(own_place(p, r, h) + 2 * p.half) + column,
           *joint = (W *)(p.whole + (r * heads + h) * p.size + 2 * p.half) + column;
         *to = p.join ? joint : own;
@@ -204,10 +206,9 @@ int cuda_rope(const struct cuda_queue *queue, const struct kernel_call *call)
 int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     return with_type(call_in(call, SPLIT3_X)->type, [&](auto t) {
-        return run_parts<typename decltype(t)::type>(queue, call_out(call, SPLIT3_Q),
-                                                     call_out(call, SPLIT3_K), call->out, call->in[SPLIT3_X],
-                                                     call->in[SPLIT3_TABLE],
-                                                     turned_by(call, SPLIT3_TABLE), false);
+        return run_parts<typename decltype(t)::type>(
+            queue, call_out(call, SPLIT3_Q), call_out(call, SPLIT3_K), call->out, call->in[SPLIT3_X],
+            call->in[SPLIT3_TABLE], turned_by(call, SPLIT3_TABLE), false);
     });
 }
 
