@@ -31,35 +31,76 @@ static int input_i32(struct builder *b, const char *label)
                                       .dim = {b->shape->batch, b->shape->time}});
 }
 
-static void build_rope_table(struct builder *b)
+/* All sets of frequencies in one constant: a program that rotates with one of them keeps the same bytes as the others. */
+static int build_frequencies(struct builder *b)
 {
-    int head_dim = b->spec->head_dim;
+    int sets = model_rope_sets(b->spec);
+    struct tensor t = {.label = "rope.inv_freq",
+                       .type = DT_F32,
+                       .cls = CLASS_IO,
+                       .flags = TENSOR_KEPT | TENSOR_STAT,
+                       .ndim = sets > 1 ? 2 : 1};
+    t.dim[0] = sets, t.dim[t.ndim - 1] = model_rotary_size(b->spec) / 2;
+    return declare(b, t);
+}
+
+/* One set of them. */
+static int frequency_set(struct builder *b, int all, int set)
+{
+    if (all < 0 || b->tape->tensors[all].ndim == 1) return all;
+    struct tensor t = b->tape->tensors[all];
+    t.ndim = 1, t.dim[0] = t.dim[1];
+    t.view_of = all, t.view_offset = set * t.dim[0] * (int64_t)dtype_size(t.type);
+    return tape_tensor(b->tape, &t);
+}
+
+static int build_rope_table(struct builder *b, int frequencies, int set)
+{
+    static const char *const labels[MODEL_ROPE_SETS] = {"rope.table", "rope.table.other"};
+    int size = model_rotary_size(b->spec);
     struct op op = start(b, OP_ROPE_TABLE);
     op.in[ROPE_TABLE_POS] = b->pos;
-    op.in[ROPE_TABLE_INV_FREQ] = declare(b, (struct tensor){.label = "rope.inv_freq",
-                                                            .type = DT_F32,
-                                                            .cls = CLASS_IO,
-                                                            .flags = TENSOR_KEPT | TENSOR_STAT,
-                                                            .ndim = 1,
-                                                            .dim = {head_dim / 2}});
-    op.out[ROPE_TABLE_TABLE] =
-        declare(b, (struct tensor){.label = "rope.table",
-                                   .type = DT_F32,
-                                   .cls = CLASS_ACT,
-                                   .flags = TENSOR_STAT,
-                                   .ndim = 3,
-                                   .dim = {b->shape->batch, b->shape->time, head_dim}});
-    op.attr.head_dim = head_dim;
+    op.in[ROPE_TABLE_INV_FREQ] = frequency_set(b, frequencies, set);
+    op.out[ROPE_TABLE_TABLE] = declare(b, (struct tensor){.label = labels[set],
+                                                          .type = DT_F32,
+                                                          .cls = CLASS_ACT,
+                                                          .flags = TENSOR_STAT,
+                                                          .ndim = 3,
+                                                          .dim = {b->shape->batch, b->shape->time, size}});
+    op.attr.head_dim = b->spec->head_dim;
+    double factor = model_rope_attention_factor(b->spec, set);
+    op.attr.scale = factor == 1 ? 0 : (float)factor;
     tape_append(b->tape, &op);
-    b->rope_table = op.out[ROPE_TABLE_TABLE];
+    return op.out[ROPE_TABLE_TABLE];
+}
+
+/* The set of frequencies a layer rotates with in this program, -1: none. */
+static int layer_set(const struct builder *b, int layer)
+{
+    const struct model_shape *shape = b->shape;
+    if (!b->spec->arch->rope) return -1;
+    return model_layer_rope(b->spec, layer, shape->kv_length > shape->time ? shape->kv_length : shape->time);
+}
+
+static void build_rope_tables(struct builder *b)
+{
+    bool used[MODEL_ROPE_SETS] = {false};
+    int all = -1;
+    for (int i = 0; i < b->spec->num_layers; i++)
+        if (layer_set(b, i) >= 0) used[layer_set(b, i)] = true;
+    for (int set = 0; set < MODEL_ROPE_SETS; set++) {
+        if (!used[set]) continue;
+        if (all < 0) all = build_frequencies(b);
+        b->rope_table[set] = build_rope_table(b, all, set);
+    }
 }
 
 void build_inputs(struct builder *b)
 {
     b->ids = input_i32(b, "ids");
     b->pos = input_i32(b, "pos");
-    b->rope_table = -1;
-    if (b->spec->arch->rope) build_rope_table(b);
+    for (int set = 0; set < MODEL_ROPE_SETS; set++) b->rope_table[set] = -1;
+    build_rope_tables(b);
 }
 
 int build_param(struct builder *b, int row)
@@ -96,24 +137,34 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
     struct op op = start(b, OP_EMBED);
     op.in[EMBED_IDS] = ids, op.in[EMBED_W] = weight, op.in[EMBED_ADD] = add;
     op.out[EMBED_Y] = build_act(b, label, b->spec->hidden_size);
+    if (b->spec->arch->scaled_embed) op.attr.scale = (float)sqrt((double)b->spec->hidden_size);
     tape_append(b->tape, &op);
     return op.out[EMBED_Y];
+}
+
+/* Rows of one position: a norm over single heads has several. */
+static int64_t rows_of_norm(const struct builder *b, const struct build_norm *n)
+{
+    if (n->heads == 0 || n->weight < 0) return 1;
+    return (int64_t)n->heads * b->spec->head_dim / tensor_count(&b->tape->tensors[n->weight]);
 }
 
 int build_norm(struct builder *b, const struct build_norm *n, int x)
 {
     struct op op = start(b, OP_NORM);
+    int64_t stats = (n->bias >= 0 ? 2 : 1) * rows_of_norm(b, n);
     op.attr.layer_norm = n->bias >= 0;
+    op.attr.plus_one = b->spec->arch->norm_plus_one;
     op.attr.eps = (float)b->spec->norm_eps;
     op.in[NORM_X] = x, op.in[NORM_W] = n->weight, op.in[NORM_BIAS] = n->bias;
-    op.out[NORM_Y] = build_act(b, n->label, b->spec->hidden_size);
-    op.out[NORM_STAT] =
-        declare(b, (struct tensor){.label = n->stat_label,
-                                   .type = DT_F32,
-                                   .cls = CLASS_ACT,
-                                   .flags = TENSOR_STAT,
-                                   .ndim = 3,
-                                   .dim = {b->shape->batch, b->shape->time, n->bias >= 0 ? 2 : 1}});
+    op.out[NORM_Y] =
+        n->heads ? build_heads(b, n->label, n->heads) : build_act(b, n->label, b->spec->hidden_size);
+    op.out[NORM_STAT] = declare(b, (struct tensor){.label = n->stat_label,
+                                                   .type = DT_F32,
+                                                   .cls = CLASS_ACT,
+                                                   .flags = TENSOR_STAT,
+                                                   .ndim = 3,
+                                                   .dim = {b->shape->batch, b->shape->time, stats}});
     tape_append(b->tape, &op);
     return op.out[NORM_Y];
 }
@@ -139,16 +190,42 @@ struct parts {
     int q, k, v;
 };
 
-static struct parts build_split(struct builder *b, int qkv)
+static struct parts build_split(struct builder *b, int qkv, int table)
 {
     struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
-    op.in[SPLIT3_X] = qkv, op.in[SPLIT3_TABLE] = b->rope_table;
+    op.in[SPLIT3_X] = qkv, op.in[SPLIT3_TABLE] = table;
     op.out[SPLIT3_Q] = build_heads(b, "attn.q[%d]", b->spec->num_heads);
     op.out[SPLIT3_K] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
     op.out[SPLIT3_V] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
     return (struct parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
+}
+
+/* Heads behind their norm, rotated where there is a table. */
+static int build_turned_norm(struct builder *b, const struct build_norm *n, int x, const char *label,
+                             int table)
+{
+    int y = build_norm(b, n, x);
+    if (table < 0) return y;
+    struct op op = start(b, OP_ROPE);
+    op.in[ROPE_X] = y, op.in[ROPE_TABLE] = table;
+    op.out[ROPE_Y] = build_heads(b, label, n->heads);
+    tape_append(b->tape, &op);
+    return op.out[ROPE_Y];
+}
+
+/* Queries, keys and values as attention wants them. Without norms the rotation is part of the split. */
+static struct parts build_queries(struct builder *b, int qkv, int q_norm, int k_norm)
+{
+    int set = layer_set(b, b->layer), table = set >= 0 ? b->rope_table[set] : -1;
+    if (q_norm < 0) return build_split(b, qkv, table);
+    struct parts p = build_split(b, qkv, -1);
+    struct build_norm q = {"attn.q.norm[%d]", "attn.q.rstd[%d]", q_norm, -1, b->spec->num_heads},
+                      k = {"attn.k.norm[%d]", "attn.k.rstd[%d]", k_norm, -1, b->spec->num_kv_heads};
+    p.q = build_turned_norm(b, &q, p.q, "attn.q.turned[%d]", table);
+    p.k = build_turned_norm(b, &k, p.k, "attn.k.turned[%d]", table);
+    return p;
 }
 
 static int kv_tensor(struct builder *b, const char *label)
@@ -175,11 +252,13 @@ static void build_cache(struct builder *b, struct parts *p)
     p->k = op.out[KV_APPEND_NEW_KC], p->v = op.out[KV_APPEND_NEW_VC];
 }
 
-int build_attention(struct builder *b, int qkv)
+int build_attention(struct builder *b, int qkv) { return build_attention_normed(b, qkv, -1, -1); }
+
+int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
 {
     const struct model_spec *spec = b->spec;
     bool cached = b->shape->kv_length > 0;
-    struct parts p = build_split(b, qkv);
+    struct parts p = build_queries(b, qkv, q_norm, k_norm);
     if (cached) build_cache(b, &p);
     struct op op = start(b, OP_ATTN);
     op.attr = head_attributes(spec);
@@ -187,7 +266,9 @@ int build_attention(struct builder *b, int qkv)
     op.attr.whole_rows = b->shape->whole_rows && !cached;
     op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
-    op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
+    op.attr.scale =
+        (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
+    op.attr.cap = (float)spec->attn_cap;
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
     op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);
     op.out[ATTN_LSE] = declare(b, (struct tensor){.label = "attn.lse[%d]",
@@ -217,6 +298,7 @@ static void build_loss(struct builder *b, int logits)
 {
     struct op op = start(b, OP_XENT);
     op.accumulate = ACC_AFTER_FIRST;
+    op.attr.cap = (float)b->spec->final_cap;
     op.in[XENT_LOGITS] = logits;
     op.in[XENT_TARGETS] = input_i32(b, "targets");
     op.in[XENT_SCALARS] = declare(b, (struct tensor){.label = "step.scalars",
@@ -234,21 +316,33 @@ static void build_loss(struct builder *b, int logits)
     tape_append(b->tape, &op);
 }
 
+/* Logits that leave the tape behind their soft-cap; a loss has it inside. */
+static void build_cap(struct builder *b, int raw, int capped)
+{
+    struct op op = start(b, OP_ACT);
+    op.attr.activation = ACTIVATION_TANH;
+    op.attr.cap = (float)b->spec->final_cap;
+    op.in[ACT_X] = raw, op.out[ACT_Y] = capped;
+    tape_append(b->tape, &op);
+}
+
 void build_head(struct builder *b, int x, int weight)
 {
     enum model_head head = b->shape->head;
-    int64_t vocab = b->spec->vocab_size;
-    b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
-    if (head == HEAD_LAST_LOGITS) {
+    bool capped = head != HEAD_LOSS && b->spec->final_cap > 0;
+    b->part = PART_HEAD;
+    logits.dim[logits.ndim++] = b->shape->batch;
+    if (head == HEAD_LAST_LOGITS)
         x = last_tokens(b, x);
-        logits.ndim = 2, logits.dim[0] = b->shape->batch, logits.dim[1] = vocab;
-    } else {
-        logits.ndim = 3, logits.dim[0] = b->shape->batch, logits.dim[1] = b->shape->time,
-        logits.dim[2] = vocab;
-    }
-    if (head != HEAD_LOSS) logits.flags = TENSOR_OUTPUT;
+    else
+        logits.dim[logits.ndim++] = b->shape->time;
+    logits.dim[logits.ndim++] = b->spec->vocab_size;
     struct build_linear l = {.weight = weight, .bias = -1, .add = -1};
-    int y = build_linear(b, x, &l, declare(b, logits));
+    struct tensor first = logits, last = logits;
+    last.flags = head == HEAD_LOSS ? 0 : TENSOR_OUTPUT;
+    first.label = "logits.raw";
+    int y = build_linear(b, x, &l, declare(b, capped ? first : last));
     if (head == HEAD_LOSS) build_loss(b, y);
+    if (capped) build_cap(b, y, declare(b, last));
 }

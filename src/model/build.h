@@ -15,11 +15,12 @@ struct builder {
     struct tape *tape;
     int layer; /* -1 outside layers */
     enum op_part part;
-    int ids, pos;   /* i32 [B,T] */
-    int rope_table; /* f32 [B,T,D], -1 without rotary positions */
+    int ids, pos; /* i32 [B,T] */
+    int rope_table
+        [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
 };
 
-/* Declares ids, pos and, for rotary architectures, the table of angles. */
+/* Declares ids, pos and, for rotary architectures, the tables of angles. */
 void build_inputs(struct builder *b);
 
 /* The parameter of that row for the current layer, or -1 when this spec does not have it. */
@@ -31,10 +32,11 @@ int build_heads(struct builder *b, const char *label, int heads);
 
 int build_embed(struct builder *b, const char *label, int ids, int weight, int add);
 
-/* RMSNorm, or LayerNorm when bias >= 0. */
+/* RMSNorm, or LayerNorm when bias >= 0, of [B,T,C]; with heads of [B,T,heads,D], over as many numbers as the weight has. */
 struct build_norm {
     const char *label, *stat_label;
     int weight, bias;
+    int heads;
 };
 int build_norm(struct builder *b, const struct build_norm *n, int x);
 
@@ -49,7 +51,10 @@ int build_linear(struct builder *b, int x, const struct build_linear *l, int y);
  * through the layer's cache when the shape has one. */
 int build_attention(struct builder *b, int qkv);
 
-/* logits of the final hidden x [B,T,C] and, for HEAD_LOSS, their cross-entropy. */
+/* The same with norms of queries and keys before they are rotated; their weights, -1: none. */
+int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm);
+
+/* logits of the final hidden x [B,T,C], soft-capped where the spec says so, and, for HEAD_LOSS, their cross-entropy. */
 void build_head(struct builder *b, int x, int weight);
 
 #endif

@@ -4,8 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-static const struct architecture *const architectures[] = {&arch_llama, &arch_mistral, &arch_qwen2,
-                                                           &arch_gpt2};
+static const struct architecture *const architectures[] = {
+    &arch_llama,  &arch_mistral, &arch_qwen2, &arch_qwen3,   &arch_gemma2,
+    &arch_gemma3, &arch_phi3,    &arch_olmo2, &arch_smollm3, &arch_gpt2,
+};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
 const struct architecture *model_architecture_at(int i)
@@ -35,7 +37,7 @@ void model_defaults(struct model_spec *spec, const struct architecture *arch)
 
 int64_t model_layer_window(const struct model_spec *spec, int layer)
 {
-    return layer >= spec->window_first_layer ? spec->sliding_window : 0;
+    return layer_set_has(&spec->sliding_layers, layer) ? spec->sliding_window : 0;
 }
 
 bool model_uses_rope(const struct model_spec *spec) { return spec->arch->rope; }
@@ -59,6 +61,7 @@ void model_set_dropout(struct model_spec *spec, double value)
 
 bool param_present(const struct model_spec *spec, const struct param_row *row)
 {
+    if (!row->label) return false;
     switch (row->when) {
     case WHEN_QKV_BIAS:
         return spec->qkv_bias;
@@ -82,6 +85,12 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
         return spec->hidden_size;
     case DIM_F:
         return spec->intermediate_size;
+    case DIM_2F:
+        return 2 * spec->intermediate_size;
+    case DIM_D:
+        return spec->head_dim;
+    case DIM_KD:
+        return (int64_t)spec->num_kv_heads * spec->head_dim;
     case DIM_P:
         return spec->max_positions;
     case DIM_HD:
@@ -122,9 +131,10 @@ static struct param_init init_of_rule(const struct model_spec *spec, enum param_
 
 struct param_init model_param_init(const struct model_spec *spec, const char *label)
 {
-    for (int i = 0; i < spec->arch->nparams; i++)
-        if (!strcmp(spec->arch->params[i].label, label))
-            return init_of_rule(spec, spec->arch->params[i].rule);
+    for (int i = 0; i < spec->arch->nparams; i++) {
+        const struct param_row *row = &spec->arch->params[i];
+        if (row->label && !strcmp(row->label, label)) return init_of_rule(spec, row->rule);
+    }
     return init_of_rule(spec, RULE_NORMAL);
 }
 

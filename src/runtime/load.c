@@ -4,19 +4,14 @@
 
 #include <string.h>
 
-#define MAX_FREQUENCIES 256
-
 enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
                                          struct plim_error *err)
 {
-    float frequencies[MAX_FREQUENCIES];
+    float frequencies[MODEL_ROPE_SETS * MODEL_MAX_HEAD / 2];
     int id = tape_find(exec->tape, "rope.inv_freq", -1);
     if (id < 0) return PLIM_OK;
-    if (tensor_count(&exec->tape->tensors[id]) > MAX_FREQUENCIES)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "heads of %d are larger than this version rotates; use at most %d", spec->head_dim,
-                         2 * MAX_FREQUENCIES);
-    model_rope_frequencies(spec, frequencies);
+    for (int set = 0; set < model_rope_sets(spec); set++)
+        model_rope_frequencies(spec, set, frequencies + set * (model_rotary_size(spec) / 2));
     return exec_write(exec, id, frequencies, 0, tensor_bytes(&exec->tape->tensors[id]), err);
 }
 

@@ -143,7 +143,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "rope",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[ROPE_X] = "xBTHD", [ROPE_TABLE] = "fBTD"},
+            .in = {[ROPE_X] = "xBTHD", [ROPE_TABLE] = "fBTE"},
             .out = {[ROPE_Y] = "xBTHD"},
             .shares = {[ROPE_Y] = SHARES(ROPE_X)},
             .cheap = true,
@@ -168,7 +168,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "glu",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[GLU_GATE] = "x#N", [GLU_UP] = "x#N"},
+            .in = {[GLU_GATE] = "j#N", [GLU_UP] = "x#N?"},
             .out = {[GLU_H] = "x#N"},
             .shares = {[GLU_H] = SHARES(GLU_GATE)},
             .cheap = true,
@@ -226,7 +226,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "split3",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[SPLIT3_X] = "xBTL", [SPLIT3_TABLE] = "fBTD?"},
+            .in = {[SPLIT3_X] = "xBTL", [SPLIT3_TABLE] = "fBTE?"},
             .out = {[SPLIT3_Q] = "xBTHD", [SPLIT3_K] = "xBTKD", [SPLIT3_V] = "xBTKD"},
             .grad = grad_split3,
         },
@@ -291,8 +291,8 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "glu_bwd",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[GLU_BWD_DH] = "x#N", [GLU_BWD_GATE] = "x#N", [GLU_BWD_UP] = "x#N"},
-            .out = {[GLU_BWD_DGATE] = "x#N", [GLU_BWD_DUP] = "x#N", [GLU_BWD_H] = "x#N?"},
+            .in = {[GLU_BWD_DH] = "x#N", [GLU_BWD_GATE] = "j#N", [GLU_BWD_UP] = "x#N?"},
+            .out = {[GLU_BWD_DGATE] = "j#N", [GLU_BWD_DUP] = "x#N?", [GLU_BWD_H] = "x#N?"},
             .shares = {[GLU_BWD_DGATE] = SHARES(GLU_BWD_GATE),
                        [GLU_BWD_DUP] = SHARES(GLU_BWD_UP),
                        [GLU_BWD_H] = SHARES(GLU_BWD_DH)},
@@ -309,7 +309,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "join3",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[JOIN3_Q] = "xBTHD", [JOIN3_K] = "xBTKD", [JOIN3_V] = "xBTKD", [JOIN3_TABLE] = "fBTD?"},
+            .in = {[JOIN3_Q] = "xBTHD", [JOIN3_K] = "xBTKD", [JOIN3_V] = "xBTKD", [JOIN3_TABLE] = "fBTE?"},
             .out = {[JOIN3_X] = "xBTL"},
         },
     [OP_SUMSQ] =

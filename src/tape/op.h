@@ -11,17 +11,17 @@
  *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
- *  rope_table    pos[B,T]i32 inv_freq[D/2]f32                      table[B,T,D]f32             cos in the first half, sin in the second
+ *  rope_table    pos[B,T]i32 inv_freq[E/2]f32                      table[B,T,E]f32             cos in the first half, sin in the second; with attr.scale times it
  *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] [pos[B,T]i32]    o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys, see below
  *                [lengths[B]i32] [bias[R,H]] [scalars]
- *  rope          x[B,T,H,D] table[B,T,D]f32                        y[B,T,H,D]                  heads rotated, with attr.back rotated back, see below
- *  glu           gate[..,F] up[..,F]                               h[..,F]                     activation(gate) * up
+ *  rope          x[B,T,H,D] table[B,T,E]f32                        y[B,T,H,D]                  heads rotated, with attr.back rotated back, see below
+ *  glu           gate[..,F] up[..,F]                               h[..,F]                     activation(gate) * up; with attr.joint gate[..,2F] has both, each row's gate before its up
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
- *  split3        x[B,T,(H+2K)D] [table[B,T,D]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
+ *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
@@ -81,7 +81,8 @@
  *
  * so that micro-batch, recomputation, threads, slices and device do not change them.
  *
- * Rotation (HF's half-rotation): a head is (x1, x2), its halves; with c and s of the table: (x1 c - x2 s, x2 c + x1 s); back: s := -s.
+ * Rotation (HF's half-rotation): the first E <= D numbers of a head are (x1, x2), their halves; with c and s of the table:
+ * (x1 c - x2 s, x2 c + x1 s); back: s := -s. Numbers from E on stay as they are.
  * The master of a bf16 parameter is u16 (see master_split), of an f16 parameter f32; an f32 one has none.
  *
  * Optimizers. g always stands for gradient * coef[MULTIPLIER] (1 without coef); coef[FINITE] == 0 leaves every
@@ -202,7 +203,7 @@ struct grad_pass;
 /* One row of the table.
  *
  * Operand patterns. The first letter is the type: x compute type, f f32, d f64, i i32, m the master of the
- * compute type, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
+ * compute type, j the compute type with twice the elements when attr.joint, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
  * e a gradient too: both are f32 or the compute type. s is an optimizer's moment: f32 or bf16, all of an op the
  * same; q is u8; y any type, the same everywhere; * is anything at all. Then the dimensions: letters are bound to sizes and must agree
  * across operands, digits are constants; after '#' only the number of elements is compared, after '%' the number of
@@ -213,8 +214,9 @@ struct op_row {
     const char *name;
     enum op_class cls;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
-    int shares[OP_MAX_OUT]; /* which input's bytes an output may take over: read by op_shares */
-    bool cheap;             /* selective recomputation drops its outputs and runs it again */
+    int shares
+        [OP_MAX_OUT]; /* which input's bytes an output may take over, if it has as many: read by op_shares */
+    bool cheap;       /* selective recomputation drops its outputs and runs it again */
     bool together;    /* several in a row may run at once, where none touches what another writes (group.h) */
     bool writes_kept; /* may write kept tensors outside the update: caches, lower tiers */
     bool whole;       /* an update that may not be cut into slices */

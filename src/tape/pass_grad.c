@@ -185,10 +185,10 @@ void grad_glu(struct grad_pass *pass, const struct op *op)
     back.in[GLU_BWD_DH] = pass->gradient[op->out[GLU_H]], back.in[GLU_BWD_GATE] = op->in[GLU_GATE],
     back.in[GLU_BWD_UP] = op->in[GLU_UP];
     contribute(pass, &back, GLU_BWD_DGATE, op->in[GLU_GATE], -1);
-    contribute(pass, &back, GLU_BWD_DUP, op->in[GLU_UP], -1);
+    if (!op->attr.joint) contribute(pass, &back, GLU_BWD_DUP, op->in[GLU_UP], -1);
     emit(pass, &back, PART_BACKWARD);
     settle(pass, &back, GLU_BWD_DGATE, op->in[GLU_GATE]);
-    settle(pass, &back, GLU_BWD_DUP, op->in[GLU_UP]);
+    if (!op->attr.joint) settle(pass, &back, GLU_BWD_DUP, op->in[GLU_UP]);
 }
 
 void grad_act(struct grad_pass *pass, const struct op *op)

@@ -129,10 +129,12 @@ struct op_attr {
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
+    bool joint;      /* glu: gate and up are the halves of one operand's rows */
     bool back;       /* rope: rotates back */
     bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
-    float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows (0: 1) */
+    float eps,
+        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows and rope_table's numbers (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */

@@ -85,7 +85,7 @@ static void put_model(struct json_writer *w, const struct model_spec *spec)
         struct strbuf value = STRBUF_INIT;
         char key[96];
         name = model_spec_field(spec, i, &value);
-        if (name) {
+        if (name && *name) {
             snprintf(key, sizeof key, "model.%s", name);
             json_str(w, key, strbuf_text(&value));
         }

@@ -62,6 +62,8 @@ void case_note(struct op_case *c, const char *fmt, ...) __attribute__((format(pr
 
 /* Any activation, and what its inputs may spread by; the tanh may have a cap. */
 void case_activation(struct op_case *c);
+/* Numbers of a gate, or of the first halves of joint rows, many of them where the activation is shut. */
+void case_fill_gates(struct op_case *c, int slot, int64_t width);
 
 /* The largest |x| in units of its row's deviation: what subtracting the mean magnifies roundings by. */
 double case_magnified(const struct op_case *c, int slot, int64_t width, bool layer);

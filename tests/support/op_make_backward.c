@@ -104,10 +104,14 @@ void make_glu_bwd(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
-    for (int i = GLU_BWD_DH; i <= GLU_BWD_UP; i++) case_in_rows(c, i, c->type, lead, width);
-    case_fill(c, GLU_BWD_GATE, 0, case_flip(c) ? 1 : 20);
-    for (int i = GLU_BWD_DGATE, last = case_flip(c) ? GLU_BWD_H : GLU_BWD_DUP; i <= last; i++)
-        case_out_rows(c, i, c->type, lead, width);
+    bool joint = c->op.attr.joint = case_flip(c), again = case_flip(c);
+    case_in_rows(c, GLU_BWD_DH, c->type, lead, width);
+    case_in_rows(c, GLU_BWD_GATE, c->type, lead, joint ? 2 * width : width);
+    if (!joint) case_in_rows(c, GLU_BWD_UP, c->type, lead, width);
+    case_fill_gates(c, GLU_BWD_GATE, width);
+    case_out_rows(c, GLU_BWD_DGATE, c->type, lead, joint ? 2 * width : width);
+    if (!joint) case_out_rows(c, GLU_BWD_DUP, c->type, lead, width);
+    if (again) case_out_rows(c, GLU_BWD_H, c->type, lead, width);
     case_activation(c);
     c->inner[GLU_BWD_DGATE] = 48 * F32_UNIT, c->inner[GLU_BWD_DUP] = c->inner[GLU_BWD_H] = 8 * F32_UNIT;
     c->scale[GLU_BWD_DGATE] = c->scale[GLU_BWD_DUP] = c->scale[GLU_BWD_H] =

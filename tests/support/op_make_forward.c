@@ -77,12 +77,22 @@ void case_activation(struct op_case *c)
     case_note(c, "%s cap %g", names[c->op.attr.activation], (double)c->op.attr.cap);
 }
 
+void case_fill_gates(struct op_case *c, int slot, int64_t width)
+{
+    double spread = case_flip(c) ? 1 : 20;
+    int64_t row = c->op.attr.joint ? 2 * width : width;
+    for (int64_t i = 0; i < tensor_count(op_case_in(c, slot)); i++)
+        if (i % row < width) case_set(c, slot, i, case_get(c, slot, i) * spread);
+}
+
 void make_glu(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
-    for (int i = GLU_GATE; i <= GLU_UP; i++) case_in_rows(c, i, c->type, lead, width);
-    case_fill(c, GLU_GATE, 0, case_flip(c) ? 1 : 20);
+    c->op.attr.joint = case_flip(c);
+    case_in_rows(c, GLU_GATE, c->type, lead, c->op.attr.joint ? 2 * width : width);
+    if (!c->op.attr.joint) case_in_rows(c, GLU_UP, c->type, lead, width);
+    case_fill_gates(c, GLU_GATE, width);
     case_out_rows(c, GLU_H, c->type, lead, width);
     case_activation(c);
     c->inner[GLU_H] = 8 * F32_UNIT;
