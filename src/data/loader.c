@@ -29,20 +29,19 @@ struct loader {
     /* the window */
     struct loader_state window_start, window_end;
     int64_t window_left, window_rows;
-    int32_t *stored; /* [rows, 3, T], streams */
-    size_t stored_cap;
+    struct rows stored; /* streams: its rows */
+    int32_t *memory;    /* of those */
+    size_t memory_cap;
 };
+
+/* What a window of a stream keeps of its rows. */
+#define STORED (1u << FEED_IDS | 1u << FEED_POS | 1u << FEED_TARGETS | 1u << FEED_LENGTHS)
 
 /* One sample as the cursor sees it. */
 struct view {
     const int32_t *tokens; /* NULL when only measured */
     int64_t length, targets;
     bool none; /* the epoch is over */
-};
-
-/* Where a row goes; all NULL: nowhere, it is only counted. */
-struct row {
-    int32_t *ids, *targets, *pos;
 };
 
 static enum plim_status no_memory(struct plim_error *err)
@@ -52,13 +51,18 @@ static enum plim_status no_memory(struct plim_error *err)
 
 static enum plim_status make_room(struct loader *l, int64_t rows, struct plim_error *err)
 {
-    size_t want = (size_t)rows * 3 * (size_t)dataset_time(l->data);
-    if (l->indexed || want <= l->stored_cap) return PLIM_OK;
-    free(l->stored);
-    l->stored = malloc(want * sizeof *l->stored), l->stored_cap = 0;
-    if (!l->stored) return no_memory(err);
-    memset(l->stored, 0, want * sizeof *l->stored);
-    l->stored_cap = want;
+    struct rows shape = {.count = rows, .time = dataset_time(l->data)};
+    size_t want = (size_t)rows_place(&shape, STORED, NULL);
+    if (l->indexed) return PLIM_OK;
+    if (want > l->memory_cap) {
+        free(l->memory);
+        l->memory = malloc(want * sizeof *l->memory), l->memory_cap = 0;
+        if (!l->memory) return no_memory(err);
+        memset(l->memory, 0, want * sizeof *l->memory);
+        l->memory_cap = want;
+    }
+    rows_place(&shape, STORED, l->memory);
+    l->stored = shape;
     return PLIM_OK;
 }
 
@@ -92,11 +96,12 @@ void loader_close(struct loader *l)
 {
     if (!l) return;
     block_source_close(l->source);
-    free(l->stored);
+    free(l->memory);
     free(l->sample);
     free(l);
 }
 
+int64_t loader_time(const struct loader *l) { return dataset_time(l->data); }
 uint64_t loader_seed(const struct loader *l) { return l->options.seed; }
 void loader_set_seed(struct loader *l, uint64_t seed)
 {
@@ -232,26 +237,19 @@ static enum plim_status next_epoch(struct loader *l, struct plim_error *err)
 
 /* --- rows --- */
 
-static void put_sample(const struct row *row, int64_t used, const struct view *v)
+static void put_sample(const struct rows *row, int64_t used, const struct view *v)
 {
     for (int64_t t = 0; t + 1 < v->length; t++) {
         int32_t next = v->tokens[t + 1];
         row->ids[used + t] = token_id(v->tokens[t]);
-        row->targets[used + t] = token_is_target(next) ? next : -1;
-        row->pos[used + t] = (int32_t)t;
-    }
-}
-
-static void pad(const struct row *row, int64_t used, int64_t time)
-{
-    for (int64_t t = used; t < time; t++) {
-        row->ids[t] = 0, row->targets[t] = -1;
-        row->pos[t] = t ? row->pos[t - 1] + 1 : 0;
+        if (row->targets) row->targets[used + t] = token_is_target(next) ? next : -1;
+        if (row->pos) row->pos[used + t] = (int32_t)t;
+        if (row->types) row->types[used + t] = 0;
     }
 }
 
 /* The next row of the global order; *formed is false when there is none. */
-static enum plim_status form_row(struct loader *l, const struct row *row, int64_t *targets, bool *formed,
+static enum plim_status form_row(struct loader *l, const struct rows *row, int64_t *targets, bool *formed,
                                  struct plim_error *err)
 {
     int64_t used = 0, time = dataset_time(l->data);
@@ -277,7 +275,8 @@ static enum plim_status form_row(struct loader *l, const struct row *row, int64_
     if (status != PLIM_OK || !used) return status;
     l->empty_epochs = 0;
     l->at.rows++;
-    if (row->ids) pad(row, used, time);
+    if (row->ids) rows_pad(row, used);
+    if (row->lengths) *row->lengths = (int32_t)used;
     return PLIM_OK;
 }
 
@@ -286,13 +285,6 @@ static enum plim_status form_row(struct loader *l, const struct row *row, int64_
 static bool is_mine(const struct loader *l)
 {
     return l->at.rows % (uint64_t)l->options.ranks == (uint64_t)l->options.rank;
-}
-
-static struct row stored_row(const struct loader *l, int64_t i)
-{
-    int64_t time = dataset_time(l->data);
-    int32_t *at = l->stored + 3 * time * i;
-    return (struct row){at, at + time, at + 2 * time};
 }
 
 enum plim_status loader_window(struct loader *l, int64_t rows, struct loader_window *out,
@@ -305,7 +297,8 @@ enum plim_status loader_window(struct loader *l, int64_t rows, struct loader_win
     for (int64_t i = 0; i < rows * l->options.ranks && status == PLIM_OK; i++) {
         bool mine = is_mine(l), formed;
         int64_t targets;
-        struct row row = mine && !l->indexed ? stored_row(l, out->rows) : (struct row){0};
+        struct rows row = {0};
+        if (mine && !l->indexed) row = rows_from(&l->stored, out->rows);
         status = form_row(l, &row, &targets, &formed, err);
         if (status != PLIM_OK || !formed) break;
         out->all_targets += targets;
@@ -322,37 +315,46 @@ enum plim_status loader_window(struct loader *l, int64_t rows, struct loader_win
     return PLIM_OK;
 }
 
-static enum plim_status fill_indexed(struct loader *l, const struct row *to, struct plim_error *err)
+static enum plim_status fill_indexed(struct loader *l, const struct rows *to, struct plim_error *err)
 {
     int64_t targets;
     bool formed;
     enum plim_status status = PLIM_OK;
     for (bool mine = false; status == PLIM_OK && !mine;) {
         mine = is_mine(l);
-        status = form_row(l, mine ? to : &(struct row){0}, &targets, &formed, err);
+        status = form_row(l, mine ? to : &(struct rows){0}, &targets, &formed, err);
         if (status == PLIM_OK && !formed) return plim_fail(err, PLIM_BUG, "a row of the window is gone");
     }
     return status;
 }
 
-enum plim_status loader_fill(struct loader *l, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos,
-                             struct plim_error *err)
+static void fill_stored(struct loader *l, const struct rows *to)
 {
-    int64_t time = dataset_time(l->data);
+    struct rows from = rows_from(&l->stored, l->window_rows - l->window_left);
+    for (int i = 0; i < FEED_COUNT; i++) {
+        size_t bytes = (size_t)rows_width(to, (enum feed_name)i) * sizeof *to->ids;
+        if (!to->array[i]) continue;
+        if (from.array[i])
+            memcpy(to->array[i], from.array[i], bytes);
+        else
+            memset(to->array[i], 0, bytes);
+    }
+}
+
+enum plim_status loader_fill(struct loader *l, int64_t n, const struct rows *rows, struct plim_error *err)
+{
     if (n > l->window_left) return plim_fail(err, PLIM_BUG, "more rows are asked for than the window has");
     for (int64_t i = 0; i < n; i++) {
-        struct row to = {ids + i * time, targets + i * time, pos + i * time};
-        if (l->indexed) {
-            enum plim_status status = fill_indexed(l, &to, err);
-            if (status != PLIM_OK) return status;
-        } else {
-            struct row from = stored_row(l, l->window_rows - l->window_left);
-            memcpy(to.ids, from.ids, (size_t)time * sizeof *to.ids);
-            memcpy(to.targets, from.targets, (size_t)time * sizeof *to.targets);
-            memcpy(to.pos, from.pos, (size_t)time * sizeof *to.pos);
-        }
+        struct rows to = rows_from(rows, i);
+        enum plim_status status = PLIM_OK;
+        if (l->indexed)
+            status = fill_indexed(l, &to, err);
+        else
+            fill_stored(l, &to);
+        if (status != PLIM_OK) return status;
         if (--l->window_left == 0) l->at = l->window_end;
     }
+    rows_blank(rows, n);
     return PLIM_OK;
 }
 
@@ -412,5 +414,6 @@ size_t loader_bytes(const struct dataset *data, const struct loader_options *opt
     if (o.shuffle_samples < 1) o.shuffle_samples = 1;
     size_t sum = sizeof(struct loader) + row * sizeof(int32_t) + dataset_bytes_most(data);
     if (dataset_samples(data)) return sum;
-    return sum + block_source_bytes(data, &o) + (size_t)o.window_rows * 3 * row * sizeof(int32_t);
+    struct rows window = {.count = o.window_rows, .time = dataset_time(data)};
+    return sum + block_source_bytes(data, &o) + (size_t)rows_place(&window, STORED, NULL) * sizeof(int32_t);
 }

@@ -4,7 +4,7 @@
  *     loader_open(data, &(struct loader_options){.seed = 1, .workers = 2, ...}, &loader, &err);
  *     struct loader_window w;
  *     loader_window(loader, rows, &w, &err);                   // the rows of one optimizer step; w.targets
- *     loader_fill(loader, n, ids, targets, pos, &err);         // its rows, n at a time, in any split
+ *     loader_fill(loader, n, &rows, &err);                     // its rows, n at a time, in any split
  *     loader_state(loader, &state);                            // where to go on; small
  *     loader_close(loader);
  *
@@ -27,6 +27,7 @@
 #include "base/node.h"
 #include "base/strbuf.h"
 #include "data/dataset.h"
+#include "data/rows.h"
 #include <signal.h>
 
 struct loader_options {
@@ -75,8 +76,8 @@ void loader_close(struct loader *loader);
 enum plim_status loader_window(struct loader *loader, int64_t rows, struct loader_window *out,
                                struct plim_error *err);
 
-/* The next n rows of the window: each array [n, T]. */
-enum plim_status loader_fill(struct loader *loader, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos,
+/* The next n rows of the window into the arrays that are there; ids must be. Rows from n on are blank. */
+enum plim_status loader_fill(struct loader *loader, int64_t n, const struct rows *rows,
                              struct plim_error *err);
 
 /* Forget the window: the next one begins where it began. */
@@ -94,6 +95,7 @@ enum plim_status loader_restore(struct loader *loader, const struct node *saved,
                                 struct plim_error *err);
 
 void loader_stats(const struct loader *loader, struct loader_stats *out);
+int64_t loader_time(const struct loader *loader); /* T: the most positions of a row */
 uint64_t loader_seed(const struct loader *loader);
 void loader_set_seed(struct loader *loader, uint64_t seed); /* before the first window */
 

@@ -12,14 +12,10 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
 
 /* One pass over n rows of the window; the rest of the batch counts nothing. */
 static enum plim_status evaluate_pass(struct exec *exec, struct feed *feed, struct loader *loader, int64_t n,
-                                      int64_t batch, bool first, struct plim_error *err)
+                                      bool first, struct plim_error *err)
 {
-    int64_t time = tensor_count(&exec->tape->tensors[feed->tensor[0]]) / batch;
-    enum plim_status status = loader_fill(loader, n, feed->ids, feed->targets, feed->pos, err);
-    if (status != PLIM_OK) return status;
-    for (int64_t i = n * time; i < batch * time; i++)
-        feed->ids[i] = 0, feed->targets[i] = -1, feed->pos[i] = (int32_t)(i % time);
-    status = feed_send(feed, err);
+    enum plim_status status = loader_fill(loader, n, &feed->rows, err);
+    if (status == PLIM_OK) status = feed_send(feed, err);
     return status == PLIM_OK ? exec_loop(exec, !first, err) : status;
 }
 
@@ -34,7 +30,7 @@ enum plim_status evaluate_rows(struct exec *exec, struct loader *loader, int64_t
         struct loader_window window;
         status = loader_window(loader, *rows - done < batch ? *rows - done : batch, &window, err);
         if (status != PLIM_OK || !window.rows) break;
-        status = evaluate_pass(exec, &feed, loader, window.rows, batch, done == 0, err);
+        status = evaluate_pass(exec, &feed, loader, window.rows, done == 0, err);
         done += window.rows;
     }
     *rows = done;

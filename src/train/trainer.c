@@ -100,8 +100,8 @@ static enum plim_status run_window(struct trainer *t, bool *finished, struct pli
             *finished = false;
             return PLIM_OK;
         }
-        enum plim_status status = loader_fill(t->loader, t->runtime.plan.knobs.micro_batch, t->feed.ids,
-                                              t->feed.targets, t->feed.pos, err);
+        enum plim_status status =
+            loader_fill(t->loader, t->runtime.plan.knobs.micro_batch, &t->feed.rows, err);
         if (status == PLIM_OK) status = feed_send(&t->feed, err);
         if (status == PLIM_OK) status = write_first_row(t, micro, err);
         if (status == PLIM_OK) status = exec_loop(&t->runtime.exec, micro, err);
