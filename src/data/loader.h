@@ -16,6 +16,11 @@
  * whose number in the global order is r modulo n, and the state counts global rows: a run may go on with another
  * number of ranks and neither repeats nor skips one.
  *
+ * Rows of like lengths. With options.sorted the rows of a window come longest first, so that a caller may cut it into
+ * passes of few lengths. With options.grouped also the samples of a window are of like length: in the shuffled order groups
+ * of LOADER_GROUP windows are sorted by length and cut into windows, which are shuffled again. Which rows there are in an
+ * epoch does not change, and a group is a pure function of seed, data and window size.
+ *
  * Streams are shuffled in blocks of shuffle_samples samples (or shuffle_bytes of tokens, whichever is less); one
  * block is consumed while the next is made. A block's order is a pure function of seed and of the place in the
  * data where it begins. Nothing is read or started before the first window, but loader_open takes the memory for all that
@@ -30,8 +35,12 @@
 #include "data/rows.h"
 #include <signal.h>
 
+#define LOADER_GROUP 32 /* windows */
+
 struct loader_options {
     uint64_t seed;
+    bool sorted;   /* rows of a window, longest first */
+    bool grouped;  /* windows of samples of like length; needs window_rows */
     bool in_order; /* no shuffling */
     bool once;     /* one epoch, then windows come up short */
     int workers, prefetch;
@@ -56,6 +65,8 @@ struct loader_window {
     int64_t rows;        /* of this rank; fewer than asked for only at the end of `once` */
     int64_t targets;     /* counted targets in them */
     int64_t all_targets; /* of all ranks' rows */
+    int64_t positions;   /* in use, of this rank's rows: the sum of their lengths */
+    const int32_t *lengths; /* [rows] in the order in which they will be filled; until the next window */
 };
 
 struct loader_stats {
@@ -76,7 +87,8 @@ void loader_close(struct loader *loader);
 enum plim_status loader_window(struct loader *loader, int64_t rows, struct loader_window *out,
                                struct plim_error *err);
 
-/* The next n rows of the window into the arrays that are there; ids must be. Rows from n on are blank. */
+/* The next n rows of the window into the arrays that are there; ids must be. Rows may have fewer positions than T when all
+ * of these n are as short. Rows from n on are blank. */
 enum plim_status loader_fill(struct loader *loader, int64_t n, const struct rows *rows,
                              struct plim_error *err);
 

@@ -77,7 +77,8 @@ struct job_training {
     bool offload_layers_given;
     double host_update; /* share of the updates of state in host memory that the CPU makes */
     bool host_update_given;
-    int64_t seed, eval_every, eval_rows, save_every, log_every;
+    int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
+    double epochs; /* 0: not given */
     double loss_scale;
     int64_t loss_scale_window;
     int64_t threads;
@@ -86,8 +87,12 @@ struct job_training {
     const char *device;   /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
 };
 
+/* How far rows are padded; the last two are other frameworks' words for longest and none. */
+enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE, PADDING_TRUE, PADDING_FALSE };
+
 struct job_data { /* see data/dataset.h and data/loader.h */
-    int format, rows, overlong;
+    int format, rows, overlong, padding;
+    bool group_by_length; /* with PADDING_LONGEST */
     const char *tokenizer, *chat_template;
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
     bool packing, add_special, append_eos, skip_bad;
@@ -105,7 +110,6 @@ struct job_wishes {
     bool dynamic_batching;
     int64_t min_batch, max_batch;
     double batch_target;
-    int padding; /* 0: to data.max_length */
 };
 
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
@@ -191,7 +195,7 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
 
 /* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
  * on the device). */
-enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows,
+enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows, int64_t time,
                                 struct tape *out, struct plim_error *err);
 
 /* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */

@@ -28,7 +28,8 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
     unsigned fed = 1u << FEED_IDS | 1u << FEED_POS | 1u << FEED_TARGETS;
     job_request(job, facts, overhead, out);
     struct rows rows = {.count = out->rows, .time = out->time};
-    out->overhead += feed_bytes(facts, &rows, fed) + (int64_t)facts->host_late_bytes;
+    int64_t feeds = out->lengths > 1 ? out->lengths : 1;
+    out->overhead += feeds * feed_bytes(facts, &rows, fed) + (int64_t)facts->host_late_bytes;
     return job_check_budget(job, out, err);
 }
 

@@ -56,6 +56,8 @@ static void loader_options(const struct job *job, bool evaluation, struct loader
 {
     const struct job_data *d = &job->data;
     *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
+                                   .sorted = d->padding == PADDING_LONGEST,
+                                   .grouped = d->padding == PADDING_LONGEST && d->group_by_length && !evaluation,
                                    .in_order = evaluation,
                                    .once = evaluation,
                                    .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,

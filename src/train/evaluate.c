@@ -7,7 +7,7 @@
 static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
 {
     struct trainer *t = arg;
-    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, out, err);
+    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, t->job->max_length, out, err);
 }
 
 /* One pass over n rows of the window; the rest of the batch counts nothing. */

@@ -21,7 +21,8 @@ static enum plim_status refuse(const struct evaluation *e, const char *dir, stru
 
 static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
 {
-    return job_build_eval(arg, NULL, rows, out, err);
+    const struct job *job = arg;
+    return job_build_eval(job, NULL, rows, job->max_length, out, err);
 }
 
 /* As many rows at a time as fit. */

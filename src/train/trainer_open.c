@@ -30,19 +30,44 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
     return status;
 }
 
+void trainer_unbind(struct trainer *t)
+{
+    for (int i = 0; i < t->lengths.count; i++) feed_close(&t->feed[i]);
+    lengths_close(&t->lengths);
+}
+
+/* Everything is compiled before the first step where rows have several lengths: otherwise a length that comes late would
+ * be then. */
+static enum plim_status open_program(struct trainer *t, int i, struct plim_error *err)
+{
+    struct exec *exec = lengths_exec(&t->lengths, i);
+    if (t->options.profile) exec->op_seconds = t->op_seconds;
+    if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
+    if (t->lengths.count > 1) exec_prepare(exec, true);
+    return feed_open(&t->feed[i], exec, err);
+}
+
 enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
 {
     const struct tape *tape = &t->runtime.plan.tape;
-    struct exec *exec = &t->runtime.exec;
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
     t->drops = tape_drops(tape);
-    if (t->options.profile) exec->op_seconds = t->op_seconds;
-    if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
     t->numerics.trainer = t;
-    feed_close(&t->feed);
-    return feed_open(&t->feed, exec, err);
+    trainer_unbind(t);
+    enum plim_status status = lengths_open(&t->lengths, &t->runtime, err);
+    for (int i = 0; i < t->lengths.count && status == PLIM_OK; i++) status = open_program(t, i, err);
+    return status;
+}
+
+/* Room to cut a step into passes. */
+static enum plim_status take_cuts(struct trainer *t, struct plim_error *err)
+{
+    size_t rows = (size_t)job_rows(t->job);
+    t->cuts = calloc(rows, sizeof *t->cuts), t->cut_room = calloc(rows + 1, sizeof *t->cut_room);
+    return t->cuts && t->cut_room ? PLIM_OK
+                                  : plim_fail(err, PLIM_NO_MEMORY, "out of memory while training was set up");
 }
 
 static void note_line(void *arg, enum log_level level, const char *line)
@@ -100,6 +125,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     status = runtime_commit(&t->runtime, err);
+    if (status == PLIM_OK) status = take_cuts(t, err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }
 
@@ -163,7 +189,9 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    feed_close(&t->feed);
+    trainer_unbind(t);
+    free(t->cuts);
+    free(t->cut_room);
     loader_close(t->loader);
     loader_close(t->evaluator);
     corpus_close(&t->corpus);

@@ -403,7 +403,7 @@ static void test_rows_are_staged(void **state)
     struct run run;
     struct fake *f = fake_open(PROMPT);
     must(run_open(&run, &f->device, "", false));
-    struct feed *feed = &run.trainer->feed;
+    struct feed *feed = &run.trainer->feed[0];
     int64_t bytes = tensor_bytes(&run.trainer->runtime.plan.tape.tensors[feed->tensor[FEED_TARGETS]]),
             count = bytes / 4;
     int32_t *seen = malloc((size_t)bytes);
@@ -423,7 +423,7 @@ static void test_rows_are_staged(void **state)
     struct device *cpu;
     must(device_cpu_open(1, &cpu, &err));
     must(run_open(&run, cpu, "", false));
-    feed = &run.trainer->feed;
+    feed = &run.trainer->feed[0];
     assert_null(feed->staged);
     assert_ptr_equal(feed->rows.ids, exec_host(&run.trainer->runtime.exec, feed->tensor[FEED_IDS]));
     must(feed_send(feed, &err));
