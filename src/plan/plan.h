@@ -22,7 +22,7 @@
 #include "plan/knobs.h"
 #include "plan/layout.h"
 
-enum { PLAN_LENGTHS = 8 }; /* at most: see plan_request.lengths */
+enum { PLAN_LENGTHS = 9 }; /* at most: see plan_request.lengths */
 
 struct plan_request {
     const struct device_facts *facts;

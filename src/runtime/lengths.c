@@ -5,11 +5,25 @@
 
 #define GRAIN 16 /* positions */
 
-int lengths_ladder(int64_t time, int64_t out[PLAN_LENGTHS])
+/* Positions of a pass that keep a CPU, or a GPU, busy: more are hardly faster each. */
+#define CPU_POSITIONS 2048
+#define GPU_POSITIONS 16384
+
+/* Rows of a pass over rows of this length. */
+static int64_t rows_for(const struct runtime *rt, int64_t time)
 {
-    static const int sixteenths[PLAN_LENGTHS] = {16, 12, 8, 6, 4, 3, 2, 1};
+    int64_t plan = rt->plan.knobs.micro_batch * rt->request.time;
+    int64_t busy = rt->device->facts.unified_memory ? CPU_POSITIONS : GPU_POSITIONS;
+    int64_t rows = (plan < busy ? plan : busy) / time;
+    if (rows < 1) rows = 1;
+    return rows < rt->request.rows ? rows : rt->request.rows;
+}
+
+int lengths_ladder(int64_t time, int64_t out[LENGTHS_LADDER])
+{
+    static const int sixteenths[LENGTHS_LADDER] = {16, 12, 8, 6, 4, 3, 2, 1};
     int count = 0;
-    for (int i = 0; i < PLAN_LENGTHS; i++) {
+    for (int i = 0; i < LENGTHS_LADDER; i++) {
         int64_t length = (time * sixteenths[i] + 15) / 16;
         if (i > 0) length = (length + GRAIN - 1) / GRAIN * GRAIN;
         if (count && length >= out[count - 1]) continue;
@@ -58,8 +72,7 @@ static void close_program(struct length_program *p)
 static enum plim_status open_program(const struct runtime *rt, int64_t time, struct length_program *out,
                                      bool *fits, struct plim_error *err)
 {
-    int64_t rows = rt->plan.knobs.micro_batch * rt->request.time / time;
-    if (rows > rt->request.rows) rows = rt->request.rows;
+    int64_t rows = rows_for(rt, time);
     enum plim_status status = PLIM_OK;
     for (*fits = false; rows >= 1 && !*fits && status == PLIM_OK; rows -= (rows + 15) / 16) {
         status = lay_out(rt, rows, time, out, err);
@@ -74,13 +87,14 @@ static enum plim_status open_program(const struct runtime *rt, int64_t time, str
 
 enum plim_status lengths_open(struct lengths *l, struct runtime *rt, struct plim_error *err)
 {
-    int64_t ladder[PLAN_LENGTHS];
-    int steps = rt->request.lengths > 1 ? lengths_ladder(rt->request.time, ladder) : 1;
+    int64_t ladder[LENGTHS_LADDER];
+    int steps = rt->request.lengths > 1 ? lengths_ladder(rt->request.time, ladder) : 0;
     *l = (struct lengths){.runtime = rt, .count = 1};
     l->at[0].rows = rt->plan.knobs.micro_batch, l->at[0].time = rt->request.time;
     enum plim_status status = PLIM_OK;
-    for (int i = 1; i < steps && status == PLIM_OK; i++) {
+    for (int i = 0; i < steps && status == PLIM_OK; i++) {
         bool fits;
+        if (i == 0 && rows_for(rt, ladder[0]) >= l->at[0].rows) continue;
         status = open_program(rt, ladder[i], &l->at[l->count], &fits, err);
         l->count += fits;
     }

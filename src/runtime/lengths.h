@@ -6,9 +6,10 @@
  *     exec_loop(lengths_exec(&lengths, cuts[i].program), i, &err);
  *     lengths_close(&lengths);                              // before a re-plan
  *
- * The plan is made for rows of data.max_length. Shorter rows have tapes of their own with the plan's knobs and as many
- * rows as make about as many positions, so no pass takes more than the plan's. Parameters, gradients and the loss lie where
- * the plan has them: passes of several lengths add to the same gradients, and the plan's own update takes them.
+ * The plan is made for rows of data.max_length. Rows of each length have a tape of their own with the plan's knobs and so
+ * many rows that a pass keeps the device busy, but never more positions than the plan's has: a step is then cut close to
+ * the rows it has, and no pass takes more than the plan. Parameters, gradients and the loss lie where the plan has them:
+ * passes of several lengths add to the same gradients, and the plan's own update takes them.
  *
  * Invariants
  *  1. Program 0 is the plan's own. A program's arena is within the plan's, and so is what it has on lower tiers.
@@ -29,11 +30,12 @@ struct length_program {
 struct lengths {
     struct runtime *runtime;
     int count;                               /* 0: not open */
-    struct length_program at[PLAN_LENGTHS]; /* from long to short */
+    struct length_program at[PLAN_LENGTHS]; /* from long to short; the first two may be equally long */
 };
 
 /* Row lengths from `time` down, in steps of a quarter to a third, in multiples of 16; how many. */
-int lengths_ladder(int64_t time, int64_t out[PLAN_LENGTHS]);
+enum { LENGTHS_LADDER = PLAN_LENGTHS - 1 };
+int lengths_ladder(int64_t time, int64_t out[LENGTHS_LADDER]);
 
 /* In a ready runtime. Where the request has one length, program 0 alone. */
 enum plim_status lengths_open(struct lengths *lengths, struct runtime *runtime, struct plim_error *err);
