@@ -168,6 +168,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .build_arg = job};
     out->budget = job_budget(job, facts);
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
-    if (job->data.padding == PADDING_LONGEST) out->lengths = PLAN_LENGTHS;
+    if (job->data.padding == PADDING_LONGEST) /* a tape of an evaluation is less than half as long */
+        out->lengths = PLAN_LENGTHS + (job->validation.count ? PLAN_LENGTHS / 2 : 0);
     set_pins(job, &out->pins);
 }

@@ -41,7 +41,7 @@ static enum plim_status lay_out(const struct runtime *rt, int64_t rows, int64_t 
     struct layout_options options = plan_layout_options(&request, &knobs);
     request.time = time, knobs.micro_batch = rows;
     options.above = &rt->plan.layout, options.above_tape = &rt->plan.tape;
-    *out = (struct length_program){.rows = rows, .time = time};
+    *out = (struct length_program){0};
     tape_init(&out->tape);
     enum plim_status status = request.compute(&request, &knobs, TAPE_LOOP, &out->tape, err);
     if (status == PLIM_OK) status = request.place(&request, &knobs, &out->tape, err);
@@ -70,13 +70,14 @@ static void close_program(struct length_program *p)
 
 /* As many rows as have room; *fits is false where not even one has. */
 static enum plim_status open_program(const struct runtime *rt, int64_t time, struct length_program *out,
-                                     bool *fits, struct plim_error *err)
+                                     struct pass_shape *shape, bool *fits, struct plim_error *err)
 {
-    int64_t rows = rows_for(rt, time);
     enum plim_status status = PLIM_OK;
-    for (*fits = false; rows >= 1 && !*fits && status == PLIM_OK; rows -= (rows + 15) / 16) {
+    *fits = false;
+    for (int64_t rows = rows_for(rt, time); rows >= 1 && !*fits; rows -= (rows + 15) / 16) {
         status = lay_out(rt, rows, time, out, err);
         if (status != PLIM_OK) return status;
+        *shape = (struct pass_shape){rows, time};
         *fits = is_within(&out->layout, rt);
         if (!*fits) close_program(out);
     }
@@ -90,12 +91,12 @@ enum plim_status lengths_open(struct lengths *l, struct runtime *rt, struct plim
     int64_t ladder[LENGTHS_LADDER];
     int steps = rt->request.lengths > 1 ? lengths_ladder(rt->request.time, ladder) : 0;
     *l = (struct lengths){.runtime = rt, .count = 1};
-    l->at[0].rows = rt->plan.knobs.micro_batch, l->at[0].time = rt->request.time;
+    l->shape[0] = (struct pass_shape){rt->plan.knobs.micro_batch, rt->request.time};
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < steps && status == PLIM_OK; i++) {
         bool fits;
-        if (i == 0 && rows_for(rt, ladder[0]) >= l->at[0].rows) continue;
-        status = open_program(rt, ladder[i], &l->at[l->count], &fits, err);
+        if (i == 0 && rows_for(rt, ladder[0]) >= l->shape[0].rows) continue;
+        status = open_program(rt, ladder[i], &l->at[l->count], &l->shape[l->count], &fits, err);
         l->count += fits;
     }
     if (status != PLIM_OK) lengths_close(l);
@@ -113,33 +114,48 @@ struct exec *lengths_exec(struct lengths *l, int program)
     return program ? &l->at[program].exec : &l->runtime->exec;
 }
 
-/* Positions that rows from i on take at least with this program next; those of best[] are known. */
-static int64_t cost_with(const struct length_program *p, int64_t i, int64_t n, const int64_t *best)
+enum plim_status cutting_open(struct cutting *c, int64_t rows, struct plim_error *err)
+{
+    *c = (struct cutting){.cuts = calloc((size_t)rows + 1, sizeof *c->cuts),
+                          .best = calloc((size_t)rows + 1, sizeof *c->best)};
+    return c->cuts && c->best ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the passes of a step");
+}
+
+void cutting_close(struct cutting *c)
+{
+    free(c->cuts);
+    free(c->best);
+    *c = (struct cutting){0};
+}
+
+/* Positions that rows from i on take at least with this shape next; those of best[] are known. */
+static int64_t cost_with(const struct pass_shape *p, int64_t i, int64_t n, const int64_t *best)
 {
     int64_t next = i + p->rows < n ? i + p->rows : n;
     return p->rows * p->time + best[next];
 }
 
-static int choose(const struct lengths *l, const int32_t *row_lengths, int64_t i, int64_t n,
+static int choose(const struct pass_shape *shapes, int count, int64_t length, int64_t i, int64_t n,
                   const int64_t *best)
 {
     int chosen = 0;
-    for (int k = 1; k < l->count && l->at[k].time >= row_lengths[i]; k++)
-        if (cost_with(&l->at[k], i, n, best) < cost_with(&l->at[chosen], i, n, best)) chosen = k;
+    for (int k = 1; k < count && shapes[k].time >= length; k++)
+        if (cost_with(&shapes[k], i, n, best) < cost_with(&shapes[chosen], i, n, best)) chosen = k;
     return chosen;
 }
 
-void lengths_cut(const struct lengths *l, const int32_t *row_lengths, int64_t n, struct length_cut *cuts,
-                 int64_t *count, int64_t *best)
+void lengths_cut(struct cutting *out, const struct pass_shape *shapes, int count, const int32_t *row_lengths,
+                 int64_t n)
 {
+    int64_t *best = out->best;
     best[n] = 0;
     for (int64_t i = n - 1; i >= 0; i--)
-        best[i] = cost_with(&l->at[choose(l, row_lengths, i, n, best)], i, n, best);
-    *count = 0;
+        best[i] = cost_with(&shapes[choose(shapes, count, row_lengths[i], i, n, best)], i, n, best);
+    out->count = 0;
     for (int64_t i = 0; i < n;) {
-        int program = choose(l, row_lengths, i, n, best);
-        int64_t rows = l->at[program].rows < n - i ? l->at[program].rows : n - i;
-        cuts[(*count)++] = (struct length_cut){program, rows};
+        int program = choose(shapes, count, row_lengths[i], i, n, best);
+        int64_t rows = shapes[program].rows < n - i ? shapes[program].rows : n - i;
+        out->cuts[out->count++] = (struct length_cut){program, rows};
         i += rows;
     }
 }

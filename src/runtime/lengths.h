@@ -2,8 +2,8 @@
  *
  *     struct lengths lengths;
  *     lengths_open(&lengths, &runtime, &err);               // everything is compiled now
- *     lengths_cut(&lengths, row_lengths, n, cuts, &count);  // longest first; which program takes which rows
- *     exec_loop(lengths_exec(&lengths, cuts[i].program), i, &err);
+ *     lengths_cut(&cutting, lengths.shape, lengths.count, row_lengths, n);   // which program takes which rows
+ *     exec_loop(lengths_exec(&lengths, cutting.cuts[i].program), i, &err);
  *     lengths_close(&lengths);                              // before a re-plan
  *
  * The plan is made for rows of data.max_length. Rows of each length have a tape of their own with the plan's knobs and so
@@ -20,17 +20,21 @@
 
 #include "runtime/runtime.h"
 
+struct pass_shape {
+    int64_t rows, time;
+};
+
 struct length_program {
-    int64_t rows, time; /* of a pass */
-    struct tape tape;   /* the rest: empty in program 0, whose are the plan's */
+    struct tape tape; /* all empty in program 0, whose are the plan's */
     struct layout layout;
     struct exec exec;
 };
 
 struct lengths {
     struct runtime *runtime;
-    int count;                               /* 0: not open */
-    struct length_program at[PLAN_LENGTHS]; /* from long to short; the first two may be equally long */
+    int count;                              /* 0: not open */
+    struct pass_shape shape[PLAN_LENGTHS]; /* from long to short; the first two may be equally long */
+    struct length_program at[PLAN_LENGTHS];
 };
 
 /* Row lengths from `time` down, in steps of a quarter to a third, in multiples of 16; how many. */
@@ -49,9 +53,19 @@ struct length_cut {
     int64_t rows; /* that it takes; the rest of the pass is blank */
 };
 
-/* Passes for n rows whose lengths fall: those that compute the fewest positions, and of equals the fewest passes. At most n
- * cuts; `best` is room for n + 1 numbers. */
-void lengths_cut(const struct lengths *lengths, const int32_t *row_lengths, int64_t n, struct length_cut *cuts,
-                 int64_t *count, int64_t *best);
+/* A step cut into passes; room for as many rows as it was opened for. */
+struct cutting {
+    struct length_cut *cuts;
+    int64_t count;
+    int64_t *best; /* by row: positions that it and those after it take at least */
+};
+
+enum plim_status cutting_open(struct cutting *cutting, int64_t rows, struct plim_error *err);
+void cutting_close(struct cutting *cutting);
+
+/* Passes of the given shapes, from long to short, for n rows whose lengths fall: those that compute the fewest positions.
+ * Rows that are not sorted are cut in their order, where the shapes are one. */
+void lengths_cut(struct cutting *out, const struct pass_shape *shapes, int count, const int32_t *row_lengths,
+                 int64_t n);
 
 #endif

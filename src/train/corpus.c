@@ -37,14 +37,6 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .skip_bad = d->skip_bad};
 }
 
-/* A window of an evaluation is one pass. */
-static int64_t eval_window(const struct job *job)
-{
-    int64_t most = EVAL_TOKENS / job->max_length;
-    if (job->training.eval_rows > most) most = job->training.eval_rows;
-    return most;
-}
-
 /* A conversation takes many times its bytes while it is rendered, and is hardly ever so long. */
 static uint64_t longest_line(const struct job_data *d)
 {

@@ -106,21 +106,22 @@ static enum plim_status run_pass(struct trainer *t, const struct length_cut *cut
 static enum plim_status run_window(struct trainer *t, const struct loader_window *window,
                                    struct train_event *event, bool *finished, struct plim_error *err)
 {
-    int64_t passes, row = 0;
+    int64_t row = 0;
+    const struct length_cut *cuts = t->cutting.cuts;
     *finished = true;
-    lengths_cut(&t->lengths, window->lengths, window->rows, t->cuts, &passes, t->cut_room);
+    lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->rows);
     event->rows = window->rows;
-    for (int64_t i = 0; i < passes; i++) {
+    for (int64_t i = 0; i < t->cutting.count; i++) {
         if (stop_asked(t)) { /* invariant 2 */
             loader_rewind(t->loader);
             *finished = false;
             return PLIM_OK;
         }
-        enum plim_status status = run_pass(t, &t->cuts[i], row, i, err);
+        enum plim_status status = run_pass(t, &cuts[i], row, i, err);
         if (status != PLIM_OK) return status;
-        const struct length_program *p = &t->lengths.at[t->cuts[i].program];
-        event->positions += p->rows * p->time;
-        row += t->cuts[i].rows;
+        const struct pass_shape *shape = &t->lengths.shape[cuts[i].program];
+        event->positions += shape->rows * shape->time;
+        row += cuts[i].rows;
     }
     event->padding = event->positions - window->positions;
     return PLIM_OK;

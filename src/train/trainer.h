@@ -29,6 +29,7 @@
 #include "runtime/lengths.h"
 #include "runtime/runtime.h"
 #include "train/corpus.h"
+#include "train/evaluate.h"
 #include "train/numerics.h"
 #include "train/run_start.h"
 #include "train/scaler.h"
@@ -116,8 +117,8 @@ struct trainer {
     bool drops; /* the tape has dropout */
     struct lengths lengths;           /* programs of the present plan, by row length */
     struct feed feed[PLAN_LENGTHS]; /* theirs */
-    struct length_cut *cuts;          /* [rows of a step]: its passes */
-    int64_t *cut_room;                /* [rows of a step + 1] */
+    struct cutting cutting;           /* a step into passes */
+    struct eval_programs eval;        /* kept for all evaluations where rows have several lengths */
     int64_t rows_done, positions, padding; /* since the trainer was opened */
 };
 
@@ -137,6 +138,9 @@ bool trainer_may_save(const struct trainer *trainer);
 /* One optimizer step; *finished is false when a stop was asked for in the middle. */
 enum plim_status trainer_step(struct trainer *trainer, struct train_event *event, bool *finished,
                               struct plim_error *err);
+
+/* The programs of an evaluation, started. PLIM_NO_FIT: not even one row fits the arena. */
+enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out, struct plim_error *err);
 
 /* Mean loss over the validation files, inside the arena the training plan has. */
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,

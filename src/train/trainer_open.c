@@ -33,6 +33,7 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 void trainer_unbind(struct trainer *t)
 {
     for (int i = 0; i < t->lengths.count; i++) feed_close(&t->feed[i]);
+    eval_programs_close(&t->eval);
     lengths_close(&t->lengths);
 }
 
@@ -58,16 +59,9 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     trainer_unbind(t);
     enum plim_status status = lengths_open(&t->lengths, &t->runtime, err);
     for (int i = 0; i < t->lengths.count && status == PLIM_OK; i++) status = open_program(t, i, err);
+    if (status == PLIM_OK && t->lengths.count > 1 && t->corpus.validation)
+        status = trainer_open_eval(t, &t->eval, err);
     return status;
-}
-
-/* Room to cut a step into passes. */
-static enum plim_status take_cuts(struct trainer *t, struct plim_error *err)
-{
-    size_t rows = (size_t)job_rows(t->job);
-    t->cuts = calloc(rows, sizeof *t->cuts), t->cut_room = calloc(rows + 1, sizeof *t->cut_room);
-    return t->cuts && t->cut_room ? PLIM_OK
-                                  : plim_fail(err, PLIM_NO_MEMORY, "out of memory while training was set up");
 }
 
 static void note_line(void *arg, enum log_level level, const char *line)
@@ -125,7 +119,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     status = runtime_commit(&t->runtime, err);
-    if (status == PLIM_OK) status = take_cuts(t, err);
+    if (status == PLIM_OK) status = cutting_open(&t->cutting, job_rows(job), err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }
 
@@ -190,8 +184,7 @@ void trainer_close(struct trainer *t)
 {
     if (!t) return;
     trainer_unbind(t);
-    free(t->cuts);
-    free(t->cut_room);
+    cutting_close(&t->cutting);
     loader_close(t->loader);
     loader_close(t->evaluator);
     corpus_close(&t->corpus);
