@@ -123,6 +123,13 @@ struct loader_sizes {
     int count, chosen; /* count 0: nothing is known */
 };
 
+/* One pass over the training data. */
+struct job_epoch {
+    int64_t rows, tokens; /* rows 0: unknown */
+    int64_t positions;    /* computed for them, padding included, about */
+    bool exact;           /* all of it was read */
+};
+
 struct job {
     struct job_model model;
     struct job_training training;
@@ -133,6 +140,7 @@ struct job {
     int64_t loader_bytes;  /* host memory of tokenizer and loaders; part of every plan's overhead */
     int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */
     struct loader_sizes loader_sizes;
+    struct job_epoch epoch; /* of a plan */
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;

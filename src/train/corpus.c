@@ -1,6 +1,7 @@
 /* corpus.c - see corpus.h. */
 #include "train/corpus.h"
 #include "base/file.h"
+#include "train/epoch.h"
 #include "train/evaluate.h"
 
 #include <malloc.h>
@@ -245,6 +246,8 @@ enum plim_status corpus_measure(struct job *job, struct plim_error *err)
         status = corpus_open(&free, 0, &c, err); /* files may come later, a tokenizer may not */
     if (status != PLIM_OK) return status;
     corpus_count(&c, job);
+    if (c.train) epoch_estimate(&c, &job->epoch);
+    if (job->training.epochs > 0 && job->epoch.rows) job->training.steps = epoch_steps(job, &job->epoch);
     corpus_close(&c);
     return PLIM_OK;
 }

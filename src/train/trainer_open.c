@@ -2,6 +2,7 @@
  * trainer.h. */
 #include "job/disk_line.h"
 #include "train/checkpoint.h"
+#include "train/epoch.h"
 #include "train/manifest.h"
 #include "train/trainer.h"
 
@@ -22,12 +23,20 @@ static enum plim_status check_changes(struct job *job, const struct train_option
     return status;
 }
 
+/* training.epochs become steps. */
+static enum plim_status count_steps(struct trainer *t, struct plim_error *err)
+{
+    enum plim_status status = epoch_count(&t->corpus, &t->job->epoch, err);
+    if (status == PLIM_OK) t->job->training.steps = epoch_steps(t->job, &t->job->epoch);
+    return status;
+}
+
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
     t->corpus.stop = t->options.stop;
-    return status;
+    return status == PLIM_OK && t->job->training.epochs > 0 ? count_steps(t, err) : status;
 }
 
 void trainer_unbind(struct trainer *t)
@@ -160,12 +169,12 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     t->job = job, t->options = *options;
     t->start.lock = (struct run_lock)RUN_LOCK_NONE;
     job_thresholds(job, &t->thresholds);
-    schedule_init(&t->schedule, &job->schedule, job->training.steps);
     scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
                 job->training.loss_scale_window);
     struct overhead overhead =
         runtime_overhead(); /* before the data: their bytes are a number of their own */
     enum plim_status status = open_data(t, err);
+    schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
     if (status == PLIM_OK && t->start.now) corpus_set_now(&t->corpus, t->start.now);
