@@ -167,8 +167,7 @@ static void draw_step(struct train_log *log, const struct train_event *e)
         table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
     strbuf_addf(&line, "%.0f tok/s  %s of %s", e->tokens_per_s, bytes_format(used, (uint64_t)e->used),
                 bytes_format(budget, (uint64_t)e->budget));
-    if (e->padding)
-        strbuf_addf(&line, "  %.0f %% padding", 100 * (double)e->padding / (double)e->positions);
+    if (e->padding) strbuf_addf(&line, "  %.0f %% padding", 100 * (double)e->padding / (double)e->positions);
     if (e->status != MEMORY_NORMAL) strbuf_addf(&line, " (%s)", memory_status_name(e->status));
     if (log->bar) strbuf_addf(&line, "  %s left", time_left(log, e, left, sizeof left));
     if (!log->bar || e->step == e->steps) strbuf_addf(&line, "\n");

@@ -115,7 +115,8 @@ enum plim_status loader_open(struct dataset *data, const struct loader_options *
     enum plim_status status = l->sample ? make_room(l, options->window_rows, err) : no_memory(err);
     if (status == PLIM_OK && !l->indexed) status = block_source_open(data, &l->options, &l->source, err);
     if (status == PLIM_OK && l->options.grouped)
-        status = loader_group_open(&l->group, group_window(&l->options), group_samples(data, &l->options), err);
+        status =
+            loader_group_open(&l->group, group_window(&l->options), group_samples(data, &l->options), err);
     if (status != PLIM_OK) {
         loader_close(l);
         return status;

@@ -62,10 +62,10 @@ struct loader_state {
 };
 
 struct loader_window {
-    int64_t rows;        /* of this rank; fewer than asked for only at the end of `once` */
-    int64_t targets;     /* counted targets in them */
-    int64_t all_targets; /* of all ranks' rows */
-    int64_t positions;   /* in use, of this rank's rows: the sum of their lengths */
+    int64_t rows;           /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t targets;        /* counted targets in them */
+    int64_t all_targets;    /* of all ranks' rows */
+    int64_t positions;      /* in use, of this rank's rows: the sum of their lengths */
     const int32_t *lengths; /* [rows] in the order in which they will be filled; until the next window */
 };
 

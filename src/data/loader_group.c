@@ -62,8 +62,8 @@ static enum plim_status make_group(struct loader_group *g, const struct loader_o
 }
 
 enum plim_status loader_group_sample(struct loader_group *g, const struct loader_options *o, uint64_t key,
-                                     uint64_t index, uint64_t n, group_measure *measure, void *arg, int64_t *out,
-                                     struct plim_error *err)
+                                     uint64_t index, uint64_t n, group_measure *measure, void *arg,
+                                     int64_t *out, struct plim_error *err)
 {
     uint64_t number = index / (uint64_t)g->most, at = index % (uint64_t)g->most;
     enum plim_status status = PLIM_OK;

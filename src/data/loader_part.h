@@ -47,11 +47,11 @@ struct loader_group {
         int64_t sample, place;
         int32_t length;
     } * samples;
-    int64_t most;          /* samples of a group */
-    int64_t window;        /* of them, samples of a window */
+    int64_t most;   /* samples of a group */
+    int64_t window; /* of them, samples of a window */
     bool made;
-    uint64_t key, number;  /* which one is here: of which epoch or block */
-    int64_t count;         /* its samples that are worth a row */
+    uint64_t key, number; /* which one is here: of which epoch or block */
+    int64_t count;        /* its samples that are worth a row */
 };
 
 /* Length of a sample; 0: it makes no row. */
@@ -65,9 +65,9 @@ size_t loader_group_bytes(int64_t window, int64_t samples);
 
 /* The sample at `index` of an order of n samples; -1: the place is empty, samples that make no row leave it. `key` names the
  * order as order_sample does. */
-enum plim_status loader_group_sample(struct loader_group *g, const struct loader_options *options, uint64_t key,
-                                     uint64_t index, uint64_t n, group_measure *measure, void *arg, int64_t *out,
-                                     struct plim_error *err);
+enum plim_status loader_group_sample(struct loader_group *g, const struct loader_options *options,
+                                     uint64_t key, uint64_t index, uint64_t n, group_measure *measure,
+                                     void *arg, int64_t *out, struct plim_error *err);
 
 /* For loader_state.c: a number for the order of rows (equal numbers, equal rows), and the rows of an epoch when each
  * sample is a row and all are known, else 0. */

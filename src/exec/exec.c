@@ -243,7 +243,8 @@ void exec_prepare(struct exec *exec, bool later)
     for (int64_t micro = 0; micro < 1 + later && exec->compiles; micro++)
         if (tape->loop_end > 0 && !find_program(exec, 0, tape->loop_end, micro == 0))
             compile(exec, 0, tape->loop_end, micro);
-    if (exec->compiles && tape->nops > tape->loop_end && !find_program(exec, tape->loop_end, tape->nops, true))
+    if (exec->compiles && tape->nops > tape->loop_end &&
+        !find_program(exec, tape->loop_end, tape->nops, true))
         compile(exec, tape->loop_end, tape->nops, 0);
 }
 

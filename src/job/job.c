@@ -154,9 +154,10 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
             "%s: key 'model.attention_type': sliding_window needs model.sliding_window, e.g. 1024",
             job->name);
     if (job->data.padding == PADDING_NONE)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'data.padding': rows of one pass have one length; write longest, or max_length",
-                         job->name);
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: key 'data.padding': rows of one pass have one length; write longest, or max_length",
+            job->name);
     if (job->data.padding == PADDING_LONGEST && job->training.in_backward_given && job->training.in_backward)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: training.optimizer_in_backward and data.padding: longest exclude each other: a "

@@ -160,7 +160,8 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .rows = job_rows(job),
                                  .time = job->max_length,
                                  .layers = job->spec.num_layers,
-                                 .needs_global_norm = needs_global_norm(job) || job->data.padding == PADDING_LONGEST,
+                                 .needs_global_norm =
+                                     needs_global_norm(job) || job->data.padding == PADDING_LONGEST,
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
                                                  job->training.optimizer == OPTIMIZER_SGD,
                                  .compute = job_compute,

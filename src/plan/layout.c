@@ -82,8 +82,8 @@ static bool is_carried(const struct layout *l, const struct tape *tape, int id)
     if (!is_transient(t) || l->life[id].last < 0) return false;
     if (tape->loop_end == 0) return t->flags & TENSOR_INPUT;
     return t->cls == CLASS_GRAD ? t->owner >= 0 && tape->tensors[t->owner].cls == CLASS_PARAM
-                                : (t->flags & TENSOR_OUTPUT) ||
-                                      (l->life[id].first < tape->loop_end && l->life[id].last >= tape->loop_end);
+                                : (t->flags & TENSOR_OUTPUT) || (l->life[id].first < tape->loop_end &&
+                                                                 l->life[id].last >= tape->loop_end);
 }
 
 static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
@@ -197,8 +197,7 @@ static bool inherit_offset(struct layout *l, const struct tape *tape, int id, co
         int i = (id + k) % n;
         const struct tensor *u = &o->above_tape->tensors[i];
         bool stands = u->flags & TENSOR_KEPT || o->carried_below;
-        if (stands && is_same(tape, id, o->above_tape, i))
-            return l->offset[id] = o->above->offset[i], true;
+        if (stands && is_same(tape, id, o->above_tape, i)) return l->offset[id] = o->above->offset[i], true;
     }
     return false;
 }

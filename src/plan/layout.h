@@ -53,8 +53,8 @@ struct layout {
     int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */
     int64_t kept_bytes, arena_bytes, lower_bound;
     int64_t carried_bytes; /* with options.carried_below, of what lies above the kept tensors */
-    int64_t part_peak[2]; /* live transient bytes at most, in the loop and in the update */
-    int part_tensors[2];  /* touched by the loop; only by the update */
+    int64_t part_peak[2];  /* live transient bytes at most, in the loop and in the update */
+    int part_tensors[2];   /* touched by the loop; only by the update */
     int64_t tier_bytes[TIER_COUNT];
     int peak_op;                   /* where live bytes peak */
     int64_t by_class[CLASS_COUNT]; /* live at that op; sums to lower_bound */

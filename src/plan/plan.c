@@ -103,9 +103,8 @@ static enum plim_status find_seconds(const struct tape *tape, const struct plan_
 struct layout_options plan_layout_options(const struct plan_request *request, const struct knobs *knobs)
 {
     bool several = request->lengths > 1; /* a step may take more passes than the knobs say */
-    return (struct layout_options){.facts = request->facts,
-                                   .accumulation = several ? 2 : knobs->accumulation,
-                                   .carried_below = several};
+    return (struct layout_options){
+        .facts = request->facts, .accumulation = several ? 2 : knobs->accumulation, .carried_below = several};
 }
 
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,

@@ -137,8 +137,9 @@ static void put_run(const struct plan_report *r, struct strbuf *out)
     char text[DURATION_TEXT];
     strbuf_add(out, "  ");
     if (e->rows)
-        strbuf_addf(out, "an epoch is %s%lld rows, %.0f steps, %.0f %% padding: %s; ", e->exact ? "" : "about ",
-                    (long long)e->rows, ceil((double)e->rows / (double)r->request->rows),
+        strbuf_addf(out, "an epoch is %s%lld rows, %.0f steps, %.0f %% padding: %s; ",
+                    e->exact ? "" : "about ", (long long)e->rows,
+                    ceil((double)e->rows / (double)r->request->rows),
                     100 * (1 - (double)e->tokens / (double)e->positions),
                     report_duration(text, report_epoch_seconds(r)));
     strbuf_addf(out, "the run's %lld steps take %s\n", (long long)r->job->training.steps,

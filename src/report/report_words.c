@@ -34,7 +34,10 @@ static double seconds_a_row(const struct plan_report *r)
     return e->rows ? row * (double)e->positions / ((double)e->rows * (double)r->request->time) : row;
 }
 
-double report_epoch_seconds(const struct plan_report *r) { return (double)r->job->epoch.rows * seconds_a_row(r); }
+double report_epoch_seconds(const struct plan_report *r)
+{
+    return (double)r->job->epoch.rows * seconds_a_row(r);
+}
 
 double report_run_seconds(const struct plan_report *r)
 {

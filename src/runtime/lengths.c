@@ -118,7 +118,8 @@ enum plim_status cutting_open(struct cutting *c, int64_t rows, struct plim_error
 {
     *c = (struct cutting){.cuts = calloc((size_t)rows + 1, sizeof *c->cuts),
                           .best = calloc((size_t)rows + 1, sizeof *c->best)};
-    return c->cuts && c->best ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the passes of a step");
+    return c->cuts && c->best ? PLIM_OK
+                              : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the passes of a step");
 }
 
 void cutting_close(struct cutting *c)

@@ -32,7 +32,7 @@ struct length_program {
 
 struct lengths {
     struct runtime *runtime;
-    int count;                              /* 0: not open */
+    int count;                             /* 0: not open */
     struct pass_shape shape[PLAN_LENGTHS]; /* from long to short; the first two may be equally long */
     struct length_program at[PLAN_LENGTHS];
 };

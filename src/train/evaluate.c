@@ -57,8 +57,9 @@ static enum plim_status take_loss(struct exec *exec, double sum[2], struct plim_
 }
 
 /* The passes of one window. One program sums up by itself; several share their bytes, so each pass is read. */
-static enum plim_status run_window(struct eval_programs *p, struct loader *loader, const struct cutting *cutting,
-                                   struct evaluation *e, double sum[2], struct plim_error *err)
+static enum plim_status run_window(struct eval_programs *p, struct loader *loader,
+                                   const struct cutting *cutting, struct evaluation *e, double sum[2],
+                                   struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     for (int64_t i = 0; i < cutting->count && status == PLIM_OK; i++) {
@@ -72,9 +73,9 @@ static enum plim_status run_window(struct eval_programs *p, struct loader *loade
 }
 
 /* A window is one pass where rows have one length; else it is sorted, and the more rows the better. */
-static enum plim_status run_windows(struct eval_programs *p, struct loader *loader, int64_t rows, int64_t most,
-                                    struct cutting *cutting, struct evaluation *e, double sum[2],
-                                    struct plim_error *err)
+static enum plim_status run_windows(struct eval_programs *p, struct loader *loader, int64_t rows,
+                                    int64_t most, struct cutting *cutting, struct evaluation *e,
+                                    double sum[2], struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     while (e->rows < rows && status == PLIM_OK) {
@@ -130,7 +131,8 @@ enum plim_status trainer_open_eval(struct trainer *t, struct eval_programs *p, s
     for (int i = 0; i < steps && status == PLIM_OK; i++) {
         struct eval_length length = {t, i ? ladder[i] : t->job->max_length};
         struct forward_family family = {.build = build, .arg = &length, .adds = true};
-        int64_t most = t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows) : rows;
+        int64_t most =
+            t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows) : rows;
         status = runtime_forward(&t->runtime, &family, most, 1, &p->forward[p->count], err);
         if (status == PLIM_NO_FIT) break; /* shorter rows have more of them: only the first may be missed */
         if (status != PLIM_OK) continue;

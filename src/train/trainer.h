@@ -114,11 +114,11 @@ struct trainer {
     struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
     int scalars, loss, clip;
-    bool drops; /* the tape has dropout */
-    struct lengths lengths;           /* programs of the present plan, by row length */
-    struct feed feed[PLAN_LENGTHS]; /* theirs */
-    struct cutting cutting;           /* a step into passes */
-    struct eval_programs eval;        /* kept for all evaluations where rows have several lengths */
+    bool drops;                            /* the tape has dropout */
+    struct lengths lengths;                /* programs of the present plan, by row length */
+    struct feed feed[PLAN_LENGTHS];        /* theirs */
+    struct cutting cutting;                /* a step into passes */
+    struct eval_programs eval;             /* kept for all evaluations where rows have several lengths */
     int64_t rows_done, positions, padding; /* since the trainer was opened */
 };
 
@@ -140,7 +140,8 @@ enum plim_status trainer_step(struct trainer *trainer, struct train_event *event
                               struct plim_error *err);
 
 /* The programs of an evaluation, started. PLIM_NO_FIT: not even one row fits the arena. */
-enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out, struct plim_error *err);
+enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out,
+                                   struct plim_error *err);
 
 /* Mean loss over the validation files, inside the arena the training plan has. */
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,

@@ -80,7 +80,7 @@ def wishes(folder):
         ("training", "dynamic_batching:\n  target_memory_utilization: 0.8", ["training.memory.target_utilization"]),
         ("model", "attention_type: sparse", ["model.attention_type", "sparse"]),
         ("model", "num_experts: 8", ["model.num_experts", "8"]),
-        ("data", "padding: longest", ["data.padding", "longest", "data.packing"]),
+        ("data", "padding: do_not_pad", ["data.padding", "longest"]),
     ]
     for section, keys, words in denied:
         refused(keys.splitlines()[-1].strip(), ["train", "-q", job(folder, {section: keys})], ["job.yaml", *words])
@@ -89,7 +89,7 @@ def wishes(folder):
         refused(f"{key.split()[1]} under a GPU", ["plan", path, "--device", "a10g"], ["training.state_tier: host"])
         planned(f"{key.split()[1]} on a CPU, where all is in host memory", path)
     planned("wishes for nothing", job(folder, {"training": "deepspeed:\n  zero_stage: 0\n  cpu_offload: false\n  nvme_offload: false\n"
-                                               "memory:\n  pool_size_gb: 0\n  enable_cpu_offload: false", "model": "num_experts: 0", "data": "padding: max_length"}))
+                                               "memory:\n  pool_size_gb: 0\n  enable_cpu_offload: false", "model": "num_experts: 0", "data": "padding: longest"}))
     planned("sections that are off", job(folder, {"training": "deepspeed:\n  use_deepspeed: false\n  zero_stage: 3\n  nvme_offload: true\n"
                                                   "dynamic_batching:\n  enabled: false\n  max_batch_size: 8"}))
     needless = job(folder, {"training": "deepspeed:\n  use_deepspeed: true\nmemory:\n  clear_cache_frequency: 10\ndynamic_batching:\n  enabled: true",

@@ -142,6 +142,7 @@ MATRIX = {
     "data.source_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}), "data.target_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}),
     "data.messages_field": ("chat", "talk"), "data.rows": ("lines", "stream"), "data.packing": ("lines", "true"), "data.overlong": ("lines", "split"),
     "data.add_special": ("lines", "false"), "data.append_eos": ("lines", "false"), "data.shuffle_buffer": ("lines", 8), "data.shuffle_bytes": ("lines", "8KiB"),
+    "data.padding": ("lines", "longest"), "data.group_by_length": ("lines", "false"),
     "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2),
     "training.decay_steps": ("cosine", 2), "training.min_lr": ("cosine", 1e-5), "training.greedy.factor": ("bytes", 0.5), "training.greedy.patience": ("bytes", 2),
     "training.greedy.threshold": ("bytes", 0.5), "training.greedy.relative": ("bytes", "true"), "training.greedy.cooldown": ("bytes", 3),
