@@ -239,19 +239,13 @@ enum plim_status job_check_training(const struct job *job, struct plim_error *er
 {
     const char *key;
     double dropout = model_dropout(&job->spec, &key);
-    if (dropout == 0) {
-        enum plim_status status = hf_config_expresses(&job->spec, err);
-        if (status != PLIM_OK) plim_error_prefix(err, "%s", job->name);
-        return status;
-    }
-    if (job->model.dropout_given)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'model.dropout': training with dropout is not supported yet; write 0",
-                         job->name);
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "%s: key 'model.path': %s has %s %g, and training with dropout is not supported yet; "
-                     "write model.dropout: 0 to train without",
-                     job->name, job->model.path, key, dropout);
+    enum plim_status status = hf_config_expresses(&job->spec, err);
+    if (status == PLIM_OK && dropout >= 1)
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "%s is %g, which leaves nothing to learn from; write less than 1, e.g. 0.1",
+                           job->model.dropout_given ? "key 'model.dropout'" : key, dropout);
+    if (status != PLIM_OK) plim_error_prefix(err, "%s", job->name);
+    return status;
 }
 
 double job_beta1(const struct job *job)

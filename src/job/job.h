@@ -169,8 +169,8 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
  * resolved, and what could not be checked before is. */
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
-/* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has dropout, which evaluation and
- * generation never apply, or something that its config.json could not say. */
+/* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
+ * say, PLIM_BAD_INPUT when it would drop everything. */
 enum plim_status job_check_training(const struct job *job, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED when the environment says that a launcher started several ranks (launch.c). */

@@ -42,7 +42,7 @@ static const struct schema_row rows[] = {
     {"model.rms_norm_eps", SCHEMA_FLOAT, AT(model.norm_eps), .flag = GIVEN(model.eps_given), .min = 0, .max = 1, .help = "epsilon of the norms"},
     {"model.rope_theta", SCHEMA_FLOAT, AT(model.rope_theta), .min = 1, .max = 1e12, .help = "base of the rotary frequencies"},
     {"model.initializer_range", SCHEMA_FLOAT, AT(model.initializer_range), .flag = GIVEN(model.range_given), .min = 0, .max = 10, .help = "deviation of fresh weights"},
-    {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says; training supports only 0 yet (absent: none from scratch)"},
+    {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says (absent: none from scratch); only training drops numbers"},
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
     {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "experts of a mixture; only 0 is supported yet"},
     {"model.use_flash_attention", SCHEMA_BOOL, AT(model.flash), .fallback = "true", .help = "false: attention by plain loops over all scores, for debugging; memory grows with max_length squared"},

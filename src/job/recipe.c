@@ -66,7 +66,8 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
                                 .time = request->time,
                                 .head = HEAD_LOSS,
                                 .whole_rows = !job->data.packing,
-                                .standard = !job->model.flash};
+                                .standard = !job->model.flash,
+                                .training = true};
     struct recompute_options recompute = {(enum recompute)knobs->recompute, (int)knobs->full_layers,
                                           (int)knobs->offload_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,

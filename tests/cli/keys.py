@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Keys people already have: two names for one wish may agree, a wish that cannot be granted is an error that says what to
-write instead, and what only another framework needs is accepted with a note. Dropout and ranks are refused by name."""
+write instead, and what only another framework needs is accepted with a note. Dropout is trained, and ranks are refused by name."""
 import json
 import os
 import sys
@@ -120,10 +120,14 @@ def dropout(folder):
     config["attention_dropout"] = 0.1
     json.dump(config, open(f"{folder}/model/config.json", "w"))
     model = ["--set", "model.architecture=", "--set", f"model.path={folder}/model"]
-    words = ["attention_dropout", "0.1", "model.dropout: 0"]
-    refused("dropout in a config is not trained", ["train", path, *model], words)
-    refused("nor planned", ["plan", path, *model], words)
-    refused("dropout as a key", ["train", path, "--set", "model.dropout=0.2"], ["model.dropout", "write 0"])
+    refused("dropout of everything", ["train", path, "--set", "model.dropout=1"], ["model.dropout", "less than 1"])
+    whole = plim.run("train", path, *model, "--steps", 4, "--json", "--set", f"output.dir={folder}/whole")
+    half = plim.run("train", path, *model, "--steps", 2, "--json", "--set", f"output.dir={folder}/half")
+    rest = plim.run("train", path, *model, "--steps", 4, "--json", "--resume", "--set", f"output.dir={folder}/half")
+    parts = {**plim.losses(half.stdout), **plim.losses(rest.stdout)}
+    plim.ok(whole.returncode == 0 and len(parts) == 4 and parts == plim.losses(whole.stdout), f"dropout of a config is trained, and a resume drops the same {rest.stderr.strip()}")
+    plain = plim.run("train", path, *model, "--steps", 4, "--json", "--no-checkpoint", "--set", "model.dropout=0")
+    plim.ok(plain.returncode == 0 and plim.losses(plain.stdout) != parts, "model.dropout: 0 gives other losses")
     judged = plim.run("eval", path, "--json", "--model", f"{folder}/model")
     plim.ok(judged.returncode == 0, f"evaluated it is {judged.stderr.strip()}")
     said = plim.run("generate", f"{folder}/model", "--prompt", "The", "--max-tokens", 4)

@@ -127,7 +127,7 @@ MATRIX = {
     "model.attention_output_bias": ("file", in_file("model/config.json", attention_bias=True), SHAPE),
     "model.mlp_bias": ("file", in_file("model/config.json", mlp_bias=True), SHAPE),
     "model.max_position_embeddings": ("bytes", 4096), "model.rms_norm_eps": ("bytes", 1e-5), "model.rope_theta": ("bytes", 5000),
-    "model.initializer_range": ("bytes", 0.5),
+    "model.initializer_range": ("bytes", 0.5), "model.attention_dropout": ("bytes", {"model.dropout": 0.25}),
     "model.rope_scaling.rope_type": ("file", in_file("model/config.json", rope_scaling=None)), "model.rope_scaling.factor": ("file", rope(factor=4.0)),
     "model.rope_scaling.low_freq_factor": ("file", rope(low_freq_factor=2.0)), "model.rope_scaling.high_freq_factor": ("file", rope(high_freq_factor=5.0)),
     "model.rope_scaling.original_max_position_embeddings": ("file", rope(original_max_position_embeddings=32)),
