@@ -19,6 +19,8 @@ static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
+static const char *const objectives[] = {"auto",          "next_token",     "masked_tokens", "token_labels",
+                                         "sentence_pairs", "source_target", NULL};
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
 
 #define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
@@ -61,6 +63,10 @@ static const struct schema_row rows[] = {
     {"data.response_field", SCHEMA_STRING, AT(data.response_field), .help = "jsonl: the other half of a pair"},
     {"data.source_field", SCHEMA_STRING, AT(data.source_field), .help = "jsonl: the same for translations and the like: not learned"},
     {"data.target_field", SCHEMA_STRING, AT(data.target_field), .help = "jsonl: learned"},
+    {"data.first_field", SCHEMA_STRING, AT(data.first_field), .help = "jsonl: words of token_labels (absent: tokens), or the first text of sentence_pairs (absent: text_a)"},
+    {"data.second_field", SCHEMA_STRING, AT(data.second_field), .help = "jsonl: labels of token_labels (absent: labels, or ner_tags), or the second text of sentence_pairs (absent: text_b)"},
+    {"data.labels", SCHEMA_STRING_LIST, AT(data.labels), .help = "token_labels: the names of the labels, in the order of their numbers"},
+    {"data.max_source_length", SCHEMA_INT64, AT(data.max_source_length), .min = 0, .max = 1e7, .fallback = "0", .help = "source_target: tokens of a source; 0: as data.max_length"},
     {"data.messages_field", SCHEMA_STRING, AT(data.messages_field), .help = "jsonl: conversations ([{role, content}, ...]); what the assistant says is learned"},
     {"data.chat_template", SCHEMA_STRING, AT(data.chat_template), .help = "template of conversations: a .jinja file, tokenizer_config.json or a folder; absent: beside data.tokenizer"},
     {"data.rows", SCHEMA_ENUM, AT(data.rows), .names = row_kinds, .fallback = "auto", .help = "stream: running text cut into full rows; samples: each record begins at position 0; auto: by the kind of data"},
@@ -83,6 +89,7 @@ static const struct schema_row rows[] = {
     {"training.group_by_length", .alias = "data.group_by_length"},
     /* training */
     {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the one this device is; its batch_size, gradient_accumulation_steps, mixed_precision and profile hold where the job gives none"},
+    {"training.objective", SCHEMA_ENUM, AT(training.objective), .names = objectives, .fallback = "auto", .help = "what is learned; auto: what the architecture is for (docs/data.md)"},
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .flag = GIVEN(training.batch_size_given), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
     {"training.per_device_train_batch_size", .alias = "training.batch_size"},
     {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .flag = GIVEN(training.accumulation_given), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},

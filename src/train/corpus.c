@@ -18,8 +18,11 @@ static void data_options(const struct corpus *c, const struct string_list *files
 {
     const struct job_data *d = &c->job->data;
     bool pair = is_text(d->prompt_field) || is_text(d->response_field);
-    const char *prompt = pair ? d->prompt_field : d->source_field,
-               *response = pair ? d->response_field : d->target_field;
+    bool source = job_objective(c->job) == OBJECTIVE_SOURCE_TARGET; /* a decoder reads it as a prompt */
+    const char *prompt = pair || source ? d->prompt_field : d->source_field,
+               *response = pair || source ? d->response_field : d->target_field,
+               *first = source ? d->source_field : d->first_field,
+               *second = source ? d->target_field : d->second_field;
     *out = (struct data_options){.paths = files->items,
                                  .count = (int)files->count,
                                  .time = c->job->max_length,
@@ -31,6 +34,12 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .prompt_field = is_text(prompt) ? prompt : NULL,
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
+                                 .objective = job_objective(c->job),
+                                 .first_field = is_text(first) ? first : NULL,
+                                 .second_field = is_text(second) ? second : NULL,
+                                 .labels = d->labels.items,
+                                 .nlabels = (int)d->labels.count,
+                                 .source_time = d->max_source_length,
                                  .chat = c->chat,
                                  .now = &c->now,
                                  .add_special = d->add_special,

@@ -142,6 +142,7 @@ MATRIX = {
     "data.source_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}), "data.target_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}),
     "data.messages_field": ("chat", "talk"), "data.rows": ("lines", "stream"), "data.packing": ("lines", "true"), "data.overlong": ("lines", "split"),
     "data.add_special": ("lines", "false"), "data.append_eos": ("lines", "false"), "data.shuffle_buffer": ("lines", 8), "data.shuffle_bytes": ("lines", "8KiB"),
+    "data.first_field": ("lines", "p"), "data.second_field": ("lines", "r"), "data.labels": ("lines", "[a,b]"), "data.max_source_length": ("lines", 16),
     "data.padding": ("lines", "longest"), "data.group_by_length": ("lines", "false"),
     "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2),
     "training.decay_steps": ("cosine", 2), "training.min_lr": ("cosine", 1e-5), "training.greedy.factor": ("bytes", 0.5), "training.greedy.patience": ("bytes", 2),
@@ -154,6 +155,7 @@ MATRIX = {
     "training.weight_decay": ("bytes", 0.1), "training.max_grad_norm": ("bytes", 1), "training.seed": ("bytes", 8), "training.deterministic": ("bytes", "true"),
     "performance.float32_matmul_precision": ("bytes", "high"), "training.batch_size": ("bytes", 2), "training.eval_every": ("bytes", 1), "training.eval_rows": ("bytes", 3),
     "training.device": ("bytes", None),  # needs a second device
+    "training.objective": ("bytes", None),  # needs a model that learns another one
 }
 
 
