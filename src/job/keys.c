@@ -19,8 +19,8 @@ static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
-static const char *const objectives[] = {"auto",          "next_token",     "masked_tokens", "token_labels",
-                                         "sentence_pairs", "source_target", NULL};
+static const char *const objectives[] = {
+    "auto", "next_token", "masked_tokens", "token_labels", "sentence_pairs", "source_target", NULL};
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
 
 #define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
