@@ -94,7 +94,7 @@ enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE, PADDING_TRUE, PADDING_
 
 struct job_data { /* see data/dataset.h and data/loader.h */
     int format, rows, overlong, padding;
-    bool group_by_length; /* with PADDING_LONGEST */
+    bool group_by_length, group_given; /* not given: with PADDING_LONGEST alone */
     const char *first_field, *second_field;
     struct string_list labels;
     int64_t max_source_length;

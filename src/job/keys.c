@@ -85,7 +85,7 @@ static const struct schema_row rows[] = {
     {"data.shuffle_bytes", SCHEMA_BYTES, AT(data.shuffle_bytes), .min = 4096, .max = 1e12, .fallback = "4MiB", .help = "the same in bytes of tokens (4 for each); the smaller of both counts"},
     {"data.persistent_workers", .note = "workers always live as long as the run"},
     {"data.padding", SCHEMA_ENUM, AT(data.padding), .names = paddings, .fallback = "max_length", .help = "max_length: every row has data.max_length positions; longest (or true): rows of a pass have as many as its longest needs, in up to 8 lengths"},
-    {"data.group_by_length", SCHEMA_BOOL, AT(data.group_by_length), .fallback = "true", .help = "padding: longest: samples of like length share a step; false: the order is that of max_length"},
+    {"data.group_by_length", SCHEMA_BOOL, AT(data.group_by_length), .flag = GIVEN(data.group_given), .fallback = "true", .help = "samples of like length share a step, in groups of 32 steps; absent: with padding: longest"},
     {"training.group_by_length", .alias = "data.group_by_length"},
     /* training */
     {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the one this device is; its batch_size, gradient_accumulation_steps, mixed_precision and profile hold where the job gives none"},

@@ -57,19 +57,19 @@ static uint64_t longest_line(const struct job_data *d)
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
-    *out =
-        (struct loader_options){.seed = (uint64_t)job->training.seed,
-                                .sorted = d->padding == PADDING_LONGEST,
-                                .grouped = d->padding == PADDING_LONGEST && d->group_by_length && !evaluation,
-                                .in_order = evaluation,
-                                .once = evaluation,
-                                .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
-                                .prefetch = (int)d->prefetch_factor,
-                                .max_line = (size_t)longest_line(d),
-                                .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
-                                .shuffle_bytes = (size_t)d->shuffle_bytes,
-                                .window_rows = evaluation ? eval_window(job) : job_rows(job),
-                                .ranks = 1};
+    bool grouped = d->group_by_length && (d->group_given || d->padding == PADDING_LONGEST);
+    *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
+                                   .sorted = d->padding == PADDING_LONGEST,
+                                   .grouped = grouped && !evaluation,
+                                   .in_order = evaluation,
+                                   .once = evaluation,
+                                   .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
+                                   .prefetch = (int)d->prefetch_factor,
+                                   .max_line = (size_t)longest_line(d),
+                                   .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
+                                   .shuffle_bytes = (size_t)d->shuffle_bytes,
+                                   .window_rows = evaluation ? eval_window(job) : job_rows(job),
+                                   .ranks = 1};
 }
 
 static enum plim_status at_key(const struct corpus *c, const char *key, enum plim_status status,
