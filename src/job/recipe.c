@@ -62,7 +62,7 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     const struct job *job = request->build_arg;
     const struct job_training *t = &job->training;
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
-    struct model_shape shape = {.batch = knobs->micro_batch,
+    struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
                                 .head = HEAD_LOSS,
                                 .whole_rows = !job->data.packing,
@@ -113,8 +113,10 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
     if (knobs)
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
-    struct model_shape shape = {
-        .batch = rows, .time = time, .head = HEAD_LOSS, .standard = !job->model.flash};
+    struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
+                                .time = time,
+                                .head = HEAD_LOSS,
+                                .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
@@ -135,6 +137,8 @@ static void set_pins(const struct job *job, struct knobs *pins)
     const struct job_training *t = &job->training;
     knobs_open(pins);
     if (t->micro_batch_given) pins->micro_batch = t->micro_batch;
+    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) /* its pairs are told from each other */
+        pins->micro_batch = t->batch_size;
     if (t->recompute_given) {
         pins->recompute = t->recompute;
         if (!t->full_layers_given) pins->full_layers = 0;
