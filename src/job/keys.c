@@ -19,6 +19,8 @@ static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
+static const char *const objectives[] = {
+    "auto", "next_token", "masked_tokens", "token_labels", "sentence_pairs", "source_target", NULL};
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
 
 #define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
@@ -49,7 +51,7 @@ static const struct schema_row rows[] = {
     {"model.attn_logit_softcapping", SCHEMA_FLOAT, AT(model.attn_cap), .flag = GIVEN(model.attn_cap_given), .min = 0, .max = 1e9, .help = "gemma2: soft-cap of scores; 0: none; absent: 50"},
     {"model.final_logit_softcapping", SCHEMA_FLOAT, AT(model.final_cap), .flag = GIVEN(model.final_cap_given), .min = 0, .max = 1e9, .help = "gemma2, gemma3: soft-cap of logits; 0: none; absent: 30, none"},
     {"model.initializer_range", SCHEMA_FLOAT, AT(model.initializer_range), .flag = GIVEN(model.range_given), .min = 0, .max = 10, .help = "deviation of fresh weights"},
-    {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says; training supports only 0 yet (absent: none from scratch)"},
+    {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says (absent: none from scratch); only training drops numbers"},
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
     {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "experts of a mixture; only 0 is supported yet"},
     {"model.use_flash_attention", SCHEMA_BOOL, AT(model.flash), .fallback = "true", .help = "false: attention by plain loops over all scores, for debugging; memory grows with max_length squared"},
@@ -68,6 +70,10 @@ static const struct schema_row rows[] = {
     {"data.response_field", SCHEMA_STRING, AT(data.response_field), .help = "jsonl: the other half of a pair"},
     {"data.source_field", SCHEMA_STRING, AT(data.source_field), .help = "jsonl: the same for translations and the like: not learned"},
     {"data.target_field", SCHEMA_STRING, AT(data.target_field), .help = "jsonl: learned"},
+    {"data.first_field", SCHEMA_STRING, AT(data.first_field), .help = "jsonl: words of token_labels (absent: tokens), or the first text of sentence_pairs (absent: text_a)"},
+    {"data.second_field", SCHEMA_STRING, AT(data.second_field), .help = "jsonl: labels of token_labels (absent: labels, or ner_tags), or the second text of sentence_pairs (absent: text_b)"},
+    {"data.labels", SCHEMA_STRING_LIST, AT(data.labels), .help = "token_labels: the names of the labels, in the order of their numbers"},
+    {"data.max_source_length", SCHEMA_INT64, AT(data.max_source_length), .min = 0, .max = 1e7, .fallback = "0", .help = "source_target: tokens of a source; 0: as data.max_length"},
     {"data.messages_field", SCHEMA_STRING, AT(data.messages_field), .help = "jsonl: conversations ([{role, content}, ...]); what the assistant says is learned"},
     {"data.chat_template", SCHEMA_STRING, AT(data.chat_template), .help = "template of conversations: a .jinja file, tokenizer_config.json or a folder; absent: beside data.tokenizer"},
     {"data.rows", SCHEMA_ENUM, AT(data.rows), .names = row_kinds, .fallback = "auto", .help = "stream: running text cut into full rows; samples: each record begins at position 0; auto: by the kind of data"},
@@ -85,15 +91,20 @@ static const struct schema_row rows[] = {
     {"data.buffer_size", .alias = "data.shuffle_buffer"},
     {"data.shuffle_bytes", SCHEMA_BYTES, AT(data.shuffle_bytes), .min = 4096, .max = 1e12, .fallback = "4MiB", .help = "the same in bytes of tokens (4 for each); the smaller of both counts"},
     {"data.persistent_workers", .note = "workers always live as long as the run"},
-    {"data.padding", SCHEMA_ENUM, AT(wishes.padding), .names = paddings, .fallback = "max_length", .help = "rows are padded to data.max_length, and data.packing fills them; only max_length is supported yet"},
+    {"data.padding", SCHEMA_ENUM, AT(data.padding), .names = paddings, .fallback = "max_length", .help = "max_length: every row has data.max_length positions; longest (or true): rows of a pass have as many as its longest needs, in up to 8 lengths"},
+    {"data.group_by_length", SCHEMA_BOOL, AT(data.group_by_length), .flag = GIVEN(data.group_given), .fallback = "true", .help = "samples of like length share a step, in groups of 32 steps; absent: with padding: longest"},
+    {"training.group_by_length", .alias = "data.group_by_length"},
     /* training */
     {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the one this device is; its batch_size, gradient_accumulation_steps, mixed_precision and profile hold where the job gives none"},
+    {"training.objective", SCHEMA_ENUM, AT(training.objective), .names = objectives, .fallback = "auto", .help = "what is learned; auto: what the architecture is for (docs/data.md)"},
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .flag = GIVEN(training.batch_size_given), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
     {"training.per_device_train_batch_size", .alias = "training.batch_size"},
     {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .flag = GIVEN(training.accumulation_given), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},
     {"training.micro_batch_size", SCHEMA_INT64, AT(training.micro_batch), .flag = GIVEN(training.micro_batch_given), .min = 1, .max = 1e6, .help = "pins the rows of a micro-batch"},
     {"training.steps", SCHEMA_INT64, AT(training.steps), .min = 1, .max = 1e12, .fallback = "100", .help = "optimizer steps"},
     {"training.max_steps", .alias = "training.steps"},
+    {"training.epochs", SCHEMA_FLOAT, AT(training.epochs), .min = 0, .max = 1e9, .fallback = "0", .help = "so many times over the training data, instead of training.steps; 0: steps count"},
+    {"training.num_train_epochs", .alias = "training.epochs"},
     {"training.learning_rate", SCHEMA_FLOAT, AT(schedule.learning_rate), .min = 0, .max = 1000, .fallback = "3e-4", .help = "peak learning rate"},
     {"training.lr_scheduler", SCHEMA_ENUM, AT(schedule.kind), .names = schedules, .fallback = "constant", .help = "how the rate moves"},
     {"training.lr_scheduler_type", .alias = "training.lr_scheduler"},
@@ -146,6 +157,8 @@ static const struct schema_row rows[] = {
     {"training.eval_every", SCHEMA_INT64, AT(training.eval_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between evaluations; 0: only at the end"},
     {"training.eval_steps", .alias = "training.eval_every"},
     {"training.eval_rows", SCHEMA_INT64, AT(training.eval_rows), .min = 1, .max = 1e9, .fallback = "32", .help = "rows of one evaluation"},
+    {"training.eval_batch_size", SCHEMA_INT64, AT(training.eval_batch), .min = 0, .max = 1e9, .fallback = "0", .help = "rows of one pass of an evaluation, at most; 0: as many as fit"},
+    {"training.per_device_eval_batch_size", .alias = "training.eval_batch_size"},
     {"training.save_every", SCHEMA_INT64, AT(training.save_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between checkpoints; 0: only at the end"},
     {"training.save_steps", .alias = "training.save_every"},
     {"training.log_every", SCHEMA_INT64, AT(training.log_every), .min = 1, .max = 1e9, .fallback = "1", .help = "steps between step lines"},

@@ -31,6 +31,21 @@ static int input_i32(struct builder *b, const char *label)
                                       .dim = {b->shape->batch, b->shape->time}});
 }
 
+int build_scalars(struct builder *b)
+{
+    int there = tape_find(b->tape, "step.scalars", -1);
+    if (there >= 0) return there;
+    return tape_tensor(b->tape, &(struct tensor){.label = "step.scalars",
+                                                 .layer = -1,
+                                                 .type = DT_F32,
+                                                 .cls = CLASS_IO,
+                                                 .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
+                                                 .ndim = 1,
+                                                 .dim = {SCALAR_COUNT},
+                                                 .view_of = -1,
+                                                 .owner = -1});
+}
+
 /* All sets of frequencies in one constant: a program that rotates with one of them keeps the same bytes as the others. */
 static int build_frequencies(struct builder *b)
 {
@@ -147,6 +162,20 @@ static int64_t rows_of_norm(const struct builder *b, const struct build_norm *n)
 {
     if (n->heads == 0 || n->weight < 0) return 1;
     return (int64_t)n->heads * b->spec->head_dim / tensor_count(&b->tape->tensors[n->weight]);
+}
+
+/* Numbers of ops' streams are above those of parameters. */
+#define FIRST_STREAM (UINT32_C(1) << 30)
+
+int build_dropout(struct builder *b, const char *label, int x, double dropout, int add)
+{
+    struct op op = start(b, OP_DROPOUT);
+    op.attr.dropout = (float)dropout;
+    op.attr.stream = FIRST_STREAM + b->streams++;
+    op.in[DROPOUT_X] = x, op.in[DROPOUT_SCALARS] = build_scalars(b), op.in[DROPOUT_ADD] = add;
+    op.out[DROPOUT_Y] = build_act(b, label, b->spec->hidden_size);
+    tape_append(b->tape, &op);
+    return op.out[DROPOUT_Y];
 }
 
 int build_norm(struct builder *b, const struct build_norm *n, int x)
@@ -270,6 +299,11 @@ int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
         (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
     op.attr.cap = (float)spec->attn_cap;
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
+    if (b->attention_dropout > 0) {
+        op.attr.dropout = (float)b->attention_dropout;
+        op.attr.stream = FIRST_STREAM + b->streams++;
+        op.in[ATTN_SCALARS] = build_scalars(b);
+    }
     op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);
     op.out[ATTN_LSE] = declare(b, (struct tensor){.label = "attn.lse[%d]",
                                                   .type = DT_F32,
@@ -301,12 +335,7 @@ static void build_loss(struct builder *b, int logits)
     op.attr.cap = (float)b->spec->final_cap;
     op.in[XENT_LOGITS] = logits;
     op.in[XENT_TARGETS] = input_i32(b, "targets");
-    op.in[XENT_SCALARS] = declare(b, (struct tensor){.label = "step.scalars",
-                                                     .type = DT_F32,
-                                                     .cls = CLASS_IO,
-                                                     .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
-                                                     .ndim = 1,
-                                                     .dim = {SCALAR_COUNT}});
+    op.in[XENT_SCALARS] = build_scalars(b);
     op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
                                                    .type = DT_F64,
                                                    .cls = CLASS_IO,

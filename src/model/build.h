@@ -18,10 +18,15 @@ struct builder {
     int ids, pos; /* i32 [B,T] */
     int rope_table
         [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
+    double attention_dropout;
+    uint32_t streams; /* ops that drop numbers so far */
 };
 
 /* Declares ids, pos and, for rotary architectures, the tables of angles. */
 void build_inputs(struct builder *b);
+
+/* "step.scalars", declared once. */
+int build_scalars(struct builder *b);
 
 /* The parameter of that row for the current layer, or -1 when this spec does not have it. */
 int build_param(struct builder *b, int row);
@@ -31,6 +36,9 @@ int build_act(struct builder *b, const char *label, int64_t last);
 int build_heads(struct builder *b, const char *label, int heads);
 
 int build_embed(struct builder *b, const char *label, int ids, int weight, int add);
+
+/* y = x with numbers dropped (+ add, which may be -1). Only for tapes that train. */
+int build_dropout(struct builder *b, const char *label, int x, double dropout, int add);
 
 /* RMSNorm, or LayerNorm when bias >= 0, of [B,T,C]; with heads of [B,T,heads,D], over as many numbers as the weight has. */
 struct build_norm {

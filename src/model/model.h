@@ -92,8 +92,9 @@ struct model_spec {
     bool tie_embeddings;  /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
-    double dropout[MODEL_DROPOUTS];     /* as config.json has them, see model_dropout; no tape computes one */
-    int64_t bos_token_id, pad_token_id; /* -1: none */
+    double dropout
+        [MODEL_DROPOUTS]; /* as config.json has them, see model_dropout; only tapes that train drop numbers */
+    int64_t bos_token_id, pad_token_id;   /* -1: none */
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
 };
@@ -110,6 +111,7 @@ struct model_shape {
     enum model_head head;
     bool whole_rows; /* no row holds several samples */
     bool standard;   /* attention over all scores at once, for debugging */
+    bool training;   /* numbers are dropped as the spec's dropouts say */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */
@@ -130,8 +132,8 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
 /* The name of the first field in which two complete specs differ; NULL: they are the same model. */
 const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
 
-/* The i-th field of a spec beside its architecture and dropouts: its name, and its value as text appended to `value`. "": this
- * model has no such field; NULL after the last. */
+/* The i-th field of a spec beside its architecture: its name, and its value as text appended to `value`. "": this model has
+ * no such field; NULL after the last. */
 const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf *value);
 
 /* Append the forward ops of one micro-batch, all in f32, to an empty tape. Validates spec and shape first.

@@ -149,7 +149,7 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
 {
     const struct plan_request *r = o->request;
     struct layout layout = {0};
-    struct layout_options options = {.facts = r->facts, .accumulation = knobs->accumulation};
+    struct layout_options options = plan_layout_options(r, knobs);
     struct part_cost loop = {.key = loop_key(knobs)}, update = {.key = update_key(knobs)};
     struct tape_time time = {0};
     enum plim_status status = build(o, knobs, part, err);
@@ -163,6 +163,7 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
         layout_release(&layout);
         return plan_refuse_search(r, o->largest, err);
     }
+    own = plan_own_all(r, &o->tape, &layout);
     loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
     memcpy(loop.busy, time.loop_busy, sizeof loop.busy),
         memcpy(update.busy, time.update_busy, sizeof update.busy);

@@ -25,8 +25,13 @@ struct overhead runtime_overhead(void)
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err)
 {
+    const struct objective_row *objective = objective_row(job_objective(job));
     job_request(job, facts, overhead, out);
-    out->overhead += feed_bytes(facts, out->rows * out->time) + (int64_t)facts->host_late_bytes;
+    struct rows rows = {.count = out->rows * objective->rows,
+                        .time = out->time,
+                        .source_time = job->data.max_source_length ? job->data.max_source_length : out->time};
+    int64_t feeds = out->lengths > 1 ? out->lengths : 1;
+    out->overhead += feeds * feed_bytes(facts, &rows, objective->feeds) + (int64_t)facts->host_late_bytes;
     return job_check_budget(job, out, err);
 }
 

@@ -173,7 +173,8 @@ static enum plim_status take_buffers(struct generator *g, struct plim_error *err
 /* Tokens [first, first + p->time) through the model; the logits stay in the arena. */
 static enum plim_status feed(struct pass *p, const int32_t *tokens, int64_t first, struct plim_error *err)
 {
-    for (int64_t i = 0; i < p->time; i++) p->feed.ids[i] = tokens[i], p->feed.pos[i] = (int32_t)(first + i);
+    const struct rows *rows = &p->feed.rows;
+    for (int64_t i = 0; i < p->time; i++) rows->ids[i] = tokens[i], rows->pos[i] = (int32_t)(first + i);
     enum plim_status status = feed_send(&p->feed, err);
     return status == PLIM_OK ? exec_loop(p->exec, 0, err) : status;
 }

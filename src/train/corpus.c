@@ -1,6 +1,7 @@
 /* corpus.c - see corpus.h. */
 #include "train/corpus.h"
 #include "base/file.h"
+#include "train/epoch.h"
 #include "train/evaluate.h"
 
 #include <malloc.h>
@@ -17,8 +18,11 @@ static void data_options(const struct corpus *c, const struct string_list *files
 {
     const struct job_data *d = &c->job->data;
     bool pair = is_text(d->prompt_field) || is_text(d->response_field);
-    const char *prompt = pair ? d->prompt_field : d->source_field,
-               *response = pair ? d->response_field : d->target_field;
+    bool source = job_objective(c->job) == OBJECTIVE_SOURCE_TARGET; /* a decoder reads it as a prompt */
+    const char *prompt = pair || source ? d->prompt_field : d->source_field,
+               *response = pair || source ? d->response_field : d->target_field,
+               *first = source ? d->source_field : d->first_field,
+               *second = source ? d->target_field : d->second_field;
     *out = (struct data_options){.paths = files->items,
                                  .count = (int)files->count,
                                  .time = c->job->max_length,
@@ -30,19 +34,17 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .prompt_field = is_text(prompt) ? prompt : NULL,
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
+                                 .objective = job_objective(c->job),
+                                 .first_field = is_text(first) ? first : NULL,
+                                 .second_field = is_text(second) ? second : NULL,
+                                 .labels = d->labels.items,
+                                 .nlabels = (int)d->labels.count,
+                                 .source_time = d->max_source_length,
                                  .chat = c->chat,
                                  .now = &c->now,
                                  .add_special = d->add_special,
                                  .append_eos = d->append_eos,
                                  .skip_bad = d->skip_bad};
-}
-
-/* A window of an evaluation is one pass. */
-static int64_t eval_window(const struct job *job)
-{
-    int64_t most = EVAL_TOKENS / job->max_length;
-    if (job->training.eval_rows > most) most = job->training.eval_rows;
-    return most;
 }
 
 /* A conversation takes many times its bytes while it is rendered, and is hardly ever so long. */
@@ -55,7 +57,10 @@ static uint64_t longest_line(const struct job_data *d)
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
+    bool grouped = d->group_by_length && (d->group_given || d->padding == PADDING_LONGEST);
     *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
+                                   .sorted = d->padding == PADDING_LONGEST,
+                                   .grouped = grouped && !evaluation,
                                    .in_order = evaluation,
                                    .once = evaluation,
                                    .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
@@ -251,6 +256,8 @@ enum plim_status corpus_measure(struct job *job, struct plim_error *err)
         status = corpus_open(&free, 0, &c, err); /* files may come later, a tokenizer may not */
     if (status != PLIM_OK) return status;
     corpus_count(&c, job);
+    if (c.train) epoch_estimate(&c, &job->epoch);
+    if (job->training.epochs > 0 && job->epoch.rows) job->training.steps = epoch_steps(job, &job->epoch);
     corpus_close(&c);
     return PLIM_OK;
 }

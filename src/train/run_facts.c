@@ -16,7 +16,8 @@ static const char *const left_out[] = {
     /* as fingerprints, or as what several keys come to */
     "data.train", "data.validation", "data.tokenizer", "data.chat_template", "training.preset",
     "training.batch_size", "training.gradient_accumulation_steps", "training.fp16", "training.bf16",
-    "training.beta1", "training.device", "training.steps", "training.eval_every", "training.eval_rows",
+    "training.beta1", "training.objective", "training.device", "training.steps", "training.eval_every",
+    "training.eval_rows",
     /* kept with the plan's knobs, or without influence on any bit */
     "training.micro_batch_size", "training.recompute", "training.recompute_layers",
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",
@@ -25,7 +26,8 @@ static const char *const left_out[] = {
     "training.deepspeed.", "training.memory.", "training.dynamic_batching.", "output.", "host_budget",
     "budget", "profile",
     /* a run that met a bad record may go on without it */
-    "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "data.padding"};
+    "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
+    "training.eval_batch_size"};
 
 static const char *const shapes[] = {"model.architecture",
                                      "model.vocab_size",
@@ -127,6 +129,7 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     put_number(w, "training.eval_rows", on_eval, t->eval_rows);
     number_format_double(text, job_beta1(job));
     json_str(w, "training.beta1", text);
+    json_str(w, "training.objective", objective_row(job_objective(job))->name);
     json_str(w, "training.device", device->ops->name);
 }
 

@@ -136,7 +136,7 @@ MATRIX = {
     "model.attention_output_bias": ("file", in_file("model/config.json", attention_bias=True), SHAPE),
     "model.mlp_bias": ("file", in_file("model/config.json", mlp_bias=True), SHAPE),
     "model.max_position_embeddings": ("bytes", 4096), "model.rms_norm_eps": ("bytes", 1e-5), "model.rope_theta": ("bytes", 5000),
-    "model.initializer_range": ("bytes", 0.5),
+    "model.initializer_range": ("bytes", 0.5), "model.attention_dropout": ("bytes", {"model.dropout": 0.25}),
     "model.rope_scaling.rope_type": ("file", in_file("model/config.json", rope_scaling=None)), "model.rope_scaling.factor": ("file", rope(factor=4.0)),
     "model.rope_scaling.low_freq_factor": ("file", rope(low_freq_factor=2.0)), "model.rope_scaling.high_freq_factor": ("file", rope(high_freq_factor=5.0)),
     "model.rope_scaling.original_max_position_embeddings": ("file", rope(original_max_position_embeddings=32)),
@@ -158,6 +158,8 @@ MATRIX = {
     "data.source_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}), "data.target_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}),
     "data.messages_field": ("chat", "talk"), "data.rows": ("lines", "stream"), "data.packing": ("lines", "true"), "data.overlong": ("lines", "split"),
     "data.add_special": ("lines", "false"), "data.append_eos": ("lines", "false"), "data.shuffle_buffer": ("lines", 8), "data.shuffle_bytes": ("lines", "8KiB"),
+    "data.first_field": ("lines", "p"), "data.second_field": ("lines", "r"), "data.labels": ("lines", "[a,b]"), "data.max_source_length": ("lines", 16),
+    "data.padding": ("lines", "longest"), "data.group_by_length": ("lines", "false"),
     "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2),
     "training.decay_steps": ("cosine", 2), "training.min_lr": ("cosine", 1e-5), "training.greedy.factor": ("bytes", 0.5), "training.greedy.patience": ("bytes", 2),
     "training.greedy.threshold": ("bytes", 0.5), "training.greedy.relative": ("bytes", "true"), "training.greedy.cooldown": ("bytes", 3),
@@ -169,6 +171,7 @@ MATRIX = {
     "training.weight_decay": ("bytes", 0.1), "training.max_grad_norm": ("bytes", 1), "training.seed": ("bytes", 8), "training.deterministic": ("bytes", "true"),
     "performance.float32_matmul_precision": ("bytes", "high"), "training.batch_size": ("bytes", 2), "training.eval_every": ("bytes", 1), "training.eval_rows": ("bytes", 3),
     "training.device": ("bytes", None),  # needs a second device
+    "training.objective": ("bytes", None),  # needs a model that learns another one
 }
 
 
