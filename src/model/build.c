@@ -31,6 +31,35 @@ static int input_i32(struct builder *b, const char *label)
                                       .dim = {b->shape->batch, b->shape->time}});
 }
 
+struct op build_op(const struct builder *b, int kind) { return start(b, kind); }
+
+int build_tensor(struct builder *b, struct tensor t) { return declare(b, t); }
+
+int build_feed(struct builder *b, const char *label, int64_t rows, int64_t columns)
+{
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_I32,
+                                      .cls = CLASS_IO,
+                                      .flags = TENSOR_INPUT,
+                                      .ndim = columns ? 2 : 1,
+                                      .dim = {rows, columns}});
+}
+
+int build_scalars(struct builder *b)
+{
+    int there = tape_find(b->tape, "step.scalars", -1);
+    if (there >= 0) return there;
+    return tape_tensor(b->tape, &(struct tensor){.label = "step.scalars",
+                                                 .layer = -1,
+                                                 .type = DT_F32,
+                                                 .cls = CLASS_IO,
+                                                 .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
+                                                 .ndim = 1,
+                                                 .dim = {SCALAR_COUNT},
+                                                 .view_of = -1,
+                                                 .owner = -1});
+}
+
 static void build_rope_table(struct builder *b)
 {
     int head_dim = b->spec->head_dim;
@@ -60,6 +89,16 @@ void build_inputs(struct builder *b)
     b->pos = input_i32(b, "pos");
     b->rope_table = -1;
     if (b->spec->arch->rope) build_rope_table(b);
+}
+
+void build_encoder_inputs(struct builder *b)
+{
+    const struct model_shape *s = b->shape;
+    b->ids = build_feed(b, "ids", s->batch, s->time);
+    b->pos = build_feed(b, "pos", s->batch, s->time);
+    if (b->spec->token_types > 0) b->types = build_feed(b, "types", s->batch, s->time);
+    b->lengths = build_feed(b, "lengths", s->batch, 0);
+    b->rope_table = -1;
 }
 
 int build_param(struct builder *b, int row)
@@ -95,9 +134,24 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
 {
     struct op op = start(b, OP_EMBED);
     op.in[EMBED_IDS] = ids, op.in[EMBED_W] = weight, op.in[EMBED_ADD] = add;
+    if (ids == b->pos) op.attr.first = model_first_position(b->spec);
     op.out[EMBED_Y] = build_act(b, label, b->spec->hidden_size);
     tape_append(b->tape, &op);
     return op.out[EMBED_Y];
+}
+
+/* Numbers of ops' streams are above those of parameters. */
+#define FIRST_STREAM (UINT32_C(1) << 30)
+
+int build_dropout(struct builder *b, const char *label, int x, double dropout, int add)
+{
+    struct op op = start(b, OP_DROPOUT);
+    op.attr.dropout = (float)dropout;
+    op.attr.stream = FIRST_STREAM + b->streams++;
+    op.in[DROPOUT_X] = x, op.in[DROPOUT_SCALARS] = build_scalars(b), op.in[DROPOUT_ADD] = add;
+    op.out[DROPOUT_Y] = build_act(b, label, b->spec->hidden_size);
+    tape_append(b->tape, &op);
+    return op.out[DROPOUT_Y];
 }
 
 int build_norm(struct builder *b, const struct build_norm *n, int x)
@@ -188,7 +242,17 @@ int build_attention(struct builder *b, int qkv)
     op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
     op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
-    op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
+    op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v;
+    op.in[ATTN_LENGTHS] = b->lengths;
+    if (spec->arch->encoder)
+        op.attr.mask = MASK_FULL;
+    else
+        op.in[ATTN_POS] = b->pos;
+    if (b->attention_dropout > 0) {
+        op.attr.dropout = (float)b->attention_dropout;
+        op.attr.stream = FIRST_STREAM + b->streams++;
+        op.in[ATTN_SCALARS] = build_scalars(b);
+    }
     op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);
     op.out[ATTN_LSE] = declare(b, (struct tensor){.label = "attn.lse[%d]",
                                                   .type = DT_F32,
@@ -213,18 +277,13 @@ static int last_tokens(struct builder *b, int x)
     return tape_tensor(b->tape, &t);
 }
 
-static void build_loss(struct builder *b, int logits)
+void build_loss(struct builder *b, int logits, int targets)
 {
     struct op op = start(b, OP_XENT);
     op.accumulate = ACC_AFTER_FIRST;
     op.in[XENT_LOGITS] = logits;
-    op.in[XENT_TARGETS] = input_i32(b, "targets");
-    op.in[XENT_SCALARS] = declare(b, (struct tensor){.label = "step.scalars",
-                                                     .type = DT_F32,
-                                                     .cls = CLASS_IO,
-                                                     .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
-                                                     .ndim = 1,
-                                                     .dim = {SCALAR_COUNT}});
+    op.in[XENT_TARGETS] = targets;
+    op.in[XENT_SCALARS] = build_scalars(b);
     op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
                                                    .type = DT_F64,
                                                    .cls = CLASS_IO,
@@ -234,21 +293,26 @@ static void build_loss(struct builder *b, int logits)
     tape_append(b->tape, &op);
 }
 
-void build_head(struct builder *b, int x, int weight)
+void build_logits(struct builder *b, int x, const struct build_linear *l, int64_t width)
 {
     enum model_head head = b->shape->head;
-    int64_t vocab = b->spec->vocab_size;
+    bool loss = head == HEAD_LOSS || head == HEAD_LABELS;
     b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
     if (head == HEAD_LAST_LOGITS) {
         x = last_tokens(b, x);
-        logits.ndim = 2, logits.dim[0] = b->shape->batch, logits.dim[1] = vocab;
+        logits.ndim = 2, logits.dim[0] = b->shape->batch, logits.dim[1] = width;
     } else {
         logits.ndim = 3, logits.dim[0] = b->shape->batch, logits.dim[1] = b->shape->time,
-        logits.dim[2] = vocab;
+        logits.dim[2] = width;
     }
-    if (head != HEAD_LOSS) logits.flags = TENSOR_OUTPUT;
+    if (!loss) logits.flags = TENSOR_OUTPUT;
+    int y = build_linear(b, x, l, declare(b, logits));
+    if (loss) build_loss(b, y, input_i32(b, "targets"));
+}
+
+void build_head(struct builder *b, int x, int weight)
+{
     struct build_linear l = {.weight = weight, .bias = -1, .add = -1};
-    int y = build_linear(b, x, &l, declare(b, logits));
-    if (head == HEAD_LOSS) build_loss(b, y);
+    build_logits(b, x, &l, b->spec->vocab_size);
 }

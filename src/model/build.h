@@ -17,10 +17,23 @@ struct builder {
     enum op_part part;
     int ids, pos;   /* i32 [B,T] */
     int rope_table; /* f32 [B,T,D], -1 without rotary positions */
+    int types;      /* i32 [B,T], -1: segments are not told apart */
+    int lengths;    /* i32 [B], -1: rows are not padded */
+    double attention_dropout;
+    uint32_t streams; /* ops that drop numbers so far */
 };
 
 /* Declares ids, pos and, for rotary architectures, the table of angles. */
 void build_inputs(struct builder *b);
+
+/* The same of an encoder: ids, pos and lengths, and types where segments are told apart. */
+void build_encoder_inputs(struct builder *b);
+
+/* An i32 tensor that the host fills: [rows,columns], or [rows] when columns is 0. */
+int build_feed(struct builder *b, const char *label, int64_t rows, int64_t columns);
+
+/* "step.scalars", declared once. */
+int build_scalars(struct builder *b);
 
 /* The parameter of that row for the current layer, or -1 when this spec does not have it. */
 int build_param(struct builder *b, int row);
@@ -30,6 +43,9 @@ int build_act(struct builder *b, const char *label, int64_t last);
 int build_heads(struct builder *b, const char *label, int heads);
 
 int build_embed(struct builder *b, const char *label, int ids, int weight, int add);
+
+/* y = x with numbers dropped (+ add, which may be -1). Only for tapes that train. */
+int build_dropout(struct builder *b, const char *label, int x, double dropout, int add);
 
 /* RMSNorm, or LayerNorm when bias >= 0. */
 struct build_norm {
@@ -51,5 +67,16 @@ int build_attention(struct builder *b, int qkv);
 
 /* logits of the final hidden x [B,T,C] and, for HEAD_LOSS, their cross-entropy. */
 void build_head(struct builder *b, int x, int weight);
+
+/* The same with any projection to `width` numbers, and for HEAD_LABELS too. */
+void build_logits(struct builder *b, int x, const struct build_linear *l, int64_t width);
+
+/* A vector for each row of x [B,T,C] and, for HEAD_PAIRS, the loss of pairs (heads.c). */
+void build_vectors(struct builder *b, int x);
+
+/* The cross-entropy of logits [..,V], and an op or tensor of the builder's layer and part: for heads. */
+void build_loss(struct builder *b, int logits, int targets);
+struct op build_op(const struct builder *b, int kind);
+int build_tensor(struct builder *b, struct tensor t);
 
 #endif

@@ -43,8 +43,12 @@ static const struct field fields[] = {
     FIELD("bos_token_id", bos_token_id, FIELD_INT64),
     FIELD("pad_token_id", pad_token_id, FIELD_INT64),
     FIELD("eos_token_id", eos_count, FIELD_INT),
+    FIELD("task", task, FIELD_INT),
+    FIELD("type_vocab_size", token_types, FIELD_INT64),
+    FIELD("num_labels", num_labels, FIELD_INT64),
 };
-_Static_assert(sizeof(enum rope_kind) == sizeof(int), "the kind of scaling is compared as an int");
+_Static_assert(sizeof(enum rope_kind) == sizeof(int) && sizeof(enum model_task) == sizeof(int),
+               "kinds of scaling and tasks are compared as int");
 
 static const size_t sizes[] = {[FIELD_INT64] = sizeof(int64_t),
                                [FIELD_INT] = sizeof(int),

@@ -109,6 +109,9 @@ enum activation {
     ACTIVATION_COUNT
 };
 
+/* How the rows of a sample become one vector. */
+enum pooling { POOLING_MEAN, POOLING_FIRST, POOLING_COUNT };
+
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
@@ -129,15 +132,19 @@ struct op_attr {
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
     bool back;       /* rope: rotates back */
-    bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    enum pooling pooling; /* pool */
+    bool normalize;       /* pool: vectors of length 1 */
+    bool weight_kn;       /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
-    float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows (0: 1) */
+    float eps,
+        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows, of pool's vectors (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */
     uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
-    int64_t first;   /* element of the parameter with which this slice begins */
-    bool on_host;    /* computed by the CPU of a device with its own memory, on operands in host memory */
+    int64_t
+        first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
+    bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 
 struct op {

@@ -18,6 +18,8 @@ struct rig_options {
     const char *model; /* Hugging Face directory */
     int64_t batch, time;
     enum model_head head;
+    enum pooling pooling; /* of vectors, and whether they have length 1 */
+    bool normalize, training;
     bool grad, update; /* backward; the optimizer, with the golden files' settings */
     enum optimizer optimizer;
     bool no_master, narrow_state, narrow_grads;
