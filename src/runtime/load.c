@@ -39,3 +39,17 @@ enum plim_status weights_from_directory(struct exec *exec, const struct model_sp
     if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;
 }
+
+enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err)
+{
+    struct safetensors set;
+    uint64_t bytes[DT_COUNT + 1] = {0};
+    enum plim_status status = safetensors_open(dir, &set, err);
+    if (status != PLIM_OK) return status;
+    for (size_t i = 0; i < set.count; i++) bytes[set.tensors[i].type] += set.tensors[i].bytes;
+    *out = PRECISION_F32;
+    for (enum precision p = 0; p < PRECISION_COUNT; p++)
+        if (bytes[precision_type(p)] > bytes[precision_type(*out)]) *out = p;
+    safetensors_close(&set);
+    return PLIM_OK;
+}
