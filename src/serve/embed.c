@@ -1,9 +1,11 @@
 /* embed.c - see embed.h.
  *
  * Invariants
- *  1. A batch's rows are neighbours in order of length, its time the first length of length_up that its longest row fits.
- *  2. A member is made when a batch first asks for its time and rows; it lies in the arena there is. Batches with fewer
- *     rows than their member have rows of length 0, which attention passes over.
+ *  1. A batch's rows are neighbours in order of length: where it is large enough, it ends before rows that would be padded
+ *     by more than an eighth.
+ *  2. A member is made when a batch first asks for its time and rows, and lies in the arena there is. Where programs are
+ *     compiled (GPUs) times are powers of two and rows halves of the most, so that few are made; elsewhere a tape costs
+ *     nothing and has exactly the batch's rows. Rows of a member beyond the batch's have length 0.
  */
 #include "serve/embed.h"
 #include "base/bytes.h"
@@ -15,8 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Times are rounded up to one of so many at most, and batches of each halved this often. */
-enum { MEMBERS_MOST = 256 };
+/* Members that are kept; the oldest makes room for the next. */
+enum { MEMBERS = 24 };
+
+/* Positions of a batch that keep all cores busy: a larger one may end where lengths change. */
+enum { ENOUGH = 512, ENOUGH_GPU = 8192 };
 
 struct member {
     int64_t time, rows;
@@ -29,8 +34,8 @@ struct embedder {
     struct runtime runtime; /* its plan is the batch of the longest rows */
     struct embed_plan plan;
     struct embed_count count;
-    struct member first, *members[MEMBERS_MOST];
-    int nmembers;
+    struct member first, *members[MEMBERS];
+    int next; /* of members, to be made or replaced */
     int64_t tokens;      /* of a batch at most */
     int32_t *feed;       /* [tokens] ids or positions of a batch */
     float *vectors;      /* [rows][C] of a batch */
@@ -43,12 +48,13 @@ const struct embed_count *embedder_count(const struct embedder *e) { return &e->
 
 /* --- shapes ----------------------------------------------------------------------------------------------- */
 
-/* A length rounded up to one that has a tape: fine steps where a tape costs nothing, few where it is compiled. */
+static bool compiles(const struct embedder *e) { return e->runtime.device->ops->compile != NULL; }
+
+/* The time of a batch whose longest row has so many tokens. */
 static int64_t length_up(const struct embedder *e, int64_t length)
 {
-    int64_t step = length <= 64 ? 8 : length <= 256 ? 16 : 32, up = (length + step - 1) / step * step;
-    if (e->runtime.device->ops->compile)
-        for (up = 16; up < length;) up *= 2;
+    int64_t up = compiles(e) ? 16 : length;
+    while (up < length) up *= 2;
     return up < e->plan.time ? up : e->plan.time;
 }
 
@@ -100,10 +106,8 @@ static enum plim_status own_bytes(struct embedder *e, int64_t rows, int64_t *out
     enum plim_status status = build(&shape, 1, &tape, err);
     if (status != PLIM_OK) return status;
     int64_t ops = tape.nops, tensors = tape.ntensors;
-    int64_t lengths = 0;
-    for (int64_t t = 1; t <= e->plan.time; t = length_up(e, t) + 1) lengths++;
     tape_release(&tape);
-    *out = lengths * (ops * (int64_t)sizeof(struct op) + tensors * (int64_t)(sizeof(struct tensor) + 32)) +
+    *out = MEMBERS * (ops * (int64_t)sizeof(struct op) + tensors * (int64_t)(sizeof(struct tensor) + 32)) +
            e->tokens * (int64_t)sizeof(int32_t) + rows * e->spec.hidden_size * (int64_t)sizeof(float);
     return PLIM_OK;
 }
@@ -112,7 +116,7 @@ static enum plim_status set_length(struct embedder *e, const struct embed_room *
 {
     int64_t asked = room->how.max_length;
     e->plan.time = asked && asked < e->spec.max_positions ? asked : e->spec.max_positions;
-    e->tokens = e->runtime.device->ops->compile ? EMBED_TOKENS_GPU : EMBED_TOKENS;
+    e->tokens = compiles(e) ? EMBED_TOKENS_GPU : EMBED_TOKENS;
     if (e->tokens < e->plan.time) e->tokens = e->plan.time;
     if (!model_is_encoder(&e->spec))
         return plim_fail(
@@ -157,7 +161,6 @@ static enum plim_status start(struct embedder *e, const struct embed_room *room,
     enum plim_status status = runtime_commit(rt, err);
     if (status != PLIM_OK) return status;
     e->first = (struct member){.time = e->plan.time, .rows = rt->size, .exec = &rt->exec};
-    e->members[e->nmembers++] = &e->first;
     return weights_from_directory(&rt->exec, &e->spec, room->how.path, room->log, err);
 }
 
@@ -180,10 +183,16 @@ enum plim_status embedder_open(const struct embed_room *room, struct device *dev
     return PLIM_OK;
 }
 
+static void close_member(struct member *m)
+{
+    if (m) forward_close(&m->forward);
+    free(m);
+}
+
 void embedder_close(struct embedder *e)
 {
     if (!e) return;
-    for (int i = 1; i < e->nmembers; i++) forward_close(&e->members[i]->forward), free(e->members[i]);
+    for (int i = 0; i < MEMBERS; i++) close_member(e->members[i]);
     if (e->runtime.state != RUNTIME_CLOSED) runtime_close(&e->runtime);
     free(e->feed);
     free(e->vectors);
@@ -193,28 +202,34 @@ void embedder_close(struct embedder *e)
 
 /* --- running ---------------------------------------------------------------------------------------------- */
 
-/* The member for batches of so many rows or more that are so long, made when there is none. */
-static enum plim_status find_member(struct embedder *e, int64_t time, int64_t rows, struct member **out,
+static enum plim_status make_member(struct embedder *e, int64_t time, int64_t rows, struct member **out,
                                     struct plim_error *err)
 {
     struct shape shape = {e, time};
     struct forward_family family = {.build = build, .arg = &shape};
-    int64_t most = rows_most(e, time);
-    while (most / 2 >= rows) most /= 2;
-    for (int i = 0; i < e->nmembers; i++)
-        if (e->members[i]->time == time && e->members[i]->rows == most) return *out = e->members[i], PLIM_OK;
-    if (e->nmembers == MEMBERS_MOST) return *out = &e->first, PLIM_OK;
-    struct member *m = calloc(1, sizeof *m);
+    struct member **slot = &e->members[e->next++ % MEMBERS], *m = calloc(1, sizeof *m);
+    close_member(*slot), *slot = NULL;
     if (!m) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a batch's tape");
-    enum plim_status status = runtime_forward(&e->runtime, &family, most, 1, &m->forward, err);
-    if (status != PLIM_OK) {
-        free(m);
-        if (status == PLIM_NO_FIT) return *out = &e->first, PLIM_OK; /* the arena is the longest rows' */
-        return status;
-    }
+    enum plim_status status = runtime_forward(&e->runtime, &family, rows, 1, &m->forward, err);
+    if (status != PLIM_OK) free(m);
+    if (status == PLIM_NO_FIT) return *out = &e->first, PLIM_OK; /* the arena is the longest rows' */
+    if (status != PLIM_OK) return status;
     m->time = time, m->rows = m->forward.size, m->exec = &m->forward.exec;
-    e->members[e->nmembers++] = *out = m;
+    *slot = *out = m;
     return PLIM_OK;
+}
+
+/* The member for batches of so many rows that are so long, made when there is none. */
+static enum plim_status find_member(struct embedder *e, int64_t time, int64_t rows, struct member **out,
+                                    struct plim_error *err)
+{
+    int64_t most = compiles(e) ? rows_most(e, time) : rows;
+    while (compiles(e) && most / 2 >= rows) most /= 2;
+    if (time == e->first.time && most == e->first.rows) return *out = &e->first, PLIM_OK;
+    for (int i = 0; i < MEMBERS; i++)
+        if (e->members[i] && e->members[i]->time == time && e->members[i]->rows == most)
+            return *out = e->members[i], PLIM_OK;
+    return make_member(e, time, most, out, err);
 }
 
 static enum plim_status put(const struct member *m, const char *label, const int32_t *values,
@@ -295,6 +310,16 @@ static enum plim_status check_rows(const struct embedder *e, const struct embed_
     return PLIM_OK;
 }
 
+/* How many of order[0..left) make up the next batch, which is `time` long. */
+static int64_t batch_rows(const struct embedder *e, const struct embed_row *rows, const int64_t *order,
+                          int64_t left, int64_t time)
+{
+    int64_t most = rows_most(e, time), n = 1, enough = compiles(e) ? ENOUGH_GPU : ENOUGH;
+    if (most > left) most = left;
+    while (n < most && (n * time < enough || rows[order[n]].count * 8 >= time * 7)) n++;
+    return n;
+}
+
 enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *vectors,
                               struct plim_error *err)
 {
@@ -302,9 +327,9 @@ enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, 
     enum plim_status status = check_rows(e, rows, count, err);
     if (status == PLIM_OK) status = sort_rows(e, rows, count, err);
     for (int64_t at = 0, n; at < count && status == PLIM_OK; at += n) {
-        int64_t time = length_up(e, rows[e->order[at]].count), most = rows_most(e, time);
+        int64_t time = length_up(e, rows[e->order[at]].count);
         struct member *m = NULL;
-        n = count - at < most ? count - at : most;
+        n = batch_rows(e, rows, e->order + at, count - at, time);
         status = find_member(e, time, n, &m, err);
         if (status != PLIM_OK) break;
         if (n > m->rows) n = m->rows;

@@ -6,7 +6,7 @@
  *     embedder_close(e);
  *
  * Parameters stay in the type their files have. Rows of one call are sorted by length; a batch takes the longest that are
- * left and has a tape for its length, rounded up to one of few, and for as many rows as the plan's tokens allow. All tapes
+ * left, as many as the plan's tokens allow and are of similar length, and has a tape of its own shape. All tapes
  * are members of a forward family (runtime/runtime.h) over one arena, which is planned for the longest rows and committed
  * before the weights are read. What a row's vector is depends on nothing but the row: not on the batch it came in, beyond
  * the rounding of sums over a row that is longer.
