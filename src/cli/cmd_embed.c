@@ -178,7 +178,7 @@ static enum plim_status open_embedder(struct embedding *e, struct plim_error *er
         status = plim_fail(err, PLIM_BAD_INPUT,
                            "embed: option '--max-length': %lld is beyond the model's %lld positions",
                            (long long)e->flags->max_length, (long long)spec.max_positions);
-    if (status == PLIM_OK && spec.vocab_size < e->codec.vocab_size)
+    if (status == PLIM_OK && model_is_encoder(&spec) && spec.vocab_size < e->codec.vocab_size)
         status = plim_fail(err, PLIM_BAD_INPUT,
                            "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
                            e->codec.path, (long long)e->codec.vocab_size, (long long)spec.vocab_size);

@@ -81,28 +81,34 @@ static enum plim_status read_some(struct lines *l, struct plim_error *err)
     return PLIM_OK;
 }
 
+static enum plim_status refuse_long(const struct lines *l, uint64_t number, struct plim_error *err)
+{
+    return plim_fail(err, PLIM_BAD_INPUT, "%s:%llu: a line of more than %zu bytes; raise --max-line", l->path,
+                     (unsigned long long)number, l->max_line);
+}
+
 static enum plim_status make_room(struct lines *l, struct plim_error *err)
 {
     if (l->at) memmove(l->buf, l->buf + l->at, l->end - l->at);
     l->end -= l->at, l->at = 0;
     if (l->end < l->room) return PLIM_OK;
-    if (l->room > l->max_line)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s:%llu: a line of more than %zu bytes; raise --max-line",
-                         l->path, (unsigned long long)l->number + 1, l->max_line);
+    if (l->room > l->max_line) return refuse_long(l, l->number + 1, err);
     char *larger = realloc(l->buf, 2 * l->room);
     if (!larger) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for a line", l->path);
     l->buf = larger, l->room *= 2;
     return PLIM_OK;
 }
 
-/* A line of buf[at, at + len). */
-static struct line take(struct lines *l, size_t len, size_t step)
+/* The line of `len` bytes that is next, and `step` bytes to the one after it. */
+static enum plim_status take(struct lines *l, size_t len, size_t step, struct line *out,
+                             struct plim_error *err)
 {
     char *text = l->buf + l->at;
     l->at += step;
     if (len && text[len - 1] == '\r') len--;
     if (!l->number && len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3, len -= 3;
-    return (struct line){text, len, l->path, ++l->number};
+    *out = (struct line){text, len, l->path, ++l->number};
+    return len > l->max_line ? refuse_long(l, l->number, err) : PLIM_OK;
 }
 
 enum plim_status lines_next(struct lines *l, struct line *out, struct plim_error *err)
@@ -111,11 +117,11 @@ enum plim_status lines_next(struct lines *l, struct line *out, struct plim_error
     size_t seen = 0; /* of the bytes from `at` on, without an end of a line */
     *out = (struct line){0};
     for (bool more = true; status == PLIM_OK && more;) {
-        char *lf = l->open ? memchr(l->buf + l->at + seen, '\n', l->end - l->at - seen) : NULL;
+        const char *from = l->buf + l->at,
+                   *lf = l->open ? memchr(from + seen, '\n', l->end - l->at - seen) : NULL;
         size_t left = l->end - l->at;
-        if (lf)
-            return *out = take(l, (size_t)(lf - l->buf) - l->at, (size_t)(lf - l->buf) - l->at + 1), PLIM_OK;
-        if (l->open && l->ended && left) return *out = take(l, left, left), PLIM_OK;
+        if (lf) return take(l, (size_t)(lf - from), (size_t)(lf - from) + 1, out, err);
+        if (l->open && l->ended && left) return take(l, left, left, out, err);
         seen = left;
         if (!l->open || l->ended) {
             status = open_next(l, &more, err), seen = 0;

@@ -158,9 +158,9 @@ static void read_architecture(struct reader *r)
     }
     enum model_task task = class_name ? task_of(arch, class_name) : TASK_TOKENS;
     if (task == MODEL_TASKS && !ends_with(class_name, "Model"))
-        refuse(r, PLIM_UNSUPPORTED, "%s: architecture '%s' is not supported; %s models must be '%s'%s%s",
+        refuse(r, PLIM_UNSUPPORTED, "%s: architecture '%s' is not supported; %s models must be '%s'%s%s%s",
                r->name, class_name, arch->name, arch->hf_class, arch->task_classes ? " or '" : "",
-               arch->task_classes ? arch->task_classes[TASK_LABELS] : "");
+               arch->task_classes ? arch->task_classes[TASK_LABELS] : "", arch->task_classes ? "'" : "");
     model_defaults(r->spec, arch);
     if (task < MODEL_TASKS) r->spec->task = task;
 }

@@ -92,24 +92,26 @@ static void write_gpt2(struct json_writer *w, const struct model_spec *spec)
     json_int(w, "n_ctx", spec->max_positions);
 }
 
+static const char *label_name(const struct model_spec *spec, int64_t i, char *buf, size_t size)
+{
+    if (spec->labels) return spec->labels[i];
+    snprintf(buf, size, "LABEL_%lld", (long long)i);
+    return buf;
+}
+
 static void write_encoder(struct json_writer *w, const struct model_spec *spec)
 {
-    const struct model_keys *keys = spec->arch->keys;
     char number[24], label[32];
-    if (keys->types) json_int(w, keys->types, spec->token_types);
+    if (spec->arch->keys->types) json_int(w, spec->arch->keys->types, spec->token_types);
     if (spec->task != TASK_LABELS) return;
     json_begin_object(w, "id2label");
     for (int64_t i = 0; i < spec->num_labels; i++) {
         snprintf(number, sizeof number, "%lld", (long long)i);
-        snprintf(label, sizeof label, "LABEL_%lld", (long long)i);
-        json_str(w, number, label);
+        json_str(w, number, label_name(spec, i, label, sizeof label));
     }
     json_end_object(w);
     json_begin_object(w, "label2id");
-    for (int64_t i = 0; i < spec->num_labels; i++) {
-        snprintf(label, sizeof label, "LABEL_%lld", (long long)i);
-        json_int(w, label, i);
-    }
+    for (int64_t i = 0; i < spec->num_labels; i++) json_int(w, label_name(spec, i, label, sizeof label), i);
     json_end_object(w);
 }
 

@@ -68,11 +68,12 @@ struct model_spec {
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
     enum model_task task;
-    int64_t token_types;  /* segments that encoders tell apart; 0: none */
-    int64_t num_labels;   /* TASK_LABELS */
-    enum pooling pooling; /* of a row's vector; not part of config.json (sentence.h) */
-    bool normalize;       /* to length 1 */
-    double pair_scale;    /* of cosines in HEAD_PAIRS */
+    int64_t token_types;       /* segments that encoders tell apart; 0: none */
+    int64_t num_labels;        /* TASK_LABELS */
+    const char *const *labels; /* their names, borrowed (labels.h); NULL: they have none */
+    enum pooling pooling;      /* of a row's vector; not part of config.json (sentence.h) */
+    bool normalize;            /* to length 1 */
+    double pair_scale;         /* of cosines in HEAD_PAIRS */
 };
 
 enum model_head {

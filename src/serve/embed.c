@@ -35,7 +35,7 @@ struct embedder {
     struct embed_plan plan;
     struct embed_count count;
     struct member first, *members[MEMBERS];
-    int next; /* of members, to be made or replaced */
+    int next;            /* of members, to be made or replaced */
     int64_t tokens;      /* of a batch at most */
     int32_t *feed;       /* [tokens] ids or positions of a batch */
     float *vectors;      /* [rows][C] of a batch */
