@@ -1,5 +1,5 @@
 /* arch.h - what an architecture is: one struct, filled by one file each (llama.c, mistral.c, qwen2.c,
- * gpt2.c).
+ * gpt2.c, bert.c, roberta.c, distilbert.c).
  *
  * The parameter table is the single place that says which parameters exist, their shapes and how they start:
  * counting, initialising and emitting all read it. Only model/ includes this header.

@@ -6,7 +6,7 @@
  *     ...
  *     weights_save(&tape, &spec, &(struct weights_source){get, &arena}, "out/", &options, &err);
  *
- * Parameters are matched by name before a byte is read. Names may lack the prefix "model." or "transformer.";
+ * Parameters are matched by name before a byte is read. Names may lack the prefix ("model.", "transformer.", "bert.");
  * a tied output projection may be in the file or not. Where a parameter has a master (CLASS_MASTER owned by
  * it) both are written, so that an fp32 checkpoint starts training with all its bits.
  *
