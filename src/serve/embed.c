@@ -78,7 +78,7 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
     enum plim_status status = model_emit(&s->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, s->e->plan.precision, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true;
+    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = out->ops[i].attr.split = true;
     if (status != PLIM_OK) tape_release(out);
     return status;
 }

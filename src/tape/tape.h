@@ -129,9 +129,11 @@ struct op_attr {
     bool standard;   /* attention by plain loops over all scores, for debugging */
     bool repeatable; /*the same bits on every run, whatever that costs; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
-    bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
-    bool back;       /* rope: rotates back */
+    bool
+        split; /* linear and its gradients: fp32 operands may be multiplied as sums of bf16 parts, as exact */
+    bool layer_norm;      /* norm: LayerNorm instead of RMSNorm */
+    bool plus_one;        /* norm: an RMSNorm whose weight is 1 + w */
+    bool back;            /* rope: rotates back */
     enum pooling pooling; /* pool */
     bool normalize;       /* pool: vectors of length 1 */
     bool weight_kn;       /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
