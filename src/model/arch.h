@@ -20,7 +20,7 @@ enum param_when {
     WHEN_MLP_BIAS,
     WHEN_UNTIED,
     WHEN_TYPES,         /* segments are told apart */
-    WHEN_SAYS_TOKENS,   /* TASK_TOKENS */
+    WHEN_SAYS_TOKENS,   /* TASK_TOKENS; from here on they are a task's head */
     WHEN_UNTIED_TOKENS, /* both */
     WHEN_SAYS_LABELS,   /* TASK_LABELS */
 };

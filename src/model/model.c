@@ -148,6 +148,14 @@ struct param_init model_param_init(const struct model_spec *spec, const char *la
     return init_of_rule(spec, RULE_NORMAL);
 }
 
+bool model_param_is_head(const struct model_spec *spec, const char *label)
+{
+    for (int i = 0; i < spec->arch->nparams; i++)
+        if (!strcmp(spec->arch->params[i].label, label))
+            return spec->arch->params[i].when >= WHEN_SAYS_TOKENS;
+    return false;
+}
+
 /* Keeps every tensor's element count far from overflow. */
 #define MAX_TOKENS (INT64_C(1) << 31)
 

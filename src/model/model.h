@@ -150,6 +150,9 @@ struct param_init {
  */
 struct param_init model_param_init(const struct model_spec *spec, const char *label);
 
+/* True for the parameters behind an encoder's last layer, which another task has others of. */
+bool model_param_is_head(const struct model_spec *spec, const char *label);
+
 /* The row of the position table that position 0 names: RoBERTa's begin behind its padding's. */
 int64_t model_first_position(const struct model_spec *spec);
 

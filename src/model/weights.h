@@ -26,6 +26,7 @@ struct weights_sink {
     enum plim_status (*put)(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
                             struct plim_error *err);
     void *arg;
+    bool new_head; /* a head of which the files have nothing is left as it is: it is about to be trained */
 };
 
 /* PLIM_BAD_INPUT names missing tensors or the two shapes that differ. Tensors nobody asked for are reported

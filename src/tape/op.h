@@ -43,6 +43,9 @@
  *  store         near                                              far                         copy to a lower tier
  *  hold          near ..                                                                       nothing: their bytes are in use up to here
  *
+ * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of bf16 parts, with an error like
+ * fp32's; a device that has no use for it multiplies fp32.
+ *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap).
  *

@@ -2,6 +2,8 @@
  * every gradient and ten AdamW losses of all three heads, fp32 within 1e-5 relative; gradients in bf16 no worse than
  * PyTorch's own. The folder of cases is $GOLDEN_DIR, by default the one beside the sources. */
 #include "model/weights.h"
+#include "runtime/initial_weights.h"
+#include "runtime/load.h"
 #include "support/model_rig.h"
 #include "store/safetensors.h"
 
@@ -248,6 +250,63 @@ static void check_losses(const struct golden *g, const struct rig_options *how)
     rig_close(&rig);
 }
 
+static double loss_of(const struct golden *g, const struct rig_options *how, int *dropouts)
+{
+    struct model_rig rig = {0};
+    struct rig_options o = *how;
+    double loss[2];
+    o.head = g->loss, o.grad = true;
+    run(&rig, g, &o, 0);
+    rig_read(&rig, tape_find(&rig.tape, "loss", -1), loss, sizeof loss);
+    *dropouts = 0;
+    for (int i = 0; i < rig.tape.nops; i++)
+        *dropouts += rig.tape.ops[i].kind == OP_DROPOUT && rig.tape.ops[i].part == PART_FORWARD;
+    rig_close(&rig);
+    return loss[0];
+}
+
+/* Nothing is dropped unless the tape trains; what is dropped does not depend on what is recomputed. */
+static void dropout_of(const struct golden *g)
+{
+    bool distil = strstr(g->model, "distilbert") != NULL;
+    int none, some, again, layers = 2, wanted = 1 + layers * (distil ? 1 : 2) + (g->loss == HEAD_LABELS);
+    double plain = loss_of(g, &(struct rig_options){.dropout = 0.3}, &none);
+    double dropped = loss_of(g, &(struct rig_options){.dropout = 0.3, .training = true}, &some);
+    struct rig_options recompute = {.dropout = 0.3, .training = true, .recompute = {RECOMPUTE_FULL, 0}};
+    assert_true(loss_of(g, &recompute, &again) == dropped && dropped != plain);
+    assert_int_equal(none, 0);
+    assert_int_equal(some, wanted);
+}
+
+/* A model that says tokens gets labels: refused where it is only read, begun anew where it is to be trained. */
+static void test_new_head(void **state)
+{
+    struct golden g;
+    struct model_rig rig = {0};
+    struct safetensors set;
+    char other[600];
+    (void)state;
+    golden_open(&g, models[0], &tasks[1]);
+    snprintf(other, sizeof other, "%.*s-tokens", (int)(strlen(g.model) - strlen("-labels")), g.model);
+    run(&rig, &g, &(struct rig_options){.head = HEAD_LABEL_LOGITS}, 0);
+    assert_int_equal(weights_from_directory(&rig.exec, &rig.spec, other, NULL, &rig.err), PLIM_BAD_INPUT);
+    assert_non_null(strstr(rig.err.text, "classifier.weight"));
+    assert_int_equal(initial_head(&rig.exec, &rig.spec, 7, &rig.err), PLIM_OK);
+    assert_int_equal(weights_to_train(&rig.exec, &rig.spec, other, NULL, &rig.err), PLIM_OK);
+    assert_int_equal(safetensors_open(other, &set, &rig.err), PLIM_OK);
+    const struct safetensor *file = safetensors_find(&set, "bert.embeddings.word_embeddings.weight");
+    float *want = malloc((size_t)file->count * sizeof *want), *words = NULL, *head = NULL;
+    assert_int_equal(safetensors_read_all(&set, file, DT_F32, want, &rig.err), PLIM_OK);
+    words = read_floats(&rig, tape_find(&rig.tape, "bert.embeddings.word_embeddings.weight", -1));
+    head = read_floats(&rig, tape_find(&rig.tape, "classifier.weight", -1));
+    assert_memory_equal(words, want, (size_t)file->count * sizeof *want);
+    assert_true(head[0] != 0 && fabsf(head[0]) < 0.2f); /* of deviation 0.02 */
+    free(want), free(words), free(head);
+    safetensors_close(&set);
+    rig_close(&rig);
+    safetensors_close(&g.expected);
+}
+
 static void each(void (*body)(const struct golden *))
 {
     for (int m = 0; m < MODELS; m++)
@@ -286,6 +345,12 @@ static void test_gradients(void **state)
     each(check_gradients);
 }
 
+static void test_dropout(void **state)
+{
+    (void)state;
+    each(dropout_of);
+}
+
 static void test_ten_steps(void **state)
 {
     (void)state;
@@ -295,9 +360,8 @@ static void test_ten_steps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_outputs),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_ten_steps),
+        cmocka_unit_test(test_outputs), cmocka_unit_test(test_gradients), cmocka_unit_test(test_ten_steps),
+        cmocka_unit_test(test_dropout), cmocka_unit_test(test_new_head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

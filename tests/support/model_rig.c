@@ -49,6 +49,7 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     memset(rig, 0, sizeof *rig);
     must(rig, hf_config_load(o->model, &rig->spec, &rig->err));
     rig->spec.pooling = o->pooling, rig->spec.normalize = o->normalize;
+    if (o->dropout > 0) model_set_dropout(&rig->spec, o->dropout);
     build(rig, o);
     must(rig, tape_verify(&rig->tape, &rig->err));
     const char *device = getenv("TEST_DEVICE"); /* cuda: the whole rig on a GPU */

@@ -20,6 +20,7 @@ struct rig_options {
     enum model_head head;
     enum pooling pooling; /* of vectors, and whether they have length 1 */
     bool normalize, training;
+    double dropout;    /* training: of everything that may be dropped */
     bool grad, update; /* backward; the optimizer, with the golden files' settings */
     enum optimizer optimizer;
     bool no_master, narrow_state, narrow_grads;

@@ -30,6 +30,7 @@ enum {
     SHARED_BYTES = 4 << 20,     /* the shared panel of B aims at this */
     SHARED_A_BYTES = 512 << 10, /* A is shared when all of it is at most this */
     OWN_BYTES = 128 << 10,      /* a worker's packed block aims at this */
+    OWN_SPLIT = 384 << 10,      /* the same of a kernel that is so fast that B's panels come too slowly */
     SUM_BYTES = 512 << 10,      /* a worker's running sums, at most */
     PACK_PANELS = 8,            /* panels of the shared operand packed by one task */
     ENOUGH_COLUMNS = 512,       /* a round narrower than this packs A too often: cut k instead */
@@ -102,7 +103,8 @@ static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, i
     const struct gemm_kernel *kernel = cut->kernel;
     int64_t size = (int64_t)dtype_size(kernel->type), line = least(k, GEMM_KC) * size;
     int64_t fit = SHARED_BYTES / size / k; /* columns of B that fit with all of k */
-    cut->mc = even_piece(m, OWN_BYTES / line, kernel->mr, m > threads * kernel->mr ? threads : 1);
+    cut->mc = even_piece(m, (kernel->halves ? OWN_SPLIT : OWN_BYTES) / line, kernel->mr,
+                         m > threads * kernel->mr ? threads : 1);
     if (fit >= least(round_up(n, kernel->nr), ENOUGH_COLUMNS)) {
         cut->n_round = even_piece(n, fit, kernel->nr, 1);
         cut->k_round = k;
