@@ -9,10 +9,33 @@
 #include "model/model.h"
 
 /* A size taken from the spec. */
-enum param_dim { DIM_NONE, DIM_V, DIM_C, DIM_F, DIM_2F, DIM_P, DIM_D, DIM_HD, DIM_KD, DIM_QKV };
+enum param_dim {
+    DIM_NONE,
+    DIM_V,
+    DIM_C,
+    DIM_F,
+    DIM_2F,
+    DIM_P,
+    DIM_D,
+    DIM_HD,
+    DIM_KD,
+    DIM_QKV,
+    DIM_TYPES,
+    DIM_LABELS
+};
 
 /* Which specs have the parameter. */
-enum param_when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_UNTIED };
+enum param_when {
+    WHEN_ALWAYS,
+    WHEN_QKV_BIAS,
+    WHEN_O_BIAS,
+    WHEN_MLP_BIAS,
+    WHEN_UNTIED,
+    WHEN_TYPES,         /* segments are told apart */
+    WHEN_SAYS_TOKENS,   /* TASK_TOKENS; from here on they are a task's head */
+    WHEN_UNTIED_TOKENS, /* both */
+    WHEN_SAYS_LABELS,   /* TASK_LABELS */
+};
 
 /* INIT_NORMAL of a matrix that ends a residual branch may be narrowed by 1/sqrt(2 L). */
 enum param_rule { RULE_NORMAL, RULE_RESIDUAL, RULE_ONES, RULE_ZEROS };
@@ -30,6 +53,8 @@ struct model_keys {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
     const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
     double dropout_absent;               /* what transformers takes when the key is missing */
+    bool last_dropout_follows;           /* the third one, when it is missing, is the first */
+    const char *types;                   /* NULL: it has none */
 };
 
 /* What config.json of some architectures has beside the sizes; NULL or false: this one has no such key. */
@@ -47,11 +72,12 @@ struct model_extras {
     int kv_heads_absent, head_dim_absent, query_scalar_absent;
 };
 
-/* A switch config.json may carry that we compute in one position only. */
+/* A switch config.json may carry that we compute in one position only; text: a choice instead. */
 struct hf_demand {
     const char *key;
     bool only;
     bool null_only; /* any value at all asks for what we do not compute */
+    const char *text;
 };
 
 /* Which keys say that attention slides: none; sliding_window for all layers; with use_sliding_window and
@@ -62,18 +88,21 @@ enum window_keys { WINDOW_NEVER, WINDOW_ALL_LAYERS, WINDOW_LATE_LAYERS, WINDOW_P
 struct builder;
 
 struct architecture {
-    const char *name;     /* "llama" */
-    const char *hf_type;  /* config.json model_type */
-    const char *hf_class; /* config.json architectures[0] */
+    const char *name;                /* "llama" */
+    const char *hf_type;             /* config.json model_type */
+    const char *hf_class;            /* config.json architectures[0] */
+    const char *const *task_classes; /* hf_class of each task; NULL: hf_class, and TASK_TOKENS only */
     const char *activation;
     const char *prefix; /* what some checkpoints leave out of the names: "model." */
     const struct model_keys *keys;
     const struct param_row *params;
     int nparams;
     bool rope;
-    int inner_multiple; /* feed-forward size in hidden sizes when none is given; 0: it must be */
-    bool norm_plus_one; /* a norm's weight is 1 + w */
-    bool scaled_embed;  /* embeddings are multiplied with the root of the hidden size */
+    bool encoder;             /* rows are read whole */
+    bool positions_after_pad; /* see model_first_position */
+    int inner_multiple;       /* feed-forward size in hidden sizes when none is given; 0: it must be */
+    bool norm_plus_one;       /* a norm's weight is 1 + w */
+    bool scaled_embed;        /* embeddings are multiplied with the root of the hidden size */
     enum activation act;
     struct model_extras extras;
     enum window_keys window;
@@ -85,6 +114,7 @@ struct architecture {
 
 extern const struct architecture arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma2, arch_gemma3,
     arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2;
+extern const struct architecture arch_bert, arch_roberta, arch_distilbert;
 
 bool param_present(const struct model_spec *spec, const struct param_row *row);
 int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim);

@@ -31,6 +31,20 @@ static int input_i32(struct builder *b, const char *label)
                                       .dim = {b->shape->batch, b->shape->time}});
 }
 
+struct op build_op(const struct builder *b, int kind) { return start(b, kind); }
+
+int build_tensor(struct builder *b, struct tensor t) { return declare(b, t); }
+
+int build_feed(struct builder *b, const char *label, int64_t rows, int64_t columns)
+{
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_I32,
+                                      .cls = CLASS_IO,
+                                      .flags = TENSOR_INPUT,
+                                      .ndim = columns ? 2 : 1,
+                                      .dim = {rows, columns}});
+}
+
 int build_scalars(struct builder *b)
 {
     int there = tape_find(b->tape, "step.scalars", -1);
@@ -118,6 +132,16 @@ void build_inputs(struct builder *b)
     build_rope_tables(b);
 }
 
+void build_encoder_inputs(struct builder *b)
+{
+    const struct model_shape *s = b->shape;
+    b->ids = build_feed(b, "ids", s->batch, s->time);
+    b->pos = build_feed(b, "pos", s->batch, s->time);
+    if (b->spec->token_types > 0) b->types = build_feed(b, "types", s->batch, s->time);
+    b->lengths = build_feed(b, "lengths", s->batch, 0);
+    for (int set = 0; set < MODEL_ROPE_SETS; set++) b->rope_table[set] = -1;
+}
+
 int build_param(struct builder *b, int row)
 {
     const struct param_row *p = &b->spec->arch->params[row];
@@ -151,6 +175,7 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
 {
     struct op op = start(b, OP_EMBED);
     op.in[EMBED_IDS] = ids, op.in[EMBED_W] = weight, op.in[EMBED_ADD] = add;
+    if (ids == b->pos) op.attr.first = model_first_position(b->spec);
     op.out[EMBED_Y] = build_act(b, label, b->spec->hidden_size);
     if (b->spec->arch->scaled_embed) op.attr.scale = (float)sqrt((double)b->spec->hidden_size);
     tape_append(b->tape, &op);
@@ -298,7 +323,12 @@ int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
     op.attr.scale =
         (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
     op.attr.cap = (float)spec->attn_cap;
-    op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
+    op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v;
+    op.in[ATTN_LENGTHS] = b->lengths;
+    if (spec->arch->encoder)
+        op.attr.mask = MASK_FULL;
+    else
+        op.in[ATTN_POS] = b->pos;
     if (b->attention_dropout > 0) {
         op.attr.dropout = (float)b->attention_dropout;
         op.attr.stream = FIRST_STREAM + b->streams++;
@@ -328,13 +358,13 @@ static int last_tokens(struct builder *b, int x)
     return tape_tensor(b->tape, &t);
 }
 
-static void build_loss(struct builder *b, int logits)
+void build_loss(struct builder *b, int logits, int targets)
 {
     struct op op = start(b, OP_XENT);
     op.accumulate = ACC_AFTER_FIRST;
     op.attr.cap = (float)b->spec->final_cap;
     op.in[XENT_LOGITS] = logits;
-    op.in[XENT_TARGETS] = input_i32(b, "targets");
+    op.in[XENT_TARGETS] = targets;
     op.in[XENT_SCALARS] = build_scalars(b);
     op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
                                                    .type = DT_F64,
@@ -355,23 +385,29 @@ static void build_cap(struct builder *b, int raw, int capped)
     tape_append(b->tape, &op);
 }
 
-void build_head(struct builder *b, int x, int weight)
+void build_logits(struct builder *b, int x, const struct build_linear *l, int64_t width)
 {
     enum model_head head = b->shape->head;
-    struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
-    bool capped = head != HEAD_LOSS && b->spec->final_cap > 0;
+    bool loss = head == HEAD_LOSS || head == HEAD_LABELS;
     b->part = PART_HEAD;
+    struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
+    bool capped = !loss && b->spec->final_cap > 0;
     logits.dim[logits.ndim++] = b->shape->batch;
     if (head == HEAD_LAST_LOGITS)
         x = last_tokens(b, x);
     else
         logits.dim[logits.ndim++] = b->shape->time;
-    logits.dim[logits.ndim++] = b->spec->vocab_size;
-    struct build_linear l = {.weight = weight, .bias = -1, .add = -1};
+    logits.dim[logits.ndim++] = width;
     struct tensor first = logits, last = logits;
-    last.flags = head == HEAD_LOSS ? 0 : TENSOR_OUTPUT;
+    last.flags = loss ? 0 : TENSOR_OUTPUT;
     first.label = "logits.raw";
-    int y = build_linear(b, x, &l, declare(b, capped ? first : last));
-    if (head == HEAD_LOSS) build_loss(b, y);
+    int y = build_linear(b, x, l, declare(b, capped ? first : last));
+    if (loss) build_loss(b, y, input_i32(b, "targets"));
     if (capped) build_cap(b, y, declare(b, last));
+}
+
+void build_head(struct builder *b, int x, int weight)
+{
+    struct build_linear l = {.weight = weight, .bias = -1, .add = -1};
+    build_logits(b, x, &l, b->spec->vocab_size);
 }

@@ -91,17 +91,33 @@ static void read_size(struct reader *r, const char *key, bool required, int64_t 
     read_int(r, r->root, key, out);
 }
 
-/* What transformers knows and we compute only in one position. */
-static void read_demand(struct reader *r, const struct hf_demand *d)
+/* A switch transformers knows and we compute only in one position. */
+static void demand_bool(struct reader *r, const struct hf_demand *d)
 {
     bool value = d->only;
-    if (d->null_only && given(r->root, d->key))
-        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s' is not supported; only null is", r->name, d->key);
-    if (d->null_only) return;
     read_bool(r, r->root, d->key, &value);
     if (value != d->only)
         refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': %s is not supported; only %s is", r->name, d->key,
                value ? "true" : "false", d->only ? "true" : "false");
+}
+
+static void demand_text(struct reader *r, const struct hf_demand *d)
+{
+    const char *value = read_string(r, r->root, d->key, d->text);
+    if (strcmp(value, d->text))
+        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': '%s' is not supported; only '%s' is", r->name, d->key,
+               value, d->text);
+}
+
+static void demand_null(struct reader *r, const struct hf_demand *d)
+{
+    if (given(r->root, d->key))
+        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s' is not supported; only null is", r->name, d->key);
+}
+
+static void read_demand(struct reader *r, const struct hf_demand *d)
+{
+    (d->null_only ? demand_null : d->text ? demand_text : demand_bool)(r, d);
 }
 
 /* A number of which null is none; `absent` when the key is missing. */
@@ -114,10 +130,19 @@ static void read_or_none(struct reader *r, const char *key, double absent, doubl
 /* --- which model ------------------------------------------------------------------------------------------
  */
 
+/* The task that a class of transformers is for, MODEL_TASKS: none of this architecture's. */
+static enum model_task task_of(const struct architecture *arch, const char *class_name)
+{
+    if (!strcmp(arch->hf_class, class_name)) return TASK_TOKENS;
+    for (int task = 0; arch->task_classes && task < MODEL_TASKS; task++)
+        if (!strcmp(arch->task_classes[task], class_name)) return (enum model_task)task;
+    return MODEL_TASKS;
+}
+
 static const struct architecture *by_class(const char *class_name)
 {
     for (int i = 0; class_name && model_architecture_at(i); i++)
-        if (!strcmp(model_architecture_at(i)->hf_class, class_name)) return model_architecture_at(i);
+        if (task_of(model_architecture_at(i), class_name) < MODEL_TASKS) return model_architecture_at(i);
     return NULL;
 }
 
@@ -164,10 +189,13 @@ static void read_architecture(struct reader *r)
         refuse_architecture(r, type, class_name);
         return;
     }
-    if (class_name && strcmp(class_name, arch->hf_class) && !ends_with(class_name, "Model"))
-        refuse(r, PLIM_UNSUPPORTED, "%s: architecture '%s' is not supported; %s models must be '%s'", r->name,
-               class_name, arch->name, arch->hf_class);
+    enum model_task task = class_name ? task_of(arch, class_name) : TASK_TOKENS;
+    if (task == MODEL_TASKS && !ends_with(class_name, "Model"))
+        refuse(r, PLIM_UNSUPPORTED, "%s: architecture '%s' is not supported; %s models must be '%s'%s%s%s",
+               r->name, class_name, arch->name, arch->hf_class, arch->task_classes ? " or '" : "",
+               arch->task_classes ? arch->task_classes[TASK_LABELS] : "", arch->task_classes ? "'" : "");
     model_defaults(r->spec, arch);
+    if (task < MODEL_TASKS) r->spec->task = task;
 }
 
 static void read_activation(struct reader *r)
@@ -214,7 +242,7 @@ static void read_dropout(struct reader *r)
     const struct model_keys *keys = r->spec->arch->keys;
     for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++) {
         double *share = &r->spec->dropout[i];
-        *share = keys->dropout_absent;
+        *share = i > 1 && keys->last_dropout_follows ? r->spec->dropout[0] : keys->dropout_absent;
         read_double(r, r->root, keys->dropout[i], share);
         if (!(*share >= 0 && *share <= 1))
             refuse(r, PLIM_BAD_INPUT, "%s: key '%s': %g is no share between 0 and 1", r->name,
@@ -271,6 +299,22 @@ static void read_tokens(struct reader *r)
             wrong_kind(r, item, "eos_token_id", "a whole number");
         spec->eos_count++;
     }
+}
+
+/* What encoders have beside: segments, labels, and positions that begin behind the padding's. */
+static void read_encoder(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    const struct model_keys *keys = spec->arch->keys;
+    const struct node *labels = given(r->root, "id2label");
+    if (!spec->arch->encoder) return;
+    if (keys->types) read_int(r, r->root, keys->types, &spec->token_types);
+    if (given(r->root, keys->positions)) spec->max_positions -= model_first_position(spec);
+    if (spec->task != TASK_LABELS) return;
+    spec->num_labels = 2; /* what transformers takes */
+    read_int(r, r->root, "num_labels", &spec->num_labels);
+    if (labels && labels->kind != NODE_MAP) wrong_kind(r, labels, "id2label", "a map");
+    if (labels) spec->num_labels = (int64_t)node_count(labels);
 }
 
 /* --- rotary positions -------------------------------------------------------------------------------------
@@ -486,6 +530,7 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     read_extras(&r);
     read_dropout(&r);
     read_tokens(&r);
+    read_encoder(&r);
     read_rope(&r);
     read_no_rope(&r);
     read_window(&r);

@@ -3,7 +3,8 @@
  *     struct model_spec spec;
  *     if (hf_config_load("checkpoint/", &spec, &err) != PLIM_OK) ...
  *
- * Read: the causal language models of docs/models.md, in the spelling of transformers 4 (rope_theta, rope_scaling) and
+ * Read: the causal language models and encoders of docs/models.md (of Bert, Roberta and DistilBert the classes ForMaskedLM,
+ * ForTokenClassification and Model, which is a vector's), in the spelling of transformers 4 (rope_theta, rope_scaling) and
  * 5 (rope_parameters). What would be computed differently from
  * transformers is refused by name with PLIM_UNSUPPORTED: other activations, rotary types, attention layouts,
  * quantised weights. Keys that do not change the computation are passed over. Dropout only changes training and is

@@ -9,6 +9,7 @@
 #include "base/file.h"
 
 #include <string.h>
+#include <stdio.h>
 
 static const char *torch_name(enum dtype type)
 {
@@ -181,6 +182,34 @@ static void write_gpt2(struct json_writer *w, const struct model_spec *spec)
     json_int(w, "n_ctx", spec->max_positions);
 }
 
+static const char *label_name(const struct model_spec *spec, int64_t i, char *buf, size_t size)
+{
+    if (spec->labels) return spec->labels[i];
+    snprintf(buf, size, "LABEL_%lld", (long long)i);
+    return buf;
+}
+
+static void write_encoder(struct json_writer *w, const struct model_spec *spec)
+{
+    char number[24], label[32];
+    if (spec->arch->keys->types) json_int(w, spec->arch->keys->types, spec->token_types);
+    if (spec->task != TASK_LABELS) return;
+    json_begin_object(w, "id2label");
+    for (int64_t i = 0; i < spec->num_labels; i++) {
+        snprintf(number, sizeof number, "%lld", (long long)i);
+        json_str(w, number, label_name(spec, i, label, sizeof label));
+    }
+    json_end_object(w);
+    json_begin_object(w, "label2id");
+    for (int64_t i = 0; i < spec->num_labels; i++) json_int(w, label_name(spec, i, label, sizeof label), i);
+    json_end_object(w);
+}
+
+static const char *class_of(const struct model_spec *spec)
+{
+    return spec->arch->task_classes ? spec->arch->task_classes[spec->task] : spec->arch->hf_class;
+}
+
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out)
 {
     const struct model_keys *keys = spec->arch->keys;
@@ -188,7 +217,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_writer_init(&w, out, 2);
     json_begin_object(&w, NULL);
     json_begin_array(&w, "architectures");
-    json_str(&w, NULL, spec->arch->hf_class);
+    json_str(&w, NULL, class_of(spec));
     json_end_array(&w);
     json_str(&w, "model_type", spec->arch->hf_type);
     json_int(&w, "vocab_size", spec->vocab_size);
@@ -196,14 +225,16 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_int(&w, keys->intermediate, spec->intermediate_size);
     json_int(&w, keys->layers, spec->num_layers);
     json_int(&w, keys->heads, spec->num_heads);
-    json_int(&w, keys->positions, spec->max_positions);
+    json_int(&w, keys->positions, spec->max_positions + model_first_position(spec));
     json_str(&w, keys->activation, spec->arch->activation);
-    json_double(&w, keys->norm_eps, spec->norm_eps);
+    if (keys->norm_eps) json_double(&w, keys->norm_eps, spec->norm_eps);
     json_double(&w, "initializer_range", spec->initializer_range);
     json_bool(&w, "tie_word_embeddings", spec->tie_embeddings);
     for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++)
         json_double(&w, keys->dropout[i], spec->dropout[i]);
-    if (spec->arch->rope)
+    if (spec->arch->encoder)
+        write_encoder(&w, spec);
+    else if (spec->arch->rope)
         write_decoder(&w, spec);
     else
         write_gpt2(&w, spec);

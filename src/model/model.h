@@ -11,6 +11,9 @@
  *     if (model_emit(&spec, &shape, &tape, &err) != PLIM_OK) ...
  *     tape_release(&tape);
  *
+ * A decoder writes text; an encoder reads rows whole and fills in masked tokens, labels tokens or makes one vector of a
+ * row (enum model_task, heads).
+ *
  * Dimensions in comments: B batch, T time, S cache length, C hidden, H heads, K kv heads, D head size,
  * F feed-forward, V vocabulary, P positions.
  */
@@ -70,6 +73,14 @@ static inline void layer_set_add(struct layer_set *set, int layer)
 
 struct architecture;
 
+/* What a model is for, which decides the parameters behind its last layer. */
+enum model_task {
+    TASK_TOKENS,    /* says tokens: the next one, or those behind masks */
+    TASK_LABELS,    /* one of num_labels for each token */
+    TASK_EMBEDDING, /* a vector for a row: nothing of its own */
+    MODEL_TASKS
+};
+
 struct model_spec {
     const struct architecture *arch;
     int64_t vocab_size, hidden_size, intermediate_size; /* V C F */
@@ -97,12 +108,23 @@ struct model_spec {
     int64_t bos_token_id, pad_token_id;   /* -1: none */
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
+    enum model_task task;
+    int64_t token_types;       /* segments that encoders tell apart; 0: none */
+    int64_t num_labels;        /* TASK_LABELS */
+    const char *const *labels; /* their names, borrowed (labels.h); NULL: they have none */
+    enum pooling pooling;      /* of a row's vector; not part of config.json (sentence.h) */
+    bool normalize;            /* to length 1 */
+    double pair_scale;         /* of cosines in HEAD_PAIRS */
 };
 
 enum model_head {
-    HEAD_LOSS,        /* targets in, loss out: training and evaluation */
-    HEAD_LOGITS,      /* "logits" [B,T,V] */
-    HEAD_LAST_LOGITS, /* "logits" of the last token only, [B,V]; wants batch 1 or time 1 */
+    HEAD_LOSS,         /* targets in, loss out: training and evaluation */
+    HEAD_LOGITS,       /* "logits" [B,T,V] */
+    HEAD_LAST_LOGITS,  /* "logits" of the last token only, [B,V]; wants batch 1 or time 1 */
+    HEAD_LABELS,       /* targets are label numbers: training and evaluation of TASK_LABELS */
+    HEAD_LABEL_LOGITS, /* "logits" [B,T,labels] */
+    HEAD_EMBEDDING,    /* "embedding" f32 [B,C], pooled and normalised as the spec says */
+    HEAD_PAIRS, /* loss over pairs: rows 0..B/2-1 are anchors, the others their positives in the same order */
 };
 
 struct model_shape {
@@ -138,8 +160,10 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
 
 /* Append the forward ops of one micro-batch, all in f32, to an empty tape. Validates spec and shape first.
  *
- * The host fills: "ids", "pos" i32[B,T]; for HEAD_LOSS "targets" i32[B,T] and "step.scalars"; once
- * "rope.inv_freq" (model_rope_frequencies, one set after the other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
+ * The host fills: "ids", "pos" i32[B,T]; of an encoder "lengths" i32[B], the tokens of each row, and "types" i32[B,T] where
+ * it tells segments apart; for HEAD_LOSS and HEAD_LABELS "targets" i32[B,T], for HEAD_PAIRS "targets" i32[B/2], in which
+ * pair i has i or -1, and with all three "step.scalars"; once "rope.inv_freq" (model_rope_frequencies, one set after the
+ * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
  * "logits". Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
  * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
@@ -173,6 +197,15 @@ struct param_init {
 /* How the parameter with that label (the tensor's, with its %d) starts when a model is trained from nothing.
  */
 struct param_init model_param_init(const struct model_spec *spec, const char *label);
+
+/* True for the parameters behind an encoder's last layer, which another task has others of. */
+bool model_param_is_head(const struct model_spec *spec, const char *label);
+
+/* The row of the position table that position 0 names: RoBERTa's begin behind its padding's. */
+int64_t model_first_position(const struct model_spec *spec);
+
+/* True when rows are read whole and padded by "lengths". */
+bool model_is_encoder(const struct model_spec *spec);
 
 /* The window of layer i: 0 when it sees everything. */
 int64_t model_layer_window(const struct model_spec *spec, int layer);

@@ -71,8 +71,12 @@ static const struct field fields[] = {
     SOME("query_pre_attn_scalar", query_scalar, FIELD_INT64, has_caps),
     SOME("attn_logit_softcapping", attn_cap, FIELD_DOUBLE, has_attn_cap),
     SOME("final_logit_softcapping", final_cap, FIELD_DOUBLE, has_caps),
+    SOME("task", task, FIELD_INT, model_is_encoder),
+    SOME("type_vocab_size", token_types, FIELD_INT64, model_is_encoder),
+    SOME("num_labels", num_labels, FIELD_INT64, model_is_encoder),
 };
-_Static_assert(sizeof(enum rope_kind) == sizeof(int), "the kind of scaling is compared as an int");
+_Static_assert(sizeof(enum rope_kind) == sizeof(int) && sizeof(enum model_task) == sizeof(int),
+               "kinds of scaling and tasks are compared as int");
 
 static const size_t sizes[] = {[FIELD_INT64] = sizeof(int64_t),
                                [FIELD_INT] = sizeof(int),

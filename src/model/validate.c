@@ -24,6 +24,8 @@ static enum plim_status check_sizes(const struct model_spec *spec, struct plim_e
         {keys->heads, spec->num_heads, 1, 8192},
         {keys->positions, spec->max_positions, 1, INT64_C(1) << 30},
         {"sliding_window", spec->sliding_window, 0, INT64_C(1) << 30},
+        {"type_vocab_size", spec->token_types, 0, INT64_C(1) << 24},
+        {"num_labels", spec->num_labels, spec->task == TASK_LABELS, INT64_C(1) << 24},
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         const struct size_rule *r = &rules[i];
@@ -222,7 +224,8 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
     if (status != PLIM_OK) return status;
     if (!(spec->norm_eps > 0) || !isfinite(spec->norm_eps))
         return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %g must be above 0; usual is 1e-5",
-                         spec->arch->keys->norm_eps, spec->norm_eps);
+                         spec->arch->keys->norm_eps ? spec->arch->keys->norm_eps : "layer_norm_eps",
+                         spec->norm_eps);
     if (!(spec->initializer_range >= 0) || spec->initializer_range > 100)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "key 'initializer_range': %g must be from 0 to 100; usual is 0.02",

@@ -23,14 +23,41 @@ enum plim_status weights_put(void *arg, int tensor, int64_t first, const void *e
     return exec_write(exec, tensor, elements, first * size, n * size, err);
 }
 
-enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
-                                        const struct log *log, struct plim_error *err)
+static enum plim_status load(struct exec *exec, const struct model_spec *spec, const char *dir, bool new_head,
+                             const struct log *log, struct plim_error *err)
 {
     struct safetensors set;
     enum plim_status status = safetensors_open(dir, &set, err);
     if (status != PLIM_OK) return status;
-    status = weights_load(&set, spec, exec->tape, &(struct weights_sink){weights_put, exec}, log, err);
+    status =
+        weights_load(&set, spec, exec->tape, &(struct weights_sink){weights_put, exec, new_head}, log, err);
     safetensors_close(&set);
     if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;
+}
+
+enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
+                                        const struct log *log, struct plim_error *err)
+{
+    return load(exec, spec, dir, false, log, err);
+}
+
+enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
+                                  const struct log *log, struct plim_error *err)
+{
+    return load(exec, spec, dir, true, log, err);
+}
+
+enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err)
+{
+    struct safetensors set;
+    uint64_t bytes[DT_COUNT + 1] = {0};
+    enum plim_status status = safetensors_open(dir, &set, err);
+    if (status != PLIM_OK) return status;
+    for (size_t i = 0; i < set.count; i++) bytes[set.tensors[i].type] += set.tensors[i].bytes;
+    *out = PRECISION_F32;
+    for (enum precision p = 0; p < PRECISION_COUNT; p++)
+        if (bytes[precision_type(p)] > bytes[precision_type(*out)]) *out = p;
+    safetensors_close(&set);
+    return PLIM_OK;
 }

@@ -118,8 +118,10 @@ enum plim_status runtime_commit(struct runtime *rt, struct plim_error *err)
 enum plim_status runtime_weights(struct runtime *rt, const struct log *log, struct plim_error *err)
 {
     const char *path = rt->job->model.path;
-    if (path) return weights_from_directory(&rt->exec, &rt->spec, path, log, err);
-    return initial_weights(&rt->exec, &rt->spec, (uint64_t)rt->job->training.seed, err);
+    uint64_t seed = (uint64_t)rt->job->training.seed;
+    if (!path) return initial_weights(&rt->exec, &rt->spec, seed, err);
+    enum plim_status status = initial_head(&rt->exec, &rt->spec, seed, err);
+    return status == PLIM_OK ? weights_to_train(&rt->exec, &rt->spec, path, log, err) : status;
 }
 
 void runtime_close(struct runtime *rt)

@@ -16,7 +16,6 @@
 #include "runtime/feed.h"
 #include "runtime/load.h"
 #include "runtime/runtime.h"
-#include "store/safetensors.h"
 
 #include <stdlib.h>
 
@@ -62,21 +61,6 @@ static enum plim_status build(void *arg, int64_t time, struct tape *out, struct 
     for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
     if (status != PLIM_OK) tape_release(out);
     return status;
-}
-
-/* The type most of the bytes of the files have, when we compute in it; fp32 otherwise. */
-static enum plim_status choose_precision(const char *dir, enum precision *out, struct plim_error *err)
-{
-    struct safetensors set;
-    uint64_t bytes[DT_COUNT + 1] = {0};
-    enum plim_status status = safetensors_open(dir, &set, err);
-    if (status != PLIM_OK) return status;
-    for (size_t i = 0; i < set.count; i++) bytes[set.tensors[i].type] += set.tensors[i].bytes;
-    *out = PRECISION_F32;
-    for (enum precision p = 0; p < PRECISION_COUNT; p++)
-        if (bytes[precision_type(p)] > bytes[precision_type(*out)]) *out = p;
-    safetensors_close(&set);
-    return PLIM_OK;
 }
 
 /* Host bytes beside the arena: logits as they come and widened, and what draws from them. */
@@ -142,7 +126,7 @@ static enum plim_status make_plan(struct generator *g, const char *dir, struct d
     struct forward_line line = {.budget = room->budget, .overhead = {.bytes = room->overhead}};
     if (!room->overhead) line.overhead = runtime_overhead(), line.overhead.bytes += own_bytes(g);
     enum plim_status status = set_positions(g, room, err);
-    if (status == PLIM_OK) status = choose_precision(dir, &g->plan.precision, err);
+    if (status == PLIM_OK) status = weights_precision(dir, &g->plan.precision, err);
     if (status != PLIM_OK) return status;
     status = runtime_plan_forward(&g->runtime, device, &g->spec, &line, &family, 1, err);
     sum_up(g);

@@ -312,6 +312,24 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .in = {[JOIN3_Q] = "xBTHD", [JOIN3_K] = "xBTKD", [JOIN3_V] = "xBTKD", [JOIN3_TABLE] = "fBTE?"},
             .out = {[JOIN3_X] = "xBTL"},
         },
+    [OP_POOL] =
+        {
+            .name = "pool",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[POOL_X] = "xBTC", [POOL_LENGTHS] = "iB?"},
+            .out = {[POOL_Y] = "eBC", [POOL_STAT] = "fB"},
+            .grad = grad_pool,
+        },
+    [OP_POOL_BWD] =
+        {
+            .name = "pool_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[POOL_BWD_DY] = "xBC",
+                   [POOL_BWD_Y] = "xBC",
+                   [POOL_BWD_STAT] = "fB",
+                   [POOL_BWD_LENGTHS] = "iB?"},
+            .out = {[POOL_BWD_DX] = "xBTC"},
+        },
     [OP_SUMSQ] =
         {
             .name = "sumsq",

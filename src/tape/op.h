@@ -8,7 +8,7 @@
  * acc: the output obeys op.accumulate. [..] marks optional operands (-1 when absent).
  *
  *  op            inputs                                            outputs                     meaning
- *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first
+ *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  rope_table    pos[B,T]i32 inv_freq[E/2]f32                      table[B,T,E]f32             cos in the first half, sin in the second; with attr.scale times it
@@ -22,6 +22,7 @@
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
  *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
+ *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
@@ -29,6 +30,7 @@
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
  *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
+ *  pool_bwd      dy[B,C] y[B,C] stat[B]f32 [lengths]               dx[B,T,C]
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
@@ -41,8 +43,15 @@
  *  store         near                                              far                         copy to a lower tier
  *  hold          near ..                                                                       nothing: their bytes are in use up to here
  *
+ * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of bf16 parts, with an error like
+ * fp32's; a device that has no use for it multiplies fp32.
+ *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap).
+ *
+ * Pooling (attr.pooling): p = the mean of x[b,t] over t below lengths[b] (T without lengths), or the first of them; 0 when
+ * there is none. y = scale p, with attr.normalize scale p stat with stat = 1 / max(|p|, 1e-12); else stat is 1. Rows from
+ * lengths[b] on have dx = 0.
  *
  * Attention. Visible keys of query t in row b, by attr.mask. GQA: query head h reads kv head h / (H / K).
  *
@@ -160,6 +169,8 @@ enum op_kind {
     OP_GLU_BWD,
     OP_ACT_BWD,
     OP_JOIN3,
+    OP_POOL,
+    OP_POOL_BWD,
     OP_SUMSQ,
     OP_CLIP,
     OP_ADAMW,

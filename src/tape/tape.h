@@ -110,6 +110,9 @@ enum activation {
     ACTIVATION_COUNT
 };
 
+/* How the rows of a sample become one vector. */
+enum pooling { POOLING_MEAN, POOLING_FIRST, POOLING_COUNT };
+
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
@@ -127,20 +130,26 @@ struct op_attr {
     bool standard;   /* attention by plain loops over all scores, for debugging */
     bool repeatable; /*the same bits on every run, whatever that costs; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
-    bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
-    bool joint;      /* glu: gate and up are the halves of one operand's rows */
-    bool back;       /* rope: rotates back */
-    bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    bool
+        split; /* linear and its gradients: fp32 operands may be multiplied as sums of bf16 parts, as exact */
+    bool layer_norm;      /* norm: LayerNorm instead of RMSNorm */
+    bool plus_one;        /* norm: an RMSNorm whose weight is 1 + w */
+    bool joint;           /* glu: gate and up are the halves of one operand's rows */
+    bool back;            /* rope: rotates back */
+    enum pooling pooling; /* pool */
+    bool normalize;       /* pool: vectors of length 1 */
+    bool weight_kn;       /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
     float eps,
-        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows and rope_table's numbers (0: 1) */
+        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows, of rope_table's numbers, of pool's
+                       * vectors (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */
     uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
-    int64_t first;   /* element of the parameter with which this slice begins */
-    bool on_host;    /* computed by the CPU of a device with its own memory, on operands in host memory */
+    int64_t
+        first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
+    bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 
 struct op {

@@ -347,12 +347,17 @@ def run(model, samples):
     return total, torch.cat(logits, dim=1), grads
 
 
-def adamw_losses(model, samples):
-    """The loss before each of STEPS updates on the same batch."""
+def adamw_groups(model):
+    """AdamW that decays matrices only."""
     wide = [p for p in model.parameters() if p.dim() >= 2]
     narrow = [p for p in model.parameters() if p.dim() < 2]
     groups = [dict(params=wide, weight_decay=WEIGHT_DECAY), dict(params=narrow, weight_decay=0.0)]
-    optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
+    return torch.optim.AdamW(groups, foreach=False, **ADAMW)
+
+
+def adamw_losses(model, samples):
+    """The loss before each of STEPS updates on the same batch."""
+    optimizer = adamw_groups(model)
     losses = []
     for _ in range(STEPS):
         losses.append(run(model, samples)[0])

@@ -23,7 +23,8 @@ void ref_embed(const struct ref_call *call)
         for (int64_t c = 0; c < width; c++) {
             double add = call->in[EMBED_ADD].f ? call->in[EMBED_ADD].f[r * width + c] : 0;
             call->out[EMBED_Y].f[r * width + c] =
-                call->in[EMBED_W].f[call->in[EMBED_IDS].i[r] * width + c] * scale + add;
+                call->in[EMBED_W].f[(call->in[EMBED_IDS].i[r] + call->op->attr.first) * width + c] * scale +
+                add;
         }
     }
 }
@@ -35,7 +36,7 @@ void ref_embed_bwd(const struct ref_call *call)
     ref_begin(call, EMBED_BWD_DW);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < width; c++)
-            call->out[EMBED_BWD_DW].f[call->in[EMBED_BWD_IDS].i[r] * width + c] +=
+            call->out[EMBED_BWD_DW].f[(call->in[EMBED_BWD_IDS].i[r] + call->op->attr.first) * width + c] +=
                 call->in[EMBED_BWD_DY].f[r * width + c] * scale;
 }
 

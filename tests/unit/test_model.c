@@ -74,16 +74,31 @@ static const char gpt2_small[] =
     "\"bos_token_id\":50256,\"eos_token_id\":50256,\"layer_norm_epsilon\":1e-05,\"model_type\":\"gpt2\","
     "\"n_ctx\":1024,\"n_embd\":768,\"n_head\":12,\"n_layer\":12,\"n_positions\":1024,\"vocab_size\":50257}";
 
+static const char bert_labels[] =
+    "{\"architectures\":[\"BertForTokenClassification\"],\"model_type\":\"bert\",\"vocab_size\":28996,"
+    "\"hidden_size\":768,\"intermediate_size\":3072,\"num_hidden_layers\":12,\"num_attention_heads\":12,"
+    "\"max_position_embeddings\":512,\"type_vocab_size\":2,\"hidden_dropout_prob\":0.2,"
+    "\"id2label\":{\"0\":\"O\",\"1\":\"B-PER\",\"2\":\"I-PER\"}}";
+
+static const char roberta_base[] =
+    "{\"architectures\":[\"RobertaForMaskedLM\"],\"model_type\":\"roberta\",\"vocab_size\":50265,"
+    "\"hidden_size\":768,\"intermediate_size\":3072,\"num_hidden_layers\":12,\"num_attention_heads\":12,"
+    "\"max_position_embeddings\":514,\"type_vocab_size\":1,\"layer_norm_eps\":1e-05,\"bos_token_id\":0,"
+    "\"eos_token_id\":2,\"pad_token_id\":1}";
+
+static const char distilbert_base[] =
+    "{\"architectures\":[\"DistilBertForMaskedLM\"],\"model_type\":\"distilbert\",\"vocab_size\":30522,"
+    "\"dim\":768,\"hidden_dim\":3072,\"n_layers\":6,\"n_heads\":12,\"max_position_embeddings\":512,"
+    "\"activation\":\"gelu\",\"dropout\":0.1,\"attention_dropout\":0.1,\"pad_token_id\":0}";
+
 static void known_parameter_counts(void **state)
 {
     static const struct {
         const char *config;
         int64_t count;
-    } models[] = {{llama_1b, 1235814400},
-                  {llama_70b, 70553706496},
-                  {mistral_7b, 7241732096},
-                  {qwen2_05b, 494032768},
-                  {gpt2_small, 124439808}};
+    } models[] = {{llama_1b, 1235814400},    {llama_70b, 70553706496},   {mistral_7b, 7241732096},
+                  {qwen2_05b, 494032768},    {gpt2_small, 124439808},    {bert_labels, 107721987},
+                  {roberta_base, 124697433}, {distilbert_base, 66985530}};
     struct model_spec spec;
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
@@ -180,6 +195,11 @@ static void refusals_name_the_cause(void **state)
         {"{\"model_type\":\"gemma3\",\"text_config\":{}}", "model type 'gemma3' is not supported",
          PLIM_UNSUPPORTED},
         {"{\"architectures\":[\"T5Model\"]}", "'T5Model' is not supported", PLIM_UNSUPPORTED},
+        {"{\"model_type\":\"bert\",\"architectures\":[\"BertForQuestionAnswering\"]}",
+         "'BertForMaskedLM' or 'BertForTokenClassification'", PLIM_UNSUPPORTED},
+        {"{\"model_type\":\"bert\",\"vocab_size\":8,\"hidden_size\":8,\"num_hidden_layers\":1,"
+         "\"num_attention_heads\":2,\"position_embedding_type\":\"relative_key\"}",
+         "'relative_key' is not supported; only 'absolute'", PLIM_UNSUPPORTED},
         {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]}",
          "'LlamaForSequenceClassification'", PLIM_UNSUPPORTED},
         {"{\"model_type\":\"llama\"}", "key 'vocab_size' is missing", PLIM_BAD_INPUT},
@@ -274,6 +294,9 @@ static void configs_round_trip(void **state)
         mistral_7b,
         qwen2_05b,
         gpt2_small,
+        bert_labels,
+        roberta_base,
+        distilbert_base,
         MISTRAL ",\"sliding_window\":null}",
         QWEN2 ",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_layers\":3}",
         LLAMA
@@ -728,7 +751,8 @@ static void initial_values(void **state)
 static void architectures_are_listed(void **state)
 {
     (void)state;
-    assert_null(model_architecture("bert"));
+    assert_null(model_architecture("albert"));
+    assert_null(model_architecture_at(-1));
     assert_null(model_architecture_at(1000));
     for (int i = 0; model_architecture_at(i); i++)
         assert_ptr_equal(model_architecture(model_architecture_name(model_architecture_at(i))),

@@ -46,6 +46,8 @@ cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
 cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_append, cuda_copy;
 /* dropout.cu */
 cuda_launch cuda_dropout;
+/* pool.cu */
+cuda_launch cuda_pool, cuda_pool_bwd;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */
