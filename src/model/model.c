@@ -149,21 +149,26 @@ static struct param_init init_of_rule(const struct model_spec *spec, enum param_
     }
 }
 
-struct param_init model_param_init(const struct model_spec *spec, const char *label)
+/* The row of a label; NULL: there is none. */
+static const struct param_row *row_of(const struct model_spec *spec, const char *label)
 {
     for (int i = 0; i < spec->arch->nparams; i++) {
         const struct param_row *row = &spec->arch->params[i];
-        if (row->label && !strcmp(row->label, label)) return init_of_rule(spec, row->rule);
+        if (row->label && !strcmp(row->label, label)) return row;
     }
-    return init_of_rule(spec, RULE_NORMAL);
+    return NULL;
+}
+
+struct param_init model_param_init(const struct model_spec *spec, const char *label)
+{
+    const struct param_row *row = row_of(spec, label);
+    return init_of_rule(spec, row ? row->rule : RULE_NORMAL);
 }
 
 bool model_param_is_head(const struct model_spec *spec, const char *label)
 {
-    for (int i = 0; i < spec->arch->nparams; i++)
-        if (!strcmp(spec->arch->params[i].label, label))
-            return spec->arch->params[i].when >= WHEN_SAYS_TOKENS;
-    return false;
+    const struct param_row *row = row_of(spec, label);
+    return row && row->when >= WHEN_SAYS_TOKENS;
 }
 
 /* Keeps every tensor's element count far from overflow. */
