@@ -149,6 +149,14 @@ size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum 
     return few > packed ? few : packed;
 }
 
+size_t gemm_workspace_most(int64_t k, int threads)
+{
+    const size_t worker = 2 * (size_t)OWN_BYTES + 2 * (size_t)SUM_BYTES;
+    size_t few = (size_t)round_up(most(k, 1), GEMM_KC) * GEMM_MAX_MR * sizeof(float);
+    size_t packed = (size_t)SHARED_BYTES + (size_t)SHARED_BYTES / 4 + (size_t)threads * worker;
+    return few > packed ? few : packed;
+}
+
 const char *gemm_kernel_name(enum dtype ab_type) { return gemm_kernel_at(cpu_level(), ab_type)->name; }
 
 /* ---- packing ---- */
