@@ -9,7 +9,7 @@
 #include "model/model.h"
 
 /* A size taken from the spec. */
-enum param_dim { DIM_NONE, DIM_V, DIM_C, DIM_F, DIM_2F, DIM_P, DIM_D, DIM_HD, DIM_KD, DIM_QKV };
+enum param_dim { DIM_NONE, DIM_V, DIM_C, DIM_F, DIM_2F, DIM_P, DIM_D, DIM_HD, DIM_KD, DIM_QKV, DIM_E };
 
 /* Which specs have the parameter. */
 enum param_when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_UNTIED };
@@ -18,8 +18,8 @@ enum param_when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_U
 enum param_rule { RULE_NORMAL, RULE_RESIDUAL, RULE_ONES, RULE_ZEROS };
 
 struct param_row {
-    const char *label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one (weights_parts); NULL: no such parameter */
-    enum param_dim dim[2];
+    const char *label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one, {}: one per expert (weights_part); NULL: no such parameter */
+    enum param_dim dim[3];
     enum param_rule rule;
     enum param_when when;
 };
@@ -27,6 +27,7 @@ struct param_row {
 /* What config.json calls the sizes. */
 struct model_keys {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
+    const char *experts; /* NULL: it has none */
     const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
     double dropout_absent;               /* what transformers takes when the key is missing */
 };
@@ -40,6 +41,7 @@ struct model_extras {
     bool partial_rotary; /* partial_rotary_factor */
     bool no_rope;        /* no_rope_layers, no_rope_layer_interval */
     bool window_pattern; /* sliding_window_pattern */
+    bool norm_topk;      /* norm_topk_prob */
     /* Phi-3: rope types are default and longrope, by other names too, and the original length stands beside them. */
     bool long_rope;
     /* What transformers takes when the file has no such key; models from scratch have the general rule. */
@@ -89,7 +91,7 @@ struct architecture {
 };
 
 extern const struct architecture arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2;
+    arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2, arch_mixtral, arch_qwen3_moe, arch_olmoe;
 
 bool param_present(const struct model_spec *spec, const struct param_row *row);
 int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim);

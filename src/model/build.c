@@ -100,6 +100,7 @@ void build_inputs(struct builder *b)
 {
     b->ids = input_i32(b, "ids");
     b->pos = input_i32(b, "pos");
+    b->scalars = -1;
     for (int set = 0; set < MODEL_ROPE_SETS; set++) b->rope_table[set] = -1;
     build_rope_tables(b);
 }
@@ -109,7 +110,7 @@ int build_param(struct builder *b, int row)
     const struct param_row *p = &b->spec->arch->params[row];
     if (!param_present(b->spec, p)) return -1;
     struct tensor t = {.label = p->label, .type = DT_F32, .cls = CLASS_PARAM, .flags = TENSOR_KEPT};
-    for (; t.ndim < 2 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
+    for (; t.ndim < 3 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
         t.dim[t.ndim] = param_dim_size(b->spec, p->dim[t.ndim]);
     if (t.ndim < 2) t.flags |= TENSOR_NEAR;
     return declare(b, t);
@@ -293,6 +294,18 @@ static int last_tokens(struct builder *b, int x)
     return tape_tensor(b->tape, &t);
 }
 
+int build_scalars(struct builder *b)
+{
+    struct tensor t = {.label = "step.scalars",
+                       .type = DT_F32,
+                       .cls = CLASS_IO,
+                       .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
+                       .ndim = 1,
+                       .dim = {SCALAR_COUNT}};
+    if (b->scalars < 0) b->scalars = declare(b, t);
+    return b->scalars;
+}
+
 static void build_loss(struct builder *b, int logits)
 {
     struct op op = start(b, OP_XENT);
@@ -300,12 +313,7 @@ static void build_loss(struct builder *b, int logits)
     op.attr.cap = (float)b->spec->final_cap;
     op.in[XENT_LOGITS] = logits;
     op.in[XENT_TARGETS] = input_i32(b, "targets");
-    op.in[XENT_SCALARS] = declare(b, (struct tensor){.label = "step.scalars",
-                                                     .type = DT_F32,
-                                                     .cls = CLASS_IO,
-                                                     .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
-                                                     .ndim = 1,
-                                                     .dim = {SCALAR_COUNT}});
+    op.in[XENT_SCALARS] = build_scalars(b);
     op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
                                                    .type = DT_F64,
                                                    .cls = CLASS_IO,

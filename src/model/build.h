@@ -16,11 +16,15 @@ struct builder {
     int layer; /* -1 outside layers */
     enum op_part part;
     int ids, pos;                    /* i32 [B,T] */
+    int scalars;                     /* the step's, -1: not declared yet */
     int rope_table[MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
 };
 
 /* Declares ids, pos and, for rotary architectures, the tables of angles. */
 void build_inputs(struct builder *b);
+
+/* The step's scalars. */
+int build_scalars(struct builder *b);
 
 /* The parameter of that row for the current layer, or -1 when this spec does not have it. */
 int build_param(struct builder *b, int row);

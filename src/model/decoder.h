@@ -34,6 +34,10 @@ enum decoder_param {
     P_GATE_UP, /* both in one */
     P_DOWN,
     P_DOWN_BIAS,
+    P_ROUTER, /* experts instead: [E,C], [E,F,C], [E,F,C], [E,C,F] */
+    P_EXPERT_GATE,
+    P_EXPERT_UP,
+    P_EXPERT_DOWN,
     P_POST2, /* after the feed-forward part, before the sum */
     P_NORM,
     P_HEAD,
@@ -74,6 +78,13 @@ enum decoder_param {
     [P_UP_BIAS] = DECODER_BIAS("mlp.up_proj", DIM_F, WHEN_MLP_BIAS),                                         \
     [P_DOWN] = DECODER_MATRIX("mlp.down_proj", DIM_C, DIM_F),                                                \
     [P_DOWN_BIAS] = DECODER_BIAS("mlp.down_proj", DIM_C, WHEN_MLP_BIAS)
+
+/* `block`: what a layer calls its mixture, then its three matrices of an expert. */
+#define DECODER_EXPERTS(block, gate, up, down)                                                               \
+    [P_ROUTER] = DECODER_MATRIX(block ".gate", DIM_E, DIM_C),                                                \
+    [P_EXPERT_GATE] = {DECODER_LAYER block ".experts.{}." gate ".weight", {DIM_E, DIM_F, DIM_C}, RULE_NORMAL}, \
+    [P_EXPERT_UP] = {DECODER_LAYER block ".experts.{}." up ".weight", {DIM_E, DIM_F, DIM_C}, RULE_NORMAL},   \
+    [P_EXPERT_DOWN] = {DECODER_LAYER block ".experts.{}." down ".weight", {DIM_E, DIM_C, DIM_F}, RULE_NORMAL}
 
 /* Norms before both parts. */
 #define DECODER_NORMS                                                                                        \

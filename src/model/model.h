@@ -12,7 +12,7 @@
  *     tape_release(&tape);
  *
  * Dimensions in comments: B batch, T time, S cache length, C hidden, H heads, K kv heads, D head size,
- * F feed-forward, V vocabulary, P positions.
+ * F feed-forward, V vocabulary, P positions, E experts.
  */
 #ifndef PLIM_MODEL_MODEL_H
 #define PLIM_MODEL_MODEL_H
@@ -27,6 +27,7 @@ enum rope_kind { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, 
 const char *rope_kind_name(enum rope_kind kind); /* "default", "linear", "llama3", "yarn", "longrope" */
 
 #define MODEL_MAX_LAYERS 4096
+#define MODEL_MAX_EXPERTS 4096
 #define MODEL_MAX_HEAD   256 /* numbers of a head: the most attention kernels take */
 #define MODEL_ROPE_SETS  2   /* of rotary frequencies that one model may have */
 
@@ -88,6 +89,10 @@ struct model_spec {
     int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
     double attn_cap;      /* soft-cap of scores, 0: none */
     double final_cap;     /* soft-cap of logits, 0: none */
+    int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */
+    bool norm_topk;                     /* weights of a token's experts add up to 1 */
+    double balance_coef, z_coef;        /* of the router's losses */
+    bool router_losses;                 /* config.json's output_router_logits: the first of them counts */
     bool tie_embeddings;    /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
@@ -137,7 +142,8 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  *
  * The host fills: "ids", "pos" i32[B,T]; for HEAD_LOSS "targets" i32[B,T] and "step.scalars"; once
  * "rope.inv_freq" (model_rope_frequencies, one set after the other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
- * "logits". Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
+ * "logits"; of experts also "router.loss" f64[3] (balance, z, number of micro-batches) and "router.load" f32[L,E], the rows
+ * of each layer's experts. Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
  * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);

@@ -62,6 +62,12 @@ static const struct field fields[] = {
     SOME("query_pre_attn_scalar", query_scalar, FIELD_INT64),
     SOME("attn_logit_softcapping", attn_cap, FIELD_DOUBLE),
     SOME("final_logit_softcapping", final_cap, FIELD_DOUBLE),
+    SOME("num_experts", num_experts, FIELD_INT),
+    SOME("num_experts_per_tok", experts_per_token, FIELD_INT),
+    SOME("norm_topk_prob", norm_topk, FIELD_BOOL),
+    SOME("router_aux_loss_coef", balance_coef, FIELD_DOUBLE),
+    SOME("router_z_loss_coef", z_coef, FIELD_DOUBLE),
+    SOME("output_router_logits", router_losses, FIELD_BOOL),
 };
 _Static_assert(sizeof(enum rope_kind) == sizeof(int), "the kind of scaling is compared as an int");
 

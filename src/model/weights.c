@@ -25,37 +25,58 @@ int weights_master(const struct tape *tape, int param)
     return -1;
 }
 
-/* "a.{q,k,v}_proj" and 1: "a.k_proj". */
+/* "a.{q,k,v}_proj" and 1: "a.k_proj"; "a.{}.w1" and 1: "a.1.w1". */
 static void pick_name(const char *name, int which, char *out, size_t size)
 {
     const char *open = strchr(name, '{'), *close = strchr(name, '}'), *at = open + 1;
+    if (at == close) {
+        snprintf(out, size, "%.*s%d%s", (int)(open - name), name, which, close + 1);
+        return;
+    }
     for (; which > 0; which--) at = strchr(at, ',') + 1;
     snprintf(out, size, "%.*s%.*s%s", (int)(open - name), name, (int)strcspn(at, ",}"), at, close + 1);
 }
 
-int weights_parts(const struct model_spec *spec, const struct tape *tape, int param,
-                  struct weights_part parts[WEIGHTS_PARTS])
+/* The mark of several in one in a tensor's name, or in that of the parameter whose shape it has; NULL: it is one. */
+static const char *mark_of(const struct tape *tape, int param)
 {
     const struct tensor *t = &tape->tensors[param];
-    char name[sizeof parts->name];
+    const struct tensor *of = t->owner >= 0 ? &tape->tensors[t->owner] : t;
+    bool shaped = t->ndim == of->ndim && !memcmp(t->dim, of->dim, sizeof t->dim);
+    return shaped ? strchr(of->label, '{') : NULL;
+}
+
+int weights_part_count(const struct tape *tape, int param)
+{
+    const char *mark = mark_of(tape, param);
+    if (!mark) return 1;
+    return mark[1] == '}' ? (int)tape->tensors[param].dim[0] : 3;
+}
+
+struct weights_part weights_part(const struct model_spec *spec, const struct tape *tape, int param, int i)
+{
+    const struct tensor *t = &tape->tensors[param];
+    const char *mark = mark_of(tape, param);
+    struct weights_part p = {.ndim = t->ndim, .count = tensor_count(t)};
+    char name[sizeof p.name];
+    memcpy(p.dim, t->dim, sizeof p.dim);
     tape_tensor_name(tape, param, name, sizeof name);
-    const struct tensor *of = t->owner >= 0 ? &tape->tensors[t->owner] : t; /* the parameter it belongs to */
-    bool joint = strchr(name, '{') && t->ndim == of->ndim && !memcmp(t->dim, of->dim, sizeof t->dim);
-    int64_t size = spec->head_dim, q = spec->num_heads * size, k = spec->num_kv_heads * size;
-    int64_t rows[WEIGHTS_PARTS] = {joint ? q : t->dim[0], k, k}, width = tensor_count(t) / t->dim[0],
-            first = 0;
-    int count = joint ? WEIGHTS_PARTS : 1;
-    for (int i = 0; i < count; i++) {
-        struct weights_part *p = &parts[i];
-        *p = (struct weights_part){.ndim = t->ndim, .first = first, .count = rows[i] * width};
-        memcpy(p->dim, t->dim, sizeof p->dim);
-        p->dim[0] = rows[i], first += p->count;
-        if (joint)
-            pick_name(name, i, p->name, sizeof p->name);
-        else
-            memcpy(p->name, name, sizeof p->name);
+    if (!mark) {
+        memcpy(p.name, name, sizeof p.name);
+        return p;
     }
-    return count;
+    pick_name(name, i, p.name, sizeof p.name);
+    if (mark[1] == '}') { /* a matrix of its own */
+        p.count /= t->dim[0], p.first = i * p.count;
+        p.ndim--, memmove(p.dim, p.dim + 1, sizeof p.dim - sizeof *p.dim);
+        p.dim[p.ndim] = 0;
+        return p;
+    }
+    int64_t width = p.count / t->dim[0], q = (int64_t)spec->num_heads * spec->head_dim,
+            k = (int64_t)spec->num_kv_heads * spec->head_dim;
+    p.dim[0] = i ? k : q;
+    p.first = i ? (q + (i - 1) * k) * width : 0, p.count = p.dim[0] * width;
+    return p;
 }
 
 /* --- matching ---------------------------------------------------------------------------------------------
@@ -132,19 +153,18 @@ static enum plim_status fail_missing(const struct missing *lost, struct plim_err
 static enum plim_status match_param(struct matching *m, int param, struct missing *lost,
                                     struct plim_error *err)
 {
-    struct weights_part parts[WEIGHTS_PARTS];
     enum plim_status status = PLIM_OK;
-    int count = weights_parts(m->spec, m->tape, param, parts);
+    int count = weights_part_count(m->tape, param);
     for (int i = 0; i < count && status == PLIM_OK; i++) {
-        const struct safetensor *file = find_tensor(m, parts[i].name);
+        const struct weights_part part = weights_part(m->spec, m->tape, param, i);
+        const struct safetensor *file = find_tensor(m, part.name);
         if (!file) {
-            note_missing(lost, parts[i].name);
+            note_missing(lost, part.name);
             continue;
         }
-        status = check_shape(&parts[i], file, err);
+        status = check_shape(&part, file, err);
         m->used[file - m->set->tensors] = true;
-        m->items[m->count++] =
-            (struct match){.param = param, .master = -1, .first = parts[i].first, .file = file};
+        m->items[m->count++] = (struct match){.param = param, .master = -1, .first = part.first, .file = file};
     }
     return status;
 }
@@ -313,7 +333,10 @@ enum plim_status weights_load(const struct safetensors *set, const struct model_
 {
     struct matching m = {.set = set, .spec = spec, .tape = tape};
     enum plim_status status = PLIM_OK;
-    m.items = calloc((size_t)tape->ntensors * WEIGHTS_PARTS + 1, sizeof *m.items);
+    size_t parts = 1;
+    for (int i = 0; i < tape->ntensors; i++)
+        if (is_weight(&tape->tensors[i])) parts += (size_t)weights_part_count(tape, i);
+    m.items = calloc(parts, sizeof *m.items);
     m.used = calloc(set->count + 1, sizeof *m.used);
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     if (status == PLIM_OK) status = match_all(&m, err);
