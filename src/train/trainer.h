@@ -29,6 +29,7 @@
 #include "runtime/runtime.h"
 #include "train/corpus.h"
 #include "train/numerics.h"
+#include "train/router.h"
 #include "train/run_start.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
@@ -54,6 +55,8 @@ struct train_event {
     const char *text; /* note, path of a checkpoint */
     int64_t step, steps;
     double loss, lr, grad_norm; /* grad_norm < 0: not computed (optimizer inside backward) */
+    double token_loss;          /* of which this much is the tokens': auxiliary losses are the rest */
+    const struct router *router; /* of experts; NULL: there are none */
     bool skipped;               /* fp16: the step overflowed and was not taken */
     double scale;
     int64_t tokens;
@@ -111,6 +114,7 @@ struct trainer {
     /* tensors the host talks to, by role; found again after each re-plan */
     int scalars, loss, clip;
     bool drops; /* the tape has dropout */
+    struct router router;
     struct feed feed;
 };
 

@@ -42,7 +42,8 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
     t->numerics.trainer = t;
     feed_close(&t->feed);
-    return feed_open(&t->feed, exec, err);
+    enum plim_status status = router_bind(&t->router, tape, err);
+    return status == PLIM_OK ? feed_open(&t->feed, exec, err) : status;
 }
 
 static void note_line(void *arg, enum log_level level, const char *line)
@@ -164,6 +165,7 @@ void trainer_close(struct trainer *t)
 {
     if (!t) return;
     feed_close(&t->feed);
+    router_release(&t->router);
     loader_close(t->loader);
     loader_close(t->evaluator);
     corpus_close(&t->corpus);
