@@ -222,33 +222,19 @@ void cpu_expert_linear_dw(const struct kernel_call *call)
     }
 }
 
-/* How many rows an expert gets is data: the scratch is for the number that needs most. */
-enum { EVERY_NUMBER = 256 };
-
+/* How many rows an expert gets is data: the scratch is for any number of them. */
 size_t cpu_expert_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     bool dx = op->kind == OP_EXPERT_LINEAR_DX;
     const struct tensor *w = desc[dx ? EXPERT_LINEAR_DX_W : EXPERT_LINEAR_W], *x = desc[EXPERT_LINEAR_X];
-    int64_t n = w->dim[dx ? 2 : 1], k = w->dim[dx ? 1 : 2], rows = tensor_count(x) / k;
-    size_t most = 0;
-    if (rows > EVERY_NUMBER) return gemm_workspace_most(k, threads);
-    for (int64_t m = 1; m <= rows; m++) {
-        size_t bytes = gemm_workspace(m, n, k, w->type, w->type, threads);
-        if (bytes > most) most = bytes;
-    }
-    return most;
+    int64_t n = w->dim[dx ? 2 : 1], k = w->dim[dx ? 1 : 2];
+    return gemm_workspace_most(tensor_count(x) / k, n, k, w->type, w->type, threads);
 }
 
 size_t cpu_expert_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op;
     const struct tensor *dw = desc[OP_MAX_IN + EXPERT_LINEAR_DW_DW], *dy = desc[EXPERT_LINEAR_DW_DY];
-    int64_t m = dw->dim[1], n = dw->dim[2], rows = tensor_count(dy) / m;
-    size_t most = 0;
-    if (rows > EVERY_NUMBER) return gemm_workspace_most(rows, threads);
-    for (int64_t k = 1; k <= rows; k++) {
-        size_t bytes = gemm_workspace(m, n, k, dy->type, dw->type, threads);
-        if (bytes > most) most = bytes;
-    }
-    return most;
+    int64_t m = dw->dim[1], n = dw->dim[2];
+    return gemm_workspace_most(m, n, tensor_count(dy) / m, dy->type, dw->type, threads);
 }

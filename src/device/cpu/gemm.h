@@ -44,8 +44,8 @@ struct gemm {
  * monotone: a smaller problem may be cut differently and need more, so ask for every shape that will run. */
 size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
 
-/* As much as any problem with at most that k needs. */
-size_t gemm_workspace_most(int64_t k, int threads);
+/* At least as much as any problem needs that is nowhere larger than this one. */
+size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
 
 void gemm_run(const struct gemm *g, void *workspace, struct threads *team);
 
