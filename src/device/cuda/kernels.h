@@ -46,6 +46,12 @@ cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
 cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_append, cuda_copy;
 /* dropout.cu */
 cuda_launch cuda_dropout;
+/* route.cu */
+cuda_launch cuda_route, cuda_route_bwd, cuda_router_loss;
+/* experts.cu */
+cuda_launch cuda_dispatch, cuda_combine, cuda_combine_dw;
+/* expert_linear.cu: any sizes and types; expert_linear_hopper.cu: what warpgroups can, see expert_linear.cuh */
+cuda_launch cuda_expert_linear, cuda_expert_linear_dx, cuda_expert_linear_dw;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */
