@@ -33,7 +33,8 @@ struct shape {
     int experts, hidden, inner;
     int64_t rows;
 };
-static const struct shape shapes[] = {{"mixtral", 8, 4096, 14336, 8192 * 2}, {"olmoe", 64, 2048, 1024, 8192 * 8}};
+static const struct shape shapes[] = {{"mixtral", 8, 4096, 14336, 8192 * 2},
+                                      {"olmoe", 64, 2048, 1024, 8192 * 8}};
 static const char *const loads[] = {"even", "halving", "one"};
 static const char *const kinds[] = {"linear", "dx", "dw"};
 enum { ROUNDS = 10 };
@@ -44,7 +45,8 @@ static struct cuda_queue queue;
 
 __global__ void fill(__nv_bfloat16 *x, int64_t n, unsigned seed)
 {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
         unsigned h = (unsigned)i * 2654435761u ^ seed;
         h ^= h >> 15, h *= 0x85ebca6b, h ^= h >> 13;
         x[i] = __float2bfloat16((int)(h & 0xffff) / 32768.0f - 1);
@@ -57,7 +59,9 @@ static std::vector<int32_t> spread(int experts, int64_t rows, int load)
     std::vector<int32_t> ends(experts);
     int64_t at = 0;
     for (int e = 0; e < experts; e++) {
-        int64_t mine = load == 0 ? rows * (e + 1) / experts - rows * e / experts : load == 1 ? (rows - at + 1) / 2 : 0;
+        int64_t mine = load == 0   ? rows * (e + 1) / experts - rows * e / experts
+                       : load == 1 ? (rows - at + 1) / 2
+                                   : 0;
         if (load == 2 && e == experts / 2) mine = rows;
         at += e == experts - 1 ? rows - at : mine;
         ends[e] = (int32_t)at;
@@ -95,7 +99,8 @@ static struct grouped problem(int kind, int experts, int m, int k, int64_t rows)
 static void compare(int kind)
 {
     const int experts = 5, m = 520, k = 392;
-    const int64_t rows = 1000, count = kind == GROUPED_DW ? (int64_t)experts * m * k : rows * (kind == GROUPED_LINEAR ? m : k);
+    const int64_t rows = 1000, count = kind == GROUPED_DW ? (int64_t)experts * m * k
+                                                          : rows * (kind == GROUPED_LINEAR ? m : k);
     const int32_t ends[experts] = {0, 301, 301, 777, 1000};
     CHECK(cudaMemcpy(ends_at, ends, sizeof ends, cudaMemcpyHostToDevice));
     for (int add = 0; add < 2; add++) {
@@ -115,12 +120,15 @@ static void compare(int kind)
             CHECK(cudaMemcpy((plain ? ref : got).data(), g.c, (size_t)count * size, cudaMemcpyDeviceToHost));
         }
         for (int64_t i = 0; i < count; i++) {
-            float x = size == 4 ? ((float *)got.data())[i] : __bfloat162float(((__nv_bfloat16 *)got.data())[i]);
-            float y = size == 4 ? ((float *)ref.data())[i] : __bfloat162float(((__nv_bfloat16 *)ref.data())[i]);
+            float x =
+                size == 4 ? ((float *)got.data())[i] : __bfloat162float(((__nv_bfloat16 *)got.data())[i]);
+            float y =
+                size == 4 ? ((float *)ref.data())[i] : __bfloat162float(((__nv_bfloat16 *)ref.data())[i]);
             worst += (double)(x - y) * (x - y), norm += (double)y * y;
             if (x != x) worst = INFINITY;
         }
-        printf("%-6s %s differs from the plain kernel by %.2e\n", kinds[kind], add ? "added " : "       ", sqrt(worst / norm));
+        printf("%-6s %s differs from the plain kernel by %.2e\n", kinds[kind], add ? "added " : "       ",
+               sqrt(worst / norm));
     }
 }
 
@@ -130,14 +138,16 @@ static void dense(int kind, int m, int k, int64_t rows)
     /* cuBLAS counts columns first: a row-major [R,K] is its K x R. */
     const void *x = kind == GROUPED_LINEAR ? a : b;
     if (kind == GROUPED_LINEAR)
-        CHECK(cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, m, (int)rows, k, &one, b, CUDA_R_16BF, k, x, CUDA_R_16BF, k, &zero,
-                           c, CUDA_R_16BF, m, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        CHECK(cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, m, (int)rows, k, &one, b, CUDA_R_16BF, k, x,
+                           CUDA_R_16BF, k, &zero, c, CUDA_R_16BF, m, CUBLAS_COMPUTE_32F,
+                           CUBLAS_GEMM_DEFAULT));
     else if (kind == GROUPED_DX)
-        CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, k, (int)rows, m, &one, b, CUDA_R_16BF, k, a, CUDA_R_16BF, m, &zero,
-                           c, CUDA_R_16BF, k, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, k, (int)rows, m, &one, b, CUDA_R_16BF, k, a,
+                           CUDA_R_16BF, m, &zero, c, CUDA_R_16BF, k, CUBLAS_COMPUTE_32F,
+                           CUBLAS_GEMM_DEFAULT));
     else
-        CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, k, m, (int)rows, &one, b, CUDA_R_16BF, k, a, CUDA_R_16BF, m, &zero,
-                           c, CUDA_R_32F, k, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, k, m, (int)rows, &one, b, CUDA_R_16BF, k, a,
+                           CUDA_R_16BF, m, &zero, c, CUDA_R_32F, k, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
 int main(void)
@@ -160,15 +170,16 @@ int main(void)
         for (int down = 0; down < 2; down++)
             for (int kind = 0; kind < 3; kind++) {
                 const int m = down ? s.hidden : s.inner, k = down ? s.inner : s.hidden;
-                const double flops = 2.0 * (double)s.rows * m * k, one = time_of([&] { dense(kind, m, k, s.rows); });
+                const double flops = 2.0 * (double)s.rows * m * k,
+                             one = time_of([&] { dense(kind, m, k, s.rows); });
                 for (int load = 0; load < 3; load++) {
                     std::vector<int32_t> ends = spread(s.experts, s.rows, load);
                     CHECK(cudaMemcpy(ends_at, ends.data(), ends.size() * 4, cudaMemcpyHostToDevice));
                     struct grouped g = problem(kind, s.experts, m, k, s.rows);
                     double many = time_of([&] { CHECK(grouped_run_warpgroups(&queue, &g)); });
-                    printf("%-8s %-4s %-6s %-8s experts %6.1f TFLOP/s  dense %6.1f TFLOP/s  share %.2f\n", s.name,
-                           down ? "down" : "up", kinds[kind], loads[load], flops / many * 1e-12, flops / one * 1e-12,
-                           one / many);
+                    printf("%-8s %-4s %-6s %-8s experts %6.1f TFLOP/s  dense %6.1f TFLOP/s  share %.2f\n",
+                           s.name, down ? "down" : "up", kinds[kind], loads[load], flops / many * 1e-12,
+                           flops / one * 1e-12, one / many);
                 }
             }
     return 0;

@@ -41,7 +41,8 @@ static const struct option_row rows[] = {
      "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "with each step a line per layer about the load of its experts"},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL,
+     "with each step a line per layer about the load of its experts"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
 };
 

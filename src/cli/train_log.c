@@ -190,8 +190,8 @@ static void tell_experts(const struct train_log *log, const struct router *r)
     for (int layer = 0; layer < r->layers; layer++) {
         double share;
         int busiest = router_busiest(r, layer, &share), idle = router_idle(r, layer);
-        fprintf(log->people, "  layer %d: expert %d has %.2f of an even load, %d of %d have no token\n", layer, busiest,
-                share, idle, r->experts);
+        fprintf(log->people, "  layer %d: expert %d has %.2f of an even load, %d of %d have no token\n",
+                layer, busiest, share, idle, r->experts);
     }
 }
 

@@ -18,7 +18,8 @@ enum param_when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_U
 enum param_rule { RULE_NORMAL, RULE_RESIDUAL, RULE_ONES, RULE_ZEROS };
 
 struct param_row {
-    const char *label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one, {}: one per expert (weights_part); NULL: no such parameter */
+    const char *
+        label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one, {}: one per expert (weights_part); NULL: no such parameter */
     enum param_dim dim[3];
     enum param_rule rule;
     enum param_when when;
@@ -27,7 +28,7 @@ struct param_row {
 /* What config.json calls the sizes. */
 struct model_keys {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
-    const char *experts; /* NULL: it has none */
+    const char *experts;                 /* NULL: it has none */
     const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
     double dropout_absent;               /* what transformers takes when the key is missing */
 };
@@ -58,13 +59,7 @@ struct hf_demand {
 /* Which keys say that attention slides: none; sliding_window for all layers; with use_sliding_window and
  * max_window_layers beside it; sliding_window for all but every n-th layer; with use_sliding_window for layers without
  * rotation. All but the first two have layer_types too. */
-enum window_keys {
-    WINDOW_NEVER,
-    WINDOW_ALL_LAYERS,
-    WINDOW_LATE_LAYERS,
-    WINDOW_PATTERN,
-    WINDOW_NO_ROPE
-};
+enum window_keys { WINDOW_NEVER, WINDOW_ALL_LAYERS, WINDOW_LATE_LAYERS, WINDOW_PATTERN, WINDOW_NO_ROPE };
 
 struct builder;
 

@@ -79,8 +79,7 @@ static int layer_set(const struct builder *b, int layer)
 {
     const struct model_shape *shape = b->shape;
     if (!b->spec->arch->rope) return -1;
-    return model_layer_rope(b->spec, layer,
-                            shape->kv_length > shape->time ? shape->kv_length : shape->time);
+    return model_layer_rope(b->spec, layer, shape->kv_length > shape->time ? shape->kv_length : shape->time);
 }
 
 static void build_rope_tables(struct builder *b)
@@ -205,7 +204,8 @@ static struct parts build_split(struct builder *b, int qkv, int table)
 }
 
 /* Heads behind their norm, rotated where there is a table. */
-static int build_turned_norm(struct builder *b, const struct build_norm *n, int x, const char *label, int table)
+static int build_turned_norm(struct builder *b, const struct build_norm *n, int x, const char *label,
+                             int table)
 {
     int y = build_norm(b, n, x);
     if (table < 0) return y;
@@ -267,7 +267,8 @@ int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
     op.attr.whole_rows = b->shape->whole_rows && !cached;
     op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
-    op.attr.scale = (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
+    op.attr.scale =
+        (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
     op.attr.cap = (float)spec->attn_cap;
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
     op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);

@@ -15,9 +15,10 @@ struct builder {
     struct tape *tape;
     int layer; /* -1 outside layers */
     enum op_part part;
-    int ids, pos;                    /* i32 [B,T] */
-    int scalars;                     /* the step's, -1: not declared yet */
-    int rope_table[MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
+    int ids, pos; /* i32 [B,T] */
+    int scalars;  /* the step's, -1: not declared yet */
+    int rope_table
+        [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
 };
 
 /* Declares ids, pos and, for rotary architectures, the tables of angles. */

@@ -82,14 +82,18 @@ enum decoder_param {
 /* `block`: what a layer calls its mixture, then its three matrices of an expert. */
 #define DECODER_EXPERTS(block, gate, up, down)                                                               \
     [P_ROUTER] = DECODER_MATRIX(block ".gate", DIM_E, DIM_C),                                                \
-    [P_EXPERT_GATE] = {DECODER_LAYER block ".experts.{}." gate ".weight", {DIM_E, DIM_F, DIM_C}, RULE_NORMAL}, \
+    [P_EXPERT_GATE] = {DECODER_LAYER block ".experts.{}." gate ".weight",                                    \
+                       {DIM_E, DIM_F, DIM_C},                                                                \
+                       RULE_NORMAL},                                                                         \
     [P_EXPERT_UP] = {DECODER_LAYER block ".experts.{}." up ".weight", {DIM_E, DIM_F, DIM_C}, RULE_NORMAL},   \
-    [P_EXPERT_DOWN] = {DECODER_LAYER block ".experts.{}." down ".weight", {DIM_E, DIM_C, DIM_F}, RULE_NORMAL}
+    [P_EXPERT_DOWN] = {                                                                                      \
+        DECODER_LAYER block ".experts.{}." down ".weight", {DIM_E, DIM_C, DIM_F}, RULE_NORMAL}
 
 /* Norms before both parts. */
 #define DECODER_NORMS                                                                                        \
-    [P_NORM1] = DECODER_NORM("input_layernorm", DIM_C, RULE_ONES),                                           \
-    [P_NORM2] = DECODER_NORM("post_attention_layernorm", DIM_C, RULE_ONES)
+    [P_NORM1] = DECODER_NORM("input_layernorm", DIM_C, RULE_ONES), [P_NORM2] = DECODER_NORM(                 \
+                                                                       "post_attention_layernorm", DIM_C,    \
+                                                                       RULE_ONES)
 
 /* Norms before and after both parts. */
 #define DECODER_SANDWICH_NORMS(rule)                                                                         \
@@ -100,8 +104,8 @@ enum decoder_param {
 
 /* Norms of queries and keys. */
 #define DECODER_QK_NORMS(q, k, rule)                                                                         \
-    [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule),                                                  \
-    [P_K_NORM] = DECODER_NORM("self_attn.k_norm", k, rule)
+    [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule), [P_K_NORM] =                                     \
+                                                                DECODER_NORM("self_attn.k_norm", k, rule)
 
 extern const struct param_row decoder_params[DECODER_PARAMS]; /* LLaMA's */
 extern const struct model_keys decoder_keys;

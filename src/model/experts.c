@@ -34,8 +34,9 @@ static int table(struct builder *b, const char *label, enum dtype type, int64_t 
 static int rows_of(struct builder *b, const char *label, int64_t columns)
 {
     int64_t rows = b->shape->batch * b->shape->time * b->spec->experts_per_token;
-    return declare(b, (struct tensor){
-                          .label = label, .type = DT_F32, .cls = CLASS_ACT, .ndim = 2, .dim = {rows, columns}});
+    return declare(
+        b,
+        (struct tensor){.label = label, .type = DT_F32, .cls = CLASS_ACT, .ndim = 2, .dim = {rows, columns}});
 }
 
 int build_router_stat(struct builder *b)
@@ -87,7 +88,8 @@ static int build_dispatch(struct builder *b, int h, int place)
 static int build_expert_linear(struct builder *b, int x, int row, int ends, int y)
 {
     struct op op = start(b, OP_EXPERT_LINEAR);
-    op.in[EXPERT_LINEAR_X] = x, op.in[EXPERT_LINEAR_W] = build_param(b, row), op.in[EXPERT_LINEAR_ENDS] = ends;
+    op.in[EXPERT_LINEAR_X] = x, op.in[EXPERT_LINEAR_W] = build_param(b, row),
+    op.in[EXPERT_LINEAR_ENDS] = ends;
     op.out[EXPERT_LINEAR_Y] = y;
     tape_append(b->tape, &op);
     return y;

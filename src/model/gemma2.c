@@ -34,7 +34,8 @@ static void defaults(struct model_spec *spec)
     spec->attn_cap = 50, spec->final_cap = 30;
 }
 
-static const struct hf_demand demands[] = {{.key = "use_bidirectional_attention", .only = false}, {.key = NULL}};
+static const struct hf_demand demands[] = {{.key = "use_bidirectional_attention", .only = false},
+                                           {.key = NULL}};
 
 const struct architecture arch_gemma2 = {
     .name = "gemma2",

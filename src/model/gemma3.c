@@ -2,9 +2,9 @@
  * window to one without, and rotary frequencies of their own for the former. */
 #include "model/gemma.h"
 
-static const struct param_row params[DECODER_PARAMS] = {
-    DECODER_ENDS(RULE_ZEROS), DECODER_ATTENTION, DECODER_GATED, DECODER_SANDWICH_NORMS(RULE_ZEROS),
-    DECODER_QK_NORMS(DIM_D, DIM_D, RULE_ZEROS)};
+static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ZEROS), DECODER_ATTENTION,
+                                                        DECODER_GATED, DECODER_SANDWICH_NORMS(RULE_ZEROS),
+                                                        DECODER_QK_NORMS(DIM_D, DIM_D, RULE_ZEROS)};
 
 static void defaults(struct model_spec *spec)
 {

@@ -251,13 +251,14 @@ static void read_mixture_demands(struct reader *r)
     read_int(r, r->root, "decoder_sparse_step", &step);
     read_double(r, r->root, "router_jitter_noise", &noise);
     if (dense && (dense->kind != NODE_LIST || node_count(dense)))
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'mlp_only_layers': layers without experts are not supported; only [] is",
-               r->name);
+        refuse(r, PLIM_UNSUPPORTED,
+               "%s: key 'mlp_only_layers': layers without experts are not supported; only [] is", r->name);
     if (step != 1)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'decoder_sparse_step': %lld is not supported; only 1 is", r->name,
-               (long long)step);
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'decoder_sparse_step': %lld is not supported; only 1 is",
+               r->name, (long long)step);
     if (noise != 0)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'router_jitter_noise': %g is not supported; only 0 is", r->name, noise);
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'router_jitter_noise': %g is not supported; only 0 is", r->name,
+               noise);
 }
 
 /* Transformers 5 writes num_experts of some models as num_local_experts. */
@@ -331,7 +332,8 @@ static void read_rope_kind(struct reader *r, const struct node *scaling)
            type);
 }
 
-static void read_factors(struct reader *r, const struct node *scaling, const char *key, struct rope_factors *out)
+static void read_factors(struct reader *r, const struct node *scaling, const char *key,
+                         struct rope_factors *out)
 {
     const struct node *list = given(scaling, key);
     if (!list) return;
@@ -389,8 +391,9 @@ static const struct node *read_local_rope(struct reader *r, const struct node *s
     const struct node *sliding = given(scaling, types[1]);
     read_double(r, sliding, "rope_theta", local);
     if (strcmp(rope_type(r, sliding), "default"))
-        refuse(r, PLIM_UNSUPPORTED, "%s: rope type '%s' of sliding_attention is not supported; only default is",
-               r->name, rope_type(r, sliding));
+        refuse(r, PLIM_UNSUPPORTED,
+               "%s: rope type '%s' of sliding_attention is not supported; only default is", r->name,
+               rope_type(r, sliding));
     return given(scaling, types[0]);
 }
 
@@ -457,7 +460,8 @@ static void read_layer_types(struct reader *r, const struct node *types)
         if (slides && spec->sliding_window == 0)
             refuse(r, PLIM_BAD_INPUT, "%s: layer %d has sliding_attention but there is no 'sliding_window'",
                    r->name, i);
-        if (slides != layer_set_has(&spec->sliding_layers, 0) && i > 0 && spec->arch->window == WINDOW_ALL_LAYERS)
+        if (slides != layer_set_has(&spec->sliding_layers, 0) && i > 0 &&
+            spec->arch->window == WINDOW_ALL_LAYERS)
             refuse(r, PLIM_UNSUPPORTED, "%s: key 'layer_types': %s slides on every layer or none", r->name,
                    spec->arch->name);
         if (slides) layer_set_add(&spec->sliding_layers, i);
@@ -497,8 +501,7 @@ static void read_window(struct reader *r)
     if (spec->arch->window == WINDOW_ALL_LAYERS || spec->arch->window == WINDOW_PATTERN) read_window_size(r);
     if (spec->arch->window == WINDOW_LATE_LAYERS) read_late_window(r);
     if (spec->arch->window == WINDOW_NO_ROPE) read_switched_window(r, 0);
-    if (spec->arch->extras.window_pattern)
-        read_count(r, "sliding_window_pattern", false, &spec->full_every);
+    if (spec->arch->extras.window_pattern) read_count(r, "sliding_window_pattern", false, &spec->full_every);
     if (types && r->status == PLIM_OK) read_layer_types(r, types);
 }
 

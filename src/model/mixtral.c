@@ -1,8 +1,9 @@
 /* mixtral.c - Mixtral: Mistral's decoder with experts, of whose weights those of a token add up to 1. */
 #include "model/decoder.h"
 
-static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES), DECODER_ATTENTION, DECODER_NORMS,
-                                                        DECODER_EXPERTS("block_sparse_moe", "w1", "w3", "w2")};
+static const struct param_row params[DECODER_PARAMS] = {
+    DECODER_ENDS(RULE_ONES), DECODER_ATTENTION, DECODER_NORMS,
+    DECODER_EXPERTS("block_sparse_moe", "w1", "w3", "w2")};
 
 static const struct model_keys keys = {
     .hidden = "hidden_size",

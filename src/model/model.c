@@ -5,9 +5,8 @@
 #include <string.h>
 
 static const struct architecture *const architectures[] = {
-    &arch_llama,  &arch_mistral, &arch_qwen2, &arch_qwen3,   &arch_gemma2,
-    &arch_gemma3, &arch_phi3,    &arch_olmo2, &arch_smollm3, &arch_gpt2,
-    &arch_mixtral, &arch_qwen3_moe, &arch_olmoe,
+    &arch_llama, &arch_mistral, &arch_qwen2, &arch_qwen3,   &arch_gemma2,    &arch_gemma3, &arch_phi3,
+    &arch_olmo2, &arch_smollm3, &arch_gpt2,  &arch_mixtral, &arch_qwen3_moe, &arch_olmoe,
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 

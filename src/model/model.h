@@ -26,10 +26,10 @@
 enum rope_kind { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_KIND_COUNT };
 const char *rope_kind_name(enum rope_kind kind); /* "default", "linear", "llama3", "yarn", "longrope" */
 
-#define MODEL_MAX_LAYERS 4096
+#define MODEL_MAX_LAYERS  4096
 #define MODEL_MAX_EXPERTS 4096
-#define MODEL_MAX_HEAD   256 /* numbers of a head: the most attention kernels take */
-#define MODEL_ROPE_SETS  2   /* of rotary frequencies that one model may have */
+#define MODEL_MAX_HEAD    256 /* numbers of a head: the most attention kernels take */
+#define MODEL_ROPE_SETS   2   /* of rotary frequencies that one model may have */
 
 /* Numbers by which frequencies are divided, one each. */
 struct rope_factors {
@@ -43,8 +43,9 @@ struct rope_scaling {
     double factor; /* linear, llama3, yarn; longrope: 0 stands for max_positions / original_max_positions */
     double low_freq_factor, high_freq_factor; /* llama3 */
     int64_t original_max_positions;           /* llama3, yarn, longrope */
-    double attention_factor;     /* yarn, longrope: of cosines and sines; 0: by the kind's own rule */
-    double beta_fast, beta_slow; /* yarn: rotations over the original length between which frequencies are blended */
+    double attention_factor; /* yarn, longrope: of cosines and sines; 0: by the kind's own rule */
+    double beta_fast,
+        beta_slow; /* yarn: rotations over the original length between which frequencies are blended */
     double mscale, mscale_all_dim;                 /* yarn: both above 0 change its own attention_factor */
     bool truncate;                                 /* yarn: the blend begins and ends at whole numbers */
     struct rope_factors short_factor, long_factor; /* longrope: up to the original length, beyond it */
@@ -86,14 +87,14 @@ struct model_spec {
     /* Rules for the two sets, for model_complete: of every so many layers the last one has no window (LAYERS_NONE: no layer
      * is without), or does not rotate; 0: the set stands. */
     int full_every, no_rope_every;
-    int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
-    double attn_cap;      /* soft-cap of scores, 0: none */
-    double final_cap;     /* soft-cap of logits, 0: none */
+    int64_t query_scalar;               /* scores are divided by its root; 0: head_dim */
+    double attn_cap;                    /* soft-cap of scores, 0: none */
+    double final_cap;                   /* soft-cap of logits, 0: none */
     int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */
     bool norm_topk;                     /* weights of a token's experts add up to 1 */
     double balance_coef, z_coef;        /* of the router's losses */
     bool router_losses;                 /* config.json's output_router_logits: the first of them counts */
-    bool tie_embeddings;    /* the output projection is the embedding */
+    bool tie_embeddings;                /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
     double dropout[MODEL_DROPOUTS];     /* as config.json has them, see model_dropout; no tape computes one */

@@ -144,7 +144,8 @@ static enum plim_status check_longrope(const struct model_spec *spec, struct pli
 
 static enum plim_status check_scaling(const struct model_spec *spec, struct plim_error *err)
 {
-    static enum plim_status (*const checks[ROPE_KIND_COUNT])(const struct model_spec *, struct plim_error *) = {
+    static enum plim_status (*const checks[ROPE_KIND_COUNT])(const struct model_spec *,
+                                                             struct plim_error *) = {
         [ROPE_LLAMA3] = check_llama3, [ROPE_YARN] = check_yarn, [ROPE_LONGROPE] = check_longrope};
     const struct rope_scaling *r = &spec->rope;
     bool derived = r->kind == ROPE_LONGROPE && r->factor == 0;
@@ -188,14 +189,14 @@ static enum plim_status check_extras(const struct model_spec *spec, struct plim_
         {"query_pre_attn_scalar", have->caps, spec->query_scalar != 0, spec->query_scalar >= 0},
         {"attn_logit_softcapping", have->attn_cap, spec->attn_cap != 0, is_positive(spec->attn_cap)},
         {"final_logit_softcapping", have->caps, spec->final_cap != 0, is_positive(spec->final_cap)},
-        {"no_rope_layer_interval", have->no_rope, memcmp(&spec->no_rope_layers, &none, sizeof none) != 0, true},
+        {"no_rope_layer_interval", have->no_rope, memcmp(&spec->no_rope_layers, &none, sizeof none) != 0,
+         true},
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         if (rules[i].used && !rules[i].known)
             return plim_fail(err, PLIM_UNSUPPORTED, "key '%s': %s has no such thing; remove the key",
                              rules[i].key, spec->arch->name);
-        if (!rules[i].good)
-            return plim_fail(err, PLIM_BAD_INPUT, "key '%s' must be above 0", rules[i].key);
+        if (!rules[i].good) return plim_fail(err, PLIM_BAD_INPUT, "key '%s' must be above 0", rules[i].key);
     }
     return PLIM_OK;
 }
@@ -205,8 +206,10 @@ static enum plim_status check_experts(const struct model_spec *spec, struct plim
     const char *key = spec->arch->keys->experts;
     bool any = spec->num_experts || spec->experts_per_token || spec->z_coef != 0;
     if (!key && any)
-        return plim_fail(err, PLIM_UNSUPPORTED, "key 'num_experts': %s has no experts; remove the key, or write "
-                         "architecture: mixtral, qwen3_moe or olmoe", spec->arch->name);
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "key 'num_experts': %s has no experts; remove the key, or write "
+                         "architecture: mixtral, qwen3_moe or olmoe",
+                         spec->arch->name);
     if (!key) return PLIM_OK;
     if (spec->num_experts < 1 || spec->num_experts > MODEL_MAX_EXPERTS)
         return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %d is out of range; it must be from 1 to %d", key,

@@ -164,7 +164,8 @@ static enum plim_status match_param(struct matching *m, int param, struct missin
         }
         status = check_shape(&part, file, err);
         m->used[file - m->set->tensors] = true;
-        m->items[m->count++] = (struct match){.param = param, .master = -1, .first = part.first, .file = file};
+        m->items[m->count++] =
+            (struct match){.param = param, .master = -1, .first = part.first, .file = file};
     }
     return status;
 }

@@ -124,7 +124,10 @@ static bool parts_fill_rows(const struct binding *b, const struct op *op)
 }
 
 /* A table turns pairs of the front part of a head, at most all of it. */
-static bool table_fits(const struct binding *b) { return b->size['E'] % 2 == 0 && b->size['E'] <= b->size['D']; }
+static bool table_fits(const struct binding *b)
+{
+    return b->size['E'] % 2 == 0 && b->size['E'] <= b->size['D'];
+}
 
 static bool is_rotation(const struct op *op)
 {

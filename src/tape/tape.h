@@ -135,7 +135,8 @@ struct op_attr {
     bool norm_topk;  /* route: weights of a row add up to 1 */
     float balance, z_loss; /* router_loss: what its two losses are multiplied with */
     bool nesterov;
-    float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows and rope_table's numbers (0: 1) */
+    float eps,
+        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows and rope_table's numbers (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */
@@ -176,7 +177,7 @@ enum step_scalar {
     SCALAR_KEY_LOW, /* 32 random bits of this step, in two whole numbers below 65536 */
     SCALAR_KEY_HIGH,
     SCALAR_FIRST_ROW, /* dropout: number of the micro-batch's first row in the batch of the step; a whole number */
-    SCALAR_AUX_GRAD,  /* auxiliary losses: what d(loss of a micro-batch) is multiplied with: loss scale / micro-batches of the window */
+    SCALAR_AUX_GRAD, /* auxiliary losses: what d(loss of a micro-batch) is multiplied with: loss scale / micro-batches of the window */
     SCALAR_COUNT = 16
 };
 

@@ -54,10 +54,10 @@ struct train_event {
     const struct plan *plan;
     const char *text; /* note, path of a checkpoint */
     int64_t step, steps;
-    double loss, lr, grad_norm; /* grad_norm < 0: not computed (optimizer inside backward) */
-    double token_loss;          /* of which this much is the tokens': auxiliary losses are the rest */
+    double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
+    double token_loss;           /* of which this much is the tokens': auxiliary losses are the rest */
     const struct router *router; /* of experts; NULL: there are none */
-    bool skipped;               /* fp16: the step overflowed and was not taken */
+    bool skipped;                /* fp16: the step overflowed and was not taken */
     double scale;
     int64_t tokens;
     double seconds, tokens_per_s;

@@ -247,9 +247,9 @@ static void check_losses(const char *name, const struct rig_options *how)
     golden_close(&g);
 }
 
-static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral", "qwen2", "gpt2",
-                                    "qwen3",      "gemma2",       "gemma3",       "phi3",    "olmo2", "smollm3",
-                                    "mixtral",    "qwen3_moe",    "olmoe"};
+static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral",   "qwen2",
+                                    "gpt2",       "qwen3",        "gemma2",       "gemma3",    "phi3",
+                                    "olmo2",      "smollm3",      "mixtral",      "qwen3_moe", "olmoe"};
 #define NCASES (sizeof cases / sizeof *cases)
 
 static void test_logits_fp32(void **state)

@@ -48,7 +48,8 @@ struct pair {
     double *gate, *up;
 };
 
-static struct pair pair_of(const struct ref_call *call, const struct tensor *h, double *gate, double *up, int64_t i)
+static struct pair pair_of(const struct ref_call *call, const struct tensor *h, double *gate, double *up,
+                           int64_t i)
 {
     int64_t width = h->dim[h->ndim - 1], row = i / width, column = i % width;
     if (!call->op->attr.joint) return (struct pair){gate + i, up + i};

@@ -163,7 +163,8 @@ void ref_expert_linear(const struct ref_call *call)
         for (int64_t i = 0; i < m; i++) {
             double sum = 0;
             for (int64_t c = 0; c < k; c++)
-                sum += call->in[EXPERT_LINEAR_X].f[j * k + c] * call->in[EXPERT_LINEAR_W].f[(e * m + i) * k + c];
+                sum +=
+                    call->in[EXPERT_LINEAR_X].f[j * k + c] * call->in[EXPERT_LINEAR_W].f[(e * m + i) * k + c];
             call->out[EXPERT_LINEAR_Y].f[j * m + i] = sum;
         }
     }

@@ -114,7 +114,8 @@ void ref_rope_table(const struct ref_call *call)
 }
 
 /* One head: of its first `turned` numbers the pairs (j, j + turned / 2) are rotated by the row's table; the rest is copied. */
-static void turn_head(const double *x, double *y, int64_t size, const double *table, int64_t turned, bool back)
+static void turn_head(const double *x, double *y, int64_t size, const double *table, int64_t turned,
+                      bool back)
 {
     if (x != y) memcpy(y + turned, x + turned, (size_t)(size - turned) * sizeof *y);
     for (int64_t j = 0, half = turned / 2; j < half; j++) {

@@ -215,7 +215,8 @@ void make_rope_table(struct op_case *c)
     if (case_flip(c)) c->op.attr.scale = (float)case_uniform(c, 0.5, 2);
     /* The angle is a product in fp32: its rounding grows with the position. */
     c->inner[ROPE_TABLE_TABLE] = F32_UNIT;
-    c->scale[ROPE_TABLE_TABLE] = (4 + (double)furthest) * (c->op.attr.scale > 1 ? (double)c->op.attr.scale : 1);
+    c->scale[ROPE_TABLE_TABLE] =
+        (4 + (double)furthest) * (c->op.attr.scale > 1 ? (double)c->op.attr.scale : 1);
     case_note(c, "positions below %d, scale %g", (int)furthest, (double)c->op.attr.scale);
 }
 
@@ -245,7 +246,8 @@ static int64_t joint_width(const struct heads *s) { return (s->heads + 2 * s->kv
 
 static void angles_in(struct op_case *c, int slot, const struct heads *s)
 {
-    int64_t turned = case_below(c, 3) ? s->size : 2 + 2 * case_below(c, s->size / 2); /* all or some of a head */
+    int64_t turned =
+        case_below(c, 3) ? s->size : 2 + 2 * case_below(c, s->size / 2); /* all or some of a head */
     case_in(c, slot, DT_F32, DIMS(s->batch, s->time, turned));
     for (int64_t r = 0; r < s->batch * s->time; r++) {
         for (int64_t j = 0; j < turned / 2; j++) {

@@ -41,8 +41,11 @@ static void fill_routes(struct op_case *c, const struct sizes *s, int ends, int 
         if (ends >= 0) case_set_int(c, ends, e, at);
     }
     free(of);
-    case_note(c, "%s load, %d of %d", kind == 0 ? "even" : kind == 1 ? "skewed" : "single", (int)s->top,
-              (int)s->experts);
+    case_note(c, "%s load, %d of %d",
+              kind == 0   ? "even"
+              : kind == 1 ? "skewed"
+                          : "single",
+              (int)s->top, (int)s->experts);
 }
 
 void make_route(struct op_case *c)

@@ -407,8 +407,8 @@ static void test_workspace_bound(void **state)
         size_t most = gemm_workspace_most(m, n, k, ab, c, threads);
         size_t needs = gemm_workspace(less_m, n, less_k, ab, c, threads);
         if (needs > most)
-            fail_msg("m %d of %d, n %d, k %d of %d, %d threads: %zu of %zu", (int)less_m, (int)m, (int)n, (int)less_k,
-                     (int)k, threads, needs, most);
+            fail_msg("m %d of %d, n %d, k %d of %d, %d threads: %zu of %zu", (int)less_m, (int)m, (int)n,
+                     (int)less_k, (int)k, threads, needs, most);
     }
 }
 
@@ -446,9 +446,10 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),        cmocka_unit_test(test_blocks),  cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_thread_count), cmocka_unit_test(test_split_k), cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_few_rows),     cmocka_unit_test(test_workspace_bound),
+        cmocka_unit_test(test_small),    cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_rounds),   cmocka_unit_test(test_thread_count),
+        cmocka_unit_test(test_split_k),  cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_workspace_bound),
     };
     int failed = 0;
     if (!getenv("PLIMSOLL_CPU") && !SANITIZED) {

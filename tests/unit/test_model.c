@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const golden[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2",    "qwen3",
-                                     "gemma2",     "gemma3",       "phi3",    "olmo2", "smollm3"};
+static const char *const golden[] = {"llama-tied", "llama-untied", "mistral",   "qwen2", "gpt2",
+                                     "qwen3",      "gemma2",       "gemma3",    "phi3",  "olmo2",
+                                     "smollm3",    "mixtral",      "qwen3_moe", "olmoe"};
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
 static const char *golden_path(char *buf, size_t size, const char *name, const char *file)
@@ -192,25 +193,29 @@ static void refusals_name_the_cause(void **state)
         {LLAMA ",\"hidden_act\":3}", "key 'hidden_act': expected a text", PLIM_BAD_INPUT},
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":4.0}}", "rope type 'dynamic'",
          PLIM_UNSUPPORTED},
-        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"beta_slow\":64}}", "'beta_fast' 32",
-         PLIM_BAD_INPUT},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"beta_slow\":64}}",
+         "'beta_fast' 32", PLIM_BAD_INPUT},
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1],\"long_factor\":[1,1]}}",
          "'short_factor' has 2 numbers and must have 8", PLIM_BAD_INPUT},
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":3}}",
          "key 'short_factor': expected a list", PLIM_BAD_INPUT},
-        {PHI3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "rope type 'linear' is not supported; phi3",
-         PLIM_UNSUPPORTED},
+        {PHI3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+         "rope type 'linear' is not supported; phi3", PLIM_UNSUPPORTED},
         {PHI3 ",\"partial_rotary_factor\":0.2}", "is 3, and an even number", PLIM_BAD_INPUT},
-        {GEMMA3 ",\"attn_logit_softcapping\":50.0}", "'attn_logit_softcapping' is not supported", PLIM_UNSUPPORTED},
-        {GEMMA3 ",\"use_bidirectional_attention\":true}", "'use_bidirectional_attention': true", PLIM_UNSUPPORTED},
+        {GEMMA3 ",\"attn_logit_softcapping\":50.0}", "'attn_logit_softcapping' is not supported",
+         PLIM_UNSUPPORTED},
+        {GEMMA3 ",\"use_bidirectional_attention\":true}", "'use_bidirectional_attention': true",
+         PLIM_UNSUPPORTED},
         {GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}}",
          "rope type 'linear' of sliding_attention", PLIM_UNSUPPORTED},
-        {GEMMA3 ",\"rope_parameters\":{\"chunked_attention\":{\"rope_type\":\"default\"}}}", "('chunked_attention')",
-         PLIM_UNSUPPORTED},
+        {GEMMA3 ",\"rope_parameters\":{\"chunked_attention\":{\"rope_type\":\"default\"}}}",
+         "('chunked_attention')", PLIM_UNSUPPORTED},
         {GEMMA2 ",\"query_pre_attn_scalar\":0}", "'query_pre_attn_scalar': 0", PLIM_BAD_INPUT},
-        {GEMMA2 ",\"attn_logit_softcapping\":-1}", "'attn_logit_softcapping' must be above 0", PLIM_BAD_INPUT},
+        {GEMMA2 ",\"attn_logit_softcapping\":-1}", "'attn_logit_softcapping' must be above 0",
+         PLIM_BAD_INPUT},
         {SMOLLM3 ",\"no_rope_layers\":[1,0]}", "'no_rope_layers': expected a list of 4", PLIM_BAD_INPUT},
-        {QWEN3 ",\"num_key_value_heads\":null,\"head_dim\":258}", "key 'head_dim': heads of 258", PLIM_BAD_INPUT},
+        {QWEN3 ",\"num_key_value_heads\":null,\"head_dim\":258}", "key 'head_dim': heads of 258",
+         PLIM_BAD_INPUT},
         {LLAMA ",\"rope_scaling\":3}", "key 'rope_scaling': expected a map", PLIM_BAD_INPUT},
         {LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1}}}", "per layer type",
          PLIM_UNSUPPORTED},
@@ -280,10 +285,12 @@ static void configs_round_trip(void **state)
               "\"long_factor\":[1,2,3,4,5,6,7,8]}}",
         QWEN3 ",\"num_key_value_heads\":2,\"attention_bias\":true}",
         GEMMA2 ",\"attn_logit_softcapping\":null,\"query_pre_attn_scalar\":144}",
-        GEMMA3 ",\"rope_local_base_freq\":500,\"sliding_window_pattern\":2,\"rope_scaling\":{\"rope_type\":\"linear\","
+        GEMMA3 ",\"rope_local_base_freq\":500,\"sliding_window_pattern\":2,\"rope_scaling\":{\"rope_type\":"
+               "\"linear\","
                "\"factor\":8}}",
-        PHI3 ",\"partial_rotary_factor\":0.75,\"sliding_window\":17,\"original_max_position_embeddings\":64,"
-             "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1,1,1,2],\"long_factor\":[1,1,1,1,1,4]}}",
+        PHI3
+        ",\"partial_rotary_factor\":0.75,\"sliding_window\":17,\"original_max_position_embeddings\":64,"
+        "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1,1,1,2],\"long_factor\":[1,1,1,1,1,4]}}",
         OLMO2 ",\"tie_word_embeddings\":true}",
         SMOLLM3 ",\"use_sliding_window\":true,\"sliding_window\":9,\"no_rope_layers\":[0,1,1,0]}"};
     (void)state;
@@ -329,7 +336,8 @@ CHANGE(window, s->sliding_window = 7)
 CHANGE(no_window, s->sliding_window = 0)
 CHANGE(late_window, s->sliding_window = 7, s->full_every = 0, layer_set_add(&s->sliding_layers, 2))
 CHANGE(early_window, s->sliding_window = 7, s->full_every = 0, layer_set_add(&s->sliding_layers, 0))
-CHANGE(yarn, s->rope = (struct rope_scaling){.kind = ROPE_YARN, .factor = 4, .beta_fast = 20, .beta_slow = 2, .truncate = true})
+CHANGE(yarn, s->rope = (struct rope_scaling){
+                 .kind = ROPE_YARN, .factor = 4, .beta_fast = 20, .beta_slow = 2, .truncate = true})
 CHANGE(partial, s->partial_rotary = 0.5)
 CHANGE(local_theta, s->rope_local_theta = 333)
 CHANGE(caps, s->final_cap = 17)
@@ -355,12 +363,12 @@ CHANGE(no_eos, s->eos_count = 0)
 #name, change_##name                                                                                 \
     }
 static const struct spec_change changes[] = {
-    ROW(vocab),    ROW(hidden),      ROW(inner),   ROW(layers),         ROW(heads),     ROW(kv_heads),
-    ROW(head_dim), ROW(positions),   ROW(eps),     ROW(theta),          ROW(linear),    ROW(llama3),
-    ROW(unused),   ROW(window),      ROW(tie),     ROW(attention_bias), ROW(no_bias),   ROW(half_bias),
-    ROW(mlp_bias), ROW(range),       ROW(dropout), ROW(dropouts),       ROW(bos),       ROW(no_bos),
-    ROW(pad),      ROW(late_window), ROW(eos),     ROW(no_eos),         ROW(no_window), ROW(early_window),
-    ROW(yarn),     ROW(partial),     ROW(caps),    ROW(attn_cap),       ROW(no_rope),   ROW(query_scalar),
+    ROW(vocab),       ROW(hidden),      ROW(inner),   ROW(layers),         ROW(heads),     ROW(kv_heads),
+    ROW(head_dim),    ROW(positions),   ROW(eps),     ROW(theta),          ROW(linear),    ROW(llama3),
+    ROW(unused),      ROW(window),      ROW(tie),     ROW(attention_bias), ROW(no_bias),   ROW(half_bias),
+    ROW(mlp_bias),    ROW(range),       ROW(dropout), ROW(dropouts),       ROW(bos),       ROW(no_bos),
+    ROW(pad),         ROW(late_window), ROW(eos),     ROW(no_eos),         ROW(no_window), ROW(early_window),
+    ROW(yarn),        ROW(partial),     ROW(caps),    ROW(attn_cap),       ROW(no_rope),   ROW(query_scalar),
     ROW(local_theta),
 };
 

@@ -45,7 +45,8 @@ struct gemm {
 size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
 
 /* At least as much as any problem needs that is nowhere larger than this one. */
-size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
+size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
+                           int threads);
 
 void gemm_run(const struct gemm *g, void *workspace, struct threads *team);
 

@@ -62,13 +62,10 @@ static void rope_body(void *arg, int64_t begin, int64_t end, int worker)
 void cpu_rope(const struct kernel_call *call)
 {
     const struct tensor *x = call_in(call, ROPE_X);
-    struct rope p = {row_ops(),
-                     x->type,
-                     call->in[ROPE_TABLE],
-                     call->in[ROPE_X],
-                     call->out[ROPE_Y],
-                     {x->dim[2], x->dim[3], call_in(call, ROPE_TABLE)->dim[2]},
-                     call->op->attr.back};
+    struct rope p = {
+        row_ops(),          x->type,           call->in[ROPE_TABLE],
+        call->in[ROPE_X],   call->out[ROPE_Y], {x->dim[2], x->dim[3], call_in(call, ROPE_TABLE)->dim[2]},
+        call->op->attr.back};
     threads_each(call->team, x->dim[0] * x->dim[1], row_grain(x->dim[2] * x->dim[3]), rope_body, &p);
 }
 

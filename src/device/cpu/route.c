@@ -169,7 +169,8 @@ void cpu_router_loss(const struct kernel_call *call)
     int64_t layers = stat->dim[0], experts = stat->dim[2];
     const float *lines = call->in[ROUTER_LOSS_STAT];
     float *load = call->out[ROUTER_LOSS_LOAD], *factor = call->out[ROUTER_LOSS_FACTOR];
-    double *loss = call->out[ROUTER_LOSS_LOSS], scale = (double)((const float *)call->in[ROUTER_LOSS_SCALARS])[SCALAR_AUX_GRAD];
+    double *loss = call->out[ROUTER_LOSS_LOSS],
+           scale = (double)((const float *)call->in[ROUTER_LOSS_SCALARS])[SCALAR_AUX_GRAD];
     double pairs = 0, products = 0, squares = 0;
     for (int64_t l = 0; l < layers; l++) {
         for (int64_t e = 0; e < experts; e++) {
@@ -238,7 +239,8 @@ static void unroute_body(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_route_bwd(const struct kernel_call *call)
 {
-    const struct tensor *dweight = call_in(call, ROUTE_BWD_DWEIGHT), *logits = call_in(call, ROUTE_BWD_LOGITS);
+    const struct tensor *dweight = call_in(call, ROUTE_BWD_DWEIGHT),
+                        *logits = call_in(call, ROUTE_BWD_LOGITS);
     int64_t count = dweight->dim[0], experts = tensor_count(logits) / count;
     struct unrouting u = {{.rows = row_ops(),
                            .type = logits->type,

@@ -61,7 +61,8 @@ VEC_FN void copy_at(enum dtype t, void *y, const void *x, int64_t at, int64_t i,
     v_store(t, y, at + i, k, v_load(t, x, at + i, k));
 }
 
-ROW_FN void row_rope(enum dtype t, void *y, const void *x, const float *table, struct row_heads h, bool inverse)
+ROW_FN void row_rope(enum dtype t, void *y, const void *x, const float *table, struct row_heads h,
+                     bool inverse)
 {
     float sign = inverse ? -1.0f : 1.0f;
     int64_t half = h.turned / 2, rest = h.size - h.turned;

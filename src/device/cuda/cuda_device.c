@@ -91,15 +91,15 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_adamw8)                                                                                           \
     X(cuda_factor_stat)                                                                                      \
     X(cuda_adafactor)                                                                                        \
-    X(cuda_route) \
-    X(cuda_dispatch) \
-    X(cuda_expert_linear) \
-    X(cuda_combine) \
-    X(cuda_router_loss) \
-    X(cuda_route_bwd) \
-    X(cuda_expert_linear_dx) \
-    X(cuda_expert_linear_dw) \
-    X(cuda_combine_dw) \
+    X(cuda_route)                                                                                            \
+    X(cuda_dispatch)                                                                                         \
+    X(cuda_expert_linear)                                                                                    \
+    X(cuda_combine)                                                                                          \
+    X(cuda_router_loss)                                                                                      \
+    X(cuda_route_bwd)                                                                                        \
+    X(cuda_expert_linear_dx)                                                                                 \
+    X(cuda_expert_linear_dw)                                                                                 \
+    X(cuda_combine_dw)                                                                                       \
     X(cuda_copy)
 LAUNCHERS(LAUNCH)
 

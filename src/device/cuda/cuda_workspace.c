@@ -86,7 +86,9 @@ struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts)
 static size_t route(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card, (void)op;
-    return cuda_route_places(desc[OP_MAX_IN + ROUTE_WEIGHT]->dim[0], tensor_count(desc[OP_MAX_IN + ROUTE_ENDS])).bytes;
+    return cuda_route_places(desc[OP_MAX_IN + ROUTE_WEIGHT]->dim[0],
+                             tensor_count(desc[OP_MAX_IN + ROUTE_ENDS]))
+        .bytes;
 }
 
 /* --- update ---------------------------------------------------------------------------------------------- */

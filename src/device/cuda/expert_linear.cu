@@ -40,7 +40,8 @@ template <class T> ON_GPU float number(const void *base, int64_t i)
 template <class T> ON_GPU float a_at(const struct grouped &g, const tile &t, int i, int64_t k)
 {
     int64_t row = t.row + i;
-    if (g.kind == GROUPED_DW) return row < g.m && t.first + k < t.end ? number<T>(g.a, (t.first + k) * g.m + row) : 0;
+    if (g.kind == GROUPED_DW)
+        return row < g.m && t.first + k < t.end ? number<T>(g.a, (t.first + k) * g.m + row) : 0;
     int64_t width = g.kind == GROUPED_LINEAR ? g.k : g.m;
     return row < t.end && k < width ? number<T>(g.a, row * width + k) : 0;
 }
@@ -48,9 +49,11 @@ template <class T> ON_GPU float a_at(const struct grouped &g, const tile &t, int
 template <class T> ON_GPU float b_at(const struct grouped &g, const tile &t, int j, int64_t k)
 {
     int64_t column = t.column + j;
-    if (g.kind == GROUPED_DW) return column < g.k && t.first + k < t.end ? number<T>(g.b, (t.first + k) * g.k + column) : 0;
+    if (g.kind == GROUPED_DW)
+        return column < g.k && t.first + k < t.end ? number<T>(g.b, (t.first + k) * g.k + column) : 0;
     int64_t weight = (int64_t)t.expert * g.m * g.k;
-    if (g.kind == GROUPED_LINEAR) return column < g.m && k < g.k ? number<T>(g.b, weight + column * g.k + k) : 0;
+    if (g.kind == GROUPED_LINEAR)
+        return column < g.m && k < g.k ? number<T>(g.b, weight + column * g.k + k) : 0;
     return column < g.k && k < g.m ? number<T>(g.b, weight + k * g.k + column) : 0;
 }
 
@@ -68,9 +71,11 @@ template <class T, class G> __global__ void __launch_bounds__(THREADS) multiply(
     for (int64_t k = 0; k < deep; k += DEEP) {
         for (int i = threadIdx.x; i < DEEP * EDGE; i += THREADS) {
             /* Neighbours of a row are neighbours in memory where k is the last dimension. */
-            int line = g.kind == GROUPED_DW ? i % EDGE : i / DEEP, at = g.kind == GROUPED_DW ? i / EDGE : i % DEEP;
+            int line = g.kind == GROUPED_DW ? i % EDGE : i / DEEP,
+                at = g.kind == GROUPED_DW ? i / EDGE : i % DEEP;
             a[at][line] = a_at<T>(g, t, line, k + at);
-            line = g.kind == GROUPED_LINEAR ? i / DEEP : i % EDGE, at = g.kind == GROUPED_LINEAR ? i % DEEP : i / EDGE;
+            line = g.kind == GROUPED_LINEAR ? i / DEEP : i % EDGE,
+            at = g.kind == GROUPED_LINEAR ? i % DEEP : i / EDGE;
             b[at][line] = b_at<T>(g, t, line, k + at);
         }
         __syncthreads();
@@ -101,10 +106,12 @@ int grouped_run(const struct cuda_queue *queue, const struct grouped *g)
     if (g->rows == 0) return 0;
     if (grouped_on_warpgroups(queue, g)) return grouped_run_warpgroups(queue, g);
     int64_t width = g->kind == GROUPED_LINEAR ? g->m : g->k, most = parts_of(g->rows, EDGE) + g->experts;
-    dim3 grid((unsigned)parts_of(width, EDGE), (unsigned)(g->kind == GROUPED_DW ? parts_of(g->m, EDGE) : most),
+    dim3 grid((unsigned)parts_of(width, EDGE),
+              (unsigned)(g->kind == GROUPED_DW ? parts_of(g->m, EDGE) : most),
               g->kind == GROUPED_DW ? (unsigned)g->experts : 1);
     return with_types(g->type, g->out_type, [&](auto t, auto out) {
-        multiply<typename decltype(t)::type, typename decltype(out)::type><<<grid, THREADS, 0, stream_of(queue)>>>(*g);
+        multiply<typename decltype(t)::type, typename decltype(out)::type>
+            <<<grid, THREADS, 0, stream_of(queue)>>>(*g);
         return launched();
     });
 }
@@ -112,9 +119,17 @@ int grouped_run(const struct cuda_queue *queue, const struct grouped *g)
 int cuda_expert_linear(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, EXPERT_LINEAR_W);
-    struct grouped g = {GROUPED_LINEAR, w->type, w->type, call->in[EXPERT_LINEAR_X], call->in[EXPERT_LINEAR_W],
-                        NULL, call->out[EXPERT_LINEAR_Y], (const int32_t *)call->in[EXPERT_LINEAR_ENDS],
-                        tensor_count(call_in(call, EXPERT_LINEAR_X)) / w->dim[2], (int)w->dim[0], (int)w->dim[1],
+    struct grouped g = {GROUPED_LINEAR,
+                        w->type,
+                        w->type,
+                        call->in[EXPERT_LINEAR_X],
+                        call->in[EXPERT_LINEAR_W],
+                        NULL,
+                        call->out[EXPERT_LINEAR_Y],
+                        (const int32_t *)call->in[EXPERT_LINEAR_ENDS],
+                        tensor_count(call_in(call, EXPERT_LINEAR_X)) / w->dim[2],
+                        (int)w->dim[0],
+                        (int)w->dim[1],
                         (int)w->dim[2]};
     return grouped_run(queue, &g);
 }
@@ -122,10 +137,17 @@ int cuda_expert_linear(const struct cuda_queue *queue, const struct kernel_call 
 int cuda_expert_linear_dx(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, EXPERT_LINEAR_DX_W);
-    struct grouped g = {GROUPED_DX, w->type, w->type, call->in[EXPERT_LINEAR_DX_DY], call->in[EXPERT_LINEAR_DX_W],
-                        call->in[EXPERT_LINEAR_DX_ADD], call->out[EXPERT_LINEAR_DX_DX],
+    struct grouped g = {GROUPED_DX,
+                        w->type,
+                        w->type,
+                        call->in[EXPERT_LINEAR_DX_DY],
+                        call->in[EXPERT_LINEAR_DX_W],
+                        call->in[EXPERT_LINEAR_DX_ADD],
+                        call->out[EXPERT_LINEAR_DX_DX],
                         (const int32_t *)call->in[EXPERT_LINEAR_DX_ENDS],
-                        tensor_count(call_in(call, EXPERT_LINEAR_DX_DY)) / w->dim[1], (int)w->dim[0], (int)w->dim[1],
+                        tensor_count(call_in(call, EXPERT_LINEAR_DX_DY)) / w->dim[1],
+                        (int)w->dim[0],
+                        (int)w->dim[1],
                         (int)w->dim[2]};
     return grouped_run(queue, &g);
 }
@@ -134,8 +156,17 @@ int cuda_expert_linear_dw(const struct cuda_queue *queue, const struct kernel_ca
 {
     const struct tensor *w = call_out(call, EXPERT_LINEAR_DW_DW), *dy = call_in(call, EXPERT_LINEAR_DW_DY);
     void *dw = call->out[EXPERT_LINEAR_DW_DW];
-    struct grouped g = {GROUPED_DW, dy->type, w->type, call->in[EXPERT_LINEAR_DW_DY], call->in[EXPERT_LINEAR_DW_X],
-                        call->accumulate ? dw : NULL, dw, (const int32_t *)call->in[EXPERT_LINEAR_DW_ENDS],
-                        tensor_count(dy) / w->dim[1], (int)w->dim[0], (int)w->dim[1], (int)w->dim[2]};
+    struct grouped g = {GROUPED_DW,
+                        dy->type,
+                        w->type,
+                        call->in[EXPERT_LINEAR_DW_DY],
+                        call->in[EXPERT_LINEAR_DW_X],
+                        call->accumulate ? dw : NULL,
+                        dw,
+                        (const int32_t *)call->in[EXPERT_LINEAR_DW_ENDS],
+                        tensor_count(dy) / w->dim[1],
+                        (int)w->dim[0],
+                        (int)w->dim[1],
+                        (int)w->dim[2]};
     return grouped_run(queue, &g);
 }

@@ -18,7 +18,7 @@ struct grouped {
     const void *add;   /* NULL: none; of dw C itself */
     void *c;
     const int32_t *ends;
-    int64_t rows; /* of all experts together */
+    int64_t rows;      /* of all experts together */
     int experts, m, k; /* W is [E,M,K] */
 };
 

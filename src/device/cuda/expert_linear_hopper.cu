@@ -31,13 +31,13 @@ enum {
     TILE_N = 256,
     TILE_K = 64,
     STAGES = 4,
-    BLOCK = TILE_K * 128,                  /* bytes of 64 rows of 64 columns */
+    BLOCK = TILE_K * 128, /* bytes of 64 rows of 64 columns */
     A_BYTES = TILE_M * TILE_K * 2,
     B_BYTES = TILE_N * TILE_K * 2,
     STAGE = A_BYTES + B_BYTES,
     CONSUMERS = 2,
     THREADS = (1 + CONSUMERS) * WG_THREADS,
-    GROUP = 16,         /* rows of tiles that go together */
+    GROUP = 16, /* rows of tiles that go together */
     MOST_EXPERTS = 1024,
     SHARED = STAGES * STAGE + WG_ALIGN + 2 * STAGES * 8 + (MOST_EXPERTS + 1) * 4,
 };
@@ -71,10 +71,11 @@ ON_GPU void barrier_wait(uint32_t at, uint32_t parity)
 /* A box of the tensor that `map` describes, from column x and row y on. */
 ON_GPU void bring(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
-                 "[%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(x), "r"(y)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+        "[%2];" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(x), "r"(y)
+        : "memory");
 }
 
 template <int registers> ON_GPU void take_registers(void)
@@ -96,9 +97,9 @@ ON_GPU uint64_t operand(uint32_t at, bool turned)
     return (uint64_t)((at & 0x3ffff) >> 4) | blocks << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-#define SUM4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define SUM4(i)  "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define SUM16(i) SUM4(i), SUM4(i + 1), SUM4(i + 2), SUM4(i + 3)
-#define SUMS SUM16(0), SUM16(4), SUM16(8), SUM16(12), SUM16(16), SUM16(20), SUM16(24), SUM16(28)
+#define SUMS     SUM16(0), SUM16(4), SUM16(8), SUM16(12), SUM16(16), SUM16(20), SUM16(24), SUM16(28)
 #define NAMES                                                                                                \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
@@ -115,7 +116,8 @@ ON_GPU uint64_t operand(uint32_t at, bool turned)
                  : SUMS                                                                                      \
                  : "l"(a), "l"(b), "r"((int)add), "n"(TURN_A), "n"(TURN_B))
 
-template <class T, int TURN_A, int TURN_B> ON_GPU void product(float (&c)[32][4], uint64_t a, uint64_t b, bool add)
+template <class T, int TURN_A, int TURN_B>
+ON_GPU void product(float (&c)[32][4], uint64_t a, uint64_t b, bool add)
 {
     if constexpr (sizeof(T) == 2 && __is_same(T, bf16))
         PRODUCT("bf16");
@@ -141,7 +143,6 @@ struct problem {
     void *c;
     int experts, m, k;
 };
-
 
 template <int KIND> ON_GPU int width_of(const problem &p) { return KIND == GROUPED_LINEAR ? p.m : p.k; }
 
@@ -187,7 +188,8 @@ template <int KIND> ON_GPU int steps_of(const problem &p, const tile &t)
 }
 
 /* Both operands' tiles of one step. */
-template <int KIND> ON_GPU void bring_step(const problem &p, const tile &t, const maps &m, int k, uint32_t to, uint32_t full)
+template <int KIND>
+ON_GPU void bring_step(const problem &p, const tile &t, const maps &m, int k, uint32_t to, uint32_t full)
 {
     barrier_expect(full, STAGE);
     if constexpr (KIND == GROUPED_DW) {
@@ -214,7 +216,8 @@ ON_GPU void clear_rows(char *block, int rows, int group)
 }
 
 /* Sums of a warpgroup's 64 rows to C. */
-template <class G, int KIND> ON_GPU void store_tile(const problem &p, const tile &t, int group, float (&c)[32][4])
+template <class G, int KIND>
+ON_GPU void store_tile(const problem &p, const tile &t, int group, float (&c)[32][4])
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WG_THREADS / 32;
     const int end = KIND == GROUPED_DW ? p.m : t.end, width = width_of<KIND>(p);
@@ -245,7 +248,8 @@ struct ring {
     char *at; /* tiles, for those who write them */
 };
 
-template <int KIND> ON_GPU void produce(const problem &p, const maps &m, const ring &r, const int *sums, int across)
+template <int KIND>
+ON_GPU void produce(const problem &p, const maps &m, const ring &r, const int *sums, int across)
 {
     int stage = 0, turn = 0;
     for (int i = blockIdx.x; i < sums[p.experts] * across; i += gridDim.x) {
@@ -280,8 +284,8 @@ ON_GPU void consume(const problem &p, const ring &r, const int *sums, int across
             wgmma_begin();
 #pragma unroll
             for (int k = 0; k < TILE_K / 16; k++)
-                product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A), operand(b + k * B_STEP, TURN_B),
-                                           s > 0 || k > 0);
+                product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A),
+                                           operand(b + k * B_STEP, TURN_B), s > 0 || k > 0);
             wgmma_commit();
             wgmma_wait<1>(); /* the stage before is read */
             if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(r.empty + before * 8);
@@ -339,25 +343,30 @@ static encode_map *find_encoder(void)
 }
 
 /* A tensor [rows, columns] of 16 bits, read in boxes of `tall` rows of 64 columns. */
-static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t rows, int64_t columns, int tall)
+static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t rows, int64_t columns,
+                     int tall)
 {
     encode_map *encode = find_encoder();
     cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)columns * 2};
     cuuint32_t box[2] = {64, (cuuint32_t)tall}, step[2] = {1, 1};
-    return encode && encode(map, type == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-                            const_cast<void *>(at), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return encode &&
+           encode(map, type == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                  2, const_cast<void *>(at), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 template <int KIND> static bool describe_both(maps *m, const struct grouped *g)
 {
     const int64_t weights = (int64_t)g->experts * g->m;
     if (KIND == GROUPED_LINEAR)
-        return describe(&m->a, g->type, g->a, g->rows, g->k, TILE_M) && describe(&m->b, g->type, g->b, weights, g->k, TILE_N);
+        return describe(&m->a, g->type, g->a, g->rows, g->k, TILE_M) &&
+               describe(&m->b, g->type, g->b, weights, g->k, TILE_N);
     if (KIND == GROUPED_DX)
-        return describe(&m->a, g->type, g->a, g->rows, g->m, TILE_M) && describe(&m->b, g->type, g->b, weights, g->k, TILE_K);
-    return describe(&m->a, g->type, g->a, g->rows, g->m, TILE_K) && describe(&m->b, g->type, g->b, g->rows, g->k, TILE_K);
+        return describe(&m->a, g->type, g->a, g->rows, g->m, TILE_M) &&
+               describe(&m->b, g->type, g->b, weights, g->k, TILE_K);
+    return describe(&m->a, g->type, g->a, g->rows, g->m, TILE_K) &&
+           describe(&m->b, g->type, g->b, g->rows, g->k, TILE_K);
 }
 
 template <class T, class G, int KIND> static int run(const struct cuda_queue *queue, const struct grouped *g)
@@ -366,7 +375,8 @@ template <class T, class G, int KIND> static int run(const struct cuda_queue *qu
     problem p = {g->ends, g->add, g->c, g->experts, g->m, g->k};
     auto kernel = multiply<T, G, KIND>;
     if (!describe_both<KIND>(&m, g)) return (int)cudaErrorNotSupported;
-    int code = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
+    int code =
+        (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
     if (code) return code;
     kernel<<<(unsigned)queue->sms, THREADS, SHARED, stream_of(queue)>>>(p, m);
     return launched();
@@ -385,8 +395,9 @@ bool grouped_on_warpgroups(const struct cuda_queue *queue, const struct grouped 
 {
     bool type = g->type == DT_BF16 || g->type == DT_F16;
     bool small = g->rows < (1 << 30) && (int64_t)g->experts * g->m < (1 << 30); /* coordinates are ints */
-    return queue->warpgroups && type && small && g->m % 8 == 0 && g->k % 8 == 0 && g->experts <= MOST_EXPERTS &&
-           queue->shared_most >= SHARED && aligned(g->a, g->b, g->c, g->add) && find_encoder();
+    return queue->warpgroups && type && small && g->m % 8 == 0 && g->k % 8 == 0 &&
+           g->experts <= MOST_EXPERTS && queue->shared_most >= SHARED && aligned(g->a, g->b, g->c, g->add) &&
+           find_encoder();
 }
 
 int grouped_run_warpgroups(const struct cuda_queue *queue, const struct grouped *g)

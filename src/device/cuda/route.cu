@@ -14,8 +14,8 @@ template <class T> struct routing {
     const T *logits; /* [R,E] */
     float *weight;   /* [R,K] */
     int32_t *expert, *place, *ends;
-    float *stat; /* [3,E] */
-    float *lse;  /* [R] */
+    float *stat;            /* [3,E] */
+    float *lse;             /* [R] */
     double *sums, *squares; /* [blocks,E], [blocks] */
     int32_t *begin;         /* [blocks,E] */
     int64_t rows;
@@ -45,7 +45,8 @@ ON_GPU best warp_best(best v)
 {
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2)
-        v = better(v, {__shfl_xor_sync(0xffffffffu, v.value, mask), __shfl_xor_sync(0xffffffffu, v.expert, mask)});
+        v = better(
+            v, {__shfl_xor_sync(0xffffffffu, v.value, mask), __shfl_xor_sync(0xffffffffu, v.expert, mask)});
     return v;
 }
 
@@ -95,7 +96,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) count(routing<T> r
     for (int e = threadIdx.x; e < r.experts; e += THREADS) {
         double sum = 0;
         int32_t mine = 0;
-        for (int64_t row = first; row < end; row++) sum += expf(number(r.logits + row * r.experts + e) - r.lse[row]);
+        for (int64_t row = first; row < end; row++)
+            sum += expf(number(r.logits + row * r.experts + e) - r.lse[row]);
         for (int64_t i = first * r.top; i < end * r.top; i++) mine += r.expert[i] == e;
         r.sums[(int64_t)blockIdx.x * r.experts + e] = sum;
         r.begin[(int64_t)blockIdx.x * r.experts + e] = mine;
@@ -139,7 +141,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) find_places(routin
 
 template <class T> __global__ void __launch_bounds__(THREADS) hand_out(routing<T> r)
 {
-    const int64_t first = (int64_t)blockIdx.x * ROWS * r.top, end = min(first + (int64_t)ROWS * r.top, r.rows * r.top);
+    const int64_t first = (int64_t)blockIdx.x * ROWS * r.top,
+                  end = min(first + (int64_t)ROWS * r.top, r.rows * r.top);
     for (int e = threadIdx.x; e < r.experts; e += THREADS) {
         int32_t next = r.begin[(int64_t)blockIdx.x * r.experts + e];
         for (int64_t i = first; i < end; i++)
@@ -260,7 +263,8 @@ __global__ void __launch_bounds__(THREADS) find_losses(losses s)
         s.factor[line + e] = e ? 0 : (float)(scale * s.z * 2 / rows);
     }
     if (threadIdx.x) return;
-    const double parts[3] = {(double)s.balance * s.experts * products / (rows * rows), s.z * squares / rows, 1};
+    const double parts[3] = {(double)s.balance * s.experts * products / (rows * rows), s.z * squares / rows,
+                             1};
     for (int i = 0; i < 3; i++) s.loss[i] = s.adds ? s.loss[i] + parts[i] : parts[i];
 }
 
