@@ -8,6 +8,8 @@
 #include "model/hf.h"
 #include "base/file.h"
 
+#include <string.h>
+
 static const char *torch_name(enum dtype type)
 {
     switch (type) {
@@ -113,27 +115,43 @@ static void write_layer_types(struct json_writer *w, const struct model_spec *sp
     json_end_array(w);
 }
 
-/* Transformers 4 knew layers by these before it knew their types. */
-static void write_older_window(struct json_writer *w, const struct model_spec *spec)
+/* How many layers from `first` on have the window, or have none. */
+static int alike(const struct model_spec *spec, int first, bool slides)
 {
-    int first = 0, full = 0;
-    while (first < spec->num_layers && !layer_set_has(&spec->sliding_layers, first)) first++;
-    while (full < spec->num_layers && layer_set_has(&spec->sliding_layers, full)) full++;
-    if (spec->arch->window != WINDOW_PATTERN) json_bool(w, "use_sliding_window", spec->sliding_window > 0);
-    if (spec->arch->window == WINDOW_LATE_LAYERS) json_int(w, "max_window_layers", first);
-    if (spec->arch->extras.window_pattern) json_int(w, "sliding_window_pattern", full + 1);
+    int n = 0;
+    while (first + n < spec->num_layers && layer_set_has(&spec->sliding_layers, first + n) == slides) n++;
+    return n;
+}
+
+/* Transformers 4 knew layers by these before it knew their types. True: nothing is left to say. */
+static bool write_older_window(struct json_writer *w, const struct model_spec *spec)
+{
+    int first = alike(spec, 0, false);
+    if (spec->arch->window == WINDOW_PATTERN) {
+        if (spec->arch->extras.window_pattern)
+            json_int(w, "sliding_window_pattern", alike(spec, 0, true) + 1);
+        return false;
+    }
+    json_bool(w, "use_sliding_window", spec->sliding_window > 0);
+    if (spec->arch->window == WINDOW_NO_ROPE)
+        return spec->sliding_window == 0 ||
+               !memcmp(&spec->sliding_layers, &spec->no_rope_layers, sizeof spec->sliding_layers);
+    json_int(w, "max_window_layers", first);
+    return first + alike(spec, first, true) == spec->num_layers;
 }
 
 static void write_window(struct json_writer *w, const struct model_spec *spec)
 {
     if (spec->arch->window == WINDOW_NEVER) return;
-    if (spec->sliding_window > 0)
-        json_int(w, "sliding_window", spec->sliding_window);
+    /* Gemma's masks want a number even where no layer has a window. */
+    int64_t idle = spec->arch->window == WINDOW_PATTERN ? spec->max_positions : 0;
+    int64_t window = spec->sliding_window > 0 ? spec->sliding_window : idle;
+    if (window > 0)
+        json_int(w, "sliding_window", window);
     else
         json_null(w, "sliding_window");
     if (spec->arch->window == WINDOW_ALL_LAYERS) return;
-    write_older_window(w, spec);
-    write_layer_types(w, spec);
+    if (!write_older_window(w, spec)) write_layer_types(w, spec);
 }
 
 static void write_no_rope(struct json_writer *w, const struct model_spec *spec)

@@ -1,6 +1,6 @@
 /* spec.c - the fields of a model's spec as one table: two specs are compared, and one is described, through it. See model.h. */
 #include "base/number.h"
-#include "model/model.h"
+#include "model/arch.h"
 
 #include <string.h>
 
@@ -10,17 +10,27 @@ struct field {
     const char *name; /* the configuration key below model., else as config.json has it */
     size_t offset;
     enum field_form form;
-    bool some; /* only some models have it: nothing is said where it is all zeros */
+    bool (*has)(const struct model_spec *spec); /* only some models have it; NULL: all do */
 };
 
 #define FIELD(name, member, form)                                                                            \
     {                                                                                                        \
-        name, offsetof(struct model_spec, member), form, false                                               \
+        name, offsetof(struct model_spec, member), form, NULL                                                \
     }
-#define SOME(name, member, form)                                                                             \
+#define SOME(name, member, form, has)                                                                        \
     {                                                                                                        \
-        name, offsetof(struct model_spec, member), form, true                                                \
+        name, offsetof(struct model_spec, member), form, has                                                 \
     }
+
+static bool has_local_theta(const struct model_spec *spec) { return spec->arch->extras.local_theta; }
+static bool has_partial(const struct model_spec *spec) { return spec->arch->extras.partial_rotary; }
+static bool has_no_rope(const struct model_spec *spec) { return spec->arch->extras.no_rope; }
+static bool has_caps(const struct model_spec *spec) { return spec->arch->extras.caps; }
+static bool has_attn_cap(const struct model_spec *spec) { return spec->arch->extras.attn_cap; }
+static bool has_factor(const struct model_spec *spec) { return spec->rope.kind >= ROPE_YARN; }
+static bool has_experts(const struct model_spec *spec) { return spec->arch->keys->experts; }
+static bool is_yarn(const struct model_spec *spec) { return spec->rope.kind == ROPE_YARN; }
+static bool is_longrope(const struct model_spec *spec) { return spec->rope.kind == ROPE_LONGROPE; }
 
 static const struct field fields[] = {
     FIELD("vocab_size", vocab_size, FIELD_INT64),
@@ -48,26 +58,26 @@ static const struct field fields[] = {
     FIELD("bos_token_id", bos_token_id, FIELD_INT64),
     FIELD("pad_token_id", pad_token_id, FIELD_INT64),
     FIELD("eos_token_id", eos_count, FIELD_INT),
-    SOME("rope_local_base_freq", rope_local_theta, FIELD_DOUBLE),
-    SOME("partial_rotary_factor", partial_rotary, FIELD_DOUBLE),
-    SOME("rope_scaling.attention_factor", rope.attention_factor, FIELD_DOUBLE),
-    SOME("rope_scaling.beta_fast", rope.beta_fast, FIELD_DOUBLE),
-    SOME("rope_scaling.beta_slow", rope.beta_slow, FIELD_DOUBLE),
-    SOME("rope_scaling.mscale", rope.mscale, FIELD_DOUBLE),
-    SOME("rope_scaling.mscale_all_dim", rope.mscale_all_dim, FIELD_DOUBLE),
-    SOME("rope_scaling.truncate", rope.truncate, FIELD_BOOL),
-    SOME("rope_scaling.short_factor", rope.short_factor, FIELD_FACTORS),
-    SOME("rope_scaling.long_factor", rope.long_factor, FIELD_FACTORS),
-    SOME("no_rope_layers", no_rope_layers, FIELD_LAYERS),
-    SOME("query_pre_attn_scalar", query_scalar, FIELD_INT64),
-    SOME("attn_logit_softcapping", attn_cap, FIELD_DOUBLE),
-    SOME("final_logit_softcapping", final_cap, FIELD_DOUBLE),
-    SOME("num_experts", num_experts, FIELD_INT),
-    SOME("num_experts_per_tok", experts_per_token, FIELD_INT),
-    SOME("norm_topk_prob", norm_topk, FIELD_BOOL),
-    SOME("router_aux_loss_coef", balance_coef, FIELD_DOUBLE),
-    SOME("router_z_loss_coef", z_coef, FIELD_DOUBLE),
-    SOME("output_router_logits", router_losses, FIELD_BOOL),
+    SOME("rope_local_base_freq", rope_local_theta, FIELD_DOUBLE, has_local_theta),
+    SOME("partial_rotary_factor", partial_rotary, FIELD_DOUBLE, has_partial),
+    SOME("rope_scaling.attention_factor", rope.attention_factor, FIELD_DOUBLE, has_factor),
+    SOME("rope_scaling.beta_fast", rope.beta_fast, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.beta_slow", rope.beta_slow, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.mscale", rope.mscale, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.mscale_all_dim", rope.mscale_all_dim, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.truncate", rope.truncate, FIELD_BOOL, is_yarn),
+    SOME("rope_scaling.short_factor", rope.short_factor, FIELD_FACTORS, is_longrope),
+    SOME("rope_scaling.long_factor", rope.long_factor, FIELD_FACTORS, is_longrope),
+    SOME("no_rope_layers", no_rope_layers, FIELD_LAYERS, has_no_rope),
+    SOME("query_pre_attn_scalar", query_scalar, FIELD_INT64, has_caps),
+    SOME("attn_logit_softcapping", attn_cap, FIELD_DOUBLE, has_attn_cap),
+    SOME("final_logit_softcapping", final_cap, FIELD_DOUBLE, has_caps),
+    SOME("num_experts", num_experts, FIELD_INT, has_experts),
+    SOME("num_experts_per_tok", experts_per_token, FIELD_INT, has_experts),
+    SOME("norm_topk_prob", norm_topk, FIELD_BOOL, has_experts),
+    SOME("router_aux_loss_coef", balance_coef, FIELD_DOUBLE, has_experts),
+    SOME("router_z_loss_coef", z_coef, FIELD_DOUBLE, has_experts),
+    SOME("output_router_logits", router_losses, FIELD_BOOL, has_experts),
 };
 _Static_assert(sizeof(enum rope_kind) == sizeof(int), "the kind of scaling is compared as an int");
 
@@ -110,14 +120,15 @@ static void put_factors(struct strbuf *out, const struct rope_factors *f)
     }
 }
 
-/* The first layer of those with a window, as max_window_layers has it, or all of them where others follow. */
+/* The first layer of those with a window, as max_window_layers has it, or all of them where others follow; 0 without a
+ * window. */
 static void put_window_layers(struct strbuf *out, const struct model_spec *spec)
 {
     int first = 0, last = spec->num_layers;
     while (first < last && !layer_set_has(&spec->sliding_layers, first)) first++;
     while (last > first && layer_set_has(&spec->sliding_layers, last - 1)) last--;
-    if (first == spec->num_layers || last == first)
-        strbuf_addf(out, "%d", first == spec->num_layers ? 0 : first);
+    if (last == first)
+        strbuf_addf(out, "%d", spec->sliding_window > 0 ? first : 0);
     else
         put_layers(out, &spec->sliding_layers);
 }
@@ -152,19 +163,12 @@ static void put_value(struct strbuf *out, const void *at, enum field_form form)
     }
 }
 
-static bool all_zeros(const char *at, size_t size)
-{
-    for (size_t i = 0; i < size; i++)
-        if (at[i]) return false;
-    return true;
-}
-
 const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf *value)
 {
     if (i < 0 || i >= (int)FIELDS) return NULL;
     const struct field *f = &fields[i];
     const char *at = (const char *)spec + f->offset;
-    if (f->some && all_zeros(at, sizes[f->form])) return "";
+    if (f->has && !f->has(spec)) return "";
     if (f->offset == offsetof(struct model_spec, sliding_layers)) {
         put_window_layers(value, spec);
     } else if (f->offset == offsetof(struct model_spec, rope.kind)) {

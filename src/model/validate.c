@@ -294,7 +294,7 @@ static struct layer_set layers_but_every(int layers, int without)
     return set;
 }
 
-/* Rules become sets, and what no layer has is nowhere. */
+/* Rules become sets. */
 static void settle_layers(struct model_spec *spec)
 {
     static const struct layer_set none;
@@ -311,8 +311,9 @@ static void settle_layers(struct model_spec *spec)
                                    : layers_but_every(layers, spec->full_every);
     spec->no_rope_every = spec->full_every = 0;
     if (spec->sliding_window == 0) spec->sliding_layers = none;
-    if (!memcmp(&spec->sliding_layers, &none, sizeof none) && spec->arch->window != WINDOW_NEVER)
-        spec->sliding_window = 0;
+    bool nowhere = !memcmp(&spec->sliding_layers, &none, sizeof none);
+    if (nowhere && spec->arch->window == WINDOW_PATTERN)
+        spec->sliding_window = 0; /* its files always have one */
 }
 
 /* A rule that config.json cannot say, before it becomes a set that has none. */

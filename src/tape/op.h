@@ -253,8 +253,9 @@ struct op_row {
     const char *name;
     enum op_class cls;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
-    int shares[OP_MAX_OUT]; /* which input's bytes an output may take over: read by op_shares */
-    bool cheap;             /* selective recomputation drops its outputs and runs it again */
+    int shares
+        [OP_MAX_OUT]; /* which input's bytes an output may take over, if it has as many: read by op_shares */
+    bool cheap;       /* selective recomputation drops its outputs and runs it again */
     bool together;    /* several in a row may run at once, where none touches what another writes (group.h) */
     bool writes_kept; /* may write kept tensors outside the update: caches, lower tiers */
     bool whole;       /* an update that may not be cut into slices */

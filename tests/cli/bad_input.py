@@ -61,7 +61,7 @@ def config_cases(folder, path):
         ("a word that is not a choice", "  mixed_precision: fp32", "  mixed_precision: fp8", ["training.mixed_precision", "bf16"]),
         ("heads that do not divide the width", "  num_attention_heads: 4", "  num_attention_heads: 5", ["num_attention_heads", "hidden_size"]),
         ("kv heads that do not divide the heads", "  num_key_value_heads: 2", "  num_key_value_heads: 3", ["num_key_value_heads"]),
-        ("an architecture nobody knows", "architecture: llama", "architecture: lama", ["model.architecture", "llama"]),
+        ("an architecture nobody knows", "architecture: llama", "architecture: lama", ["model.architecture", "did you mean 'llama'"]),
         ("a vocabulary too small for bytes", "  vocab_size: 256", "  vocab_size: 100", ["model.vocab_size", "256"]),
         ("no model at all", "  architecture: llama", "  rope_theta: 10000", ["model.path"]),
         ("an optimizer that is not there", "  seed: 7", "  optimizer: lion", ["training.optimizer", "adamw"]),

@@ -59,7 +59,7 @@ FILES = {
     "gemma3 scaled": dict(model_type="gemma3_text", head_dim=16, sliding_window=9, rope_local_base_freq=50.0, rope_theta=5000.0,
                           layer_types=["sliding_attention", "full_attention", "sliding_attention"], rope_scaling={"rope_type": "linear", "factor": 8.0}),
     "phi3 long": dict(model_type="phi3", original_max_position_embeddings=32, rope_scaling=dict(LONG), pad_token_id=0, eos_token_id=2),
-    "phi3 short": dict(model_type="phi3", original_max_position_embeddings=128, rope_scaling=dict(LONG, type="su"), pad_token_id=0, eos_token_id=2),
+    "phi3 short": dict(model_type="phi3", original_max_position_embeddings=128, rope_scaling=dict(LONG), pad_token_id=0, eos_token_id=2),
     "olmo2 biases": dict(model_type="olmo2", attention_bias=True, pad_token_id=0, eos_token_id=2),
     "smollm3 listed": dict(model_type="smollm3", no_rope_layers=[0, 1, 1], mlp_bias=True, rope_scaling=dict(YARN, attention_factor=1.5), pad_token_id=0,
                            bos_token_id=1, eos_token_id=2),

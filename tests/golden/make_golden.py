@@ -166,7 +166,7 @@ CASES = {
     "qwen3": dict(
         make=lambda: Qwen3ForCausalLM(
             Qwen3Config(
-                vocab_size=101,
+                vocab_size=107,
                 hidden_size=36,
                 intermediate_size=50,
                 num_hidden_layers=3,
@@ -190,7 +190,7 @@ CASES = {
     "gemma2": dict(
         make=lambda: Gemma2ForCausalLM(
             Gemma2Config(
-                vocab_size=96,
+                vocab_size=104,
                 hidden_size=40,
                 intermediate_size=56,
                 num_hidden_layers=3,
@@ -212,7 +212,7 @@ CASES = {
     "gemma3": dict(
         make=lambda: Gemma3ForCausalLM(
             Gemma3TextConfig(
-                vocab_size=99,
+                vocab_size=111,
                 hidden_size=36,
                 intermediate_size=44,
                 num_hidden_layers=4,
@@ -237,7 +237,7 @@ CASES = {
     "phi3": dict(
         make=lambda: Phi3ForCausalLM(
             Phi3Config(
-                vocab_size=97,
+                vocab_size=105,
                 hidden_size=48,
                 intermediate_size=50,
                 num_hidden_layers=2,
@@ -265,7 +265,7 @@ CASES = {
     "olmo2": dict(
         make=lambda: Olmo2ForCausalLM(
             Olmo2Config(
-                vocab_size=103,
+                vocab_size=113,
                 hidden_size=36,
                 intermediate_size=52,
                 num_hidden_layers=2,
@@ -285,7 +285,7 @@ CASES = {
     "smollm3": dict(
         make=lambda: SmolLM3ForCausalLM(
             SmolLM3Config(
-                vocab_size=96,
+                vocab_size=106,
                 hidden_size=40,
                 intermediate_size=48,
                 num_hidden_layers=3,

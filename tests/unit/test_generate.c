@@ -127,6 +127,12 @@ static void test_llama(void **state) { (void)state, check_model("llama-tied"); }
 static void test_llama_untied(void **state) { (void)state, check_model("llama-untied"); }
 static void test_mistral(void **state) { (void)state, check_model("mistral"); }
 static void test_qwen2(void **state) { (void)state, check_model("qwen2"); }
+static void test_qwen3(void **state) { (void)state, check_model("qwen3"); }
+static void test_gemma2(void **state) { (void)state, check_model("gemma2"); }
+static void test_gemma3(void **state) { (void)state, check_model("gemma3"); }
+static void test_phi3(void **state) { (void)state, check_model("phi3"); }
+static void test_olmo2(void **state) { (void)state, check_model("olmo2"); }
+static void test_smollm3(void **state) { (void)state, check_model("smollm3"); }
 static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
 
 /* A token costs a device with its own memory one launch, a write each for token and position, and one read; both passes
@@ -237,6 +243,12 @@ int main(void)
         cmocka_unit_test(test_llama_untied),
         cmocka_unit_test(test_mistral),
         cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_gemma3),
+        cmocka_unit_test(test_phi3),
+        cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_smollm3),
         cmocka_unit_test(test_gpt2),
         cmocka_unit_test(test_tight_budget),
         cmocka_unit_test(test_cost_of_a_token),
