@@ -548,7 +548,7 @@ static const struct op *op_writing(const struct tape *tape, int id)
     return NULL;
 }
 
-/* Layers are marked, parts are right, residuals ride on linears, every parameter is counted once and read. */
+/* Layers are marked, parts are right, residuals ride on linears and sums of experts, every parameter is counted once and read. */
 static void check_ops(const struct model_spec *spec, const struct tape *tape)
 {
     int layer = -1, adds = 0, sums = 0;
@@ -559,6 +559,7 @@ static void check_ops(const struct model_spec *spec, const struct tape *tape)
         assert_true(op->layer == layer || op->layer == layer + 1 || op->layer == -1);
         if (op->layer >= 0) layer = op->layer;
         if (op->kind == OP_LINEAR && op->in[LINEAR_ADD] >= 0) adds++;
+        if (op->kind == OP_COMBINE && op->in[COMBINE_ADD] >= 0) adds++;
         if (op->kind == OP_ADD) sums++; /* only where a norm stands between */
     }
     assert_int_equal(layer, spec->num_layers - 1);
