@@ -23,6 +23,10 @@ struct param_row {
     enum param_dim dim[3];
     enum param_rule rule;
     enum param_when when;
+    /* Another name that files may have for it. Of experts [E, joint_parts * M, K], in which each expert's matrix is part
+     * joint_part of its own; 0 parts: the same tensor. NULL: there is none. */
+    const char *joint;
+    int joint_part, joint_parts;
 };
 
 /* What config.json calls the sizes. */

@@ -79,15 +79,23 @@ enum decoder_param {
     [P_DOWN] = DECODER_MATRIX("mlp.down_proj", DIM_C, DIM_F),                                                \
     [P_DOWN_BIAS] = DECODER_BIAS("mlp.down_proj", DIM_C, WHEN_MLP_BIAS)
 
-/* `block`: what a layer calls its mixture, then its three matrices of an expert. */
+/* `block`: what a layer calls its mixture, then its three matrices of an expert. Transformers 5 has all experts in two
+ * tensors, as files may have them. */
+#define DECODER_EXPERT(name, rows, columns, other, part, parts)                                              \
+    {                                                                                                        \
+        DECODER_LAYER name ".weight", {DIM_E, rows, columns}, RULE_NORMAL, WHEN_ALWAYS, DECODER_LAYER other, \
+            part, parts                                                                                      \
+    }
 #define DECODER_EXPERTS(block, gate, up, down)                                                               \
-    [P_ROUTER] = DECODER_MATRIX(block ".gate", DIM_E, DIM_C),                                                \
-    [P_EXPERT_GATE] = {DECODER_LAYER block ".experts.{}." gate ".weight",                                    \
-                       {DIM_E, DIM_F, DIM_C},                                                                \
-                       RULE_NORMAL},                                                                         \
-    [P_EXPERT_UP] = {DECODER_LAYER block ".experts.{}." up ".weight", {DIM_E, DIM_F, DIM_C}, RULE_NORMAL},   \
-    [P_EXPERT_DOWN] = {                                                                                      \
-        DECODER_LAYER block ".experts.{}." down ".weight", {DIM_E, DIM_C, DIM_F}, RULE_NORMAL}
+    [P_ROUTER] = {DECODER_LAYER block ".gate.weight",                                                        \
+                  {DIM_E, DIM_C},                                                                            \
+                  RULE_NORMAL,                                                                               \
+                  WHEN_ALWAYS,                                                                               \
+                  DECODER_LAYER "mlp.gate.weight"},                                                          \
+    [P_EXPERT_GATE] =                                                                                        \
+        DECODER_EXPERT(block ".experts.{}." gate, DIM_F, DIM_C, "mlp.experts.gate_up_proj", 0, 2),           \
+    [P_EXPERT_UP] = DECODER_EXPERT(block ".experts.{}." up, DIM_F, DIM_C, "mlp.experts.gate_up_proj", 1, 2), \
+    [P_EXPERT_DOWN] = DECODER_EXPERT(block ".experts.{}." down, DIM_C, DIM_F, "mlp.experts.down_proj", 0, 1)
 
 /* Norms before both parts. */
 #define DECODER_NORMS                                                                                        \

@@ -86,6 +86,8 @@ struct match {
     int param, master;
     int64_t first; /* element of the parameter with which the file's tensor begins */
     const struct safetensor *file;
+    /* Of a file's tensor with all experts: elements of each, and of them those of this parameter, from `skip` on. 0: all are. */
+    int64_t each, skip, count;
 };
 
 struct matching {
@@ -150,10 +152,51 @@ static enum plim_status fail_missing(const struct missing *lost, struct plim_err
                                : "fetch them again, or correct config.json");
 }
 
+static const struct param_row *row_of(const struct matching *m, int param)
+{
+    const struct architecture *arch = m->spec->arch;
+    const char *label = m->tape->tensors[param].label;
+    for (int i = 0; i < arch->nparams; i++)
+        if (arch->params[i].label && !strcmp(arch->params[i].label, label)) return &arch->params[i];
+    return NULL;
+}
+
+/* The tensor that has a parameter under its other name; NULL: there is none, or it is there under its first. */
+static const struct safetensor *find_joint(const struct matching *m, int param, const struct param_row *row)
+{
+    char name[192];
+    if (!row || !row->joint || find_tensor(m, weights_part(m->spec, m->tape, param, 0).name)) return NULL;
+    const char *mark = strstr(row->joint, "%d");
+    snprintf(name, sizeof name, "%.*s%d%s", (int)(mark - row->joint), row->joint,
+             m->tape->tensors[param].layer, mark + 2);
+    return find_tensor(m, name);
+}
+
+static enum plim_status match_joint(struct matching *m, int param, const struct param_row *row,
+                                    const struct safetensor *file, struct plim_error *err)
+{
+    const struct tensor *t = &m->tape->tensors[param];
+    struct weights_part whole = {.ndim = t->ndim};
+    struct match match = {.param = param, .master = -1, .file = file};
+    memcpy(whole.dim, t->dim, sizeof whole.dim);
+    snprintf(whole.name, sizeof whole.name, "%s", file->name);
+    if (row->joint_parts) {
+        whole.dim[1] *= row->joint_parts;
+        match.count = t->dim[1] * t->dim[2], match.each = match.count * row->joint_parts;
+        match.skip = match.count * row->joint_part;
+    }
+    m->used[file - m->set->tensors] = true;
+    m->items[m->count++] = match;
+    return check_shape(&whole, file, err);
+}
+
 static enum plim_status match_param(struct matching *m, int param, struct missing *lost,
                                     struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
+    const struct param_row *row = row_of(m, param);
+    const struct safetensor *joint = find_joint(m, param, row);
+    if (joint) return match_joint(m, param, row, joint, err);
     int count = weights_part_count(m->tape, param);
     for (int i = 0; i < count && status == PLIM_OK; i++) {
         const struct weights_part part = weights_part(m->spec, m->tape, param, i);
@@ -231,6 +274,8 @@ struct pour {
     const struct weights_sink *sink;
     const struct match *match;
     enum dtype type, master_type;
+    safetensors_sink *sort; /* what pour_joint hands on to, */
+    enum dtype sorted;      /* in this type */
     uint16_t narrow[BLOCK], low[BLOCK];
 };
 
@@ -298,15 +343,43 @@ static enum plim_status pour_split(void *arg, int64_t first, const void *element
     return status;
 }
 
+/* Of a tensor with all experts what is this parameter's, as if it came alone. */
+static enum plim_status pour_joint(void *arg, int64_t first, const void *elements, int64_t n,
+                                   struct plim_error *err)
+{
+    struct pour *p = arg;
+    const struct match *m = p->match;
+    enum plim_status status = PLIM_OK;
+    const char *at = elements;
+    while (n > 0 && status == PLIM_OK) {
+        int64_t expert = first / m->each, within = first % m->each;
+        bool before = within < m->skip, mine = !before && within < m->skip + m->count;
+        int64_t end = before ? m->skip
+                      : mine ? m->skip + m->count
+                             : m->each,
+                k = end - within < n ? end - within : n;
+        if (mine) status = p->sort(p, expert * m->count + within - m->skip, at, k, err);
+        first += k, n -= k, at += k * (int64_t)dtype_size(p->sorted);
+    }
+    return status;
+}
+
+static enum plim_status read_into(const struct matching *m, struct pour *p, enum dtype type,
+                                  safetensors_sink *sink, struct plim_error *err)
+{
+    p->sort = sink, p->sorted = type;
+    return safetensors_read(m->set, p->match->file, type, p->match->each ? pour_joint : sink, p, err);
+}
+
 static enum plim_status pour_one(const struct matching *m, struct pour *p, struct plim_error *err)
 {
     const struct match *match = p->match;
     p->type = m->tape->tensors[match->param].type;
-    if (match->master < 0) return safetensors_read(m->set, match->file, p->type, pour_plain, p, err);
+    if (match->master < 0) return read_into(m, p, p->type, pour_plain, err);
     p->master_type = m->tape->tensors[match->master].type;
     if (p->master_type == DT_U16 && match->file->type == DT_BF16)
-        return safetensors_read(m->set, match->file, DT_BF16, pour_exact, p, err);
-    return safetensors_read(m->set, match->file, DT_F32, pour_split, p, err);
+        return read_into(m, p, DT_BF16, pour_exact, err);
+    return read_into(m, p, DT_F32, pour_split, err);
 }
 
 static enum plim_status pour_all(const struct matching *m, const struct weights_sink *sink,

@@ -11,7 +11,8 @@
  * it) both are written, so that an fp32 checkpoint starts training with all its bits.
  *
  * A parameter whose name has {q,k,v} in it is three tensors of the files, one after the other: one product makes
- * queries, keys and values. One with {} is a tensor of the files for each expert.
+ * queries, keys and values. One with {} is a tensor of the files for each expert, or
+ * part of one that has them all (param_row.joint).
  */
 #ifndef PLIM_MODEL_WEIGHTS_H
 #define PLIM_MODEL_WEIGHTS_H

@@ -38,6 +38,38 @@ def rewrite(folder, change):
         f.write(struct.pack("<Q", len(text)) + text + b"".join(kept))
 
 
+def join(folder):
+    """Experts in two tensors of a layer, as transformers 5 has them in memory."""
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "rb") as f:
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = f.read()
+    tensors, kept, at = {}, {}, 0
+    for name, t in sorted(head.items(), key=lambda item: (item[0].partition(".experts.")[0], item[0])):
+        if name == "__metadata__": continue
+        block, _, rest = name.partition(".block_sparse_moe.experts.")
+        piece, new = data[t["data_offsets"][0]:t["data_offsets"][1]], name.replace("block_sparse_moe", "mlp")
+        shape = t["shape"]
+        if rest:
+            w = rest.split(".")[1]
+            new = block + (".mlp.experts.down_proj" if w == "w2" else ".mlp.experts.gate_up_proj")
+            shape = [5, shape[0] * (1 if w == "w2" else 2), shape[1]]
+            order = int(rest.split(".")[0]) * 10 + int(w[1])
+        kept.setdefault(new, dict(shape=shape, pieces={}))["pieces"][order if rest else 0] = piece
+    for name, t in kept.items():
+        t["data"] = b"".join(t["pieces"][k] for k in sorted(t["pieces"]))
+        tensors[name] = dict(dtype="F32", shape=t["shape"], data_offsets=[at, at + len(t["data"])])
+        at += len(t["data"])
+    text = json.dumps(tensors).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(t["data"] for t in kept.values()))
+
+
+def loss_of(path, model, precision):
+    result = plim.run("eval", path, "-q", "--json", "--model", model, "--set", f"training.mixed_precision={precision}")
+    return (json.loads(result.stdout)["loss"] if result.returncode == 0 else None), result.stderr.strip()
+
+
 def dense_name(name):
     for old, new in (("w1", "gate_proj"), ("w3", "up_proj"), ("w2", "down_proj")):
         name = name.replace(f"block_sparse_moe.experts.0.{old}", f"mlp.{new}")
@@ -83,6 +115,13 @@ with tempfile.TemporaryDirectory() as folder:
     exported = plim.run("export", model, "--output", f"{folder}/hf", "-q")
     looked = plim.run("inspect", f"{folder}/hf")
     plim.ok(exported.returncode == 0 and looked.returncode == 0, f"exports {exported.stderr.strip()}{looked.stderr.strip()}")
+
+    shutil.copytree(f"{folder}/hf", f"{folder}/joint")
+    join(f"{folder}/joint")
+    for precision in ("fp32", "bf16"):
+        want, _ = loss_of(path, f"{folder}/hf", precision)
+        got, why = loss_of(path, f"{folder}/joint", precision)
+        plim.ok(want is not None and got == want, f"{precision}: experts in two tensors are the same model: {got} {why}")
 
     # Faults.
     shutil.copytree(f"{folder}/hf", f"{folder}/holes")
