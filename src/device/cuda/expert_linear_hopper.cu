@@ -42,6 +42,20 @@ enum {
     SHARED = STAGES * STAGE + WG_ALIGN + 2 * STAGES * 8 + (MOST_EXPERTS + 1) * 4,
 };
 
+struct maps {
+    CUtensorMap a, b;
+};
+
+/* What of the problem a kernel reads. */
+struct problem {
+    const int32_t *ends;
+    const void *add;
+    void *c;
+    int experts, m, k;
+};
+
+#if WG_BODY /* what only the kernel's body calls */
+
 /* --- barriers and copies ------------------------------------------------------------------------------------ */
 
 ON_GPU void barrier_init(uint32_t at, int count)
@@ -127,21 +141,9 @@ ON_GPU void product(float (&c)[32][4], uint64_t a, uint64_t b, bool add)
 
 /* --- tiles -------------------------------------------------------------------------------------------------- */
 
-struct maps {
-    CUtensorMap a, b;
-};
-
 struct tile {
     int expert, first, end; /* the expert's rows */
     int row, column;        /* of the tile, in rows of A (weights: of M) and columns of C */
-};
-
-/* What of the problem a kernel reads. */
-struct problem {
-    const int32_t *ends;
-    const void *add;
-    void *c;
-    int experts, m, k;
 };
 
 template <int KIND> ON_GPU int width_of(const problem &p) { return KIND == GROUPED_LINEAR ? p.m : p.k; }
@@ -299,6 +301,8 @@ ON_GPU void consume(const problem &p, const ring &r, const int *sums, int across
         store_tile<G, KIND>(p, t, group, c);
     }
 }
+
+#endif
 
 template <class T, class G, int KIND>
 __global__ void __launch_bounds__(THREADS, 1) multiply(problem p, const __grid_constant__ maps m)
