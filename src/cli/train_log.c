@@ -42,9 +42,27 @@ static void put_padding(struct json_writer *w, const struct train_event *e)
     json_double(w, "padding", e->positions ? (double)e->padding / (double)e->positions : 0);
 }
 
+/* Auxiliary losses one by one, and of each layer the rows of its experts. */
+static void put_router(struct json_writer *w, const struct train_event *e)
+{
+    const struct router *r = e->router;
+    if (!r) return;
+    json_double(w, "token_loss", e->token_loss);
+    json_double(w, "router_balance_loss", r->balance);
+    json_double(w, "router_z_loss", r->z);
+    json_begin_array(w, "expert_load");
+    for (int layer = 0; layer < r->layers; layer++) {
+        json_begin_array(w, NULL);
+        for (int k = 0; k < r->experts; k++) json_int(w, NULL, (int64_t)r->load[layer * r->experts + k]);
+        json_end_array(w);
+    }
+    json_end_array(w);
+}
+
 static void put_step(struct json_writer *w, const struct train_event *e)
 {
     json_double(w, "loss", e->loss);
+    put_router(w, e);
     json_double(w, "lr", e->lr);
     if (e->grad_norm >= 0)
         json_double(w, "grad_norm", e->grad_norm);
@@ -162,6 +180,8 @@ static void draw_step(struct train_log *log, const struct train_event *e)
         strbuf_addf(&line, " ");
     }
     strbuf_addf(&line, "step %lld/%lld  loss %.4f  ", (long long)e->step, (long long)e->steps, e->loss);
+    if (e->router && (e->router->balance > 0 || e->router->z > 0))
+        strbuf_addf(&line, "(balance %.4f, z %.4f)  ", e->router->balance, e->router->z);
     int from = log->nlosses > 16 ? log->nlosses - 16 : 0;
     if (log->bar)
         table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
@@ -173,6 +193,17 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     if (!log->bar || e->step == e->steps) strbuf_addf(&line, "\n");
     fwrite(line.data, 1, line.len, log->people);
     strbuf_release(&line);
+}
+
+static void tell_experts(const struct train_log *log, const struct router *r)
+{
+    if (log->bar) fputc('\n', log->people);
+    for (int layer = 0; layer < r->layers; layer++) {
+        double share;
+        int busiest = router_busiest(r, layer, &share), idle = router_idle(r, layer);
+        fprintf(log->people, "  layer %d: expert %d has %.2f of an even load, %d of %d have no token\n",
+                layer, busiest, share, idle, r->experts);
+    }
 }
 
 static void tell_plan(struct train_log *log, const struct train_event *e)
@@ -218,6 +249,7 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         break;
     case TRAIN_STEP:
         draw_step(log, e);
+        if (log->verbose && e->router) tell_experts(log, e->router);
         break;
     case TRAIN_NOTE:
         fprintf(log->people, "%s\n", e->text);

@@ -81,8 +81,18 @@ static void take_keys(struct model_spec *s, const struct job_model *m)
     if (m->query_scalar) s->query_scalar = m->query_scalar;
     if (m->attn_cap_given) s->attn_cap = m->attn_cap;
     if (m->final_cap_given) s->final_cap = m->final_cap;
+    if (m->num_experts) s->num_experts = (int)m->num_experts;
+    if (m->experts_per_token) s->experts_per_token = (int)m->experts_per_token;
+    if (m->norm_topk_given) s->norm_topk = m->norm_topk;
     if (m->range_given) s->initializer_range = m->initializer_range;
     if (m->tie_given) s->tie_embeddings = m->tie;
+}
+
+/* Losses of the router: a job may ask for others than the model's files do. */
+static void take_router_losses(struct model_spec *s, const struct job_model *m)
+{
+    if (m->balance_given) s->balance_coef = m->balance_coef, s->router_losses = m->balance_coef > 0;
+    if (m->z_given) s->z_coef = m->z_coef;
 }
 
 /* The model from its own keys. */
@@ -96,6 +106,7 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     take_keys(s, m);
     if (!m->max_positions && s->max_positions < job->max_length) s->max_positions = job->max_length;
     if (m->dropout_given) model_set_dropout(s, m->dropout);
+    take_router_losses(s, m);
     return model_complete(s, err);
 }
 
@@ -152,7 +163,9 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
     if (job->model.path) {
         enum plim_status status = hf_config_load(job->model.path, &job->spec, err);
         if (status == PLIM_OK && job->model.dropout_given) model_set_dropout(&job->spec, job->model.dropout);
-        return status == PLIM_OK ? check_beside_path(job, err) : status;
+        if (status == PLIM_OK) status = check_beside_path(job, err);
+        if (status == PLIM_OK) take_router_losses(&job->spec, &job->model);
+        return status == PLIM_OK ? model_validate(&job->spec, err) : status;
     }
     if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);

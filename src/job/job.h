@@ -41,9 +41,11 @@ struct job_schedule {
 struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
-        max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts;
+        max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts,
+        experts_per_token;
     double norm_eps, rope_theta, rope_local_theta, partial_rotary, attn_cap, final_cap, initializer_range,
-        dropout;
+        dropout, balance_coef, z_coef;
+    bool norm_topk, norm_topk_given, balance_given, z_given;
     bool tie, tie_given, dropout_given, window_given, no_rope_given, attn_cap_given, final_cap_given,
         eps_given, range_given, flash;
     int attention_type; /* flash, sliding_window, sparse */

@@ -147,7 +147,7 @@ int build_param(struct builder *b, int row)
     const struct param_row *p = &b->spec->arch->params[row];
     if (!param_present(b->spec, p)) return -1;
     struct tensor t = {.label = p->label, .type = DT_F32, .cls = CLASS_PARAM, .flags = TENSOR_KEPT};
-    for (; t.ndim < 2 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
+    for (; t.ndim < 3 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
         t.dim[t.ndim] = param_dim_size(b->spec, p->dim[t.ndim]);
     if (t.ndim < 2) t.flags |= TENSOR_NEAR;
     return declare(b, t);

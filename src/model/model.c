@@ -5,8 +5,9 @@
 #include <string.h>
 
 static const struct architecture *const architectures[] = {
-    &arch_llama, &arch_mistral, &arch_qwen2, &arch_qwen3, &arch_gemma2,  &arch_gemma3,     &arch_phi3,
-    &arch_olmo2, &arch_smollm3, &arch_gpt2,  &arch_bert,  &arch_roberta, &arch_distilbert,
+    &arch_llama, &arch_mistral, &arch_qwen2,   &arch_qwen3,      &arch_gemma2,  &arch_gemma3,
+    &arch_phi3,  &arch_olmo2,   &arch_smollm3, &arch_gpt2,       &arch_mixtral, &arch_qwen3_moe,
+    &arch_olmoe, &arch_bert,    &arch_roberta, &arch_distilbert,
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
@@ -107,6 +108,8 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
         return spec->head_dim;
     case DIM_KD:
         return (int64_t)spec->num_kv_heads * spec->head_dim;
+    case DIM_E:
+        return spec->num_experts;
     case DIM_P:
         return spec->max_positions + model_first_position(spec);
     case DIM_TYPES:
@@ -129,7 +132,8 @@ int64_t model_param_count(const struct model_spec *spec)
         const struct param_row *row = &spec->arch->params[i];
         if (!param_present(spec, row)) continue;
         int64_t copies = strstr(row->label, "%d") ? spec->num_layers : 1;
-        total += copies * param_dim_size(spec, row->dim[0]) * param_dim_size(spec, row->dim[1]);
+        for (int k = 0; k < 3; k++) copies *= param_dim_size(spec, row->dim[k]);
+        total += copies;
     }
     return total;
 }

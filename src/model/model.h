@@ -15,7 +15,7 @@
  * row (enum model_task, heads).
  *
  * Dimensions in comments: B batch, T time, S cache length, C hidden, H heads, K kv heads, D head size,
- * F feed-forward, V vocabulary, P positions.
+ * F feed-forward, V vocabulary, P positions, E experts.
  */
 #ifndef PLIM_MODEL_MODEL_H
 #define PLIM_MODEL_MODEL_H
@@ -29,9 +29,10 @@
 enum rope_kind { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_KIND_COUNT };
 const char *rope_kind_name(enum rope_kind kind); /* "default", "linear", "llama3", "yarn", "longrope" */
 
-#define MODEL_MAX_LAYERS 4096
-#define MODEL_MAX_HEAD   256 /* numbers of a head: the most attention kernels take */
-#define MODEL_ROPE_SETS  2   /* of rotary frequencies that one model may have */
+#define MODEL_MAX_LAYERS  4096
+#define MODEL_MAX_EXPERTS 4096
+#define MODEL_MAX_HEAD    256 /* numbers of a head: the most attention kernels take */
+#define MODEL_ROPE_SETS   2   /* of rotary frequencies that one model may have */
 
 /* Numbers by which frequencies are divided, one each. */
 struct rope_factors {
@@ -97,10 +98,14 @@ struct model_spec {
     /* Rules for the two sets, for model_complete: of every so many layers the last one has no window (LAYERS_NONE: no layer
      * is without), or does not rotate; 0: the set stands. */
     int full_every, no_rope_every;
-    int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
-    double attn_cap;      /* soft-cap of scores, 0: none */
-    double final_cap;     /* soft-cap of logits, 0: none */
-    bool tie_embeddings;  /* the output projection is the embedding */
+    int64_t query_scalar;               /* scores are divided by its root; 0: head_dim */
+    double attn_cap;                    /* soft-cap of scores, 0: none */
+    double final_cap;                   /* soft-cap of logits, 0: none */
+    int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */
+    bool norm_topk;                     /* weights of a token's experts add up to 1 */
+    double balance_coef, z_coef;        /* of the router's losses */
+    bool router_losses;                 /* config.json's output_router_logits: the first of them counts */
+    bool tie_embeddings;                /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
     double dropout
@@ -164,7 +169,8 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * it tells segments apart; for HEAD_LOSS and HEAD_LABELS "targets" i32[B,T], for HEAD_PAIRS "targets" i32[B/2], in which
  * pair i has i or -1, and with all three "step.scalars"; once "rope.inv_freq" (model_rope_frequencies, one set after the
  * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
- * "logits". Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
+ * "logits"; of experts also "router.loss" f64[3] (balance, z, number of micro-batches) and "router.load" f32[L,E], the rows
+ * of each layer's experts. Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
  * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);

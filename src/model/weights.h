@@ -11,7 +11,8 @@
  * it) both are written, so that an fp32 checkpoint starts training with all its bits.
  *
  * A parameter whose name has {q,k,v} in it is three tensors of the files, one after the other: one product makes
- * queries, keys and values.
+ * queries, keys and values. One with {} is a tensor of the files for each expert, or
+ * part of one that has them all (param_row.joint).
  */
 #ifndef PLIM_MODEL_WEIGHTS_H
 #define PLIM_MODEL_WEIGHTS_H
@@ -59,11 +60,11 @@ struct weights_part {
     int64_t dim[TENSOR_MAX_DIM];
     int64_t first, count;
 };
-#define WEIGHTS_PARTS 3
 
-/* The parts of a parameter, or of a master or moment of its shape, in order; their number. Another tensor is one part. */
-int weights_parts(const struct model_spec *spec, const struct tape *tape, int param,
-                  struct weights_part parts[WEIGHTS_PARTS]);
+/* How many parts a parameter has, or a master or moment of its shape, and part `i` of them, in order. Another tensor is
+ * one part. */
+int weights_part_count(const struct tape *tape, int param);
+struct weights_part weights_part(const struct model_spec *spec, const struct tape *tape, int param, int i);
 
 /* The master of a parameter, -1 when it has none. */
 int weights_master(const struct tape *tape, int param);

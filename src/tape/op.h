@@ -23,6 +23,12 @@
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
  *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
+ *  route         logits[R,E]                                       weight[R,K]f32 expert[R,K]i32      the K experts of each row, see below
+ *                                                                  place[R,K]i32 ends[E]i32 stat[3,E]f32
+ *  dispatch      x[R,C] place[R,K] [weight[R,K]f32]                y[RK,C]                     y[place[r,i]] = x[r] (* weight[r,i])
+ *  expert_linear x[RK,C] W[E,M,C] ends[E]i32                       y[RK,M]                     y[j] = x[j] W[e]' for the rows j of each expert e
+ *  combine       x[RK,C] place[R,K] [weight[R,K]f32] [add[R,C]]    y[R,C]                      y[r] = sum over i, in order, of x[place[r,i]] (* weight[r,i]), (+ add[r])
+ *  router_loss   stat[L,3,E]f32 scalars                            loss[3]f64 acc load[L,E]f32 acc factor[2,E]f32   see below
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
@@ -32,6 +38,10 @@
  *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
  *  pool_bwd      dy[B,C] y[B,C] stat[B]f32 [lengths]               dx[B,T,C]
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
+ *  route_bwd     dweight[R,K]f32 logits expert [factor]            dlogits[R,E]
+ *  expert_linear_dx  dy[RK,M] W ends [add[RK,C]]                   dx[RK,C]                    dx[j] = dy[j] W[e] (+ add[j])
+ *  expert_linear_dw  dy[RK,M] x[RK,C] ends                         dW[E,M,C] acc               an expert without rows has zeros
+ *  combine_dw    dy[R,C] x[RK,C] place                             dweight[R,K]f32             dweight[r,i] = dy[r] . x[place[r,i]]
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
  *  adamw         p g m v [master] scalars [coef]                   p m v [master]              torch.optim.AdamW; decay on p before the step
@@ -89,6 +99,26 @@
  *     m     =   0 where r < floor(p 2^32)
  *
  * so that micro-batch, recomputation, threads, slices and device do not change them.
+ *
+ * Experts. p is the softmax of a row's logits. Its K largest, of equal ones the first, are the row's experts, largest
+ * first; weight is their p, with attr.norm_topk divided by the sum of the K. Rows of x in the order of their experts,
+ * and for one expert in the order of (r, i), are what expert_linear multiplies: expert e has rows [ends[e-1], ends[e]),
+ * ends[E-1] = RK, and place[r,i] is where the i-th copy of row r stands. So shapes never depend on data. dispatch and
+ * combine are each other's gradients. stat has of each expert its number of rows and the sum of its p over all rows, and
+ * in its third line first the sum over rows of lse^2, lse the log of the sum of exp(logits), then zeros. Sums have an
+ * order that depends on the shape alone.
+ *
+ * router_loss. With n_e, P_e and Z the sums of stat over the layers, R their rows (sum of n_e / attr.top_k) and
+ * s = scalars[AUX_GRAD]:
+ *
+ *     loss  +=   attr.balance * E sum over e of n_e P_e / R^2,  attr.z_loss * Z / R,  1
+ *     load  +=   rows of each layer's experts
+ *     factor =   s attr.balance E n_e / R^2, and in the second line first s attr.z_loss 2 / R, then zeros
+ *
+ * so that route_bwd has with D = dweight of the row's experts, 0 of others, t = the sum over them of weight D:
+ *
+ *     dlogits[e] = attr.norm_topk ? weight[e] (D[e] - t), 0 of others : p[e] (D[e] - t)
+ *                  + p[e] (factor[0,e] - sum over j of p[j] factor[0,j]) + factor[1,0] lse p[e]
  *
  * Rotation (HF's half-rotation): the first E <= D numbers of a head are (x1, x2), their halves; with c and s of the table:
  * (x1 c - x2 s, x2 c + x1 s); back: s := -s. Numbers from E on stay as they are.
@@ -161,6 +191,11 @@ enum op_kind {
     OP_XENT,
     OP_KV_APPEND,
     OP_SPLIT3,
+    OP_ROUTE,
+    OP_DISPATCH,
+    OP_EXPERT_LINEAR,
+    OP_COMBINE,
+    OP_ROUTER_LOSS,
     OP_EMBED_BWD,
     OP_NORM_BWD,
     OP_LINEAR_DX,
@@ -171,6 +206,10 @@ enum op_kind {
     OP_JOIN3,
     OP_POOL,
     OP_POOL_BWD,
+    OP_ROUTE_BWD,
+    OP_EXPERT_LINEAR_DX,
+    OP_EXPERT_LINEAR_DW,
+    OP_COMBINE_DW,
     OP_SUMSQ,
     OP_CLIP,
     OP_ADAMW,

@@ -47,6 +47,21 @@ enum { KV_APPEND_NEW_KC, KV_APPEND_NEW_VC };
 enum { SPLIT3_X, SPLIT3_TABLE };
 enum { SPLIT3_Q, SPLIT3_K, SPLIT3_V };
 
+enum { ROUTE_LOGITS };
+enum { ROUTE_WEIGHT, ROUTE_EXPERT, ROUTE_PLACE, ROUTE_ENDS, ROUTE_STAT };
+
+enum { DISPATCH_X, DISPATCH_PLACE, DISPATCH_WEIGHT };
+enum { DISPATCH_Y };
+
+enum { EXPERT_LINEAR_X, EXPERT_LINEAR_W, EXPERT_LINEAR_ENDS };
+enum { EXPERT_LINEAR_Y };
+
+enum { COMBINE_X, COMBINE_PLACE, COMBINE_WEIGHT, COMBINE_ADD };
+enum { COMBINE_Y };
+
+enum { ROUTER_LOSS_STAT, ROUTER_LOSS_SCALARS };
+enum { ROUTER_LOSS_LOSS, ROUTER_LOSS_LOAD, ROUTER_LOSS_FACTOR };
+
 enum { EMBED_BWD_IDS, EMBED_BWD_DY };
 enum { EMBED_BWD_DW };
 
@@ -87,6 +102,18 @@ enum { POOL_Y, POOL_STAT };
 
 enum { POOL_BWD_DY, POOL_BWD_Y, POOL_BWD_STAT, POOL_BWD_LENGTHS };
 enum { POOL_BWD_DX };
+
+enum { ROUTE_BWD_DWEIGHT, ROUTE_BWD_LOGITS, ROUTE_BWD_EXPERT, ROUTE_BWD_FACTOR };
+enum { ROUTE_BWD_DLOGITS };
+
+enum { EXPERT_LINEAR_DX_DY, EXPERT_LINEAR_DX_W, EXPERT_LINEAR_DX_ENDS, EXPERT_LINEAR_DX_ADD };
+enum { EXPERT_LINEAR_DX_DX };
+
+enum { EXPERT_LINEAR_DW_DY, EXPERT_LINEAR_DW_X, EXPERT_LINEAR_DW_ENDS };
+enum { EXPERT_LINEAR_DW_DW };
+
+enum { COMBINE_DW_DY, COMBINE_DW_X, COMBINE_DW_PLACE };
+enum { COMBINE_DW_DWEIGHT };
 
 /* Ops of the update. The first input has the shape of the parameter: the parameter itself or its gradient. The steps
  * of all optimizers begin with the parameter and its gradient; struct update_slots (op.h) says where the rest is. */

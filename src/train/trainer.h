@@ -31,6 +31,7 @@
 #include "train/corpus.h"
 #include "train/evaluate.h"
 #include "train/numerics.h"
+#include "train/router.h"
 #include "train/run_start.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
@@ -55,8 +56,10 @@ struct train_event {
     const struct plan *plan;
     const char *text; /* note, path of a checkpoint */
     int64_t step, steps;
-    double loss, lr, grad_norm; /* grad_norm < 0: not computed (optimizer inside backward) */
-    bool skipped;               /* fp16: the step overflowed and was not taken */
+    double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
+    double token_loss;           /* of which this much is the tokens': auxiliary losses are the rest */
+    const struct router *router; /* of experts; NULL: there are none */
+    bool skipped;                /* fp16: the step overflowed and was not taken */
     double scale;
     int64_t tokens;
     int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
@@ -114,7 +117,8 @@ struct trainer {
     struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
     int scalars, loss, clip;
-    bool drops;                            /* the tape has dropout */
+    bool drops; /* the tape has dropout */
+    struct router router;
     struct lengths lengths;                /* programs of the present plan, by row length */
     struct feed feed[PLAN_LENGTHS];        /* theirs */
     struct cutting cutting;                /* a step into passes */

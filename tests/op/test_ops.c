@@ -277,6 +277,15 @@ static void run_op(void **state, int kind)
     X(join3, OP_JOIN3)                                                                                       \
     X(pool, OP_POOL)                                                                                         \
     X(pool_bwd, OP_POOL_BWD)                                                                                 \
+    X(route, OP_ROUTE)                                                                                       \
+    X(dispatch, OP_DISPATCH)                                                                                 \
+    X(expert_linear, OP_EXPERT_LINEAR)                                                                       \
+    X(combine, OP_COMBINE)                                                                                   \
+    X(router_loss, OP_ROUTER_LOSS)                                                                           \
+    X(route_bwd, OP_ROUTE_BWD)                                                                               \
+    X(expert_linear_dx, OP_EXPERT_LINEAR_DX)                                                                 \
+    X(expert_linear_dw, OP_EXPERT_LINEAR_DW)                                                                 \
+    X(combine_dw, OP_COMBINE_DW)                                                                             \
     X(sumsq, OP_SUMSQ)                                                                                       \
     X(clip, OP_CLIP)                                                                                         \
     X(adamw, OP_ADAMW)                                                                                       \

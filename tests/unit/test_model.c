@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const golden[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2",   "qwen3",
-                                     "gemma2",     "gemma3",       "phi3",    "olmo2", "smollm3"};
+static const char *const golden[] = {"llama-tied", "llama-untied", "mistral",   "qwen2", "gpt2",
+                                     "qwen3",      "gemma2",       "gemma3",    "phi3",  "olmo2",
+                                     "smollm3",    "mixtral",      "qwen3_moe", "olmoe"};
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
 static const char *golden_path(char *buf, size_t size, const char *name, const char *file)
@@ -570,7 +571,7 @@ static const struct op *op_writing(const struct tape *tape, int id)
     return NULL;
 }
 
-/* Layers are marked, parts are right, residuals ride on linears, every parameter is counted once and read. */
+/* Layers are marked, parts are right, residuals ride on linears and sums of experts, every parameter is counted once and read. */
 static void check_ops(const struct model_spec *spec, const struct tape *tape)
 {
     int layer = -1, adds = 0, sums = 0;
@@ -581,6 +582,7 @@ static void check_ops(const struct model_spec *spec, const struct tape *tape)
         assert_true(op->layer == layer || op->layer == layer + 1 || op->layer == -1);
         if (op->layer >= 0) layer = op->layer;
         if (op->kind == OP_LINEAR && op->in[LINEAR_ADD] >= 0) adds++;
+        if (op->kind == OP_COMBINE && op->in[COMBINE_ADD] >= 0) adds++;
         if (op->kind == OP_ADD) sums++; /* only where a norm stands between */
     }
     assert_int_equal(layer, spec->num_layers - 1);

@@ -85,6 +85,25 @@ static size_t pool_bwd(const struct cuda_card *card, const struct tensor *const 
     return (size_t)tensor_count(desc[POOL_BWD_STAT]) * sizeof(float);
 }
 
+struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts)
+{
+    struct cuda_route_places p = {0};
+    int64_t blocks = parts_of(rows, CUDA_ROUTE_ROWS);
+    take(&p.bytes, blocks * experts * 8);
+    p.squares = take(&p.bytes, blocks * 8);
+    p.lse = take(&p.bytes, rows * 4);
+    p.begin = take(&p.bytes, blocks * experts * 4);
+    return p;
+}
+
+static size_t route(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    return cuda_route_places(desc[OP_MAX_IN + ROUTE_WEIGHT]->dim[0],
+                             tensor_count(desc[OP_MAX_IN + ROUTE_ENDS]))
+        .bytes;
+}
+
 /* --- update ---------------------------------------------------------------------------------------------- */
 
 static size_t sumsq(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
@@ -234,6 +253,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_EMBED_BWD] = embed_bwd, [OP_NORM_BWD] = norm_bwd,
     [OP_SUMSQ] = sumsq,         [OP_FACTOR_STAT] = factor_stat,
     [OP_POOL] = pool,           [OP_POOL_BWD] = pool_bwd,
+    [OP_ROUTE] = route,
 };
 
 size_t cuda_workspace(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)

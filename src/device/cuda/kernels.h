@@ -48,6 +48,12 @@ cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_ap
 cuda_launch cuda_dropout;
 /* pool.cu */
 cuda_launch cuda_pool, cuda_pool_bwd;
+/* route.cu */
+cuda_launch cuda_route, cuda_route_bwd, cuda_router_loss;
+/* experts.cu */
+cuda_launch cuda_dispatch, cuda_combine, cuda_combine_dw;
+/* expert_linear.cu: any sizes and types; expert_linear_hopper.cu: what warpgroups can, see expert_linear.cuh */
+cuda_launch cuda_expert_linear, cuda_expert_linear_dx, cuda_expert_linear_dw;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */
