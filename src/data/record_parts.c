@@ -1,7 +1,9 @@
 /* record_parts.c - see record_parts.h. */
 #include "data/record_parts.h"
 #include "base/json.h"
+#include "base/number.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,6 +87,20 @@ enum plim_status record_put_two(const struct record_rules *rules, struct encoder
     if (status == PLIM_OK)
         status = record_put_text(rules, encoder, field[1].at, field[1].len, rules->part_most[1], out, err);
     return status;
+}
+
+enum plim_status record_put_score(const struct json_field *field, struct token_list *out,
+                                  struct plim_error *err)
+{
+    double value = NAN;
+    int32_t bits;
+    bool given = field->kind != JSON_ABSENT && field->kind != JSON_NULL;
+    if (given && (field->kind != JSON_NUMBER || !number_parse_double(field->at, field->len, &value)))
+        return plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is %s, not a number that a score can be",
+                         field->name, json_kind_name(field->kind));
+    float score = (float)value;
+    memcpy(&bits, &score, sizeof bits);
+    return put(out, bits, err);
 }
 
 /* --- labels ------------------------------------------------------------------------------------------------------ */

@@ -129,6 +129,7 @@ enum model_head {
 
 struct model_shape {
     int64_t batch, time;
+    int64_t longest;   /* rows of the model's data have, though these are shorter; 0: these are the longest */
     int64_t kv_length; /* 0: no cache; otherwise S, the positions the cache holds per row */
     enum model_head head;
     bool whole_rows; /* no row holds several samples */

@@ -37,6 +37,7 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .objective = job_objective(c->job),
                                  .first_field = is_text(first) ? first : NULL,
                                  .second_field = is_text(second) ? second : NULL,
+                                 .score_field = is_text(d->score_field) ? d->score_field : NULL,
                                  .labels = d->labels.items,
                                  .nlabels = (int)d->labels.count,
                                  .source_time = d->max_source_length,
@@ -144,6 +145,7 @@ static int64_t all_bytes(const struct corpus *c, const struct job *job)
     if (c->train) sum += (int64_t)loader_bytes(c->train, &loader);
     loader_options(job, true, &loader);
     if (c->validation) sum += (int64_t)loader_bytes(c->validation, &loader);
+    if (c->validation) sum += scoring_bytes(job, eval_window(job));
     return sum;
 }
 

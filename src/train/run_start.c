@@ -200,6 +200,7 @@ void run_start_pins(const struct run_start *s, const struct job *job, struct run
     const struct job_training *t = &job->training;
     int64_t rows = node_int(node_path(manifest, "knobs.micro_batch"), 0);
     *out = (struct run_pins){0};
+    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) rows = 0; /* its batch is always whole */
     if (rows > 0 && job_rows(job) % rows == 0 && !t->micro_batch_given && !s->free_micro_batch)
         out->micro_batch = rows;
     if (t->grad_type && !t->loss_chunks_given && !s->free_loss_chunks)
