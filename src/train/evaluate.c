@@ -12,9 +12,17 @@ int64_t eval_window(const struct job *job)
     return most;
 }
 
+/* A window of pairs is a batch, and no pass is longer than a window. */
+static int64_t whole_rows(const struct job *job, int64_t rows)
+{
+    bool pairs = score_kind_of(job) == SCORE_PAIRS;
+    return pairs && rows > job->training.batch_size ? job->training.batch_size : rows;
+}
+
 int64_t eval_rows_most(const struct job *job, int64_t time, int64_t rows)
 {
     int64_t most = EVAL_TOKENS / time;
+    rows = whole_rows(job, rows);
     if (job->training.eval_batch && most > job->training.eval_batch) most = job->training.eval_batch;
     return most > rows ? rows : most < 1 ? 1 : most;
 }
@@ -146,7 +154,8 @@ enum plim_status trainer_open_eval(struct trainer *t, struct eval_programs *p, s
         struct eval_length length = {t, i ? ladder[i] : t->job->max_length};
         struct forward_family family = {.build = build, .arg = &length, .adds = true};
         int64_t most =
-            t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows) : rows;
+            t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows)
+                                                     : whole_rows(t->job, rows);
         status = runtime_forward(&t->runtime, &family, most, 1, &p->forward[p->count], err);
         if (status == PLIM_NO_FIT) break; /* shorter rows have more of them: only the first may be missed */
         if (status != PLIM_OK) continue;

@@ -100,12 +100,12 @@ def learns_pairs(folder):
 
 def wrong(root):
     path = encoder_jobs.job(f"{root}/wrong", "token_labels")
-    refused(path, ["bert learns masked_tokens, token_labels, sentence_pairs and not next_token"], "--set", "training.objective=next_token", code=4)
-    refused(path, ["bert", "not source_target"], "--set", "training.objective=source_target", code=4)
-    refused(path, ["llama learns next_token and not masked_tokens"], "--set", "model.architecture=llama", "--set", "training.objective=masked_tokens", code=4)
-    refused(path, ["data.labels", "one label"], "--set", "data.labels=[O]")
-    refused(path, ["label 'B-LOC' is not in the label list (O, B-PER)", "data.labels"], "--set", "data.labels=[O, B-PER]")
-    refused(path, ["'O' is there twice"], "--set", "data.labels=[O, O]")
+    refused(path, ["bert learns masked_tokens, token_labels, sentence_pairs and not next_token"], "--set", "training.objective=next_token")
+    refused(path, ["bert", "not source_target"], "--set", "training.objective=source_target")
+    refused(path, ["llama learns next_token and not masked_tokens"], "--set", "model.architecture=llama", "--set", "training.objective=masked_tokens")
+    refused(path, ["data.labels", "one label"], "--set", "data.labels=O")
+    refused(path, ["label 'B-LOC' is not in the label list (O, B-PER)", "data.labels"], "--set", "data.labels=O,B-PER")
+    refused(path, ["'O' is there twice"], "--set", "data.labels=O,O")
     refused(path, ["names of labels", "missing"], "--set", "data.second_field=tags")
     refused(path, ["text_a", "missing"], "--set", "training.objective=sentence_pairs")
     refused(path, ["batch_size"], "--set", "training.objective=sentence_pairs", "--set", "training.batch_size=1")
