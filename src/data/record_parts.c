@@ -114,7 +114,8 @@ static enum plim_status parse_list(const struct json_field *f, struct doc **out,
 
 size_t record_parts_bytes(const struct record_rules *rules, size_t longest)
 {
-    return 2 * (LIST_MEMORY * longest + LIST_FIXED) + rules->part_most[0] * sizeof(int32_t) * 2;
+    /* Both lists are parts of one line. */
+    return LIST_MEMORY * longest + 2 * LIST_FIXED + rules->part_most[0] * sizeof(int32_t) * 2;
 }
 
 static enum plim_status unknown_label(const struct record_rules *rules, const char *label,

@@ -85,7 +85,7 @@ static const struct schema_row rows[] = {
     {"data.add_special", SCHEMA_BOOL, AT(data.add_special), .fallback = "true", .help = "add what the tokenizer adds to a text, such as a begin mark"},
     {"data.append_eos", SCHEMA_BOOL, AT(data.append_eos), .fallback = "true", .help = "end each document with the tokenizer's end-of-text token, if it has one"},
     {"data.skip_bad", SCHEMA_BOOL, AT(data.skip_bad), .fallback = "false", .help = "count bad records instead of stopping at the first"},
-    {"data.max_line_bytes", SCHEMA_BYTES, AT(data.max_line_bytes), .flag = GIVEN(data.max_line_given), .min = 64, .max = 1e12, .fallback = "16MiB", .help = "longest line: the loader has memory for one such, and refuses longer ones by their number; absent: 16 MiB (conversations: 2 MiB), or less where the budget asks for it"},
+    {"data.max_line_bytes", SCHEMA_BYTES, AT(data.max_line_bytes), .flag = GIVEN(data.max_line_given), .min = 64, .max = 1e12, .fallback = "16MiB", .help = "longest line: the loader has memory for one such, and refuses longer ones by their number; absent: 16 MiB (conversations: 2 MiB, words with labels: 128 KiB), or less where the budget asks for it"},
     {"data.workers", SCHEMA_INT64, AT(data.workers), .flag = GIVEN(data.workers_given), .min = 0, .max = 256, .fallback = "2", .help = "threads that read and tokenise; 0: none but the trainer's; absent: 2, or fewer where the budget asks for it"},
     {"data.num_workers", .alias = "data.workers"},
     {"training.dataloader_num_workers", .alias = "data.workers"},
