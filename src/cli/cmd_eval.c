@@ -91,9 +91,9 @@ static int tell(const struct job *job, const char *dir, const struct evaluation 
         [SCORE_LOSS] = "tokens", [SCORE_ENTITIES] = "labels", [SCORE_PAIRS] = "pairs"};
     cli_tell_scores(&out, e->loss, 6, &e->scores);
     strbuf_addf(&out, "\nover %lld %s in %lld rows of %s%s, %.0f %s/s, %lld row%s at a time\n",
-                (long long)e->tokens, units[e->scores.kind], (long long)e->rows, first_file(job), files > 1 ? " and others" : "",
-                e->seconds > 0 ? (double)e->tokens / e->seconds : 0, units[e->scores.kind],
-                (long long)e->batch, e->batch == 1 ? "" : "s");
+                (long long)e->tokens, units[e->scores.kind], (long long)e->rows, first_file(job),
+                files > 1 ? " and others" : "", e->seconds > 0 ? (double)e->tokens / e->seconds : 0,
+                units[e->scores.kind], (long long)e->batch, e->batch == 1 ? "" : "s");
     strbuf_addf(&out, "weights of %s in %s, planned %s of %s\n", dir,
                 precision_name((enum precision)job->training.precision),
                 bytes_format(total, (uint64_t)e->total), bytes_format(budget, (uint64_t)e->budget));

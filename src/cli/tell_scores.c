@@ -10,14 +10,14 @@ void cli_tell_scores(struct strbuf *out, double loss, int digits, const struct s
     strbuf_addf(out, "loss %.*f", digits, loss);
     if (s->kind == SCORE_LOSS) strbuf_addf(out, ", perplexity %.*f", digits - 2, exp(loss));
     if (s->kind == SCORE_ENTITIES)
-        strbuf_addf(out, ", entity precision %.4f, recall %.4f, F1 %.4f (%lld of the data, %lld found), label "
-                         "accuracy %.4f",
+        strbuf_addf(out,
+                    ", entity precision %.4f, recall %.4f, F1 %.4f (%lld of the data, %lld found), label "
+                    "accuracy %.4f",
                     s->entities.precision, s->entities.recall, s->entities.f1, (long long)s->wanted,
                     (long long)s->predicted, s->entities.accuracy);
     if (s->kind == SCORE_PAIRS)
         strbuf_addf(out, ", cosine of pairs %.4f, retrieval accuracy %.4f", s->cosine, s->retrieval);
-    if (s->scored)
-        strbuf_addf(out, ", with scores Spearman %.4f, Pearson %.4f", s->spearman, s->pearson);
+    if (s->scored) strbuf_addf(out, ", with scores Spearman %.4f, Pearson %.4f", s->spearman, s->pearson);
 }
 
 static void put_number(struct json_writer *w, const char *key, double value)

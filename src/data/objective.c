@@ -185,8 +185,8 @@ static const struct objective_row rows[OBJECTIVES] = {
     [OBJECTIVE_MASKED_TOKENS] = {"masked_tokens", ENCODER | FEED(TARGETS), false, 1, measure_masked,
                                  put_masked},
     [OBJECTIVE_TOKEN_LABELS] = {"token_labels", ENCODER | FEED(TARGETS), true, 1, measure_labels, put_labels},
-    [OBJECTIVE_SENTENCE_PAIRS] = {"sentence_pairs", ENCODER | FEED(TARGETS) | FEED(SCORES), true, 2, measure_pair,
-                                  put_pair},
+    [OBJECTIVE_SENTENCE_PAIRS] = {"sentence_pairs", ENCODER | FEED(TARGETS) | FEED(SCORES), true, 2,
+                                  measure_pair, put_pair},
     [OBJECTIVE_SOURCE_TARGET] = {"source_target", DECODER | FEED(SOURCE_IDS) | FEED(SOURCE_LENGTHS), true, 1,
                                  measure_source, put_source},
 };
@@ -196,7 +196,8 @@ const struct objective_row *objective_row(enum objective objective) { return &ro
 int64_t objective_sample_most(const struct objective_rules *r)
 {
     if (!rows[r->objective].two_parts) return r->time + 1;
-    return 1 + r->time + (r->objective == OBJECTIVE_SENTENCE_PAIRS) + (r->objective == OBJECTIVE_SOURCE_TARGET ? r->source_time : r->time);
+    return 1 + r->time + (r->objective == OBJECTIVE_SENTENCE_PAIRS) +
+           (r->objective == OBJECTIVE_SOURCE_TARGET ? r->source_time : r->time);
 }
 
 void objective_measure(const struct objective_rules *r, const struct sample *s, int64_t *positions,

@@ -60,9 +60,9 @@ struct job_training {
     const char *preset; /* "none", "auto" or a name; see job_take_preset */
     int64_t batch_size, accumulation, micro_batch, steps;
     bool batch_size_given, accumulation_given, micro_batch_given;
-    int objective; /* 0: the architecture's; else 1 + enum objective */
+    int objective;     /* 0: the architecture's; else 1 + enum objective */
     double pair_scale; /* sentence_pairs: of cosines in the loss */
-    int precision; /* enum precision */
+    int precision;     /* enum precision */
     bool precision_given, fp16_given, bf16_given;
     int optimizer;
     int master;                /* of narrow weights: 0 fp32, 1 none */

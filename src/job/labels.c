@@ -86,8 +86,8 @@ static enum plim_status gather_lines(struct gathering *g, struct plim_error *err
     const struct job *job = g->job;
     struct lines *lines = NULL;
     struct line line;
-    enum plim_status status = lines_open(job->train.items, (int)job->train.count,
-                                         (size_t)job->data.max_line_bytes, &lines, err);
+    enum plim_status status =
+        lines_open(job->train.items, (int)job->train.count, (size_t)job->data.max_line_bytes, &lines, err);
     if (status != PLIM_OK) return status;
     while ((status = lines_next(lines, &line, err)) == PLIM_OK && line.text) {
         if (!line.len) continue;
@@ -118,15 +118,17 @@ static enum plim_status gather(struct job *job, struct string_list *out, struct 
     struct gathering g = {.job = job};
     enum plim_status status = job->train.count ? gather_lines(&g, err) : PLIM_OK;
     if (status != PLIM_OK) {
-        plim_error_prefix(err, "%s: the names of labels are looked for in data.train; mend it, or write data.labels",
-                          job->name);
+        plim_error_prefix(
+            err, "%s: the names of labels are looked for in data.train; mend it, or write data.labels",
+            job->name);
         return status;
     }
     if (g.numbers && g.names.count)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'data.train': some labels are names and some are numbers; write data.labels "
-                         "in the order of the numbers",
-                         job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'data.train': some labels are names and some are numbers; write data.labels "
+            "in the order of the numbers",
+            job->name);
     if (g.numbers) return number_names(job, g.numbers, out, err);
     *out = g.names;
     return PLIM_OK;
@@ -139,10 +141,11 @@ static enum plim_status check_same(const struct job *job, const struct string_li
 {
     const struct string_list *asked = &job->data.labels;
     if (asked->count != own->count)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'data.labels': %zu names, but %s/config.json has %zu labels; remove the key, "
-                         "or take a model without a label head",
-                         job->name, asked->count, job->model.path, own->count);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'data.labels': %zu names, but %s/config.json has %zu labels; remove the key, "
+            "or take a model without a label head",
+            job->name, asked->count, job->model.path, own->count);
     for (size_t i = 0; i < own->count; i++)
         if (strcmp(asked->items[i], own->items[i]) && strncmp(own->items[i], "LABEL_", 6))
             return plim_fail(err, PLIM_BAD_INPUT,

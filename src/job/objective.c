@@ -6,9 +6,10 @@
 
 /* What each objective is for. */
 static const struct {
-    bool decoder, encoder;       /* architectures that learn it */
-    enum model_task task;        /* of the spec */
-    enum model_head train, eval; /* HEAD_LOSS: an evaluation is its loss; else it is scored (train/scoring.h) */
+    bool decoder, encoder; /* architectures that learn it */
+    enum model_task task;  /* of the spec */
+    enum model_head train,
+        eval; /* HEAD_LOSS: an evaluation is its loss; else it is scored (train/scoring.h) */
 } uses[OBJECTIVES] = {
     [OBJECTIVE_NEXT_TOKEN] = {true, false, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
     [OBJECTIVE_MASKED_TOKENS] = {false, true, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},

@@ -125,7 +125,8 @@ enum plim_status sentence_config_load(const char *dir, struct sentence_config *o
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static const char *const files[] = {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json", NULL};
+static const char *const files[] = {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
+                                    NULL};
 
 const char *sentence_file_name(int i) { return files[i]; }
 
@@ -174,8 +175,8 @@ static void write_length(struct json_writer *w, const struct model_spec *spec, i
 enum plim_status sentence_config_save(const char *dir, const struct model_spec *spec, int64_t max_length,
                                       struct plim_error *err)
 {
-    static void (*const writers[])(struct json_writer *, const struct model_spec *, int64_t) = {
-        write_modules, write_pooling, write_length};
+    static void (*const writers[])(struct json_writer *, const struct model_spec *,
+                                   int64_t) = {write_modules, write_pooling, write_length};
     char path[4300];
     snprintf(path, sizeof path, "%.4200s/1_Pooling", dir);
     enum plim_status status = file_make_dirs(path, err);

@@ -9,8 +9,8 @@
 #include <time.h>
 
 /* Evaluation shuffles nothing; its blocks only decouple it from its worker, and one of those does. */
-#define EVAL_BLOCK 256
-#define CHAT_LINE  ((uint64_t)2 << 20)
+#define EVAL_BLOCK  256
+#define CHAT_LINE   ((uint64_t)2 << 20)
 #define LABELS_LINE ((uint64_t)128 << 10)
 
 static bool is_text(const char *text) { return text && *text; }
@@ -157,8 +157,8 @@ static int64_t all_bytes(const struct corpus *c, const struct job *job)
 static void add_size(struct loader_sizes *s, const struct job *job, int64_t bytes)
 {
     if (s->count && bytes >= s->at[s->count - 1].bytes) return;
-    s->at[s->count++] = (struct loader_size){job->data.workers, job->data.prefetch_factor,
-                                             (int64_t)longest_line(job), bytes};
+    s->at[s->count++] =
+        (struct loader_size){job->data.workers, job->data.prefetch_factor, (int64_t)longest_line(job), bytes};
 }
 
 static void measure(struct corpus *c)

@@ -153,9 +153,8 @@ enum plim_status trainer_open_eval(struct trainer *t, struct eval_programs *p, s
     for (int i = 0; i < steps && status == PLIM_OK; i++) {
         struct eval_length length = {t, i ? ladder[i] : t->job->max_length};
         struct forward_family family = {.build = build, .arg = &length, .adds = true};
-        int64_t most =
-            t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows)
-                                                     : whole_rows(t->job, rows);
+        int64_t most = t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows)
+                                                                : whole_rows(t->job, rows);
         status = runtime_forward(&t->runtime, &family, most, 1, &p->forward[p->count], err);
         if (status == PLIM_NO_FIT) break; /* shorter rows have more of them: only the first may be missed */
         if (status != PLIM_OK) continue;

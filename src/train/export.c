@@ -170,7 +170,8 @@ static enum plim_status write_all(struct exporter *e, const struct model_spec *s
     if (status == PLIM_OK && how.found) {
         struct model_spec vectors = *spec;
         vectors.pooling = how.pooling, vectors.normalize = how.normalize;
-        status = sentence_config_save(dir, &vectors, how.max_length ? how.max_length : spec->max_positions, err);
+        status =
+            sentence_config_save(dir, &vectors, how.max_length ? how.max_length : spec->max_positions, err);
     }
     struct strbuf tokenizer = STRBUF_INIT;
     strbuf_addf(&tokenizer, "%s/tokenizer.json", e->source);

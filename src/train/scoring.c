@@ -77,7 +77,8 @@ static enum plim_status read_floats(struct exec *exec, int tensor, int64_t first
 {
     enum dtype type = exec->tape->tensors[tensor].type;
     int64_t size = (int64_t)dtype_size(type);
-    uint16_t *narrow = (uint16_t *)out + (size == 2 ? count : 0); /* widened from the front, they stay ahead */
+    uint16_t *narrow =
+        (uint16_t *)out + (size == 2 ? count : 0); /* widened from the front, they stay ahead */
     void *to = size == 2 ? (void *)narrow : (void *)out;
     enum plim_status status = exec_read(exec, tensor, to, first * size, count * size, err);
     for (int64_t i = 0; status == PLIM_OK && size == 2 && i < count; i++) {

@@ -26,10 +26,10 @@ enum score_kind { SCORE_LOSS, SCORE_ENTITIES, SCORE_PAIRS };
 struct scores {
     enum score_kind kind;
     struct f1 entities;
-    int64_t wanted, predicted;  /* entities */
-    double cosine, retrieval;   /* means over pairs */
-    double spearman, pearson;   /* over those with a score */
-    int64_t scored;             /* so many have one; 0: there are no correlations */
+    int64_t wanted, predicted; /* entities */
+    double cosine, retrieval;  /* means over pairs */
+    double spearman, pearson;  /* over those with a score */
+    int64_t scored;            /* so many have one; 0: there are no correlations */
 };
 
 struct scoring {

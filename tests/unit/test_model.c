@@ -339,9 +339,11 @@ static void longest_row_decides_rotation(void **state)
     (void)state;
     struct model_spec spec;
     struct plim_error err;
-    expect_spec(PHI3 ",\"original_max_position_embeddings\":64,\"max_position_embeddings\":256,\"rope_scaling\":{\"type\":"
-                     "\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,2],\"long_factor\":[1,1,1,1,1,1,1,4]}}",
-                &spec);
+    expect_spec(
+        PHI3
+        ",\"original_max_position_embeddings\":64,\"max_position_embeddings\":256,\"rope_scaling\":{\"type\":"
+        "\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,2],\"long_factor\":[1,1,1,1,1,1,1,4]}}",
+        &spec);
     static const struct {
         int64_t time, longest;
         bool is_long;
@@ -790,7 +792,8 @@ int main(void)
         cmocka_unit_test(fields_are_read),
         cmocka_unit_test(variants_are_understood),
         cmocka_unit_test(refusals_name_the_cause),
-        cmocka_unit_test(configs_round_trip), cmocka_unit_test(longest_row_decides_rotation),
+        cmocka_unit_test(configs_round_trip),
+        cmocka_unit_test(longest_row_decides_rotation),
         cmocka_unit_test(every_key_is_saved_or_refused),
         cmocka_unit_test(a_window_llama_cannot_say_is_refused),
         cmocka_unit_test(dropout_is_kept),

@@ -245,11 +245,11 @@ static void test_pairs(void **state)
     struct dataset *data;
     data_rig_open(&rig);
     struct data_options o = options_of(NULL, OBJECTIVE_SENTENCE_PAIRS);
-    struct loader *loader =
-        open_text(&rig,
-                  "{\"text_a\":\"abc\",\"text_b\":\"de\"}\n{\"text_a\":\"f\",\"text_b\":\"ghij\",\"score\":-2.5}\n"
-                  "{\"text_a\":\"kl\",\"text_b\":\"mnopqrstuvwxyzabcdefghijklmnop\"}\n",
-                  o, &data);
+    struct loader *loader = open_text(
+        &rig,
+        "{\"text_a\":\"abc\",\"text_b\":\"de\"}\n{\"text_a\":\"f\",\"text_b\":\"ghij\",\"score\":-2.5}\n"
+        "{\"text_a\":\"kl\",\"text_b\":\"mnopqrstuvwxyzabcdefghijklmnop\"}\n",
+        o, &data);
     struct loader_window w;
     assert_int_equal(loader_window(loader, 3, &w, &err), PLIM_OK);
     assert_true(w.rows == 3 && w.targets == 3 && w.lengths[0] == 3 && w.lengths[1] == 4 && w.lengths[2] == T);
