@@ -2,7 +2,7 @@
 """Training of encoders on the CPU, plimsoll and PyTorch side by side: BERT-base-shaped entity recognition and MiniLM-shaped pairs of
 sentences with in-batch negatives.
 
-    python bench/encoders.py [--job entities|pairs] [--precision fp32|bf16] [--threads N] [--steps N] [--share 0.6]
+    python bench/encoders.py [--job entities|pairs] [--precision fp32|bf16] [--threads N] [--rows N] [--steps N] [--share 0.6]
 
 Needs torch and transformers in the Python that runs it. Both sides have the same shapes, AdamW, dropout 0.1 and threads; PyTorch
 trains in fp32, or with bf16 autocast over fp32 weights, and reads its tensors from memory, plimsoll its text from a file. Each is
@@ -121,12 +121,13 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--share", type=float, default=0.6)
+    parser.add_argument("--rows", type=int, help="rows, or pairs, of a step (8; 32)")
     parser.add_argument("--theirs", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    job = JOBS[args.job]
+    job = dict(JOBS[args.job], rows=args.rows or JOBS[args.job]["rows"])
     if args.theirs: return theirs(job, args)
     said, peak, _ = run([sys.executable, os.path.abspath(__file__), "--theirs", "--job", args.job, "--precision", args.precision,
-                         "--threads", args.threads, "--steps", args.steps])
+                         "--threads", args.threads, "--steps", args.steps, "--rows", job["rows"]])
     other = dict(json.loads(said.splitlines()[-1]), peak=peak)
     own = ours(job, args, int(args.share * peak))
     for name, r in (("plimsoll", own), ("PyTorch", other)):
