@@ -159,6 +159,7 @@ MATRIX = {
     "model.task": ("labels", {"training.objective": "masked_tokens"}, SHAPE), "model.num_labels": ("labels", {"data.labels": "B-LOC,B-PER,O,X"}, SHAPE),
     "model.type_vocab_size": ("labels", None),  # needs another config.json
     "model.hidden_dropout_prob": ("pairs", {"model.dropout": 0.25}), "model.attention_probs_dropout_prob": ("pairs", {"model.dropout": 0.25}),
+    "model.embd_pdrop": ("long", {"model.dropout": 0.25}), "model.resid_pdrop": ("long", {"model.dropout": 0.25}),
     "model.classifier_dropout": ("pairs", {"model.dropout": 0.25}), "model.pooling": ("pairs", "cls"),
     "data.train": ("bytes", same_size("corpus.txt")), "data.validation": ("bytes", same_size("corpus.txt")),
     "data.tokenizer": ("lines", in_file("tokenizer_config.json", eos_token="a")), "data.chat_template": ("chat", in_file("tokenizer_config.json", chat_template="." + TEMPLATE)),
@@ -202,7 +203,7 @@ def test_key(base, key, change, shape):
     named = key in line and f"was {base.facts[key]}"[:40] in line or f"more:" in line and key in line
     plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and named and not plim.losses(result.stdout), f"B13: {key} is refused: {line[line.find('was made') if 'was made' in line else 0:][:150]}")
     accept = ["--change", key]
-    if key.startswith(("model.rope_scaling", "data.")) or key in ("training.lr_scheduler", "training.greedy.on", "model.architecture") or key.endswith(("_dropout_prob", "classifier_dropout")):
+    if key.startswith(("model.rope_scaling", "data.")) or key in ("training.lr_scheduler", "training.greedy.on", "model.architecture") or key.endswith(("_dropout_prob", "classifier_dropout", "_pdrop")):
         accept = [a for k in base.facts for a in ("--change", k) if k.split(".")[0] == key.split(".")[0]]  # several change with it
     result, manifest = base.resume(*args, *accept)
     if shape:
