@@ -76,6 +76,11 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
 
+/* What an evaluation found (tell_scores.c): the rest of a line that begins with the loss in so many digits, and fields of an object. */
+struct scores;
+void cli_tell_scores(struct strbuf *out, double loss, int digits, const struct scores *scores);
+void cli_json_scores(struct json_writer *w, double loss, const struct scores *scores);
+
 /* From now on SIGINT, SIGTERM and SIGHUP set the flag this returns; a second one ends the program as usual. */
 volatile sig_atomic_t *cli_stop_flag(void);
 

@@ -5,6 +5,9 @@
 #include "base/json.h"
 #include "text/codec.h"
 #include "base/hash.h"
+#include "model/hf.h"
+#include "model/labels.h"
+#include "model/sentence.h"
 #include "store/safetensors.h"
 #include "store/token_file.h"
 
@@ -281,6 +284,30 @@ static enum plim_status put_trainer(struct report *r, const char *path, struct p
     return PLIM_OK;
 }
 
+/* What config.json says of an encoder; a model of another kind is told by its tensors. */
+static void put_encoder(struct report *r, const char *dir)
+{
+    static const char *const tasks[MODEL_TASKS] = {"masked tokens", "labels", "vectors"};
+    struct model_spec spec;
+    struct label_names names;
+    struct sentence_config how;
+    if (hf_config_load(dir, &spec, NULL) != PLIM_OK || !model_is_encoder(&spec)) return;
+    say(r, "architecture", model_architecture_name(spec.arch));
+    say(r, "task", tasks[spec.task]);
+    if (spec.task == TASK_EMBEDDING && sentence_config_load(dir, &how, NULL) == PLIM_OK)
+        say(r, "pooling", pooling_name(how.pooling));
+    if (spec.task != TASK_LABELS || labels_load(dir, &names, NULL) != PLIM_OK) return;
+    strbuf_addf(&r->text, "  %-14s", "labels");
+    json_begin_array(&r->w, "labels");
+    for (size_t i = 0; i < names.list.count; i++) {
+        strbuf_addf(&r->text, " %s", names.list.items[i]);
+        json_str(&r->w, NULL, names.list.items[i]);
+    }
+    json_end_array(&r->w);
+    strbuf_addc(&r->text, '\n');
+    labels_release(&names);
+}
+
 static enum plim_status show_folder(struct report *r, const char *dir, struct plim_error *err)
 {
     char path[CLI_PATH + 64], state[CLI_PATH + 64];
@@ -301,6 +328,7 @@ static enum plim_status show_folder(struct report *r, const char *dir, struct pl
         holds(dir, "trainer.json", path, sizeof path);
         status = put_trainer(r, path, err);
     }
+    put_encoder(r, dir);
     json_begin_object(&r->w, "parameters");
     if (status == PLIM_OK) status = put_weights(r, dir, err);
     json_end_object(&r->w);

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/table.h"
+#include "cli/cli.h"
 #include "report/report.h"
 
 #include <errno.h>
@@ -109,8 +110,7 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         json_str(w, "path", e->text);
         break;
     case TRAIN_EVAL:
-        json_double(w, "loss", e->loss);
-        json_double(w, "perplexity", exp(e->loss));
+        cli_json_scores(w, e->loss, &e->scores);
         json_int(w, "tokens", e->tokens);
         break;
     case TRAIN_REPLANNED:
@@ -223,6 +223,15 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
         k->optimizer_in_backward ? ", optimizer in backward" : "");
 }
 
+static void tell_eval(struct train_log *log, const struct train_event *e)
+{
+    struct strbuf line = STRBUF_INIT;
+    cli_tell_scores(&line, e->loss, 4, &e->scores);
+    fprintf(log->people, "%sevaluation after step %lld: %s\n", log->bar ? "\r\033[K" : "", (long long)e->step,
+            strbuf_text(&line));
+    strbuf_release(&line);
+}
+
 static void tell_end(struct train_log *log, const struct train_event *e)
 {
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], rss[BYTES_TEXT];
@@ -261,8 +270,7 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         fprintf(log->people, "%ssaved %s\n", clear, e->text);
         break;
     case TRAIN_EVAL:
-        fprintf(log->people, "%sevaluation after step %lld: loss %.4f, perplexity %.2f\n", clear,
-                (long long)e->step, e->loss, exp(e->loss));
+        tell_eval(log, e);
         break;
     case TRAIN_ENDED:
         tell_end(log, e);

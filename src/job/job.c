@@ -303,6 +303,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     if (status == PLIM_OK && !job_awaits_device(job)) status = check_types(job, err);
     if (status == PLIM_OK) status = check_supported(job, err);
     if (status == PLIM_OK) status = find_spec(job, err);
+    if (status == PLIM_OK) status = job_settle_objective(job, err);
     if (status == PLIM_OK) status = check_lengths(job, err);
     if (status == PLIM_OK) status = check_output(job, err);
     return status;
@@ -315,26 +316,11 @@ enum plim_status job_meet_device(struct job *job, const struct device_facts *fac
     return status == PLIM_OK && !facts->unified_memory ? job_check_wishes(job, true, err) : status;
 }
 
-enum objective job_objective(const struct job *job)
-{
-    return job->training.objective ? (enum objective)(job->training.objective - 1) : OBJECTIVE_NEXT_TOKEN;
-}
-
-/* Every architecture there is writes text. */
-static enum plim_status check_objective(const struct job *job, struct plim_error *err)
-{
-    if (job_objective(job) == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "key 'training.objective': %s learns next_token and not %s; write auto or another model",
-                     model_architecture_name(job->spec.arch), objective_row(job_objective(job))->name);
-}
-
 enum plim_status job_check_training(const struct job *job, struct plim_error *err)
 {
     const char *key;
     double dropout = model_dropout(&job->spec, &key);
     enum plim_status status = hf_config_expresses(&job->spec, err);
-    if (status == PLIM_OK) status = check_objective(job, err);
     if (status == PLIM_OK && dropout >= 1)
         status = plim_fail(err, PLIM_BAD_INPUT,
                            "%s is %g, which leaves nothing to learn from; write less than 1, e.g. 0.1",

@@ -85,7 +85,8 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
     struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
-                                .head = HEAD_LOSS,
+                                .longest = job->max_length,
+                                .head = job_head(job),
                                 .whole_rows = !job->data.packing,
                                 .standard = !job->model.flash,
                                 .training = true};
@@ -140,12 +141,13 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
     struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
                                 .time = time,
-                                .head = HEAD_LOSS,
+                                .longest = job->max_length,
+                                .head = job_eval_head(job),
                                 .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
-    if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
+    if (status == PLIM_OK && shape.head == HEAD_LOSS) status = pass_loss_chunks(out, 1 << 20, err);
     set_precision(out, job);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
     if (status == PLIM_OK) status = prefetch(out, &offload, knobs, err);
@@ -189,6 +191,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .overhead = overhead + job->loader_bytes,
                                  .rows = job_rows(job),
                                  .time = job->max_length,
+                                 .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
                                  .layers = job->spec.num_layers,
                                  .needs_global_norm =
                                      needs_global_norm(job) || job->data.padding == PADDING_LONGEST,

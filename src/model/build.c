@@ -108,7 +108,8 @@ static int layer_set(const struct builder *b, int layer)
 {
     const struct model_shape *shape = b->shape;
     if (!b->spec->arch->rope) return -1;
-    return model_layer_rope(b->spec, layer, shape->kv_length > shape->time ? shape->kv_length : shape->time);
+    int64_t length = shape->kv_length > shape->time ? shape->kv_length : shape->time;
+    return model_layer_rope(b->spec, layer, shape->longest > length ? shape->longest : length);
 }
 
 static void build_rope_tables(struct builder *b)

@@ -139,6 +139,7 @@ struct model_shape {
     bool whole_rows; /* no row holds several samples */
     bool standard;   /* attention over all scores at once, for debugging */
     bool training;   /* numbers are dropped as the spec's dropouts say */
+    int64_t longest; /* positions of the data's longest rows, where these are shorter; 0: they are not */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */

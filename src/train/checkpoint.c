@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "store/safetensors.h"
 #include "model/hf.h"
+#include "model/sentence.h"
 #include "model/weights.h"
 #include "train/checkpoint_folder.h"
 #include "train/manifest.h"
@@ -345,6 +346,11 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct ma
     hf_config_write(&t->job->spec, precision_type((enum precision)t->job->training.precision), &config);
     enum plim_status status = save_text(dir, "config.json", &config, files, err);
     if (status == PLIM_OK) status = tokenizer_files_copy(t->corpus.codec.path, dir, err);
+    bool vectors = t->job->spec.task == TASK_EMBEDDING;
+    if (status == PLIM_OK && vectors)
+        status = sentence_config_save(dir, &t->job->spec, t->job->max_length, err);
+    for (int i = 0; vectors && sentence_file_name(i) && status == PLIM_OK; i++)
+        status = manifest_add_file(files, dir, sentence_file_name(i), err);
     for (int i = 0; tokenizer_file_name(i) && status == PLIM_OK; i++)
         status = manifest_add_file(files, dir, tokenizer_file_name(i), err);
     if (status != PLIM_OK) return status;

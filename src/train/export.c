@@ -9,6 +9,7 @@
 #include "store/safetensors.h"
 #include "model/hf.h"
 #include "model/labels.h"
+#include "model/sentence.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 #include "train/tokenizer_files.h"
@@ -164,6 +165,14 @@ static enum plim_status write_all(struct exporter *e, const struct model_spec *s
     else
         safetensors_writer_abandon(&w);
     if (status == PLIM_OK) status = hf_config_save(spec, e->result->type, dir, err);
+    struct sentence_config how;
+    if (status == PLIM_OK) status = sentence_config_load(e->source, &how, err);
+    if (status == PLIM_OK && how.found) {
+        struct model_spec vectors = *spec;
+        vectors.pooling = how.pooling, vectors.normalize = how.normalize;
+        status =
+            sentence_config_save(dir, &vectors, how.max_length ? how.max_length : spec->max_positions, err);
+    }
     struct strbuf tokenizer = STRBUF_INIT;
     strbuf_addf(&tokenizer, "%s/tokenizer.json", e->source);
     if (status == PLIM_OK) status = strbuf_status(&tokenizer, err);

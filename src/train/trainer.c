@@ -225,6 +225,7 @@ static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *
     struct train_event event = {.kind = TRAIN_EVAL, .step = t->step};
     enum plim_status status = trainer_evaluate(t, &event.loss, &event.tokens, err);
     if (status != PLIM_OK) return status;
+    event.scores = t->scores;
     schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
     trainer_tell(t, &event);
     return PLIM_OK;

@@ -61,6 +61,7 @@ struct train_event {
     const struct router *router; /* of experts; NULL: there are none */
     bool skipped;                /* fp16: the step overflowed and was not taken */
     double scale;
+    struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
     int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
     int64_t positions, padding; /* computed, and of them without a token; likewise */
@@ -122,6 +123,7 @@ struct trainer {
     struct lengths lengths;                /* programs of the present plan, by row length */
     struct feed feed[PLAN_LENGTHS];        /* theirs */
     struct cutting cutting;                /* a step into passes */
+    struct scores scores;                  /* of the last evaluation */
     struct eval_programs eval;             /* kept for all evaluations where rows have several lengths */
     int64_t rows_done, positions, padding; /* since the trainer was opened */
 };
@@ -147,7 +149,7 @@ enum plim_status trainer_step(struct trainer *trainer, struct train_event *event
 enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out,
                                    struct plim_error *err);
 
-/* Mean loss over the validation files, inside the arena the training plan has. */
+/* Mean loss over the validation files, inside the arena the training plan has; trainer->scores has the rest. */
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,
                                   struct plim_error *err);
 
