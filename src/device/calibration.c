@@ -126,6 +126,18 @@ bool calibration_load(const char *kind, const char *key, struct calibration *out
     return good;
 }
 
+/* Writes the text where name_file or context_file said and releases all three. A cache that cannot be written is only a
+ * slower start. */
+static void write_file(struct strbuf *folder, struct strbuf *path, struct strbuf *text)
+{
+    strbuf_addc(text, '\n');
+    if (path->len && !text->failed && file_make_dirs(strbuf_text(folder), NULL) == PLIM_OK)
+        file_write_atomic(strbuf_text(path), text->data, text->len, NULL);
+    strbuf_release(folder);
+    strbuf_release(path);
+    strbuf_release(text);
+}
+
 void calibration_save(const char *kind, const char *key, struct calibration *speed, int64_t disk)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
@@ -139,12 +151,7 @@ void calibration_save(const char *kind, const char *key, struct calibration *spe
     json_int(&w, "tries", speed->tries);
     json_int(&w, "disk_device", disk);
     json_end_object(&w);
-    strbuf_addc(&text, '\n');
-    if (path.len && !text.failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
-        file_write_atomic(strbuf_text(&path), text.data, text.len, NULL);
-    strbuf_release(&folder);
-    strbuf_release(&path);
-    strbuf_release(&text);
+    write_file(&folder, &path, &text);
 }
 
 const char *calibration_host(char *buf, size_t size, int threads)
@@ -204,10 +211,5 @@ void calibration_note_context(const char *kind, const char *card, size_t bytes)
     json_str(&w, "card", card);
     json_int(&w, CONTEXT, (int64_t)bytes);
     json_end_object(&w);
-    strbuf_addc(&text, '\n');
-    if (path.len && !text.failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
-        file_write_atomic(strbuf_text(&path), text.data, text.len, NULL);
-    strbuf_release(&folder);
-    strbuf_release(&path);
-    strbuf_release(&text);
+    write_file(&folder, &path, &text);
 }

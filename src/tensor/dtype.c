@@ -264,6 +264,14 @@ void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype s
     }
 }
 
+float dtype_round(enum dtype type, float value)
+{
+    char narrow[sizeof(double)];
+    dtype_convert(narrow, type, &value, DT_F32, 1);
+    dtype_convert(&value, DT_F32, narrow, type, 1);
+    return value;
+}
+
 /* Without an early end in a span the loop is one that compilers make vectors of. */
 #define FIND_NAN(name, word, magnitude, infinity)                                                            \
     static int64_t name(const word *x, int64_t n)                                                            \

@@ -42,6 +42,9 @@ uint16_t f32_to_f16(float f); /* ties to even, overflow to infinity */
  * unless they are equal and the sizes match. */
 void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n);
 
+/* The number that an element of `type` keeps of `value`. */
+float dtype_round(enum dtype type, float value);
+
 /* What the fp32 master of a narrow weight is kept as: the 16 bits beside a bf16 one, the number itself beside an f16. */
 static inline enum dtype dtype_master(enum dtype weight) { return weight == DT_BF16 ? DT_U16 : DT_F32; }
 

@@ -2,25 +2,16 @@
 """B8: what is trained is what is saved, for every key of every architecture: the loss that training measures at its end is
 the loss of `eval` on the checkpoint and of transformers on the export. A key that config.json cannot say is refused.
 
-Skips itself where torch is not installed; PYTHON_WITH_TORCH names another interpreter that has it."""
+Skips itself where torch is not installed (with_torch.py)."""
+import json
 import os
 import sys
-
-other = os.environ.pop("PYTHON_WITH_TORCH", None)
-if other: os.execv(other, [other, *sys.argv])
-sys.path.pop(0)  # a test beside this one has the name of a module that torch imports
-try:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-except ImportError as e:
-    print(f"no torch here: {e}")
-    sys.exit(77)
-
-import json
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from with_torch import torch
 import plim
+from transformers import AutoConfig, AutoModelForCausalLM
 
 ROWS, TIME = 4, 64
 ARCHITECTURES = ("llama", "mistral", "qwen2", "gpt2")

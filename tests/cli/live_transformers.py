@@ -1,25 +1,16 @@
 #!/usr/bin/env python3
-"""Exported folders load in transformers, with our loss and our text. Skips itself where torch is not installed.
+"""Exported folders load in transformers, with our loss and our text.
 
-PYTHON_WITH_TORCH names another interpreter that has it."""
+Skips itself where torch is not installed (with_torch.py)."""
+import json
 import os
 import sys
-
-other = os.environ.pop("PYTHON_WITH_TORCH", None)
-if other: os.execv(other, [other, *sys.argv])
-sys.path.pop(0)  # a test beside this one has the name of a module that torch imports
-try:
-    import torch
-    from transformers import AutoModelForCausalLM
-except ImportError as e:
-    print(f"no torch here: {e}")
-    sys.exit(77)
-
-import json
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from with_torch import torch
 import plim
+from transformers import AutoModelForCausalLM
 
 MODELS = {
     "llama": dict(),

@@ -38,22 +38,12 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* The factor as the compute type has it. */
-static float scale_of(const struct op *op, enum dtype type)
-{
-    float scale = op->attr.scale;
-    char narrow[4];
-    dtype_convert(narrow, type, &scale, DT_F32, 1);
-    dtype_convert(&scale, DT_F32, narrow, type, 1);
-    return scale;
-}
-
 void cpu_embed(const struct kernel_call *call)
 {
     const struct tensor *table = call_in(call, EMBED_W);
     struct embed e = {row_ops(),         table->type,         call->in[EMBED_IDS],
                       call->in[EMBED_W], call->in[EMBED_ADD], call->out[EMBED_Y],
-                      table->dim[1],     table->dim[0],       scale_of(call->op, table->type)};
+                      table->dim[1],     table->dim[0],       dtype_round(table->type, call->op->attr.scale)};
     threads_each(call->team, tensor_count(call_in(call, EMBED_IDS)), row_grain(e.columns), embed_body, &e);
 }
 
@@ -164,7 +154,7 @@ void cpu_embed_bwd(const struct kernel_call *call)
         .count = tensor_count(call_in(call, EMBED_BWD_IDS)),
         .columns = dw->dim[1],
         .vocabulary = dw->dim[0],
-        .scale = scale_of(call->op, call_in(call, EMBED_BWD_DY)->type),
+        .scale = dtype_round(call_in(call, EMBED_BWD_DY)->type, call->op->attr.scale),
     };
     if (dw->type == DT_F32)
         wide_bwd(&e, call);

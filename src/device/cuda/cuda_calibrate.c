@@ -250,7 +250,7 @@ static void set_host_rates(struct device_facts *facts)
     facts->host_total = 1.5 * facts->host_bandwidth;
     facts->duplex_cost = 0.5;
     facts->copy_pace = 6;
-    facts->host_late_bytes = (size_t)128 << 20; /* kernels loaded when first used, graphs: 117 to 127 MiB */
+    facts->host_late_bytes = (size_t)120 << 20; /* kernels loaded when first used, graphs: 95 to 123 MiB */
 }
 
 static void apply(const struct calibration *speed, struct device_facts *facts)

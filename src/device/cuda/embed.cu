@@ -257,16 +257,6 @@ template <class T, class G, int N> static int run_sums(const struct cuda_queue *
 
 /* --- launching ------------------------------------------------------------------------------------------- */
 
-/* The factor as the compute type has it. */
-static float scale_of(const struct op *op, enum dtype type)
-{
-    float scale = op->attr.scale;
-    char narrow[4];
-    dtype_convert(narrow, type, &scale, DT_F32, 1);
-    dtype_convert(&scale, DT_F32, narrow, type, 1);
-    return scale;
-}
-
 /* Leaves the positions sorted by id in order[return value]. */
 static int sort(const struct cuda_queue *queue, const int32_t *ids, int64_t count, int64_t vocabulary,
                 char *work, const struct cuda_embed_places &at, int *failed)
@@ -307,7 +297,7 @@ static int run_backward(const struct cuda_queue *queue, const struct kernel_call
                     (float *)(work + at.tail),
                     count,
                     columns,
-                    scale_of(call->op, call_in(call, EMBED_BWD_DY)->type)};
+                    dtype_round(call_in(call, EMBED_BWD_DY)->type, call->op->attr.scale)};
     bool wide = columns % lanes<T> == 0 && aligned(r.dy, r.dw);
     return wide ? run_sums<T, G, lanes<T>>(queue, r) : run_sums<T, G, 1>(queue, r);
 }
@@ -321,7 +311,7 @@ template <class T> static int run_forward(const struct cuda_queue *queue, const 
     bool wide = columns % lanes<T> == 0 && aligned(table, add, y);
     int64_t packets = rows * columns / (wide ? lanes<T> : 1);
     unsigned blocks = (unsigned)parts_of(packets, THREADS * 4);
-    float scale = scale_of(call->op, call_in(call, EMBED_W)->type);
+    float scale = dtype_round(call_in(call, EMBED_W)->type, call->op->attr.scale);
     if (packets == 0) return 0;
     if (wide)
         gather<T, lanes<T>>

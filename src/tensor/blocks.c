@@ -1,0 +1,157 @@
+/* blocks.c - the block types of GGUF, by their numbers. See blocks.h.
+ *
+ * Numbers lie in little-endian order and at any address; the machines we run on are little-endian.
+ */
+#include "tensor/blocks.h"
+#include "tensor/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+static uint16_t u16_at(const unsigned char *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static float scale_at(const unsigned char *p) { return f16_to_f32(u16_at(p)); }
+
+static void read_f32(const unsigned char *in, float *out, int64_t n)
+{
+    memcpy(out, in, (size_t)n * sizeof *out);
+}
+
+static void read_f16(const unsigned char *in, float *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = scale_at(in + 2 * i);
+}
+
+static void read_bf16(const unsigned char *in, float *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = bf16_to_f32(u16_at(in + 2 * i));
+}
+
+/* scale, 32 signed bytes: scale * q */
+static void read_q8_0(const unsigned char *in, float *out, int64_t n)
+{
+    for (; n > 0; n--, in += 34, out += 32) {
+        float d = scale_at(in);
+        for (int i = 0; i < 32; i++) out[i] = d * (float)(int8_t)in[2 + i];
+    }
+}
+
+/* scale, 16 bytes: low halves are the first 16 elements, high halves the others; scale * (q - 8) */
+static void read_q4_0(const unsigned char *in, float *out, int64_t n)
+{
+    for (; n > 0; n--, in += 18, out += 32) {
+        float d = scale_at(in);
+        for (int i = 0; i < 16; i++) {
+            out[i] = d * (float)((in[2 + i] & 15) - 8);
+            out[i + 16] = d * (float)((in[2 + i] >> 4) - 8);
+        }
+    }
+}
+
+/* Scale and minimum of part j of eight: 6 bits each in 12 bytes. The first four parts have theirs in the low bits of bytes
+ * 0 to 3 and 4 to 7; the others have four bits in bytes 8 to 11 and two above those of the first. */
+struct part {
+    float scale, least;
+};
+
+static struct part part_of(const unsigned char *packed, int j, float d, float dmin)
+{
+    int scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4;
+    int least = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | packed[j] >> 6 << 4;
+    return (struct part){d * (float)scale, dmin * (float)least};
+}
+
+/* scale, scale of minima, 12 bytes of parts, 128 bytes: 32 of them are two parts, low halves and high halves;
+ * part scale * q - part minimum */
+static void read_q4_k(const unsigned char *in, float *out, int64_t n)
+{
+    for (; n > 0; n--, in += 144) {
+        float d = scale_at(in), dmin = scale_at(in + 2);
+        const unsigned char *q = in + 16;
+        for (int j = 0; j < 8; j++, out += 32) {
+            struct part p = part_of(in + 4, j, d, dmin);
+            const unsigned char *bytes = q + j / 2 * 32;
+            for (int i = 0; i < 32; i++)
+                out[i] = p.scale * (float)(j % 2 ? bytes[i] >> 4 : bytes[i] & 15) - p.least;
+        }
+    }
+}
+
+/* As Q4_K, with a fifth bit of each element: bit j of byte i is that of element i of part j. */
+static void read_q5_k(const unsigned char *in, float *out, int64_t n)
+{
+    for (; n > 0; n--, in += 176) {
+        float d = scale_at(in), dmin = scale_at(in + 2);
+        const unsigned char *high = in + 16, *q = in + 48;
+        for (int j = 0; j < 8; j++, out += 32) {
+            struct part p = part_of(in + 4, j, d, dmin);
+            const unsigned char *bytes = q + j / 2 * 32;
+            for (int i = 0; i < 32; i++) {
+                int low = j % 2 ? bytes[i] >> 4 : bytes[i] & 15;
+                out[i] = p.scale * (float)(low | (high[i] >> j & 1) << 4) - p.least;
+            }
+        }
+    }
+}
+
+/* 128 bytes of four low bits, 64 of two high bits, 16 signed scales, scale. Each half of the block has 64 and 32 of those
+ * bytes: elements 0 to 31 and 32 to 63 are low halves of the first and second 32 bytes, 64 to 127 their high halves; the
+ * two high bits of all four lie in one byte. scale * part scale * (q - 32), a part is 16 elements. */
+static void read_q6_k(const unsigned char *in, float *out, int64_t n)
+{
+    for (; n > 0; n--, in += 210) {
+        float d = scale_at(in + 208);
+        for (int i = 0; i < 256; i++, out++) {
+            int half = i / 128, quarter = i % 128 / 32, at = i % 32;
+            int low = in[half * 64 + quarter % 2 * 32 + at] >> (quarter / 2 * 4) & 15;
+            int high = in[128 + half * 32 + at] >> (quarter * 2) & 3;
+            *out = d * (float)(int8_t)in[192 + i / 16] * (float)((low | high << 4) - 32);
+        }
+    }
+}
+
+/* By number; those without a reader are named in errors and have the size that checks a file. */
+static const struct block_type types[] = {
+    [0] = {"F32", 1, 4, read_f32},
+    [1] = {"F16", 1, 2, read_f16},
+    [2] = {"Q4_0", 32, 18, read_q4_0},
+    [3] = {"Q4_1", 32, 20, 0},
+    [6] = {"Q5_0", 32, 22, 0},
+    [7] = {"Q5_1", 32, 24, 0},
+    [8] = {"Q8_0", 32, 34, read_q8_0},
+    [10] = {"Q2_K", 256, 84, 0},
+    [11] = {"Q3_K", 256, 110, 0},
+    [12] = {"Q4_K", 256, 144, read_q4_k},
+    [13] = {"Q5_K", 256, 176, read_q5_k},
+    [14] = {"Q6_K", 256, 210, read_q6_k},
+    [16] = {"IQ2_XXS", 256, 66, 0},
+    [17] = {"IQ2_XS", 256, 74, 0},
+    [18] = {"IQ3_XXS", 256, 98, 0},
+    [19] = {"IQ1_S", 256, 50, 0},
+    [20] = {"IQ4_NL", 32, 18, 0},
+    [21] = {"IQ3_S", 256, 110, 0},
+    [22] = {"IQ2_S", 256, 82, 0},
+    [23] = {"IQ4_XS", 256, 136, 0},
+    [24] = {"I8", 1, 1, 0},
+    [25] = {"I16", 1, 2, 0},
+    [26] = {"I32", 1, 4, 0},
+    [27] = {"I64", 1, 8, 0},
+    [28] = {"F64", 1, 8, 0},
+    [29] = {"IQ1_M", 256, 56, 0},
+    [30] = {"BF16", 1, 2, read_bf16},
+    [34] = {"TQ1_0", 256, 54, 0},
+    [35] = {"TQ2_0", 256, 66, 0},
+    [39] = {"MXFP4", 32, 17, 0},
+};
+
+const struct block_type *block_type_of(uint32_t number)
+{
+    bool known = number < sizeof types / sizeof *types && types[number].name;
+    return known ? &types[number] : NULL;
+}
