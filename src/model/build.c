@@ -71,8 +71,12 @@ static void build_rope_table(struct builder *b)
 
 void build_inputs(struct builder *b)
 {
-    b->ids = input_i32(b, "ids");
-    b->pos = input_i32(b, "pos");
+    if (b->shape->flat.tokens) {
+        build_flat_inputs(b);
+    } else {
+        b->ids = input_i32(b, "ids");
+        b->pos = input_i32(b, "pos");
+    }
     b->rope_table = -1;
     if (b->spec->arch->rope) build_rope_table(b);
 }
@@ -164,11 +168,7 @@ static struct op_attr head_attributes(const struct model_spec *spec)
         .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
 }
 
-struct parts {
-    int q, k, v;
-};
-
-static struct parts build_split(struct builder *b, int qkv)
+static struct build_parts build_split(struct builder *b, int qkv)
 {
     struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
@@ -177,7 +177,7 @@ static struct parts build_split(struct builder *b, int qkv)
     op.out[SPLIT3_K] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
     op.out[SPLIT3_V] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
-    return (struct parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
+    return (struct build_parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
 }
 
 static int kv_tensor(struct builder *b, const char *label)
@@ -193,7 +193,7 @@ static int kv_tensor(struct builder *b, const char *label)
 }
 
 /* New keys and values join the layer's cache, and the cache takes their place. */
-static void build_cache(struct builder *b, struct parts *p)
+static void build_cache(struct builder *b, struct build_parts *p)
 {
     struct op op = start(b, OP_KV_APPEND);
     op.attr = head_attributes(b->spec);
@@ -208,7 +208,7 @@ int build_attention(struct builder *b, int qkv)
 {
     const struct model_spec *spec = b->spec;
     bool cached = b->shape->kv_length > 0;
-    struct parts p = build_split(b, qkv);
+    struct build_parts p = build_split(b, qkv);
     if (cached) build_cache(b, &p);
     struct op op = start(b, OP_ATTN);
     op.attr = head_attributes(spec);
@@ -217,6 +217,7 @@ int build_attention(struct builder *b, int qkv)
     op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
     op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
+    if (b->shape->flat.tokens) return build_paged(b, &p, op.attr);
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
     if (b->attention_dropout > 0) {
         op.attr.dropout = (float)b->attention_dropout;
@@ -269,7 +270,10 @@ void build_head(struct builder *b, int x, int weight)
     int64_t vocab = b->spec->vocab_size;
     b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
-    if (head == HEAD_LAST_LOGITS) {
+    if (b->shape->flat.tokens) {
+        x = build_flat_last(b, x);
+        logits.ndim = 2, logits.dim[0] = b->shape->flat.rows, logits.dim[1] = vocab;
+    } else if (head == HEAD_LAST_LOGITS) {
         x = last_tokens(b, x);
         logits.ndim = 2, logits.dim[0] = b->shape->batch, logits.dim[1] = vocab;
     } else {

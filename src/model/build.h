@@ -16,6 +16,8 @@ struct builder {
     int layer; /* -1 outside layers */
     enum op_part part;
     int ids, pos;   /* i32 [B,T] */
+    int slots, rows, blocks, last; /* of a flat shape */
+    int pool;                      /* likewise: keys and values of all layers */
     int rope_table; /* f32 [B,T,D], -1 without rotary positions */
     double attention_dropout;
     uint32_t streams; /* ops that drop numbers so far */
@@ -56,6 +58,14 @@ int build_linear(struct builder *b, int x, const struct build_linear *l, int y);
 /* o [B,T,H,D] of qkv [B,T,(H+2K)D]; q and k are rotated where the architecture has rotary positions, k and v go
  * through the layer's cache when the shape has one. */
 int build_attention(struct builder *b, int qkv);
+
+/* The same parts of a flat shape (build_flat.c): its inputs, attention over blocks, the rows whose logits are wanted. */
+struct build_parts {
+    int q, k, v;
+};
+void build_flat_inputs(struct builder *b);
+int build_paged(struct builder *b, const struct build_parts *p, struct op_attr attr);
+int build_flat_last(struct builder *b, int x);
 
 /* logits of the final hidden x [B,T,C] and, for HEAD_LOSS, their cross-entropy. */
 void build_head(struct builder *b, int x, int weight);
