@@ -165,8 +165,6 @@ enum op_kind {
     OP_DROPOUT,
     OP_XENT,
     OP_KV_APPEND,
-    OP_KV_PUT,
-    OP_ATTN_PAGED,
     OP_SPLIT3,
     OP_EMBED_BWD,
     OP_NORM_BWD,
@@ -186,6 +184,8 @@ enum op_kind {
     OP_FETCH,
     OP_STORE,
     OP_HOLD,
+    OP_KV_PUT,
+    OP_ATTN_PAGED,
     OP_KIND_COUNT
 };
 
