@@ -24,9 +24,13 @@
 #include "device/device.h"
 #include "model/model.h"
 #include "serve/sample.h"
+#include "tape/op.h"
+#include "tape/pass.h"
 
-#define ENGINE_BLOCK        16 /* positions of a block */
+#define ENGINE_BLOCK        KV_BLOCK /* positions of a block */
 #define ENGINE_LOGPROBS     20 /* of the likeliest tokens, at most */
+
+struct engine;
 
 struct engine_options {
     const char *model;     /* folder */
@@ -37,7 +41,10 @@ struct engine_options {
     int64_t step_tokens;   /* of a step, at most; 0: chosen */
     int queue;             /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;         /* ids from here on have no text and are never drawn; 0: all may be */
-    enum dtype kv_type;    /* DT_BF16 or DT_F32 or ...; DT_COUNT: the type of the weights */
+    enum dtype kv_type;    /* 0 or DT_COUNT: the type of the weights; no other yet */
+    int64_t overhead;      /* host bytes outside the arena; 0: measured now */
+    int64_t chunk;         /* tokens of one prompt in one step, at most; 0: as the step has room for */
+    bool alone;            /* requests that begin alike do not share blocks */
     const struct log *log; /* NULL: nobody */
 };
 
@@ -48,6 +55,7 @@ struct engine_plan {
     int64_t context;                            /* positions of the largest request that is promised */
     int64_t step_tokens;
     int parallel, queue;
+    enum precision precision; /* of weights, keys and values */
 };
 
 enum engine_finish { FINISH_NONE, FINISH_LENGTH, FINISH_EOS, FINISH_CANCELLED, FINISH_FAILED };
@@ -57,7 +65,8 @@ struct engine_logprob {
     float logprob;
 };
 
-/* One token of a request, or its end. */
+/* One token of a request, or its end. Every request that was taken ends with exactly one event whose finish is not
+ * FINISH_NONE, also after hear has said false; the end-of-text token is not handed out. */
 struct engine_event {
     int64_t id;
     int32_t token;              /* -1: no token comes with this event */
