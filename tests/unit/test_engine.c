@@ -7,8 +7,11 @@
 #include "serve/engine.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,11 +226,218 @@ static void test_mistral(void **state) { (void)state, check_model("mistral"); }
 static void test_qwen2(void **state) { (void)state, check_model("qwen2"); }
 static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
 
+/* --- lines that move, requests that go --------------------------------------------------------------------- */
+
+/* 100, 60, 30 and again 100 % of a pool, under load: the same answers, no request lost, plan and ledger agree. */
+static void move_lines(bool fake)
+{
+    struct heard one[REQUESTS], other[REQUESTS];
+    struct setting single = {.model = "llama-tied", .parallel = 1}, s = {.model = "llama-tied", .parallel = 8};
+    struct plim_error err = {0};
+    make_prompts(one, REQUESTS), make_prompts(other, REQUESTS);
+    answer_all(&single, one, REQUESTS, 0.9);
+    s.fake = fake;
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    int64_t fixed = s.plan.total - s.plan.pool;
+    static const int percent[] = {60, 30, 100, 15, 100};
+    for (int r = 0; r < REQUESTS; r++) submit(e, &other[r], 0.9, NULL);
+    for (int i = 0; engine_busy(e); i++) {
+        if (i % 4 == 3 && i / 4 < 5) {
+            int64_t line = fixed + s.plan.pool * percent[i / 4] / 100;
+            if (engine_set_budget(e, line, &err) != PLIM_OK) fail_msg("%s", err.text);
+            if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
+            assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), engine_plan(e)->total);
+            assert_true(engine_plan(e)->total <= line && engine_plan(e)->budget == line);
+        } else if (engine_step(e, &err) != PLIM_OK) {
+            fail_msg("%s", err.text);
+        }
+        assert_true(i < 500);
+    }
+    same(other, one, REQUESTS, "a line that moves");
+    assert_int_equal(engine_set_budget(e, fixed, &err), PLIM_NO_FIT);
+    engine_stats(e, &s.stats);
+    assert_int_equal(s.stats.finished[FINISH_LENGTH] + s.stats.finished[FINISH_EOS], REQUESTS);
+    engine_close(e);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
+    device->ops->close(device);
+}
+
+static void test_moving_line(void **state) { (void)state, move_lines(false); }
+static void test_moving_line_of_a_device(void **state) { (void)state, move_lines(true); }
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    struct heard h[REQUESTS];
+    struct setting s = {.model = "llama-tied", .parallel = 8};
+    struct plim_error err = {0};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    int64_t id[REQUESTS];
+    make_prompts(h, REQUESTS);
+    for (int r = 0; r < REQUESTS; r++) submit(e, &h[r], 0, &id[r]);
+    for (int i = 0; i < 3; i++) assert_int_equal(engine_step(e, &err), PLIM_OK);
+    engine_stats(e, &s.stats);
+    assert_true(s.stats.blocks_used > 0 && s.stats.running > 1);
+    for (int r = 0; r < REQUESTS; r++) engine_cancel(e, id[r]);
+    assert_int_equal(engine_step(e, &err), PLIM_OK); /* at the next step */
+    engine_stats(e, &s.stats);
+    assert_int_equal(s.stats.blocks_used, 0);
+    assert_false(engine_busy(e));
+    for (int r = 0; r < REQUESTS; r++) assert_true(h[r].ends == 1);
+    submit(e, &h[0], 0, NULL); /* closing ends what is under way */
+    engine_close(e);
+    assert_true(h[0].ends == 2 && h[0].finish == FINISH_CANCELLED);
+    device->ops->close(device);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct heard h[1];
+    struct setting s = {.model = "llama-tied", .parallel = 1};
+    struct plim_error err = {0};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device), *none = NULL;
+    struct engine_request ask = {.prompt = h->prompt, .count = 4, .tokens = 2, .hear = hear, .arg = h, .logprobs = -1};
+    make_prompts(h, 1);
+    ask.tokens = CONTEXT;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_NO_FIT);
+    ask.tokens = 1, h->prompt[2] = 100000;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BAD_INPUT);
+    h->prompt[2] = 5, ask.sampling.top_p = 3;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BAD_INPUT);
+    ask.sampling.top_p = 0, ask.count = 0;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BAD_INPUT);
+    ask.count = 4;
+    for (int r = 0; r < 1 + REQUESTS; r++) assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BUSY);
+    engine_drain(e);
+    assert_int_equal(engine_run(e, NULL, &err), PLIM_OK);
+    assert_int_equal(h->ends, 1 + REQUESTS);
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BUSY);
+    engine_close(e);
+    struct engine_options o = {.model = model_dir("llama-tied"), .budget = 1000, .overhead = OVERHEAD};
+    assert_int_equal(engine_open(device, &o, &none, &err), PLIM_NO_FIT);
+    assert_non_null(strstr(err.text, "missing"));
+    o.model = "/none";
+    assert_int_equal(engine_open(device, &o, &none, &err), PLIM_IO);
+    assert_null(none);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
+    device->ops->close(device);
+}
+
+/* Log-probabilities of a prompt are those of the same text as an answer, in one piece and in pieces. */
+static bool hear_all(void *arg, const struct engine_event *event)
+{
+    float **at = arg;
+    if (event->token >= 0) *(*at)++ = event->logprob;
+    return true;
+}
+
+static void test_prompt_logprobs(void **state)
+{
+    (void)state;
+    float whole[CONTEXT + ANSWER], pieces[CONTEXT + ANSWER], *at;
+    struct heard h[REQUESTS];
+    struct plim_error err = {0};
+    make_prompts(h, REQUESTS);
+    for (int way = 0; way < 2; way++) {
+        struct setting s = {.model = "llama-tied", .parallel = way ? 3 : 16};
+        struct device *device = open_device(&s);
+        struct engine *e = open_engine(&s, device);
+        at = way ? pieces : whole;
+        struct engine_request ask = {
+            .prompt = h[2].prompt, .count = LONGEST, .tokens = 3, .prompt_logprobs = true, .hear = hear_all, .arg = &at};
+        assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+        steps(e);
+        assert_int_equal(at - (way ? pieces : whole), LONGEST + 3);
+        engine_close(e);
+        device->ops->close(device);
+    }
+    assert_true(isnan(whole[0]));
+    for (int i = 1; i < LONGEST + 3; i++) assert_true(whole[i] < 0 && whole[i] == pieces[i]);
+}
+
+/* --- threads ---------------------------------------------------------------------------------------------- */
+
+struct client {
+    struct engine *e;
+    struct heard h[REQUESTS];
+    int number;
+    atomic_int ended;
+};
+
+static bool hear_client(void *arg, const struct engine_event *event)
+{
+    struct client *c = arg;
+    if (event->finish != FINISH_NONE) atomic_fetch_add(&c->ended, 1);
+    return event->tokens < 9;
+}
+
+static void *client_main(void *arg)
+{
+    struct client *c = arg;
+    struct engine_stats stats;
+    int sent = 0;
+    for (int r = 0; r < REQUESTS; r++) {
+        struct engine_request ask = {.prompt = c->h[r].prompt,
+                                     .count = c->h[r].length,
+                                     .tokens = ANSWER,
+                                     .logprobs = -1,
+                                     .hear = hear_client,
+                                     .arg = c};
+        int64_t id;
+        if (engine_submit(c->e, &ask, &id, NULL) == PLIM_OK) sent++;
+        if ((r + c->number) % 3 == 0) engine_cancel(c->e, id);
+        engine_stats(c->e, &stats);
+        if (c->number == 0 && r % 3 == 0) engine_set_budget(c->e, 0, NULL);
+    }
+    while (atomic_load(&c->ended) < sent) sched_yield();
+    return NULL;
+}
+
+static void *run_main(void *arg)
+{
+    struct plim_error err = {0};
+    return engine_run(arg, NULL, &err) == PLIM_OK ? NULL : arg;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 3 };
+    static struct client clients[CLIENTS];
+    struct setting s = {.model = "llama-tied", .parallel = 8};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    pthread_t runner, thread[CLIENTS];
+    void *failed = NULL;
+    assert_int_equal(pthread_create(&runner, NULL, run_main, e), 0);
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i].e = e, clients[i].number = i;
+        make_prompts(clients[i].h, REQUESTS);
+        assert_int_equal(pthread_create(&thread[i], NULL, client_main, &clients[i]), 0);
+    }
+    for (int i = 0; i < CLIENTS; i++) pthread_join(thread[i], NULL);
+    engine_drain(e);
+    pthread_join(runner, &failed);
+    assert_null(failed);
+    engine_stats(e, &s.stats);
+    assert_int_equal(s.stats.blocks_used, 0);
+    engine_close(e);
+    device->ops->close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_llama),   cmocka_unit_test(test_llama_untied), cmocka_unit_test(test_mistral),
         cmocka_unit_test(test_qwen2),   cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_moving_line), cmocka_unit_test(test_moving_line_of_a_device),
+        cmocka_unit_test(test_cancel), cmocka_unit_test(test_refusals), cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
