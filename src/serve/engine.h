@@ -97,6 +97,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
 
 const struct model_spec *engine_spec(const struct engine *e);
+/* Bytes and blocks in it follow the line: other threads than the stepping one read those in engine_stats. */
 const struct engine_plan *engine_plan(const struct engine *e);
 
 /* Queues a request. PLIM_NO_FIT: it can never run (the numbers are in the error); PLIM_BUSY: the queue is full, try later;

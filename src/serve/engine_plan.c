@@ -222,13 +222,22 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
     return status;
 }
 
-static void note_plan(struct engine *e, const struct sizes *s)
+/* What changes with the line. */
+static void note_line(struct engine *e, int64_t blocks)
 {
     const struct runtime *rt = &e->family.runtime;
     struct engine_plan *p = &e->plan;
+    pthread_mutex_lock(&e->lock);
     p->budget = rt->request.budget, p->total = rt->plan.total, p->arena = rt->arena;
-    p->params = rt->plan.layout.by_class[CLASS_PARAM];
-    p->blocks = s->blocks, p->pool = s->blocks * e->block_bytes;
+    p->blocks = blocks, p->pool = blocks * e->block_bytes;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void note_plan(struct engine *e, const struct sizes *s)
+{
+    struct engine_plan *p = &e->plan;
+    note_line(e, s->blocks);
+    p->params = e->family.runtime.plan.layout.by_class[CLASS_PARAM];
     p->context = s->context, p->step_tokens = s->step, p->parallel = (int)s->parallel;
     p->queue = e->options.queue ? e->options.queue : 4 * p->parallel;
 }
@@ -393,7 +402,7 @@ enum plim_status engine_move_line(struct engine *e, struct plim_error *err)
         memcpy(e->family.size, next->size, sizeof next->size);
         e->family.count = next->count;
         status = start_members(&e->family, err);
-        note_plan(e, &s);
+        note_line(e, s.blocks);
     }
     if (status == PLIM_OK && !less) status = resize_pool(e, s.blocks, err);
     drop_plan(next);
