@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The likeliest tokens after random prompts, by transformers, for the golden models: greedy.json.
+"""The likeliest tokens and their log-probabilities after random prompts, by transformers, for the golden models: greedy.json.
 
     python tests/golden/make_greedy.py            # rewrites it beside this file
 
@@ -20,13 +20,14 @@ PROMPTS, ANSWER, GAP = 20, 12, 1e-4
 def answer(model, prompt, most):
     ends = model.config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
-    tokens = []
+    tokens, logprobs = [], []
     while len(tokens) < most:
         logits = model(torch.tensor([prompt + tokens])).logits[0, -1]
         best = torch.topk(logits, 2)
         if best.values[0] - best.values[1] < GAP or best.indices[0].item() in ends: break
         tokens.append(best.indices[0].item())
-    return tokens
+        logprobs.append(round(torch.log_softmax(logits.double(), -1)[tokens[-1]].item(), 6))
+    return {"prompt": prompt, "tokens": tokens, "logprobs": logprobs}
 
 
 cases = {}
@@ -38,6 +39,6 @@ for name in MODELS:
     with torch.no_grad():
         for _ in range(PROMPTS):
             prompt = [rng.randrange(model.config.vocab_size) for _ in range(rng.randrange(1, positions - ANSWER + 1))]
-            cases[name].append({"prompt": prompt, "tokens": answer(model, prompt, ANSWER)})
+            cases[name].append(answer(model, prompt, ANSWER))
 with open(f"{HERE}/greedy.json", "w") as f:
     f.write("{\n" + ",\n".join(f'"{name}": [\n' + ",\n".join(json.dumps(c) for c in rows) + "\n]" for name, rows in cases.items()) + "\n}\n")

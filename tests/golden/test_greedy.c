@@ -1,8 +1,9 @@
-/* test_greedy.c - the engine's greedy tokens are transformers' (greedy.json, made by make_greedy.py), alone and side by
+/* test_greedy.c - the engine's greedy tokens and their log-probabilities are transformers' (greedy.json, made by make_greedy.py), alone and side by
  * side, in chunks, with a pool too small for all and with shared blocks. */
 #include "base/json.h"
 #include "serve/engine.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -14,6 +15,7 @@ enum { ANSWER = 12, MOST = 64 };
 
 struct heard {
     int32_t tokens[ANSWER];
+    float logprobs[ANSWER];
     int count;
 };
 
@@ -28,7 +30,7 @@ static const char *golden(const char *name)
 static bool hear(void *arg, const struct engine_event *event)
 {
     struct heard *h = arg;
-    if (event->token >= 0) h->tokens[h->count++] = event->token;
+    if (event->token >= 0) h->logprobs[h->count] = event->logprob, h->tokens[h->count++] = event->token;
     return true;
 }
 
@@ -40,7 +42,7 @@ static void submit(struct engine *e, const struct node *one, struct heard *h)
     int32_t *ids = malloc(count * sizeof *ids);
     for (size_t i = 0; i < count; i++) ids[i] = (int32_t)node_int(node_item(prompt, i), -1);
     struct engine_request ask = {
-        .prompt = ids, .count = (int64_t)count, .tokens = ANSWER, .logprobs = -1, .hear = hear, .arg = h};
+        .prompt = ids, .count = (int64_t)count, .tokens = ANSWER, .logprobs = 0, .hear = hear, .arg = h};
     if (engine_submit(e, &ask, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
     free(ids);
 }
@@ -64,9 +66,10 @@ static void check(const char *model, const struct node *cases, struct engine_opt
     while (engine_busy(e))
         if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (size_t i = 0; i < n; i++) {
-        const struct node *tokens = node_get(node_item(cases, i), "tokens");
+        const struct node *tokens = node_get(node_item(cases, i), "tokens"),
+                          *logprobs = node_get(node_item(cases, i), "logprobs");
         for (size_t k = 0; k < node_count(tokens); k++)
-            if ((int)k >= heard[i].count || heard[i].tokens[k] != node_int(node_item(tokens, k), -1))
+            if (fabs((double)heard[i].logprobs[k] - node_float(node_item(logprobs, k), 1)) > 1e-4 || (int)k >= heard[i].count || heard[i].tokens[k] != node_int(node_item(tokens, k), -1))
                 fail_msg("%s: prompt %zu, token %zu", model, i, k);
     }
     engine_close(e);
