@@ -61,7 +61,8 @@ static const struct command command = {
 
 static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err)
 {
-    struct sampling s = {.temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p, .min_p = f->min_p};
+    struct sampling s = {
+        .temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p, .min_p = f->min_p};
     bool empty = !f->prompts.count && !f->prompts_file;
     struct device_name unused;
     if (!device_name_read(f->device, &unused))
@@ -73,7 +74,8 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
                          "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
     for (size_t i = 0; i < f->prompts.count; i++) empty = empty || !*f->prompts.items[i];
     if (f->parallel < 0 || f->parallel > 4096)
-        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--parallel': %d; write 1 to 4096", f->parallel);
+        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--parallel': %d; write 1 to 4096",
+                         f->parallel);
     if (empty)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--prompt': give at least one character, e.g. -p \"The \"");
@@ -117,8 +119,8 @@ static enum plim_status find_room(const struct generation *g, const struct model
     }
     if (most > spec->max_positions)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "a prompt of %lld tokens is beyond the model's %lld positions; shorten it", (long long)most,
-                         (long long)spec->max_positions);
+                         "a prompt of %lld tokens is beyond the model's %lld positions; shorten it",
+                         (long long)most, (long long)spec->max_positions);
     int64_t left = spec->max_positions - most;
     /* The last token is handed out and never read, so it needs no position. */
     o->max_context = most + (f->tokens - 1 < left ? f->tokens - 1 : left);
@@ -167,7 +169,8 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
     snprintf(g->device, sizeof g->device, "%s", device->ops->name);
     engine_close(engine); /* what is under way ends here */
     if (status == PLIM_OK && g->err.status != PLIM_OK) status = g->err.status, *err = g->err;
-    if (status == PLIM_OK && g->stream && g->last && g->last != '\n' && putchar('\n') == EOF) g->failed = true;
+    if (status == PLIM_OK && g->stream && g->last && g->last != '\n' && putchar('\n') == EOF)
+        g->failed = true;
     if (status == PLIM_OK && (g->failed || fflush(stdout)))
         status = plim_fail(err, PLIM_IO, "standard output: write failed");
     return status;

@@ -27,10 +27,10 @@ struct answer {
     const char *prompt;
     struct token_list ids;
     struct token_text text;
-    struct strbuf copy; /* what was made, where it is not printed as it comes */
-    int32_t *tokens;    /* for JSON */
+    struct strbuf copy;   /* what was made, where it is not printed as it comes */
+    int32_t *tokens;      /* for JSON */
     int64_t count, limit; /* tokens so far, at most */
-    bool done, ended; /* ended: by the tokenizer's end-of-text token */
+    bool done, ended;     /* ended: by the tokenizer's end-of-text token */
     enum answer_stop stop;
     double prompt_seconds, seconds;
 };

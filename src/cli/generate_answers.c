@@ -45,7 +45,8 @@ static enum plim_status add_record(struct generation *g, const char *line, size_
     const struct node *prompt = status == PLIM_OK ? node_get(&doc->root, "prompt") : NULL;
     const char *text = prompt ? node_string(prompt, NULL) : NULL;
     if (status == PLIM_OK && !text)
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s:%lld: write {\"prompt\": \"...\"}", file, (long long)number);
+        status =
+            plim_fail(err, PLIM_BAD_INPUT, "%s:%lld: write {\"prompt\": \"...\"}", file, (long long)number);
     if (status == PLIM_OK) status = add_prompt(g, text, strlen(text), err);
     doc_free(doc);
     return status;
@@ -72,7 +73,8 @@ static enum plim_status read_file(struct generation *g, struct plim_error *err)
     return status;
 }
 
-static enum plim_status encode(struct generation *g, struct answer *a, struct encoder *encoder, struct plim_error *err)
+static enum plim_status encode(struct generation *g, struct answer *a, struct encoder *encoder,
+                               struct plim_error *err)
 {
     size_t len = strlen(a->prompt);
     enum plim_status status = PLIM_OK;
@@ -176,7 +178,8 @@ static void finish(struct answer *a, const struct engine_event *event)
               : event->finish != FINISH_LENGTH        ? STOP_ASKED
               : cut                                   ? STOP_POSITIONS
                                                       : STOP_LENGTH;
-    if (event->finish == FINISH_FAILED && g->err.status == PLIM_OK) plim_fail(&g->err, PLIM_IO, "%s", event->why);
+    if (event->finish == FINISH_FAILED && g->err.status == PLIM_OK)
+        plim_fail(&g->err, PLIM_IO, "%s", event->why);
     a->prompt_seconds = event->prefill_seconds, a->seconds = event->decode_seconds;
     strbuf_clear(&g->piece);
     if (g->err.status == PLIM_OK) token_text_end(&a->text, &g->piece, &g->err);
@@ -194,7 +197,8 @@ static bool hear(void *arg, const struct engine_event *event)
     return go_on;
 }
 
-static enum plim_status submit(struct generation *g, struct engine *e, struct answer *a, struct plim_error *err)
+static enum plim_status submit(struct generation *g, struct engine *e, struct answer *a,
+                               struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
     int64_t room = engine_plan(e)->context - (int64_t)a->ids.count + 1;

@@ -16,14 +16,16 @@ static void tell_speed(const struct generation *g)
     const struct answer *a = g->answers;
     int64_t made = 0, read = 0;
     if (g->count == 1) {
-        fprintf(stderr, "%lld tokens, %.1f tokens/s, after a prompt of %zu read in %.0f ms (%s)\n", (long long)a->count,
-                rate(a), a->ids.count, a->prompt_seconds * 1e3, answer_stop_name(a->stop));
+        fprintf(stderr, "%lld tokens, %.1f tokens/s, after a prompt of %zu read in %.0f ms (%s)\n",
+                (long long)a->count, rate(a), a->ids.count, a->prompt_seconds * 1e3,
+                answer_stop_name(a->stop));
         return;
     }
     for (size_t i = 0; i < g->count; i++) made += a[i].count, read += (int64_t)a[i].ids.count;
-    fprintf(stderr, "%lld tokens of %zu answers, after prompts of %lld, in %.1f s: %.1f tokens/s, %d at once\n",
-            (long long)made, g->count, (long long)read, g->seconds, g->seconds > 0 ? (double)made / g->seconds : 0,
-            g->plan.parallel);
+    fprintf(stderr,
+            "%lld tokens of %zu answers, after prompts of %lld, in %.1f s: %.1f tokens/s, %d at once\n",
+            (long long)made, g->count, (long long)read, g->seconds,
+            g->seconds > 0 ? (double)made / g->seconds : 0, g->plan.parallel);
 }
 
 void generation_tell(const struct generation *g)
@@ -37,7 +39,8 @@ void generation_tell(const struct generation *g)
             bytes_format(total, (uint64_t)g->plan.total), bytes_format(params, (uint64_t)g->plan.params),
             precision_name(g->plan.precision), bytes_format(cache, (uint64_t)g->plan.pool),
             (long long)(g->count == 1 ? g->plan.context : g->plan.blocks * ENGINE_BLOCK),
-            g->device_used ? "the driver says" : "process", bytes_format(peak, taken), g->device_used ? "" : " at its peak");
+            g->device_used ? "the driver says" : "process", bytes_format(peak, taken),
+            g->device_used ? "" : " at its peak");
 }
 
 static void write_answer(struct json_writer *w, const struct answer *a)

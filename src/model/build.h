@@ -15,10 +15,10 @@ struct builder {
     struct tape *tape;
     int layer; /* -1 outside layers */
     enum op_part part;
-    int ids, pos;   /* i32 [B,T] */
+    int ids, pos;                  /* i32 [B,T] */
     int slots, rows, blocks, last; /* of a flat shape */
     int pool;                      /* likewise: keys and values of all layers */
-    int rope_table; /* f32 [B,T,D], -1 without rotary positions */
+    int rope_table;                /* f32 [B,T,D], -1 without rotary positions */
     double attention_dropout;
     uint32_t streams; /* ops that drop numbers so far */
 };

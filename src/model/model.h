@@ -80,7 +80,7 @@ struct model_shape {
     bool whole_rows; /* no row holds several samples */
     bool standard;   /* attention over all scores at once, for debugging */
     struct model_flat flat;
-    bool training;   /* numbers are dropped as the spec's dropouts say */
+    bool training; /* numbers are dropped as the spec's dropouts say */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */

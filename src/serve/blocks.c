@@ -42,7 +42,10 @@ static void list_remove(struct blocks *b, struct block_list *list, int32_t id)
 
 /* --- names ------------------------------------------------------------------------------------------------ */
 
-static int32_t *place_of(struct blocks *b, uint64_t hash) { return &b->table[hash & (uint64_t)(b->places - 1)]; }
+static int32_t *place_of(struct blocks *b, uint64_t hash)
+{
+    return &b->table[hash & (uint64_t)(b->places - 1)];
+}
 
 static bool same_name(const struct block_name *a, const struct block_name *b)
 {
@@ -182,8 +185,10 @@ static void move_down(struct blocks *b, int64_t count, int32_t *to)
             for (int32_t c = b->cached.oldest; target < 0 && pass == 0 && c >= 0; c = b->block[c].newer)
                 if (c < count && to[c] == c) target = c;
             if (target < 0) continue;
-            if (b->block[target].named && b->block[target].owners == 0) to[target] = -1, list_remove(b, &b->cached, target);
-            else list_remove(b, &b->free, target);
+            if (b->block[target].named && b->block[target].owners == 0)
+                to[target] = -1, list_remove(b, &b->cached, target);
+            else
+                list_remove(b, &b->free, target);
             if (x->owners == 0) list_remove(b, &b->cached, (int32_t)i);
             struct block moved = *x;
             b->block[target] = moved;
@@ -224,7 +229,8 @@ enum plim_status blocks_check(const struct blocks *b, struct plim_error *err)
         const struct block *x = &b->block[i];
         owned += x->owners > 0, shared += x->owners > 1;
         cached += x->owners == 0 && x->named, free_ones += x->owners == 0 && !x->named;
-        if (x->owners < 0) return plim_fail(err, PLIM_BUG, "block %lld has %d owners", (long long)i, x->owners);
+        if (x->owners < 0)
+            return plim_fail(err, PLIM_BUG, "block %lld has %d owners", (long long)i, x->owners);
         if (x->named && named(any, &x->name) != i)
             return plim_fail(err, PLIM_BUG, "block %lld is not found by its name", (long long)i);
     }

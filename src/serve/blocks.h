@@ -68,7 +68,8 @@ int64_t blocks_bytes(int64_t count); /* of host memory */
 
 int32_t blocks_take(struct blocks *b);
 void blocks_drop(struct blocks *b, int32_t block);
-int32_t blocks_find(struct blocks *b, const struct block_name *name); /* the caller is an owner then; -1: none */
+int32_t blocks_find(struct blocks *b,
+                    const struct block_name *name); /* the caller is an owner then; -1: none */
 void blocks_name(struct blocks *b, int32_t block, const struct block_name *name); /* unless another has it */
 
 /* Blocks that nobody owns. */

@@ -19,7 +19,8 @@ enum plim_status drawer_init(struct drawer *d, struct threads *team, int64_t voc
         struct draw_room *r = &d->room[i];
         r->row = malloc((size_t)vocab * sizeof *r->row);
         r->counts = calloc((size_t)vocab, sizeof *r->counts);
-        status = r->row && r->counts ? sampler_init(&r->sampler, vocab, &(struct sampling){0}, err) : PLIM_NO_MEMORY;
+        status = r->row && r->counts ? sampler_init(&r->sampler, vocab, &(struct sampling){0}, err)
+                                     : PLIM_NO_MEMORY;
     }
     if (status == PLIM_OK) return PLIM_OK;
     drawer_release(d);

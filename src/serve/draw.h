@@ -21,9 +21,9 @@ struct draw {
     uint64_t step;
     const int32_t *tokens; /* so far: prompt, then answer; for penalties */
     int64_t prompt, known;
-    int32_t given;  /* the token is this one; -1: it is drawn */
-    int logprobs;   /* -1: none, else so many of the likeliest too */
-    int32_t token;  /* out, as are those below */
+    int32_t given; /* the token is this one; -1: it is drawn */
+    int logprobs;  /* -1: none, else so many of the likeliest too */
+    int32_t token; /* out, as are those below */
     float logprob;
     int ntop;
     struct engine_logprob top[ENGINE_LOGPROBS];
@@ -37,7 +37,7 @@ struct drawer {
         float *row;      /* logits in fp32 */
         int32_t *counts; /* by token: in the answer; 0 between two draws */
         struct sampler sampler;
-    } *room;
+    } * room;
     struct draw *draws; /* during a run */
 };
 

@@ -20,7 +20,8 @@ static enum plim_status check_options(const struct engine_options *o, struct pli
     if (o->max_context < 0 || o->step_tokens < 0 || o->chunk < 0 || o->queue < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "sizes of an engine cannot be below 0");
     if (o->parallel < 0 || o->parallel > 4096)
-        return plim_fail(err, PLIM_BAD_INPUT, "%d requests at once: write 1 to 4096, or 0 for as many as fit", o->parallel);
+        return plim_fail(err, PLIM_BAD_INPUT, "%d requests at once: write 1 to 4096, or 0 for as many as fit",
+                         o->parallel);
     return PLIM_OK;
 }
 
@@ -50,7 +51,8 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
         good = good && e->staged && e->raw;
     }
     if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
-    int64_t vocab = e->options.vocab && e->options.vocab < e->spec.vocab_size ? e->options.vocab : e->spec.vocab_size;
+    int64_t vocab =
+        e->options.vocab && e->options.vocab < e->spec.vocab_size ? e->options.vocab : e->spec.vocab_size;
     enum plim_status status = drawer_init(&e->drawer, e->device->team, vocab, err);
     if (status == PLIM_OK) status = blocks_init(&e->blocks, p->blocks, err);
     e->schedule = (struct schedule){.blocks = &e->blocks,
@@ -111,21 +113,24 @@ void engine_close(struct engine *e)
 
 /* --- requests --------------------------------------------------------------------------------------------- */
 
-static enum plim_status check_request(const struct engine *e, const struct engine_request *r, struct plim_error *err)
+static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
+                                      struct plim_error *err)
 {
     if (r->count < 1 || r->tokens < 1)
         return plim_fail(err, PLIM_BAD_INPUT, "prompt and answer need at least one token each");
     if (r->logprobs > ENGINE_LOGPROBS)
-        return plim_fail(err, PLIM_BAD_INPUT, "%d log-probabilities: at most %d", r->logprobs, ENGINE_LOGPROBS);
+        return plim_fail(err, PLIM_BAD_INPUT, "%d log-probabilities: at most %d", r->logprobs,
+                         ENGINE_LOGPROBS);
     for (int64_t i = 0; i < r->count; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= e->spec.vocab_size)
             return plim_fail(err, PLIM_BAD_INPUT, "token %d of the prompt is outside the vocabulary of %lld",
                              r->prompt[i], (long long)e->spec.vocab_size);
     /* The last token is handed out and never read, so it needs no position. */
     if (r->count > e->plan.context || r->tokens - 1 > e->plan.context - r->count)
-        return plim_fail(err, PLIM_NO_FIT,
-                         "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
-                         (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
+            (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     return sampling_check(&r->sampling, err);
 }
 
@@ -160,7 +165,8 @@ static enum plim_status enqueue(struct engine *e, struct request *r, struct plim
     if (e->live_count >= e->plan.parallel + e->plan.queue)
         return plim_fail(err, PLIM_BUSY, "%lld requests run or wait; try later", (long long)e->live_count);
     if (e->live_count && e->live_bytes + r->bytes > e->bytes_room)
-        return plim_fail(err, PLIM_BUSY, "requests that run or wait take %lld bytes; try later", (long long)e->live_bytes);
+        return plim_fail(err, PLIM_BUSY, "requests that run or wait take %lld bytes; try later",
+                         (long long)e->live_bytes);
     r->id = ++e->next_id;
     r->next = e->live, e->live = r;
     e->live_count++, e->live_bytes += r->bytes;
@@ -212,7 +218,8 @@ bool engine_busy(const struct engine *e)
 static bool wait_for_work(struct engine *e, const volatile int *stop)
 {
     pthread_mutex_lock(&e->lock);
-    while (!e->live_count && !e->budget_moved && !e->draining && !(stop && *stop)) thread_wait(&e->more, &e->lock, true);
+    while (!e->live_count && !e->budget_moved && !e->draining && !(stop && *stop))
+        thread_wait(&e->more, &e->lock, true);
     bool go_on = (e->live_count || e->budget_moved) && !(stop && *stop);
     pthread_mutex_unlock(&e->lock);
     return go_on;
@@ -238,10 +245,11 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
     char line[BYTES_TEXT], need[BYTES_TEXT];
     int64_t smallest = e->base + e->least_blocks * e->block_bytes;
     if (budget < 0 || engine_blocks_within(e, budget) < e->least_blocks)
-        return plim_fail(err, PLIM_NO_FIT,
-                         "a line of %s does not hold parameters, one step and a request of %lld positions: these take %s",
-                         bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)e->plan.context,
-                         bytes_format(need, (uint64_t)smallest));
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "a line of %s does not hold parameters, one step and a request of %lld positions: these take %s",
+            bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)e->plan.context,
+            bytes_format(need, (uint64_t)smallest));
     pthread_mutex_lock(&e->lock);
     e->wanted_budget = budget, e->budget_moved = true;
     pthread_cond_signal(&e->more);

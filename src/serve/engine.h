@@ -27,8 +27,8 @@
 #include "tape/op.h"
 #include "tape/pass.h"
 
-#define ENGINE_BLOCK        KV_BLOCK /* positions of a block */
-#define ENGINE_LOGPROBS     20 /* of the likeliest tokens, at most */
+#define ENGINE_BLOCK    KV_BLOCK /* positions of a block */
+#define ENGINE_LOGPROBS 20       /* of the likeliest tokens, at most */
 
 struct engine;
 
@@ -69,14 +69,15 @@ struct engine_logprob {
  * FINISH_NONE, also after hear has said false; the end-of-text token is not handed out. */
 struct engine_event {
     int64_t id;
-    int32_t token;              /* -1: no token comes with this event */
-    float logprob;              /* of the token, when asked for */
-    int ntop;                   /* of top: the likeliest tokens at that place */
+    int32_t token;                    /* -1: no token comes with this event */
+    float logprob;                    /* of the token, when asked for */
+    int ntop;                         /* of top: the likeliest tokens at that place */
     const struct engine_logprob *top; /* good for the call only */
-    enum engine_finish finish;  /* FINISH_NONE: more will come */
-    int64_t prompt_tokens, shared_tokens, tokens; /* so far; shared: prompt positions found in blocks of others */
+    enum engine_finish finish;        /* FINISH_NONE: more will come */
+    int64_t prompt_tokens, shared_tokens,
+        tokens; /* so far; shared: prompt positions found in blocks of others */
     double queue_seconds, prefill_seconds, decode_seconds; /* so far */
-    const char *why;            /* FINISH_FAILED: one line */
+    const char *why;                                       /* FINISH_FAILED: one line */
 };
 
 struct engine_request {
@@ -123,7 +124,7 @@ struct engine_stats {
     int running, waiting;
     int64_t blocks, blocks_used, blocks_shared;
     int64_t steps, preemptions, prompt_tokens, generated_tokens, shared_tokens;
-    int64_t finished[5]; /* by enum engine_finish */
+    int64_t finished[5];  /* by enum engine_finish */
     int64_t budget, used; /* bytes of the line and on the ledger */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);

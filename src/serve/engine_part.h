@@ -37,8 +37,8 @@ struct request {
     int64_t made, told;        /* tokens of the answer; of the prompt, told with their log-probabilities */
     bool seen;                 /* it was in a step */
     double submitted, started, answered;
-    int64_t bytes; /* of host memory */
-    bool cancelled; /* under the lock */
+    int64_t bytes;         /* of host memory */
+    bool cancelled;        /* under the lock */
     struct request *next;  /* of all */
     struct request *after; /* of those that are not in the schedule yet */
 };
@@ -55,15 +55,15 @@ struct engine {
     struct family family;
     struct blocks blocks;
     struct schedule schedule;
-    struct step_row *rows; /* [parallel] */
-    struct draw *draws;    /* [parallel] */
+    struct step_row *rows;  /* [parallel] */
+    struct draw *draws;     /* [parallel] */
     struct request **drawn; /* [parallel]: whose they are */
     struct drawer drawer;
     int32_t *staged; /* inputs of the largest member, for a device with its own memory */
     char *raw;       /* logits, likewise */
 
     pthread_mutex_t lock;
-    pthread_cond_t more; /* there is something to do */
+    pthread_cond_t more;  /* there is something to do */
     struct request *live; /* all of them, newest first */
     int64_t live_count, live_bytes, bytes_room;
     struct request *incoming, **incoming_end;
@@ -80,7 +80,8 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err);
 enum plim_status engine_move_line(struct engine *e, struct plim_error *err);
 void family_close(struct family *f);
 /* The smallest member for so many tokens and rows. */
-const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows, struct model_flat *size);
+const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows,
+                                   struct model_flat *size);
 /* The most blocks under a line; below least_blocks: it does not fit. */
 int64_t engine_blocks_within(const struct engine *e, int64_t budget);
 

@@ -16,8 +16,8 @@ enum {
     STEP_HOST = 256, /* tokens of a step where nobody says: enough for products to be fast */
     STEP_DEVICE = 2048,
     PARALLEL_MOST = 256,
-    PARALLEL_HOST = 16, /* where nobody says */
-    FEW_ROWS = 8,       /* of members for prompts: few of their tokens end one */
+    PARALLEL_HOST = 16,   /* where nobody says */
+    FEW_ROWS = 8,         /* of members for prompts: few of their tokens end one */
     USUAL_CONTEXT = 2048, /* without a line, what each request has blocks for */
 };
 
@@ -31,7 +31,8 @@ struct build_arg {
 static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
 {
     const struct build_arg *b = arg;
-    struct model_shape shape = {.batch = 1, .time = b->size.tokens, .head = HEAD_LAST_LOGITS, .flat = b->size};
+    struct model_shape shape = {
+        .batch = 1, .time = b->size.tokens, .head = HEAD_LAST_LOGITS, .flat = b->size};
     (void)unused;
     tape_init(out);
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
@@ -76,7 +77,9 @@ static void add_size(struct family *f, const struct sizes *s, int64_t tokens, in
 static void list_sizes(struct family *f, const struct sizes *s)
 {
     f->count = 0;
-    for (int64_t n = 1; n < s->step; n = n >= 32 && !(n & (n - 1)) ? n + n / 2 : n & (n - 1) ? n / 3 * 4 : 2 * n) {
+    for (int64_t n = 1; n < s->step; n = n >= 32 && !(n & (n - 1)) ? n + n / 2
+                                         : n & (n - 1)             ? n / 3 * 4
+                                                                   : 2 * n) {
         if (n > FEW_ROWS && s->parallel > FEW_ROWS) add_size(f, s, n, FEW_ROWS);
         add_size(f, s, n, least(n, s->parallel));
     }
@@ -114,7 +117,8 @@ static void drop_plan(struct family *f)
 }
 
 /* What sizes take in all. */
-static enum plim_status measure(struct engine *e, const struct sizes *s, int64_t *total, struct plim_error *err)
+static enum plim_status measure(struct engine *e, const struct sizes *s, int64_t *total,
+                                struct plim_error *err)
 {
     struct family *f = malloc(sizeof *f);
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
@@ -152,16 +156,18 @@ static bool shrink(const struct engine *e, struct sizes *s)
     return true;
 }
 
-static enum plim_status refuse(const struct engine *e, const struct sizes *s, int64_t total, struct plim_error *err)
+static enum plim_status refuse(const struct engine *e, const struct sizes *s, int64_t total,
+                               struct plim_error *err)
 {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)total);
     bytes_format(have, (uint64_t)e->options.budget);
     bytes_format(missing, (uint64_t)(total - e->options.budget));
-    return plim_fail(err, PLIM_NO_FIT,
-                     "%s: does not fit: parameters, a cache of %lld positions and one pass take %s, the budget is %s: "
-                     "%s (%lld bytes) missing; raise the budget or ask for fewer tokens",
-                     e->model, (long long)s->context, need, have, missing, (long long)(total - e->options.budget));
+    return plim_fail(
+        err, PLIM_NO_FIT,
+        "%s: does not fit: parameters, a cache of %lld positions and one pass take %s, the budget is %s: "
+        "%s (%lld bytes) missing; raise the budget or ask for fewer tokens",
+        e->model, (long long)s->context, need, have, missing, (long long)(total - e->options.budget));
 }
 
 /* Sizes whose smallest pool is below the line; *total is what they take. The process's reserve is used up last. */
@@ -177,7 +183,8 @@ static enum plim_status fit(struct engine *e, struct sizes *s, int64_t *total, s
             *s = smaller;
             continue;
         }
-        if (*total - budget > e->overhead.reserve || !e->device->facts.unified_memory) return refuse(e, s, *total, err);
+        if (*total - budget > e->overhead.reserve || !e->device->facts.unified_memory)
+            return refuse(e, s, *total, err);
         e->overhead.bytes -= e->overhead.reserve, e->overhead.reserve = 0;
     }
 }
@@ -197,7 +204,8 @@ static struct sizes wanted(const struct engine *e)
 }
 
 /* Host bytes beside the arena: requests, blocks, logits and what draws from them, tapes and layouts of all members. */
-static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64_t *out, struct plim_error *err)
+static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64_t *out,
+                                  struct plim_error *err)
 {
     struct family *f = calloc(1, sizeof *f);
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
@@ -255,8 +263,9 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     if (status != PLIM_OK) return status;
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
     if (kv != DT_F32 && kv != DT_COUNT && kv != type)
-        return plim_fail(err, PLIM_UNSUPPORTED, "keys and values in %s: only the type of the weights, %s, for now",
-                         dtype_name(kv), dtype_name(type));
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "keys and values in %s: only the type of the weights, %s, for now", dtype_name(kv),
+                         dtype_name(type));
     struct sizes s = wanted(e);
     e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * spec->head_dim * KV_BLOCK *
                      (int64_t)dtype_size(type);
@@ -288,7 +297,8 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
 
 static void find_ends(struct family *f, int i, struct exec *exec)
 {
-    f->member[i] = (struct member){exec, tape_find(exec->tape, "flat", -1), tape_find(exec->tape, "logits", -1)};
+    f->member[i] =
+        (struct member){exec, tape_find(exec->tape, "flat", -1), tape_find(exec->tape, "logits", -1)};
 }
 
 /* Members beyond the first, and programs of all of them. */
@@ -319,7 +329,8 @@ void family_close(struct family *f)
     runtime_close(&f->runtime);
 }
 
-const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows, struct model_flat *size)
+const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows,
+                                   struct model_flat *size)
 {
     int i = 0;
     while (i + 1 < f->count && (f->size[i].tokens < tokens || f->size[i].rows < rows)) i++;
@@ -330,7 +341,8 @@ const struct member *family_member(const struct family *f, int64_t tokens, int64
 /* --- another line ----------------------------------------------------------------------------------------- */
 
 /* Blocks change their places: what they hold goes through the host. */
-static enum plim_status move_blocks(struct engine *e, const int32_t *to, int64_t count, struct plim_error *err)
+static enum plim_status move_blocks(struct engine *e, const int32_t *to, int64_t count,
+                                    struct plim_error *err)
 {
     const struct exec *exec = &e->family.runtime.exec;
     int pool = tape_find(exec->tape, "kv.pool", -1);
@@ -339,7 +351,8 @@ static enum plim_status move_blocks(struct engine *e, const int32_t *to, int64_t
     for (int64_t i = 0; i < count && status == PLIM_OK; i++) {
         if (to[i] < 0 || to[i] == i) continue;
         status = exec_read(exec, pool, block, i * e->block_bytes, e->block_bytes, err);
-        if (status == PLIM_OK) status = exec_write(exec, pool, block, to[i] * e->block_bytes, e->block_bytes, err);
+        if (status == PLIM_OK)
+            status = exec_write(exec, pool, block, to[i] * e->block_bytes, e->block_bytes, err);
     }
     free(block);
     return status;

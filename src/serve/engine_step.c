@@ -81,8 +81,8 @@ static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
     return in;
 }
 
-static void put_row(const struct inputs *in, const struct model_flat *size, const struct step_row *row, int64_t r,
-                    int64_t at)
+static void put_row(const struct inputs *in, const struct model_flat *size, const struct step_row *row,
+                    int64_t r, int64_t at)
 {
     const struct sequence *q = row->sequence;
     for (int64_t i = 0; i < row->count; i++) {
@@ -96,10 +96,12 @@ static void put_row(const struct inputs *in, const struct model_flat *size, cons
 }
 
 /* Rows and tokens behind those of the step do nothing and are stored nowhere. */
-static void pad(const struct inputs *in, const struct model_flat *size, int64_t tokens, int64_t rows, int64_t lasts)
+static void pad(const struct inputs *in, const struct model_flat *size, int64_t tokens, int64_t rows,
+                int64_t lasts)
 {
     for (int64_t i = tokens; i < size->tokens; i++) in->ids[i] = 0, in->pos[i] = 0, in->slots[i] = -1;
-    for (int64_t r = rows; r < size->rows; r++) in->rows[3 * r] = in->rows[3 * r + 1] = in->rows[3 * r + 2] = 0;
+    for (int64_t r = rows; r < size->rows; r++)
+        in->rows[3 * r] = in->rows[3 * r + 1] = in->rows[3 * r + 2] = 0;
     for (int64_t i = lasts; i < size->rows; i++) in->last[i] = 0;
 }
 
@@ -108,7 +110,8 @@ static bool wants(const struct step_row *row, int64_t i)
 {
     const struct request *r = request_of(row->sequence);
     int64_t next = row->first + i + 1;
-    return (row->last && i + 1 == row->count) || (row->sequence->every && next < r->ask.count && next >= r->told);
+    return (row->last && i + 1 == row->count) ||
+           (row->sequence->every && next < r->ask.count && next >= r->told);
 }
 
 /* --- the pass --------------------------------------------------------------------------------------------- */
@@ -176,7 +179,8 @@ static enum plim_status read_logits(struct engine *e, const struct step *s, stru
     const char *from = exec_host(exec, s->member->logits);
     enum plim_status status = PLIM_OK;
     if (!from) from = e->raw;
-    if (from == e->raw && s->draws) status = exec_read(exec, s->member->logits, e->raw, 0, s->draws * row, err);
+    if (from == e->raw && s->draws)
+        status = exec_read(exec, s->member->logits, e->raw, 0, s->draws * row, err);
     if (from == e->raw && !s->draws) status = e->device->ops->sync(e->device, err);
     for (int i = 0; i < s->draws; i++) e->draws[i].logits = from + i * row, e->draws[i].type = t->type;
     return status;
@@ -193,7 +197,8 @@ static bool is_end(const struct model_spec *spec, int32_t token)
 
 static bool tell(struct request *r, const struct draw *d, int32_t token, enum engine_finish finish)
 {
-    struct engine_event event = {.token = token, .finish = finish, .logprob = d->logprob, .ntop = d->ntop, .top = d->top};
+    struct engine_event event = {
+        .token = token, .finish = finish, .logprob = d->logprob, .ntop = d->ntop, .top = d->top};
     fill_event(r, &event);
     return !r->ask.hear || r->ask.hear(r->ask.arg, &event);
 }
@@ -227,8 +232,11 @@ static void tell_answer(struct engine *e, struct request *r, const struct draw *
     e->stats.generated_tokens++;
     pthread_mutex_unlock(&e->lock);
     if (r->made == r->ask.tokens) {
-        end = (struct engine_event){
-            .token = d->token, .finish = FINISH_LENGTH, .logprob = d->logprob, .ntop = d->ntop, .top = d->top};
+        end = (struct engine_event){.token = d->token,
+                                    .finish = FINISH_LENGTH,
+                                    .logprob = d->logprob,
+                                    .ntop = d->ntop,
+                                    .top = d->top};
         engine_finish(e, r, &end);
     } else if (!tell(r, d, d->token, FINISH_NONE)) {
         cancel(e, r);

@@ -40,7 +40,8 @@ enum plim_status sampling_check(const struct sampling *s, struct plim_error *err
         return plim_fail(err, PLIM_BAD_INPUT, "repetition penalty %g: write a factor from 1 (none) to 1000",
                          s->repetition_penalty);
     if (!(fabs(s->presence_penalty) <= 1000) || !(fabs(s->frequency_penalty) <= 1000))
-        return plim_fail(err, PLIM_BAD_INPUT, "presence penalty %g, frequency penalty %g: write numbers from -2 to 2",
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "presence penalty %g, frequency penalty %g: write numbers from -2 to 2",
                          s->presence_penalty, s->frequency_penalty);
     return PLIM_OK;
 }

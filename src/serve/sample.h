@@ -23,10 +23,11 @@ struct sampling {
     int64_t top_k;      /* 0: all */
     double top_p;       /* 0 or 1: all */
     uint64_t seed;
-    double min_p;              /* a token needs this share of the likeliest's probability; 0: none */
-    double repetition_penalty; /* logits of tokens in prompt and answer: divided above 0, multiplied below; 0 or 1: none */
-    double presence_penalty;   /* taken off the logits of tokens in the answer, once */
-    double frequency_penalty;  /* the same for each time */
+    double min_p; /* a token needs this share of the likeliest's probability; 0: none */
+    double
+        repetition_penalty; /* logits of tokens in prompt and answer: divided above 0, multiplied below; 0 or 1: none */
+    double presence_penalty;  /* taken off the logits of tokens in the answer, once */
+    double frequency_penalty; /* the same for each time */
 };
 
 /* PLIM_BAD_INPUT names the number that makes no sense. */

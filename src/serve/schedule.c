@@ -183,7 +183,8 @@ void schedule_done(struct schedule *s, const struct step_row *rows, int count)
 void schedule_shrink(struct schedule *s, int64_t most)
 {
     int victim;
-    while (s->blocks->count - blocks_left(s->blocks) > most && (victim = youngest(s, -1)) >= 0) preempt(s, victim);
+    while (s->blocks->count - blocks_left(s->blocks) > most && (victim = youngest(s, -1)) >= 0)
+        preempt(s, victim);
 }
 
 void schedule_renumber(struct schedule *s, const int32_t *to)

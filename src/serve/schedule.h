@@ -32,7 +32,7 @@ struct sequence {
     int64_t named;           /* of them, those with a name */
     uint64_t hash;           /* of the last one named */
     int64_t shared;          /* tokens found in blocks of others when it was last let in */
-    bool every;              /* logits of each token are wanted: nothing is shared, and fewer tokens go in one step */
+    bool every; /* logits of each token are wanted: nothing is shared, and fewer tokens go in one step */
     bool running;
 };
 
@@ -44,10 +44,10 @@ struct step_row {
 
 struct schedule {
     struct blocks *blocks;
-    int64_t tokens;  /* of a step, at most */
-    int64_t rows;    /* of a step, at most; and tokens whose logits are wanted */
-    int64_t chunk;   /* tokens of one prompt in one step, at most; 0: no such limit */
-    uint64_t seed;   /* of names */
+    int64_t tokens; /* of a step, at most */
+    int64_t rows;   /* of a step, at most; and tokens whose logits are wanted */
+    int64_t chunk;  /* tokens of one prompt in one step, at most; 0: no such limit */
+    uint64_t seed;  /* of names */
     bool share;
     struct sequence **queue; /* all of them, the oldest first */
     int count, room;

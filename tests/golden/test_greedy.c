@@ -69,7 +69,8 @@ static void check(const char *model, const struct node *cases, struct engine_opt
         const struct node *tokens = node_get(node_item(cases, i), "tokens"),
                           *logprobs = node_get(node_item(cases, i), "logprobs");
         for (size_t k = 0; k < node_count(tokens); k++)
-            if (fabs((double)heard[i].logprobs[k] - node_float(node_item(logprobs, k), 1)) > 1e-4 || (int)k >= heard[i].count || heard[i].tokens[k] != node_int(node_item(tokens, k), -1))
+            if (fabs((double)heard[i].logprobs[k] - node_float(node_item(logprobs, k), 1)) > 1e-4 ||
+                (int)k >= heard[i].count || heard[i].tokens[k] != node_int(node_item(tokens, k), -1))
                 fail_msg("%s: prompt %zu, token %zu", model, i, k);
     }
     engine_close(e);

@@ -237,5 +237,5 @@ const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_GLU_BWD] = ROW,  [OP_ACT_BWD] = ROW,   [OP_JOIN3] = ROW,       [OP_SUMSQ] = ROW,
     [OP_ROPE] = ROW,     [OP_DROPOUT] = ROW,   [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,
     [OP_SGD] = ROW,      [OP_ADAMW8] = ROW,    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW,
-    [OP_FETCH] = ROW,    [OP_STORE] = ROW,      [OP_KV_PUT] = ROW,      [OP_ATTN_PAGED] = ROW,
+    [OP_FETCH] = ROW,    [OP_STORE] = ROW,     [OP_KV_PUT] = ROW,      [OP_ATTN_PAGED] = ROW,
 };

@@ -42,11 +42,9 @@ void make_kv_put(struct op_case *c)
     struct pool s = any_pool(c);
     s.blocks = s.tokens / KV_BLOCK + 1 + case_below(c, 5);
     int32_t *order = shuffled(c, s.blocks * KV_BLOCK);
-    for (int i = KV_PUT_K; i <= KV_PUT_V; i++)
-        case_in(c, i, c->type, DIMS(1, s.tokens, s.kv_heads, s.size));
+    for (int i = KV_PUT_K; i <= KV_PUT_V; i++) case_in(c, i, c->type, DIMS(1, s.tokens, s.kv_heads, s.size));
     case_in(c, KV_PUT_SLOTS, DT_I32, DIMS(s.tokens));
-    for (int64_t n = 0; n < s.tokens; n++)
-        case_set_int(c, KV_PUT_SLOTS, n, case_below(c, 8) ? order[n] : -1);
+    for (int64_t n = 0; n < s.tokens; n++) case_set_int(c, KV_PUT_SLOTS, n, case_below(c, 8) ? order[n] : -1);
     pool_in(c, KV_PUT_POOL, &s);
     case_same(c, KV_PUT_NEW_POOL, KV_PUT_POOL);
     c->exact = true;
@@ -75,8 +73,10 @@ void make_attn_paged(struct op_case *c)
     struct pool s = any_pool(c);
     int64_t rows = 1 + case_below(c, 5), furthest = PICK(c, 1, 40, 200, 200, 700, 1500);
     double limit = 3e6;
-    while (s.heads > s.kv_heads && (double)(s.tokens * s.heads * s.size * furthest) > limit) s.heads -= s.kv_heads;
-    while (s.tokens > 1 && (double)(s.tokens * s.heads * s.size * furthest) > limit) s.tokens = (s.tokens + 1) / 2;
+    while (s.heads > s.kv_heads && (double)(s.tokens * s.heads * s.size * furthest) > limit)
+        s.heads -= s.kv_heads;
+    while (s.tokens > 1 && (double)(s.tokens * s.heads * s.size * furthest) > limit)
+        s.tokens = (s.tokens + 1) / 2;
     double heat = (double)PICK(c, 1, 1, 3, 10);
     struct op_attr *attr = &c->op.attr;
     attr->heads = (int)s.heads, attr->kv_heads = (int)s.kv_heads, attr->head_dim = (int)s.size;
@@ -97,6 +97,6 @@ void make_attn_paged(struct op_case *c)
     case_out(c, ATTN_PAGED_O, c->type, DIMS(1, s.tokens, s.heads, s.size));
     c->inner[ATTN_PAGED_O] = 2 * dtype_unit(c->type) + sum_error(s.size) * (1 + heat) + sum_error(furthest);
     c->scale[ATTN_PAGED_O] = 0.5;
-    case_note(c, "%d rows up to %d layer %d window %d cap %g heat %.0f", (int)rows, (int)furthest, c->op.layer,
-              attr->window, (double)attr->cap, heat);
+    case_note(c, "%d rows up to %d layer %d window %d cap %g heat %.0f", (int)rows, (int)furthest,
+              c->op.layer, attr->window, (double)attr->cap, heat);
 }

@@ -177,7 +177,8 @@ static void check_truth(const char *model, const struct heard *h)
 
 static int64_t smallest_budget(const struct setting *s)
 {
-    return s->plan.total - s->plan.pool + s->plan.pool / s->plan.blocks * ((CONTEXT + KV_BLOCK - 1) / KV_BLOCK);
+    return s->plan.total - s->plan.pool +
+           s->plan.pool / s->plan.blocks * ((CONTEXT + KV_BLOCK - 1) / KV_BLOCK);
 }
 
 static void check_model(const char *model)
@@ -190,7 +191,8 @@ static void check_model(const char *model)
     check_truth(model, &one[3]);
     int64_t tight = 0;
     const struct setting settings[] = {
-        {.model = model, .parallel = 8, .alone = true}, {.model = model, .parallel = 8},
+        {.model = model, .parallel = 8, .alone = true},
+        {.model = model, .parallel = 8},
         {.model = model, .parallel = 4, .step = 11, .chunk = 7, .threads = 1},
         {.model = model, .parallel = 8, .step = 8, .chunk = 1, .threads = 3},
         {.model = model, .parallel = 8, .fake = true},
@@ -232,7 +234,8 @@ static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
 static void move_lines(bool fake)
 {
     struct heard one[REQUESTS], other[REQUESTS];
-    struct setting single = {.model = "llama-tied", .parallel = 1}, s = {.model = "llama-tied", .parallel = 8};
+    struct setting single = {.model = "llama-tied", .parallel = 1},
+                   s = {.model = "llama-tied", .parallel = 8};
     struct plim_error err = {0};
     make_prompts(one, REQUESTS), make_prompts(other, REQUESTS);
     answer_all(&single, one, REQUESTS, 0.9);
@@ -300,7 +303,8 @@ static void test_refusals(void **state)
     struct plim_error err = {0};
     struct device *device = open_device(&s);
     struct engine *e = open_engine(&s, device), *none = NULL;
-    struct engine_request ask = {.prompt = h->prompt, .count = 4, .tokens = 2, .hear = hear, .arg = h, .logprobs = -1};
+    struct engine_request ask = {
+        .prompt = h->prompt, .count = 4, .tokens = 2, .hear = hear, .arg = h, .logprobs = -1};
     make_prompts(h, 1);
     ask.tokens = CONTEXT;
     assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_NO_FIT);
@@ -348,8 +352,12 @@ static void test_prompt_logprobs(void **state)
         struct device *device = open_device(&s);
         struct engine *e = open_engine(&s, device);
         at = way ? pieces : whole;
-        struct engine_request ask = {
-            .prompt = h[2].prompt, .count = LONGEST, .tokens = 3, .prompt_logprobs = true, .hear = hear_all, .arg = &at};
+        struct engine_request ask = {.prompt = h[2].prompt,
+                                     .count = LONGEST,
+                                     .tokens = 3,
+                                     .prompt_logprobs = true,
+                                     .hear = hear_all,
+                                     .arg = &at};
         assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
         steps(e);
         assert_int_equal(at - (way ? pieces : whole), LONGEST + 3);
@@ -433,10 +441,16 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),   cmocka_unit_test(test_llama_untied), cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_qwen2),   cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_moving_line), cmocka_unit_test(test_moving_line_of_a_device),
-        cmocka_unit_test(test_cancel), cmocka_unit_test(test_refusals), cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_moving_line),
+        cmocka_unit_test(test_moving_line_of_a_device),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

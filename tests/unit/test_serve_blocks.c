@@ -125,7 +125,8 @@ static void check_step(const struct schedule *s, const struct step_row *rows, in
         const struct sequence *q = rows[k].sequence;
         tokens += rows[k].count, logits += q->every ? rows[k].count : 1;
         oldest = oldest || q == s->queue[0];
-        assert_true(q->running && rows[k].first == q->computed && q->held >= blocks_for(q->computed + rows[k].count));
+        assert_true(q->running && rows[k].first == q->computed &&
+                    q->held >= blocks_for(q->computed + rows[k].count));
         assert_int_equal(rows[k].last, q->computed + rows[k].count == q->known);
         if (s->chunk) assert_true(rows[k].count <= s->chunk);
         for (int64_t i = rows[k].first / KV_BLOCK; i < blocks_for(rows[k].first + rows[k].count); i++)
@@ -141,7 +142,8 @@ static void write_blocks(int32_t wrote[][KV_BLOCK], const struct step_row *rows,
 {
     for (int k = 0; k < n; k++)
         for (int64_t p = rows[k].first; p < rows[k].first + rows[k].count; p++)
-            wrote[rows[k].sequence->table[p / KV_BLOCK]][p % KV_BLOCK] = rows[k].sequence->tokens[p] * 1000 + (int32_t)p;
+            wrote[rows[k].sequence->table[p / KV_BLOCK]][p % KV_BLOCK] =
+                rows[k].sequence->tokens[p] * 1000 + (int32_t)p;
     for (int k = 0; k < n; k++)
         for (int64_t p = 0; p < rows[k].first + rows[k].count; p++)
             assert_int_equal(wrote[rows[k].sequence->table[p / KV_BLOCK]][p % KV_BLOCK],
@@ -157,8 +159,10 @@ static void run_schedule(int64_t tokens, int64_t most, int64_t chunk, bool share
     int32_t wrote[4 * POOL][KV_BLOCK], to[4 * POOL];
     int finished = 0;
     assert_int_equal(blocks_init(&b, POOL, &err), PLIM_OK);
-    struct schedule s = {.blocks = &b, .tokens = tokens, .rows = most, .chunk = chunk, .seed = 5, .share = share};
-    for (int i = 0; i < SEQUENCES; i++) fresh(&one[i]), assert_int_equal(schedule_add(&s, &one[i].q, &err), PLIM_OK);
+    struct schedule s = {
+        .blocks = &b, .tokens = tokens, .rows = most, .chunk = chunk, .seed = 5, .share = share};
+    for (int i = 0; i < SEQUENCES; i++)
+        fresh(&one[i]), assert_int_equal(schedule_add(&s, &one[i].q, &err), PLIM_OK);
     for (int step = 0; step < 3000 && s.count; step++) {
         int n = schedule_step(&s, rows);
         check_step(&s, rows, n);

@@ -117,7 +117,7 @@ size_t cpu_attn_paged_workspace(const struct tensor *const *desc, const struct o
 /* Lines of tokens [token, token + lines / group) of a row. */
 struct item {
     int64_t row, kv, token, lines;
-    int64_t position; /* of the first token */
+    int64_t position;  /* of the first token */
     int64_t from, end; /* keys */
 };
 
@@ -203,7 +203,8 @@ struct result {
 
 /* A further result joins `so_far`, whose keys come before. One piece of code for both callers: a compiler that fuses
  * multiplications with additions must do so in both alike. */
-__attribute__((noinline)) static void join(const struct paged *a, struct result so_far, const float *acc, float top, float sum)
+__attribute__((noinline)) static void join(const struct paged *a, struct result so_far, const float *acc,
+                                           float top, float sum)
 {
     float scale2 = (a->cap > 0 ? 1 : a->scale) * 1.44269504f;
     if (sum == 0) return;
@@ -214,8 +215,8 @@ __attribute__((noinline)) static void join(const struct paged *a, struct result 
     }
     float best = top > *so_far.top ? top : *so_far.top;
     float old = exp2f((*so_far.top - best) * scale2), new = exp2f((top - best) * scale2);
-    for (int64_t j = 0; j < a->d_rounded; j++) so_far.acc[j] = new * acc[j] + old * so_far.acc[j];
-    *so_far.sum = new * sum + old * *so_far.sum, *so_far.top = best;
+    for (int64_t j = 0; j < a->d_rounded; j++) so_far.acc[j] = new *acc[j] + old *so_far.acc[j];
+    *so_far.sum = new *sum + old **so_far.sum, *so_far.top = best;
 }
 
 /* Element where a line's query and output begin. */
@@ -250,7 +251,8 @@ static void keep_parts(const struct paged *a, const struct item *it, int64_t pie
 static void run_item(const struct paged *a, const struct item *it, int64_t only, struct room *r)
 {
     for (int64_t i = 0; i < it->lines; i++) {
-        dtype_convert(r->q + i * a->d_rounded, DT_F32, element(a->q, a->type, line_at(a, it, i)), a->type, a->d);
+        dtype_convert(r->q + i * a->d_rounded, DT_F32, element(a->q, a->type, line_at(a, it, i)), a->type,
+                      a->d);
         r->total_sum[i] = 0;
     }
     for (int64_t piece = it->from / PIECE; piece * PIECE < it->end; piece++) {

@@ -5,7 +5,8 @@
 #include "device/cpu/vexp.h"
 
 /* REG_LANES elements as fp32. */
-REG_FN regf widen_reg(const void *src, enum dtype type, int64_t i) {
+REG_FN regf widen_reg(const void *src, enum dtype type, int64_t i)
+{
     const uint16_t *half = (const uint16_t *)src + i;
     if (type == DT_F32) return reg_load((const float *)src + i);
 #if defined(__aarch64__)

@@ -68,7 +68,8 @@ template <class T, int LINES, int WIDTH>
 ON_GPU void meet(const struct paged &a, const struct tile &t, const float *q, int key, lines<LINES, WIDTH> &w)
 {
     const int lane = threadIdx.x % 32, mine = key + lane % 16;
-    const int64_t at = a.blocks[(int64_t)t.row * a.reach + key / 16] * a.block + a.layer + (int64_t)t.kv * 16 * a.size;
+    const int64_t at =
+        a.blocks[(int64_t)t.row * a.reach + key / 16] * a.block + a.layer + (int64_t)t.kv * 16 * a.size;
     const T *k = (const T *)a.pool + at + lane % 16, *v = (const T *)a.pool + at + a.plane;
     float s[LINES];
 #pragma unroll
@@ -104,7 +105,8 @@ ON_GPU void meet(const struct paged &a, const struct tile &t, const float *q, in
     for (int i = 0; i < end; i++) {
         float x[WIDTH];
 #pragma unroll
-        for (int j = 0; j < WIDTH; j++) x[j] = j * 32 + lane < a.size ? value(v + i * a.size + j * 32 + lane) : 0;
+        for (int j = 0; j < WIDTH; j++)
+            x[j] = j * 32 + lane < a.size ? value(v + i * a.size + j * 32 + lane) : 0;
 #pragma unroll
         for (int l = 0; l < LINES; l++) {
             if (l >= t.lines()) continue;
@@ -195,7 +197,8 @@ ON_GPU void walk(const struct paged &a, const struct tile &t, int piece, room<LI
 
 /* All lines of a tile: `total` is [LINES][size] in shared memory. */
 template <class T, int LINES, int WIDTH>
-ON_GPU void run_tile(const struct paged &a, const struct tile &t, int split, room<LINES> &s, float *out, float *total)
+ON_GPU void run_tile(const struct paged &a, const struct tile &t, int split, room<LINES> &s, float *out,
+                     float *total)
 {
     for (int i = threadIdx.x; i < LINES * a.size; i += THREADS) {
         int l = i / a.size, d = i % a.size;
@@ -213,7 +216,8 @@ ON_GPU void run_tile(const struct paged &a, const struct tile &t, int split, roo
             if (split >= 0)
                 part_at(a, t.at(a, l), split)[d] = x;
             else
-                total[i] = joined(total[i], s.total[l][0], s.total[l][1], x, s.piece[l][0], s.piece[l][1], a.scale2);
+                total[i] =
+                    joined(total[i], s.total[l][0], s.total[l][1], x, s.piece[l][0], s.piece[l][1], a.scale2);
         }
         __syncthreads();
         for (int l = threadIdx.x; l < t.lines(); l += THREADS) {
@@ -245,7 +249,8 @@ template <class T> ON_GPU void blank(const struct paged &a, const struct tile &t
     }
 }
 
-template <class T, int LINES, int WIDTH> __global__ void __launch_bounds__(THREADS) attend(const struct paged a)
+template <class T, int LINES, int WIDTH>
+__global__ void __launch_bounds__(THREADS) attend(const struct paged a)
 {
     extern __shared__ float pool[];
     __shared__ room<LINES> s;
@@ -257,7 +262,8 @@ template <class T, int LINES, int WIDTH> __global__ void __launch_bounds__(THREA
     const int chunk = (int)(index % chunks);
     index /= chunks;
     const int kv = (int)(index % a.kv_heads), from = (int)(index / a.kv_heads) * a.tile_tokens;
-    const int head = kv * a.group + chunk * a.tile_heads, heads = min(a.tile_heads, (kv + 1) * a.group - head);
+    const int head = kv * a.group + chunk * a.tile_heads,
+              heads = min(a.tile_heads, (kv + 1) * a.group - head);
     const int until = min(from + a.tile_tokens, a.tokens);
     for (int token = from; token < until;) {
         int row = row_of(a, token, &s.found);
@@ -295,7 +301,8 @@ template <class T> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const
         float more_top = part[a.size], more = part[a.size + 1];
 #pragma unroll
         for (int j = 0; j < MOST_SIZE / 32; j++)
-            if (j * 32 + lane < a.size) out[j] = joined(out[j], top, sum, part[j * 32 + lane], more_top, more, a.scale2);
+            if (j * 32 + lane < a.size)
+                out[j] = joined(out[j], top, sum, part[j * 32 + lane], more_top, more, a.scale2);
         float both = joined(sum, top, sum, more, more_top, more, a.scale2);
         top = joined_top(top, sum, more_top, more), sum = both;
     }
@@ -310,7 +317,8 @@ template <class T, int LINES, int WIDTH> int start(const struct cuda_queue *queu
 {
     a.tile_heads = a.group < LINES ? a.group : LINES;
     a.tile_tokens = a.tokens > a.nrows ? LINES / a.tile_heads : 1;
-    int64_t blocks = parts_of(a.tokens, a.tile_tokens) * a.kv_heads * parts_of(a.group, a.tile_heads) * a.splits;
+    int64_t blocks =
+        parts_of(a.tokens, a.tile_tokens) * a.kv_heads * parts_of(a.group, a.tile_heads) * a.splits;
     size_t shared = (size_t)(WARPS + 1) * LINES * a.size * sizeof(float);
     int failed = (int)cudaFuncSetAttribute((const void *)attend<T, LINES, WIDTH>,
                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
@@ -318,7 +326,8 @@ template <class T, int LINES, int WIDTH> int start(const struct cuda_queue *queu
     attend<T, LINES, WIDTH><<<(unsigned)blocks, THREADS, shared, stream_of(queue)>>>(a);
     failed = launched();
     if (failed || a.splits == 1) return failed;
-    join<T><<<(unsigned)parts_of((int64_t)a.tokens * a.heads, JOIN_WARPS), JOIN_WARPS * 32, 0, stream_of(queue)>>>(a);
+    join<T><<<(unsigned)parts_of((int64_t)a.tokens * a.heads, JOIN_WARPS), JOIN_WARPS * 32, 0,
+              stream_of(queue)>>>(a);
     return launched();
 }
 
@@ -350,8 +359,10 @@ template <class T> __global__ void put(const struct kv_put p)
     if (is_value) i -= p.count;
     int64_t token = divide(divide(i, p.size, &d), p.heads, &h), slot = p.slots[token];
     if (slot < 0) return;
-    T *to = (T *)p.pool + slot / KV_BLOCK * p.block + p.layer + (is_value ? p.plane : 0) + h * KV_BLOCK * p.size;
-    to[is_value ? slot % KV_BLOCK * p.size + d : d * KV_BLOCK + slot % KV_BLOCK] = ((const T *)p.from[is_value])[i];
+    T *to =
+        (T *)p.pool + slot / KV_BLOCK * p.block + p.layer + (is_value ? p.plane : 0) + h * KV_BLOCK * p.size;
+    to[is_value ? slot % KV_BLOCK * p.size + d : d * KV_BLOCK + slot % KV_BLOCK] =
+        ((const T *)p.from[is_value])[i];
 }
 
 } // namespace
@@ -361,8 +372,8 @@ extern "C" int cuda_kv_put(const struct cuda_queue *queue, const struct kernel_c
     const struct tensor *k = call_in(call, KV_PUT_K), *pool = call_in(call, KV_PUT_POOL);
     void *to = call->out[KV_PUT_NEW_POOL];
     if (to != call->in[KV_PUT_POOL]) {
-        int failed = (int)cudaMemcpyAsync(to, call->in[KV_PUT_POOL], (size_t)tensor_bytes(pool), cudaMemcpyDefault,
-                                          stream_of(queue));
+        int failed = (int)cudaMemcpyAsync(to, call->in[KV_PUT_POOL], (size_t)tensor_bytes(pool),
+                                          cudaMemcpyDefault, stream_of(queue));
         if (failed) return failed;
     }
     struct kv_put p = {{call->in[KV_PUT_K], call->in[KV_PUT_V]}, to, (const int32_t *)call->in[KV_PUT_SLOTS]};
@@ -382,7 +393,8 @@ extern "C" int cuda_attn_paged(const struct cuda_queue *queue, const struct kern
                         *blocks = call_in(call, ATTN_PAGED_BLOCKS);
     const struct op_attr *attr = &call->op->attr;
     struct paged a = {call->in[ATTN_PAGED_Q], call->in[ATTN_PAGED_POOL], call->out[ATTN_PAGED_O]};
-    a.rows = (const int32_t *)call->in[ATTN_PAGED_ROWS], a.blocks = (const int32_t *)call->in[ATTN_PAGED_BLOCKS];
+    a.rows = (const int32_t *)call->in[ATTN_PAGED_ROWS],
+    a.blocks = (const int32_t *)call->in[ATTN_PAGED_BLOCKS];
     a.parts = (float *)call->work;
     a.tokens = (int)(q->dim[0] * q->dim[1]), a.heads = (int)q->dim[2], a.size = (int)q->dim[3];
     a.kv_heads = (int)pool->dim[2], a.group = a.heads / a.kv_heads;

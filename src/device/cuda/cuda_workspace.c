@@ -233,11 +233,11 @@ static size_t attn_paged(const struct cuda_card *card, const struct tensor *cons
 /* --- the table ------------------------------------------------------------------------------------------- */
 
 static scratch *const table[OP_KIND_COUNT] = {
-    [OP_LINEAR] = matmul,       [OP_LINEAR_DX] = matmul,
-    [OP_LINEAR_DW] = matmul,    [OP_ATTN] = attn,
-    [OP_ATTN_BWD] = attn,       [OP_XENT] = xent,
-    [OP_EMBED_BWD] = embed_bwd, [OP_NORM_BWD] = norm_bwd,
-    [OP_SUMSQ] = sumsq,         [OP_FACTOR_STAT] = factor_stat,
+    [OP_LINEAR] = matmul,         [OP_LINEAR_DX] = matmul,
+    [OP_LINEAR_DW] = matmul,      [OP_ATTN] = attn,
+    [OP_ATTN_BWD] = attn,         [OP_XENT] = xent,
+    [OP_EMBED_BWD] = embed_bwd,   [OP_NORM_BWD] = norm_bwd,
+    [OP_SUMSQ] = sumsq,           [OP_FACTOR_STAT] = factor_stat,
     [OP_ATTN_PAGED] = attn_paged,
 };
 
