@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The likeliest tokens and their log-probabilities after random prompts, by transformers, for the golden models: greedy.json.
 
-    python tests/golden/make_greedy.py            # rewrites it beside this file
+    python tests/golden/make_greedy.py                            # rewrites it beside this file
+    python tests/golden/make_greedy.py --prompts 200 --out FILE   # more of them; test_greedy FILE reads them
 
 Each answer is made by whole forward passes in float32, token by token, and ends where the model's end-of-text token is
 the likeliest, or where the likeliest is closer than GAP to the second: what rounding may decide is nobody's to predict."""
+import argparse
 import json
 import os
 import random
@@ -14,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = ["llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"]
-PROMPTS, ANSWER, GAP = 20, 12, 1e-4
+ANSWER, GAP = 12, 1e-4
 
 
 def answer(model, prompt, most):
@@ -30,6 +32,10 @@ def answer(model, prompt, most):
     return {"prompt": prompt, "tokens": tokens, "logprobs": logprobs}
 
 
+parser = argparse.ArgumentParser()
+parser.add_argument("--prompts", type=int, default=40)
+parser.add_argument("--out", default=f"{HERE}/greedy.json")
+options = parser.parse_args()
 cases = {}
 torch.set_num_threads(1)
 for name in MODELS:
@@ -37,8 +43,8 @@ for name in MODELS:
     rng, positions = random.Random(name), model.config.max_position_embeddings
     cases[name] = []
     with torch.no_grad():
-        for _ in range(PROMPTS):
+        for _ in range(options.prompts):
             prompt = [rng.randrange(model.config.vocab_size) for _ in range(rng.randrange(1, positions - ANSWER + 1))]
             cases[name].append(answer(model, prompt, ANSWER))
-with open(f"{HERE}/greedy.json", "w") as f:
+with open(options.out, "w") as f:
     f.write("{\n" + ",\n".join(f'"{name}": [\n' + ",\n".join(json.dumps(c) for c in rows) + "\n]" for name, rows in cases.items()) + "\n}\n")
