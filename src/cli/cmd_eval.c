@@ -54,20 +54,24 @@ static const struct command command = {
 static enum plim_status choose_model(struct job *job, const struct eval_flags *f, char *dir,
                                      struct plim_error *err)
 {
+    struct job_model *m = &job->model;
+    bool own = false; /* the job's keys are of the model it would train, not of one that was trained */
     enum plim_status status = PLIM_OK;
     if (f->model)
         status = cli_find_model(f->model, dir, CLI_PATH, err);
     else if (!checkpoint_newest(job->output_dir, dir, CLI_PATH)) {
-        if (!job->model.path)
+        if (!m->path)
             return plim_fail(
                 err, PLIM_BAD_INPUT,
                 "%s: key 'output.dir': there is no checkpoint in %s; train first, or give --model", job->name,
                 job->output_dir);
-        status = cli_find_model(job->model.path, dir, CLI_PATH, err);
+        status = cli_find_model(m->path, dir, CLI_PATH, err);
+        own = true;
     } else {
         status = cli_check_model(dir, err);
     }
-    job->model.path = dir, job->model.architecture = NULL;
+    if (!own) *m = (struct job_model){.flash = m->flash};
+    m->path = dir, m->architecture = NULL;
     return status;
 }
 

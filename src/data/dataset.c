@@ -21,6 +21,7 @@ struct indexed_file {
 
 struct dataset {
     struct data_options options;
+    struct objective_rules rules;
     const struct codec *codec;
     struct inputs inputs;
     struct indexed_file *files; /* NULL: a stream */
@@ -32,6 +33,7 @@ struct dataset {
 
 int64_t dataset_time(const struct dataset *data) { return data->options.time; }
 const struct data_options *dataset_options(const struct dataset *data) { return &data->options; }
+const struct objective_rules *dataset_rules(const struct dataset *data) { return &data->rules; }
 const struct inputs *dataset_inputs(const struct dataset *data) { return &data->inputs; }
 int64_t dataset_samples(const struct dataset *data) { return data->samples; }
 int64_t dataset_vocab_size(const struct dataset *data) { return data->vocab_size; }
@@ -71,9 +73,42 @@ static enum plim_status settle_format(struct dataset *d, struct plim_error *err)
 static enum record_kind record_kind_of(const struct data_options *o)
 {
     if (o->format == DATA_TEXT) return RECORD_TEXT;
+    if (o->objective == OBJECTIVE_TOKEN_LABELS) return RECORD_LABELS;
+    if (objective_row(o->objective)->two_parts) return RECORD_TWO;
     if (o->format == DATA_LINES) return RECORD_LINE;
     if (o->messages_field) return RECORD_CHAT;
     return o->prompt_field ? RECORD_PAIR : RECORD_JSON;
+}
+
+/* What an objective asks of the data. */
+static enum plim_status check_objective(const struct dataset *d, struct plim_error *err)
+{
+    const struct data_options *o = &d->options;
+    const struct objective_row *row = objective_row(o->objective);
+    if (o->objective == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
+    if (row->two_parts && o->format != DATA_JSONL)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "objective %s reads JSON lines; name the files .jsonl or set data.format: jsonl",
+                         row->name);
+    if (row->two_parts && (o->rows == ROWS_STREAM || o->overlong != OVERLONG_TRUNCATE))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "objective %s has a row for each record: drop data.rows: stream and data.overlong",
+                         row->name);
+    if (o->packing)
+        return plim_fail(err, PLIM_BAD_INPUT, "objective %s has a row for each sample; drop data.packing",
+                         row->name);
+    if (o->prompt_field || o->messages_field)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "objective %s has neither prompts nor messages; drop those fields", row->name);
+    if (o->objective == OBJECTIVE_MASKED_TOKENS && d->rules.mask < 0)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "objective masked_tokens needs a tokenizer with [MASK] or <mask>; set data.tokenizer");
+    if (o->objective == OBJECTIVE_TOKEN_LABELS && o->nlabels < 1)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "objective token_labels needs the names of the labels; write data.labels: [O, B-PER, ...]");
+    return PLIM_OK;
 }
 
 static enum plim_status check_fields(const struct data_options *o, struct plim_error *err)
@@ -181,12 +216,21 @@ enum plim_status dataset_open(const struct data_options *options, const struct c
     if (!d) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while data files were opened");
     d->options = *options, d->codec = codec, d->vocab_size = codec->vocab_size;
     if (!d->options.field) d->options.field = "text";
+    if (!d->options.source_time) d->options.source_time = options->time;
+    d->rules = (struct objective_rules){.objective = options->objective,
+                                        .codec = codec,
+                                        .time = options->time,
+                                        .source_time = d->options.source_time,
+                                        .mask = -1,
+                                        .start = options->start};
+    if (options->objective == OBJECTIVE_MASKED_TOKENS) d->rules.mask = objective_mask_token(codec);
     enum plim_status status = inputs_find(options->paths, options->count, &d->inputs, err);
     if (status == PLIM_OK && options->making) inputs_leave_out(&d->inputs, options->making, ".part");
     if (status == PLIM_OK && !d->inputs.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: holds no data file", options->paths[0]);
     if (status == PLIM_OK) status = settle_format(d, err);
     if (status == PLIM_OK) status = check_fields(&d->options, err);
+    if (status == PLIM_OK) status = check_objective(d, err);
     if (status == PLIM_OK && is_indexed(d)) status = open_indexed(d, err);
     if (status == PLIM_OK && d->options.rows == ROWS_AUTO)
         d->options.rows = d->options.format == DATA_TEXT ? ROWS_STREAM : ROWS_SAMPLES;
@@ -291,6 +335,24 @@ enum plim_status dataset_sample(struct dataset *d, int64_t i, int32_t *tokens, i
     return status;
 }
 
+/* Fields and sizes of records that an objective other than the next token takes. */
+static void set_parts(const struct dataset *d, struct record_rules *rules)
+{
+    static const char *const usual[OBJECTIVES][2] = {[OBJECTIVE_TOKEN_LABELS] = {"tokens", "labels"},
+                                                     [OBJECTIVE_SENTENCE_PAIRS] = {"text_a", "text_b"},
+                                                     [OBJECTIVE_SOURCE_TARGET] = {"source", "target"}};
+    const struct data_options *o = &d->options;
+    bool source = o->objective == OBJECTIVE_SOURCE_TARGET;
+    rules->part_most[0] = (size_t)(source ? o->source_time : o->time), rules->part_most[1] = (size_t)o->time;
+    rules->keep_marks = o->rows == ROWS_SAMPLES && o->overlong == OVERLONG_TRUNCATE;
+    rules->labels = o->labels, rules->nlabels = o->nlabels;
+    if (!objective_row(o->objective)->two_parts) return;
+    rules->most = (size_t)objective_sample_most(&d->rules);
+    rules->field[0] = o->first_field ? o->first_field : usual[o->objective][0];
+    rules->field[1] = o->second_field ? o->second_field : usual[o->objective][1];
+    if (o->objective == OBJECTIVE_TOKEN_LABELS && !o->second_field) rules->other_labels = "ner_tags";
+}
+
 void dataset_intake_options(const struct dataset *d, struct intake_options *out)
 {
     const struct data_options *o = &d->options;
@@ -306,6 +368,7 @@ void dataset_intake_options(const struct dataset *d, struct intake_options *out)
                                              .most = whole ? 0 : (size_t)o->time + 2},
                                    .skip_bad = o->skip_bad};
     if (out->rules.kind == RECORD_CHAT) out->rules.field[0] = o->messages_field;
+    if (o->objective != OBJECTIVE_NEXT_TOKEN) set_parts(d, &out->rules);
     if (out->rules.kind == RECORD_PAIR)
         out->rules.field[0] = o->prompt_field, out->rules.field[1] = o->response_field;
 }
@@ -313,6 +376,14 @@ void dataset_intake_options(const struct dataset *d, struct intake_options *out)
 static uint64_t add_text(uint64_t hash, const char *text)
 {
     return text ? hash64(text, strlen(text), hash) : hash64("", 0, hash + 1);
+}
+
+static uint64_t add_objective(uint64_t hash, const struct data_options *o)
+{
+    int64_t numbers[] = {o->objective, o->source_time, o->start, o->nlabels};
+    hash = add_text(add_text(hash64(numbers, sizeof numbers, hash), o->first_field), o->second_field);
+    for (int i = 0; i < o->nlabels; i++) hash = add_text(hash, o->labels[i]);
+    return hash;
 }
 
 uint64_t dataset_identity(const struct dataset *d)
@@ -336,7 +407,7 @@ uint64_t dataset_identity(const struct dataset *d)
     hash = hash64(&chat, sizeof chat, hash);
     for (int i = 0; i < d->inputs.count; i++)
         hash = hash64(&d->inputs.file[i].fingerprint, sizeof d->inputs.file[i].fingerprint, hash);
-    return hash;
+    return o->objective == OBJECTIVE_NEXT_TOKEN ? hash : add_objective(hash, o);
 }
 
 size_t dataset_bytes_most(const struct dataset *d)

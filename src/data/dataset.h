@@ -22,6 +22,7 @@
 #include "text/codec.h"
 #include "data/intake.h"
 #include "data/inputs.h"
+#include "data/objective.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -40,8 +41,15 @@ struct data_options {
     const char *field;                         /* JSON lines: one text; NULL: "text" */
     const char *prompt_field, *response_field; /* or a pair, of which the second is learned */
     const char *messages_field;                /* or a conversation */
-    const struct chat_template *chat;          /* for messages */
-    const struct tm *now; /* what its strftime_now() sees; NULL: the time of each rendering */
+    enum objective objective;
+    const char *first_field,
+        *second_field;         /* token_labels, sentence_pairs, source_target; NULL: the usual names */
+    const char *const *labels; /* token_labels: names */
+    int nlabels;
+    int64_t source_time;              /* source_target: S; 0: as T */
+    int32_t start;                    /* source_target: the decoder's first token */
+    const struct chat_template *chat; /* for messages */
+    const struct tm *now;             /* what its strftime_now() sees; NULL: the time of each rendering */
     bool add_special, append_eos, skip_bad;
     const char
         *making; /* a token file that is being made: its parts (MAKING.part*) are no data; NULL: none */
@@ -58,6 +66,8 @@ void dataset_close(struct dataset *data);
 int64_t dataset_time(const struct dataset *data);
 const struct data_options *dataset_options(const struct dataset *data); /* format and rows decided */
 const struct inputs *dataset_inputs(const struct dataset *data);
+
+const struct objective_rules *dataset_rules(const struct dataset *data);
 
 /* One more than the largest token id that may come. */
 int64_t dataset_vocab_size(const struct dataset *data);

@@ -176,6 +176,7 @@ static void size_up(const struct intake_options *o, struct sizes *out)
                           .tokens = INTAKE_SLOT + INTAKE_SLOT / 4 + SPARE_IDS,
                           .longest = longest_line(o)};
     if (o->rules.kind == RECORD_CHAT) out->tokens = chat_tokens(o) + SPARE_IDS;
+    if (o->rules.kind == RECORD_LABELS) out->tokens *= 2; /* each token has one */
     if (out->longest < INTAKE_SLOT) return;
     out->long_raw = out->longest + INTAKE_SLOT;
     out->long_tokens = RECORD_TOKENS + SPARE_IDS + o->rules.most;

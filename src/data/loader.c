@@ -43,16 +43,30 @@ struct loader {
 struct window_row {
     struct loader_state at; /* where it is formed */
     int64_t sample;         /* its last one; where there are groups, its only one */
+    uint64_t epoch;         /* of that */
     int32_t length, number; /* number: in the order of the data */
 };
 
+enum { ROWS_MOST = 2 }; /* of a sample */
+
 /* What a window of a stream keeps of its rows. */
-#define STORED (1u << FEED_IDS | 1u << FEED_POS | 1u << FEED_TARGETS | 1u << FEED_LENGTHS)
+static unsigned stored_feeds(const struct dataset *data)
+{
+    return objective_row(dataset_rules(data)->objective)->feeds | 1u << FEED_LENGTHS;
+}
+
+/* Arrays for so many samples. */
+static struct rows stored_shape(const struct dataset *data, int64_t samples)
+{
+    const struct objective_rules *r = dataset_rules(data);
+    return (struct rows){
+        .count = samples * objective_row(r->objective)->rows, .time = r->time, .source_time = r->source_time};
+}
 
 /* One sample as the cursor sees it. */
 struct view {
-    const int32_t *tokens; /* NULL when only measured */
-    int64_t length, targets;
+    struct sample sample; /* its tokens are NULL when it was only measured */
+    int64_t positions, targets;
     bool none; /* the epoch is over */
 };
 
@@ -74,8 +88,8 @@ static enum plim_status make_room(struct loader *l, int64_t rows, struct plim_er
 {
     enum plim_status status = make_room_for_rows(l, rows, err);
     if (status != PLIM_OK) return status;
-    struct rows shape = {.count = rows, .time = dataset_time(l->data)};
-    size_t want = (size_t)rows_place(&shape, STORED, NULL);
+    struct rows shape = stored_shape(l->data, rows);
+    size_t want = (size_t)rows_place(&shape, stored_feeds(l->data), NULL);
     if (l->indexed) return PLIM_OK;
     if (want > l->memory_cap) {
         free(l->memory);
@@ -84,7 +98,7 @@ static enum plim_status make_room(struct loader *l, int64_t rows, struct plim_er
         memset(l->memory, 0, want * sizeof *l->memory);
         l->memory_cap = want;
     }
-    rows_place(&shape, STORED, l->memory);
+    rows_place(&shape, stored_feeds(l->data), l->memory);
     l->stored = shape;
     return PLIM_OK;
 }
@@ -111,7 +125,7 @@ enum plim_status loader_open(struct dataset *data, const struct loader_options *
     l->indexed = dataset_samples(data) > 0;
     if (l->options.ranks < 1) l->options.ranks = 1;
     if (l->options.shuffle_samples < 1) l->options.shuffle_samples = 1;
-    l->sample = malloc(((size_t)dataset_time(data) + 1) * sizeof *l->sample);
+    l->sample = malloc((size_t)objective_sample_most(dataset_rules(data)) * sizeof *l->sample);
     enum plim_status status = l->sample ? make_room(l, options->window_rows, err) : no_memory(err);
     if (status == PLIM_OK && !l->indexed) status = block_source_open(data, &l->options, &l->source, err);
     if (status == PLIM_OK && l->options.grouped)
@@ -153,21 +167,55 @@ void loader_set_seed(struct loader *l, uint64_t seed)
 
 /* --- the cursor, by index --- */
 
-static enum plim_status measure_indexed(void *arg, int64_t i, int64_t *length, struct plim_error *err)
+/* Sample i with its tokens. */
+static enum plim_status read_sample(struct loader *l, int64_t i, uint64_t key, struct view *v,
+                                    struct plim_error *err)
 {
-    struct loader *l = arg;
-    int64_t targets;
-    enum plim_status status = dataset_measure(l->data, i, length, &targets, err);
-    if (targets < 1) *length = 0;
+    int64_t unused;
+    uint64_t place[] = {key, (uint64_t)i};
+    v->sample =
+        (struct sample){.tokens = l->sample, .seed = l->options.seed, .key = hash64(place, sizeof place, 0)};
+    enum plim_status status = dataset_sample(l->data, i, l->sample, &v->sample.count, &unused, err);
+    if (status == PLIM_OK) objective_measure(dataset_rules(l->data), &v->sample, &v->positions, &v->targets);
     return status;
 }
 
-static enum plim_status measure_in_block(void *arg, int64_t i, int64_t *length, struct plim_error *err)
+/* The next token's targets can be counted without the tokens. */
+static enum plim_status look_at(struct loader *l, int64_t i, bool want_tokens, struct view *v,
+                                struct plim_error *err)
 {
-    const struct block *b = ((struct loader *)arg)->block;
-    (void)err;
-    *length = (int64_t)(b->end[i] - (i ? b->end[i - 1] : 0));
-    return PLIM_OK;
+    int64_t length;
+    if (want_tokens || dataset_rules(l->data)->objective != OBJECTIVE_NEXT_TOKEN)
+        return read_sample(l, i, l->at.epoch, v, err);
+    enum plim_status status = dataset_measure(l->data, i, &length, &v->targets, err);
+    v->positions = length > 0 ? length - 1 : 0;
+    return status;
+}
+
+/* Sample i of the block. */
+static void look_in_block(const struct loader *l, int64_t i, struct view *v)
+{
+    const struct block *b = l->block;
+    size_t from = i ? b->end[i - 1] : 0;
+    uint64_t place[] = {l->block_key, (uint64_t)i};
+    v->sample = (struct sample){.tokens = b->tokens + from,
+                                .count = (int64_t)(b->end[i] - from),
+                                .seed = l->options.seed,
+                                .key = hash64(place, sizeof place, 0)};
+    objective_measure(dataset_rules(l->data), &v->sample, &v->positions, &v->targets);
+}
+
+static enum plim_status measure_sample(void *arg, int64_t i, int64_t *length, struct plim_error *err)
+{
+    struct loader *l = arg;
+    struct view v = {0};
+    enum plim_status status = PLIM_OK;
+    if (l->indexed)
+        status = look_at(l, i, false, &v, err);
+    else
+        look_in_block(l, i, &v);
+    *length = v.targets > 0 ? v.positions : 0;
+    return status;
 }
 
 /* The sample at the cursor, of n that are in one order; -1: none is there. */
@@ -176,8 +224,7 @@ static enum plim_status sample_here(struct loader *l, uint64_t key, uint64_t n, 
 {
     const struct loader_options *o = &l->options;
     if (o->grouped)
-        return loader_group_sample(&l->group, o, key, l->at.index, n,
-                                   l->indexed ? measure_indexed : measure_in_block, l, out, err);
+        return loader_group_sample(&l->group, o, key, l->at.index, n, measure_sample, l, out, err);
     *out = (int64_t)(o->in_order ? l->at.index : order_sample(o->seed, key, l->at.index, n));
     return PLIM_OK;
 }
@@ -192,9 +239,7 @@ static enum plim_status peek_indexed(struct loader *l, bool want_tokens, struct 
         if (status != PLIM_OK) return status;
         if (i < 0) continue;
         l->sample_number = i;
-        status = want_tokens ? dataset_sample(l->data, i, l->sample, &v->length, &v->targets, err)
-                             : dataset_measure(l->data, i, &v->length, &v->targets, err);
-        v->tokens = want_tokens ? l->sample : NULL;
+        status = look_at(l, i, want_tokens, v, err);
         if (status != PLIM_OK || v->targets > 0) return status;
         if (l->options.stop && *l->options.stop)
             return plim_fail(err, PLIM_INTERRUPTED, "reading was stopped");
@@ -283,9 +328,7 @@ static enum plim_status peek_stream(struct loader *l, struct view *v, struct pli
     int64_t i;
     status = sample_here(l, l->block_key, b->samples, &i, err);
     if (status != PLIM_OK) return status;
-    size_t from = i ? b->end[i - 1] : 0;
-    v->tokens = b->tokens + from, v->length = (int64_t)(b->end[i] - from), v->targets = 0;
-    for (int64_t t = 1; t < v->length; t++) v->targets += token_is_target(v->tokens[t]);
+    look_in_block(l, i, v);
     return PLIM_OK;
 }
 
@@ -312,32 +355,24 @@ static enum plim_status next_epoch(struct loader *l, struct plim_error *err)
 
 /* --- rows --- */
 
-static void put_sample(const struct rows *row, int64_t used, const struct view *v)
+static int rows_of_sample(const struct loader *l)
 {
-    for (int64_t t = 0; t + 1 < v->length; t++) {
-        int32_t next = v->tokens[t + 1];
-        row->ids[used + t] = token_id(v->tokens[t]);
-        if (row->targets) row->targets[used + t] = token_is_target(next) ? next : -1;
-        if (row->pos) row->pos[used + t] = (int32_t)t;
-        if (row->types) row->types[used + t] = 0;
+    return objective_row(dataset_rules(l->data)->objective)->rows;
+}
+
+/* A pair's texts have lengths of their own, which objective_put has set. */
+static void end_rows(const struct loader *l, const struct rows *rows, int64_t used)
+{
+    int count = rows_of_sample(l);
+    for (int k = 0; k < count; k++) {
+        bool own = count > 1 && rows[k].lengths;
+        rows_pad(&rows[k], own ? *rows[k].lengths : used);
+        if (rows[k].lengths && !own) *rows[k].lengths = (int32_t)used;
     }
 }
 
-static void end_row(const struct rows *row, int64_t used)
-{
-    rows_pad(row, used);
-    if (row->lengths) *row->lengths = (int32_t)used;
-}
-
-/* A row of one sample. */
-static void put_row(const struct rows *row, const struct view *v)
-{
-    put_sample(row, 0, v);
-    end_row(row, v->length - 1);
-}
-
 /* The next row of the global order; *length is 0 when there is none. */
-static enum plim_status form_row(struct loader *l, const struct rows *row, int64_t *targets, int64_t *length,
+static enum plim_status form_row(struct loader *l, const struct rows *rows, int64_t *targets, int64_t *length,
                                  struct plim_error *err)
 {
     int64_t used = 0, time = dataset_time(l->data);
@@ -346,16 +381,16 @@ static enum plim_status form_row(struct loader *l, const struct rows *row, int64
     *targets = 0;
     while (status == PLIM_OK && !l->finished) {
         struct view v;
-        status = peek(l, row->ids != NULL, &v, err);
+        status = peek(l, rows->ids != NULL, &v, err);
         if (status != PLIM_OK) break;
         if (v.none) {
             if (used) break;
             status = next_epoch(l, err);
             continue;
         }
-        if (used && used + v.length - 1 > time) break;
-        if (row->ids) put_sample(row, used, &v);
-        used += v.length - 1, *targets += v.targets;
+        if (used && used + v.positions > time) break;
+        if (rows->ids) objective_put(dataset_rules(l->data), &v.sample, rows, used);
+        used += v.positions, *targets += v.targets;
         l->at.index++;
         if (!packing) break;
     }
@@ -363,7 +398,7 @@ static enum plim_status form_row(struct loader *l, const struct rows *row, int64
     if (status != PLIM_OK || !used) return status;
     l->empty_epochs = 0;
     l->at.rows++;
-    if (row->ids) end_row(row, used);
+    if (rows->ids) end_rows(l, rows, used);
     return PLIM_OK;
 }
 
@@ -389,20 +424,31 @@ static void order_rows(struct loader *l, struct loader_window *out)
     out->lengths = l->lengths;
 }
 
+/* The rows of one sample, `step` apart. Those of a pair have no targets. */
+static void place_rows(const struct loader *l, const struct rows *all, int64_t first, int64_t step,
+                       struct rows out[ROWS_MOST])
+{
+    int count = rows_of_sample(l);
+    for (int k = 0; k < count; k++) {
+        out[k] = rows_from(all, first + k * step);
+        if (count > 1) out[k].targets = NULL;
+    }
+}
+
 /* Forms the next row; when it is this rank's it is the window's. */
 static enum plim_status add_row(struct loader *l, struct loader_window *out, bool *over,
                                 struct plim_error *err)
 {
     bool mine = is_mine(l);
     int64_t targets, length;
-    struct rows row = {0};
+    struct rows rows[ROWS_MOST] = {0};
     struct window_row here = {.at = l->at, .number = (int32_t)out->rows};
-    if (mine && !l->indexed) row = rows_from(&l->stored, out->rows);
-    enum plim_status status = form_row(l, &row, &targets, &length, err);
+    if (mine && !l->indexed) place_rows(l, &l->stored, out->rows * rows_of_sample(l), 1, rows);
+    enum plim_status status = form_row(l, rows, &targets, &length, err);
     *over = length < 1;
     if (status != PLIM_OK || *over) return status;
     out->all_targets += targets;
-    here.length = (int32_t)length, here.sample = l->sample_number;
+    here.length = (int32_t)length, here.sample = l->sample_number, here.epoch = l->at.epoch;
     if (mine) l->rows[out->rows++] = here, out->targets += targets;
     return PLIM_OK;
 }
@@ -435,10 +481,11 @@ static enum plim_status fill_indexed(struct loader *l, const struct window_row *
     int64_t targets, length;
     enum plim_status status;
     if (l->options.grouped) { /* a group is costly to make, and another one's row may be next */
-        struct view v = {.tokens = l->sample};
-        status = dataset_sample(l->data, row->sample, l->sample, &v.length, &v.targets, err);
-        length = v.length - 1;
-        if (status == PLIM_OK) put_row(to, &v);
+        struct view v;
+        status = read_sample(l, row->sample, row->epoch, &v, err);
+        length = v.positions;
+        if (status == PLIM_OK)
+            objective_put(dataset_rules(l->data), &v.sample, to, 0), end_rows(l, to, length);
     } else {
         l->at = row->at;
         status = form_row(l, to, &targets, &length, err);
@@ -448,35 +495,62 @@ static enum plim_status fill_indexed(struct loader *l, const struct window_row *
     return status;
 }
 
-static void fill_stored(struct loader *l, const struct window_row *row, const struct rows *to)
+static void copy_row(const struct rows *from, const struct rows *to)
 {
-    struct rows from = rows_from(&l->stored, row->number);
     for (int i = 0; i < FEED_COUNT; i++) {
         size_t bytes = (size_t)rows_width(to, (enum feed_name)i) * sizeof *to->ids;
         if (!to->array[i]) continue;
-        if (from.array[i])
-            memcpy(to->array[i], from.array[i], bytes);
+        if (from->array[i])
+            memcpy(to->array[i], from->array[i], bytes);
         else
             memset(to->array[i], 0, bytes);
     }
 }
 
+static void fill_stored(struct loader *l, const struct window_row *row, const struct rows *to)
+{
+    int count = rows_of_sample(l);
+    for (int k = 0; k < count; k++) {
+        struct rows from = rows_from(&l->stored, row->number * count + k);
+        copy_row(&from, &to[k]);
+    }
+}
+
+/* What lies behind n samples is blank. A batch of pairs has its second texts in its second half, and one target for each
+ * pair: its own number. */
+static void end_batch(const struct loader *l, int64_t n, const struct rows *rows)
+{
+    int64_t half = rows->count / 2;
+    if (rows_of_sample(l) == 1) {
+        rows_blank(rows, n);
+        return;
+    }
+    struct rows first = *rows, second = rows_from(rows, half);
+    first.count = half, first.targets = second.targets = NULL;
+    rows_blank(&first, n);
+    rows_blank(&second, n);
+    for (int64_t i = 0; i < half && rows->targets; i++) rows->targets[i] = i < n ? (int32_t)i : -1;
+}
+
 enum plim_status loader_fill(struct loader *l, int64_t n, const struct rows *rows, struct plim_error *err)
 {
-    if (n > l->window_left) return plim_fail(err, PLIM_BUG, "more rows are asked for than the window has");
+    int64_t step = rows->count / rows_of_sample(l);
+    if (n > l->window_left || n > step)
+        return plim_fail(err, PLIM_BUG, "more rows are asked for than the window or the batch has");
     for (int64_t i = 0; i < n; i++) {
-        struct rows to = rows_from(rows, i);
+        struct rows to[ROWS_MOST] = {0};
         enum plim_status status = PLIM_OK;
         const struct window_row *row = &l->rows[l->window_rows - l->window_left];
         if (row->length > rows->time) return plim_fail(err, PLIM_BUG, "a row is longer than its place");
+        place_rows(l, rows, i, step, to);
         if (l->indexed)
-            status = fill_indexed(l, row, &to, err);
+            status = fill_indexed(l, row, to, err);
         else
-            fill_stored(l, row, &to);
+            fill_stored(l, row, to);
         if (status != PLIM_OK) return status;
         if (--l->window_left == 0) l->at = l->window_end;
     }
-    rows_blank(rows, n);
+    end_batch(l, n, rows);
     return PLIM_OK;
 }
 
@@ -534,12 +608,13 @@ void loader_stats(const struct loader *l, struct loader_stats *out)
 size_t loader_bytes(const struct dataset *data, const struct loader_options *options)
 {
     struct loader_options o = *options;
-    size_t row = (size_t)dataset_time(data) + 1;
+    size_t row = (size_t)objective_sample_most(dataset_rules(data));
     if (o.shuffle_samples < 1) o.shuffle_samples = 1;
     size_t sum = sizeof(struct loader) + row * sizeof(int32_t) + dataset_bytes_most(data);
     sum += (size_t)o.window_rows * (sizeof(struct window_row) + sizeof(int32_t));
     if (o.grouped) sum += loader_group_bytes(group_window(&o), group_samples(data, &o));
     if (dataset_samples(data)) return sum;
-    struct rows window = {.count = o.window_rows, .time = dataset_time(data)};
-    return sum + block_source_bytes(data, &o) + (size_t)rows_place(&window, STORED, NULL) * sizeof(int32_t);
+    struct rows window = stored_shape(data, o.window_rows);
+    return sum + block_source_bytes(data, &o) +
+           (size_t)rows_place(&window, stored_feeds(data), NULL) * sizeof(int32_t);
 }

@@ -126,16 +126,25 @@ static enum plim_status next_record(struct cutter *c, struct block *b, const str
     }
 }
 
-static uint64_t count_targets(const int32_t *tokens, size_t n)
+/* Numbers of a sample, at most. */
+static size_t sample_most(const struct dataset *data)
 {
-    uint64_t targets = 0;
-    for (size_t i = 1; i < n; i++) targets += token_is_target(tokens[i]);
-    return targets;
+    return (size_t)objective_sample_most(dataset_rules(data));
 }
 
-static void put_sample(struct block *b, const int32_t *tokens, size_t n, const struct loader_state *at)
+/* Whether there is a target in it depends on no random number. */
+static bool has_target(const struct cutter *c, const int32_t *tokens, size_t n)
 {
-    if (!count_targets(tokens, n)) {
+    int64_t positions, targets;
+    struct sample sample = {.tokens = tokens, .count = (int64_t)n};
+    objective_measure(dataset_rules(c->data), &sample, &positions, &targets);
+    return targets > 0;
+}
+
+static void put_sample(const struct cutter *c, struct block *b, const int32_t *tokens, size_t n,
+                       const struct loader_state *at)
+{
+    if (!has_target(c, tokens, n)) {
         b->dropped++;
         return;
     }
@@ -148,12 +157,12 @@ static void put_sample(struct block *b, const int32_t *tokens, size_t n, const s
 /* One step of samples that are cut off, or dropped, when they are too long. */
 static void cut_sample(struct cutter *c, const struct intake_record *r, struct block *b)
 {
-    size_t most = (size_t)dataset_time(c->data) + 1, n = r->count < most ? r->count : most;
+    size_t most = sample_most(c->data), n = r->count < most ? r->count : most;
     struct loader_state at = place_of(c, b, r, 0);
     if (r->count > most && dataset_options(c->data)->overlong == OVERLONG_DROP)
         b->dropped++;
     else
-        put_sample(b, c->slot->tokens.id + r->first, n, &at);
+        put_sample(c, b, c->slot->tokens.id + r->first, n, &at);
     c->token = r->count;
 }
 
@@ -162,7 +171,7 @@ static void flush_window(struct cutter *c, struct block *b)
 {
     bool whole_record = dataset_options(c->data)->rows == ROWS_SAMPLES && c->window_at.skip == 0;
     if (c->window_len > 1 || (c->window_len == 1 && whole_record))
-        put_sample(b, c->window, c->window_len, &c->window_at);
+        put_sample(c, b, c->window, c->window_len, &c->window_at);
     c->window_len = 0;
 }
 
@@ -177,7 +186,7 @@ static void cut_window(struct cutter *c, const struct intake_record *r, struct b
     memcpy(c->window + c->window_len, c->slot->tokens.id + r->first + c->token, n * sizeof *c->window);
     c->window_len += n, c->token += n;
     if (c->window_len == most) {
-        put_sample(b, c->window, most, &c->window_at);
+        put_sample(c, b, c->window, most, &c->window_at);
         c->window[0] = c->window[most - 1], c->window_len = 1;
         c->window_at = place_of(c, b, r, c->token - 1);
     }
@@ -186,7 +195,7 @@ static void cut_window(struct cutter *c, const struct intake_record *r, struct b
 
 static bool has_room(const struct block_source *s, const struct block *b)
 {
-    size_t next = (b->samples ? b->end[b->samples - 1] : 0) + (size_t)dataset_time(s->cutter.data) + 1;
+    size_t next = (b->samples ? b->end[b->samples - 1] : 0) + sample_most(s->cutter.data);
     return b->samples < s->caps.samples && b->samples < s->caps.sample_room && next <= s->caps.tokens &&
            next <= s->caps.token_room;
 }
@@ -259,15 +268,16 @@ static size_t tokens_most(const struct dataset *data)
         if (in->file[i].compression) return SIZE_MAX / 16;
         sum += (size_t)in->file[i].bytes + 2;
     }
-    return sum + sum / 4;
+    sum += sum / 4;
+    return objective_row(dataset_options(data)->objective)->two_parts ? 2 * sum
+                                                                      : sum; /* labels are numbers, too */
 }
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 static void find_caps(const struct dataset *data, const struct loader_options *o, struct caps *out)
 {
-    size_t row = (size_t)dataset_time(data) + 1, all = tokens_most(data),
-           samples = (size_t)o->shuffle_samples;
+    size_t row = sample_most(data), all = tokens_most(data), samples = (size_t)o->shuffle_samples;
     size_t tokens = least(o->shuffle_bytes / sizeof(int32_t), samples * row);
     out->tokens = tokens > row ? tokens : row;
     out->samples = samples;

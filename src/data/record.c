@@ -2,6 +2,7 @@
 #include "data/record.h"
 #include "base/json.h"
 #include "data/json_fields.h"
+#include "data/record_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +27,11 @@ struct progress {
 
 struct record_encoder {
     struct record_rules rules;
-    struct encoder *encoder;    /* NULL: bytes */
-    struct json_field field[2]; /* of the present record: its text, or both of a pair */
-    struct strbuf text;         /* a rendered chat */
+    struct encoder *encoder; /* NULL: bytes */
+    struct json_field
+        field[3]; /* of the present record: its text, or both of a pair; and another name of the second */
+    struct token_list labels;
+    struct strbuf text; /* a rendered chat */
     struct chat_spans spans;
     struct progress progress;
 };
@@ -54,6 +57,7 @@ void record_encoder_close(struct record_encoder *enc)
     if (!enc) return;
     if (enc->encoder) encoder_close(enc->encoder);
     strbuf_release(&enc->text);
+    token_list_release(&enc->labels);
     chat_spans_release(&enc->spans);
     free(enc);
 }
@@ -64,7 +68,8 @@ size_t record_chat_memory(size_t len) { return CHAT_MEMORY * len + CHAT_WORKSPAC
 size_t record_tokens_most(const struct record_rules *rules, size_t len)
 {
     size_t tokens = rules->kind == RECORD_CHAT ? record_chat_output(len) : len;
-    tokens += 2; /* begin and end marks */
+    if (rules->kind == RECORD_LABELS) tokens *= 2;
+    tokens += 6; /* begin and end marks, of both parts, and their number */
     return rules->most > 0 && rules->most < tokens ? rules->most : tokens;
 }
 
@@ -74,7 +79,8 @@ size_t record_encoder_bytes_most(const struct record_rules *rules)
     size_t longest = rules->longest, piece = chat || longest > RECORD_PIECE ? RECORD_PIECE : longest;
     return sizeof(struct record_encoder) +
            (rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer, piece) : 0) +
-           (chat ? record_chat_memory(longest) + record_chat_output(longest) : 0);
+           (chat ? record_chat_memory(longest) + record_chat_output(longest) : 0) +
+           (rules->kind == RECORD_LABELS ? record_parts_bytes(rules, longest) : 0);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -119,10 +125,14 @@ static enum plim_status take_fields(struct record_encoder *enc, char *line, size
 {
     struct json_problem problem;
     struct json_field *fields = enc->field;
+    int others = enc->rules.other_labels != NULL;
     for (int i = 0; i < count; i++)
         fields[i] = (struct json_field){.name = enc->rules.field[i], .undo = kind == JSON_TEXT};
-    if (!json_fields(line, len, fields, count, &problem))
+    if (others) fields[count] = (struct json_field){.name = enc->rules.other_labels};
+    if (!json_fields(line, len, fields, count + others, &problem))
         return plim_fail(err, PLIM_BAD_INPUT, "byte %zu: %s", problem.column, problem.what);
+    if (others && fields[count - 1].kind == JSON_ABSENT && fields[count].kind != JSON_ABSENT)
+        fields[count - 1] = fields[count];
     for (int i = 0; i < count; i++)
         if (fields[i].kind == JSON_ABSENT)
             return plim_fail(err, PLIM_BAD_INPUT,
@@ -276,9 +286,44 @@ enum plim_status record_more(struct record_encoder *enc, struct token_list *out,
     return *more ? PLIM_OK : put_eos(enc, out, err);
 }
 
+/* Records that are not a run of tokens, or whose marks survive truncation. */
+static enum plim_status encode_parts(struct record_encoder *enc, char *text, size_t len,
+                                     struct token_list *out, struct plim_error *err)
+{
+    const struct record_rules *rules = &enc->rules;
+    size_t begin = out->count;
+    enum plim_status status = PLIM_OK;
+    bool labels = rules->kind == RECORD_LABELS;
+    enc->field[0] = (struct json_field){.at = text, .len = len};
+    if (rules->kind != RECORD_LINE)
+        status = take_fields(enc, text, len, rules->kind == RECORD_JSON ? 1 : 2,
+                             labels ? JSON_LIST : JSON_TEXT, err);
+    if (status != PLIM_OK) return status;
+    if (labels)
+        status = record_put_labels(rules, enc->encoder, enc->field, &enc->labels, out, err);
+    else if (rules->kind == RECORD_TWO)
+        status = record_put_two(rules, enc->encoder, enc->field, out, err);
+    else
+        status = record_put_text(rules, enc->encoder, enc->field[0].at, enc->field[0].len,
+                                 rules->part_most[0], out, err);
+    if (out->full)
+        status =
+            plim_fail(err, PLIM_BAD_INPUT, "it makes more tokens than there is room for (%zu)", out->most);
+    out->full = false;
+    if (status != PLIM_OK) out->count = begin;
+    return status;
+}
+
+static bool has_parts(const struct record_rules *rules)
+{
+    bool text = rules->kind == RECORD_LINE || rules->kind == RECORD_JSON;
+    return rules->kind == RECORD_TWO || rules->kind == RECORD_LABELS || (text && rules->keep_marks);
+}
+
 enum plim_status record_encode(struct record_encoder *enc, char *text, size_t len, unsigned place,
                                struct token_list *out, struct plim_error *err)
 {
+    if (has_parts(&enc->rules)) return encode_parts(enc, text, len, out, err);
     size_t begin = out->count;
     enum plim_status status = record_begin(enc, text, len, place, err);
     for (bool more = true; more && status == PLIM_OK && !enough(enc);)

@@ -24,16 +24,24 @@
 #include "text/codec.h"
 
 enum record_kind {
-    RECORD_TEXT, /* a piece of a text file */
-    RECORD_LINE, /* a line of text */
-    RECORD_JSON, /* a line of JSON with a text field */
-    RECORD_PAIR, /* a line of JSON: the second field answers the first */
-    RECORD_CHAT, /* a line of JSON with a list of messages */
+    RECORD_TEXT,   /* a piece of a text file */
+    RECORD_LINE,   /* a line of text */
+    RECORD_JSON,   /* a line of JSON with a text field */
+    RECORD_PAIR,   /* a line of JSON: the second field answers the first */
+    RECORD_CHAT,   /* a line of JSON with a list of messages */
+    RECORD_TWO,    /* a line of JSON with two texts, each for itself (record_parts.h) */
+    RECORD_LABELS, /* a line of JSON with a list of words and a list of their labels */
 };
 
 struct record_rules {
     enum record_kind kind;
-    const char *field[2]; /* text; or prompt and response; or messages */
+    const char *field[2]; /* text; or prompt and response; or messages; or both texts; or words and labels */
+    const char *other_labels; /* RECORD_LABELS: another name of the second field; NULL: none */
+    size_t part_most[2];      /* tokens of each part of RECORD_TWO; of words the first */
+    bool
+        keep_marks; /* a text that is cut to part_most[0] tokens keeps what is added behind it; 0: it is not cut */
+    const char *const *labels; /* names */
+    int nlabels;
     const struct codec *codec;
     const struct chat_template *chat; /* RECORD_CHAT */
     bool add_special;                 /* what the tokenizer's post-processor adds (BOS) */

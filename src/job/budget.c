@@ -88,7 +88,7 @@ static bool add_reading(const struct job *job, struct plan_request *request, con
 {
     int64_t line = request->facts->unified_memory ? plan->total : plan->host;
     int64_t reading = request->overhead - job->loader_bytes + job->reading_bytes;
-    if (line >= reading) return false;
+    if (line >= reading || !plan->tape.nops) return false; /* without a tape: refused before it was known */
     request->overhead += reading - line;
     return true;
 }

@@ -10,7 +10,7 @@
 #define TENSOR_BYTES 256
 
 /* The tokenizer goes along with every checkpoint. */
-static int64_t tokenizer_bytes(const struct job *job)
+static int64_t saved_tokenizer(const struct job *job)
 {
     char path[1024];
     const char *given = job->data.tokenizer ? job->data.tokenizer : "";
@@ -22,7 +22,7 @@ static int64_t tokenizer_bytes(const struct job *job)
 /* Kept tensors, whatever tier they are on. */
 static int64_t checkpoint_bytes(const struct job *job, const struct tape *tape)
 {
-    int64_t sum = TEXT_BYTES + tokenizer_bytes(job);
+    int64_t sum = TEXT_BYTES + saved_tokenizer(job);
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
         bool saved = t->cls == CLASS_PARAM || t->cls == CLASS_MASTER || t->cls == CLASS_STATE;

@@ -1,5 +1,6 @@
 /* job.c - from keys to a checked job. */
 #include "job/job.h"
+#include "base/nearest.h"
 #include "base/yaml.h"
 #include "data/dataset.h"
 #include "device/registry.h"
@@ -41,18 +42,27 @@ enum plim_status job_set(struct job *job, const char *assignment, const struct s
     return status == PLIM_OK && row ? job_override(job, row->path, err) : status;
 }
 
-/* The model from its own keys. */
-static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
+static enum plim_status fail_architecture(const struct job *job, struct plim_error *err)
 {
-    const struct job_model *m = &job->model;
-    const struct architecture *arch = model_architecture(m->architecture);
-    if (!arch)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: key 'model.architecture': '%s' is not known; write llama, mistral, qwen2 or gpt2", job->name,
-            m->architecture);
-    struct model_spec *s = &job->spec;
-    model_defaults(s, arch);
+    struct strbuf known = STRBUF_INIT, guess = STRBUF_INIT;
+    struct nearest near = nearest_begin(job->model.architecture);
+    for (int i = 0; model_architecture_at(i); i++) {
+        const char *name = model_architecture_name(model_architecture_at(i));
+        strbuf_addf(&known, "%s%s", i ? ", " : "", name);
+        nearest_offer(&near, name);
+    }
+    if (near.best) strbuf_addf(&guess, "did you mean '%s'? ", near.best);
+    enum plim_status status =
+        plim_fail(err, PLIM_BAD_INPUT, "%s: key 'model.architecture': '%s' is not known; %swrite one of %s",
+                  job->name, job->model.architecture, strbuf_text(&guess), strbuf_text(&known));
+    strbuf_release(&known);
+    strbuf_release(&guess);
+    return status;
+}
+
+/* What the keys say. What only some architectures have, model_complete refuses for the others. */
+static void take_keys(struct model_spec *s, const struct job_model *m)
+{
     if (m->vocab_size) s->vocab_size = m->vocab_size;
     if (m->hidden_size) s->hidden_size = m->hidden_size;
     if (m->intermediate_size) s->intermediate_size = m->intermediate_size;
@@ -60,17 +70,74 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     if (m->num_heads) s->num_heads = (int)m->num_heads;
     if (m->num_kv_heads) s->num_kv_heads = (int)m->num_kv_heads;
     if (m->head_dim) s->head_dim = (int)m->head_dim;
+    if (m->max_positions) s->max_positions = m->max_positions;
     if (m->window_given) s->sliding_window = m->sliding_window;
+    if (m->window_pattern) s->full_every = (int)m->window_pattern;
     if (m->eps_given) s->norm_eps = m->norm_eps;
     if (m->rope_theta > 0) s->rope_theta = m->rope_theta;
+    if (m->rope_local_theta > 0) s->rope_local_theta = m->rope_local_theta;
+    if (m->partial_rotary > 0) s->partial_rotary = m->partial_rotary;
+    if (m->no_rope_given) s->no_rope_every = (int)m->no_rope_interval;
+    if (m->query_scalar) s->query_scalar = m->query_scalar;
+    if (m->attn_cap_given) s->attn_cap = m->attn_cap;
+    if (m->final_cap_given) s->final_cap = m->final_cap;
     if (m->range_given) s->initializer_range = m->initializer_range;
     if (m->tie_given) s->tie_embeddings = m->tie;
-    if (m->max_positions)
-        s->max_positions = m->max_positions;
-    else if (s->max_positions < job->max_length)
-        s->max_positions = job->max_length;
+}
+
+/* The model from its own keys. */
+static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
+{
+    const struct job_model *m = &job->model;
+    const struct architecture *arch = model_architecture(m->architecture);
+    if (!arch) return fail_architecture(job, err);
+    struct model_spec *s = &job->spec;
+    model_defaults(s, arch);
+    take_keys(s, m);
+    if (!m->max_positions && s->max_positions < job->max_length) s->max_positions = job->max_length;
     if (m->dropout_given) model_set_dropout(s, m->dropout);
     return model_complete(s, err);
+}
+
+static enum plim_status refuse_beside_path(const struct job *job, const char *key,
+                                           const struct model_spec *said, struct plim_error *err)
+{
+    struct strbuf wish = STRBUF_INIT, has = STRBUF_INIT;
+    const char *name = "";
+    for (int i = 0; name && strcmp(name, key); i++) {
+        strbuf_clear(&wish), strbuf_clear(&has);
+        name = model_spec_field(said, i, &wish);
+        model_spec_field(&job->spec, i, &has);
+    }
+    plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: key 'model.%s': %s, but %s/config.json has %s; remove the key, or model.path for a model from "
+        "scratch",
+        job->name, key, strbuf_text(&wish), job->model.path, strbuf_text(&has));
+    strbuf_release(&wish);
+    strbuf_release(&has);
+    return PLIM_BAD_INPUT;
+}
+
+/* A model that is read has its own config.json: a key beside model.path that says otherwise would be ignored. */
+static enum plim_status check_beside_path(const struct job *job, struct plim_error *err)
+{
+    const struct job_model *m = &job->model;
+    struct model_spec said = job->spec;
+    take_keys(&said, m);
+    const char *key = model_spec_differs(&said, &job->spec);
+    if (key) return refuse_beside_path(job, key, &said, err);
+    if (m->window_pattern || m->no_rope_given)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: key 'model.%s': %s/config.json says which layers these are; remove the key",
+                         job->name, m->window_pattern ? "sliding_window_pattern" : "no_rope_layer_interval",
+                         m->path);
+    if (m->attention_type == 1 && job->spec.sliding_window == 0)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'model.attention_type': sliding_window, but %s/config.json has no window; write flash",
+            job->name, m->path);
+    return PLIM_OK;
 }
 
 /* An override may empty a key: --set model.architecture= */
@@ -85,7 +152,7 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
     if (job->model.path) {
         enum plim_status status = hf_config_load(job->model.path, &job->spec, err);
         if (status == PLIM_OK && job->model.dropout_given) model_set_dropout(&job->spec, job->model.dropout);
-        return status;
+        return status == PLIM_OK ? check_beside_path(job, err) : status;
     }
     if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);
@@ -235,11 +302,26 @@ enum plim_status job_meet_device(struct job *job, const struct device_facts *fac
     return status == PLIM_OK && !facts->unified_memory ? job_check_wishes(job, true, err) : status;
 }
 
+enum objective job_objective(const struct job *job)
+{
+    return job->training.objective ? (enum objective)(job->training.objective - 1) : OBJECTIVE_NEXT_TOKEN;
+}
+
+/* Every architecture there is writes text. */
+static enum plim_status check_objective(const struct job *job, struct plim_error *err)
+{
+    if (job_objective(job) == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "key 'training.objective': %s learns next_token and not %s; write auto or another model",
+                     model_architecture_name(job->spec.arch), objective_row(job_objective(job))->name);
+}
+
 enum plim_status job_check_training(const struct job *job, struct plim_error *err)
 {
     const char *key;
     double dropout = model_dropout(&job->spec, &key);
     enum plim_status status = hf_config_expresses(&job->spec, err);
+    if (status == PLIM_OK) status = check_objective(job, err);
     if (status == PLIM_OK && dropout >= 1)
         status = plim_fail(err, PLIM_BAD_INPUT,
                            "%s is %g, which leaves nothing to learn from; write less than 1, e.g. 0.1",

@@ -13,6 +13,7 @@
 #define PLIM_JOB_JOB_H
 
 #include "base/schema.h"
+#include "data/objective.h"
 #include "model/model.h"
 #include "plan/plan.h"
 #include "tape/pass.h"
@@ -40,9 +41,11 @@ struct job_schedule {
 struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
-        max_positions, sliding_window, num_experts;
-    double norm_eps, rope_theta, initializer_range, dropout;
-    bool tie, tie_given, dropout_given, window_given, eps_given, range_given, flash;
+        max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts;
+    double norm_eps, rope_theta, rope_local_theta, partial_rotary, attn_cap, final_cap, initializer_range,
+        dropout;
+    bool tie, tie_given, dropout_given, window_given, no_rope_given, attn_cap_given, final_cap_given,
+        eps_given, range_given, flash;
     int attention_type; /* flash, sliding_window, sparse */
 };
 
@@ -56,6 +59,7 @@ struct job_training {
     const char *preset; /* "none", "auto" or a name; see job_take_preset */
     int64_t batch_size, accumulation, micro_batch, steps;
     bool batch_size_given, accumulation_given, micro_batch_given;
+    int objective; /* 0: the architecture's; else 1 + enum objective */
     int precision; /* enum precision */
     bool precision_given, fp16_given, bf16_given;
     int optimizer;
@@ -92,7 +96,10 @@ enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE, PADDING_TRUE, PADDING_
 
 struct job_data { /* see data/dataset.h and data/loader.h */
     int format, rows, overlong, padding;
-    bool group_by_length; /* with PADDING_LONGEST */
+    bool group_by_length, group_given; /* not given: with PADDING_LONGEST alone */
+    const char *first_field, *second_field;
+    struct string_list labels;
+    int64_t max_source_length;
     const char *tokenizer, *chat_template;
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
     bool packing, add_special, append_eos, skip_bad;
@@ -178,6 +185,9 @@ enum plim_status job_check_ranks(struct plim_error *err);
 
 /* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job);
+
+/* What is learned: training.objective, or what the architecture is for. */
+enum objective job_objective(const struct job *job);
 
 /* Rows of one optimizer step: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);

@@ -19,6 +19,8 @@ static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
+static const char *const objectives[] = {
+    "auto", "next_token", "masked_tokens", "token_labels", "sentence_pairs", "source_target", NULL};
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
 
 #define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
@@ -27,8 +29,8 @@ static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "t
 /* clang-format off */
 static const struct schema_row rows[] = {
     /* model */
-    {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory: config.json and safetensors"},
-    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "llama, mistral, qwen2 or gpt2, from scratch"},
+    {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory: config.json and safetensors; other keys of the model may only repeat what its config.json says"},
+    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3 or gpt2"},
     {"model.vocab_size", SCHEMA_INT64, AT(model.vocab_size), .min = 1, .max = 1e9, .help = "vocabulary"},
     {"model.hidden_size", SCHEMA_INT64, AT(model.hidden_size), .min = 1, .max = 1e7, .help = "width of the residual stream"},
     {"model.intermediate_size", SCHEMA_INT64, AT(model.intermediate_size), .min = 1, .max = 1e7, .help = "width of the feed-forward part"},
@@ -38,9 +40,16 @@ static const struct schema_row rows[] = {
     {"model.num_key_value_heads", SCHEMA_INT64, AT(model.num_kv_heads), .min = 1, .max = 65536, .help = "key/value heads; absent: as many as query heads"},
     {"model.head_dim", SCHEMA_INT64, AT(model.head_dim), .min = 1, .max = 256, .help = "size of a head; absent: hidden_size / num_attention_heads"},
     {"model.max_position_embeddings", SCHEMA_INT64, AT(model.max_positions), .min = 1, .max = 1e9, .help = "longest position; absent: at least data.max_length"},
-    {"model.sliding_window", SCHEMA_INT64, AT(model.sliding_window), .flag = GIVEN(model.window_given), .min = 0, .max = 1e9, .help = "keys a query sees; 0: all; only mistral and qwen2 have a window"},
+    {"model.sliding_window", SCHEMA_INT64, AT(model.sliding_window), .flag = GIVEN(model.window_given), .min = 0, .max = 1e9, .help = "keys a query sees; 0: all; llama, olmo2 and gpt2 have no window; gemma2, gemma3 and smollm3 have it on some layers"},
+    {"model.sliding_window_pattern", SCHEMA_INT64, AT(model.window_pattern), .min = 1, .max = 4096, .help = "gemma2, gemma3: every so many layers one sees everything; absent: 2, 6"},
     {"model.rms_norm_eps", SCHEMA_FLOAT, AT(model.norm_eps), .flag = GIVEN(model.eps_given), .min = 0, .max = 1, .help = "epsilon of the norms"},
     {"model.rope_theta", SCHEMA_FLOAT, AT(model.rope_theta), .min = 1, .max = 1e12, .help = "base of the rotary frequencies"},
+    {"model.rope_local_base_freq", SCHEMA_FLOAT, AT(model.rope_local_theta), .min = 1, .max = 1e12, .help = "gemma3: base for layers with a window; absent: 10000"},
+    {"model.partial_rotary_factor", SCHEMA_FLOAT, AT(model.partial_rotary), .min = 0, .max = 1, .help = "phi3: share of a head that is rotated; absent: all of it"},
+    {"model.no_rope_layer_interval", SCHEMA_INT64, AT(model.no_rope_interval), .flag = GIVEN(model.no_rope_given), .min = 0, .max = 4096, .help = "smollm3: every so many layers one rotates nothing; 0: all rotate; absent: 4"},
+    {"model.query_pre_attn_scalar", SCHEMA_INT64, AT(model.query_scalar), .min = 1, .max = 1e9, .help = "gemma2, gemma3: scores are divided by its root; absent: the size of a head"},
+    {"model.attn_logit_softcapping", SCHEMA_FLOAT, AT(model.attn_cap), .flag = GIVEN(model.attn_cap_given), .min = 0, .max = 1e9, .help = "gemma2: soft-cap of scores; 0: none; absent: 50"},
+    {"model.final_logit_softcapping", SCHEMA_FLOAT, AT(model.final_cap), .flag = GIVEN(model.final_cap_given), .min = 0, .max = 1e9, .help = "gemma2, gemma3: soft-cap of logits; 0: none; absent: 30, none"},
     {"model.initializer_range", SCHEMA_FLOAT, AT(model.initializer_range), .flag = GIVEN(model.range_given), .min = 0, .max = 10, .help = "deviation of fresh weights"},
     {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says (absent: none from scratch); only training drops numbers"},
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
@@ -61,6 +70,10 @@ static const struct schema_row rows[] = {
     {"data.response_field", SCHEMA_STRING, AT(data.response_field), .help = "jsonl: the other half of a pair"},
     {"data.source_field", SCHEMA_STRING, AT(data.source_field), .help = "jsonl: the same for translations and the like: not learned"},
     {"data.target_field", SCHEMA_STRING, AT(data.target_field), .help = "jsonl: learned"},
+    {"data.first_field", SCHEMA_STRING, AT(data.first_field), .help = "jsonl: words of token_labels (absent: tokens), or the first text of sentence_pairs (absent: text_a)"},
+    {"data.second_field", SCHEMA_STRING, AT(data.second_field), .help = "jsonl: labels of token_labels (absent: labels, or ner_tags), or the second text of sentence_pairs (absent: text_b)"},
+    {"data.labels", SCHEMA_STRING_LIST, AT(data.labels), .help = "token_labels: the names of the labels, in the order of their numbers"},
+    {"data.max_source_length", SCHEMA_INT64, AT(data.max_source_length), .min = 0, .max = 1e7, .fallback = "0", .help = "source_target: tokens of a source; 0: as data.max_length"},
     {"data.messages_field", SCHEMA_STRING, AT(data.messages_field), .help = "jsonl: conversations ([{role, content}, ...]); what the assistant says is learned"},
     {"data.chat_template", SCHEMA_STRING, AT(data.chat_template), .help = "template of conversations: a .jinja file, tokenizer_config.json or a folder; absent: beside data.tokenizer"},
     {"data.rows", SCHEMA_ENUM, AT(data.rows), .names = row_kinds, .fallback = "auto", .help = "stream: running text cut into full rows; samples: each record begins at position 0; auto: by the kind of data"},
@@ -79,10 +92,11 @@ static const struct schema_row rows[] = {
     {"data.shuffle_bytes", SCHEMA_BYTES, AT(data.shuffle_bytes), .min = 4096, .max = 1e12, .fallback = "4MiB", .help = "the same in bytes of tokens (4 for each); the smaller of both counts"},
     {"data.persistent_workers", .note = "workers always live as long as the run"},
     {"data.padding", SCHEMA_ENUM, AT(data.padding), .names = paddings, .fallback = "max_length", .help = "max_length: every row has data.max_length positions; longest (or true): rows of a pass have as many as its longest needs, in up to 8 lengths"},
-    {"data.group_by_length", SCHEMA_BOOL, AT(data.group_by_length), .fallback = "true", .help = "padding: longest: samples of like length share a step; false: the order is that of max_length"},
+    {"data.group_by_length", SCHEMA_BOOL, AT(data.group_by_length), .flag = GIVEN(data.group_given), .fallback = "true", .help = "samples of like length share a step, in groups of 32 steps; absent: with padding: longest"},
     {"training.group_by_length", .alias = "data.group_by_length"},
     /* training */
     {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the one this device is; its batch_size, gradient_accumulation_steps, mixed_precision and profile hold where the job gives none"},
+    {"training.objective", SCHEMA_ENUM, AT(training.objective), .names = objectives, .fallback = "auto", .help = "what is learned; auto: what the architecture is for (docs/data.md)"},
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .flag = GIVEN(training.batch_size_given), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
     {"training.per_device_train_batch_size", .alias = "training.batch_size"},
     {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .flag = GIVEN(training.accumulation_given), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},

@@ -56,13 +56,34 @@ static enum plim_status prefetch(struct tape *tape, const struct offload_options
     return copies_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
 }
 
+static int64_t tape_bytes(const struct tape *tape, int more_ops)
+{
+    return (int64_t)(((size_t)tape->nops + (size_t)more_ops) * sizeof *tape->ops +
+                     (size_t)tape->ntensors * sizeof *tape->tensors);
+}
+
+/* Ops that pass_update adds at least: a norm of each gradient, an update of each parameter, or both. */
+static int least_updates(const struct tape *tape, const struct update_options *o)
+{
+    int count = 0;
+    for (int i = 0; i < tape->ntensors; i++) count += tape->tensors[i].cls == CLASS_PARAM;
+    return o->global_norm && o->part != TAPE_LOOP ? 2 * count : count;
+}
+
+/* A tape that is too long to be held is noticed before it is. */
+static enum plim_status check_length(const struct plan_request *request, int64_t bytes,
+                                     struct plim_error *err)
+{
+    return bytes > plan_tape_most(request) ? plan_refuse_search(request, bytes, err) : PLIM_OK;
+}
+
 enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
                              enum tape_part part, struct tape *tape, struct plim_error *err)
 {
     const struct job *job = request->build_arg;
     const struct job_training *t = &job->training;
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
-    struct model_shape shape = {.batch = knobs->micro_batch,
+    struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
                                 .head = HEAD_LOSS,
                                 .whole_rows = !job->data.packing,
@@ -87,11 +108,15 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     enum plim_status status;
     tape_clear(tape);
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
+    /* Backward writes an op for each of forward's at least. */
+    if ((status = check_length(request, 2 * tape_bytes(tape, 0), err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
     if ((status = pass_loss_chunks(tape, (int)knobs->loss_chunks, err)) != PLIM_OK) return status;
     if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
     if (t->grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
+    status = check_length(request, tape_bytes(tape, least_updates(tape, &update)), err);
+    if (status != PLIM_OK) return status;
     if ((status = pass_update(tape, &update, err)) != PLIM_OK) return status;
     set_precision(tape, job);
     return pass_part(tape, part, knobs->grad_tier != TIER_DEVICE, err);
@@ -113,8 +138,10 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
     if (knobs)
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
-    struct model_shape shape = {
-        .batch = rows, .time = time, .head = HEAD_LOSS, .standard = !job->model.flash};
+    struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
+                                .time = time,
+                                .head = HEAD_LOSS,
+                                .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
@@ -135,6 +162,8 @@ static void set_pins(const struct job *job, struct knobs *pins)
     const struct job_training *t = &job->training;
     knobs_open(pins);
     if (t->micro_batch_given) pins->micro_batch = t->micro_batch;
+    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) /* its pairs are told from each other */
+        pins->micro_batch = t->batch_size;
     if (t->recompute_given) {
         pins->recompute = t->recompute;
         if (!t->full_layers_given) pins->full_layers = 0;

@@ -31,6 +31,20 @@ static int input_i32(struct builder *b, const char *label)
                                       .dim = {b->shape->batch, b->shape->time}});
 }
 
+struct op build_op(const struct builder *b, int kind) { return start(b, kind); }
+
+int build_tensor(struct builder *b, struct tensor t) { return declare(b, t); }
+
+int build_feed(struct builder *b, const char *label, int64_t rows, int64_t columns)
+{
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_I32,
+                                      .cls = CLASS_IO,
+                                      .flags = TENSOR_INPUT,
+                                      .ndim = columns ? 2 : 1,
+                                      .dim = {rows, columns}});
+}
+
 int build_scalars(struct builder *b)
 {
     int there = tape_find(b->tape, "step.scalars", -1);
@@ -46,27 +60,69 @@ int build_scalars(struct builder *b)
                                                  .owner = -1});
 }
 
-static void build_rope_table(struct builder *b)
+/* All sets of frequencies in one constant: a program that rotates with one of them keeps the same bytes as the others. */
+static int build_frequencies(struct builder *b)
 {
-    int head_dim = b->spec->head_dim;
+    int sets = model_rope_sets(b->spec);
+    struct tensor t = {.label = "rope.inv_freq",
+                       .type = DT_F32,
+                       .cls = CLASS_IO,
+                       .flags = TENSOR_KEPT | TENSOR_STAT,
+                       .ndim = sets > 1 ? 2 : 1};
+    t.dim[0] = sets, t.dim[t.ndim - 1] = model_rotary_size(b->spec) / 2;
+    return declare(b, t);
+}
+
+/* One set of them. */
+static int frequency_set(struct builder *b, int all, int set)
+{
+    if (all < 0 || b->tape->tensors[all].ndim == 1) return all;
+    struct tensor t = b->tape->tensors[all];
+    t.ndim = 1, t.dim[0] = t.dim[1];
+    t.view_of = all, t.view_offset = set * t.dim[0] * (int64_t)dtype_size(t.type);
+    return tape_tensor(b->tape, &t);
+}
+
+static int build_rope_table(struct builder *b, int frequencies, int set)
+{
+    static const char *const labels[MODEL_ROPE_SETS] = {"rope.table", "rope.table.other"};
+    int size = model_rotary_size(b->spec);
     struct op op = start(b, OP_ROPE_TABLE);
     op.in[ROPE_TABLE_POS] = b->pos;
-    op.in[ROPE_TABLE_INV_FREQ] = declare(b, (struct tensor){.label = "rope.inv_freq",
-                                                            .type = DT_F32,
-                                                            .cls = CLASS_IO,
-                                                            .flags = TENSOR_KEPT | TENSOR_STAT,
-                                                            .ndim = 1,
-                                                            .dim = {head_dim / 2}});
-    op.out[ROPE_TABLE_TABLE] =
-        declare(b, (struct tensor){.label = "rope.table",
-                                   .type = DT_F32,
-                                   .cls = CLASS_ACT,
-                                   .flags = TENSOR_STAT,
-                                   .ndim = 3,
-                                   .dim = {b->shape->batch, b->shape->time, head_dim}});
-    op.attr.head_dim = head_dim;
+    op.in[ROPE_TABLE_INV_FREQ] = frequency_set(b, frequencies, set);
+    op.out[ROPE_TABLE_TABLE] = declare(b, (struct tensor){.label = labels[set],
+                                                          .type = DT_F32,
+                                                          .cls = CLASS_ACT,
+                                                          .flags = TENSOR_STAT,
+                                                          .ndim = 3,
+                                                          .dim = {b->shape->batch, b->shape->time, size}});
+    op.attr.head_dim = b->spec->head_dim;
+    double factor = model_rope_attention_factor(b->spec, set);
+    op.attr.scale = factor == 1 ? 0 : (float)factor;
     tape_append(b->tape, &op);
-    b->rope_table = op.out[ROPE_TABLE_TABLE];
+    return op.out[ROPE_TABLE_TABLE];
+}
+
+/* The set of frequencies a layer rotates with in this program, -1: none. */
+static int layer_set(const struct builder *b, int layer)
+{
+    const struct model_shape *shape = b->shape;
+    int64_t length = shape->kv_length > shape->time ? shape->kv_length : shape->time;
+    if (!b->spec->arch->rope) return -1;
+    return model_layer_rope(b->spec, layer, shape->flat.tokens ? shape->flat.length : length);
+}
+
+static void build_rope_tables(struct builder *b)
+{
+    bool used[MODEL_ROPE_SETS] = {false};
+    int all = -1;
+    for (int i = 0; i < b->spec->num_layers; i++)
+        if (layer_set(b, i) >= 0) used[layer_set(b, i)] = true;
+    for (int set = 0; set < MODEL_ROPE_SETS; set++) {
+        if (!used[set]) continue;
+        if (all < 0) all = build_frequencies(b);
+        b->rope_table[set] = build_rope_table(b, all, set);
+    }
 }
 
 void build_inputs(struct builder *b)
@@ -77,8 +133,18 @@ void build_inputs(struct builder *b)
         b->ids = input_i32(b, "ids");
         b->pos = input_i32(b, "pos");
     }
-    b->rope_table = -1;
-    if (b->spec->arch->rope) build_rope_table(b);
+    for (int set = 0; set < MODEL_ROPE_SETS; set++) b->rope_table[set] = -1;
+    build_rope_tables(b);
+}
+
+void build_encoder_inputs(struct builder *b)
+{
+    const struct model_shape *s = b->shape;
+    b->ids = build_feed(b, "ids", s->batch, s->time);
+    b->pos = build_feed(b, "pos", s->batch, s->time);
+    if (b->spec->token_types > 0) b->types = build_feed(b, "types", s->batch, s->time);
+    b->lengths = build_feed(b, "lengths", s->batch, 0);
+    for (int set = 0; set < MODEL_ROPE_SETS; set++) b->rope_table[set] = -1;
 }
 
 int build_param(struct builder *b, int row)
@@ -114,9 +180,18 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
 {
     struct op op = start(b, OP_EMBED);
     op.in[EMBED_IDS] = ids, op.in[EMBED_W] = weight, op.in[EMBED_ADD] = add;
+    if (ids == b->pos) op.attr.first = model_first_position(b->spec);
     op.out[EMBED_Y] = build_act(b, label, b->spec->hidden_size);
+    if (b->spec->arch->scaled_embed) op.attr.scale = (float)sqrt((double)b->spec->hidden_size);
     tape_append(b->tape, &op);
     return op.out[EMBED_Y];
+}
+
+/* Rows of one position: a norm over single heads has several. */
+static int64_t rows_of_norm(const struct builder *b, const struct build_norm *n)
+{
+    if (n->heads == 0 || n->weight < 0) return 1;
+    return (int64_t)n->heads * b->spec->head_dim / tensor_count(&b->tape->tensors[n->weight]);
 }
 
 /* Numbers of ops' streams are above those of parameters. */
@@ -136,17 +211,19 @@ int build_dropout(struct builder *b, const char *label, int x, double dropout, i
 int build_norm(struct builder *b, const struct build_norm *n, int x)
 {
     struct op op = start(b, OP_NORM);
+    int64_t stats = (n->bias >= 0 ? 2 : 1) * rows_of_norm(b, n);
     op.attr.layer_norm = n->bias >= 0;
+    op.attr.plus_one = b->spec->arch->norm_plus_one;
     op.attr.eps = (float)b->spec->norm_eps;
     op.in[NORM_X] = x, op.in[NORM_W] = n->weight, op.in[NORM_BIAS] = n->bias;
-    op.out[NORM_Y] = build_act(b, n->label, b->spec->hidden_size);
-    op.out[NORM_STAT] =
-        declare(b, (struct tensor){.label = n->stat_label,
-                                   .type = DT_F32,
-                                   .cls = CLASS_ACT,
-                                   .flags = TENSOR_STAT,
-                                   .ndim = 3,
-                                   .dim = {b->shape->batch, b->shape->time, n->bias >= 0 ? 2 : 1}});
+    op.out[NORM_Y] =
+        n->heads ? build_heads(b, n->label, n->heads) : build_act(b, n->label, b->spec->hidden_size);
+    op.out[NORM_STAT] = declare(b, (struct tensor){.label = n->stat_label,
+                                                   .type = DT_F32,
+                                                   .cls = CLASS_ACT,
+                                                   .flags = TENSOR_STAT,
+                                                   .ndim = 3,
+                                                   .dim = {b->shape->batch, b->shape->time, stats}});
     tape_append(b->tape, &op);
     return op.out[NORM_Y];
 }
@@ -168,16 +245,42 @@ static struct op_attr head_attributes(const struct model_spec *spec)
         .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
 }
 
-static struct build_parts build_split(struct builder *b, int qkv)
+static struct build_parts build_split(struct builder *b, int qkv, int table)
 {
     struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
-    op.in[SPLIT3_X] = qkv, op.in[SPLIT3_TABLE] = b->rope_table;
+    op.in[SPLIT3_X] = qkv, op.in[SPLIT3_TABLE] = table;
     op.out[SPLIT3_Q] = build_heads(b, "attn.q[%d]", b->spec->num_heads);
     op.out[SPLIT3_K] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
     op.out[SPLIT3_V] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
     return (struct build_parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
+}
+
+/* Heads behind their norm, rotated where there is a table. */
+static int build_turned_norm(struct builder *b, const struct build_norm *n, int x, const char *label,
+                             int table)
+{
+    int y = build_norm(b, n, x);
+    if (table < 0) return y;
+    struct op op = start(b, OP_ROPE);
+    op.in[ROPE_X] = y, op.in[ROPE_TABLE] = table;
+    op.out[ROPE_Y] = build_heads(b, label, n->heads);
+    tape_append(b->tape, &op);
+    return op.out[ROPE_Y];
+}
+
+/* Queries, keys and values as attention wants them. Without norms the rotation is part of the split. */
+static struct build_parts build_queries(struct builder *b, int qkv, int q_norm, int k_norm)
+{
+    int set = layer_set(b, b->layer), table = set >= 0 ? b->rope_table[set] : -1;
+    if (q_norm < 0) return build_split(b, qkv, table);
+    struct build_parts p = build_split(b, qkv, -1);
+    struct build_norm q = {"attn.q.norm[%d]", "attn.q.rstd[%d]", q_norm, -1, b->spec->num_heads},
+                      k = {"attn.k.norm[%d]", "attn.k.rstd[%d]", k_norm, -1, b->spec->num_kv_heads};
+    p.q = build_turned_norm(b, &q, p.q, "attn.q.turned[%d]", table);
+    p.k = build_turned_norm(b, &k, p.k, "attn.k.turned[%d]", table);
+    return p;
 }
 
 static int kv_tensor(struct builder *b, const char *label)
@@ -204,11 +307,13 @@ static void build_cache(struct builder *b, struct build_parts *p)
     p->k = op.out[KV_APPEND_NEW_KC], p->v = op.out[KV_APPEND_NEW_VC];
 }
 
-int build_attention(struct builder *b, int qkv)
+int build_attention(struct builder *b, int qkv) { return build_attention_normed(b, qkv, -1, -1); }
+
+int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
 {
     const struct model_spec *spec = b->spec;
     bool cached = b->shape->kv_length > 0;
-    struct build_parts p = build_split(b, qkv);
+    struct build_parts p = build_queries(b, qkv, q_norm, k_norm);
     if (cached) build_cache(b, &p);
     struct op op = start(b, OP_ATTN);
     op.attr = head_attributes(spec);
@@ -216,9 +321,16 @@ int build_attention(struct builder *b, int qkv)
     op.attr.whole_rows = b->shape->whole_rows && !cached;
     op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
-    op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
+    op.attr.scale =
+        (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
+    op.attr.cap = (float)spec->attn_cap;
     if (b->shape->flat.tokens) return build_paged(b, &p, op.attr);
-    op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
+    op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v;
+    op.in[ATTN_LENGTHS] = b->lengths;
+    if (spec->arch->encoder)
+        op.attr.mask = MASK_FULL;
+    else
+        op.in[ATTN_POS] = b->pos;
     if (b->attention_dropout > 0) {
         op.attr.dropout = (float)b->attention_dropout;
         op.attr.stream = FIRST_STREAM + b->streams++;
@@ -248,12 +360,13 @@ static int last_tokens(struct builder *b, int x)
     return tape_tensor(b->tape, &t);
 }
 
-static void build_loss(struct builder *b, int logits)
+void build_loss(struct builder *b, int logits, int targets)
 {
     struct op op = start(b, OP_XENT);
     op.accumulate = ACC_AFTER_FIRST;
+    op.attr.cap = (float)b->spec->final_cap;
     op.in[XENT_LOGITS] = logits;
-    op.in[XENT_TARGETS] = input_i32(b, "targets");
+    op.in[XENT_TARGETS] = targets;
     op.in[XENT_SCALARS] = build_scalars(b);
     op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
                                                    .type = DT_F64,
@@ -264,24 +377,41 @@ static void build_loss(struct builder *b, int logits)
     tape_append(b->tape, &op);
 }
 
-void build_head(struct builder *b, int x, int weight)
+/* Logits that leave the tape behind their soft-cap; a loss has it inside. */
+static void build_cap(struct builder *b, int raw, int capped)
+{
+    struct op op = start(b, OP_ACT);
+    op.attr.activation = ACTIVATION_TANH;
+    op.attr.cap = (float)b->spec->final_cap;
+    op.in[ACT_X] = raw, op.out[ACT_Y] = capped;
+    tape_append(b->tape, &op);
+}
+
+void build_logits(struct builder *b, int x, const struct build_linear *l, int64_t width)
 {
     enum model_head head = b->shape->head;
-    int64_t vocab = b->spec->vocab_size;
+    bool loss = head == HEAD_LOSS || head == HEAD_LABELS;
     b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
-    if (b->shape->flat.tokens) {
+    bool capped = !loss && b->spec->final_cap > 0, flat = b->shape->flat.tokens > 0;
+    logits.dim[logits.ndim++] = flat ? b->shape->flat.rows : b->shape->batch;
+    if (flat)
         x = build_flat_last(b, x);
-        logits.ndim = 2, logits.dim[0] = b->shape->flat.rows, logits.dim[1] = vocab;
-    } else if (head == HEAD_LAST_LOGITS) {
+    else if (head == HEAD_LAST_LOGITS)
         x = last_tokens(b, x);
-        logits.ndim = 2, logits.dim[0] = b->shape->batch, logits.dim[1] = vocab;
-    } else {
-        logits.ndim = 3, logits.dim[0] = b->shape->batch, logits.dim[1] = b->shape->time,
-        logits.dim[2] = vocab;
-    }
-    if (head != HEAD_LOSS) logits.flags = TENSOR_OUTPUT;
+    else
+        logits.dim[logits.ndim++] = b->shape->time;
+    logits.dim[logits.ndim++] = width;
+    struct tensor first = logits, last = logits;
+    last.flags = loss ? 0 : TENSOR_OUTPUT;
+    first.label = "logits.raw";
+    int y = build_linear(b, x, l, declare(b, capped ? first : last));
+    if (loss) build_loss(b, y, input_i32(b, "targets"));
+    if (capped) build_cap(b, y, declare(b, last));
+}
+
+void build_head(struct builder *b, int x, int weight)
+{
     struct build_linear l = {.weight = weight, .bias = -1, .add = -1};
-    int y = build_linear(b, x, &l, declare(b, logits));
-    if (head == HEAD_LOSS) build_loss(b, y);
+    build_logits(b, x, &l, b->spec->vocab_size);
 }

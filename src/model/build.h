@@ -18,13 +18,22 @@ struct builder {
     int ids, pos;                  /* i32 [B,T] */
     int slots, rows, blocks, last; /* of a flat shape */
     int pool;                      /* likewise: keys and values of all layers */
-    int rope_table;                /* f32 [B,T,D], -1 without rotary positions */
+    int rope_table
+        [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
+    int types;             /* i32 [B,T], -1: segments are not told apart */
+    int lengths;           /* i32 [B], -1: rows are not padded */
     double attention_dropout;
     uint32_t streams; /* ops that drop numbers so far */
 };
 
-/* Declares ids, pos and, for rotary architectures, the table of angles. */
+/* Declares ids, pos and, for rotary architectures, the tables of angles. */
 void build_inputs(struct builder *b);
+
+/* The same of an encoder: ids, pos and lengths, and types where segments are told apart. */
+void build_encoder_inputs(struct builder *b);
+
+/* An i32 tensor that the host fills: [rows,columns], or [rows] when columns is 0. */
+int build_feed(struct builder *b, const char *label, int64_t rows, int64_t columns);
 
 /* "step.scalars", declared once. */
 int build_scalars(struct builder *b);
@@ -41,10 +50,11 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
 /* y = x with numbers dropped (+ add, which may be -1). Only for tapes that train. */
 int build_dropout(struct builder *b, const char *label, int x, double dropout, int add);
 
-/* RMSNorm, or LayerNorm when bias >= 0. */
+/* RMSNorm, or LayerNorm when bias >= 0, of [B,T,C]; with heads of [B,T,heads,D], over as many numbers as the weight has. */
 struct build_norm {
     const char *label, *stat_label;
     int weight, bias;
+    int heads;
 };
 int build_norm(struct builder *b, const struct build_norm *n, int x);
 
@@ -67,7 +77,21 @@ void build_flat_inputs(struct builder *b);
 int build_paged(struct builder *b, const struct build_parts *p, struct op_attr attr);
 int build_flat_last(struct builder *b, int x);
 
-/* logits of the final hidden x [B,T,C] and, for HEAD_LOSS, their cross-entropy. */
+/* The same with norms of queries and keys before they are rotated; their weights, -1: none. */
+int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm);
+
+/* logits of the final hidden x [B,T,C], soft-capped where the spec says so, and, for HEAD_LOSS, their cross-entropy. */
 void build_head(struct builder *b, int x, int weight);
+
+/* The same with any projection to `width` numbers, and for HEAD_LABELS too. */
+void build_logits(struct builder *b, int x, const struct build_linear *l, int64_t width);
+
+/* A vector for each row of x [B,T,C] and, for HEAD_PAIRS, the loss of pairs (heads.c). */
+void build_vectors(struct builder *b, int x);
+
+/* The cross-entropy of logits [..,V], and an op or tensor of the builder's layer and part: for heads. */
+void build_loss(struct builder *b, int logits, int targets);
+struct op build_op(const struct builder *b, int kind);
+int build_tensor(struct builder *b, struct tensor t);
 
 #endif

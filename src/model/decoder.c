@@ -1,52 +1,17 @@
-/* decoder.c - parameters and forward ops of the shared decoder. See decoder.h.
+/* decoder.c - forward ops of the shared decoder. See decoder.h.
  *
  *     x = embed(ids)
- *     per layer:  x = x + o_proj(attention(q, k, v)),         q, k, v = rotated(linear(norm(x)))
- *                 x = x + down_proj(silu(gate) * up),         gate, up = linear(norm(x))
+ *     per layer:  x = x + [norm](o_proj(attention(q, k, v))),      q, k, v = rotated([norm](linear([norm](x))))
+ *                 x = x + [norm](down_proj(act(gate) * up)),       gate, up = linear([norm](x))
  *     logits = lm_head(norm(x))
+ *
+ * A norm in brackets is there where its row is.
  */
-#include "model/build.h"
 #include "model/decoder.h"
+#include "model/build.h"
 
-enum {
-    P_EMBED,
-    P_NORM1,
-    P_QKV,
-    P_QKV_BIAS,
-    P_O,
-    P_O_BIAS,
-    P_NORM2,
-    P_GATE,
-    P_GATE_BIAS,
-    P_UP,
-    P_UP_BIAS,
-    P_DOWN,
-    P_DOWN_BIAS,
-    P_NORM,
-    P_HEAD,
-    P_COUNT
-};
-_Static_assert(P_COUNT == DECODER_PARAMS, "the table and its header agree");
-
-#define LAYER "model.layers.%d."
-
-const struct param_row decoder_params[DECODER_PARAMS] = {
-    [P_EMBED] = {"model.embed_tokens.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_NORM1] = {LAYER "input_layernorm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
-    [P_QKV] = {LAYER "self_attn.{q,k,v}_proj.weight", {DIM_QKV, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_QKV_BIAS] = {LAYER "self_attn.{q,k,v}_proj.bias", {DIM_QKV}, RULE_ZEROS, WHEN_QKV_BIAS},
-    [P_O] = {LAYER "self_attn.o_proj.weight", {DIM_C, DIM_HD}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_O_BIAS] = {LAYER "self_attn.o_proj.bias", {DIM_C}, RULE_ZEROS, WHEN_O_BIAS},
-    [P_NORM2] = {LAYER "post_attention_layernorm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
-    [P_GATE] = {LAYER "mlp.gate_proj.weight", {DIM_F, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_GATE_BIAS] = {LAYER "mlp.gate_proj.bias", {DIM_F}, RULE_ZEROS, WHEN_MLP_BIAS},
-    [P_UP] = {LAYER "mlp.up_proj.weight", {DIM_F, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_UP_BIAS] = {LAYER "mlp.up_proj.bias", {DIM_F}, RULE_ZEROS, WHEN_MLP_BIAS},
-    [P_DOWN] = {LAYER "mlp.down_proj.weight", {DIM_C, DIM_F}, RULE_NORMAL, WHEN_ALWAYS},
-    [P_DOWN_BIAS] = {LAYER "mlp.down_proj.bias", {DIM_C}, RULE_ZEROS, WHEN_MLP_BIAS},
-    [P_NORM] = {"model.norm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
-    [P_HEAD] = {"lm_head.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED},
-};
+const struct param_row decoder_params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES), DECODER_ATTENTION,
+                                                         DECODER_GATED, DECODER_NORMS};
 
 const struct model_keys decoder_keys = {
     .hidden = "hidden_size",
@@ -73,35 +38,72 @@ static int project(struct builder *b, int x, int weight, int y)
     return build_linear(b, x, &l, y);
 }
 
+static bool has(const struct builder *b, int row)
+{
+    return param_present(b->spec, &b->spec->arch->params[row]);
+}
+
+/* x itself where the model has no such norm. */
 static int rms_norm(struct builder *b, int row, const char *label, const char *stat_label, int x)
 {
+    if (!has(b, row)) return x;
     struct build_norm n = {
         .label = label, .stat_label = stat_label, .weight = build_param(b, row), .bias = -1};
     return build_norm(b, &n, x);
 }
 
+/* What the parts of a layer's end are called. */
+struct branch {
+    int weight, post;
+    const char *y, *norm, *stat, *sum;
+};
+
+/* x + linear(h), or x + norm(linear(h)): only the former sum rides on the linear. */
+static int end_branch(struct builder *b, const struct branch *e, int h, int x)
+{
+    bool normed = has(b, e->post);
+    struct build_linear l = projection(b, e->weight, e->weight + 1, normed ? -1 : x);
+    int y = build_linear(b, h, &l, build_act(b, normed ? e->y : e->sum, b->spec->hidden_size));
+    if (!normed) return y;
+    struct op op = tape_op(OP_ADD, b->layer);
+    op.part = b->part;
+    op.in[ADD_A] = rms_norm(b, e->post, e->norm, e->stat, y), op.in[ADD_B] = x;
+    op.out[ADD_Y] = build_act(b, e->sum, b->spec->hidden_size);
+    tape_append(b->tape, &op);
+    return op.out[ADD_Y];
+}
+
 static int attention_block(struct builder *b, int x)
 {
-    const struct model_spec *spec = b->spec;
+    static const struct branch end = {
+        P_O, P_POST1, "attn.o[%d]", "attn.post[%d]", "attn.post.rstd[%d]", "attn.residual[%d]"};
     int h = rms_norm(b, P_NORM1, "attn.norm[%d]", "attn.norm.rstd[%d]", x);
-    int64_t width = param_dim_size(spec, DIM_QKV);
-    int o = build_attention(b, project(b, h, P_QKV, build_act(b, "attn.qkv[%d]", width)));
-    struct build_linear l = projection(b, P_O, P_O_BIAS, x);
-    return build_linear(b, o, &l, build_act(b, "attn.residual[%d]", spec->hidden_size));
+    int64_t width = param_dim_size(b->spec, DIM_QKV);
+    int qkv = project(b, h, P_QKV, build_act(b, "attn.qkv[%d]", width));
+    int o = build_attention_normed(b, qkv, build_param(b, P_Q_NORM), build_param(b, P_K_NORM));
+    return end_branch(b, &end, o, x);
 }
 
 static int mlp_block(struct builder *b, int x)
 {
-    const struct model_spec *spec = b->spec;
+    static const struct branch end = {
+        P_DOWN, P_POST2, "mlp.down[%d]", "mlp.post[%d]", "mlp.post.rstd[%d]", "mlp.residual[%d]"};
+    int64_t width = b->spec->intermediate_size;
     int h = rms_norm(b, P_NORM2, "mlp.norm[%d]", "mlp.norm.rstd[%d]", x);
     struct op op = tape_op(OP_GLU, b->layer);
     op.part = b->part;
-    op.in[GLU_GATE] = project(b, h, P_GATE, build_act(b, "mlp.gate[%d]", spec->intermediate_size));
-    op.in[GLU_UP] = project(b, h, P_UP, build_act(b, "mlp.up[%d]", spec->intermediate_size));
-    op.out[GLU_H] = build_act(b, "mlp.h[%d]", spec->intermediate_size);
+    op.attr.activation = b->spec->arch->act;
+    if (has(b, P_GATE_UP)) {
+        struct build_linear l = {.weight = build_param(b, P_GATE_UP), .bias = -1, .add = -1};
+        op.attr.joint = true;
+        op.in[GLU_GATE] = build_linear(b, h, &l, build_act(b, "mlp.gate_up[%d]", 2 * width));
+    } else {
+        op.in[GLU_GATE] = project(b, h, P_GATE, build_act(b, "mlp.gate[%d]", width));
+        op.in[GLU_UP] = project(b, h, P_UP, build_act(b, "mlp.up[%d]", width));
+    }
+    op.out[GLU_H] = build_act(b, "mlp.h[%d]", width);
     tape_append(b->tape, &op);
-    struct build_linear l = projection(b, P_DOWN, P_DOWN_BIAS, x);
-    return build_linear(b, op.out[GLU_H], &l, build_act(b, "mlp.residual[%d]", spec->hidden_size));
+    return end_branch(b, &end, op.out[GLU_H], x);
 }
 
 void decoder_emit(struct builder *b)

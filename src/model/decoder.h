@@ -1,17 +1,99 @@
-/* decoder.h - the decoder that LLaMA, Mistral and Qwen2 share: RMSNorm, rotary positions, grouped heads,
- * SwiGLU.
+/* decoder.h - the decoder that LLaMA and its relatives share: RMSNorm, rotary positions, grouped heads, a gated
+ * feed-forward part.
  *
- * The three differ only in defaults and in which biases they carry, which the spec says. Only model/ includes
- * this header.
+ * What they differ in is said by data. A table of rows says which parameters a model has, and a norm or a fused projection
+ * is computed where its row is; the spec and the architecture's flags say the rest. A file of an architecture puts its
+ * table together of the pieces below:
+ *
+ *     static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES), DECODER_ATTENTION, DECODER_GATED,
+ *                                                             DECODER_NORMS, DECODER_QK_NORMS(DIM_D, DIM_D, RULE_ONES)};
+ *
+ * Only model/ includes this header.
  */
 #ifndef PLIM_MODEL_DECODER_H
 #define PLIM_MODEL_DECODER_H
 
 #include "model/arch.h"
 
-#define DECODER_PARAMS 15
+/* A bias follows its weight. */
+enum decoder_param {
+    P_EMBED,
+    P_NORM1, /* before attention */
+    P_QKV,
+    P_QKV_BIAS,
+    P_Q_NORM, /* of each head [D] or of all heads together [HD] */
+    P_K_NORM,
+    P_O,
+    P_O_BIAS,
+    P_POST1, /* after attention, before the sum */
+    P_NORM2, /* before the feed-forward part */
+    P_GATE,
+    P_GATE_BIAS,
+    P_UP,
+    P_UP_BIAS,
+    P_GATE_UP, /* both in one */
+    P_DOWN,
+    P_DOWN_BIAS,
+    P_POST2, /* after the feed-forward part, before the sum */
+    P_NORM,
+    P_HEAD,
+    DECODER_PARAMS
+};
 
-extern const struct param_row decoder_params[DECODER_PARAMS];
+#define DECODER_LAYER "model.layers.%d."
+
+#define DECODER_MATRIX(name, rows, columns)                                                                  \
+    {                                                                                                        \
+        DECODER_LAYER name ".weight", {rows, columns}, RULE_NORMAL, WHEN_ALWAYS                              \
+    }
+#define DECODER_BIAS(name, rows, when)                                                                       \
+    {                                                                                                        \
+        DECODER_LAYER name ".bias", {rows}, RULE_ZEROS, when                                                 \
+    }
+#define DECODER_NORM(name, rows, rule)                                                                       \
+    {                                                                                                        \
+        DECODER_LAYER name ".weight", {rows}, rule, WHEN_ALWAYS                                              \
+    }
+
+/* `rule`: RULE_ONES, or RULE_ZEROS where a norm's weight is 1 + w. */
+#define DECODER_ENDS(rule)                                                                                   \
+    [P_EMBED] = {"model.embed_tokens.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},                     \
+    [P_NORM] = {"model.norm.weight", {DIM_C}, rule, WHEN_ALWAYS},                                            \
+    [P_HEAD] = {"lm_head.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED}
+
+#define DECODER_ATTENTION                                                                                    \
+    [P_QKV] = DECODER_MATRIX("self_attn.{q,k,v}_proj", DIM_QKV, DIM_C),                                      \
+    [P_QKV_BIAS] = DECODER_BIAS("self_attn.{q,k,v}_proj", DIM_QKV, WHEN_QKV_BIAS),                           \
+    [P_O] = DECODER_MATRIX("self_attn.o_proj", DIM_C, DIM_HD),                                               \
+    [P_O_BIAS] = DECODER_BIAS("self_attn.o_proj", DIM_C, WHEN_O_BIAS)
+
+#define DECODER_GATED                                                                                        \
+    [P_GATE] = DECODER_MATRIX("mlp.gate_proj", DIM_F, DIM_C),                                                \
+    [P_GATE_BIAS] = DECODER_BIAS("mlp.gate_proj", DIM_F, WHEN_MLP_BIAS),                                     \
+    [P_UP] = DECODER_MATRIX("mlp.up_proj", DIM_F, DIM_C),                                                    \
+    [P_UP_BIAS] = DECODER_BIAS("mlp.up_proj", DIM_F, WHEN_MLP_BIAS),                                         \
+    [P_DOWN] = DECODER_MATRIX("mlp.down_proj", DIM_C, DIM_F),                                                \
+    [P_DOWN_BIAS] = DECODER_BIAS("mlp.down_proj", DIM_C, WHEN_MLP_BIAS)
+
+/* Norms before both parts. */
+#define DECODER_NORMS                                                                                        \
+    [P_NORM1] = DECODER_NORM("input_layernorm", DIM_C, RULE_ONES), [P_NORM2] = DECODER_NORM(                 \
+                                                                       "post_attention_layernorm", DIM_C,    \
+                                                                       RULE_ONES)
+
+/* Norms before and after both parts. */
+#define DECODER_SANDWICH_NORMS(rule)                                                                         \
+    [P_NORM1] = DECODER_NORM("input_layernorm", DIM_C, rule),                                                \
+    [P_POST1] = DECODER_NORM("post_attention_layernorm", DIM_C, rule),                                       \
+    [P_NORM2] = DECODER_NORM("pre_feedforward_layernorm", DIM_C, rule),                                      \
+    [P_POST2] = DECODER_NORM("post_feedforward_layernorm", DIM_C, rule)
+
+/* Norms of queries and keys. */
+#define DECODER_QK_NORMS(q, k, rule)                                                                         \
+    [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule), [P_K_NORM] =                                     \
+                                                                DECODER_NORM("self_attn.k_norm", k, rule)
+
+extern const struct param_row decoder_params[DECODER_PARAMS]; /* LLaMA's */
 extern const struct model_keys decoder_keys;
 
 void decoder_emit(struct builder *b);

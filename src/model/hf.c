@@ -6,6 +6,7 @@
  */
 #include "model/hf.h"
 #include "base/json.h"
+#include "base/nearest.h"
 #include "model/arch.h"
 
 #include <stdio.h>
@@ -91,32 +92,86 @@ static void read_size(struct reader *r, const char *key, bool required, int64_t 
 }
 
 /* A switch transformers knows and we compute only in one position. */
-static void demand_bool(struct reader *r, const char *key, bool only)
+static void demand_bool(struct reader *r, const struct hf_demand *d)
 {
-    bool value = only;
-    read_bool(r, r->root, key, &value);
-    if (value != only)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': %s is not supported; only %s is", r->name, key,
-               value ? "true" : "false", only ? "true" : "false");
+    bool value = d->only;
+    read_bool(r, r->root, d->key, &value);
+    if (value != d->only)
+        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': %s is not supported; only %s is", r->name, d->key,
+               value ? "true" : "false", d->only ? "true" : "false");
+}
+
+static void demand_text(struct reader *r, const struct hf_demand *d)
+{
+    const char *value = read_string(r, r->root, d->key, d->text);
+    if (strcmp(value, d->text))
+        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': '%s' is not supported; only '%s' is", r->name, d->key,
+               value, d->text);
+}
+
+static void demand_null(struct reader *r, const struct hf_demand *d)
+{
+    if (given(r->root, d->key))
+        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s' is not supported; only null is", r->name, d->key);
+}
+
+static void read_demand(struct reader *r, const struct hf_demand *d)
+{
+    (d->null_only ? demand_null : d->text ? demand_text : demand_bool)(r, d);
+}
+
+/* A number of which null is none; `absent` when the key is missing. */
+static void read_or_none(struct reader *r, const char *key, double absent, double *out)
+{
+    *out = node_get(r->root, key) ? 0 : absent;
+    read_double(r, r->root, key, out);
 }
 
 /* --- which model ------------------------------------------------------------------------------------------
  */
 
+/* The task that a class of transformers is for, MODEL_TASKS: none of this architecture's. */
+static enum model_task task_of(const struct architecture *arch, const char *class_name)
+{
+    if (!strcmp(arch->hf_class, class_name)) return TASK_TOKENS;
+    for (int task = 0; arch->task_classes && task < MODEL_TASKS; task++)
+        if (!strcmp(arch->task_classes[task], class_name)) return (enum model_task)task;
+    return MODEL_TASKS;
+}
+
 static const struct architecture *by_class(const char *class_name)
 {
     for (int i = 0; class_name && model_architecture_at(i); i++)
-        if (!strcmp(model_architecture_at(i)->hf_class, class_name)) return model_architecture_at(i);
+        if (task_of(model_architecture_at(i), class_name) < MODEL_TASKS) return model_architecture_at(i);
     return NULL;
 }
 
-static void list_architectures(char *buf, size_t size)
+/* By model_type alone: "gemma3" is what we call the text model, and another model's type. */
+static const struct architecture *by_type(const char *type)
 {
+    for (int i = 0; type && model_architecture_at(i); i++)
+        if (!strcmp(model_architecture_at(i)->hf_type, type)) return model_architecture_at(i);
+    return NULL;
+}
+
+static void refuse_architecture(struct reader *r, const char *type, const char *class_name)
+{
+    const char *word = type ? type : class_name;
+    char known[512] = "", guess[96] = "";
     size_t used = 0;
-    buf[0] = 0;
-    for (int i = 0; model_architecture_at(i) && used < size; i++)
-        used +=
-            (size_t)snprintf(buf + used, size - used, "%s%s", i ? ", " : "", model_architecture_at(i)->name);
+    struct nearest near = nearest_begin(word ? word : "");
+    for (int i = 0; model_architecture_at(i) && used < sizeof known; i++) {
+        const struct architecture *arch = model_architecture_at(i);
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", arch->hf_type);
+        nearest_offer(&near, type ? arch->hf_type : arch->hf_class);
+    }
+    if (!word) {
+        refuse(r, PLIM_BAD_INPUT, "%s: key 'model_type' is missing; write one of %s", r->name, known);
+        return;
+    }
+    if (near.best) snprintf(guess, sizeof guess, "; the nearest is '%s'", near.best);
+    refuse(r, PLIM_UNSUPPORTED, "%s: model type '%s' is not supported%s; supported: %s", r->name, word, guess,
+           known);
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -127,27 +182,26 @@ static bool ends_with(const char *text, const char *end)
 
 static void read_architecture(struct reader *r)
 {
-    char known[128];
-    list_architectures(known, sizeof known);
     const char *type = read_string(r, r->root, "model_type", NULL);
     const char *class_name = node_string(node_item(node_get(r->root, "architectures"), 0), NULL);
-    const struct architecture *arch = type ? model_architecture(type) : by_class(class_name);
-    if (!arch && !type && !class_name)
-        refuse(r, PLIM_BAD_INPUT, "%s: key 'model_type' is missing; write one of %s", r->name, known);
+    const struct architecture *arch = type ? by_type(type) : by_class(class_name);
     if (!arch) {
-        refuse(r, PLIM_UNSUPPORTED, "%s: model type '%s' is not supported; supported: %s", r->name,
-               type ? type : class_name, known);
+        refuse_architecture(r, type, class_name);
         return;
     }
-    if (class_name && strcmp(class_name, arch->hf_class) && !ends_with(class_name, "Model"))
-        refuse(r, PLIM_UNSUPPORTED, "%s: architecture '%s' is not supported; %s models must be '%s'", r->name,
-               class_name, arch->name, arch->hf_class);
+    enum model_task task = class_name ? task_of(arch, class_name) : TASK_TOKENS;
+    if (task == MODEL_TASKS && !ends_with(class_name, "Model"))
+        refuse(r, PLIM_UNSUPPORTED, "%s: architecture '%s' is not supported; %s models must be '%s'%s%s%s",
+               r->name, class_name, arch->name, arch->hf_class, arch->task_classes ? " or '" : "",
+               arch->task_classes ? arch->task_classes[TASK_LABELS] : "", arch->task_classes ? "'" : "");
     model_defaults(r->spec, arch);
+    if (task < MODEL_TASKS) r->spec->task = task;
 }
 
 static void read_activation(struct reader *r)
 {
-    static const char *const same[][2] = {{"silu", "swish"}, {"gelu_new", "gelu_pytorch_tanh"}};
+    static const char *const same[][2] = {
+        {"silu", "swish"}, {"gelu_new", "gelu_pytorch_tanh"}, {"gelu_pytorch_tanh", "gelu_new"}};
     const char *own = r->spec->arch->activation;
     const char *key = r->spec->arch->keys->activation;
     const char *value = read_string(r, r->root, key, own);
@@ -171,9 +225,11 @@ static void read_sizes(struct reader *r)
     read_size(r, keys->intermediate, spec->arch->inner_multiple == 0, &spec->intermediate_size);
     read_count(r, keys->layers, true, &spec->num_layers);
     read_count(r, keys->heads, true, &spec->num_heads);
+    if (spec->arch->extras.kv_heads_absent) spec->num_kv_heads = spec->arch->extras.kv_heads_absent;
     if (node_get(r->root, keys->kv_heads ? keys->kv_heads : "") && !given(r->root, keys->kv_heads))
         spec->num_kv_heads = 0; /* null: as many as query heads, whatever the default */
     if (keys->kv_heads) read_count(r, keys->kv_heads, false, &spec->num_kv_heads);
+    if (!node_get(r->root, "head_dim")) spec->head_dim = spec->arch->extras.head_dim_absent;
     read_count(r, "head_dim", false, &spec->head_dim);
     read_size(r, keys->positions, false, &spec->max_positions);
     read_double(r, r->root, keys->norm_eps, &spec->norm_eps);
@@ -186,7 +242,7 @@ static void read_dropout(struct reader *r)
     const struct model_keys *keys = r->spec->arch->keys;
     for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++) {
         double *share = &r->spec->dropout[i];
-        *share = keys->dropout_absent;
+        *share = i > 1 && keys->last_dropout_follows ? r->spec->dropout[0] : keys->dropout_absent;
         read_double(r, r->root, keys->dropout[i], share);
         if (!(*share >= 0 && *share <= 1))
             refuse(r, PLIM_BAD_INPUT, "%s: key '%s': %g is no share between 0 and 1", r->name,
@@ -194,15 +250,29 @@ static void read_dropout(struct reader *r)
     }
 }
 
+static void read_extras(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    const struct model_extras *have = &spec->arch->extras;
+    if (have->attention_bias) {
+        read_bool(r, r->root, "attention_bias", &spec->qkv_bias);
+        spec->o_bias = spec->qkv_bias;
+    }
+    if (have->mlp_bias) read_bool(r, r->root, "mlp_bias", &spec->mlp_bias);
+    if (have->attn_cap) read_or_none(r, "attn_logit_softcapping", spec->attn_cap, &spec->attn_cap);
+    if (have->caps) {
+        read_or_none(r, "final_logit_softcapping", spec->final_cap, &spec->final_cap);
+        spec->query_scalar = have->query_scalar_absent;
+        read_int(r, r->root, "query_pre_attn_scalar", &spec->query_scalar);
+        if (spec->query_scalar < 1)
+            refuse(r, PLIM_BAD_INPUT, "%s: key 'query_pre_attn_scalar': %lld must be at least 1", r->name,
+                   (long long)spec->query_scalar);
+    }
+}
+
 static void read_switches(struct reader *r)
 {
-    if (r->spec->arch->bias_keys) {
-        read_bool(r, r->root, "attention_bias", &r->spec->qkv_bias);
-        r->spec->o_bias = r->spec->qkv_bias;
-        read_bool(r, r->root, "mlp_bias", &r->spec->mlp_bias);
-    }
-    for (const struct hf_demand *d = r->spec->arch->demands; d && d->key; d++)
-        demand_bool(r, d->key, d->only);
+    for (const struct hf_demand *d = r->spec->arch->demands; d && d->key; d++) read_demand(r, d);
     const struct node *quantised = given(r->root, "quantization_config");
     if (quantised)
         refuse(r, PLIM_UNSUPPORTED, "%s: the weights are quantised ('%s'); use the original checkpoint",
@@ -215,6 +285,7 @@ static void read_tokens(struct reader *r)
     const struct node *eos = node_get(r->root, "eos_token_id");
     if (node_get(r->root, "bos_token_id") && !given(r->root, "bos_token_id")) spec->bos_token_id = -1;
     read_int(r, r->root, "bos_token_id", &spec->bos_token_id);
+    if (node_get(r->root, "pad_token_id") && !given(r->root, "pad_token_id")) spec->pad_token_id = -1;
     read_int(r, r->root, "pad_token_id", &spec->pad_token_id);
     if (!eos) return;
     spec->eos_count = 0;
@@ -230,59 +301,164 @@ static void read_tokens(struct reader *r)
     }
 }
 
+/* What encoders have beside: segments, labels, and positions that begin behind the padding's. */
+static void read_encoder(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    const struct model_keys *keys = spec->arch->keys;
+    const struct node *labels = given(r->root, "id2label");
+    if (!spec->arch->encoder) return;
+    if (keys->types) read_int(r, r->root, keys->types, &spec->token_types);
+    if (given(r->root, keys->positions)) spec->max_positions -= model_first_position(spec);
+    if (spec->task != TASK_LABELS) return;
+    spec->num_labels = 2; /* what transformers takes */
+    read_int(r, r->root, "num_labels", &spec->num_labels);
+    if (labels && labels->kind != NODE_MAP) wrong_kind(r, labels, "id2label", "a map");
+    if (labels) spec->num_labels = (int64_t)node_count(labels);
+}
+
 /* --- rotary positions -------------------------------------------------------------------------------------
  */
 
-static void read_rope_kind(struct reader *r, const struct node *scaling)
+/* Phi-3's first files called longrope su and yarn. */
+static const char *rope_type(struct reader *r, const struct node *scaling)
 {
     const char *type = read_string(r, scaling, "rope_type", read_string(r, scaling, "type", "default"));
+    bool older = r->spec->arch->extras.long_rope && (!strcmp(type, "su") || !strcmp(type, "yarn"));
+    return older ? "longrope" : type;
+}
+
+static void read_rope_kind(struct reader *r, const struct node *scaling)
+{
+    const char *type = rope_type(r, scaling);
     for (int kind = 0; kind < ROPE_KIND_COUNT; kind++) {
         if (strcmp(type, rope_kind_name((enum rope_kind)kind))) continue;
         r->spec->rope.kind = (enum rope_kind)kind;
         return;
     }
-    refuse(r, PLIM_UNSUPPORTED, "%s: rope type '%s' is not supported; supported: default, linear, llama3",
-           r->name, type);
+    refuse(r, PLIM_UNSUPPORTED,
+           "%s: rope type '%s' is not supported; supported: default, linear, llama3, yarn, longrope", r->name,
+           type);
 }
 
-static void read_rope(struct reader *r)
+static void read_factors(struct reader *r, const struct node *scaling, const char *key,
+                         struct rope_factors *out)
+{
+    const struct node *list = given(scaling, key);
+    if (!list) return;
+    if (list->kind != NODE_LIST || node_count(list) > MODEL_MAX_HEAD / 2) {
+        wrong_kind(r, list, key, "a list of numbers, at most half as many as a head has");
+        return;
+    }
+    for (size_t i = 0; i < node_count(list); i++) {
+        const struct node *item = node_item(list, i);
+        if (item->kind != NODE_INT && item->kind != NODE_FLOAT) wrong_kind(r, item, key, "a number");
+        out->value[out->count++] = node_float(item, 0);
+    }
+}
+
+static void read_scaling(struct reader *r, const struct node *scaling)
 {
     struct rope_scaling *rope = &r->spec->rope;
-    double partial = 1.0;
-    const struct node *scaling = given(r->root, "rope_scaling"); /* the old key wins, as in transformers */
-    if (!scaling) scaling = given(r->root, "rope_parameters");
-    if (!r->spec->arch->rope) return;
-    read_double(r, r->root, "rope_theta", &r->spec->rope_theta);
-    read_double(r, r->root, "partial_rotary_factor", &partial);
-    if (scaling && scaling->kind != NODE_MAP) wrong_kind(r, scaling, scaling->key, "a map");
-    for (size_t i = 0; i < node_count(scaling); i++)
-        if (node_item(scaling, i)->kind == NODE_MAP)
-            refuse(r, PLIM_UNSUPPORTED, "%s: rotary parameters per layer type ('%s') are not supported",
-                   r->name, node_item(scaling, i)->key);
-    read_double(r, scaling, "rope_theta", &r->spec->rope_theta);
-    read_double(r, scaling, "partial_rotary_factor", &partial);
-    if (partial != 1.0)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'partial_rotary_factor': only 1.0 is supported", r->name);
     read_rope_kind(r, scaling);
+    rope->beta_fast = 32, rope->beta_slow = 1, rope->truncate = true;
     read_double(r, scaling, "factor", &rope->factor);
     read_double(r, scaling, "low_freq_factor", &rope->low_freq_factor);
     read_double(r, scaling, "high_freq_factor", &rope->high_freq_factor);
     read_int(r, scaling, "original_max_position_embeddings", &rope->original_max_positions);
+    read_double(r, scaling, "attention_factor", &rope->attention_factor);
+    read_double(r, scaling, "beta_fast", &rope->beta_fast);
+    read_double(r, scaling, "beta_slow", &rope->beta_slow);
+    read_double(r, scaling, "mscale", &rope->mscale);
+    read_double(r, scaling, "mscale_all_dim", &rope->mscale_all_dim);
+    read_bool(r, scaling, "truncate", &rope->truncate);
+    read_factors(r, scaling, "short_factor", &rope->short_factor);
+    read_factors(r, scaling, "long_factor", &rope->long_factor);
+    if (rope->kind == ROPE_YARN && !given(scaling, "factor") && rope->original_max_positions > 0)
+        rope->factor = (double)r->spec->max_positions / (double)rope->original_max_positions;
+    if (!r->spec->arch->extras.long_rope) return;
+    rope->original_max_positions = 4096; /* beside the scaling, and that wins */
+    read_int(r, r->root, "original_max_position_embeddings", &rope->original_max_positions);
 }
 
-/* --- sliding windows --------------------------------------------------------------------------------------
+/* Of rotary parameters per layer type: those of layers without a window, which alone may be scaled. Others are refused. */
+static const struct node *read_local_rope(struct reader *r, const struct node *scaling)
+{
+    static const char *const types[] = {"full_attention", "sliding_attention"};
+    double *local = &r->spec->rope_local_theta;
+    bool nested = false;
+    for (size_t i = 0; i < node_count(scaling); i++) nested |= node_item(scaling, i)->kind == NODE_MAP;
+    if (r->spec->arch->extras.local_theta) read_double(r, r->root, "rope_local_base_freq", local);
+    if (!nested) return scaling;
+    for (size_t i = 0; i < node_count(scaling); i++) {
+        const char *key = node_item(scaling, i)->key;
+        bool known = !strcmp(key, types[0]) || !strcmp(key, types[1]);
+        if (!r->spec->arch->extras.local_theta || !known)
+            refuse(r, PLIM_UNSUPPORTED, "%s: rotary parameters per layer type ('%s') are not supported",
+                   r->name, key);
+    }
+    const struct node *sliding = given(scaling, types[1]);
+    read_double(r, sliding, "rope_theta", local);
+    if (strcmp(rope_type(r, sliding), "default"))
+        refuse(r, PLIM_UNSUPPORTED,
+               "%s: rope type '%s' of sliding_attention is not supported; only default is", r->name,
+               rope_type(r, sliding));
+    return given(scaling, types[0]);
+}
+
+static void read_rope(struct reader *r)
+{
+    const struct node *scaling = given(r->root, "rope_scaling"); /* the old key wins, as in transformers */
+    const struct node *whole = given(r->root, "rope_parameters");
+    double *partial = &r->spec->partial_rotary;
+    if (!scaling) scaling = whole;
+    if (!r->spec->arch->rope) return;
+    read_double(r, r->root, "rope_theta", &r->spec->rope_theta);
+    read_double(r, r->root, "partial_rotary_factor", partial);
+    if (scaling && scaling->kind != NODE_MAP) wrong_kind(r, scaling, scaling->key, "a map");
+    scaling = read_local_rope(r, scaling);
+    read_double(r, scaling, "rope_theta", &r->spec->rope_theta);
+    read_double(r, scaling, "partial_rotary_factor", partial);
+    if (*partial != 0 && *partial != 1 && !r->spec->arch->extras.partial_rotary)
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'partial_rotary_factor': only 1.0 is supported", r->name);
+    read_scaling(r, scaling);
+}
+
+/* --- layers that differ -----------------------------------------------------------------------------------
  */
 
-/* Where the sliding layers of a layer_types list begin; they must all come last. */
-static void read_layer_types(struct reader *r, const struct node *types)
+/* no_rope_layers has 1 for a layer that rotates. */
+static void read_no_rope(struct reader *r)
 {
-    int first = r->spec->num_layers;
-    if (types->kind != NODE_LIST || node_count(types) != (size_t)r->spec->num_layers) {
-        refuse(r, PLIM_BAD_INPUT, "%s: key 'layer_types': expected a list of %d texts", r->name,
-               r->spec->num_layers);
+    struct model_spec *spec = r->spec;
+    const struct node *list = given(r->root, "no_rope_layers");
+    if (!spec->arch->extras.no_rope) return;
+    read_count(r, "no_rope_layer_interval", false, &spec->no_rope_every);
+    if (!list) return;
+    spec->no_rope_every = 0;
+    if (list->kind != NODE_LIST || node_count(list) < (size_t)spec->num_layers) {
+        refuse(r, PLIM_BAD_INPUT, "%s: key 'no_rope_layers': expected a list of %d numbers", r->name,
+               spec->num_layers);
         return;
     }
-    for (int i = 0; i < r->spec->num_layers; i++) {
+    for (int i = 0; i < spec->num_layers && i < MODEL_MAX_LAYERS; i++) {
+        const struct node *item = node_item(list, (size_t)i);
+        int64_t rotates = 0;
+        if (!node_is_whole(item, &rotates)) wrong_kind(r, item, "no_rope_layers", "0 or 1");
+        if (!rotates) layer_set_add(&spec->no_rope_layers, i);
+    }
+}
+
+static void read_layer_types(struct reader *r, const struct node *types)
+{
+    struct model_spec *spec = r->spec;
+    if (types->kind != NODE_LIST || node_count(types) != (size_t)spec->num_layers) {
+        refuse(r, PLIM_BAD_INPUT, "%s: key 'layer_types': expected a list of %d texts", r->name,
+               spec->num_layers);
+        return;
+    }
+    spec->sliding_layers = (struct layer_set){0}, spec->full_every = 0;
+    for (int i = 0; i < spec->num_layers && i < MODEL_MAX_LAYERS; i++) {
         const char *type = node_string(node_item(types, (size_t)i), "?");
         bool slides = !strcmp(type, "sliding_attention");
         if (!slides && strcmp(type, "full_attention"))
@@ -290,40 +466,52 @@ static void read_layer_types(struct reader *r, const struct node *types)
                    "%s: layer type '%s' is not supported; supported: full_attention, "
                    "sliding_attention",
                    r->name, type);
-        if (slides && r->spec->sliding_window == 0)
+        if (slides && spec->sliding_window == 0)
             refuse(r, PLIM_BAD_INPUT, "%s: layer %d has sliding_attention but there is no 'sliding_window'",
                    r->name, i);
-        if (!slides && first < i)
-            refuse(r, PLIM_UNSUPPORTED,
-                   "%s: key 'layer_types': full_attention after sliding_attention (layer %d) "
-                   "is not supported",
-                   r->name, i);
-        if (slides && i < first) first = i;
+        if (slides != layer_set_has(&spec->sliding_layers, 0) && i > 0 &&
+            spec->arch->window == WINDOW_ALL_LAYERS)
+            refuse(r, PLIM_UNSUPPORTED, "%s: key 'layer_types': %s slides on every layer or none", r->name,
+                   spec->arch->name);
+        if (slides) layer_set_add(&spec->sliding_layers, i);
     }
-    r->spec->window_first_layer = first;
+}
+
+/* sliding_window, which null takes away. */
+static void read_window_size(struct reader *r)
+{
+    if (node_get(r->root, "sliding_window")) r->spec->sliding_window = 0;
+    read_int(r, r->root, "sliding_window", &r->spec->sliding_window);
+}
+
+/* ... and use_sliding_window, without which there is none; `absent` when only the size is missing. */
+static void read_switched_window(struct reader *r, int64_t absent)
+{
+    bool use = false;
+    read_bool(r, r->root, "use_sliding_window", &use);
+    r->spec->sliding_window = use ? absent : 0;
+    if (use) read_int(r, r->root, "sliding_window", &r->spec->sliding_window);
+}
+
+static void read_late_window(struct reader *r)
+{
+    int first = 28; /* max_window_layers of transformers when the file has none */
+    read_switched_window(r, 4096);
+    read_count(r, "max_window_layers", false, &first);
+    r->spec->full_every = 0;
+    for (int i = first; i < r->spec->num_layers && i < MODEL_MAX_LAYERS; i++)
+        layer_set_add(&r->spec->sliding_layers, i);
 }
 
 static void read_window(struct reader *r)
 {
     struct model_spec *spec = r->spec;
     const struct node *types = given(r->root, "layer_types");
-    int first = 28; /* max_window_layers of transformers when the file has none */
-    bool use = false;
-    if (spec->arch->window == WINDOW_ALL_LAYERS) {
-        if (node_get(r->root, "sliding_window")) spec->sliding_window = 0;
-        read_int(r, r->root, "sliding_window", &spec->sliding_window);
-    } else if (spec->arch->window == WINDOW_LATE_LAYERS) {
-        read_bool(r, r->root, "use_sliding_window", &use);
-        if (use) spec->sliding_window = 4096;
-        if (use) read_int(r, r->root, "sliding_window", &spec->sliding_window);
-        read_count(r, "max_window_layers", false, &first);
-        spec->window_first_layer = first;
-    }
-    if (!types || r->status != PLIM_OK) return;
-    read_layer_types(r, types);
-    if (spec->arch->window == WINDOW_ALL_LAYERS && spec->sliding_window > 0 && spec->window_first_layer > 0)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'layer_types': %s slides on every layer or none", r->name,
-               spec->arch->name);
+    if (spec->arch->window == WINDOW_ALL_LAYERS || spec->arch->window == WINDOW_PATTERN) read_window_size(r);
+    if (spec->arch->window == WINDOW_LATE_LAYERS) read_late_window(r);
+    if (spec->arch->window == WINDOW_NO_ROPE) read_switched_window(r, 0);
+    if (spec->arch->extras.window_pattern) read_count(r, "sliding_window_pattern", false, &spec->full_every);
+    if (types && r->status == PLIM_OK) read_layer_types(r, types);
 }
 
 /* ----------------------------------------------------------------------------------------------------------
@@ -339,9 +527,12 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     read_activation(&r);
     read_sizes(&r);
     read_switches(&r);
+    read_extras(&r);
     read_dropout(&r);
     read_tokens(&r);
+    read_encoder(&r);
     read_rope(&r);
+    read_no_rope(&r);
     read_window(&r);
     if (r.status != PLIM_OK) return r.status;
     enum plim_status status = model_complete(spec, err);

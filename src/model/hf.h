@@ -3,8 +3,9 @@
  *     struct model_spec spec;
  *     if (hf_config_load("checkpoint/", &spec, &err) != PLIM_OK) ...
  *
- * Read: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, GPT2LMHeadModel, in the spelling of
- * transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). What would be computed differently from
+ * Read: the causal language models and encoders of docs/models.md (of Bert, Roberta and DistilBert the classes ForMaskedLM,
+ * ForTokenClassification and Model, which is a vector's), in the spelling of transformers 4 (rope_theta, rope_scaling) and
+ * 5 (rope_parameters). What would be computed differently from
  * transformers is refused by name with PLIM_UNSUPPORTED: other activations, rotary types, attention layouts,
  * quantised weights. Keys that do not change the computation are passed over. Dropout only changes training and is
  * kept in the spec; it is the trainer that refuses it.

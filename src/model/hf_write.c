@@ -8,6 +8,9 @@
 #include "model/hf.h"
 #include "base/file.h"
 
+#include <string.h>
+#include <stdio.h>
+
 static const char *torch_name(enum dtype type)
 {
     switch (type) {
@@ -38,56 +41,173 @@ static void write_tokens(struct json_writer *w, const struct model_spec *spec)
         for (int i = 0; i < spec->eos_count; i++) json_int(w, NULL, spec->eos_token_ids[i]);
         json_end_array(w);
     }
-    if (spec->pad_token_id >= 0) json_int(w, "pad_token_id", spec->pad_token_id);
+    token_or_null(w, "pad_token_id", spec->pad_token_id);
 }
 
-static void write_rope(struct json_writer *w, const struct model_spec *spec)
+static void write_factors(struct json_writer *w, const char *key, const struct rope_factors *f)
+{
+    json_begin_array(w, key);
+    for (int i = 0; i < f->count; i++) json_double(w, NULL, f->value[i]);
+    json_end_array(w);
+}
+
+/* A number that says nothing when it is 0. */
+static void write_some(struct json_writer *w, const char *key, double value)
+{
+    if (value != 0) json_double(w, key, value);
+}
+
+static void write_cap(struct json_writer *w, const char *key, double value)
+{
+    if (value != 0)
+        json_double(w, key, value);
+    else
+        json_null(w, key);
+}
+
+static void write_scaling(struct json_writer *w, const struct model_spec *spec)
 {
     const struct rope_scaling *r = &spec->rope;
-    json_double(w, "rope_theta", spec->rope_theta);
-    if (r->kind == ROPE_NONE) {
-        json_null(w, "rope_scaling");
-        return;
-    }
+    bool phi = spec->arch->extras.long_rope; /* transformers 4 allows it three keys, and wants this one */
     json_begin_object(w, "rope_scaling");
-    json_str(w, "rope_type", rope_kind_name(r->kind));
-    json_double(w, "factor", r->factor);
+    json_str(w, phi ? "type" : "rope_type", rope_kind_name(r->kind));
+    write_some(w, "factor", r->factor);
     if (r->kind == ROPE_LLAMA3) {
         json_double(w, "low_freq_factor", r->low_freq_factor);
         json_double(w, "high_freq_factor", r->high_freq_factor);
+    }
+    if (r->kind >= ROPE_LLAMA3 && !phi)
         json_int(w, "original_max_position_embeddings", r->original_max_positions);
+    write_some(w, "attention_factor", r->attention_factor);
+    if (r->kind == ROPE_YARN) {
+        json_double(w, "beta_fast", r->beta_fast);
+        json_double(w, "beta_slow", r->beta_slow);
+        write_some(w, "mscale", r->mscale);
+        write_some(w, "mscale_all_dim", r->mscale_all_dim);
+        if (!r->truncate) json_bool(w, "truncate", false);
+    }
+    if (r->kind == ROPE_LONGROPE) {
+        write_factors(w, "short_factor", &r->short_factor);
+        write_factors(w, "long_factor", &r->long_factor);
     }
     json_end_object(w);
 }
 
+static void write_rope(struct json_writer *w, const struct model_spec *spec)
+{
+    const struct model_extras *have = &spec->arch->extras;
+    json_double(w, "rope_theta", spec->rope_theta);
+    if (have->local_theta) json_double(w, "rope_local_base_freq", spec->rope_local_theta);
+    if (have->partial_rotary)
+        json_double(w, "partial_rotary_factor", spec->partial_rotary > 0 ? spec->partial_rotary : 1);
+    if (have->long_rope && spec->rope.kind == ROPE_LONGROPE)
+        json_int(w, "original_max_position_embeddings", spec->rope.original_max_positions);
+    if (spec->rope.kind == ROPE_NONE)
+        json_null(w, "rope_scaling");
+    else
+        write_scaling(w, spec);
+}
+
+static void write_layer_types(struct json_writer *w, const struct model_spec *spec)
+{
+    json_begin_array(w, "layer_types");
+    for (int i = 0; i < spec->num_layers; i++)
+        json_str(w, NULL, layer_set_has(&spec->sliding_layers, i) ? "sliding_attention" : "full_attention");
+    json_end_array(w);
+}
+
+/* How many layers from `first` on have the window, or have none. */
+static int alike(const struct model_spec *spec, int first, bool slides)
+{
+    int n = 0;
+    while (first + n < spec->num_layers && layer_set_has(&spec->sliding_layers, first + n) == slides) n++;
+    return n;
+}
+
+/* Transformers 4 knew layers by these before it knew their types. True: nothing is left to say. */
+static bool write_older_window(struct json_writer *w, const struct model_spec *spec)
+{
+    int first = alike(spec, 0, false);
+    if (spec->arch->window == WINDOW_PATTERN) {
+        if (spec->arch->extras.window_pattern)
+            json_int(w, "sliding_window_pattern", alike(spec, 0, true) + 1);
+        return false;
+    }
+    json_bool(w, "use_sliding_window", spec->sliding_window > 0);
+    if (spec->arch->window == WINDOW_NO_ROPE)
+        return spec->sliding_window == 0 ||
+               !memcmp(&spec->sliding_layers, &spec->no_rope_layers, sizeof spec->sliding_layers);
+    json_int(w, "max_window_layers", first);
+    return first + alike(spec, first, true) == spec->num_layers;
+}
+
 static void write_window(struct json_writer *w, const struct model_spec *spec)
 {
-    bool slides = spec->sliding_window > 0;
     if (spec->arch->window == WINDOW_NEVER) return;
-    if (slides)
-        json_int(w, "sliding_window", spec->sliding_window);
+    /* Gemma's masks want a number even where no layer has a window. */
+    int64_t idle = spec->arch->window == WINDOW_PATTERN ? spec->max_positions : 0;
+    int64_t window = spec->sliding_window > 0 ? spec->sliding_window : idle;
+    if (window > 0)
+        json_int(w, "sliding_window", window);
     else
         json_null(w, "sliding_window");
-    if (spec->arch->window != WINDOW_LATE_LAYERS) return;
-    json_bool(w, "use_sliding_window", slides);
-    json_int(w, "max_window_layers", slides ? spec->window_first_layer : spec->num_layers);
+    if (spec->arch->window == WINDOW_ALL_LAYERS) return;
+    if (!write_older_window(w, spec)) write_layer_types(w, spec);
+}
+
+static void write_no_rope(struct json_writer *w, const struct model_spec *spec)
+{
+    json_begin_array(w, "no_rope_layers");
+    for (int i = 0; i < spec->num_layers; i++) json_int(w, NULL, !layer_set_has(&spec->no_rope_layers, i));
+    json_end_array(w);
 }
 
 static void write_decoder(struct json_writer *w, const struct model_spec *spec)
 {
+    const struct model_extras *have = &spec->arch->extras;
     json_int(w, spec->arch->keys->kv_heads, spec->num_kv_heads);
     json_int(w, "head_dim", spec->head_dim);
-    if (spec->arch->bias_keys) {
-        json_bool(w, "attention_bias", spec->qkv_bias);
-        json_bool(w, "mlp_bias", spec->mlp_bias);
-    }
+    if (have->attention_bias) json_bool(w, "attention_bias", spec->qkv_bias);
+    if (have->mlp_bias) json_bool(w, "mlp_bias", spec->mlp_bias);
+    if (have->caps) json_int(w, "query_pre_attn_scalar", spec->query_scalar);
+    if (have->attn_cap) write_cap(w, "attn_logit_softcapping", spec->attn_cap);
+    if (have->caps) write_cap(w, "final_logit_softcapping", spec->final_cap);
     write_rope(w, spec);
     write_window(w, spec);
+    if (have->no_rope) write_no_rope(w, spec);
 }
 
 static void write_gpt2(struct json_writer *w, const struct model_spec *spec)
 {
     json_int(w, "n_ctx", spec->max_positions);
+}
+
+static const char *label_name(const struct model_spec *spec, int64_t i, char *buf, size_t size)
+{
+    if (spec->labels) return spec->labels[i];
+    snprintf(buf, size, "LABEL_%lld", (long long)i);
+    return buf;
+}
+
+static void write_encoder(struct json_writer *w, const struct model_spec *spec)
+{
+    char number[24], label[32];
+    if (spec->arch->keys->types) json_int(w, spec->arch->keys->types, spec->token_types);
+    if (spec->task != TASK_LABELS) return;
+    json_begin_object(w, "id2label");
+    for (int64_t i = 0; i < spec->num_labels; i++) {
+        snprintf(number, sizeof number, "%lld", (long long)i);
+        json_str(w, number, label_name(spec, i, label, sizeof label));
+    }
+    json_end_object(w);
+    json_begin_object(w, "label2id");
+    for (int64_t i = 0; i < spec->num_labels; i++) json_int(w, label_name(spec, i, label, sizeof label), i);
+    json_end_object(w);
+}
+
+static const char *class_of(const struct model_spec *spec)
+{
+    return spec->arch->task_classes ? spec->arch->task_classes[spec->task] : spec->arch->hf_class;
 }
 
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out)
@@ -97,7 +217,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_writer_init(&w, out, 2);
     json_begin_object(&w, NULL);
     json_begin_array(&w, "architectures");
-    json_str(&w, NULL, spec->arch->hf_class);
+    json_str(&w, NULL, class_of(spec));
     json_end_array(&w);
     json_str(&w, "model_type", spec->arch->hf_type);
     json_int(&w, "vocab_size", spec->vocab_size);
@@ -105,14 +225,16 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_int(&w, keys->intermediate, spec->intermediate_size);
     json_int(&w, keys->layers, spec->num_layers);
     json_int(&w, keys->heads, spec->num_heads);
-    json_int(&w, keys->positions, spec->max_positions);
+    json_int(&w, keys->positions, spec->max_positions + model_first_position(spec));
     json_str(&w, keys->activation, spec->arch->activation);
-    json_double(&w, keys->norm_eps, spec->norm_eps);
+    if (keys->norm_eps) json_double(&w, keys->norm_eps, spec->norm_eps);
     json_double(&w, "initializer_range", spec->initializer_range);
     json_bool(&w, "tie_word_embeddings", spec->tie_embeddings);
     for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++)
         json_double(&w, keys->dropout[i], spec->dropout[i]);
-    if (spec->arch->rope)
+    if (spec->arch->encoder)
+        write_encoder(&w, spec);
+    else if (spec->arch->rope)
         write_decoder(&w, spec);
     else
         write_gpt2(&w, spec);

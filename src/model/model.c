@@ -4,8 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-static const struct architecture *const architectures[] = {&arch_llama, &arch_mistral, &arch_qwen2,
-                                                           &arch_gpt2};
+static const struct architecture *const architectures[] = {
+    &arch_llama, &arch_mistral, &arch_qwen2, &arch_qwen3, &arch_gemma2,  &arch_gemma3,     &arch_phi3,
+    &arch_olmo2, &arch_smollm3, &arch_gpt2,  &arch_bert,  &arch_roberta, &arch_distilbert,
+};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
 const struct architecture *model_architecture_at(int i)
@@ -29,13 +31,21 @@ void model_defaults(struct model_spec *spec, const struct architecture *arch)
                                 .rope_theta = arch->rope ? 10000.0 : 0.0,
                                 .initializer_range = 0.02,
                                 .bos_token_id = -1,
-                                .pad_token_id = -1};
+                                .pad_token_id = -1,
+                                .pair_scale = 20};
     arch->defaults(spec);
 }
 
 int64_t model_layer_window(const struct model_spec *spec, int layer)
 {
-    return layer >= spec->window_first_layer ? spec->sliding_window : 0;
+    return layer_set_has(&spec->sliding_layers, layer) ? spec->sliding_window : 0;
+}
+
+bool model_is_encoder(const struct model_spec *spec) { return spec->arch->encoder; }
+
+int64_t model_first_position(const struct model_spec *spec)
+{
+    return spec->arch->positions_after_pad ? spec->pad_token_id + 1 : 0;
 }
 
 bool model_uses_rope(const struct model_spec *spec) { return spec->arch->rope; }
@@ -59,6 +69,7 @@ void model_set_dropout(struct model_spec *spec, double value)
 
 bool param_present(const struct model_spec *spec, const struct param_row *row)
 {
+    if (!row->label) return false;
     switch (row->when) {
     case WHEN_QKV_BIAS:
         return spec->qkv_bias;
@@ -68,6 +79,14 @@ bool param_present(const struct model_spec *spec, const struct param_row *row)
         return spec->mlp_bias;
     case WHEN_UNTIED:
         return !spec->tie_embeddings;
+    case WHEN_TYPES:
+        return spec->token_types > 0;
+    case WHEN_SAYS_TOKENS:
+        return spec->task == TASK_TOKENS;
+    case WHEN_UNTIED_TOKENS:
+        return spec->task == TASK_TOKENS && !spec->tie_embeddings;
+    case WHEN_SAYS_LABELS:
+        return spec->task == TASK_LABELS;
     default:
         return true;
     }
@@ -82,8 +101,18 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
         return spec->hidden_size;
     case DIM_F:
         return spec->intermediate_size;
+    case DIM_2F:
+        return 2 * spec->intermediate_size;
+    case DIM_D:
+        return spec->head_dim;
+    case DIM_KD:
+        return (int64_t)spec->num_kv_heads * spec->head_dim;
     case DIM_P:
-        return spec->max_positions;
+        return spec->max_positions + model_first_position(spec);
+    case DIM_TYPES:
+        return spec->token_types;
+    case DIM_LABELS:
+        return spec->num_labels;
     case DIM_HD:
         return (int64_t)spec->num_heads * spec->head_dim;
     case DIM_QKV:
@@ -120,12 +149,26 @@ static struct param_init init_of_rule(const struct model_spec *spec, enum param_
     }
 }
 
+/* The row of a label; NULL: there is none. */
+static const struct param_row *row_of(const struct model_spec *spec, const char *label)
+{
+    for (int i = 0; i < spec->arch->nparams; i++) {
+        const struct param_row *row = &spec->arch->params[i];
+        if (row->label && !strcmp(row->label, label)) return row;
+    }
+    return NULL;
+}
+
 struct param_init model_param_init(const struct model_spec *spec, const char *label)
 {
-    for (int i = 0; i < spec->arch->nparams; i++)
-        if (!strcmp(spec->arch->params[i].label, label))
-            return init_of_rule(spec, spec->arch->params[i].rule);
-    return init_of_rule(spec, RULE_NORMAL);
+    const struct param_row *row = row_of(spec, label);
+    return init_of_rule(spec, row ? row->rule : RULE_NORMAL);
+}
+
+bool model_param_is_head(const struct model_spec *spec, const char *label)
+{
+    const struct param_row *row = row_of(spec, label);
+    return row && row->when >= WHEN_SAYS_TOKENS;
 }
 
 /* Keeps every tensor's element count far from overflow. */
@@ -167,13 +210,46 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
     return PLIM_OK;
 }
 
+/* Heads by what they want: a task of the model, or that it is an encoder. */
+static enum plim_status check_head(const struct model_spec *spec, const struct model_shape *shape,
+                                   struct plim_error *err)
+{
+    enum model_head head = shape->head;
+    bool labels = head == HEAD_LABELS || head == HEAD_LABEL_LOGITS;
+    bool vectors = head == HEAD_EMBEDDING || head == HEAD_PAIRS;
+    const char *name = spec->arch->name;
+    if (spec->arch->encoder ? head == HEAD_LAST_LOGITS || shape->kv_length > 0 : labels || vectors)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED, "a %s model %s", name,
+            spec->arch->encoder
+                ? "reads text and writes none; its vectors come from plimsoll embed"
+                : "writes text; labels and vectors are an encoder's (bert, roberta, distilbert)");
+    if (labels && spec->task != TASK_LABELS)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "this %s model has no label head; train one, or take one with labels", name);
+    if (!labels && !vectors && spec->task != TASK_TOKENS)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "this %s model has no head that says tokens; take a masked-language model", name);
+    if (head == HEAD_PAIRS && shape->batch % 2)
+        return plim_fail(err, PLIM_BAD_INPUT, "%lld rows are no pairs; use an even batch size",
+                         (long long)shape->batch);
+    return PLIM_OK;
+}
+
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err)
 {
     enum plim_status status = model_validate(spec, err);
     if (status == PLIM_OK) status = check_shape(spec, shape, err);
+    if (status == PLIM_OK) status = check_head(spec, shape, err);
     if (status != PLIM_OK) return status;
-    struct builder b = {.spec = spec, .shape = shape, .tape = tape, .layer = -1, .part = PART_FORWARD};
+    struct builder b = {.spec = spec,
+                        .shape = shape,
+                        .tape = tape,
+                        .layer = -1,
+                        .part = PART_FORWARD,
+                        .types = -1,
+                        .lengths = -1};
     spec->arch->emit(&b);
     tape->loop_end = tape->nops;
     if (tape->failed) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the tape was made");

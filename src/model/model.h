@@ -11,6 +11,9 @@
  *     if (model_emit(&spec, &shape, &tape, &err) != PLIM_OK) ...
  *     tape_release(&tape);
  *
+ * A decoder writes text; an encoder reads rows whole and fills in masked tokens, labels tokens or makes one vector of a
+ * row (enum model_task, heads).
+ *
  * Dimensions in comments: B batch, T time, S cache length, C hidden, H heads, K kv heads, D head size,
  * F feed-forward, V vocabulary, P positions.
  */
@@ -23,21 +26,60 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum rope_kind { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_KIND_COUNT };
-const char *rope_kind_name(enum rope_kind kind); /* "default", "linear", "llama3" */
+enum rope_kind { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_KIND_COUNT };
+const char *rope_kind_name(enum rope_kind kind); /* "default", "linear", "llama3", "yarn", "longrope" */
+
+#define MODEL_MAX_LAYERS 4096
+#define MODEL_MAX_HEAD   256 /* numbers of a head: the most attention kernels take */
+#define MODEL_ROPE_SETS  2   /* of rotary frequencies that one model may have */
+
+/* Numbers by which frequencies are divided, one each. */
+struct rope_factors {
+    int count;
+    double value[MODEL_MAX_HEAD / 2];
+};
 
 /* How rotary frequencies are stretched beyond the length a model was first trained on. */
 struct rope_scaling {
     enum rope_kind kind;
-    double factor;                            /* linear, llama3 */
+    double factor; /* linear, llama3, yarn; longrope: 0 stands for max_positions / original_max_positions */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    int64_t original_max_positions;           /* llama3 */
+    int64_t original_max_positions;           /* llama3, yarn, longrope */
+    double attention_factor; /* yarn, longrope: of cosines and sines; 0: by the kind's own rule */
+    double beta_fast,
+        beta_slow; /* yarn: rotations over the original length between which frequencies are blended */
+    double mscale, mscale_all_dim;                 /* yarn: both above 0 change its own attention_factor */
+    bool truncate;                                 /* yarn: the blend begins and ends at whole numbers */
+    struct rope_factors short_factor, long_factor; /* longrope: up to the original length, beyond it */
 };
+
+/* Some layers of a model. */
+struct layer_set {
+    uint64_t word[MODEL_MAX_LAYERS / 64];
+};
+static inline bool layer_set_has(const struct layer_set *set, int layer)
+{
+    return set->word[layer / 64] >> layer % 64 & 1;
+}
+static inline void layer_set_add(struct layer_set *set, int layer)
+{
+    set->word[layer / 64] |= UINT64_C(1) << layer % 64;
+}
+
+#define LAYERS_NONE INT32_MAX
 
 #define MODEL_MAX_EOS  8
 #define MODEL_DROPOUTS 3
 
 struct architecture;
+
+/* What a model is for, which decides the parameters behind its last layer. */
+enum model_task {
+    TASK_TOKENS,    /* says tokens: the next one, or those behind masks */
+    TASK_LABELS,    /* one of num_labels for each token */
+    TASK_EMBEDDING, /* a vector for a row: nothing of its own */
+    MODEL_TASKS
+};
 
 struct model_spec {
     const struct architecture *arch;
@@ -46,10 +88,19 @@ struct model_spec {
     int64_t max_positions;
     double norm_eps;
     double rope_theta;
+    double rope_local_theta; /* of layers with a window, without scaling; 0: as everywhere */
+    double partial_rotary;   /* share of a head that is rotated, from its front; 0: all of it */
     struct rope_scaling rope;
-    int64_t sliding_window; /* keys a query sees, itself included; 0: all */
-    int window_first_layer; /* layers before this one see everything even with a window */
-    bool tie_embeddings;    /* the output projection is the embedding */
+    int64_t sliding_window;          /* keys a query sees, itself included; 0: all */
+    struct layer_set sliding_layers; /* those with the window */
+    struct layer_set no_rope_layers; /* those that rotate nothing */
+    /* Rules for the two sets, for model_complete: of every so many layers the last one has no window (LAYERS_NONE: no layer
+     * is without), or does not rotate; 0: the set stands. */
+    int full_every, no_rope_every;
+    int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
+    double attn_cap;      /* soft-cap of scores, 0: none */
+    double final_cap;     /* soft-cap of logits, 0: none */
+    bool tie_embeddings;  /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
     double dropout
@@ -57,12 +108,23 @@ struct model_spec {
     int64_t bos_token_id, pad_token_id;   /* -1: none */
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
+    enum model_task task;
+    int64_t token_types;       /* segments that encoders tell apart; 0: none */
+    int64_t num_labels;        /* TASK_LABELS */
+    const char *const *labels; /* their names, borrowed (labels.h); NULL: they have none */
+    enum pooling pooling;      /* of a row's vector; not part of config.json (sentence.h) */
+    bool normalize;            /* to length 1 */
+    double pair_scale;         /* of cosines in HEAD_PAIRS */
 };
 
 enum model_head {
-    HEAD_LOSS,        /* targets in, loss out: training and evaluation */
-    HEAD_LOGITS,      /* "logits" [B,T,V] */
-    HEAD_LAST_LOGITS, /* "logits" of the last token only, [B,V]; wants batch 1 or time 1 */
+    HEAD_LOSS,         /* targets in, loss out: training and evaluation */
+    HEAD_LOGITS,       /* "logits" [B,T,V] */
+    HEAD_LAST_LOGITS,  /* "logits" of the last token only, [B,V]; wants batch 1 or time 1 */
+    HEAD_LABELS,       /* targets are label numbers: training and evaluation of TASK_LABELS */
+    HEAD_LABEL_LOGITS, /* "logits" [B,T,labels] */
+    HEAD_EMBEDDING,    /* "embedding" f32 [B,C], pooled and normalised as the spec says */
+    HEAD_PAIRS, /* loss over pairs: rows 0..B/2-1 are anchors, the others their positives in the same order */
 };
 
 /* A step of a server: one row of tokens of many requests, whose keys and values lie in blocks of a pool. */
@@ -71,6 +133,8 @@ struct model_flat {
     int64_t rows;   /* R: requests of a step, and tokens whose logits are wanted */
     int64_t blocks; /* P, of the pool */
     int64_t reach;  /* M: blocks of one request, at most */
+    int64_t
+        length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
 };
 
 struct model_shape {
@@ -101,14 +165,16 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
 /* The name of the first field in which two complete specs differ; NULL: they are the same model. */
 const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
 
-/* The i-th field of a spec beside its architecture: its name, and its value as text appended to `value`. NULL
- * after the last. */
+/* The i-th field of a spec beside its architecture: its name, and its value as text appended to `value`. "": this model has
+ * no such field; NULL after the last. */
 const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf *value);
 
 /* Append the forward ops of one micro-batch, all in f32, to an empty tape. Validates spec and shape first.
  *
- * The host fills: "ids", "pos" i32[B,T]; for HEAD_LOSS "targets" i32[B,T] and "step.scalars"; once
- * "rope.inv_freq" (model_rope_frequencies). It reads "loss" f64[2] (sum of token losses, number of tokens) or
+ * The host fills: "ids", "pos" i32[B,T]; of an encoder "lengths" i32[B], the tokens of each row, and "types" i32[B,T] where
+ * it tells segments apart; for HEAD_LOSS and HEAD_LABELS "targets" i32[B,T], for HEAD_PAIRS "targets" i32[B/2], in which
+ * pair i has i or -1, and with all three "step.scalars"; once "rope.inv_freq" (model_rope_frequencies, one set after the
+ * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
  * "logits". Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
  * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1.
  *
@@ -123,8 +189,15 @@ int64_t model_param_count(const struct model_spec *spec);
 
 /* True when the architecture rotates queries and keys (and its tapes have "rope.inv_freq"). */
 bool model_uses_rope(const struct model_spec *spec);
-/* out[head_dim / 2]: what transformers computes for this spec. */
-void model_rope_frequencies(const struct model_spec *spec, float *out);
+/* Numbers of a head that are rotated: head_dim, or the front part of it. */
+int model_rotary_size(const struct model_spec *spec);
+/* Rows of "rope.inv_freq": 2 where windows have frequencies of their own (Gemma 3: global, local) or where the length of a
+ * row decides (longrope: short, long), else 1. */
+int model_rope_sets(const struct model_spec *spec);
+/* out[model_rotary_size / 2]: what transformers computes for this spec. */
+void model_rope_frequencies(const struct model_spec *spec, int set, float *out);
+/* What cosines and sines of that set are multiplied with. */
+double model_rope_attention_factor(const struct model_spec *spec, int set);
 
 /* The largest dropout of the spec, and in *key what config.json calls it; 0: there is none. */
 double model_dropout(const struct model_spec *spec, const char **key);
@@ -140,7 +213,18 @@ struct param_init {
  */
 struct param_init model_param_init(const struct model_spec *spec, const char *label);
 
+/* True for the parameters behind an encoder's last layer, which another task has others of. */
+bool model_param_is_head(const struct model_spec *spec, const char *label);
+
+/* The row of the position table that position 0 names: RoBERTa's begin behind its padding's. */
+int64_t model_first_position(const struct model_spec *spec);
+
+/* True when rows are read whole and padded by "lengths". */
+bool model_is_encoder(const struct model_spec *spec);
+
 /* The window of layer i: 0 when it sees everything. */
 int64_t model_layer_window(const struct model_spec *spec, int layer);
+/* Which set of frequencies layer i rotates with in rows of `length` positions; -1: none. */
+int model_layer_rope(const struct model_spec *spec, int layer, int64_t length);
 
 #endif

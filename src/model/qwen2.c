@@ -5,6 +5,7 @@ static void defaults(struct model_spec *spec)
 {
     spec->max_positions = 32768;
     spec->norm_eps = 1e-6;
+    spec->full_every = LAYERS_NONE;
     spec->qkv_bias = true;
 }
 

@@ -4,18 +4,32 @@
 
 #include <string.h>
 
-enum field_form { FIELD_INT64, FIELD_INT, FIELD_DOUBLE, FIELD_BOOL };
+enum field_form { FIELD_INT64, FIELD_INT, FIELD_DOUBLE, FIELD_BOOL, FIELD_FACTORS, FIELD_LAYERS };
 
 struct field {
     const char *name; /* the configuration key below model., else as config.json has it */
     size_t offset;
     enum field_form form;
+    bool (*has)(const struct model_spec *spec); /* only some models have it; NULL: all do */
 };
 
 #define FIELD(name, member, form)                                                                            \
     {                                                                                                        \
-        name, offsetof(struct model_spec, member), form                                                      \
+        name, offsetof(struct model_spec, member), form, NULL                                                \
     }
+#define SOME(name, member, form, has)                                                                        \
+    {                                                                                                        \
+        name, offsetof(struct model_spec, member), form, has                                                 \
+    }
+
+static bool has_local_theta(const struct model_spec *spec) { return spec->arch->extras.local_theta; }
+static bool has_partial(const struct model_spec *spec) { return spec->arch->extras.partial_rotary; }
+static bool has_no_rope(const struct model_spec *spec) { return spec->arch->extras.no_rope; }
+static bool has_caps(const struct model_spec *spec) { return spec->arch->extras.caps; }
+static bool has_attn_cap(const struct model_spec *spec) { return spec->arch->extras.attn_cap; }
+static bool has_factor(const struct model_spec *spec) { return spec->rope.kind >= ROPE_YARN; }
+static bool is_yarn(const struct model_spec *spec) { return spec->rope.kind == ROPE_YARN; }
+static bool is_longrope(const struct model_spec *spec) { return spec->rope.kind == ROPE_LONGROPE; }
 
 static const struct field fields[] = {
     FIELD("vocab_size", vocab_size, FIELD_INT64),
@@ -34,7 +48,7 @@ static const struct field fields[] = {
     FIELD("rope_scaling.high_freq_factor", rope.high_freq_factor, FIELD_DOUBLE),
     FIELD("rope_scaling.original_max_position_embeddings", rope.original_max_positions, FIELD_INT64),
     FIELD("sliding_window", sliding_window, FIELD_INT64),
-    FIELD("max_window_layers", window_first_layer, FIELD_INT),
+    FIELD("max_window_layers", sliding_layers, FIELD_LAYERS),
     FIELD("tie_word_embeddings", tie_embeddings, FIELD_BOOL),
     FIELD("attention_bias", qkv_bias, FIELD_BOOL),
     FIELD("attention_output_bias", o_bias, FIELD_BOOL),
@@ -43,13 +57,33 @@ static const struct field fields[] = {
     FIELD("bos_token_id", bos_token_id, FIELD_INT64),
     FIELD("pad_token_id", pad_token_id, FIELD_INT64),
     FIELD("eos_token_id", eos_count, FIELD_INT),
+    SOME("rope_local_base_freq", rope_local_theta, FIELD_DOUBLE, has_local_theta),
+    SOME("partial_rotary_factor", partial_rotary, FIELD_DOUBLE, has_partial),
+    SOME("rope_scaling.attention_factor", rope.attention_factor, FIELD_DOUBLE, has_factor),
+    SOME("rope_scaling.beta_fast", rope.beta_fast, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.beta_slow", rope.beta_slow, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.mscale", rope.mscale, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.mscale_all_dim", rope.mscale_all_dim, FIELD_DOUBLE, is_yarn),
+    SOME("rope_scaling.truncate", rope.truncate, FIELD_BOOL, is_yarn),
+    SOME("rope_scaling.short_factor", rope.short_factor, FIELD_FACTORS, is_longrope),
+    SOME("rope_scaling.long_factor", rope.long_factor, FIELD_FACTORS, is_longrope),
+    SOME("no_rope_layers", no_rope_layers, FIELD_LAYERS, has_no_rope),
+    SOME("query_pre_attn_scalar", query_scalar, FIELD_INT64, has_caps),
+    SOME("attn_logit_softcapping", attn_cap, FIELD_DOUBLE, has_attn_cap),
+    SOME("final_logit_softcapping", final_cap, FIELD_DOUBLE, has_caps),
+    SOME("task", task, FIELD_INT, model_is_encoder),
+    SOME("type_vocab_size", token_types, FIELD_INT64, model_is_encoder),
+    SOME("num_labels", num_labels, FIELD_INT64, model_is_encoder),
 };
-_Static_assert(sizeof(enum rope_kind) == sizeof(int), "the kind of scaling is compared as an int");
+_Static_assert(sizeof(enum rope_kind) == sizeof(int) && sizeof(enum model_task) == sizeof(int),
+               "kinds of scaling and tasks are compared as int");
 
 static const size_t sizes[] = {[FIELD_INT64] = sizeof(int64_t),
                                [FIELD_INT] = sizeof(int),
                                [FIELD_DOUBLE] = sizeof(double),
-                               [FIELD_BOOL] = sizeof(bool)};
+                               [FIELD_BOOL] = sizeof(bool),
+                               [FIELD_FACTORS] = sizeof(struct rope_factors),
+                               [FIELD_LAYERS] = sizeof(struct layer_set)};
 
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -63,6 +97,37 @@ const char *model_spec_differs(const struct model_spec *a, const struct model_sp
     if (memcmp(a->dropout, b->dropout, sizeof a->dropout)) return "dropout";
     size_t ids = (size_t)a->eos_count * sizeof *a->eos_token_ids;
     return memcmp(a->eos_token_ids, b->eos_token_ids, ids) ? "eos_token_id" : NULL;
+}
+
+/* "0,2,5"; "-" when there is none. */
+static void put_layers(struct strbuf *out, const struct layer_set *set)
+{
+    size_t before = out->len;
+    for (int i = 0; i < MODEL_MAX_LAYERS; i++)
+        if (layer_set_has(set, i)) strbuf_addf(out, out->len > before ? ",%d" : "%d", i);
+    if (out->len == before) strbuf_addc(out, '-');
+}
+
+static void put_factors(struct strbuf *out, const struct rope_factors *f)
+{
+    char number[NUMBER_TEXT];
+    for (int i = 0; i < f->count; i++) {
+        number_format_double(number, f->value[i]);
+        strbuf_addf(out, "%s%s", i ? "," : "", number);
+    }
+}
+
+/* The first layer of those with a window, as max_window_layers has it, or all of them where others follow; 0 without a
+ * window. */
+static void put_window_layers(struct strbuf *out, const struct model_spec *spec)
+{
+    int first = 0, last = spec->num_layers;
+    while (first < last && !layer_set_has(&spec->sliding_layers, first)) first++;
+    while (last > first && layer_set_has(&spec->sliding_layers, last - 1)) last--;
+    if (last == first)
+        strbuf_addf(out, "%d", spec->sliding_window > 0 ? first : 0);
+    else
+        put_layers(out, &spec->sliding_layers);
 }
 
 static void put_value(struct strbuf *out, const void *at, enum field_form form)
@@ -86,6 +151,12 @@ static void put_value(struct strbuf *out, const void *at, enum field_form form)
     case FIELD_BOOL:
         strbuf_add(out, *(const bool *)at ? "true" : "false");
         break;
+    case FIELD_FACTORS:
+        put_factors(out, at);
+        break;
+    case FIELD_LAYERS:
+        put_layers(out, at);
+        break;
     }
 }
 
@@ -103,7 +174,10 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
     if (i >= (int)FIELDS) return dropout_field(spec, i - (int)FIELDS, value);
     const struct field *f = &fields[i];
     const char *at = (const char *)spec + f->offset;
-    if (f->offset == offsetof(struct model_spec, rope.kind)) {
+    if (f->has && !f->has(spec)) return "";
+    if (f->offset == offsetof(struct model_spec, sliding_layers)) {
+        put_window_layers(value, spec);
+    } else if (f->offset == offsetof(struct model_spec, rope.kind)) {
         strbuf_add(value, rope_kind_name(spec->rope.kind));
     } else if (f->offset == offsetof(struct model_spec, eos_count)) {
         for (int k = 0; k < spec->eos_count; k++)

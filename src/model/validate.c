@@ -6,6 +6,7 @@
 #include "model/arch.h"
 
 #include <math.h>
+#include <string.h>
 
 struct size_rule {
     const char *key;
@@ -19,10 +20,12 @@ static enum plim_status check_sizes(const struct model_spec *spec, struct plim_e
         {"vocab_size", spec->vocab_size, 2, INT64_C(1) << 24},
         {keys->hidden, spec->hidden_size, 1, INT64_C(1) << 18},
         {keys->intermediate, spec->intermediate_size, 1, INT64_C(1) << 20},
-        {keys->layers, spec->num_layers, 1, 4096},
+        {keys->layers, spec->num_layers, 1, MODEL_MAX_LAYERS},
         {keys->heads, spec->num_heads, 1, 8192},
         {keys->positions, spec->max_positions, 1, INT64_C(1) << 30},
         {"sliding_window", spec->sliding_window, 0, INT64_C(1) << 30},
+        {"type_vocab_size", spec->token_types, 0, INT64_C(1) << 24},
+        {"num_labels", spec->num_labels, spec->task == TASK_LABELS, INT64_C(1) << 24},
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         const struct size_rule *r = &rules[i];
@@ -59,13 +62,13 @@ static enum plim_status check_heads(const struct model_spec *spec, struct plim_e
                          keys->kv_heads ? keys->kv_heads : "num_key_value_heads", spec->num_kv_heads,
                          keys->heads, spec->num_heads,
                          (long long)nearest_divisor(spec->num_heads, spec->num_kv_heads));
-    if (spec->head_dim < 1 || spec->head_dim > 256) /* the most attention kernels take */
+    if (spec->head_dim < 1 || spec->head_dim > MODEL_MAX_HEAD)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "key 'head_dim': heads of %d numbers are out of range; they must have 1 to 256, e.g. with "
             "more heads",
             spec->head_dim);
-    if (spec->arch->rope && spec->head_dim % 2)
+    if (spec->arch->rope && spec->partial_rotary == 0 && spec->head_dim % 2)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "head size %d ('head_dim', or '%s' %lld / '%s' %d) is odd, and rotary positions turn "
@@ -75,30 +78,128 @@ static enum plim_status check_heads(const struct model_spec *spec, struct plim_e
     return PLIM_OK;
 }
 
-static enum plim_status check_rope(const struct model_spec *spec, struct plim_error *err)
+static enum plim_status check_rotation(const struct model_spec *spec, struct plim_error *err)
+{
+    int size = model_rotary_size(spec);
+    double local = spec->rope_local_theta;
+    if (!(spec->rope_theta >= 1.0) || !isfinite(spec->rope_theta))
+        return plim_fail(err, PLIM_BAD_INPUT, "key 'rope_theta': %g must be at least 1; usual is 10000",
+                         spec->rope_theta);
+    if (local != 0 && !spec->arch->extras.local_theta)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "key 'rope_local_base_freq': %s rotates all layers alike; remove the key",
+                         spec->arch->name);
+    if (local != 0 && (!(local >= 1.0) || !isfinite(local)))
+        return plim_fail(err, PLIM_BAD_INPUT, "key 'rope_local_base_freq': %g must be at least 1", local);
+    if (spec->partial_rotary != 0 && !spec->arch->extras.partial_rotary)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "key 'partial_rotary_factor': %s rotates whole heads; remove the key",
+                         spec->arch->name);
+    if (size < 2 || size % 2 || size > spec->head_dim)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "key 'partial_rotary_factor': %g of heads of %d numbers is %d, and an even number "
+                         "from 2 to %d can be rotated",
+                         spec->partial_rotary, spec->head_dim, size, spec->head_dim);
+    return PLIM_OK;
+}
+
+static enum plim_status check_llama3(const struct model_spec *spec, struct plim_error *err)
 {
     const struct rope_scaling *r = &spec->rope;
+    if (r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor && isfinite(r->high_freq_factor))
+        return PLIM_OK;
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "rope scaling: 'high_freq_factor' %g must be greater than 'low_freq_factor' %g; usual are "
+        "4 and 1",
+        r->high_freq_factor, r->low_freq_factor);
+}
+
+static enum plim_status check_yarn(const struct model_spec *spec, struct plim_error *err)
+{
+    const struct rope_scaling *r = &spec->rope;
+    if (r->beta_slow > 0 && r->beta_fast >= r->beta_slow && isfinite(r->beta_fast)) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "rope scaling: 'beta_fast' %g must be at least 'beta_slow' %g; usual are 32 and 1",
+                     r->beta_fast, r->beta_slow);
+}
+
+static enum plim_status check_longrope(const struct model_spec *spec, struct plim_error *err)
+{
+    const struct rope_factors *lists[] = {&spec->rope.short_factor, &spec->rope.long_factor};
+    int wanted = model_rotary_size(spec) / 2;
+    if (spec->rope_local_theta > 0)
+        return plim_fail(err, PLIM_UNSUPPORTED, "rope scaling: %s with 'longrope' is not supported",
+                         spec->arch->name);
+    for (int i = 0; i < 2; i++) {
+        const char *key = i ? "long_factor" : "short_factor";
+        if (lists[i]->count != wanted)
+            return plim_fail(err, PLIM_BAD_INPUT, "rope scaling: key '%s' has %d numbers and must have %d",
+                             key, lists[i]->count, wanted);
+        for (int k = 0; k < wanted; k++)
+            if (!(lists[i]->value[k] > 0) || !isfinite(lists[i]->value[k]))
+                return plim_fail(err, PLIM_BAD_INPUT, "rope scaling: key '%s': %g must be above 0", key,
+                                 lists[i]->value[k]);
+    }
+    return PLIM_OK;
+}
+
+static enum plim_status check_scaling(const struct model_spec *spec, struct plim_error *err)
+{
+    static enum plim_status (*const checks[ROPE_KIND_COUNT])(const struct model_spec *,
+                                                             struct plim_error *) = {
+        [ROPE_LLAMA3] = check_llama3, [ROPE_YARN] = check_yarn, [ROPE_LONGROPE] = check_longrope};
+    const struct rope_scaling *r = &spec->rope;
+    bool derived = r->kind == ROPE_LONGROPE && r->factor == 0;
+    if (r->kind == ROPE_NONE) return PLIM_OK;
+    if (spec->arch->extras.long_rope && r->kind != ROPE_LONGROPE)
+        return plim_fail(err, PLIM_UNSUPPORTED, "rope type '%s' is not supported; %s models have longrope",
+                         rope_kind_name(r->kind), spec->arch->name);
+    if (!derived && (!(r->factor >= 1.0) || !isfinite(r->factor)))
+        return plim_fail(err, PLIM_BAD_INPUT, "rope scaling: key 'factor': %g must be at least 1", r->factor);
+    if (!(r->attention_factor >= 0) || !isfinite(r->attention_factor))
+        return plim_fail(err, PLIM_BAD_INPUT, "rope scaling: key 'attention_factor': %g must be above 0",
+                         r->attention_factor);
+    enum plim_status status = checks[r->kind] ? checks[r->kind](spec, err) : PLIM_OK;
+    if (status != PLIM_OK || r->kind == ROPE_LINEAR || r->original_max_positions > 1) return status;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "rope scaling: key 'original_max_position_embeddings': %lld must be above 1",
+                     (long long)r->original_max_positions);
+}
+
+static enum plim_status check_rope(const struct model_spec *spec, struct plim_error *err)
+{
     if (!spec->arch->rope && spec->rope_theta != 0)
         return plim_fail(err, PLIM_UNSUPPORTED, "key 'rope_theta': %s has learned positions; remove the key",
                          spec->arch->name);
     if (!spec->arch->rope) return PLIM_OK;
-    if (!(spec->rope_theta >= 1.0) || !isfinite(spec->rope_theta))
-        return plim_fail(err, PLIM_BAD_INPUT, "key 'rope_theta': %g must be at least 1; usual is 10000",
-                         spec->rope_theta);
-    if (r->kind != ROPE_NONE && (!(r->factor >= 1.0) || !isfinite(r->factor)))
-        return plim_fail(err, PLIM_BAD_INPUT, "rope scaling: key 'factor': %g must be at least 1", r->factor);
-    if (r->kind != ROPE_LLAMA3) return PLIM_OK;
-    if (!(r->low_freq_factor > 0) || !(r->high_freq_factor > r->low_freq_factor) ||
-        !isfinite(r->high_freq_factor))
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "rope scaling: 'high_freq_factor' %g must be greater than 'low_freq_factor' %g; usual are "
-            "4 and 1",
-            r->high_freq_factor, r->low_freq_factor);
-    if (r->original_max_positions < 1)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "rope scaling: key 'original_max_position_embeddings': %lld must be at least 1",
-                         (long long)r->original_max_positions);
+    enum plim_status status = check_rotation(spec, err);
+    return status == PLIM_OK ? check_scaling(spec, err) : status;
+}
+
+static bool is_positive(double x) { return x >= 0 && isfinite(x); }
+
+/* What only some architectures have. */
+static enum plim_status check_extras(const struct model_spec *spec, struct plim_error *err)
+{
+    const struct model_extras *have = &spec->arch->extras;
+    static const struct layer_set none;
+    const struct {
+        const char *key;
+        bool known, used, good;
+    } rules[] = {
+        {"query_pre_attn_scalar", have->caps, spec->query_scalar != 0, spec->query_scalar >= 0},
+        {"attn_logit_softcapping", have->attn_cap, spec->attn_cap != 0, is_positive(spec->attn_cap)},
+        {"final_logit_softcapping", have->caps, spec->final_cap != 0, is_positive(spec->final_cap)},
+        {"no_rope_layer_interval", have->no_rope, memcmp(&spec->no_rope_layers, &none, sizeof none) != 0,
+         true},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        if (rules[i].used && !rules[i].known)
+            return plim_fail(err, PLIM_UNSUPPORTED, "key '%s': %s has no such thing; remove the key",
+                             rules[i].key, spec->arch->name);
+        if (!rules[i].good) return plim_fail(err, PLIM_BAD_INPUT, "key '%s' must be above 0", rules[i].key);
+    }
     return PLIM_OK;
 }
 
@@ -119,10 +220,12 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
     if (status == PLIM_OK) status = check_heads(spec, err);
     if (status == PLIM_OK) status = check_rope(spec, err);
     if (status == PLIM_OK) status = check_window(spec, err);
+    if (status == PLIM_OK) status = check_extras(spec, err);
     if (status != PLIM_OK) return status;
     if (!(spec->norm_eps > 0) || !isfinite(spec->norm_eps))
         return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %g must be above 0; usual is 1e-5",
-                         spec->arch->keys->norm_eps, spec->norm_eps);
+                         spec->arch->keys->norm_eps ? spec->arch->keys->norm_eps : "layer_norm_eps",
+                         spec->norm_eps);
     if (!(spec->initializer_range >= 0) || spec->initializer_range > 100)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "key 'initializer_range': %g must be from 0 to 100; usual is 0.02",
@@ -145,10 +248,60 @@ static void drop_unreachable_tokens(struct model_spec *spec)
 /* Numbers that this kind of scaling does not read say nothing. */
 static void drop_unused_scaling(struct rope_scaling *rope)
 {
-    struct rope_scaling used = {.kind = rope->kind};
-    if (rope->kind != ROPE_NONE) used.factor = rope->factor;
-    if (rope->kind == ROPE_LLAMA3) used = *rope;
+    struct rope_scaling used = {.kind = rope->kind}, given = *rope;
+    if (rope->kind != ROPE_NONE) used.factor = given.factor;
+    if (rope->kind >= ROPE_LLAMA3) used.original_max_positions = given.original_max_positions;
+    if (rope->kind == ROPE_LLAMA3)
+        used.low_freq_factor = given.low_freq_factor, used.high_freq_factor = given.high_freq_factor;
+    if (rope->kind >= ROPE_YARN) used.attention_factor = given.attention_factor;
+    if (rope->kind == ROPE_YARN) {
+        used.beta_fast = given.beta_fast, used.beta_slow = given.beta_slow, used.truncate = given.truncate;
+        used.mscale = given.mscale, used.mscale_all_dim = given.mscale_all_dim;
+    }
+    if (rope->kind == ROPE_LONGROPE)
+        used.short_factor = given.short_factor, used.long_factor = given.long_factor;
     *rope = used;
+}
+
+/* All layers but every `without`-th. */
+static struct layer_set layers_but_every(int layers, int without)
+{
+    struct layer_set set = {0};
+    for (int i = 0; i < layers; i++)
+        if ((i + 1) % without) layer_set_add(&set, i);
+    return set;
+}
+
+/* Rules become sets. */
+static void settle_layers(struct model_spec *spec)
+{
+    static const struct layer_set none;
+    int layers = spec->num_layers < MODEL_MAX_LAYERS ? spec->num_layers : MODEL_MAX_LAYERS;
+    if (spec->no_rope_every > 0) {
+        struct layer_set rotating = layers_but_every(layers, spec->no_rope_every);
+        spec->no_rope_layers = none;
+        for (int i = 0; i < layers; i++)
+            if (!layer_set_has(&rotating, i)) layer_set_add(&spec->no_rope_layers, i);
+    }
+    if (spec->full_every > 0)
+        spec->sliding_layers = spec->arch->window == WINDOW_NO_ROPE
+                                   ? spec->no_rope_layers
+                                   : layers_but_every(layers, spec->full_every);
+    spec->no_rope_every = spec->full_every = 0;
+    if (spec->sliding_window == 0) spec->sliding_layers = none;
+    bool nowhere = !memcmp(&spec->sliding_layers, &none, sizeof none);
+    if (nowhere && spec->arch->window == WINDOW_PATTERN)
+        spec->sliding_window = 0; /* its files always have one */
+}
+
+/* A rule that config.json cannot say, before it becomes a set that has none. */
+static enum plim_status check_pattern(const struct model_spec *spec, struct plim_error *err)
+{
+    enum window_keys window = spec->arch->window;
+    bool free = window == WINDOW_PATTERN || window == WINDOW_LATE_LAYERS;
+    if (free || spec->full_every == 0 || spec->full_every == LAYERS_NONE) return PLIM_OK;
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "key 'sliding_window_pattern': %s has no such layers; remove the key", spec->arch->name);
 }
 
 enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
@@ -158,8 +311,12 @@ enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
         spec->head_dim = (int)(spec->hidden_size / spec->num_heads);
     if (spec->intermediate_size == 0)
         spec->intermediate_size = spec->arch->inner_multiple * spec->hidden_size;
-    if (spec->sliding_window == 0) spec->window_first_layer = 0;
-    if (spec->rope.kind == ROPE_LLAMA3 && spec->rope.original_max_positions == 0)
+    if (spec->query_scalar == 0 && spec->arch->extras.caps) spec->query_scalar = spec->head_dim;
+    if (spec->partial_rotary == 1) spec->partial_rotary = 0;
+    enum plim_status status = check_pattern(spec, err);
+    if (status != PLIM_OK) return status;
+    settle_layers(spec);
+    if (spec->rope.kind >= ROPE_LLAMA3 && spec->rope.original_max_positions == 0)
         spec->rope.original_max_positions = spec->max_positions;
     drop_unused_scaling(&spec->rope);
     drop_unreachable_tokens(spec);

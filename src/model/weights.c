@@ -74,6 +74,7 @@ struct matching {
     struct match *items;
     int count;
     bool *used; /* by tensor of the set */
+    int heads;  /* tensors of a head that were found */
 };
 
 static const struct safetensor *find_tensor(const struct matching *m, const char *name)
@@ -134,13 +135,15 @@ static enum plim_status match_param(struct matching *m, int param, struct missin
 {
     struct weights_part parts[WEIGHTS_PARTS];
     enum plim_status status = PLIM_OK;
+    bool head = model_param_is_head(m->spec, m->tape->tensors[param].label);
     int count = weights_parts(m->spec, m->tape, param, parts);
     for (int i = 0; i < count && status == PLIM_OK; i++) {
         const struct safetensor *file = find_tensor(m, parts[i].name);
         if (!file) {
-            note_missing(lost, parts[i].name);
+            note_missing(lost + head, parts[i].name);
             continue;
         }
+        m->heads += head;
         status = check_shape(&parts[i], file, err);
         m->used[file - m->set->tensors] = true;
         m->items[m->count++] =
@@ -149,14 +152,18 @@ static enum plim_status match_param(struct matching *m, int param, struct missin
     return status;
 }
 
-static enum plim_status match_all(struct matching *m, struct plim_error *err)
+static enum plim_status match_all(struct matching *m, const struct weights_sink *sink, const struct log *log,
+                                  struct plim_error *err)
 {
-    struct missing lost = {0};
+    struct missing lost[2] = {0}; /* of the model, of its head */
     for (int i = 0; i < m->tape->ntensors; i++) {
-        enum plim_status status = is_weight(&m->tape->tensors[i]) ? match_param(m, i, &lost, err) : PLIM_OK;
+        enum plim_status status = is_weight(&m->tape->tensors[i]) ? match_param(m, i, lost, err) : PLIM_OK;
         if (status != PLIM_OK) return status;
     }
-    return lost.count ? fail_missing(&lost, err) : PLIM_OK;
+    if (lost[0].count) return fail_missing(&lost[0], err);
+    if (lost[1].count && (m->heads || !sink->new_head)) return fail_missing(&lost[1], err);
+    if (lost[1].count) log_warn(log, "weights: the files have no %s; it begins anew", lost[1].names);
+    return PLIM_OK;
 }
 
 /* Each match finds its parameter's master; one pass over each, because tapes are large. */
@@ -177,8 +184,11 @@ static enum plim_status match_masters(struct matching *m, struct plim_error *err
 /* What checkpoints carry beside parameters: a tied head, masks and tables that are made anew. */
 static bool is_expected_extra(const char *name)
 {
-    static const char *const ends[] = {"lm_head.weight", "rotary_emb.inv_freq", "attn.bias",
-                                       "attn.masked_bias"};
+    static const char *const ends[] = {
+        "lm_head.weight",         "rotary_emb.inv_freq",        "attn.bias",
+        "attn.masked_bias",       "embeddings.position_ids",    "pooler.dense.weight",
+        "pooler.dense.bias",      "predictions.decoder.weight", "predictions.decoder.bias",
+        "lm_head.decoder.weight", "lm_head.decoder.bias",       "vocab_projector.weight"};
     size_t n = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         size_t k = strlen(ends[i]);
@@ -316,7 +326,7 @@ enum plim_status weights_load(const struct safetensors *set, const struct model_
     m.items = calloc((size_t)tape->ntensors * WEIGHTS_PARTS + 1, sizeof *m.items);
     m.used = calloc(set->count + 1, sizeof *m.used);
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
-    if (status == PLIM_OK) status = match_all(&m, err);
+    if (status == PLIM_OK) status = match_all(&m, sink, log, err);
     if (status == PLIM_OK) status = match_masters(&m, err);
     if (status == PLIM_OK) report_unexpected(&m, log);
     if (status == PLIM_OK) status = pour_all(&m, sink, log, err);

@@ -6,7 +6,7 @@
  *     ...
  *     weights_save(&tape, &spec, &(struct weights_source){get, &arena}, "out/", &options, &err);
  *
- * Parameters are matched by name before a byte is read. Names may lack the prefix "model." or "transformer.";
+ * Parameters are matched by name before a byte is read. Names may lack the prefix ("model.", "transformer.", "bert.");
  * a tied output projection may be in the file or not. Where a parameter has a master (CLASS_MASTER owned by
  * it) both are written, so that an fp32 checkpoint starts training with all its bits.
  *
@@ -26,6 +26,7 @@ struct weights_sink {
     enum plim_status (*put)(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
                             struct plim_error *err);
     void *arg;
+    bool new_head; /* a head of which the files have nothing is left as it is: it is about to be trained */
 };
 
 /* PLIM_BAD_INPUT names missing tensors or the two shapes that differ. Tensors nobody asked for are reported

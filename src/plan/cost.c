@@ -73,10 +73,11 @@ static int piece_of(const struct tape *tape, int id)
 /* When an op's operands are there and may be written. */
 static double operands_ready(const struct clock *c, const struct op *op)
 {
+    const struct op_row *row = op_row(op->kind);
     double at = 0;
-    for (int i = 0; i < OP_MAX_IN; i++)
+    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
         if (op->in[i] >= 0) at = longer(at, c->times[c->piece[op->in[i]]].ready);
-    for (int i = 0; i < OP_MAX_OUT; i++) {
+    for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
         if (op->out[i] < 0) continue;
         const struct piece_time *t = &c->times[c->piece[op->out[i]]];
         at = longer(at, longer(t->ready, t->read));

@@ -57,10 +57,10 @@ static void extend(struct lifetime *life, int first, int last)
 /* Ops [first, last] touch a tensor, and its root; *seen counts those that nothing has touched before. */
 static void touch(struct layout *l, const struct tape *tape, int id, int first, int last, int *seen)
 {
-    const struct tensor *t = &tape->tensors[id];
-    *seen += l->life[id].last < 0 && !(t->flags & TENSOR_ELSEWHERE);
-    extend(&l->life[id], first, last);
-    if (t->view_of >= 0) touch(l, tape, t->view_of, first, last, seen);
+    for (; id >= 0; id = tape->tensors[id].view_of) {
+        *seen += l->life[id].last < 0 && !(tape->tensors[id].flags & TENSOR_ELSEWHERE);
+        extend(&l->life[id], first, last);
+    }
 }
 
 /* Invariant 2: what is added to is carried from micro-batch to micro-batch. */
@@ -91,13 +91,14 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
     for (int i = 0; i < tape->ntensors; i++) l->life[i] = (struct lifetime){INT_MAX, -1}, l->buffer[i] = i;
     for (int i = 0, group = 0, end = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
+        const struct op_row *row = op_row(op->kind);
         int *seen = &l->part_tensors[i >= tape->loop_end];
         if (i >= end) group = i, end = l->group_end ? tape_group_end(tape, i) : i + 1;
         if (l->group_end) l->group_end[i] = end;
-        for (int k = 0; k < OP_MAX_IN; k++)
-            if (op->in[k] >= 0) touch(l, tape, op->in[k], i, i, seen);
-        for (int k = 0; k < OP_MAX_OUT; k++) /* invariant 4: not on bytes that end in the group */
-            if (op->out[k] >= 0) touch(l, tape, op->out[k], group, i, seen);
+        for (int k = 0; k < OP_MAX_IN && row->in[k]; k++) touch(l, tape, op->in[k], i, i, seen);
+        for (int k = 0; k < OP_MAX_OUT && row->out[k];
+             k++) /* invariant 4: not on bytes that end in the group */
+            touch(l, tape, op->out[k], group, i, seen);
         if (op->accumulate == ACC_AFTER_FIRST && options->accumulation > 1) carry(l, tape, op);
         if (options->facts->workspace && op_computes(op) && !op->attr.on_host)
             l->work_bytes[i] = (int64_t)options->facts->workspace(options->facts, tape, op);

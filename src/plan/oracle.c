@@ -159,6 +159,10 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
     struct plan_own own = plan_own_bytes(&o->tape, &layout);
     o->tapes++, o->work += o->tape.nops;
     if (own.loop + own.update > o->largest) o->largest = own.loop + own.update;
+    if (o->largest > plan_tape_most(r)) {
+        layout_release(&layout);
+        return plan_refuse_search(r, o->largest, err);
+    }
     own = plan_own_all(r, &o->tape, &layout);
     loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
     memcpy(loop.busy, time.loop_busy, sizeof loop.busy),

@@ -1,5 +1,6 @@
 /* plan.c - one set of knobs made into a plan. */
 #include "plan/plan.h"
+#include "base/bytes.h"
 #include "plan/cost.h"
 
 #include <stdio.h>
@@ -19,6 +20,34 @@ struct knobs knobs_naive(const struct plan_request *request)
                           .state_tier = TIER_DEVICE,
                           .grad_tier = TIER_DEVICE,
                           .prefetch_ops = PREFETCH_AHEAD};
+}
+
+/* Comparing plans takes so many quarters of the largest tape that was built, before there is an arena. */
+#define PLANNING_QUARTERS 9
+
+int64_t plan_needs(const struct plan_request *request, int64_t tape)
+{
+    return request->overhead + request->beside + tape * PLANNING_QUARTERS / 4;
+}
+
+int64_t plan_tape_most(const struct plan_request *request)
+{
+    int64_t room = request->search_line - request->overhead - request->beside;
+    if (request->search_line == 0) return INT64_MAX;
+    return room > 0 ? room / PLANNING_QUARTERS * 4 : 0;
+}
+
+enum plim_status plan_refuse_search(const struct plan_request *request, int64_t tape, struct plim_error *err)
+{
+    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
+    int64_t needs = plan_needs(request, tape);
+    bytes_format(need, (uint64_t)needs);
+    bytes_format(have, (uint64_t)request->search_line);
+    bytes_format(missing, (uint64_t)(needs - request->search_line));
+    return plim_fail(
+        err, PLIM_NO_FIT,
+        "does not fit: comparing plans alone takes %s or more, the budget is %s: at least %s missing", need,
+        have, missing);
 }
 
 bool plan_within(const struct plan_request *request, int64_t total, int64_t host)

@@ -29,8 +29,11 @@ struct plan_request {
     int64_t budget;      /* bytes in all; on a device with its own memory: bytes on the device */
     int64_t host_budget; /* host bytes in all, for a device with its own memory; 0: no limit */
     int64_t overhead;    /* host bytes outside the arena: code, stacks, heap */
-    int64_t rows;        /* effective batch of this rank */
-    int64_t time;        /* T, tokens per row */
+    int64_t
+        search_line; /* what overhead, `beside` and the tapes of the search may reach together; 0: no limit */
+    int64_t beside;  /* bytes that others hold of search_line while plans are compared */
+    int64_t rows;    /* effective batch of this rank */
+    int64_t time;    /* T, tokens per row */
     int layers;
     int lengths; /* tapes of the loop, for rows of several lengths, that take turns over the plan's arena; 0: one */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
@@ -64,12 +67,21 @@ struct plan {
     } search;
 };
 
-/* The fastest predicted plan that fits. PLIM_NO_FIT: the smallest plan there is, and the bytes missing in err. */
+/* The fastest predicted plan that fits. PLIM_NO_FIT: the smallest plan there is, and the bytes missing in err; or, where
+ * looking for it takes more than search_line, a plan without a tape whose total is a byte above it. */
 enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err);
 
 /* The plan of exactly these knobs, whatever the budget (fits says whether it holds). */
 enum plim_status plan_make(const struct plan_request *request, const struct knobs *knobs, struct plan *out,
                            struct plim_error *err);
+
+/* Bytes of a tape, with those of its layout where it has one, that comparing plans may build under search_line; a tape
+ * needs other room than its own: ops are written from one list into another, and packing sorts them all. INT64_MAX where
+ * there is no limit. plan_needs: the line that a tape of so many bytes needs. */
+int64_t plan_tape_most(const struct plan_request *request);
+int64_t plan_needs(const struct plan_request *request, int64_t tape);
+/* PLIM_NO_FIT: so large a tape is more than search_line allows. */
+enum plim_status plan_refuse_search(const struct plan_request *request, int64_t tape, struct plim_error *err);
 
 /* Does it hold both lines? */
 bool plan_within(const struct plan_request *request, int64_t total, int64_t host);

@@ -27,7 +27,7 @@
 /* A plan that offloads more, or that hides the gradient norm people watch, must be faster by this share per step. */
 #define PREFERENCE 0.00003
 
-#define SHARE_STEP 4 /* in which the times of updates are looked at for a bound */
+#define SHARE_STEP 8 /* in which the times of updates are looked at for a bound */
 
 /* --- asking ------------------------------------------------------------------------------------------------ */
 
@@ -58,65 +58,6 @@ bool search_may_fit(const struct search *s, const struct plan_bound *b)
     return b->total <= s->allowed && (!limited || b->host - b->own <= s->request->host_budget);
 }
 
-static enum plim_status ask(struct search *s, const struct point *p, struct plan_bound *out)
-{
-    struct knobs k = space_knobs(&s->space, p);
-    enum plim_status status = oracle_ask(&s->oracle, &k, out, s->err);
-    if (status == PLIM_OK && !within(s, out)) note_miss(s, p, &k, out);
-    return status;
-}
-
-/* Bytes of the device at a point with the updater that takes least: all updates by the host or none. */
-static enum plim_status ask_updaters(struct search *s, struct point p, struct plan_bound *out)
-{
-    enum { EXTREMES = 2 };
-    int updaters = space_count(&s->space, AXIS_UPDATER, &p);
-    enum plim_status status = PLIM_OK;
-    for (int u = 0; u < updaters && u < EXTREMES && status == PLIM_OK; u++) {
-        struct plan_bound b;
-        p.at[AXIS_UPDATER] = u;
-        status = ask(s, &p, &b);
-        if (u == 0 || b.total < out->total || search_may_fit(s, &b)) *out = b;
-        if (search_may_fit(s, out)) break;
-    }
-    return status;
-}
-
-/* The same with the latest prefetching, which takes least. */
-enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_bound *out)
-{
-    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
-    return ask_updaters(s, p, out);
-}
-
-/* Seconds at a point with the best prefetching, whether it fits or not. */
-static enum plim_status ask_prefetches(struct search *s, struct point p, double *out)
-{
-    enum plim_status status = PLIM_OK;
-    *out = INFINITY;
-    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p) && status == PLIM_OK; f++) {
-        struct plan_bound b;
-        p.at[AXIS_PREFETCH] = f;
-        status = ask(s, &p, &b);
-        if (status == PLIM_OK) *out = fmin(*out, b.step_seconds);
-    }
-    return status;
-}
-
-/* The same with the best updater too. */
-enum plim_status search_ask_seconds(struct search *s, struct point p, double *out)
-{
-    enum plim_status status = PLIM_OK;
-    *out = INFINITY;
-    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
-        double seconds;
-        p.at[AXIS_UPDATER] = u;
-        status = ask_prefetches(s, p, &seconds);
-        if (status == PLIM_OK) *out = fmin(*out, seconds);
-    }
-    return status;
-}
-
 static bool knobs_before(const struct knobs *a, const struct knobs *b)
 {
     for (int i = 0; i < KNOB_COUNT; i++)
@@ -135,25 +76,82 @@ static void consider(struct search *s, const struct point *p, const struct knobs
     if (!s->best.found || better) s->best = (struct candidate){true, *p, *k, seconds, weight};
 }
 
-/* Every value of AXIS_BEST at a point: those that fit are candidates. */
-enum plim_status search_settle(struct search *s, struct point p, bool *fits)
+/* Whatever fits is a candidate, whoever asked. */
+static enum plim_status ask(struct search *s, const struct point *p, struct plan_bound *out)
+{
+    struct knobs k = space_knobs(&s->space, p);
+    enum plim_status status = oracle_ask(&s->oracle, &k, out, s->err);
+    if (status == PLIM_OK && within(s, out)) consider(s, p, &k, out->step_seconds);
+    if (status == PLIM_OK && !within(s, out)) note_miss(s, p, &k, out);
+    return status;
+}
+
+/* Bytes of the device at a point with the updater that takes least: all updates by the host or none. */
+static enum plim_status ask_bytes(struct search *s, struct point p, struct plan_bound *out)
+{
+    enum { EXTREMES = 2 };
+    int updaters = space_count(&s->space, AXIS_UPDATER, &p);
+    enum plim_status status = PLIM_OK;
+    for (int u = 0; u < updaters && u < EXTREMES && status == PLIM_OK; u++) {
+        struct plan_bound b;
+        p.at[AXIS_UPDATER] = u;
+        status = ask(s, &p, &b);
+        if (u == 0 || b.total < out->total || search_may_fit(s, &b)) *out = b;
+        if (search_may_fit(s, out)) break;
+    }
+    return status;
+}
+
+/* The latest prefetching takes least. */
+static struct point latest(const struct search *s, struct point p)
+{
+    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
+    return p;
+}
+
+enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_bound *out)
+{
+    return ask_bytes(s, latest(s, p), out);
+}
+
+/* Seconds at a point with the best prefetching, whether it fits or not. Where the lanes of updates inside backward alone take
+ * longer than the best plan, their least is enough to know. */
+static enum plim_status ask_prefetches(struct search *s, struct point p, double *out)
+{
+    struct knobs k = space_knobs(&s->space, &p);
+    enum plim_status status = PLIM_OK;
+    *out = 0;
+    if (k.optimizer_in_backward) status = oracle_least_inside(&s->oracle, &k, out, s->err);
+    if (status != PLIM_OK || (s->best.found && *out >= s->best.seconds)) return status;
+    *out = INFINITY;
+    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p) && status == PLIM_OK; f++) {
+        struct plan_bound b;
+        p.at[AXIS_PREFETCH] = f;
+        status = ask(s, &p, &b);
+        if (status == PLIM_OK) *out = fmin(*out, b.step_seconds);
+    }
+    return status;
+}
+
+enum plim_status search_ask_seconds(struct search *s, struct point p, double *out)
+{
+    enum plim_status status = PLIM_OK;
+    *out = INFINITY;
+    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
+        double seconds;
+        p.at[AXIS_UPDATER] = u;
+        status = ask_prefetches(s, p, &seconds);
+        if (status == PLIM_OK) *out = fmin(*out, seconds);
+    }
+    return status;
+}
+
+enum plim_status search_settle(struct search *s, struct point p)
 {
     struct plan_bound tight;
-    enum plim_status known = search_ask_tight(s, p, &tight);
-    *fits = false;
-    if (known != PLIM_OK || !search_may_fit(s, &tight)) return known;
-    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p); f++)
-        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
-            struct plan_bound b;
-            p.at[AXIS_PREFETCH] = f, p.at[AXIS_UPDATER] = u;
-            enum plim_status status = ask(s, &p, &b);
-            if (status != PLIM_OK) return status;
-            if (!within(s, &b)) continue;
-            struct knobs k = space_knobs(&s->space, &p);
-            consider(s, &p, &k, b.step_seconds);
-            *fits = true;
-        }
-    return PLIM_OK;
+    double seconds;
+    enum plim_status status = search_ask_tight(s, p, &tight);
+    return status == PLIM_OK && search_may_fit(s, &tight) ? search_ask_seconds(s, p, &seconds) : status;
 }
 
 /* --- boxes --------------------------------------------------------------------------------------------------- */
@@ -170,12 +168,6 @@ static double cutoff(const struct search *s)
 {
     double spent = fmax(1, (double)s->oracle.work / PLAN_PATIENCE);
     return s->best.found ? s->best.seconds * (1 - GAP * spent * spent) : INFINITY;
-}
-
-/* Its bound, or when patience is over what is really to be expected of it, must beat the best. */
-static bool is_worth(const struct search *s, const struct box *box)
-{
-    return (s->oracle.work < PLAN_PATIENCE ? box->bound : box->hope) < cutoff(s);
 }
 
 static enum plim_status push(struct search *s, const struct box *box)
@@ -196,71 +188,77 @@ static struct box pop(struct search *s)
     int at = 0;
     for (int i = 1; i < s->nboxes; i++) {
         const struct box *a = &s->boxes[i], *b = &s->boxes[at];
-        if (a->hope < b->hope || (a->hope == b->hope && point_order(&a->lo, &b->lo) < 0)) at = i;
+        if (a->bound < b->bound || (a->bound == b->bound && point_order(&a->lo, &b->lo) < 0)) at = i;
     }
     struct box box = s->boxes[at];
     s->boxes[at] = s->boxes[--s->nboxes];
     return box;
 }
 
-/* The least value in [lo, hi] of an axis with which `p` fits, with its prefetching; it does with hi. Bytes fall about
- * evenly, so values are guessed from them. */
-static enum plim_status least_as_it_is(struct search *s, struct point p, int axis, int lo, int hi, int *out)
+/* Bytes above a line at a point; none or fewer: it may hold. */
+typedef enum plim_status line_question(struct search *s, struct point p, double *above);
+
+static enum plim_status above_device(struct search *s, struct point p, double *above)
 {
-    struct plan_bound low, high, mid;
-    p.at[axis] = lo;
-    enum plim_status status = ask_updaters(s, p, &low);
-    if (status == PLIM_OK && search_may_fit(s, &low)) hi = lo;
-    p.at[axis] = hi;
-    if (status == PLIM_OK && lo < hi) status = ask_updaters(s, p, &high);
-    for (bool guess = true; status == PLIM_OK && hi - lo > 1; guess = !guess) {
-        double part = (double)(low.total - s->allowed) / (double)(low.total - high.total + 1);
-        int at = guess && part > 0 && part < 1 ? lo + (int)ceil(part * (hi - lo)) : (lo + hi) / 2;
-        p.at[axis] = at <= lo ? lo + 1 : at >= hi ? hi - 1 : at;
-        status = ask_updaters(s, p, &mid);
-        if (search_may_fit(s, &mid))
-            hi = p.at[axis], high = mid;
-        else
-            lo = p.at[axis], low = mid;
-    }
-    *out = hi;
+    struct plan_bound b;
+    enum plim_status status = ask_bytes(s, p, &b);
+    if (status != PLIM_OK) return status;
+    *above = (double)(b.total - s->allowed);
+    if (!search_may_fit(s, &b)) *above = fmax(1, *above); /* the host's line */
     return status;
 }
 
-/* The same with the latest prefetching. */
-static enum plim_status least_fitting(struct search *s, struct point p, int axis, int lo, int hi, int *out)
-{
-    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
-    return least_as_it_is(s, p, axis, lo, hi, out);
-}
-
-/* Candidates along an axis: the least values in [lo, hi] that fit, with late prefetching and with early, which takes more
- * and is faster. It fits with late prefetching at hi. */
-enum plim_status search_settle_along(struct search *s, struct point p, int axis, int lo, int hi)
-{
-    struct point late = p;
-    struct plan_bound b;
-    bool fits;
-    enum plim_status status = least_fitting(s, p, axis, lo, hi, &late.at[axis]);
-    if (status == PLIM_OK) status = search_settle(s, late, &fits);
-    if (status != PLIM_OK || space_count(&s->space, AXIS_PREFETCH, &late) == 1) return status;
-    p.at[axis] = hi, p.at[AXIS_PREFETCH] = 0;
-    status = ask_updaters(s, p, &b);
-    if (status != PLIM_OK || !search_may_fit(s, &b)) return status;
-    status = least_as_it_is(s, p, axis, late.at[axis], hi, &p.at[axis]);
-    return status == PLIM_OK && p.at[axis] > late.at[axis] ? search_settle(s, p, &fits) : status;
-}
-
-/* Does the host's line hold at a point, with the updater that takes least of it? */
-static enum plim_status ask_host(struct search *s, struct point p, bool *holds)
+static enum plim_status above_host(struct search *s, struct point p, double *above)
 {
     enum plim_status status = PLIM_OK;
-    *holds = false;
-    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && !*holds && status == PLIM_OK; u++) {
+    *above = INFINITY;
+    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
         struct plan_bound b;
         p.at[AXIS_UPDATER] = u;
         status = ask(s, &p, &b);
-        *holds = status == PLIM_OK && b.host - b.own <= s->request->host_budget;
+        if (status == PLIM_OK) *above = fmin(*above, (double)(b.host - b.own - s->request->host_budget));
+    }
+    return status;
+}
+
+/* How far from `good`, where a point holds a line, an axis can go towards `end`. Bytes change about evenly, so values are
+ * guessed from them. */
+static enum plim_status reach(struct search *s, struct point p, int axis, int good, int end,
+                              line_question *above, int *out)
+{
+    double over = 0, under = 0, here = 0;
+    p.at[axis] = end;
+    enum plim_status status = above(s, p, &over);
+    if (over <= 0) good = end;
+    p.at[axis] = good;
+    if (status == PLIM_OK && good != end) status = above(s, p, &under);
+    for (bool guess = true; status == PLIM_OK && abs(end - good) > 1; guess = !guess) {
+        double part = guess ? under / (under - over) : 0.5;
+        int at = good + (int)(part * (end - good));
+        p.at[axis] = at == good ? good + (end > good ? 1 : -1) : at;
+        status = above(s, p, &here);
+        if (here <= 0)
+            good = p.at[axis], under = here;
+        else
+            end = p.at[axis], over = here;
+    }
+    *out = good;
+    return status;
+}
+
+/* With late prefetching and with early, which takes more and is faster. */
+enum plim_status search_settle_along(struct search *s, struct point p, int axis, int lo, int hi)
+{
+    enum plim_status status = PLIM_OK;
+    double above = 0;
+    p.at[axis] = hi;
+    for (p = latest(s, p); p.at[AXIS_PREFETCH] >= 0 && status == PLIM_OK; p.at[AXIS_PREFETCH]--) {
+        p.at[axis] = hi;
+        status = above_device(s, p, &above);
+        if (above > 0) break;
+        if (status == PLIM_OK) status = reach(s, p, axis, hi, lo, above_device, &lo);
+        p.at[axis] = lo;
+        if (status == PLIM_OK) status = search_settle(s, p);
     }
     return status;
 }
@@ -268,64 +266,31 @@ static enum plim_status ask_host(struct search *s, struct point p, bool *holds)
 /* Values that take more of the host than there is are cut off; false: even the free corner does. */
 static enum plim_status cut_by_host(struct search *s, struct box *box, bool *holds)
 {
-    enum plim_status status = ask_host(s, box->lo, holds);
-    for (int a = 0; a < AXES && *holds && status == PLIM_OK; a++) {
-        if (!space_axes[a].fills_host || box->lo.at[a] == box->hi.at[a]) continue;
-        struct point p = box->lo;
-        int good = box->lo.at[a], bad = box->hi.at[a] + 1;
-        while (bad - good > 1 && status == PLIM_OK) {
-            bool fits;
-            p.at[a] = bad == box->hi.at[a] + 1 ? bad - 1 : (good + bad) / 2;
-            status = ask_host(s, p, &fits);
-            *(fits ? &good : &bad) = p.at[a];
-        }
-        box->hi.at[a] = good;
-    }
+    double above = 0;
+    enum plim_status status = above_host(s, box->lo, &above);
+    *holds = above <= 0;
+    for (int a = 0; a < AXES && *holds && status == PLIM_OK; a++)
+        if (space_axes[a].fills_host && box->lo.at[a] < box->hi.at[a])
+            status = reach(s, box->lo, a, box->lo.at[a], box->hi.at[a], above_host, &box->hi.at[a]);
     return status;
 }
 
-/* The costly end of recomputation or of offloaded activations is not always the smallest: a layer that is recomputed is
- * whole for a moment, and what is offloaded comes back early. So there are several tight corners. */
-enum { CORNERS = 4 };
-
-static bool tight_corner(const struct box *box, int variant, struct point *out)
-{
-    static const int axes[] = {AXIS_RECOMPUTE, AXIS_ACTIVATIONS};
-    bool other = variant == 0;
-    *out = box->hi;
-    for (int i = 0; i < 2; i++) {
-        int a = axes[i], second = a == AXIS_RECOMPUTE ? 1 : box->lo.at[a];
-        if (!(variant >> i & 1) || second < box->lo.at[a] || second >= box->hi.at[a]) continue;
-        out->at[a] = second, other = true;
-    }
-    return other;
-}
-
-/* Each range begins where the axis alone can make it fit, all others at a tight end. False: nothing in the box fits. */
+/* Each range begins where the axis alone can make it fit, all others at their tight end. False: nothing in the box fits. */
 static enum plim_status shrink(struct search *s, struct box *box, bool *fits)
 {
-    struct point tight, lo = box->hi;
+    double above = 0;
     enum plim_status status = PLIM_OK;
     *fits = true;
     if (!s->request->facts->unified_memory && s->request->host_budget) status = cut_by_host(s, box, fits);
     if (!*fits || status != PLIM_OK) return status;
-    *fits = false;
-    for (int variant = 0; variant < CORNERS && status == PLIM_OK; variant++) {
-        struct plan_bound b;
-        if (!tight_corner(box, variant, &tight)) continue;
-        status = search_ask_tight(s, tight, &b);
-        if (status != PLIM_OK || b.total / 2 > s->allowed) break; /* corners differ by less than that */
-        if (!search_may_fit(s, &b)) continue;
-        *fits = true;
-        for (int i = 0; i < AXES && status == PLIM_OK; i++) {
-            int a = s->order[i], least = box->lo.at[a];
-            if (!axis_is_ordered(a)) continue;
-            if (least < tight.at[a]) status = least_fitting(s, tight, a, least, tight.at[a], &least);
-            if (least < lo.at[a]) lo.at[a] = least;
-        }
+    struct point tight = latest(s, box->hi);
+    status = above_device(s, tight, &above);
+    *fits = above <= 0;
+    for (int i = 0; i < AXES && *fits && status == PLIM_OK; i++) {
+        int a = s->order[i];
+        if (axis_is_ordered(a) && box->lo.at[a] < tight.at[a])
+            status = reach(s, tight, a, tight.at[a], box->lo.at[a], above_device, &box->lo.at[a]);
     }
-    for (int a = 0; a < AXES; a++)
-        if (axis_is_ordered(a) && *fits) box->lo.at[a] = lo.at[a];
     return status;
 }
 
@@ -360,7 +325,7 @@ static int dive_end(const struct search *s, const struct box *box, const struct 
 
 /* Plans near the free corner: each axis alone as far as it must; where none is enough, the cheapest one to its end or to
  * where its price changes, and then the others. */
-enum plim_status search_dive(struct search *s, const struct box *box)
+static enum plim_status dive(struct search *s, const struct box *box)
 {
     struct point p = box->lo;
     for (int round = 0; round < 2 * AXES; round++) {
@@ -389,14 +354,12 @@ enum plim_status search_dive(struct search *s, const struct box *box)
     return PLIM_OK;
 }
 
-/* The axis whose range moves time most is halved. What the box lacks at the price of its cheapest axis is what it may hope
- * for. */
+/* The axis whose range moves time most is halved. */
 static enum plim_status branch(struct search *s, const struct box *box)
 {
     int axis = -1;
-    double most = -1, price = INFINITY;
-    struct plan_bound free;
-    enum plim_status status = search_ask_tight(s, box->lo, &free);
+    double most = -1;
+    enum plim_status status = PLIM_OK;
     for (int i = 0; i < AXES && status == PLIM_OK; i++) {
         int a = s->order[i];
         struct push_out out;
@@ -404,75 +367,37 @@ static enum plim_status branch(struct search *s, const struct box *box)
         if (status != PLIM_OK || !out.moves) continue;
         double moves = out.seconds - box->bound;
         if (moves > most || (moves == most && a < axis)) most = moves, axis = a;
-        if (out.bytes < free.total) price = fmin(price, fmax(0, moves) / (double)(free.total - out.bytes));
     }
     if (axis < 0 || status != PLIM_OK) return status;
-    int mid = (box->lo.at[axis] + box->hi.at[axis]) / 2;
     struct box low = *box, high = *box;
-    double lacks = fmax(0, (double)(free.total - s->allowed));
-    low.hope = high.hope = box->bound + (isfinite(price) ? price * lacks : 0);
-    low.hi.at[axis] = mid, high.lo.at[axis] = mid + 1;
+    low.hi.at[axis] = (box->lo.at[axis] + box->hi.at[axis]) / 2, high.lo.at[axis] = low.hi.at[axis] + 1;
     low.stage = high.stage = BOX_TIMED;
     status = push(s, &low);
     return status == PLIM_OK ? push(s, &high) : status;
 }
 
 /* The least time of an update with a share in the box's range, looked at in steps: more on the host can be faster, where
- * the CPU there updates beside the device or saves the way back. */
+ * the CPU there updates beside the device or saves the way back. Where updates run inside backward: of loop and update, of
+ * which no lane can have less to do than they have by themselves; what leaves hope then is timed, unless the box is new. */
 static enum plim_status least_update(struct search *s, const struct box *box, double *out)
 {
     struct point p = box->lo;
     enum plim_status status = PLIM_OK;
     *out = INFINITY;
-    for (int at = box->lo.at[AXIS_SHARE]; status == PLIM_OK;) {
+    for (int at = p.at[AXIS_SHARE], last = box->hi.at[AXIS_SHARE]; at <= last;
+         at += SHARE_STEP - at % SHARE_STEP) {
         p.at[AXIS_SHARE] = at;
-        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
+        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
             double seconds = INFINITY;
             p.at[AXIS_UPDATER] = u;
             struct knobs k = space_knobs(&s->space, &p);
-            status = oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
+            status = k.optimizer_in_backward ? oracle_least_inside(&s->oracle, &k, &seconds, s->err)
+                                             : oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
+            bool hopeful = k.optimizer_in_backward && box->stage != BOX_NEW && seconds < *out;
+            if (status == PLIM_OK && hopeful) status = ask_prefetches(s, p, &seconds);
+            if (status != PLIM_OK) return status;
             *out = fmin(*out, seconds);
         }
-        p.at[AXIS_UPDATER] = 0;
-        if (at == box->hi.at[AXIS_SHARE]) break;
-        at = at + SHARE_STEP - at % SHARE_STEP;
-        if (at > box->hi.at[AXIS_SHARE]) at = box->hi.at[AXIS_SHARE];
-    }
-    return status;
-}
-
-/* The same where updates run inside backward. No lane can have less to do than loop and update have by themselves: that
- * costs little to know. Exactly, each is timed with the rest of the free corner, as long as its lanes leave hope. */
-enum plim_status search_least_inside(struct search *s, const struct box *box, bool exactly, double *out)
-{
-    struct promise {
-        struct point point;
-        double least;
-    } all[4 * (SPACE_SHARES / SHARE_STEP + 2)];
-    int count = 0;
-    struct point p = box->lo;
-    enum plim_status status = PLIM_OK;
-    *out = INFINITY;
-    for (; p.at[AXIS_SHARE] <= box->hi.at[AXIS_SHARE];
-         p.at[AXIS_SHARE] += SHARE_STEP - p.at[AXIS_SHARE] % SHARE_STEP)
-        for (p.at[AXIS_UPDATER] = 0; p.at[AXIS_UPDATER] < space_count(&s->space, AXIS_UPDATER, &p);
-             p.at[AXIS_UPDATER]++) {
-            struct knobs k = space_knobs(&s->space, &p);
-            struct promise *it = &all[count++];
-            it->point = p;
-            status = oracle_least_inside(&s->oracle, &k, &it->least, s->err);
-            if (status != PLIM_OK) return status;
-            if (!exactly) *out = fmin(*out, it->least);
-        }
-    while (exactly && status == PLIM_OK) {
-        int next = 0;
-        double seconds;
-        for (int i = 1; i < count; i++)
-            if (all[i].least < all[next].least) next = i;
-        if (all[next].least >= *out) break;
-        status = ask_prefetches(s, all[next].point, &seconds);
-        *out = fmin(*out, seconds);
-        all[next].least = INFINITY;
     }
     return status;
 }
@@ -480,31 +405,25 @@ enum plim_status search_least_inside(struct search *s, const struct box *box, bo
 /* The bound of a box: its free corner with the fastest update of its range. */
 static enum plim_status time_box(struct search *s, struct box *box)
 {
+    struct box one = *box;
     double here = 0, least = 0, first = 0;
-    enum plim_status status;
-    if (s->space.places[box->lo.at[AXIS_PLACE]].inside) {
-        status = search_least_inside(s, box, box->stage != BOX_NEW, &here);
-    } else {
-        struct box one = *box;
-        one.hi.at[AXIS_SHARE] = one.lo.at[AXIS_SHARE];
+    one.hi = one.lo;
+    enum plim_status status = least_update(s, box, &least);
+    if (status == PLIM_OK && !s->space.places[box->lo.at[AXIS_PLACE]].inside) {
         status = search_ask_seconds(s, box->lo, &here);
         if (status == PLIM_OK) status = least_update(s, &one, &first);
-        if (status == PLIM_OK) status = least_update(s, box, &least);
     }
-    box->bound = here - first + least;
-    box->hope = fmax(box->hope, box->bound);
+    box->bound = fmax(box->bound, here - first + least);
     return status;
 }
 
 /* Cuts a box to what can fit; *open: something may. */
-enum plim_status search_cut(struct search *s, struct box *box, bool *open)
+static enum plim_status cut(struct search *s, struct box *box, bool *open)
 {
-    bool fits;
-    enum plim_status status = shrink(s, box, &fits);
-    *open = fits;
-    if (status != PLIM_OK || !fits) return status;
+    enum plim_status status = shrink(s, box, open);
+    if (status != PLIM_OK || !*open) return status;
     status = time_box(s, box);
-    if (status == PLIM_OK) status = search_settle(s, box->lo, &fits);
+    if (status == PLIM_OK) status = search_settle(s, box->lo);
     *open = box->bound < cutoff(s) && point_order(&box->lo, &box->hi) != 0;
     return status;
 }
@@ -517,9 +436,9 @@ static enum plim_status look_into(struct search *s, struct box box)
     if (box.stage == BOX_NEW)
         status = time_box(s, &box);
     else if (box.stage == BOX_TIMED)
-        status = search_cut(s, &box, &open);
+        status = cut(s, &box, &open);
     else
-        status = search_dive(s, &box);
+        status = dive(s, &box);
     if (status != PLIM_OK || !open) return status;
     if (box.stage == BOX_CUT) return branch(s, &box);
     box.stage++;
@@ -534,24 +453,19 @@ static enum plim_status squeeze(struct search *s)
 {
     static const int steps[] = {-64, -4, -2, -1, 1, 2, 4, 64};
     enum plim_status status = PLIM_OK;
-    bool nearer = s->has_smallest, fits = false;
-    while (nearer && !fits && status == PLIM_OK) {
+    for (bool nearer = s->has_smallest; nearer && !s->best.found && status == PLIM_OK;) {
         struct point from = s->smallest_point;
-        for (int i = 0; i < AXES && !fits; i++)
-            for (size_t k = 0; k < sizeof steps / sizeof *steps && !fits && status == PLIM_OK; k++) {
+        for (int i = 0; i < AXES; i++)
+            for (size_t k = 0; k < sizeof steps / sizeof *steps && !s->best.found && status == PLIM_OK; k++) {
                 struct point p = from;
                 struct plan_bound b;
-                int a = s->order[i], last = space_count(&s->space, a, &p) - 1;
-                p.at[a] += steps[k];
-                p.at[a] = p.at[a] < 0 ? 0 : p.at[a] > last ? last : p.at[a];
-                for (int other = 0; other < AXES;
-                     other++) { /* places and micro-batches have ranges of their own */
-                    int most = space_count(&s->space, other, &p) - 1;
-                    if (p.at[other] > most) p.at[other] = most;
+                p.at[s->order[i]] += steps[k];
+                for (int a = 0; a < AXES; a++) { /* places and micro-batches have ranges of their own */
+                    int last = space_count(&s->space, a, &p) - 1;
+                    if (p.at[a] > last) p.at[a] = last;
+                    if (p.at[a] < 0) p.at[a] = 0;
                 }
-                if (p.at[AXIS_MICRO] < 0 || !point_order(&p, &from)) continue;
-                status = ask(s, &p, &b);
-                if (status == PLIM_OK && within(s, &b)) status = search_settle(s, p, &fits);
+                if (space_count(&s->space, AXIS_MICRO, &p) && point_order(&p, &from)) status = ask(s, &p, &b);
             }
         nearer = point_order(&from, &s->smallest_point) != 0;
     }
@@ -569,11 +483,10 @@ struct range {
 static enum plim_status open_box(struct search *s, int place, struct range micros, struct range activations,
                                  struct range recompute)
 {
-    struct box box = {0};
+    struct box box = {.lo.at = {[AXIS_PLACE] = place, [AXIS_MICRO] = micros.first}};
     struct plan_bound b;
     double update = 0;
     struct knobs free = knobs_naive(s->request);
-    box.lo.at[AXIS_PLACE] = place, box.lo.at[AXIS_MICRO] = micros.first;
     box.hi = box.lo;
     for (int a = 0; a < AXES; a++)
         if (axis_is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
@@ -583,62 +496,24 @@ static enum plim_status open_box(struct search *s, int place, struct range micro
     free.micro_batch = s->space.micros[micros.first], free.accumulation = s->request->rows / free.micro_batch;
     enum plim_status status = oracle_ask(&s->oracle, &free, &b, s->err);
     if (status == PLIM_OK) status = oracle_update_seconds(&s->oracle, &free, &update, s->err);
-    box.bound = b.step_seconds - update, box.hope = b.step_seconds;
+    box.bound = b.step_seconds - update;
     return status == PLIM_OK ? push(s, &box) : status;
 }
 
-/* The less a policy keeps of a layer, the less of it is offloaded: where layers are, each policy is by itself. */
-static enum plim_status open_policies(struct search *s, int place, struct range micros,
-                                      struct range activations)
+/* What an offloaded layer saves is not even: none, one, and more are by themselves. The less a policy keeps of a layer, the less
+ * of it is offloaded: where layers are, each policy is by itself, too. */
+static enum plim_status open_micros(struct search *s, int place, struct range micros)
 {
     const struct recompute_choice *list = s->space.recompute;
-    int count = s->space.nrecompute;
-    enum plim_status status = PLIM_OK;
-    for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = r.last + 1) {
-        r.last = activations.last ? r.first : count - 1;
-        while (r.last + 1 < count && list[r.last + 1].policy == list[r.first].policy) r.last++;
-        status = open_box(s, place, micros, activations, r);
-    }
-    return status;
-}
-
-/* Is there anything with offloaded activations that fits? One question instead of one for each range and policy. */
-static enum plim_status can_offload(struct search *s, int place, struct range micros, int most, bool *fits)
-{
-    struct box box = {.lo.at = {[AXIS_PLACE] = place, [AXIS_MICRO] = micros.first}};
-    struct point tight;
-    enum plim_status status = PLIM_OK;
-    box.lo.at[AXIS_ACTIVATIONS] = 1;
-    box.hi = box.lo;
-    for (int a = 0; a < AXES; a++)
-        if (axis_is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
-    box.hi.at[AXIS_MICRO] = micros.last, box.hi.at[AXIS_ACTIVATIONS] = most;
-    box.hi.at[AXIS_SHARE] =
-        space_kink(&s->space, AXIS_SHARE, &box.lo); /* where something streams, none are */
-    *fits = false;
-    for (int variant = 0; variant < CORNERS && !*fits && status == PLIM_OK; variant++) {
-        struct plan_bound b;
-        if (!tight_corner(&box, variant, &tight)) continue;
-        status = search_ask_tight(s, tight, &b);
-        *fits = status == PLIM_OK && search_may_fit(s, &b);
-    }
-    return status;
-}
-
-/* What an offloaded layer saves is not even: a few layers by themselves, more in ranges that double. */
-static enum plim_status open_activations(struct search *s, int place, struct range micros)
-{
     struct point p = {.at[AXIS_PLACE] = place};
-    int count = space_count(&s->space, AXIS_ACTIVATIONS, &p);
-    bool fits = true;
+    int layers = space_count(&s->space, AXIS_ACTIVATIONS, &p) - 1, count = s->space.nrecompute;
     enum plim_status status = PLIM_OK;
-    if (count > 1) status = can_offload(s, place, micros, count - 1, &fits);
-    if (!fits) count = 1;
-    for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = r.last + 1) {
-        r.last = r.first < 3 ? r.first : 2 * (r.first - 1);
-        if (r.last >= count) r.last = count - 1;
-        status = open_policies(s, place, micros, r);
-    }
+    for (int few = 0; few <= 2 && few <= layers; few++)
+        for (struct range r = {0, 0}; r.first < count && status == PLIM_OK; r.first = ++r.last) {
+            if (few == 0) r.last = count - 1;
+            while (r.last + 1 < count && list[r.last + 1].policy == list[r.first].policy) r.last++;
+            status = open_box(s, place, micros, (struct range){few, few < 2 ? few : layers}, r);
+        }
     return status;
 }
 
@@ -653,7 +528,7 @@ static enum plim_status open_boxes(struct search *s)
         for (struct range r = {0, 0}; r.first < micros && status == PLIM_OK; r.first = r.last + 1) {
             bool alone = s->space.micros[r.first] == s->request->rows || s->request->facts->cache_bytes;
             r.last = alone ? r.first : micros - 1;
-            status = open_activations(s, place, r);
+            status = open_micros(s, place, r);
         }
     }
     return status;
@@ -665,17 +540,14 @@ static enum plim_status find_best(struct search *s)
     enum plim_status status = open_boxes(s);
     while (s->nboxes && status == PLIM_OK && (!s->best.found || s->oracle.work < PLAN_WORK)) {
         struct box box = pop(s);
-        if (is_worth(s, &box))
+        if (box.bound < cutoff(s))
             status = look_into(s, box);
         else
             s->dropped = fmin(s->dropped, box.bound);
     }
     for (int i = 0; i < s->nboxes; i++) s->dropped = fmin(s->dropped, s->boxes[i].bound);
     if (status == PLIM_OK && !s->best.found) status = squeeze(s);
-    if (status == PLIM_OK && s->best.found) status = search_polish(s, PLAN_POLISH);
-    if (status == PLIM_OK && s->best.found && s->dropped < s->best.seconds * (1 - GAP))
-        status = search_visit_neighbours(s);
-    return status;
+    return status == PLIM_OK && s->best.found ? search_polish(s) : status;
 }
 
 static enum plim_status say_missing(struct search *s, const struct plan *smallest)
@@ -690,13 +562,25 @@ static enum plim_status say_missing(struct search *s, const struct plan *smalles
                      need, have, missing, (long long)more);
 }
 
+/* Making a plan builds the whole of its tape. */
+static enum plim_status make(struct search *s, const struct knobs *knobs, struct plan *out)
+{
+    struct plan_bound b;
+    enum plim_status status = oracle_ask(&s->oracle, knobs, &b, s->err);
+    if (status == PLIM_OK && b.own > plan_tape_most(s->request)) {
+        if (b.own > s->oracle.largest) s->oracle.largest = b.own;
+        status = plan_refuse_search(s->request, b.own, s->err);
+    }
+    oracle_rest(&s->oracle);
+    return status == PLIM_OK ? plan_make(s->request, knobs, out, s->err) : status;
+}
+
 static enum plim_status nothing_fits(struct search *s, struct plan *out)
 {
     char need[BYTES_TEXT], have[BYTES_TEXT];
     struct plim_error *err = s->err;
     if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
-    oracle_rest(&s->oracle);
-    enum plim_status status = plan_make(s->request, &s->smallest, out, err);
+    enum plim_status status = make(s, &s->smallest, out);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     if (out->total <= s->request->budget) {
         bytes_format(need, (uint64_t)out->host);
@@ -720,8 +604,7 @@ static enum plim_status find_plan(struct search *s, struct plan *out)
         status = find_best(s);
         if (status != PLIM_OK || !s->best.found) break;
         plan_release(out);
-        oracle_rest(&s->oracle);
-        status = plan_make(s->request, &s->best.knobs, out, s->err);
+        status = make(s, &s->best.knobs, out);
         if (status != PLIM_OK || out->fits) break;
         if (s->nunpacked < UNPACKED_MOST)
             s->unpacked[s->nunpacked++] = s->best.knobs;
@@ -731,17 +614,13 @@ static enum plim_status find_plan(struct search *s, struct plan *out)
     return status;
 }
 
-/* Comparing plans takes so many quarters of the largest tape that was built, before there is an arena: ops are written from
- * one list into another, and packing sorts them all. In a process of one memory that is part of the line. */
-#define PLANNING_QUARTERS 9
-
+/* In a process of one memory, what comparing plans takes is part of the line. */
 static enum plim_status count_planning(struct search *s, struct plan *out, enum plim_status status)
 {
     const struct plan_request *r = s->request;
     struct plan_own own = plan_own_bytes(&out->tape, &out->layout);
     int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
-    int64_t planning = r->overhead + largest * PLANNING_QUARTERS / 4;
-    int64_t more = planning - out->total;
+    int64_t more = plan_needs(r, largest) - r->beside - out->total;
     if (!r->facts->unified_memory || more <= 0) return status;
     out->total += more, out->host += more, out->overhead += more;
     out->fits = out->fits && plan_within(r, out->total, out->host);
@@ -763,6 +642,8 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
     }
     if (status == PLIM_OK || (status == PLIM_NO_FIT && out->tape.nops))
         status = count_planning(&s, out, status);
+    else if (status == PLIM_NO_FIT) /* the search itself had no room */
+        out->total = out->host = request->search_line + 1;
     double gap = s.best.found ? fmax(0, 1 - s.dropped / s.best.seconds) : 0;
     out->search = (struct plan_search_report){gap, s.oracle.tapes, s.oracle.work, clock_seconds() - start};
     free(s.boxes);

@@ -8,8 +8,8 @@
  * beyond it a box must promise more and more; at PLAN_WORK it takes the best plan it has. It goes on where nothing has
  * fitted yet, and the best plan is always polished, for PLAN_POLISH at most. */
 #define PLAN_WORK     1000000
-#define PLAN_PATIENCE 300000
-#define PLAN_POLISH   300000
+#define PLAN_PATIENCE 200000
+#define PLAN_POLISH   200000
 
 /* plan_search with the rows of the table in this order: the plan is the same. */
 enum plim_status plan_search_in(const struct plan_request *request, const int order[AXES], struct plan *out,

@@ -7,8 +7,7 @@
 
 struct box {
     struct point lo, hi;
-    double bound; /* seconds: nothing in the box is faster */
-    double hope;  /* seconds that its best plan is expected to take: which box is looked at next */
+    double bound;                               /* seconds: nothing in the box is faster */
     enum { BOX_NEW, BOX_TIMED, BOX_CUT } stage; /* its free corner is timed; its ranges are cut */
 };
 
@@ -54,24 +53,12 @@ bool search_may_fit(const struct search *s, const struct plan_bound *b);
 enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_bound *out);
 /* Seconds at a point with the values of AXIS_BEST that are fastest, whether it fits or not. */
 enum plim_status search_ask_seconds(struct search *s, struct point p, double *out);
-/* At least so many seconds take updates inside backward, for all shares of a box; exactly: so many. */
-enum plim_status search_least_inside(struct search *s, const struct box *box, bool exactly, double *out);
-
-/* Every value of AXIS_BEST at a point: those that fit are candidates for the best plan. */
-enum plim_status search_settle(struct search *s, struct point p, bool *fits);
+/* Every value of AXIS_BEST at a point that may fit: whatever does is a candidate for the best plan. */
+enum plim_status search_settle(struct search *s, struct point p);
 /* The same where, along an axis, a point begins to fit; it does at hi. */
 enum plim_status search_settle_along(struct search *s, struct point p, int axis, int lo, int hi);
 
-/* Cuts a box to what can fit; *open: something may. */
-enum plim_status search_cut(struct search *s, struct box *box, bool *open);
-/* Candidates near the free corner of a box that is cut. */
-enum plim_status search_dive(struct search *s, const struct box *box);
-
-/* --- search_polish.c ------------------------------------------------------------------------------------------ */
-
-/* Makes the best plan faster by small changes, with so much work at most. */
-enum plim_status search_polish(struct search *s, int64_t work);
-/* Plans from the free corners of one micro-batch larger and one smaller, polished. */
-enum plim_status search_visit_neighbours(struct search *s);
+/* Makes the best plan faster by small changes (search_polish.c). */
+enum plim_status search_polish(struct search *s);
 
 #endif

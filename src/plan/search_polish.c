@@ -8,23 +8,7 @@
 /* An axis is left alone where its first steps say that it takes so many times what a freer one gains. */
 #define HOPE 2
 
-/* A neighbour's plan is polished unless it takes so many times as long as the best one. */
-#define NEAR 1.02
-
 static bool is_spent(const struct search *s) { return s->oracle.work >= s->polish_until; }
-
-/* Seconds of a point, whether it fits or not. Where the lanes of updates inside backward alone take longer than the best
- * plan, their least is enough to know: nothing costlier is faster. */
-static enum plim_status ask_hopeful(struct search *s, const struct point *p, double *out)
-{
-    enum plim_status status = PLIM_OK;
-    if (s->space.places[p->at[AXIS_PLACE]].inside) {
-        struct box one = {.lo = *p, .hi = *p};
-        status = search_least_inside(s, &one, false, out);
-        if (status != PLIM_OK || *out >= s->best.seconds) return status;
-    }
-    return search_ask_seconds(s, *p, out);
-}
 
 /* A point that is faster than the best plan and too large. */
 struct wish {
@@ -44,7 +28,7 @@ static enum plim_status pay(struct search *s, const struct wish *wish, int axis,
         struct point q = *p;
         double seconds;
         q.at[axis] += more;
-        enum plim_status status = ask_hopeful(s, &q, &seconds);
+        enum plim_status status = search_ask_seconds(s, q, &seconds);
         if (status != PLIM_OK || seconds >= s->best.seconds) return status;
         status = search_ask_tight(s, q, &b);
         if (status != PLIM_OK) return status;
@@ -62,12 +46,11 @@ static enum plim_status trade(struct search *s, int freer, int step)
     struct wish wish = {.point = s->best.point};
     struct point *p = &wish.point;
     struct plan_bound b;
-    bool fits;
     p->at[freer] = p->at[freer] > step ? p->at[freer] - step : 0;
-    enum plim_status status = ask_hopeful(s, p, &wish.seconds);
+    enum plim_status status = search_ask_seconds(s, *p, &wish.seconds);
     if (status != PLIM_OK || wish.seconds >= s->best.seconds) return status;
     status = search_ask_tight(s, *p, &b);
-    if (status == PLIM_OK && search_may_fit(s, &b)) return search_settle(s, *p, &fits);
+    if (status == PLIM_OK && search_may_fit(s, &b)) return search_settle(s, *p);
     wish.lacks = b.total - s->allowed;
     for (int i = 0; i < AXES && status == PLIM_OK; i++) {
         int a = s->order[i];
@@ -91,7 +74,7 @@ static enum plim_status invest(struct search *s, int costlier, int step)
         double seconds;
         if (!axis_is_ordered(a) || a == costlier || !p.at[a]) continue;
         q.at[a] = 0;
-        status = ask_hopeful(s, &q, &seconds);
+        status = search_ask_seconds(s, q, &seconds);
         if (status != PLIM_OK || seconds >= s->best.seconds) continue;
         status = search_settle_along(s, p, a, 0, p.at[a]);
     }
@@ -102,7 +85,7 @@ static enum plim_status invest(struct search *s, int costlier, int step)
 static enum plim_status slide(struct search *s)
 {
     enum plim_status status = PLIM_OK;
-    for (bool moved = true; moved && status == PLIM_OK;) {
+    for (bool moved = true; moved && status == PLIM_OK && !is_spent(s);) {
         struct point from = s->best.point;
         for (int i = 0; i < AXES && status == PLIM_OK; i++) {
             int a = s->order[i];
@@ -114,10 +97,10 @@ static enum plim_status slide(struct search *s)
 }
 
 /* Where axes are not quite ordered a box may have hidden a better plan near the best one. */
-enum plim_status search_polish(struct search *s, int64_t work)
+enum plim_status search_polish(struct search *s)
 {
+    s->polish_until = s->oracle.work + PLAN_POLISH;
     enum plim_status status = slide(s);
-    s->polish_until = s->oracle.work + work;
     for (int step = 8; step >= 1 && s->best.found && status == PLIM_OK;) {
         double before = s->best.weight;
         struct point from = s->best.point;
@@ -129,31 +112,6 @@ enum plim_status search_polish(struct search *s, int64_t work)
             if (more && status == PLIM_OK && !point_order(&from, &s->best.point)) status = invest(s, a, step);
         }
         step = s->best.weight >= before ? step / 2 : step < 8 ? 2 * step : step;
-    }
-    return status;
-}
-
-/* The best plan's neighbours: one micro-batch larger and one smaller, from their free corners on. */
-enum plim_status search_visit_neighbours(struct search *s)
-{
-    enum plim_status status = PLIM_OK;
-    struct point best = s->best.point;
-    for (int step = -1; step <= 1 && status == PLIM_OK; step += 2) {
-        struct box box = {
-            .lo.at = {[AXIS_PLACE] = best.at[AXIS_PLACE], [AXIS_MICRO] = best.at[AXIS_MICRO] + step}};
-        int micro = box.lo.at[AXIS_MICRO];
-        if (micro < 0 || micro >= space_count(&s->space, AXIS_MICRO, &box.lo)) continue;
-        box.hi = box.lo;
-        for (int a = 0; a < AXES; a++)
-            if (axis_is_ordered(a) && a != AXIS_MICRO) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
-        struct candidate other = s->best;
-        bool open;
-        s->best.found = false;
-        status = search_cut(s, &box, &open);
-        if (status == PLIM_OK && open && box.bound < other.seconds) status = search_dive(s, &box);
-        bool near = s->best.found && s->best.seconds < NEAR * other.seconds;
-        if (status == PLIM_OK && near) status = search_polish(s, PLAN_POLISH / 4);
-        if (!s->best.found || other.weight <= s->best.weight) s->best = other;
     }
     return status;
 }

@@ -272,8 +272,7 @@ static int count_prefetch(const struct space *s, const struct point *p)
 
 static void apply_prefetch(const struct space *s, const struct point *p, struct knobs *k)
 {
-    (void)s;
-    k->prefetch_ops = p->at[AXIS_PREFETCH] ? PREFETCH_LEAST : PREFETCH_AHEAD;
+    k->prefetch_ops = p->at[AXIS_PREFETCH] && count_prefetch(s, p) > 1 ? PREFETCH_LEAST : PREFETCH_AHEAD;
 }
 
 /* --- the table ------------------------------------------------------------------------------------------------ */

@@ -78,8 +78,8 @@ static void fill_close(struct fill *f, int workers)
     free(f);
 }
 
-enum plim_status initial_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
-                                 struct plim_error *err)
+static enum plim_status fill_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
+                                     bool head_only, struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
     struct threads *team = exec->device->team;
@@ -89,6 +89,7 @@ enum plim_status initial_weights(struct exec *exec, const struct model_spec *spe
     if (status != PLIM_OK) plim_fail(err, status, "out of memory while weights were made");
     for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
         if (tape->tensors[i].cls != CLASS_PARAM || tape->tensors[i].view_of >= 0) continue;
+        if (head_only && !model_param_is_head(spec, tape->tensors[i].label)) continue;
         char name[160];
         f->exec = exec, f->param = i, f->master = weights_master(tape, i);
         f->init = model_param_init(spec, tape->tensors[i].label);
@@ -102,4 +103,16 @@ enum plim_status initial_weights(struct exec *exec, const struct model_spec *spe
     }
     fill_close(f, workers);
     return status;
+}
+
+enum plim_status initial_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
+                                 struct plim_error *err)
+{
+    return fill_weights(exec, spec, seed, false, err);
+}
+
+enum plim_status initial_head(struct exec *exec, const struct model_spec *spec, uint64_t seed,
+                              struct plim_error *err)
+{
+    return fill_weights(exec, spec, seed, true, err);
 }

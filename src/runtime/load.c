@@ -4,19 +4,14 @@
 
 #include <string.h>
 
-#define MAX_FREQUENCIES 256
-
 enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
                                          struct plim_error *err)
 {
-    float frequencies[MAX_FREQUENCIES];
+    float frequencies[MODEL_ROPE_SETS * MODEL_MAX_HEAD / 2];
     int id = tape_find(exec->tape, "rope.inv_freq", -1);
     if (id < 0) return PLIM_OK;
-    if (tensor_count(&exec->tape->tensors[id]) > MAX_FREQUENCIES)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "heads of %d are larger than this version rotates; use at most %d", spec->head_dim,
-                         2 * MAX_FREQUENCIES);
-    model_rope_frequencies(spec, frequencies);
+    for (int set = 0; set < model_rope_sets(spec); set++)
+        model_rope_frequencies(spec, set, frequencies + set * (model_rotary_size(spec) / 2));
     return exec_write(exec, id, frequencies, 0, tensor_bytes(&exec->tape->tensors[id]), err);
 }
 
@@ -28,14 +23,41 @@ enum plim_status weights_put(void *arg, int tensor, int64_t first, const void *e
     return exec_write(exec, tensor, elements, first * size, n * size, err);
 }
 
-enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
-                                        const struct log *log, struct plim_error *err)
+static enum plim_status load(struct exec *exec, const struct model_spec *spec, const char *dir, bool new_head,
+                             const struct log *log, struct plim_error *err)
 {
     struct safetensors set;
     enum plim_status status = safetensors_open(dir, &set, err);
     if (status != PLIM_OK) return status;
-    status = weights_load(&set, spec, exec->tape, &(struct weights_sink){weights_put, exec}, log, err);
+    status =
+        weights_load(&set, spec, exec->tape, &(struct weights_sink){weights_put, exec, new_head}, log, err);
     safetensors_close(&set);
     if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;
+}
+
+enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
+                                        const struct log *log, struct plim_error *err)
+{
+    return load(exec, spec, dir, false, log, err);
+}
+
+enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
+                                  const struct log *log, struct plim_error *err)
+{
+    return load(exec, spec, dir, true, log, err);
+}
+
+enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err)
+{
+    struct safetensors set;
+    uint64_t bytes[DT_COUNT + 1] = {0};
+    enum plim_status status = safetensors_open(dir, &set, err);
+    if (status != PLIM_OK) return status;
+    for (size_t i = 0; i < set.count; i++) bytes[set.tensors[i].type] += set.tensors[i].bytes;
+    *out = PRECISION_F32;
+    for (enum precision p = 0; p < PRECISION_COUNT; p++)
+        if (bytes[precision_type(p)] > bytes[precision_type(*out)]) *out = p;
+    safetensors_close(&set);
+    return PLIM_OK;
 }

@@ -2,14 +2,19 @@
  *
  * Parameters lie at the bottom of the arena in every plan of a job and stay where they are; state that changes its
  * tier is written out or read back, constants are written again, everything above is dead. Pages above the new plan
- * go back to the system at once. Whatever fails, the old plan still stands.
+ * go back to the system at once. Whatever fails, the old plan stands again.
  *
- *     grow: commit first, then move in        shrink: move out, then give pages back
+ *     reduce     of the old plan only kept tensors and their places are left, of its arena only their bytes
+ *     search     in the memory that this makes free, where the arena is the process's own; it has no more (plan.h, search_line)
+ *     take       bytes of tiers that grow, and of the arena what the new plan keeps
+ *     move       tensors that change their tier
+ *     settle     the rest of the old plan goes, then the arena becomes the new plan's, then tiers shrink
  *
- * The search needs memory, too. Between two steps nothing above what is kept holds anything: where the arena is the
- * process's own memory, that part of it is given back while plans are compared.
+ * So the larger of the two budgets is never exceeded. A plan follows from its request and knobs: after an error before the
+ * end of settle, the old one is made again (stand_by).
  */
 #include "base/clock.h"
+#include "mem/os.h"
 #include "runtime/runtime_part.h"
 
 #include <stdlib.h>
@@ -96,89 +101,170 @@ static enum plim_status move_kept(struct move *m, struct plim_error *err)
     return status;
 }
 
-/* Everything after the new plan is known. Between take and give there is memory for both plans. */
-static enum plim_status execute(struct runtime *rt, struct plan *next, int64_t *moved, struct plim_error *err)
+/* --- the old plan ------------------------------------------------------------------------------------------- */
+
+/* Frees tape and layout. The numbers stay: stand_by and runtime_planned ask for them. */
+static void drop_tape(struct plan *plan)
+{
+    struct layout numbers = plan->layout;
+    tape_release(&plan->tape);
+    layout_release(&plan->layout);
+    numbers.offset = numbers.work_offset = numbers.work_bytes = NULL;
+    numbers.life = NULL, numbers.buffer = numbers.group_end = NULL;
+    numbers.ntensors = numbers.nops = 0;
+    plan->layout = numbers;
+}
+
+/* Leaves of the tape the tensors that hold something, and of the layout their offsets. */
+static enum plim_status reduce_tape(struct plan *plan, struct plim_error *err)
+{
+    struct tape *tape = &plan->tape, kept;
+    int n = 0, *place = malloc(((size_t)tape->ntensors + 1) * sizeof *place);
+    int64_t *offset = malloc(((size_t)tape->ntensors + 1) * sizeof *offset);
+    bool good = place && offset;
+    tape_init(&kept);
+    for (int i = 0; i < tape->ntensors && good; i++) {
+        place[i] = -1;
+        if (!holds_something(&tape->tensors[i])) continue;
+        offset[n] = plan->layout.offset[i];
+        place[i] = n++;
+        good = tape_tensor(&kept, &tape->tensors[i]) >= 0;
+    }
+    for (int i = 0; i < n && good; i++)
+        if (kept.tensors[i].owner >= 0) kept.tensors[i].owner = place[kept.tensors[i].owner];
+    free(place);
+    if (!good) {
+        tape_release(&kept), free(offset);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a budget was changed");
+    }
+    drop_tape(plan);
+    tape_trim(&kept);
+    plan->tape = kept;
+    plan->layout.offset = offset, plan->layout.ntensors = n;
+    return PLIM_OK;
+}
+
+/* What the process takes beside its overhead while plans are compared: what is left of the old plan. Where the process is
+ * smaller than that sum, buffers that only steps and checkpoints use are not resident. */
+static int64_t count_beside(const struct runtime *rt)
+{
+    int64_t tape = (int64_t)((size_t)rt->plan.tape.ntensors * (sizeof(struct tensor) + sizeof(int64_t)));
+    if (!rt->device->facts.unified_memory) return tape;
+    int64_t planned = tape + runtime_taken(rt, TIER_DEVICE);
+    int64_t counted = (int64_t)os_process_counted(), resident = counted - rt->request.overhead;
+    return counted && resident < planned ? resident : planned;
+}
+
+static enum plim_status reduce(struct runtime *rt, struct plim_error *err)
 {
     struct device *device = rt->device;
+    enum plim_status status = device->ops->sync(device, err); /* the tape has no user after this */
+    if (status != PLIM_OK) return status;
+    exec_close(&rt->exec); /* programs go before the memory they were compiled for */
+    status = reduce_tape(&rt->plan, err);
+    if (status != PLIM_OK || !device->facts.unified_memory) return status;
+    if (rt->plan.layout.kept_bytes >= runtime_taken(rt, TIER_DEVICE)) return PLIM_OK;
+    return device->ops->commit(device, (size_t)rt->plan.layout.kept_bytes, err);
+}
+
+/* The same plan as before: it was made of the same request and knobs. */
+static enum plim_status make_again(struct runtime *rt, struct plim_error *err)
+{
+    struct plan again, *plan = &rt->plan;
+    struct plan_request request = rt->request;
+    if (rt->reserve_used) request.overhead -= rt->reserve;
+    request.search_line = 0; /* nothing is compared */
+    drop_tape(plan);
+    enum plim_status status = plan_make(&request, &plan->knobs, &again, err);
+    if (status != PLIM_OK) return status;
+    bool same = again.layout.arena_bytes == plan->layout.arena_bytes &&
+                again.layout.kept_bytes == plan->layout.kept_bytes;
+    if (!same) {
+        plan_release(&again);
+        return plim_fail(err, PLIM_BUG, "re-plan: the old plan, made again, is another one");
+    }
+    plan->tape = again.tape, plan->layout = again.layout;
+    return PLIM_OK;
+}
+
+/* The old plan again after a re-plan that failed: tape, memory, programs, constants. */
+static enum plim_status stand_by(struct runtime *rt, struct plim_error *err)
+{
+    runtime_set_lines(rt, rt->request.budget);
+    exec_close(&rt->exec);
+    enum plim_status status = make_again(rt, err);
+    if (status == PLIM_OK) status = runtime_take(rt, &rt->plan, rt->plan.layout.arena_bytes, err);
+    if (status == PLIM_OK) status = runtime_give(rt, &rt->plan, rt->plan.layout.arena_bytes, err);
+    return status == PLIM_OK ? runtime_start(rt, false, err) : status;
+}
+
+/* --- the new plan ------------------------------------------------------------------------------------------- */
+
+static enum plim_status search(struct runtime *rt, const struct plan_request *request, struct plan *next,
+                               bool *reserve_used, struct plim_error *err)
+{
+    enum plim_status status = plan_search(request, next, err);
+    *reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, request, next);
+    return *reserve_used ? PLIM_OK : status;
+}
+
+/* Kept tensors into their places of the new plan, whose arena has what it keeps and not more. */
+static enum plim_status move(struct runtime *rt, struct plan *next, int64_t *moved, struct plim_error *err)
+{
     struct exec to = {0};
     struct move m = {.from = &rt->exec, .to = &to, .piece = malloc(PIECE)};
     enum plim_status status =
         m.piece ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
-    if (status == PLIM_OK) status = device->ops->sync(device, err); /* the old tape has no user after this */
-    if (status == PLIM_OK) status = runtime_take(rt, next, next->layout.arena_bytes, err);
-    rt->exec.disk = rt->disk;
-    if (status == PLIM_OK) status = exec_open(&to, device, &next->tape, &next->layout, rt->disk, err);
+    if (status == PLIM_OK) status = runtime_take(rt, next, next->layout.kept_bytes, err);
+    if (status == PLIM_OK)
+        status = exec_open(&rt->exec, rt->device, &rt->plan.tape, &rt->plan.layout, rt->disk, err);
+    if (status == PLIM_OK) status = exec_open(&to, rt->device, &next->tape, &next->layout, rt->disk, err);
     if (status == PLIM_OK) status = move_kept(&m, err);
-    if (status == PLIM_OK) exec_close(&rt->exec); /* no program of the old plan may outlive its memory */
-    if (status == PLIM_OK) status = runtime_give(rt, next, next->layout.arena_bytes, err);
     *moved = m.moved;
     free(m.piece);
     return status;
 }
 
-/* The old plan again after a re-plan that failed: memory, programs, constants. */
-static enum plim_status stand_by(struct runtime *rt, struct plim_error *err)
+static enum plim_status settle(struct runtime *rt, struct plan *next, struct plim_error *err)
 {
-    runtime_set_lines(rt, rt->request.budget);
     exec_close(&rt->exec);
-    enum plim_status status = runtime_take(rt, &rt->plan, rt->plan.layout.arena_bytes, err);
-    if (status == PLIM_OK) status = runtime_give(rt, &rt->plan, rt->plan.layout.arena_bytes, err);
-    return status == PLIM_OK ? runtime_start(rt, false, err) : status;
-}
-
-static enum plim_status search(struct runtime *rt, const struct plan_request *request, struct plan *next,
-                               struct plim_error *err)
-{
-    enum plim_status status = plan_search(request, next, err);
-    return status == PLIM_NO_FIT && runtime_search_again(rt, request, next) ? PLIM_OK : status;
-}
-
-/* The same, with the pages of transients for its own memory. They come back with the next plan, or here where there is
- * none. */
-static enum plim_status search_in_their_place(struct runtime *rt, const struct plan_request *request,
-                                              struct plan *next, struct plim_error *err)
-{
-    struct device *device = rt->device;
-    int64_t arena = runtime_taken(rt, TIER_DEVICE), kept = rt->plan.layout.kept_bytes;
-    *next = (struct plan){0};
-    if (!request->facts->unified_memory || kept >= arena) return search(rt, request, next, err);
-    enum plim_status status = device->ops->sync(device, err);
-    if (status == PLIM_OK) status = device->ops->commit(device, (size_t)kept, err);
-    if (status != PLIM_OK) return status;
-    status = search(rt, request, next, err);
-    if (status != PLIM_OK) rt->torn = device->ops->commit(device, (size_t)arena, NULL) != PLIM_OK;
-    return status;
+    drop_tape(&rt->plan);
+    enum plim_status status = runtime_take(rt, next, next->layout.arena_bytes, err);
+    return status == PLIM_OK ? runtime_give(rt, next, next->layout.arena_bytes, err) : status;
 }
 
 enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runtime_moves *out,
                                 struct plim_error *err)
 {
-    struct plan next;
+    struct plan next = {0};
     struct plan_request request = rt->request;
+    bool reserve_used = false;
     double start = clock_seconds();
     *out = (struct runtime_moves){0};
     request.budget = budget;
-    enum plim_status status = search_in_their_place(rt, &request, &next, err);
+    request.search_line = runtime_search_line(rt, budget > rt->request.budget ? budget : rt->request.budget);
+    enum plim_status status = reduce(rt, err);
+    request.beside = count_beside(rt);
+    if (status == PLIM_OK) status = search(rt, &request, &next, &reserve_used, err);
     out->plan_seconds = clock_seconds() - start;
-    if (status != PLIM_OK) {
-        plan_release(&next);
-        return status;
-    }
-    runtime_set_lines(rt, budget);
     start = clock_seconds();
-    status = execute(rt, &next, &out->moved_bytes, err);
+    if (status == PLIM_OK) {
+        runtime_set_lines(rt, budget);
+        status = move(rt, &next, &out->moved_bytes, err);
+        if (status == PLIM_OK) status = settle(rt, &next, err);
+    }
     out->move_seconds = clock_seconds() - start;
     if (status != PLIM_OK) {
         struct plim_error second = {0};
         /* What had left an arena that is smaller already is only in the new plan's places. */
         bool lost = runtime_taken(rt, TIER_DEVICE) < rt->plan.layout.kept_bytes && out->moved_bytes;
-        rt->torn = stand_by(rt, &second) != PLIM_OK || lost;
         plan_release(&next);
+        rt->torn = stand_by(rt, &second) != PLIM_OK || lost;
         return status;
     }
     plan_release(&rt->plan);
     rt->plan = next;
-    rt->request.budget = budget;
+    rt->request.budget = budget, rt->reserve_used = reserve_used;
     status = runtime_start(rt, false, err);
     return status == PLIM_OK ? runtime_check(rt, err) : status;
 }

@@ -25,11 +25,13 @@ struct overhead runtime_overhead(void)
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err)
 {
-    unsigned fed = 1u << FEED_IDS | 1u << FEED_POS | 1u << FEED_TARGETS;
+    const struct objective_row *objective = objective_row(job_objective(job));
     job_request(job, facts, overhead, out);
-    struct rows rows = {.count = out->rows, .time = out->time};
+    struct rows rows = {.count = out->rows * objective->rows,
+                        .time = out->time,
+                        .source_time = job->data.max_source_length ? job->data.max_source_length : out->time};
     int64_t feeds = out->lengths > 1 ? out->lengths : 1;
-    out->overhead += feeds * feed_bytes(facts, &rows, fed) + (int64_t)facts->host_late_bytes;
+    out->overhead += feeds * feed_bytes(facts, &rows, objective->feeds) + (int64_t)facts->host_late_bytes;
     return job_check_budget(job, out, err);
 }
 
@@ -45,13 +47,20 @@ bool runtime_search_again(const struct runtime *rt, const struct plan_request *r
     return found;
 }
 
+int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
+{
+    return rt->device->facts.unified_memory ? budget : rt->request.host_budget;
+}
+
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err)
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
     enum plim_status status = runtime_request(job, &device->facts, overhead.bytes, &rt->request, err);
+    rt->request.search_line = runtime_search_line(rt, rt->request.budget);
     if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
-    if (status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan)) status = PLIM_OK;
+    rt->reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan);
+    if (rt->reserve_used) status = PLIM_OK;
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
     rt->state = RUNTIME_PLANNED;
@@ -67,6 +76,7 @@ enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *
     if (job->loader_sizes.count < 2) return PLIM_OK;
     enum plim_status status = runtime_request(&smaller, facts, overhead.bytes, &request, err);
     if (status != PLIM_OK) return status;
+    request.search_line = facts->unified_memory ? request.budget : request.host_budget; /* it begins there */
     request.budget = budget;
     status = job_plan(&smaller, &request, &plan, err);
     bool good = status == PLIM_OK || (status == PLIM_NO_FIT && plan.total - budget <= overhead.reserve);
@@ -108,8 +118,10 @@ enum plim_status runtime_commit(struct runtime *rt, struct plim_error *err)
 enum plim_status runtime_weights(struct runtime *rt, const struct log *log, struct plim_error *err)
 {
     const char *path = rt->job->model.path;
-    if (path) return weights_from_directory(&rt->exec, &rt->spec, path, log, err);
-    return initial_weights(&rt->exec, &rt->spec, (uint64_t)rt->job->training.seed, err);
+    uint64_t seed = (uint64_t)rt->job->training.seed;
+    if (!path) return initial_weights(&rt->exec, &rt->spec, seed, err);
+    enum plim_status status = initial_head(&rt->exec, &rt->spec, seed, err);
+    return status == PLIM_OK ? weights_to_train(&rt->exec, &rt->spec, path, log, err) : status;
 }
 
 void runtime_close(struct runtime *rt)

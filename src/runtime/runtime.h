@@ -55,6 +55,7 @@ struct runtime {
     struct model_spec spec;       /* whose constants and weights these are */
     struct plan_request request;  /* budget: the present line; 0 (forward only): none */
     int64_t reserve;              /* of request.overhead, what may be used up where nothing fits otherwise */
+    bool reserve_used;            /* by the plan */
     struct plan plan;             /* of a forward family: tape and layout of its first member, its totals */
     int64_t arena;                /* bytes of the arena: the plan's, or a larger member's */
     int64_t size;                 /* of a forward family: the first member's */

@@ -11,6 +11,9 @@ void runtime_set_lines(struct runtime *rt, int64_t budget);
 /* After PLIM_NO_FIT: a plan that uses the process's reserve up, in the stead of the smallest one. False: there is none. */
 bool runtime_search_again(const struct runtime *rt, const struct plan_request *request, struct plan *plan);
 
+/* What a search in this process may reach under a budget (plan.h, search_line): the line that the process itself is on. */
+int64_t runtime_search_line(const struct runtime *rt, int64_t budget);
+
 /* Memory for a plan whose arena has so many bytes, in two steps so that the larger of two plans is never exceeded: first what
  * grows, with overheads that fall, then what shrinks, with overheads that rise. Both do nothing twice. */
 enum plim_status runtime_take(struct runtime *rt, const struct plan *plan, int64_t arena,

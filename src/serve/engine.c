@@ -78,6 +78,10 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     e->incoming_end = &e->incoming;
     enum plim_status status = check_options(options, err);
     if (status == PLIM_OK) status = hf_config_load(e->model, &e->spec, err);
+    if (status == PLIM_OK && model_is_encoder(&e->spec))
+        status = plim_fail(err, PLIM_UNSUPPORTED,
+                           "%s: a %s model makes vectors and writes no text; see plimsoll embed", e->model,
+                           model_architecture_name(e->spec.arch));
     if (status == PLIM_OK) status = engine_make_plan(e, err);
     if (status == PLIM_OK) status = take_buffers(e, err);
     if (status == PLIM_OK) status = engine_commit(e, err);

@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "runtime/load.h"
 #include "serve/engine_part.h"
-#include "store/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,21 +42,6 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     return status;
 }
 
-/* The type most of the bytes of the files have, when we compute in it; fp32 otherwise. */
-static enum plim_status choose_precision(const char *dir, enum precision *out, struct plim_error *err)
-{
-    struct safetensors set;
-    uint64_t bytes[DT_COUNT + 1] = {0};
-    enum plim_status status = safetensors_open(dir, &set, err);
-    if (status != PLIM_OK) return status;
-    for (size_t i = 0; i < set.count; i++) bytes[set.tensors[i].type] += set.tensors[i].bytes;
-    *out = PRECISION_F32;
-    for (enum precision p = 0; p < PRECISION_COUNT; p++)
-        if (bytes[precision_type(p)] > bytes[precision_type(*out)]) *out = p;
-    safetensors_close(&set);
-    return PLIM_OK;
-}
-
 /* --- sizes ------------------------------------------------------------------------------------------------ */
 
 /* A plan in numbers. */
@@ -70,7 +54,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void add_size(struct family *f, const struct sizes *s, int64_t tokens, int64_t rows)
 {
     if (f->count == ENGINE_MEMBERS) return;
-    f->size[f->count++] = (struct model_flat){tokens, rows, s->blocks, blocks_for(s->context)};
+    f->size[f->count++] = (struct model_flat){tokens, rows, s->blocks, blocks_for(s->context), s->context};
 }
 
 /* Powers of two, from 32 on also the half-way ones; many rows only where many tokens can be the last of theirs. */
@@ -259,7 +243,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
 {
     const struct model_spec *spec = &e->spec;
     int64_t own = 0, total = 0;
-    enum plim_status status = choose_precision(e->model, &e->plan.precision, err);
+    enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
     if (status != PLIM_OK) return status;
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
     if (kv != DT_F32 && kv != DT_COUNT && kv != type)

@@ -164,7 +164,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "rope",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[ROPE_X] = "xBTHD", [ROPE_TABLE] = "fBTD"},
+            .in = {[ROPE_X] = "xBTHD", [ROPE_TABLE] = "fBTE"},
             .out = {[ROPE_Y] = "xBTHD"},
             .shares = {[ROPE_Y] = SHARES(ROPE_X)},
             .cheap = true,
@@ -189,7 +189,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "glu",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[GLU_GATE] = "x#N", [GLU_UP] = "x#N"},
+            .in = {[GLU_GATE] = "j#N", [GLU_UP] = "x#N?"},
             .out = {[GLU_H] = "x#N"},
             .shares = {[GLU_H] = SHARES(GLU_GATE)},
             .cheap = true,
@@ -270,7 +270,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "split3",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[SPLIT3_X] = "xBTL", [SPLIT3_TABLE] = "fBTD?"},
+            .in = {[SPLIT3_X] = "xBTL", [SPLIT3_TABLE] = "fBTE?"},
             .out = {[SPLIT3_Q] = "xBTHD", [SPLIT3_K] = "xBTKD", [SPLIT3_V] = "xBTKD"},
             .grad = grad_split3,
         },
@@ -335,8 +335,8 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "glu_bwd",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[GLU_BWD_DH] = "x#N", [GLU_BWD_GATE] = "x#N", [GLU_BWD_UP] = "x#N"},
-            .out = {[GLU_BWD_DGATE] = "x#N", [GLU_BWD_DUP] = "x#N", [GLU_BWD_H] = "x#N?"},
+            .in = {[GLU_BWD_DH] = "x#N", [GLU_BWD_GATE] = "j#N", [GLU_BWD_UP] = "x#N?"},
+            .out = {[GLU_BWD_DGATE] = "j#N", [GLU_BWD_DUP] = "x#N?", [GLU_BWD_H] = "x#N?"},
             .shares = {[GLU_BWD_DGATE] = SHARES(GLU_BWD_GATE),
                        [GLU_BWD_DUP] = SHARES(GLU_BWD_UP),
                        [GLU_BWD_H] = SHARES(GLU_BWD_DH)},
@@ -353,8 +353,26 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "join3",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[JOIN3_Q] = "xBTHD", [JOIN3_K] = "xBTKD", [JOIN3_V] = "xBTKD", [JOIN3_TABLE] = "fBTD?"},
+            .in = {[JOIN3_Q] = "xBTHD", [JOIN3_K] = "xBTKD", [JOIN3_V] = "xBTKD", [JOIN3_TABLE] = "fBTE?"},
             .out = {[JOIN3_X] = "xBTL"},
+        },
+    [OP_POOL] =
+        {
+            .name = "pool",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[POOL_X] = "xBTC", [POOL_LENGTHS] = "iB?"},
+            .out = {[POOL_Y] = "eBC", [POOL_STAT] = "fB"},
+            .grad = grad_pool,
+        },
+    [OP_POOL_BWD] =
+        {
+            .name = "pool_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[POOL_BWD_DY] = "xBC",
+                   [POOL_BWD_Y] = "xBC",
+                   [POOL_BWD_STAT] = "fB",
+                   [POOL_BWD_LENGTHS] = "iB?"},
+            .out = {[POOL_BWD_DX] = "xBTC"},
         },
     [OP_SUMSQ] =
         {

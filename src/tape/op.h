@@ -8,14 +8,14 @@
  * acc: the output obeys op.accumulate. [..] marks optional operands (-1 when absent).
  *
  *  op            inputs                                            outputs                     meaning
- *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first
+ *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
- *  rope_table    pos[B,T]i32 inv_freq[D/2]f32                      table[B,T,D]f32             cos in the first half, sin in the second
+ *  rope_table    pos[B,T]i32 inv_freq[E/2]f32                      table[B,T,E]f32             cos in the first half, sin in the second; with attr.scale times it
  *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] [pos[B,T]i32]    o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys, see below
  *                [lengths[B]i32] [bias[R,H]] [scalars]
- *  rope          x[B,T,H,D] table[B,T,D]f32                        y[B,T,H,D]                  heads rotated, with attr.back rotated back, see below
- *  glu           gate[..,F] up[..,F]                               h[..,F]                     activation(gate) * up
+ *  rope          x[B,T,H,D] table[B,T,E]f32                        y[B,T,H,D]                  heads rotated, with attr.back rotated back, see below
+ *  glu           gate[..,F] up[..,F]                               h[..,F]                     activation(gate) * up; with attr.joint gate[..,2F] has both, each row's gate before its up
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
@@ -24,7 +24,8 @@
  *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
  *                blocks[R,M]i32
- *  split3        x[B,T,(H+2K)D] [table[B,T,D]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
+ *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
+ *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
@@ -32,6 +33,7 @@
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
  *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
+ *  pool_bwd      dy[B,C] y[B,C] stat[B]f32 [lengths]               dx[B,T,C]
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
@@ -44,8 +46,15 @@
  *  store         near                                              far                         copy to a lower tier
  *  hold          near ..                                                                       nothing: their bytes are in use up to here
  *
+ * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of bf16 parts, with an error like
+ * fp32's; a device that has no use for it multiplies fp32.
+ *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap).
+ *
+ * Pooling (attr.pooling): p = the mean of x[b,t] over t below lengths[b] (T without lengths), or the first of them; 0 when
+ * there is none. y = scale p, with attr.normalize scale p stat with stat = 1 / max(|p|, 1e-12); else stat is 1. Rows from
+ * lengths[b] on have dx = 0.
  *
  * Attention. Visible keys of query t in row b, by attr.mask. GQA: query head h reads kv head h / (H / K).
  *
@@ -93,7 +102,8 @@
  *
  * so that micro-batch, recomputation, threads, slices and device do not change them.
  *
- * Rotation (HF's half-rotation): a head is (x1, x2), its halves; with c and s of the table: (x1 c - x2 s, x2 c + x1 s); back: s := -s.
+ * Rotation (HF's half-rotation): the first E <= D numbers of a head are (x1, x2), their halves; with c and s of the table:
+ * (x1 c - x2 s, x2 c + x1 s); back: s := -s. Numbers from E on stay as they are.
  * The master of a bf16 parameter is u16 (see master_split), of an f16 parameter f32; an f32 one has none.
  *
  * Optimizers. g always stands for gradient * coef[MULTIPLIER] (1 without coef); coef[FINITE] == 0 leaves every
@@ -174,6 +184,8 @@ enum op_kind {
     OP_GLU_BWD,
     OP_ACT_BWD,
     OP_JOIN3,
+    OP_POOL,
+    OP_POOL_BWD,
     OP_SUMSQ,
     OP_CLIP,
     OP_ADAMW,
@@ -219,7 +231,7 @@ struct grad_pass;
 /* One row of the table.
  *
  * Operand patterns. The first letter is the type: x compute type, f f32, d f64, i i32, m the master of the
- * compute type, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
+ * compute type, j the compute type with twice the elements when attr.joint, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
  * e a gradient too: both are f32 or the compute type. s is an optimizer's moment: f32 or bf16, all of an op the
  * same; q is u8; y any type, the same everywhere; * is anything at all. Then the dimensions: letters are bound to sizes and must agree
  * across operands, digits are constants; after '#' only the number of elements is compared, after '%' the number of
@@ -230,8 +242,9 @@ struct op_row {
     const char *name;
     enum op_class cls;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
-    int shares[OP_MAX_OUT]; /* which input's bytes an output may take over: read by op_shares */
-    bool cheap;             /* selective recomputation drops its outputs and runs it again */
+    int shares
+        [OP_MAX_OUT]; /* which input's bytes an output may take over, if it has as many: read by op_shares */
+    bool cheap;       /* selective recomputation drops its outputs and runs it again */
     bool together;    /* several in a row may run at once, where none touches what another writes (group.h) */
     bool writes_kept; /* may write kept tensors outside the update: caches, lower tiers */
     bool whole;       /* an update that may not be cut into slices */

@@ -61,9 +61,9 @@ static bool bind_exact(struct binding *b, const char *dims, int n, const struct 
 }
 
 /* True unless the element count (or the number of blocks) contradicts what is bound. */
-static bool bind_count(struct binding *b, const char *dims, int n, const struct tensor *t, bool blocks)
+static bool bind_count(struct binding *b, const char *dims, int n, int64_t count, bool blocks)
 {
-    int64_t known = 1, count = tensor_count(t);
+    int64_t known = 1;
     char open = 0;
     int opens = 0;
     for (int i = 0; i < n; i++) {
@@ -88,7 +88,12 @@ static bool bind_operand(struct binding *b, const char *pattern, const struct te
     const char *dims = pattern + (count_only ? 2 : 1);
     int n = (int)strcspn(dims, "?");
     bool swap = (pattern[0] == 'w' || pattern[0] == 'g') && op->attr.weight_kn;
-    if (count_only) return !counts || bind_count(b, dims, n, t, pattern[1] == '%');
+    int64_t count = tensor_count(t);
+    if (pattern[0] == 'j' && op->attr.joint) {
+        if (count % 2) return false;
+        count /= 2;
+    }
+    if (count_only) return !counts || bind_count(b, dims, n, count, pattern[1] == '%');
     return counts || bind_exact(b, dims, n, t, swap);
 }
 
@@ -116,6 +121,25 @@ static bool parts_fill_rows(const struct binding *b, const struct op *op)
 {
     if (op->kind != OP_SPLIT3 && op->kind != OP_JOIN3) return true;
     return b->size['L'] == (b->size['H'] + 2 * b->size['K']) * b->size['D'];
+}
+
+/* A table turns pairs of the front part of a head, at most all of it. */
+static bool table_fits(const struct binding *b)
+{
+    return b->size['E'] % 2 == 0 && b->size['E'] <= b->size['D'];
+}
+
+static bool is_rotation(const struct op *op)
+{
+    return op->kind == OP_ROPE || op->kind == OP_SPLIT3 || op->kind == OP_JOIN3;
+}
+
+/* The other half of glu's rows is in one operand or in two. */
+static bool halves_agree(const struct op *op)
+{
+    if (op->kind == OP_GLU) return op->attr.joint == (op->in[GLU_UP] < 0);
+    if (op->kind != OP_GLU_BWD) return true;
+    return op->attr.joint == (op->in[GLU_BWD_UP] < 0) && op->attr.joint == (op->out[GLU_BWD_DUP] < 0);
 }
 
 /* What attention's attributes ask of its operands; NULL: nothing is wrong. q and k, pos and scalars by their slots. */
@@ -159,6 +183,10 @@ enum plim_status op_check(const struct tape *tape, const struct op *op, struct p
     }
     if (!parts_fill_rows(&b, op))
         return plim_fail(err, PLIM_BUG, "op %s: q, k and v do not add up to a row", row->name);
+    if (is_rotation(op) && !table_fits(&b))
+        return plim_fail(err, PLIM_BUG, "op %s: the table is wider than a head", row->name);
+    if (!halves_agree(op))
+        return plim_fail(err, PLIM_BUG, "op %s: gate and up are neither two nor one", row->name);
     const char *wrong = attributes_want(tape, op);
     return wrong ? plim_fail(err, PLIM_BUG, "op %s: %s", row->name, wrong) : PLIM_OK;
 }

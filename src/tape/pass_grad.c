@@ -112,19 +112,6 @@ void grad_norm(struct grad_pass *pass, const struct op *op)
     emit(pass, &back, PART_BACKWARD);
 }
 
-static void linear_weight_grad(struct grad_pass *pass, const struct op *op, int dy)
-{
-    bool first, first_bias;
-    struct op back = tape_op(OP_LINEAR_DW, op->layer);
-    back.attr = op->attr;
-    back.in[LINEAR_DW_DY] = dy, back.in[LINEAR_DW_X] = op->in[LINEAR_X];
-    back.out[LINEAR_DW_DW] = param_gradient(pass, op->in[LINEAR_W], &first);
-    if (op->in[LINEAR_BIAS] >= 0)
-        back.out[LINEAR_DW_DBIAS] = param_gradient(pass, op->in[LINEAR_BIAS], &first_bias);
-    back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
-    emit(pass, &back, backward_part(op));
-}
-
 /* Slices of one hidden tensor in the head: their gradients are slices of one gradient. */
 static int slice_gradient(struct grad_pass *pass, int slice)
 {
@@ -137,6 +124,28 @@ static int slice_gradient(struct grad_pass *pass, int slice)
     v.label = "d", v.owner = slice, v.cls = CLASS_ACT, v.flags = 0;
     v.view_of = pass->gradient[root], v.view_offset = first * row_bytes;
     return tape_tensor(pass->tape, &v);
+}
+
+/* Where the weight is an activation (a slice of one), it is another with each micro-batch: no sum goes on from the last. */
+static int activation_gradient(struct grad_pass *pass, int of, bool *first)
+{
+    *first = pass->gradient[of] < 0;
+    if (!*first) return pass->gradient[of];
+    bool slice = pass->tape->tensors[of].view_of >= 0;
+    return pass->gradient[of] = slice ? slice_gradient(pass, of) : gradient_tensor(pass, of);
+}
+
+static void linear_weight_grad(struct grad_pass *pass, const struct op *op, int dy)
+{
+    bool first, first_bias, param = pass->tape->tensors[op->in[LINEAR_W]].cls == CLASS_PARAM;
+    struct op back = tape_op(OP_LINEAR_DW, op->layer);
+    back.attr = op->attr;
+    back.in[LINEAR_DW_DY] = dy, back.in[LINEAR_DW_X] = op->in[LINEAR_X];
+    back.out[LINEAR_DW_DW] = (param ? param_gradient : activation_gradient)(pass, op->in[LINEAR_W], &first);
+    if (op->in[LINEAR_BIAS] >= 0)
+        back.out[LINEAR_DW_DBIAS] = param_gradient(pass, op->in[LINEAR_BIAS], &first_bias);
+    back.accumulate = !first ? ACC_ADD : param ? ACC_AFTER_FIRST : ACC_OVERWRITE;
+    emit(pass, &back, backward_part(op));
 }
 
 void grad_linear(struct grad_pass *pass, const struct op *op)
@@ -185,10 +194,10 @@ void grad_glu(struct grad_pass *pass, const struct op *op)
     back.in[GLU_BWD_DH] = pass->gradient[op->out[GLU_H]], back.in[GLU_BWD_GATE] = op->in[GLU_GATE],
     back.in[GLU_BWD_UP] = op->in[GLU_UP];
     contribute(pass, &back, GLU_BWD_DGATE, op->in[GLU_GATE], -1);
-    contribute(pass, &back, GLU_BWD_DUP, op->in[GLU_UP], -1);
+    if (!op->attr.joint) contribute(pass, &back, GLU_BWD_DUP, op->in[GLU_UP], -1);
     emit(pass, &back, PART_BACKWARD);
     settle(pass, &back, GLU_BWD_DGATE, op->in[GLU_GATE]);
-    settle(pass, &back, GLU_BWD_DUP, op->in[GLU_UP]);
+    if (!op->attr.joint) settle(pass, &back, GLU_BWD_DUP, op->in[GLU_UP]);
 }
 
 void grad_act(struct grad_pass *pass, const struct op *op)
@@ -240,6 +249,17 @@ void grad_split3(struct grad_pass *pass, const struct op *op)
     contribute(pass, &back, JOIN3_X, op->in[SPLIT3_X], -1);
     emit(pass, &back, PART_BACKWARD);
     settle(pass, &back, JOIN3_X, op->in[SPLIT3_X]);
+}
+
+void grad_pool(struct grad_pass *pass, const struct op *op)
+{
+    struct op back = tape_op(OP_POOL_BWD, op->layer);
+    back.attr = op->attr;
+    back.in[POOL_BWD_DY] = pass->gradient[op->out[POOL_Y]], back.in[POOL_BWD_Y] = op->out[POOL_Y];
+    back.in[POOL_BWD_STAT] = op->out[POOL_STAT], back.in[POOL_BWD_LENGTHS] = op->in[POOL_LENGTHS];
+    contribute(pass, &back, POOL_BWD_DX, op->in[POOL_X], -1);
+    emit(pass, &back, PART_BACKWARD);
+    settle(pass, &back, POOL_BWD_DX, op->in[POOL_X]);
 }
 
 /* Copy the forward ops; after each xent, its own backward and that of the linear before it. */

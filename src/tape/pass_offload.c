@@ -177,10 +177,11 @@ static enum plim_status find_last(struct loop_copies *c, const struct tape *tape
     for (int p = 0; p < PHASES; p++) memset(c->last[p], -1, bytes);
     for (int i = 0; i < tape->loop_end; i++) {
         const struct op *op = &tape->ops[i];
+        const struct op_row *row = op_row(op->kind);
         if (op->part == PART_UPDATE) continue;
-        for (int k = 0; k < OP_MAX_IN; k++)
+        for (int k = 0; k < OP_MAX_IN && row->in[k]; k++)
             if (is_offloaded(tape, op->in[k])) c->last[phase_of(op)][op->in[k]] = i;
-        for (int k = 0; k < OP_MAX_OUT; k++)
+        for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++)
             if (is_offloaded(tape, op->out[k])) c->last[phase_of(op)][op->out[k]] = i;
     }
     for (int i = tape->loop_end; i < tape->nops; i++)
@@ -216,6 +217,16 @@ static void send_back(struct tape *tape, struct loop_copies *c, const struct op 
     }
     offload_move(tape, like, OP_STORE, c->near[far], far);
     c->near[far] = -1;
+}
+
+static bool touches_offloaded(const struct tape *tape, const struct op *op)
+{
+    const struct op_row *row = op_row(op->kind);
+    for (int k = 0; k < OP_MAX_IN && row->in[k]; k++)
+        if (is_offloaded(tape, op->in[k])) return true;
+    for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++)
+        if (is_offloaded(tape, op->out[k])) return true;
+    return false;
 }
 
 /* One op of the loop, with the copies its offloaded operands need. */
@@ -279,8 +290,10 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         if (i < nops && i >= loop_end && squares_far(tape, &old[i])) continue; /* done before it left */
         if (per > 0)
             emit_update(&r, &old[i], per);
-        else if (i < nops)
+        else if (i < nops && touches_offloaded(tape, &old[i]))
             emit_in_loop(tape, copies, old, i);
+        else if (i < nops)
+            tape_append(tape, &old[i]);
     }
 }
 

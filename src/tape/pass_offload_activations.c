@@ -25,7 +25,10 @@ struct offload {
     int *layer;              /* by tensor: the layer it belongs to, -1: it stays */
     int *copy;               /* by tensor: its copy on the host, -1: none yet */
     int *back;               /* by tensor: what backward reads in its place, -1: not fetched yet */
+    int *next;               /* by tensor: the one with the next higher id of its layer, -1: none */
+    int *last;               /* by tensor: the one with the next lower id */
     int *forward, *backward; /* by layer: its first op there, -1: none */
+    int *lowest, *highest;   /* by layer: of its tensors, -1: it has none */
 };
 
 static bool is_backward(const struct op *op)
@@ -33,19 +36,16 @@ static bool is_backward(const struct op *op)
     return op->part == PART_BACKWARD || op->part == PART_RECOMPUTE;
 }
 
-static void offload_free(struct offload *p)
-{
-    free(p->layer), free(p->copy), free(p->back), free(p->forward), free(p->backward);
-}
-
+/* All lists are one allocation, which begins with `layer`. */
 static bool offload_alloc(struct offload *p)
 {
-    size_t bytes = ((size_t)p->count + 1) * sizeof(int), steps = (size_t)p->layers * sizeof(int);
-    p->layer = malloc(bytes), p->copy = malloc(bytes), p->back = malloc(bytes);
-    p->forward = malloc(steps), p->backward = malloc(steps);
-    if (!p->layer || !p->copy || !p->back || !p->forward || !p->backward) return false;
-    memset(p->layer, -1, bytes), memset(p->copy, -1, bytes), memset(p->back, -1, bytes);
-    memset(p->forward, -1, steps), memset(p->backward, -1, steps);
+    size_t n = (size_t)p->count + 1, m = (size_t)p->layers, all = (5 * n + 4 * m) * sizeof(int);
+    int *lists = malloc(all);
+    if (!lists) return false;
+    memset(lists, -1, all);
+    p->layer = lists, p->copy = lists + n, p->back = lists + 2 * n;
+    p->next = lists + 3 * n, p->last = lists + 4 * n, lists += 5 * n;
+    p->forward = lists, p->backward = lists + m, p->lowest = lists + 2 * m, p->highest = lists + 3 * m;
     return true;
 }
 
@@ -75,8 +75,14 @@ static void choose(struct offload *p)
         for (int k = 0; k < OP_MAX_IN && is_backward(op); k++)
             if (op->in[k] >= 0 && p->layer[op->in[k]] == MADE) p->layer[op->in[k]] = op->layer;
     }
-    for (int i = 0; i < p->count; i++)
-        if (p->layer[i] < 0 || p->layer[i] >= p->offload_layers) p->layer[i] = -1;
+    for (int i = 0; i < p->count; i++) {
+        int layer = p->layer[i] < p->offload_layers ? p->layer[i] : -1;
+        p->layer[i] = layer < 0 ? -1 : layer;
+        if (layer < 0) continue;
+        p->last[i] = p->highest[layer];
+        *(p->last[i] < 0 ? &p->lowest[layer] : &p->next[p->last[i]]) = i;
+        p->highest[layer] = i;
+    }
 }
 
 static void find_layers(struct offload *p, const struct op *ops, int end)
@@ -108,8 +114,8 @@ static void hold_layer(struct offload *p, const struct op *like, int layer)
     struct op hold = tape_op(OP_HOLD, like->layer);
     int n = 0;
     hold.part = like->part;
-    for (int id = 0; id < p->count; id++) {
-        if (p->layer[id] != layer || p->copy[id] < 0) continue;
+    for (int id = p->lowest[layer]; id >= 0; id = p->next[id]) {
+        if (p->copy[id] < 0) continue;
         hold.in[n++] = id;
         if (n < OP_MAX_IN) continue;
         tape_append(p->tape, &hold);
@@ -120,8 +126,9 @@ static void hold_layer(struct offload *p, const struct op *like, int layer)
 
 static void fetch_layer(struct offload *p, const struct op *like, int layer)
 {
-    for (int id = p->count - 1; id >= 0; id--) { /* backward wants first what was made last */
-        if (p->layer[id] != layer || p->copy[id] < 0 || p->back[id] >= 0) continue;
+    for (int id = p->highest[layer]; id >= 0;
+         id = p->last[id]) { /* backward wants first what was made last */
+        if (p->copy[id] < 0 || p->back[id] >= 0) continue;
         struct tensor t = p->tape->tensors[id];
         p->back[id] = tape_tensor(p->tape, &t);
         offload_move(p->tape, like, OP_FETCH, p->copy[id], p->back[id]);
@@ -149,6 +156,7 @@ static int comes_with(const struct offload *p, int layer)
 static void before(struct offload *p, const struct op *op, int index)
 {
     if (op->layer < 0 || op->layer >= p->layers) return;
+    if (index != p->forward[op->layer] && index != p->backward[op->layer]) return;
     for (int layer = p->offload_layers - 1; layer >= 0; layer--) {
         if (index == p->forward[op->layer] && held_until(p, layer) == op->layer) hold_layer(p, op, layer);
         if (index == p->backward[op->layer] && comes_with(p, layer) == op->layer) fetch_layer(p, op, layer);
@@ -159,12 +167,14 @@ static void rewrite(struct offload *p, const struct op *old, int nops)
 {
     int loop_end = p->tape->loop_end;
     for (int i = 0; i < nops; i++) {
-        struct op op = old[i];
-        if (i < loop_end) before(p, &op, i);
-        for (int k = 0; k < OP_MAX_IN && is_backward(&op); k++)
-            if (op.in[k] >= 0 && op.in[k] < p->count && p->back[op.in[k]] >= 0) op.in[k] = p->back[op.in[k]];
-        tape_append(p->tape, &op);
-        if (i < loop_end) store_made(p, &op);
+        if (i < loop_end) before(p, &old[i], i);
+        tape_append(p->tape, &old[i]);
+        if (p->tape->failed) return;
+        struct op *op = &p->tape->ops[p->tape->nops - 1];
+        for (int k = 0; k < OP_MAX_IN && is_backward(op); k++)
+            if (op->in[k] >= 0 && op->in[k] < p->count && p->back[op->in[k]] >= 0)
+                op->in[k] = p->back[op->in[k]];
+        if (i < loop_end) store_made(p, &old[i]);
         if (i + 1 == loop_end) p->tape->loop_end = p->tape->nops;
     }
 }
@@ -184,7 +194,7 @@ enum plim_status pass_offload_activations(struct tape *tape, int layers, double 
         tape_drop_ops(tape, &old);
         if (!tape->failed) status = PLIM_OK;
     }
-    offload_free(&p);
+    free(p.layer);
     return status == PLIM_OK ? status
                              : plim_fail(err, status, "out of memory while activations were offloaded");
 }

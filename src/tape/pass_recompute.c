@@ -132,11 +132,13 @@ enum plim_status pass_recompute(struct tape *tape, const struct recompute_option
     choose(&r, tape->nops, options);
     struct op_list old = tape_take_ops(tape);
     for (int i = 0; i < old.count; i++) {
-        struct op op = old.ops[i];
-        if (op.part == PART_BACKWARD) {
-            if (i + 1 < old.count && remade_by(&r, &op, &old.ops[i + 1])) i++;
-            read_again(&r, &op);
+        if (old.ops[i].part != PART_BACKWARD) {
+            tape_append(tape, &old.ops[i]);
+            continue;
         }
+        struct op op = old.ops[i];
+        if (i + 1 < old.count && remade_by(&r, &op, &old.ops[i + 1])) i++;
+        read_again(&r, &op);
         tape_append(tape, &op);
     }
     tape->loop_end = tape->nops;

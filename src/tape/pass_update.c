@@ -258,23 +258,28 @@ static void last_touches(const struct tape *tape, const int *grad_of, int *last)
 }
 
 /* The update of each gradient, in the order of their ids whatever the placement, so that moments and masters have
- * the same order in every plan of a job and a re-plan need not move them. */
-static struct update *make_updates(struct update_pass *u, int end)
+ * the same order in every plan of a job and a re-plan need not move them. Gradients are few among the tensors: number[i]
+ * says which update is that of gradient i. */
+static struct update *make_updates(struct update_pass *u, int end, int *number)
 {
-    struct update *updates = malloc(((size_t)end + 1) * sizeof *updates);
+    int count = 0;
+    for (int i = 0; i < end; i++)
+        if (u->tape->tensors[i].cls == CLASS_GRAD) number[i] = count++;
+    struct update *updates = malloc(((size_t)count + 1) * sizeof *updates);
     for (int i = 0; i < end && updates; i++)
-        if (u->tape->tensors[i].cls == CLASS_GRAD) updates[i] = update_of(u, i);
+        if (u->tape->tensors[i].cls == CLASS_GRAD) updates[number[i]] = update_of(u, i);
     return updates;
 }
 
-static enum plim_status update_in_backward(struct update_pass *u, const struct update *updates, int end,
-                                           struct plim_error *err)
+static enum plim_status update_in_backward(struct update_pass *u, int end, struct plim_error *err)
 {
     struct tape *tape = u->tape;
+    int *number = malloc(((size_t)end + 1) * sizeof *number);
+    struct update *updates = number ? make_updates(u, end, number) : NULL;
     int *grad_of = malloc(((size_t)tape->ntensors + 1) * sizeof *grad_of),
         *last = malloc(((size_t)end + 1) * sizeof *last);
     enum plim_status status = PLIM_OK;
-    if (!grad_of || !last) {
+    if (!updates || !grad_of || !last) {
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
         goto out;
     }
@@ -297,12 +302,14 @@ static enum plim_status update_in_backward(struct update_pass *u, const struct u
         for (int k = 0; k < count; k++) {
             if (last[due[k]] != i) continue;
             last[due[k]] = -1;
-            append_update(tape, &updates[due[k]]);
+            append_update(tape, &updates[number[due[k]]]);
         }
     }
     tape->loop_end = tape->nops;
     tape_drop_ops(tape, &all);
 out:
+    free(updates);
+    free(number);
     free(grad_of);
     free(last);
     return status;
@@ -320,15 +327,12 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
     tape->loop_end = tape->nops;
     if (options->global_norm) emit_global_norm(&u, end);
     if (options->part == TAPE_LOOP && options->global_norm) return PLIM_OK; /* every gradient is read there */
-    struct update *updates = make_updates(&u, end);
-    if (!updates) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
-    enum plim_status status = PLIM_OK;
-    if (options->in_backward)
-        status = update_in_backward(&u, updates, end, err);
-    else
-        for (int i = 0; i < end; i++)
-            if (tape->tensors[i].cls == CLASS_GRAD) append_update(tape, &updates[i]);
-    free(updates);
+    for (int i = 0; i < end && !options->in_backward; i++) {
+        if (tape->tensors[i].cls != CLASS_GRAD) continue;
+        struct update update = update_of(&u, i);
+        append_update(tape, &update);
+    }
+    enum plim_status status = options->in_backward ? update_in_backward(&u, end, err) : PLIM_OK;
     if (status == PLIM_OK && tape->failed)
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
     return status;

@@ -88,6 +88,12 @@ enum { ACT_BWD_DX, ACT_BWD_Y };
 enum { JOIN3_Q, JOIN3_K, JOIN3_V, JOIN3_TABLE };
 enum { JOIN3_X };
 
+enum { POOL_X, POOL_LENGTHS };
+enum { POOL_Y, POOL_STAT };
+
+enum { POOL_BWD_DY, POOL_BWD_Y, POOL_BWD_STAT, POOL_BWD_LENGTHS };
+enum { POOL_BWD_DX };
+
 /* Ops of the update. The first input has the shape of the parameter: the parameter itself or its gradient. The steps
  * of all optimizers begin with the parameter and its gradient; struct update_slots (op.h) says where the rest is. */
 enum { UPDATE_SHAPE };

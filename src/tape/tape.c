@@ -118,20 +118,8 @@ int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows)
     return tape_tensor(tape, &t);
 }
 
-struct op tape_op(int kind, int layer)
+void tape_append_grown(struct tape *tape, const struct op *op)
 {
-    struct op op = {.kind = kind, .layer = layer};
-    memset(op.in, -1, sizeof op.in);
-    memset(op.out, -1, sizeof op.out);
-    return op;
-}
-
-void tape_append(struct tape *tape, const struct op *op)
-{
-    if (tape->nops < tape->op_cap) {
-        tape->ops[tape->nops++] = *op;
-        return;
-    }
     struct op copy = *op; /* likewise */
     if (grow(tape, (void **)&tape->ops, tape->nops, &tape->op_cap, sizeof copy))
         tape->ops[tape->nops++] = copy;

@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* What a tensor is for: what people read in reports. */
 enum tensor_class {
@@ -61,11 +62,11 @@ struct tensor {
     enum tensor_class cls;
     enum tier tier;
     unsigned flags;
+    int view_of; /* tensor whose bytes this one shares, or -1. Views of views are not made */
+    int owner;   /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
     int ndim;
     int64_t dim[TENSOR_MAX_DIM];
-    int view_of;         /* tensor whose bytes this one shares, or -1. Views of views are not made */
     int64_t view_offset; /* bytes into view_of */
-    int owner; /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
 };
 
 static inline int64_t tensor_count(const struct tensor *t) /* elements */
@@ -109,6 +110,9 @@ enum activation {
     ACTIVATION_COUNT
 };
 
+/* How the rows of a sample become one vector. */
+enum pooling { POOLING_MEAN, POOLING_FIRST, POOLING_COUNT };
+
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
@@ -126,18 +130,26 @@ struct op_attr {
     bool standard;   /* attention by plain loops over all scores, for debugging */
     bool repeatable; /*the same bits on every run, whatever that costs; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
-    bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
-    bool back;       /* rope: rotates back */
-    bool weight_kn;  /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    bool
+        split; /* linear and its gradients: fp32 operands may be multiplied as sums of bf16 parts, as exact */
+    bool layer_norm;      /* norm: LayerNorm instead of RMSNorm */
+    bool plus_one;        /* norm: an RMSNorm whose weight is 1 + w */
+    bool joint;           /* glu: gate and up are the halves of one operand's rows */
+    bool back;            /* rope: rotates back */
+    enum pooling pooling; /* pool */
+    bool normalize;       /* pool: vectors of length 1 */
+    bool weight_kn;       /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     bool nesterov;
-    float eps, scale; /* norm and optimizer epsilon; of attention's products, of embed's rows (0: 1) */
+    float eps,
+        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows, of rope_table's numbers, of pool's
+                       * vectors (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */
     uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
-    int64_t first;   /* element of the parameter with which this slice begins */
-    bool on_host;    /* computed by the CPU of a device with its own memory, on operands in host memory */
+    int64_t
+        first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
+    bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 
 struct op {
@@ -206,8 +218,24 @@ int tape_tensor(struct tape *tape, const struct tensor *t);
 int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows);
 
 /* An op with no inputs and outputs yet. */
-struct op tape_op(int kind, int layer);
-void tape_append(struct tape *tape, const struct op *op);
+static inline struct op tape_op(int kind, int layer)
+{
+    struct op op = {.kind = kind, .layer = layer};
+    memset(op.in, -1, sizeof op.in);
+    memset(op.out, -1, sizeof op.out);
+    return op;
+}
+
+/* Where the list of ops must grow first; tape_append asks. */
+void tape_append_grown(struct tape *tape, const struct op *op);
+
+static inline void tape_append(struct tape *tape, const struct op *op)
+{
+    if (tape->nops < tape->op_cap)
+        tape->ops[tape->nops++] = *op;
+    else
+        tape_append_grown(tape, op);
+}
 
 /* For a pass that writes all ops anew: the old ones, in an array of their own; the tape has none.
  *

@@ -18,8 +18,11 @@ static void data_options(const struct corpus *c, const struct string_list *files
 {
     const struct job_data *d = &c->job->data;
     bool pair = is_text(d->prompt_field) || is_text(d->response_field);
-    const char *prompt = pair ? d->prompt_field : d->source_field,
-               *response = pair ? d->response_field : d->target_field;
+    bool source = job_objective(c->job) == OBJECTIVE_SOURCE_TARGET; /* a decoder reads it as a prompt */
+    const char *prompt = pair || source ? d->prompt_field : d->source_field,
+               *response = pair || source ? d->response_field : d->target_field,
+               *first = source ? d->source_field : d->first_field,
+               *second = source ? d->target_field : d->second_field;
     *out = (struct data_options){.paths = files->items,
                                  .count = (int)files->count,
                                  .time = c->job->max_length,
@@ -31,6 +34,12 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .prompt_field = is_text(prompt) ? prompt : NULL,
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
+                                 .objective = job_objective(c->job),
+                                 .first_field = is_text(first) ? first : NULL,
+                                 .second_field = is_text(second) ? second : NULL,
+                                 .labels = d->labels.items,
+                                 .nlabels = (int)d->labels.count,
+                                 .source_time = d->max_source_length,
                                  .chat = c->chat,
                                  .now = &c->now,
                                  .add_special = d->add_special,
@@ -48,19 +57,19 @@ static uint64_t longest_line(const struct job_data *d)
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
-    *out =
-        (struct loader_options){.seed = (uint64_t)job->training.seed,
-                                .sorted = d->padding == PADDING_LONGEST,
-                                .grouped = d->padding == PADDING_LONGEST && d->group_by_length && !evaluation,
-                                .in_order = evaluation,
-                                .once = evaluation,
-                                .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
-                                .prefetch = (int)d->prefetch_factor,
-                                .max_line = (size_t)longest_line(d),
-                                .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
-                                .shuffle_bytes = (size_t)d->shuffle_bytes,
-                                .window_rows = evaluation ? eval_window(job) : job_rows(job),
-                                .ranks = 1};
+    bool grouped = d->group_by_length && (d->group_given || d->padding == PADDING_LONGEST);
+    *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
+                                   .sorted = d->padding == PADDING_LONGEST,
+                                   .grouped = grouped && !evaluation,
+                                   .in_order = evaluation,
+                                   .once = evaluation,
+                                   .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
+                                   .prefetch = (int)d->prefetch_factor,
+                                   .max_line = (size_t)longest_line(d),
+                                   .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
+                                   .shuffle_bytes = (size_t)d->shuffle_bytes,
+                                   .window_rows = evaluation ? eval_window(job) : job_rows(job),
+                                   .ranks = 1};
 }
 
 static enum plim_status at_key(const struct corpus *c, const char *key, enum plim_status status,

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "store/safetensors.h"
 #include "model/hf.h"
+#include "model/labels.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 #include "train/tokenizer_files.h"
@@ -242,6 +243,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
                               struct exported *out, struct plim_error *err)
 {
     struct model_spec spec;
+    struct label_names labels = {0};
     bool checked;
     *out = (struct exported){.type = DT_F32};
     struct exporter *e = calloc(1, sizeof *e);
@@ -251,6 +253,8 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     enum plim_status status = check_target(from, to, options->force, err);
     if (status == PLIM_OK) status = checkpoint_check(from, MANIFEST_WEIGHTS | MANIFEST_STATE, &checked, err);
     if (status == PLIM_OK) status = hf_config_load(from, &spec, err);
+    if (status == PLIM_OK) status = labels_load(from, &labels, err);
+    if (status == PLIM_OK && (int64_t)labels.list.count == spec.num_labels) spec.labels = labels.list.items;
     if (status == PLIM_OK) status = open_source(e, from, err);
     if (status == PLIM_OK) status = list_entries(e, err);
     if (status == PLIM_OK && file_exists(to) && !is_empty(to))
@@ -259,6 +263,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
         status = write_new(e, &spec, to, options->shard_bytes, err);
     stream_close(&e->from);
     stream_close(&e->masters);
+    labels_release(&labels);
     free(e->entries);
     safetensors_close(&e->params);
     if (e->has_state) safetensors_close(&e->state);

@@ -148,14 +148,26 @@ static enum plim_status check_file(const char *dir, const struct node *entry, st
     return strcmp(found, node_string(node_get(entry, "checksum"), "")) ? damaged(path, err) : PLIM_OK;
 }
 
+/* A name below the checkpoint's folder: nothing else is a checkpoint's file. */
+static bool is_below(const char *name)
+{
+    return *name && *name != '/' && strlen(name) < MANIFEST_NAME && !strstr(name, "..");
+}
+
 enum plim_status manifest_check(const char *dir, const struct doc *manifest, unsigned parts,
                                 struct plim_error *err)
 {
     const struct node *files = node_get(&manifest->root, "files");
     enum plim_status status = PLIM_OK;
+    if (!files || files->kind != NODE_MAP)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s/" NAME ": damaged: it lists no files", dir);
     for (size_t i = 0; i < node_count(files) && status == PLIM_OK; i++) {
         const struct node *entry = node_item(files, i);
-        if (parts & parts_of(entry->key)) status = check_file(dir, entry, err);
+        if (!is_below(entry->key))
+            status = plim_fail(err, PLIM_BAD_INPUT,
+                               "%s/" NAME ": damaged: '%.60s' is no file of a checkpoint", dir, entry->key);
+        else if (parts & parts_of(entry->key))
+            status = check_file(dir, entry, err);
     }
     return status;
 }

@@ -16,7 +16,8 @@ static const char *const left_out[] = {
     /* as fingerprints, or as what several keys come to */
     "data.train", "data.validation", "data.tokenizer", "data.chat_template", "training.preset",
     "training.batch_size", "training.gradient_accumulation_steps", "training.fp16", "training.bf16",
-    "training.beta1", "training.device", "training.steps", "training.eval_every", "training.eval_rows",
+    "training.beta1", "training.objective", "training.device", "training.steps", "training.eval_every",
+    "training.eval_rows",
     /* kept with the plan's knobs, or without influence on any bit */
     "training.micro_batch_size", "training.recompute", "training.recompute_layers",
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",
@@ -86,7 +87,7 @@ static void put_model(struct json_writer *w, const struct model_spec *spec)
         struct strbuf value = STRBUF_INIT;
         char key[96];
         name = model_spec_field(spec, i, &value);
-        if (name) {
+        if (name && *name) {
             snprintf(key, sizeof key, "model.%s", name);
             json_str(w, key, strbuf_text(&value));
         }
@@ -128,6 +129,7 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     put_number(w, "training.eval_rows", on_eval, t->eval_rows);
     number_format_double(text, job_beta1(job));
     json_str(w, "training.beta1", text);
+    json_str(w, "training.objective", objective_row(job_objective(job))->name);
     json_str(w, "training.device", device->ops->name);
 }
 

@@ -55,7 +55,7 @@ static void compare_facts(struct comparison *c, const struct node *then, const s
     }
     for (size_t i = 0; i < node_count(then); i++) {
         const struct node *t = node_item(then, i);
-        if (!node_get(now, t->key)) differ(c, t->key, node_string(t, "?"), "no key of this version");
+        if (!node_get(now, t->key)) differ(c, t->key, node_string(t, "?"), "absent");
     }
 }
 

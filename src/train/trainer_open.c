@@ -70,7 +70,7 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     for (int i = 0; i < t->lengths.count && status == PLIM_OK; i++) status = open_program(t, i, err);
     if (status == PLIM_OK && t->lengths.count > 1 && t->corpus.validation)
         status = trainer_open_eval(t, &t->eval, err);
-    return status;
+    return status == PLIM_NO_FIT ? PLIM_OK : status; /* an evaluation will say so */
 }
 
 static void note_line(void *arg, enum log_level level, const char *line)

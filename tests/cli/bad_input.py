@@ -61,7 +61,7 @@ def config_cases(folder, path):
         ("a word that is not a choice", "  mixed_precision: fp32", "  mixed_precision: fp8", ["training.mixed_precision", "bf16"]),
         ("heads that do not divide the width", "  num_attention_heads: 4", "  num_attention_heads: 5", ["num_attention_heads", "hidden_size"]),
         ("kv heads that do not divide the heads", "  num_key_value_heads: 2", "  num_key_value_heads: 3", ["num_key_value_heads"]),
-        ("an architecture nobody knows", "architecture: llama", "architecture: lama", ["model.architecture", "llama"]),
+        ("an architecture nobody knows", "architecture: llama", "architecture: lama", ["model.architecture", "did you mean 'llama'"]),
         ("a vocabulary too small for bytes", "  vocab_size: 256", "  vocab_size: 100", ["model.vocab_size", "256"]),
         ("no model at all", "  architecture: llama", "  rope_theta: 10000", ["model.path"]),
         ("an optimizer that is not there", "  seed: 7", "  optimizer: lion", ["training.optimizer", "adamw"]),
@@ -138,6 +138,18 @@ def file_cases(folder, path):
             if value is None: del c[key]
             json.dump(c, open(f"{bad}/config.json", "w"))
         return change
+
+    loads = ["plan", path, "--set", "model.architecture=", "--set", f"model.path={good}"]
+    told = plim.run(*loads, "-q")
+    plim.ok(told.returncode == 0, f"E: keys beside model.path that say what its config.json says {told.stderr.strip()}")
+    for key, value in (("vocab_size", 300), ("hidden_size", 128), ("intermediate_size", 64), ("num_layers", 2), ("num_hidden_layers", 2),
+                       ("num_attention_heads", 2), ("num_key_value_heads", 1), ("head_dim", 32), ("max_position_embeddings", 99),
+                       ("sliding_window", 7), ("rms_norm_eps", 0.25), ("rope_theta", 5000), ("initializer_range", 0.5),
+                       ("tie_word_embeddings", "false"), ("attention_type", "sliding_window")):
+        shown = "num_layers" if key == "num_hidden_layers" else key
+        for command in ("plan", "train"):
+            refused(f"E: model.{key} beside model.path", [command, *loads[1:], "--set", f"model.{key}={value}"],
+                    [f"model.{shown}", "good/config.json"], folder)
 
     spoiled("an offset beyond the file", beyond, words=[norm])
     spoiled("tensors that overlap", overlap, words=["model.safetensors"])

@@ -17,6 +17,12 @@ MODELS = {
     "mistral": dict(model__architecture="mistral", model__sliding_window=24),
     "qwen2": dict(model__architecture="qwen2"),
     "gpt2": dict(model__architecture="gpt2", model__num_key_value_heads=4, model__max_position_embeddings=256),
+    "qwen3": dict(model__architecture="qwen3", model__head_dim=24, model__sliding_window=24, model__tie_word_embeddings="false"),
+    "gemma2": dict(model__architecture="gemma2", model__sliding_window=24, model__attn_logit_softcapping=20, model__final_logit_softcapping=10),
+    "gemma3": dict(model__architecture="gemma3", model__sliding_window=24, model__sliding_window_pattern=2, model__final_logit_softcapping=10),
+    "phi3": dict(model__architecture="phi3", model__partial_rotary_factor=0.75, model__sliding_window=24, model__tie_word_embeddings="false"),
+    "olmo2": dict(model__architecture="olmo2", model__tie_word_embeddings="false"),
+    "smollm3": dict(model__architecture="smollm3", model__no_rope_layer_interval=2, model__sliding_window=24),
 }
 ROWS, TIME = 8, 64
 
@@ -29,7 +35,7 @@ with tempfile.TemporaryDirectory() as folder:
         for dtype, shard in (("f32", "5GB"), ("bf16", "150KB"), ("f16", "5GB")):
             out = f"{folder}/{name}-{dtype}"
             plim.run("export", f"{folder}/{name}", "-o", out, "--dtype", dtype, "--shard-size", shard)
-            model, info = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
+            model, info = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, output_loading_info=True, attn_implementation="eager")
             strange = {k: v for k, v in info.items() if v}
             plim.ok(not strange, f"{name} {dtype}: transformers finds every tensor and no other {strange}")
             text = plim.CORPUS.encode()
@@ -62,14 +68,14 @@ def start_and_row(folder, changes):
 
 MODEL_KEYS = ("architecture", "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads", "num_key_value_heads",
               "tie_word_embeddings")
-for name in ("llama", "qwen2", "gpt2"):
+for name in ("llama", "qwen2", "gpt2", "phi3", "gemma2"):
     from transformers.optimization import Adafactor
     with tempfile.TemporaryDirectory() as folder:
         path, row = start_and_row(folder, MODELS[name])
         done = plim.run("train", path, "-q")
         plim.run("export", f"{folder}/run", "-o", f"{folder}/out", "--dtype", "f32")
         if not plim.ok(os.path.isdir(f"{folder}/out"), f"C16: {name}: trained {done.stderr.strip()}"): continue
-        load = lambda which: AutoModelForCausalLM.from_pretrained(f"{folder}/{which}", dtype=torch.float32)
+        load = lambda which: AutoModelForCausalLM.from_pretrained(f"{folder}/{which}", dtype=torch.float32, attn_implementation="eager")
         start, model, mine = load("start").state_dict(), load("start"), load("out").state_dict()
         optimizer = Adafactor(model.parameters(), lr=1e-3, relative_step=False, scale_parameter=False, clip_threshold=1.0, decay_rate=-0.8, beta1=None, weight_decay=0.0)
         for _ in range(3):

@@ -87,6 +87,10 @@ def file_base(arch, **keys):
     return make
 
 
+def keys_base(arch):
+    return lambda folder: plim.job(folder, model__architecture=arch, **TINY)
+
+
 def edit(path, **keys):
     values = json.load(open(path))
     values.update(keys)
@@ -109,12 +113,17 @@ def same_size(name):
     return change
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.5, "mscale": 1.0, "mscale_all_dim": 0.5}
+LONG = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [1.0, 4.0], "attention_factor": 1.5}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 BASES = {"bytes": bytes_base, "cosine": cosine_base, "chat": chat_base, "lines": lines_base, "file": file_base("llama", rope_scaling=LLAMA3),
-         "window": file_base("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=0)}
+         "window": file_base("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=0),
+         "gemma2": keys_base("gemma2"), "gemma3": keys_base("gemma3"),
+         "yarn": file_base("smollm3", rope_scaling=YARN, no_rope_layers=[0], bos_token_id=1, eos_token_id=2, pad_token_id=0),
+         "long": file_base("phi3", rope_scaling=LONG, partial_rotary_factor=0.5, original_max_position_embeddings=16)}
 
 
-def rope(**keys): return in_file("model/config.json", rope_scaling={**LLAMA3, **keys})
+def rope(base=LLAMA3, **keys): return in_file("model/config.json", rope_scaling={**base, **keys})
 
 
 SHAPE = "shape"  # refused either way
@@ -134,6 +143,13 @@ MATRIX = {
     "model.sliding_window": ("window", in_file("model/config.json", sliding_window=9)),
     "model.max_window_layers": ("window", in_file("model/config.json", max_window_layers=1)),
     "model.bos_token_id": ("file", in_file("model/config.json", bos_token_id=7)), "model.pad_token_id": ("file", in_file("model/config.json", pad_token_id=7)),
+    "model.rope_local_base_freq": ("gemma3", 500), "model.query_pre_attn_scalar": ("gemma2", 5), "model.attn_logit_softcapping": ("gemma2", 5),
+    "model.final_logit_softcapping": ("gemma2", 5), "model.no_rope_layers": ("yarn", in_file("model/config.json", no_rope_layers=[1])),
+    "model.rope_scaling.beta_fast": ("yarn", rope(YARN, beta_fast=9.0)), "model.rope_scaling.beta_slow": ("yarn", rope(YARN, beta_slow=2.0)),
+    "model.rope_scaling.mscale": ("yarn", rope(YARN, mscale=0.7)), "model.rope_scaling.mscale_all_dim": ("yarn", rope(YARN, mscale_all_dim=0.7)),
+    "model.rope_scaling.truncate": ("yarn", rope(YARN, truncate=False)), "model.rope_scaling.attention_factor": ("yarn", rope(YARN, attention_factor=1.25)),
+    "model.rope_scaling.short_factor": ("long", rope(LONG, short_factor=[1.0, 1.25])), "model.rope_scaling.long_factor": ("long", rope(LONG, long_factor=[1.0, 3.0])),
+    "model.partial_rotary_factor": ("long", in_file("model/config.json", partial_rotary_factor=0.6)),
     "model.eos_token_id": ("file", in_file("model/config.json", eos_token_id=[7, 8])),
     "data.train": ("bytes", same_size("corpus.txt")), "data.validation": ("bytes", same_size("corpus.txt")),
     "data.tokenizer": ("lines", in_file("tokenizer_config.json", eos_token="a")), "data.chat_template": ("chat", in_file("tokenizer_config.json", chat_template="." + TEMPLATE)),
@@ -142,6 +158,7 @@ MATRIX = {
     "data.source_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}), "data.target_field": ("lines", {"data.source_field": "p", "data.target_field": "r"}),
     "data.messages_field": ("chat", "talk"), "data.rows": ("lines", "stream"), "data.packing": ("lines", "true"), "data.overlong": ("lines", "split"),
     "data.add_special": ("lines", "false"), "data.append_eos": ("lines", "false"), "data.shuffle_buffer": ("lines", 8), "data.shuffle_bytes": ("lines", "8KiB"),
+    "data.first_field": ("lines", "p"), "data.second_field": ("lines", "r"), "data.labels": ("lines", "[a,b]"), "data.max_source_length": ("lines", 16),
     "data.padding": ("lines", "longest"), "data.group_by_length": ("lines", "false"),
     "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2),
     "training.decay_steps": ("cosine", 2), "training.min_lr": ("cosine", 1e-5), "training.greedy.factor": ("bytes", 0.5), "training.greedy.patience": ("bytes", 2),
@@ -154,6 +171,7 @@ MATRIX = {
     "training.weight_decay": ("bytes", 0.1), "training.max_grad_norm": ("bytes", 1), "training.seed": ("bytes", 8), "training.deterministic": ("bytes", "true"),
     "performance.float32_matmul_precision": ("bytes", "high"), "training.batch_size": ("bytes", 2), "training.eval_every": ("bytes", 1), "training.eval_rows": ("bytes", 3),
     "training.device": ("bytes", None),  # needs a second device
+    "training.objective": ("bytes", None),  # needs a model that learns another one
 }
 
 

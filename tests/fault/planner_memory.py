@@ -3,7 +3,8 @@
 """A2: the planner's own memory is inside the line, read from outside.
 
 Models of 200 and 600 layers at the smallest budget that `plimsoll plan` names, where the tapes of the search are most of
-what the process has, and at one above it; and a line that moves under a full arena, where a search runs beside the plan.
+what the process has, and at one above it; a line that moves under a full arena, where a search runs beside what is kept;
+and budgets that are refused, which are not exceeded while that is found out.
 """
 import os
 import sys
@@ -17,10 +18,15 @@ NARROW = dict(model__hidden_size=16, model__intermediate_size=32, model__num_att
               training__batch_size=1, training__gradient_accumulation_steps=1, training__steps=1)
 
 
-def train(path, budget, name, *args, above=0):
-    _, peak, _, code, stderr = plim.run_watched("train", path, "--budget", budget, "--no-checkpoint", *args, every=0.002)
-    plim.ok(code == 0 and peak <= budget + above,
+PROGRAM = 9 * MIB  # resident before anything is planned: code, stacks, the team, what reads the job
+
+
+def train(path, budget, name, *args, refused=False):
+    events, peak, _, code, stderr = plim.run_watched("train", path, "--budget", budget, "--no-checkpoint", *args,
+                                                    every=0.0002 if refused else 0.002)
+    plim.ok(code == (3 if refused else 0) and peak <= max(budget, PROGRAM if refused else 0),
             f"{name}: RSS {peak / MIB:.2f} MiB under a line of {budget / MIB:.2f} MiB {stderr.strip()}")
+    return events
 
 
 for layers in (200, 600):
@@ -32,12 +38,22 @@ for layers in (200, 600):
         least = smallest["peak_bytes"]["total"] + MIB // 2  # the size of the process itself differs from start to start
         train(path, least, f"{layers} layers, the smallest budget")
         train(path, least * 5 // 4, f"{layers} layers, a quarter more")
+        train(path, least * 5 // 4, f"{layers} layers, a line that moves", "--steps", 4, "--budget-at", f"2={least}",
+              "--budget-at", f"3={least * 5 // 4}", "--budget-at", f"4={least}")
 
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, model__num_layers=48, training__batch_size=4, training__gradient_accumulation_steps=1,
                     training__steps=8)
     full, low = 31 * MIB, 24 * MIB
     moves = [x for step, line in ((2, low), (4, full), (6, low), (8, full)) for x in ("--budget-at", f"{step}={line}")]
-    own = 2 * MIB  # the old plan stands until the new one has all its memory
-    train(path, full, "48 layers, a line that moves", *moves, above=own)
+    events = train(path, full, "48 layers, a line that moves", *moves)
+    used = {e["step"]: e["memory"]["used"] for e in events if e["event"] == "step"}
+    above = {s: u for s, u in used.items() if u > (low if s in (2, 3, 6, 7) else full)}
+    plim.ok(len(used) == 8 and not above, f"after each move it is below its line: {[round(u / MIB, 1) for u in used.values()]} MiB")
+
+for layers in (200, 600):
+    with tempfile.TemporaryDirectory() as folder:
+        path = plim.job(folder, model__num_layers=layers, **NARROW)
+        for line in (2, 8, 12, 16, 20, 28, 40) if layers == 600 else (2, 8, 10, 11):
+            train(path, line * MIB, f"{layers} layers, {line} MiB are refused", refused=True)
 plim.done()

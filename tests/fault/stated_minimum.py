@@ -19,6 +19,7 @@ MODELS = {
     "gpt2": dict(model__architecture="gpt2", model__num_key_value_heads=4),
     "mistral": dict(model__architecture="mistral", training__mixed_precision="bf16"),
     "qwen2": dict(model__architecture="qwen2", training__max_grad_norm=1),
+    "gemma3": dict(model__architecture="gemma3", model__sliding_window=16),
 }
 PAGES = (0, 0, 0, 1, 2, 3, 7, 16, 61)
 

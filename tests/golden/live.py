@@ -16,7 +16,10 @@ if subprocess.run([python, "-c", "import torch, transformers, safetensors"], cap
 here = os.path.dirname(os.path.abspath(__file__))
 seed = int(os.environ.get("LIVE_SEED", "100"))
 with tempfile.TemporaryDirectory() as folder:
-    subprocess.run([python, os.path.join(here, "make_golden.py"), "--out", folder, "--seed", str(seed)], check=True)
-    print(f"# seed {seed}", flush=True)
-    program = os.path.join(os.environ["BUILD_DIR"], "tests", "golden", "test_parity")
-    sys.exit(subprocess.run([program], env={**os.environ, "GOLDEN_DIR": folder}).returncode)
+    failed = 0
+    for script, test in (("make_golden.py", "test_parity"), ("make_encoders.py", "test_encoders")):
+        subprocess.run([python, os.path.join(here, script), "--out", folder, "--seed", str(seed)], check=True)
+        print(f"# seed {seed}", flush=True)
+        program = os.path.join(os.environ["BUILD_DIR"], "tests", "golden", test)
+        failed |= subprocess.run([program], env={**os.environ, "GOLDEN_DIR": folder}).returncode
+    sys.exit(failed)

@@ -19,14 +19,26 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 IGNORE = -100
@@ -144,6 +156,149 @@ CASES = {
         batch=2,
         time=32,
     ),
+    # Norms of each head, heads wider than the hidden size, a window on the late layers; nothing is a multiple of 8.
+    "qwen3": dict(
+        make=lambda: Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=107,
+                hidden_size=36,
+                intermediate_size=50,
+                num_hidden_layers=3,
+                num_attention_heads=6,
+                num_key_value_heads=2,
+                head_dim=10,
+                max_position_embeddings=64,
+                rms_norm_eps=1e-6,
+                rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+                use_sliding_window=True,
+                sliding_window=7,
+                max_window_layers=2,
+                tie_word_embeddings=False,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=29,
+    ),
+    # Sandwich norms of 1 + w, scaled embeddings, GeGLU, both soft-caps, windows on every other layer.
+    "gemma2": dict(
+        make=lambda: Gemma2ForCausalLM(
+            Gemma2Config(
+                vocab_size=104,
+                hidden_size=40,
+                intermediate_size=56,
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                head_dim=16,
+                max_position_embeddings=64,
+                query_pre_attn_scalar=10,
+                sliding_window=6,
+                attn_logit_softcapping=5.0,
+                final_logit_softcapping=8.0,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=27,
+    ),
+    # Norms of heads, two sets of rotary frequencies, one of them scaled.
+    "gemma3": dict(
+        make=lambda: Gemma3ForCausalLM(
+            Gemma3TextConfig(
+                vocab_size=111,
+                hidden_size=36,
+                intermediate_size=44,
+                num_hidden_layers=4,
+                num_attention_heads=3,
+                num_key_value_heads=1,
+                head_dim=12,
+                max_position_embeddings=64,
+                query_pre_attn_scalar=20,
+                sliding_window=5,
+                layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+                rope_parameters=dict(
+                    sliding_attention=dict(rope_type="default", rope_theta=100.0),
+                    full_attention=dict(rope_type="linear", rope_theta=10000.0, factor=8.0),
+                ),
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=26,
+    ),
+    # Fused projections, heads rotated in part, longrope beyond the original length.
+    "phi3": dict(
+        make=lambda: Phi3ForCausalLM(
+            Phi3Config(
+                vocab_size=105,
+                hidden_size=48,
+                intermediate_size=50,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=96,
+                original_max_position_embeddings=16,
+                rope_parameters=dict(
+                    rope_type="longrope",
+                    rope_theta=10000.0,
+                    partial_rotary_factor=0.5,
+                    short_factor=[1.0, 1.1, 1.3],
+                    long_factor=[1.0, 2.5, 5.5],
+                ),
+                sliding_window=15,
+                eos_token_id=3,
+                pad_token_id=0,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=30,
+    ),
+    # Norms behind attention and feed-forward part, and over all queries and all keys.
+    "olmo2": dict(
+        make=lambda: Olmo2ForCausalLM(
+            Olmo2Config(
+                vocab_size=113,
+                hidden_size=36,
+                intermediate_size=52,
+                num_hidden_layers=2,
+                num_attention_heads=6,
+                num_key_value_heads=3,
+                max_position_embeddings=64,
+                rope_parameters=dict(rope_type="default", rope_theta=500000.0),
+                eos_token_id=3,
+                pad_token_id=0,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=25,
+    ),
+    # Layers without rotation, yarn.
+    "smollm3": dict(
+        make=lambda: SmolLM3ForCausalLM(
+            SmolLM3Config(
+                vocab_size=106,
+                hidden_size=40,
+                intermediate_size=48,
+                num_hidden_layers=3,
+                num_attention_heads=5,
+                num_key_value_heads=1,
+                max_position_embeddings=128,
+                no_rope_layer_interval=2,
+                rope_parameters=dict(
+                    rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32
+                ),
+                bos_token_id=1,
+                eos_token_id=2,
+                pad_token_id=0,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=28,
+    ),
 }
 PACKED_LENGTHS = (13, 19)
 
@@ -157,12 +312,16 @@ def randomise(model, generator):
                 embedding = "embed" in name or "wte" in name or "wpe" in name
                 p.copy_(noise * (0.5 if embedding else 1.5 / p.shape[-1] ** 0.5))
             else:
-                p.copy_(noise * 0.1 + (0.0 if name.endswith("bias") else 1.0))
+                around_zero = name.endswith("bias") or model.config.model_type.startswith("gemma")
+                p.copy_(noise * 0.1 + (0.0 if around_zero else 1.0))
 
 
-def make_batch(vocab, batch, time, generator):
-    """Token ids and the labels already shifted to the row that predicts them; some are ignored."""
-    ids = torch.randint(0, vocab, (batch, time), generator=generator)
+def make_batch(config, batch, time, generator):
+    """Token ids and the labels already shifted to the row that predicts them; some are ignored.
+
+    The padding token does not occur: torch gives its embedding no gradient."""
+    ids = torch.randint(0, config.vocab_size, (batch, time), generator=generator)
+    if config.pad_token_id is not None: ids[ids == config.pad_token_id] = config.vocab_size - 1
     targets = torch.cat([ids[:, 1:], torch.full((batch, 1), IGNORE)], dim=1)
     targets[0, 3:6] = IGNORE
     return ids, targets
@@ -188,12 +347,17 @@ def run(model, samples):
     return total, torch.cat(logits, dim=1), grads
 
 
-def adamw_losses(model, samples):
-    """The loss before each of STEPS updates on the same batch."""
+def adamw_groups(model):
+    """AdamW that decays matrices only."""
     wide = [p for p in model.parameters() if p.dim() >= 2]
     narrow = [p for p in model.parameters() if p.dim() < 2]
     groups = [dict(params=wide, weight_decay=WEIGHT_DECAY), dict(params=narrow, weight_decay=0.0)]
-    optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
+    return torch.optim.AdamW(groups, foreach=False, **ADAMW)
+
+
+def adamw_losses(model, samples):
+    """The loss before each of STEPS updates on the same batch."""
+    optimizer = adamw_groups(model)
     losses = []
     for _ in range(STEPS):
         losses.append(run(model, samples)[0])
@@ -213,6 +377,13 @@ def narrowed(model):
     return narrow
 
 
+def frequencies(rotary):
+    """Of a model with two sets both: of layers without a window and with one; for short rows and for long ones."""
+    names = [("full_attention_inv_freq", "sliding_attention_inv_freq"), ("original_inv_freq", "long_inv_freq")]
+    pair = next((p for p in names if hasattr(rotary, p[1])), ("inv_freq",))
+    return torch.cat([getattr(rotary, name).detach().clone() for name in pair])
+
+
 def expected(model, samples, pos):
     """Every number of one case, by the name README.md gives it."""
     loss, logits, grads = run(model, samples)
@@ -228,7 +399,7 @@ def expected(model, samples, pos):
     }
     rotary = getattr(model.base_model, "rotary_emb", None)
     if rotary is not None:
-        out["inv_freq"] = rotary.inv_freq.detach().clone()
+        out["inv_freq"] = frequencies(rotary)
     for name, grad in grads.items():
         out["grad:" + name] = grad
         out["bf16err:" + name] = relative(narrow_grads[name], grad)
@@ -266,7 +437,7 @@ def plain_case(root, name, case, seed):
     generator = torch.Generator().manual_seed(seed)
     model = case["make"]().eval()
     randomise(model, generator)
-    ids, targets = make_batch(model.config.vocab_size, case["batch"], case["time"], generator)
+    ids, targets = make_batch(model.config, case["batch"], case["time"], generator)
     check_own_loss(model, ids, targets)
     pos = torch.arange(case["time"]).expand(case["batch"], -1)
     folder = fresh(root, name)
@@ -278,7 +449,7 @@ def plain_case(root, name, case, seed):
 def packed_case(root, model, seed):
     """Two samples in one row, positions restarting; the reference runs them one by one."""
     generator = torch.Generator().manual_seed(seed)
-    samples = [make_batch(model.config.vocab_size, 1, n, generator) for n in PACKED_LENGTHS]
+    samples = [make_batch(model.config, 1, n, generator) for n in PACKED_LENGTHS]
     pos = torch.cat([torch.arange(n) for n in PACKED_LENGTHS]).reshape(1, -1)
     folder = fresh(root, "llama-packed")
     save_file(expected(model, samples, pos), os.path.join(folder, "expected.safetensors"))

@@ -84,10 +84,12 @@ static void check(const char *model, const struct node *cases, struct engine_opt
 static void test_greedy(void **state)
 {
     (void)state;
-    static const char *const models[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"};
+    static const char *const models[] = {"llama-tied", "llama-untied", "mistral", "qwen2",   "qwen3",
+                                         "gemma2",     "gemma3",       "olmo2",   "smollm3", "gpt2"};
     struct doc *doc;
     struct plim_error err = {0};
-    if (json_load(cases_file ? cases_file : golden("greedy.json"), &doc, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (json_load(cases_file ? cases_file : golden("greedy.json"), &doc, &err) != PLIM_OK)
+        fail_msg("%s", err.text);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const struct node *cases = node_get(&doc->root, models[i]);
         assert_in_range(node_count(cases), 10, MOST);

@@ -277,6 +277,8 @@ static void run_op(void **state, int kind)
     X(glu_bwd, OP_GLU_BWD)                                                                                   \
     X(act_bwd, OP_ACT_BWD)                                                                                   \
     X(join3, OP_JOIN3)                                                                                       \
+    X(pool, OP_POOL)                                                                                         \
+    X(pool_bwd, OP_POOL_BWD)                                                                                 \
     X(sumsq, OP_SUMSQ)                                                                                       \
     X(clip, OP_CLIP)                                                                                         \
     X(adamw, OP_ADAMW)                                                                                       \

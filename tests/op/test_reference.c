@@ -100,6 +100,35 @@ static void norm_gradient(void **state)
     norm_gradient_of(false, false, true);
 }
 
+static void pool_gradient_of(struct op_attr attr)
+{
+    struct probe f = probe_make(OP_POOL, 21), b = probe_make(OP_POOL_BWD, 22);
+    f.op.attr = b.op.attr = attr;
+    probe_in(&f, POOL_X, DT_F32, "3 5 4");
+    probe_in(&f, POOL_LENGTHS, DT_I32, "3");
+    probe_ints(&f, POOL_LENGTHS, (const int[]){5, 1, 3}, 3);
+    probe_out(&f, POOL_Y, DT_F32, "3 4");
+    probe_out(&f, POOL_STAT, DT_F32, "3");
+    probe_weigh(&f, POOL_Y);
+    probe_run(&f);
+    probe_use(&b, POOL_BWD_DY, f.weight[POOL_Y], probe_out_desc(&f, POOL_Y));
+    probe_copy(&b, POOL_BWD_Y, f.call.out[POOL_Y], probe_out_desc(&f, POOL_Y));
+    probe_copy(&b, POOL_BWD_STAT, f.call.out[POOL_STAT], probe_out_desc(&f, POOL_STAT));
+    probe_use(&b, POOL_BWD_LENGTHS, f.call.in[POOL_LENGTHS], &f.desc[POOL_LENGTHS]);
+    probe_out(&b, POOL_BWD_DX, DT_F32, "3 5 4");
+    probe_run(&b);
+    check_gradient(&f, POOL_X, b.call.out[POOL_BWD_DX].f);
+    probe_free(&f), probe_free(&b);
+}
+
+static void pool_gradient(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        pool_gradient_of((struct op_attr){
+            .pooling = (enum pooling)(i & 1), .normalize = i & 2, .scale = i & 4 ? 2.5f : 0});
+}
+
 static void linear_gradient_of(bool kn)
 {
     struct probe f = probe_make(OP_LINEAR, 5), dx = probe_make(OP_LINEAR_DX, 6),
@@ -408,15 +437,11 @@ static void accumulation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embed_gradient),
-        cmocka_unit_test(norm_gradient),
-        cmocka_unit_test(linear_gradient),
-        cmocka_unit_test(attn_gradient),
-        cmocka_unit_test(activation_gradients),
-        cmocka_unit_test(same_op_gradients),
-        cmocka_unit_test(xent_gradient),
-        cmocka_unit_test(split_gradient),
-        cmocka_unit_test(addends),
+        cmocka_unit_test(embed_gradient),    cmocka_unit_test(norm_gradient),
+        cmocka_unit_test(pool_gradient),     cmocka_unit_test(linear_gradient),
+        cmocka_unit_test(attn_gradient),     cmocka_unit_test(activation_gradients),
+        cmocka_unit_test(same_op_gradients), cmocka_unit_test(xent_gradient),
+        cmocka_unit_test(split_gradient),    cmocka_unit_test(addends),
         cmocka_unit_test(accumulation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

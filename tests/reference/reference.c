@@ -37,6 +37,8 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_GLU_BWD] = ref_glu_bwd,
     [OP_ACT_BWD] = ref_act_bwd,
     [OP_JOIN3] = ref_join3,
+    [OP_POOL] = ref_pool,
+    [OP_POOL_BWD] = ref_pool_bwd,
     [OP_SUMSQ] = ref_sumsq,
     [OP_CLIP] = ref_clip,
     [OP_ADAMW] = ref_adamw,
@@ -230,12 +232,13 @@ static size_t run_workspace(const struct tensor *const *desc, const struct op *o
         run_kernel, run_workspace                                                                            \
     }
 const struct kernel reference_kernels[OP_KIND_COUNT] = {
-    [OP_EMBED] = ROW,    [OP_NORM] = ROW,      [OP_LINEAR] = ROW,      [OP_ROPE_TABLE] = ROW,
-    [OP_ATTN] = ROW,     [OP_GLU] = ROW,       [OP_ACT] = ROW,         [OP_SPLIT3] = ROW,
-    [OP_ADD] = ROW,      [OP_XENT] = ROW,      [OP_KV_APPEND] = ROW,   [OP_EMBED_BWD] = ROW,
-    [OP_NORM_BWD] = ROW, [OP_LINEAR_DX] = ROW, [OP_LINEAR_DW] = ROW,   [OP_ATTN_BWD] = ROW,
-    [OP_GLU_BWD] = ROW,  [OP_ACT_BWD] = ROW,   [OP_JOIN3] = ROW,       [OP_SUMSQ] = ROW,
-    [OP_ROPE] = ROW,     [OP_DROPOUT] = ROW,   [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,
-    [OP_SGD] = ROW,      [OP_ADAMW8] = ROW,    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW,
-    [OP_FETCH] = ROW,    [OP_STORE] = ROW,     [OP_KV_PUT] = ROW,      [OP_ATTN_PAGED] = ROW,
+    [OP_EMBED] = ROW,    [OP_NORM] = ROW,       [OP_LINEAR] = ROW,      [OP_ROPE_TABLE] = ROW,
+    [OP_ATTN] = ROW,     [OP_GLU] = ROW,        [OP_ACT] = ROW,         [OP_SPLIT3] = ROW,
+    [OP_ADD] = ROW,      [OP_XENT] = ROW,       [OP_KV_APPEND] = ROW,   [OP_EMBED_BWD] = ROW,
+    [OP_NORM_BWD] = ROW, [OP_LINEAR_DX] = ROW,  [OP_LINEAR_DW] = ROW,   [OP_ATTN_BWD] = ROW,
+    [OP_GLU_BWD] = ROW,  [OP_ACT_BWD] = ROW,    [OP_JOIN3] = ROW,       [OP_SUMSQ] = ROW,
+    [OP_ROPE] = ROW,     [OP_DROPOUT] = ROW,    [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,
+    [OP_SGD] = ROW,      [OP_ADAMW8] = ROW,     [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW,
+    [OP_FETCH] = ROW,    [OP_STORE] = ROW,      [OP_POOL] = ROW,        [OP_POOL_BWD] = ROW,
+    [OP_KV_PUT] = ROW,   [OP_ATTN_PAGED] = ROW,
 };

@@ -43,23 +43,39 @@ static double activate(const struct op_attr *attr, double x, double *slope)
     }
 }
 
+/* Element i of gate and up: of two tensors, or of the halves of one's rows. */
+struct pair {
+    double *gate, *up;
+};
+
+static struct pair pair_of(const struct ref_call *call, const struct tensor *h, double *gate, double *up,
+                           int64_t i)
+{
+    int64_t width = h->dim[h->ndim - 1], row = i / width, column = i % width;
+    if (!call->op->attr.joint) return (struct pair){gate + i, up + i};
+    return (struct pair){gate + 2 * row * width + column, gate + (2 * row + 1) * width + column};
+}
+
 void ref_glu(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, GLU_H));
+    const struct tensor *h = ref_out(call, GLU_H);
     double slope;
-    for (int64_t i = 0; i < n; i++)
-        call->out[GLU_H].f[i] =
-            activate(&call->op->attr, call->in[GLU_GATE].f[i], &slope) * call->in[GLU_UP].f[i];
+    for (int64_t i = 0; i < tensor_count(h); i++) {
+        struct pair at = pair_of(call, h, call->in[GLU_GATE].f, call->in[GLU_UP].f, i);
+        call->out[GLU_H].f[i] = activate(&call->op->attr, *at.gate, &slope) * *at.up;
+    }
 }
 
 void ref_glu_bwd(const struct ref_call *call)
 {
-    int64_t n = tensor_count(ref_out(call, GLU_BWD_DGATE));
-    for (int64_t i = 0; i < n; i++) {
-        double dh = call->in[GLU_BWD_DH].f[i], up = call->in[GLU_BWD_UP].f[i], slope;
-        double value = activate(&call->op->attr, call->in[GLU_BWD_GATE].f[i], &slope);
-        call->out[GLU_BWD_DGATE].f[i] = dh * up * slope;
-        call->out[GLU_BWD_DUP].f[i] = dh * value;
+    const struct tensor *h = ref_in(call, GLU_BWD_DH);
+    for (int64_t i = 0; i < tensor_count(h); i++) {
+        struct pair from = pair_of(call, h, call->in[GLU_BWD_GATE].f, call->in[GLU_BWD_UP].f, i),
+                    to = pair_of(call, h, call->out[GLU_BWD_DGATE].f, call->out[GLU_BWD_DUP].f, i);
+        double dh = call->in[GLU_BWD_DH].f[i], up = *from.up, slope;
+        double value = activate(&call->op->attr, *from.gate, &slope);
+        *to.gate = dh * up * slope;
+        *to.up = dh * value;
         if (ref_out(call, GLU_BWD_H)) call->out[GLU_BWD_H].f[i] = value * up;
     }
 }

@@ -23,7 +23,8 @@ void ref_embed(const struct ref_call *call)
         for (int64_t c = 0; c < width; c++) {
             double add = call->in[EMBED_ADD].f ? call->in[EMBED_ADD].f[r * width + c] : 0;
             call->out[EMBED_Y].f[r * width + c] =
-                call->in[EMBED_W].f[call->in[EMBED_IDS].i[r] * width + c] * scale + add;
+                call->in[EMBED_W].f[(call->in[EMBED_IDS].i[r] + call->op->attr.first) * width + c] * scale +
+                add;
         }
     }
 }
@@ -35,7 +36,7 @@ void ref_embed_bwd(const struct ref_call *call)
     ref_begin(call, EMBED_BWD_DW);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < width; c++)
-            call->out[EMBED_BWD_DW].f[call->in[EMBED_BWD_IDS].i[r] * width + c] +=
+            call->out[EMBED_BWD_DW].f[(call->in[EMBED_BWD_IDS].i[r] + call->op->attr.first) * width + c] +=
                 call->in[EMBED_BWD_DY].f[r * width + c] * scale;
 }
 
@@ -103,23 +104,22 @@ void ref_rope_table(const struct ref_call *call)
 {
     int64_t rows = tensor_count(ref_in(call, ROPE_TABLE_POS)),
             half = tensor_count(ref_in(call, ROPE_TABLE_INV_FREQ));
+    double scale = call->op->attr.scale == 0 ? 1 : (double)call->op->attr.scale;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t j = 0; j < half; j++) {
             double angle = (double)call->in[ROPE_TABLE_POS].i[r] * call->in[ROPE_TABLE_INV_FREQ].f[j];
-            call->out[ROPE_TABLE_TABLE].f[r * 2 * half + j] = cos(angle);
-            call->out[ROPE_TABLE_TABLE].f[r * 2 * half + half + j] = sin(angle);
+            call->out[ROPE_TABLE_TABLE].f[r * 2 * half + j] = cos(angle) * scale;
+            call->out[ROPE_TABLE_TABLE].f[r * 2 * half + half + j] = sin(angle) * scale;
         }
     }
 }
 
-/* One head: the pairs (j, j + D/2) rotated by the row's table, or a copy without one. */
-static void turn_head(const double *x, double *y, int64_t size, const double *table, bool back)
+/* One head: of its first `turned` numbers the pairs (j, j + turned / 2) are rotated by the row's table; the rest is copied. */
+static void turn_head(const double *x, double *y, int64_t size, const double *table, int64_t turned,
+                      bool back)
 {
-    if (!table) {
-        memcpy(y, x, (size_t)size * sizeof *y);
-        return;
-    }
-    for (int64_t j = 0, half = size / 2; j < half; j++) {
+    if (x != y) memcpy(y + turned, x + turned, (size_t)(size - turned) * sizeof *y);
+    for (int64_t j = 0, half = turned / 2; j < half; j++) {
         double c = table[j], s = back ? -table[half + j] : table[half + j];
         y[j] = x[j] * c - x[half + j] * s;
         y[half + j] = x[half + j] * c + x[j] * s;
@@ -129,23 +129,24 @@ static void turn_head(const double *x, double *y, int64_t size, const double *ta
 void ref_rope(const struct ref_call *call)
 {
     const struct tensor *x = ref_in(call, ROPE_X);
-    int64_t heads = x->dim[2], size = x->dim[3];
+    int64_t heads = x->dim[2], size = x->dim[3], turned = ref_in(call, ROPE_TABLE)->dim[2];
     for (int64_t i = 0; i < tensor_count(x) / size; i++)
         turn_head(call->in[ROPE_X].f + i * size, call->out[ROPE_Y].f + i * size, size,
-                  call->in[ROPE_TABLE].f + i / heads * size, call->op->attr.back);
+                  call->in[ROPE_TABLE].f + i / heads * turned, turned, call->op->attr.back);
 }
 
 /* Rows of all heads against q, k and v. */
 static void parts(const struct tensor *q, const struct tensor *k, double *whole, double *const part[3],
-                  const double *table, bool join)
+                  const double *table, int64_t turned, bool join)
 {
     int64_t size = q->dim[3], counts[3] = {q->dim[2], k->dim[2], k->dim[2]}, at = 0;
     for (int64_t r = 0; r < q->dim[0] * q->dim[1]; r++)
         for (int i = 0; i < 3; i++)
             for (int64_t h = 0; h < counts[i]; h++, at += size) {
                 double *there = part[i] + (r * counts[i] + h) * size, *here = whole + at;
-                const double *turn = table && i < 2 ? table + r * size : NULL;
-                turn_head(join ? there : here, join ? here : there, size, turn, join);
+                bool turns = table && i < 2;
+                turn_head(join ? there : here, join ? here : there, size, turns ? table + r * turned : NULL,
+                          turns ? turned : 0, join);
             }
 }
 
@@ -153,14 +154,14 @@ void ref_split3(const struct ref_call *call)
 {
     double *const part[3] = {call->out[SPLIT3_Q].f, call->out[SPLIT3_K].f, call->out[SPLIT3_V].f};
     parts(ref_out(call, SPLIT3_Q), ref_out(call, SPLIT3_K), call->in[SPLIT3_X].f, part,
-          call->in[SPLIT3_TABLE].f, false);
+          call->in[SPLIT3_TABLE].f, call->in[SPLIT3_TABLE].f ? ref_in(call, SPLIT3_TABLE)->dim[2] : 0, false);
 }
 
 void ref_join3(const struct ref_call *call)
 {
     double *const part[3] = {call->in[JOIN3_Q].f, call->in[JOIN3_K].f, call->in[JOIN3_V].f};
     parts(ref_in(call, JOIN3_Q), ref_in(call, JOIN3_K), call->out[JOIN3_X].f, part, call->in[JOIN3_TABLE].f,
-          true);
+          call->in[JOIN3_TABLE].f ? ref_in(call, JOIN3_TABLE)->dim[2] : 0, true);
 }
 
 /* Logit v of a row, behind the cap where there is one; slope: d of it / d logit. */

@@ -17,11 +17,12 @@ static void must(struct model_rig *rig, enum plim_status status)
 
 static void build(struct model_rig *rig, const struct rig_options *o)
 {
-    struct model_shape shape = {.batch = o->batch, .time = o->time, .head = o->head};
+    struct model_shape shape = {.batch = o->batch, .time = o->time, .head = o->head, .training = o->training};
     tape_init(&rig->tape);
     must(rig, model_emit(&rig->spec, &shape, &rig->tape, &rig->err));
     must(rig, pass_precision(&rig->tape, o->precision, &rig->err));
-    if (o->head == HEAD_LOSS) must(rig, pass_loss_chunks(&rig->tape, o->loss_chunks, &rig->err));
+    bool loss = o->head == HEAD_LOSS || o->head == HEAD_LABELS || o->head == HEAD_PAIRS;
+    if (loss) must(rig, pass_loss_chunks(&rig->tape, o->loss_chunks, &rig->err));
     if (!o->grad) return;
     must(rig, pass_grad(&rig->tape, &rig->err));
     if (o->narrow_grads) pass_narrow_grads(&rig->tape);
@@ -47,6 +48,8 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
 {
     memset(rig, 0, sizeof *rig);
     must(rig, hf_config_load(o->model, &rig->spec, &rig->err));
+    rig->spec.pooling = o->pooling, rig->spec.normalize = o->normalize;
+    if (o->dropout > 0) model_set_dropout(&rig->spec, o->dropout);
     build(rig, o);
     must(rig, tape_verify(&rig->tape, &rig->err));
     const char *device = getenv("TEST_DEVICE"); /* cuda: the whole rig on a GPU */

@@ -18,6 +18,9 @@ struct rig_options {
     const char *model; /* Hugging Face directory */
     int64_t batch, time;
     enum model_head head;
+    enum pooling pooling; /* of vectors, and whether they have length 1 */
+    bool normalize, training;
+    double dropout;    /* training: of everything that may be dropped */
     bool grad, update; /* backward; the optimizer, with the golden files' settings */
     enum optimizer optimizer;
     bool no_master, narrow_state, narrow_grads;

@@ -25,7 +25,7 @@ static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t f
     size_t bytes = (size_t)(rows * MODEL_RUN_TIME) * sizeof *ids;
     for (int64_t i = 0; i < rows * MODEL_RUN_TIME; i++) {
         int64_t at = first_row * MODEL_RUN_TIME + i + step * 7;
-        ids[i] = (int32_t)(at * at % 127), targets[i] = (int32_t)((at * 3 + 1) % 127);
+        ids[i] = (int32_t)(at * at % 103), targets[i] = (int32_t)((at * 3 + 1) % 103);
         pos[i] = (int32_t)(i % MODEL_RUN_TIME);
     }
     rig_write(rig, "ids", ids, bytes);

@@ -34,6 +34,8 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_GLU_BWD] = make_glu_bwd,
     [OP_ACT_BWD] = make_act_bwd,
     [OP_JOIN3] = make_join3,
+    [OP_POOL] = make_pool,
+    [OP_POOL_BWD] = make_pool_bwd,
     [OP_SUMSQ] = make_sumsq,
     [OP_CLIP] = make_clip,
     [OP_ADAMW] = make_adamw,
@@ -335,6 +337,7 @@ void op_case_make(struct op_case *c, int kind, uint64_t seed, int index)
     c->op.attr.tf32 = op_case_product(c) && case_flip(c);
     makers[kind](c);
     c->op.attr.repeatable = case_below(c, 3) == 0; /* last: the operands are what they were without */
+    c->op.attr.split = op_case_product(c) && case_flip(c);
     tape_append(&c->tape, &c->op);
     if (c->tape.failed) give_up("out of memory");
     if (op_check(&c->tape, &c->op, &err) != PLIM_OK) give_up(err.text);

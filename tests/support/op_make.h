@@ -9,10 +9,10 @@
 typedef void op_maker(struct op_case *c);
 
 op_maker make_embed, make_norm, make_linear, make_rope_table, make_attn, make_glu, make_act, make_add,
-    make_xent, make_kv_append, make_split3, make_rope, make_dropout, make_kv_put,
+    make_xent, make_kv_append, make_split3, make_rope, make_dropout, make_pool, make_kv_put,
     make_attn_paged; /* op_make_forward.c, op_make_attn.c */
 op_maker make_embed_bwd, make_norm_bwd, make_linear_dx, make_linear_dw, make_attn_bwd, make_glu_bwd,
-    make_act_bwd, make_join3; /* op_make_backward.c, op_make_attn.c */
+    make_act_bwd, make_join3, make_pool_bwd; /* op_make_backward.c, op_make_attn.c */
 op_maker make_sumsq, make_clip, make_adamw, make_sgd, make_adamw8, make_factor_stat, make_adafactor,
     make_fetch, make_store; /* op_make_update.c */
 
@@ -61,8 +61,16 @@ void case_scalars(struct op_case *c, int slot);
 
 void case_note(struct op_case *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Lengths of rows of up to `time`: of all sizes, some 0 or 1. */
+void case_lengths(struct op_case *c, int slot, int64_t rows, int64_t time);
+
+/* Any pooling, its scale and whether it normalises. */
+void case_pooling(struct op_case *c);
+
 /* Any activation, and what its inputs may spread by; the tanh may have a cap. */
 void case_activation(struct op_case *c);
+/* Numbers of a gate, or of the first halves of joint rows, many of them where the activation is shut. */
+void case_fill_gates(struct op_case *c, int slot, int64_t width);
 
 /* The largest |x| in units of its row's deviation: what subtracting the mean magnifies roundings by. */
 double case_magnified(const struct op_case *c, int slot, int64_t width, bool layer);

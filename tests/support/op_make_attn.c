@@ -212,10 +212,12 @@ void make_rope_table(struct op_case *c)
     for (int64_t j = 0; j < half; j++)
         case_set(c, ROPE_TABLE_INV_FREQ, j, pow(10000, -(double)j / (double)half));
     case_out(c, ROPE_TABLE_TABLE, DT_F32, DIMS(batch, time, 2 * half));
+    if (case_flip(c)) c->op.attr.scale = (float)case_uniform(c, 0.5, 2);
     /* The angle is a product in fp32: its rounding grows with the position. */
     c->inner[ROPE_TABLE_TABLE] = F32_UNIT;
-    c->scale[ROPE_TABLE_TABLE] = 4 + (double)furthest;
-    case_note(c, "positions below %d", (int)furthest);
+    c->scale[ROPE_TABLE_TABLE] =
+        (4 + (double)furthest) * (c->op.attr.scale > 1 ? (double)c->op.attr.scale : 1);
+    case_note(c, "positions below %d, scale %g", (int)furthest, (double)c->op.attr.scale);
 }
 
 void make_kv_append(struct op_case *c)
@@ -244,14 +246,17 @@ static int64_t joint_width(const struct heads *s) { return (s->heads + 2 * s->kv
 
 static void angles_in(struct op_case *c, int slot, const struct heads *s)
 {
-    case_in(c, slot, DT_F32, DIMS(s->batch, s->time, s->size));
+    int64_t turned =
+        case_below(c, 3) ? s->size : 2 + 2 * case_below(c, s->size / 2); /* all or some of a head */
+    case_in(c, slot, DT_F32, DIMS(s->batch, s->time, turned));
     for (int64_t r = 0; r < s->batch * s->time; r++) {
-        for (int64_t j = 0; j < s->size / 2; j++) {
+        for (int64_t j = 0; j < turned / 2; j++) {
             double angle = case_uniform(c, 0, 100);
-            case_set(c, slot, r * s->size + j, cos(angle));
-            case_set(c, slot, r * s->size + s->size / 2 + j, sin(angle));
+            case_set(c, slot, r * turned + j, cos(angle));
+            case_set(c, slot, r * turned + turned / 2 + j, sin(angle));
         }
     }
+    case_note(c, "%d of a head", (int)turned);
 }
 
 void make_split3(struct op_case *c)

@@ -13,12 +13,15 @@ void make_embed_bwd(struct op_case *c)
     struct lead lead = case_lead(c, 300);
     int64_t vocab = PICK(c, 1, 7, 53, 1000), width = any_width(c);
     case_in(c, EMBED_BWD_IDS, DT_I32, lead.ndim, lead.dim);
-    for (int64_t i = 0; i < lead.rows; i++) case_set_int(c, EMBED_BWD_IDS, i, (int32_t)case_below(c, vocab));
+    if (vocab > 1 && case_below(c, 3) == 0) c->op.attr.first = 1 + case_below(c, vocab - 1);
+    for (int64_t i = 0; i < lead.rows; i++)
+        case_set_int(c, EMBED_BWD_IDS, i, (int32_t)case_below(c, vocab - c->op.attr.first));
     case_in_rows(c, EMBED_BWD_DY, c->type, lead, width);
     case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(vocab, width));
     if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
-    c->inner[EMBED_BWD_DW] = sum_error(1 + lead.rows / vocab) * (1 + (double)c->op.attr.scale);
-    c->scale[EMBED_BWD_DW] = sqrt(1 + (double)lead.rows / (double)vocab);
+    int64_t each = lead.rows / (vocab - c->op.attr.first); /* rows of a token */
+    c->inner[EMBED_BWD_DW] = sum_error(1 + each) * (1 + (double)c->op.attr.scale);
+    c->scale[EMBED_BWD_DW] = sqrt(1 + (double)each);
 }
 
 static double largest_rstd(const struct op_case *c, int64_t rows, bool layer)
@@ -104,10 +107,14 @@ void make_glu_bwd(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
-    for (int i = GLU_BWD_DH; i <= GLU_BWD_UP; i++) case_in_rows(c, i, c->type, lead, width);
-    case_fill(c, GLU_BWD_GATE, 0, case_flip(c) ? 1 : 20);
-    for (int i = GLU_BWD_DGATE, last = case_flip(c) ? GLU_BWD_H : GLU_BWD_DUP; i <= last; i++)
-        case_out_rows(c, i, c->type, lead, width);
+    bool joint = c->op.attr.joint = case_flip(c), again = case_flip(c);
+    case_in_rows(c, GLU_BWD_DH, c->type, lead, width);
+    case_in_rows(c, GLU_BWD_GATE, c->type, lead, joint ? 2 * width : width);
+    if (!joint) case_in_rows(c, GLU_BWD_UP, c->type, lead, width);
+    case_fill_gates(c, GLU_BWD_GATE, width);
+    case_out_rows(c, GLU_BWD_DGATE, c->type, lead, joint ? 2 * width : width);
+    if (!joint) case_out_rows(c, GLU_BWD_DUP, c->type, lead, width);
+    if (again) case_out_rows(c, GLU_BWD_H, c->type, lead, width);
     case_activation(c);
     c->inner[GLU_BWD_DGATE] = 48 * F32_UNIT, c->inner[GLU_BWD_DUP] = c->inner[GLU_BWD_H] = 8 * F32_UNIT;
     c->scale[GLU_BWD_DGATE] = c->scale[GLU_BWD_DUP] = c->scale[GLU_BWD_H] =
@@ -127,4 +134,28 @@ void make_act_bwd(struct op_case *c)
     c->inner[ACT_BWD_DX] = c->inner[ACT_BWD_Y] = 48 * F32_UNIT;
     c->scale[ACT_BWD_DX] = c->scale[ACT_BWD_Y] =
         0.1; /* where the gate is shut, results are nothing beside what they are made from */
+}
+
+void make_pool_bwd(struct op_case *c)
+{
+    int64_t rows = PICK(c, 1, 2, 3, 5, 8), time = PICK(c, 1, 2, 7, 16, 33, 130), width = any_width(c);
+    double scale, most = 0;
+    case_pooling(c);
+    case_in(c, POOL_BWD_DY, c->type, DIMS(rows, width));
+    case_in(c, POOL_BWD_Y, c->type, DIMS(rows, width));
+    case_in(c, POOL_BWD_STAT, DT_F32, DIMS(rows));
+    if (case_flip(c)) case_lengths(c, POOL_BWD_LENGTHS, rows, time);
+    case_out(c, POOL_BWD_DX, c->type, DIMS(rows, time, width));
+    scale = c->op.attr.scale != 0 ? (double)c->op.attr.scale : 1;
+    for (int64_t b = 0; b < rows; b++) { /* y as forward leaves it: of length scale */
+        double squares = 0, stat = c->op.attr.normalize ? case_uniform(c, 0.1, 4) : 1;
+        for (int64_t i = 0; i < width; i++) squares += pow(case_get(c, POOL_BWD_Y, b * width + i), 2);
+        for (int64_t i = 0; c->op.attr.normalize && i < width; i++)
+            case_set(c, POOL_BWD_Y, b * width + i,
+                     case_get(c, POOL_BWD_Y, b * width + i) * scale / sqrt(squares));
+        case_set(c, POOL_BWD_STAT, b, stat);
+        most = fmax(most, stat * scale);
+    }
+    c->inner[POOL_BWD_DX] = sum_error(width);
+    c->scale[POOL_BWD_DX] = 2 * most * sqrt((double)width); /* what is taken away along y */
 }

@@ -19,11 +19,12 @@ void make_embed(struct op_case *c)
     case_in(c, EMBED_W, c->type, DIMS(vocab, width));
     if (add) case_in_rows(c, EMBED_ADD, c->type, lead, width);
     case_out_rows(c, EMBED_Y, c->type, lead, width);
-    fill_ids(c, EMBED_IDS, vocab);
+    if (vocab > 1 && case_below(c, 3) == 0) c->op.attr.first = 1 + case_below(c, vocab - 1);
+    fill_ids(c, EMBED_IDS, vocab - c->op.attr.first);
     if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
     c->inner[EMBED_Y] = 2 * F32_UNIT;
     c->exact = !add && c->op.attr.scale == 0;
-    case_note(c, "scale %g", (double)c->op.attr.scale);
+    case_note(c, "scale %g first %lld", (double)c->op.attr.scale, (long long)c->op.attr.first);
 }
 
 void make_norm(struct op_case *c)
@@ -77,12 +78,22 @@ void case_activation(struct op_case *c)
     case_note(c, "%s cap %g", names[c->op.attr.activation], (double)c->op.attr.cap);
 }
 
+void case_fill_gates(struct op_case *c, int slot, int64_t width)
+{
+    double spread = case_flip(c) ? 1 : 20;
+    int64_t row = c->op.attr.joint ? 2 * width : width;
+    for (int64_t i = 0; i < tensor_count(op_case_in(c, slot)); i++)
+        if (i % row < width) case_set(c, slot, i, case_get(c, slot, i) * spread);
+}
+
 void make_glu(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);
     int64_t width = any_width(c);
-    for (int i = GLU_GATE; i <= GLU_UP; i++) case_in_rows(c, i, c->type, lead, width);
-    case_fill(c, GLU_GATE, 0, case_flip(c) ? 1 : 20);
+    c->op.attr.joint = case_flip(c);
+    case_in_rows(c, GLU_GATE, c->type, lead, c->op.attr.joint ? 2 * width : width);
+    if (!c->op.attr.joint) case_in_rows(c, GLU_UP, c->type, lead, width);
+    case_fill_gates(c, GLU_GATE, width);
     case_out_rows(c, GLU_H, c->type, lead, width);
     case_activation(c);
     c->inner[GLU_H] = 8 * F32_UNIT;
@@ -146,4 +157,34 @@ void make_xent(struct op_case *c)
     c->scale[XENT_DLOGITS] =
         2 * case_get(c, XENT_SCALARS, SCALAR_LOSS_GRAD) / sqrt((double)vocab); /* p - 1 where p is nearly 1 */
     case_note(c, "heat %.0f ignored %.1f cap %g", heat, ignored, (double)c->op.attr.cap);
+}
+
+void case_lengths(struct op_case *c, int slot, int64_t rows, int64_t time)
+{
+    case_in(c, slot, DT_I32, DIMS(rows));
+    for (int64_t b = 0; b < rows; b++) {
+        int64_t few = case_below(c, 2), length = case_below(c, 4) ? 1 + case_below(c, time) : few;
+        case_set_int(c, slot, b, (int32_t)length);
+    }
+}
+
+void case_pooling(struct op_case *c)
+{
+    c->op.attr.pooling = (enum pooling)case_below(c, POOLING_COUNT);
+    c->op.attr.normalize = case_below(c, 3) != 0;
+    if (case_flip(c)) c->op.attr.scale = 4.5f;
+    case_note(c, "%s%s scale %g", c->op.attr.pooling == POOLING_MEAN ? "mean" : "first",
+              c->op.attr.normalize ? " normalised" : "", (double)c->op.attr.scale);
+}
+
+void make_pool(struct op_case *c)
+{
+    int64_t rows = PICK(c, 1, 2, 3, 5, 8), time = PICK(c, 1, 2, 7, 16, 33, 130), width = any_width(c);
+    case_pooling(c);
+    case_in(c, POOL_X, c->type, DIMS(rows, time, width));
+    if (case_flip(c)) case_lengths(c, POOL_LENGTHS, rows, time);
+    case_out(c, POOL_Y, case_flip(c) ? DT_F32 : c->type, DIMS(rows, width));
+    case_out(c, POOL_STAT, DT_F32, DIMS(rows));
+    c->inner[POOL_Y] = c->inner[POOL_STAT] = sum_error(time) + sum_error(width);
+    c->scale[POOL_Y] = 1;
 }

@@ -54,7 +54,8 @@ unsigned op_may_share(const struct op_case *c)
     unsigned mask = 0;
     for (int i = 0; i < OP_MAX_OUT; i++) {
         int slot = op_shares(c->kind, i);
-        if (slot >= 0 && c->out[i] && c->in[slot]) mask |= 1u << i;
+        if (slot < 0 || !c->out[i] || !c->in[slot]) continue;
+        if (tensor_bytes(op_case_in(c, slot)) == tensor_bytes(op_case_out(c, i))) mask |= 1u << i;
     }
     return mask;
 }

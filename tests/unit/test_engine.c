@@ -188,7 +188,7 @@ static void check_model(const char *model)
     make_prompts(one, REQUESTS);
     answer_all(&single, one, REQUESTS, 0);
     check_truth(model, &one[2]);
-    check_truth(model, &one[3]);
+    check_truth(model, &one[5]);
     int64_t tight = 0;
     const struct setting settings[] = {
         {.model = model, .parallel = 8, .alone = true},
@@ -226,6 +226,12 @@ static void test_llama(void **state) { (void)state, check_model("llama-tied"); }
 static void test_llama_untied(void **state) { (void)state, check_model("llama-untied"); }
 static void test_mistral(void **state) { (void)state, check_model("mistral"); }
 static void test_qwen2(void **state) { (void)state, check_model("qwen2"); }
+static void test_qwen3(void **state) { (void)state, check_model("qwen3"); }
+static void test_gemma2(void **state) { (void)state, check_model("gemma2"); }
+static void test_gemma3(void **state) { (void)state, check_model("gemma3"); }
+static void test_phi3(void **state) { (void)state, check_model("phi3"); }
+static void test_olmo2(void **state) { (void)state, check_model("olmo2"); }
+static void test_smollm3(void **state) { (void)state, check_model("smollm3"); }
 static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
 
 /* --- lines that move, requests that go --------------------------------------------------------------------- */
@@ -446,6 +452,12 @@ int main(void)
         cmocka_unit_test(test_mistral),
         cmocka_unit_test(test_qwen2),
         cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_gemma3),
+        cmocka_unit_test(test_phi3),
+        cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_smollm3),
         cmocka_unit_test(test_moving_line),
         cmocka_unit_test(test_moving_line_of_a_device),
         cmocka_unit_test(test_cancel),

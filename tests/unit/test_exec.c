@@ -102,7 +102,7 @@ static void test_no_folder(void **state)
 static void test_state_on_disk(void **state)
 {
     (void)state;
-    static const char *const models[] = {"llama-tied", "gpt2", "qwen2"};
+    static const char *const models[] = {"llama-tied", "gpt2", "qwen2", "gemma3", "phi3"};
     static const int64_t slices[] = {640, 5000, 4 << 20};
     for (size_t m = 0; m < 3; m++)
         for (int precision = (int)m % EVERY; precision < PRECISION_COUNT; precision += EVERY) {

@@ -14,7 +14,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const char *const models[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"};
+static const char *const models[] = {"llama-tied", "llama-untied", "mistral", "qwen2",
+                                     "gpt2",       "gemma3",       "phi3",    "olmo2"};
 #define NMODELS (sizeof models / sizeof *models)
 
 static const struct recompute_options ways[] = {{RECOMPUTE_NONE, 0},

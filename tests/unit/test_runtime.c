@@ -1,5 +1,6 @@
 /* test_runtime.c - the runtime holds what it promises: programs of several execs live side by side, every tier's ledger
  * carries the plan's bytes, and what does not fit is refused with nothing taken. */
+#include "base/fault.h"
 #include "device/registry.h"
 #include "runtime/feed.h"
 #include "support/fake_device.h"
@@ -290,6 +291,71 @@ static void test_disk_ledger(void **state)
     rmdir(strchr(folder, '=') + 1);
 }
 
+/* --- re-plans that fail ----------------------------------------------------------------------------------- */
+
+enum { BEFORE = 2, AFTER = 3 };
+enum move { STAY, TIGHT, REFUSED };
+
+/* The losses of a run on the CPU whose line falls and rises again between two steps: below what is kept in the arena, so that
+ * state goes to the disk, or below the program's own size. Of the n-th call, a fault point fails. Returns how many of the
+ * two re-plans failed. */
+static int run_moved(enum move how, enum fault_point point, int64_t nth, double *losses)
+{
+    struct device *cpu;
+    struct job job;
+    struct trainer *t;
+    char folder[320];
+    int failed = 0;
+    snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(corpus, '=') + 1);
+    must(device_cpu_open(2, &cpu, &err));
+    make_job(&job, MORE(folder, "training.steps=9"));
+    must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
+    const struct plan *plan = &t->runtime.plan;
+    int64_t roomy = t->runtime.request.budget;
+    int64_t low = how == REFUSED ? 1 << 20 : plan->total - plan->layout.kept_bytes / 4;
+    for (int i = 0; i < BEFORE; i++) losses[i] = step(t);
+    for (int move = 0; move < 2 && how != STAY; move++) {
+        fault_set(fault_process(), point, nth);
+        enum plim_status status = trainer_replan(t, move ? roomy : low, &err);
+        fault_set(fault_process(), point, 0);
+        failed += status != PLIM_OK;
+        assert_false(t->runtime.torn);
+        must(runtime_check(&t->runtime, &err));
+        if (how == TIGHT && move == 0) assert_true((plan->disk > 0) == (status == PLIM_OK));
+        losses[BEFORE + move] = step(t);
+    }
+    for (int i = how == STAY ? BEFORE : BEFORE + 2; i < BEFORE + AFTER; i++) losses[i] = step(t);
+    trainer_close(t);
+    nothing_taken(cpu);
+    job_release(&job);
+    cpu->ops->close(cpu);
+    rmdir(strchr(folder, '=') + 1);
+    return failed;
+}
+
+/* Issue 13, A2: a re-plan that cannot be had leaves the old plan, and the run its bits: budgets that are refused, and each
+ * commit, reservation and write that a move makes. */
+static void test_failed_replan_keeps_bits(void **state)
+{
+    (void)state;
+    static const enum fault_point points[] = {FAULT_ALLOC, FAULT_RESERVE, FAULT_WRITE};
+    double calm[BEFORE + AFTER], moved[BEFORE + AFTER];
+    int most = 0;
+    run_moved(STAY, FAULT_ALLOC, 0, calm);
+    assert_int_equal(run_moved(TIGHT, FAULT_ALLOC, 0, moved), 0);
+    assert_memory_equal(calm, moved, sizeof calm);
+    assert_int_equal(run_moved(REFUSED, FAULT_ALLOC, 0, moved), 1);
+    assert_memory_equal(calm, moved, sizeof calm);
+    for (size_t p = 0; p < sizeof points / sizeof *points; p++)
+        for (int64_t nth = 1;; nth++) {
+            int failed = run_moved(TIGHT, points[p], nth, moved);
+            assert_memory_equal(calm, moved, sizeof calm);
+            if (!failed) break;
+            most = failed > most ? failed : most;
+        }
+    assert_int_equal(most, 2); /* moves in both directions have failed */
+}
+
 /* A process that only hosts us gives its overhead as a number. */
 static void test_overhead_is_an_argument(void **state)
 {
@@ -355,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_host_budget),
         cmocka_unit_test(test_replan_keeps_ledgers),
         cmocka_unit_test(test_disk_ledger),
+        cmocka_unit_test(test_failed_replan_keeps_bits),
         cmocka_unit_test(test_overhead_is_an_argument),
         cmocka_unit_test(test_device_names),
     };

@@ -27,7 +27,7 @@
 #define BUDGETS  (70 / EVERY)
 
 /* Ops of tapes that planning LLaMA-70B may build, at any budget. */
-#define WORK_70B 5000000
+#define WORK_70B 2000000
 
 static struct plim_error err;
 

@@ -145,7 +145,8 @@ static void expect_values(struct rig *r, const char *path)
 
 static void golden_models_load(void **state)
 {
-    static const char *const names[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2"};
+    static const char *const names[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2",   "qwen3",
+                                        "gemma2",     "gemma3",       "phi3",    "olmo2", "smollm3"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         for (int precision = 0; precision < PRECISION_COUNT; precision++) {

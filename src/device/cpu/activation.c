@@ -14,14 +14,19 @@ struct elements {
     struct row_act act;
 };
 
-static void run(const struct kernel_call *call, threads_body *body)
+static struct elements elements_of(const struct kernel_call *call)
 {
     const struct op_attr *attr = &call->op->attr;
-    struct elements e = {row_ops(),
-                         call_in(call, EACH_IN)->type,
-                         call->in,
-                         call->out,
-                         {attr->activation, attr->cap > 0 ? attr->cap : 1}};
+    return (struct elements){row_ops(),
+                             call_in(call, EACH_IN)->type,
+                             call->in,
+                             call->out,
+                             {attr->activation, attr->cap > 0 ? attr->cap : 1}};
+}
+
+static void run(const struct kernel_call *call, threads_body *body)
+{
+    struct elements e = elements_of(call);
     threads_each(call->team, tensor_count(call_in(call, EACH_IN)), SPAN_GRAIN, body, &e);
 }
 
@@ -77,9 +82,62 @@ static void add_body(void *arg, int64_t begin, int64_t end, int worker)
                  element(e->in[ADD_B], e->type, begin), end - begin);
 }
 
-void cpu_glu(const struct kernel_call *call) { run(call, glu_body); }
+/* Rows whose first half is the gate and whose second is up. */
+struct joint {
+    struct elements each;
+    int64_t width; /* of one half */
+};
 
-void cpu_glu_bwd(const struct kernel_call *call) { run(call, glu_bwd_body); }
+static void joint_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct joint *j = arg;
+    const struct elements *e = &j->each;
+    (void)worker;
+    for (int64_t r = begin; r < end; r++) {
+        const void *gate = element(e->in[GLU_GATE], e->type, 2 * r * j->width);
+        e->rows->glu(e->type, e->act, element(e->out[GLU_H], e->type, r * j->width), gate,
+                     element(gate, e->type, j->width), j->width);
+    }
+}
+
+static void joint_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct joint *j = arg;
+    const struct elements *e = &j->each;
+    (void)worker;
+    for (int64_t r = begin; r < end; r++) {
+        const void *gate = element(e->in[GLU_BWD_GATE], e->type, 2 * r * j->width);
+        void *dgate = element(e->out[GLU_BWD_DGATE], e->type, 2 * r * j->width);
+        e->rows->glu_bwd(e->type, e->act, dgate, element(dgate, e->type, j->width),
+                         element_or_null(e->out[GLU_BWD_H], e->type, r * j->width),
+                         element(e->in[GLU_BWD_DH], e->type, r * j->width), gate,
+                         element(gate, e->type, j->width), j->width);
+    }
+}
+
+/* `half` has rows of one half. */
+static void run_joint(const struct kernel_call *call, const struct tensor *half, threads_body *body)
+{
+    struct joint j = {elements_of(call), half->dim[half->ndim - 1]};
+    int64_t rows = j.width ? tensor_count(half) / j.width : 0;
+    threads_each(call->team, rows, row_grain(2 * j.width), body, &j);
+}
+
+void cpu_glu(const struct kernel_call *call)
+{
+    if (call->op->attr.joint)
+        run_joint(call, call_out(call, GLU_H), joint_body);
+    else
+        run(call, glu_body);
+}
+
+void cpu_glu_bwd(const struct kernel_call *call)
+{
+    if (call->op->attr.joint)
+        run_joint(call, call_in(call, GLU_BWD_DH), joint_bwd_body);
+    else
+        run(call, glu_bwd_body);
+}
 
 void cpu_act(const struct kernel_call *call) { run(call, act_body); }
 

@@ -41,9 +41,16 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
 void cpu_embed(const struct kernel_call *call)
 {
     const struct tensor *table = call_in(call, EMBED_W);
-    struct embed e = {row_ops(),         table->type,         call->in[EMBED_IDS],
-                      call->in[EMBED_W], call->in[EMBED_ADD], call->out[EMBED_Y],
-                      table->dim[1],     table->dim[0],       dtype_round(table->type, call->op->attr.scale)};
+    int64_t first = call->op->attr.first;
+    struct embed e = {.rows = row_ops(),
+                      .type = table->type,
+                      .ids = call->in[EMBED_IDS],
+                      .table = element(call->in[EMBED_W], table->type, first * table->dim[1]),
+                      .add = call->in[EMBED_ADD],
+                      .y = call->out[EMBED_Y],
+                      .columns = table->dim[1],
+                      .vocabulary = table->dim[0] - first,
+                      .scale = dtype_round(table->type, call->op->attr.scale)};
     threads_each(call->team, tensor_count(call_in(call, EMBED_IDS)), row_grain(e.columns), embed_body, &e);
 }
 
@@ -52,7 +59,7 @@ struct embed_bwd {
     enum dtype type;
     const int32_t *ids;
     const void *dy; /* [R,C] */
-    float *dw;      /* [V,C] */
+    void *dw;       /* [V,C] */
     int64_t count, columns, vocabulary;
     float scale; /* 0: none */
 };
@@ -69,7 +76,7 @@ static void clear_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct embed_bwd *e = arg;
     (void)worker;
-    memset(e->dw + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof *e->dw);
+    memset((float *)e->dw + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof(float));
 }
 
 static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -79,7 +86,7 @@ static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t r = 0; r < e->count; r++) {
         assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
         const void *from = element(e->dy, e->type, r * e->columns + begin);
-        add_row(e, e->dw + e->ids[r] * e->columns + begin, from, end - begin);
+        add_row(e, (float *)e->dw + e->ids[r] * e->columns + begin, from, end - begin);
     }
 }
 
@@ -98,7 +105,6 @@ enum { STRIP = 512 };
 struct narrow_bwd {
     struct embed_bwd e;
     enum dtype grad_type;
-    void *dw;
     int32_t *first, *next;
     bool accumulate;
 };
@@ -106,7 +112,7 @@ struct narrow_bwd {
 static void token_strip(const struct narrow_bwd *n, int64_t token, int64_t at, int64_t width)
 {
     float sum[STRIP] = {0};
-    void *dw = element(n->dw, n->grad_type, token * n->e.columns + at);
+    void *dw = element(n->e.dw, n->grad_type, token * n->e.columns + at);
     if (n->accumulate) dtype_convert(sum, DT_F32, dw, n->grad_type, width);
     for (int32_t r = n->first[token]; r >= 0; r = n->next[r])
         add_row(&n->e, sum, element(n->e.dy, n->e.type, r * n->e.columns + at), width);
@@ -129,7 +135,6 @@ static void narrow_bwd(const struct embed_bwd *e, const struct kernel_call *call
 {
     struct narrow_bwd n = {.e = *e,
                            .grad_type = call_out(call, EMBED_BWD_DW)->type,
-                           .dw = call->out[EMBED_BWD_DW],
                            .first = call->work,
                            .accumulate = call->accumulate};
     n.next = n.first + e->vocabulary;
@@ -145,17 +150,20 @@ static void narrow_bwd(const struct embed_bwd *e, const struct kernel_call *call
 void cpu_embed_bwd(const struct kernel_call *call)
 {
     const struct tensor *dw = call_out(call, EMBED_BWD_DW);
+    int64_t first = call->op->attr.first; /* rows before it have no ids and no gradient */
     struct embed_bwd e = {
         .rows = row_ops(),
         .type = call_in(call, EMBED_BWD_DY)->type,
         .ids = call->in[EMBED_BWD_IDS],
         .dy = call->in[EMBED_BWD_DY],
-        .dw = call->out[EMBED_BWD_DW],
+        .dw = element(call->out[EMBED_BWD_DW], dw->type, first * dw->dim[1]),
         .count = tensor_count(call_in(call, EMBED_BWD_IDS)),
         .columns = dw->dim[1],
-        .vocabulary = dw->dim[0],
+        .vocabulary = dw->dim[0] - first,
         .scale = dtype_round(call_in(call, EMBED_BWD_DY)->type, call->op->attr.scale),
     };
+    if (!call->accumulate)
+        memset(call->out[EMBED_BWD_DW], 0, (size_t)(first * dw->dim[1]) * dtype_size(dw->type));
     if (dw->type == DT_F32)
         wide_bwd(&e, call);
     else

@@ -30,6 +30,7 @@ enum {
     SHARED_BYTES = 4 << 20,     /* the shared panel of B aims at this */
     SHARED_A_BYTES = 512 << 10, /* A is shared when all of it is at most this */
     OWN_BYTES = 128 << 10,      /* a worker's packed block aims at this */
+    OWN_SPLIT = 384 << 10,      /* the same of a kernel that is so fast that B's panels come too slowly */
     SUM_BYTES = 512 << 10,      /* a worker's running sums, at most */
     PACK_PANELS = 8,            /* panels of the shared operand packed by one task */
     ENOUGH_COLUMNS = 512,       /* a round narrower than this packs A too often: cut k instead */
@@ -79,7 +80,8 @@ static int64_t even_piece(int64_t count, int64_t longest, int64_t width, int64_t
 
 static size_t packed_bytes(const struct gemm_kernel *kernel, int width, int64_t lines, int64_t k)
 {
-    int64_t elements = round_up(most(lines, 1), width) * round_up(most(k, 1), kernel->kg);
+    int64_t elements =
+        gemm_packed(kernel, round_up(most(lines, 1), width) * round_up(most(k, 1), kernel->kg));
     return (size_t)round_up(elements * (int64_t)dtype_size(kernel->type) + GEMM_SLACK, 128);
 }
 
@@ -101,7 +103,8 @@ static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, i
     const struct gemm_kernel *kernel = cut->kernel;
     int64_t size = (int64_t)dtype_size(kernel->type), line = least(k, GEMM_KC) * size;
     int64_t fit = SHARED_BYTES / size / k; /* columns of B that fit with all of k */
-    cut->mc = even_piece(m, OWN_BYTES / line, kernel->mr, m > threads * kernel->mr ? threads : 1);
+    cut->mc = even_piece(m, (kernel->halves ? OWN_SPLIT : OWN_BYTES) / line, kernel->mr,
+                         m > threads * kernel->mr ? threads : 1);
     if (fit >= least(round_up(n, kernel->nr), ENOUGH_COLUMNS)) {
         cut->n_round = even_piece(n, fit, kernel->nr, 1);
         cut->k_round = k;
@@ -124,10 +127,15 @@ static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, i
     cut->own_bytes = packed_bytes(kernel, kernel->mr, cut->mc, least(k, GEMM_KC));
 }
 
-static struct cut cut_problem(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
-                              int threads)
+static const struct gemm_kernel *choose_kernel(enum dtype ab_type, bool split)
 {
-    struct cut cut = {.kernel = gemm_kernel_at(cpu_level(), ab_type), .m_round = m, .sets = threads};
+    return split && ab_type == DT_F32 ? gemm_kernel_split(cpu_level()) : gemm_kernel_at(cpu_level(), ab_type);
+}
+
+static struct cut cut_problem(int64_t m, int64_t n, int64_t k, const struct gemm_kernel *kernel,
+                              enum dtype c_type, int threads)
+{
+    struct cut cut = {.kernel = kernel, .m_round = m, .sets = threads};
     k = most(k, 1);
     cut.sums = c_type != DT_F32 && k > GEMM_KC;
     cut.share_a = packed_bytes(cut.kernel, cut.kernel->mr, m, k) <= SHARED_A_BYTES;
@@ -140,13 +148,25 @@ static struct cut cut_problem(int64_t m, int64_t n, int64_t k, enum dtype ab_typ
     return cut;
 }
 
-size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads)
+static size_t workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads,
+                        bool split)
 {
     if (m <= 0 || n <= 0) return 0;
-    struct cut cut = cut_problem(m, n, k, ab_type, c_type, threads);
+    struct cut cut = cut_problem(m, n, k, choose_kernel(ab_type, split), c_type, threads);
     size_t packed = cut.shared_bytes + (size_t)threads * cut.own_bytes + (size_t)cut.sets * cut.sum_bytes;
     size_t few = gemm_few_workspace(m, k, ab_type); /* which of them it is depends on strides, too */
     return few > packed ? few : packed;
+}
+
+size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads)
+{
+    return workspace(m, n, k, ab_type, c_type, threads, false);
+}
+
+size_t gemm_split_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
+                            int threads)
+{
+    return workspace(m, n, k, ab_type, c_type, threads, true);
 }
 
 const char *gemm_kernel_name(enum dtype ab_type) { return gemm_kernel_at(cpu_level(), ab_type)->name; }
@@ -178,7 +198,7 @@ static char *shared_at(const struct job *job, int64_t k, int64_t depth, int64_t 
 {
     const struct gemm_kernel *kernel = job->cut.kernel;
     int width = job->cut.share_a ? kernel->mr : kernel->nr;
-    int64_t block = (k - job->k0) * round_up(shared_lines(job), width);
+    int64_t block = gemm_packed(kernel, (k - job->k0) * round_up(shared_lines(job), width));
     int64_t panel = line / width * gemm_panel(kernel, width, depth);
     return job->shared + (block + panel) * (int64_t)dtype_size(kernel->type);
 }
@@ -286,7 +306,7 @@ void gemm_run(const struct gemm *g, void *workspace, struct threads *team)
     int threads = threads_count(team);
     struct job job = {
         .g = g,
-        .cut = cut_problem(g->m, g->n, g->k, g->ab_type, g->c_type, threads),
+        .cut = cut_problem(g->m, g->n, g->k, choose_kernel(g->ab_type, g->split), g->c_type, threads),
         .shared = workspace,
     };
     job.own = job.shared + job.cut.shared_bytes;

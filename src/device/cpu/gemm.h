@@ -20,6 +20,7 @@
 
 #include "base/threads.h"
 #include "tensor/dtype.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,7 @@ struct gemm {
     enum dtype ab_type; /* of A and B */
     enum dtype c_type;  /* of C: F32 or ab_type */
     const void *bias;   /* [N] of dtype ab_type, or NULL */
+    bool split;         /* fp32 operands may be multiplied as sums of bf16 parts: as exact, with other bits */
     const void *add;    /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
 };
 
@@ -43,6 +45,10 @@ struct gemm {
  * whatever the problem: about 4 MiB shared by all and 1.2 MiB per thread at most, less for small ones. Not
  * monotone: a smaller problem may be cut differently and need more, so ask for every shape that will run. */
 size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
+
+/* The same for gemm.split. */
+size_t gemm_split_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
+                            int threads);
 
 void gemm_run(const struct gemm *g, void *workspace, struct threads *team);
 

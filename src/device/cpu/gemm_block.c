@@ -33,7 +33,12 @@ static void widen(float *dst, const void *src, enum dtype type, int64_t at, int 
 static void find_extra(const struct gemm *g, const struct tile *t, int row, float *extra)
 {
     if (!g->add) {
-        memcpy(extra, t->bias, (size_t)t->cols * sizeof *extra);
+        for (int j = 0; j < t->cols; j++) extra[j] = t->bias[j];
+        return;
+    }
+    if (g->c_type == DT_F32) {
+        const float *add = (const float *)g->add + (t->m + row) * g->c_rs + t->n;
+        for (int j = 0; j < t->cols; j++) extra[j] = add[j] + t->bias[j];
         return;
     }
     widen(extra, g->add, g->c_type, (t->m + row) * g->c_rs + t->n, t->cols);

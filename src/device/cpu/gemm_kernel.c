@@ -27,9 +27,17 @@ const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type)
     return type == DT_BF16 ? kernels[level].bf16 : kernels[level].f32;
 }
 
+const struct gemm_kernel *gemm_kernel_split(enum cpu_level level)
+{
+#if defined(__x86_64__)
+    if (level == CPU_AMX) return &gemm_amx_split;
+#endif
+    return gemm_kernel_at(level, DT_F32);
+}
+
 int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k)
 {
-    return (k + kernel->kg - 1) / kernel->kg * kernel->kg * width;
+    return gemm_packed(kernel, (k + kernel->kg - 1) / kernel->kg * kernel->kg * width);
 }
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

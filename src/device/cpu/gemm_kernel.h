@@ -51,6 +51,7 @@ struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
     enum dtype type; /* of packed elements: F32 or BF16 */
+    int halves;      /* not 0: a packed F32 is so many bf16 instead */
     gemm_pack *pack_a, *pack_b;
     gemm_pack *round_a, *round_b; /* optional, bf16 kernels: from an fp32 source, rounded on the way */
     gemm_tile *run;
@@ -63,11 +64,21 @@ extern const struct gemm_kernel gemm_plain_f32;
 extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
 #endif
 #if defined(__x86_64__)
-extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16, gemm_amx_bf16;
+extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16, gemm_amx_bf16,
+    gemm_amx_split;
 #endif
 
 /* The kernel for arithmetic in `type` (F32, BF16, F16) at a level that cpu_has(). */
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type);
+
+/* The kernel for fp32 products as sums of bf16 parts, gemm_kernel_at(level, DT_F32) where the level has none faster. */
+const struct gemm_kernel *gemm_kernel_split(enum cpu_level level);
+
+/* What so many elements take when they are packed, in elements of the kernel's type. */
+static inline int64_t gemm_packed(const struct gemm_kernel *kernel, int64_t elements)
+{
+    return kernel->halves ? elements * kernel->halves / 2 : elements;
+}
 
 /* Elements of a panel of `width` lines over k. */
 int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k);

@@ -37,6 +37,9 @@ kernel_run cpu_glu, cpu_glu_bwd, cpu_act, cpu_act_bwd, cpu_add;
 
 kernel_run cpu_dropout;
 
+kernel_run cpu_pool, cpu_pool_bwd;
+kernel_workspace cpu_pool_workspace, cpu_pool_bwd_workspace;
+
 kernel_run cpu_xent;
 kernel_workspace cpu_xent_workspace;
 

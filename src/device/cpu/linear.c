@@ -26,6 +26,13 @@ static struct shape shape_of(const struct tensor *weight, const struct op *op, c
     return s;
 }
 
+typedef size_t workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
+
+static workspace *workspace_of(const struct op *op)
+{
+    return op->attr.split ? gemm_split_workspace : gemm_workspace;
+}
+
 void cpu_linear(const struct kernel_call *call)
 {
     const struct tensor *x = call_in(call, LINEAR_X), *w = call_in(call, LINEAR_W);
@@ -43,6 +50,7 @@ void cpu_linear(const struct kernel_call *call)
         .b_cs = kn ? 1 : s.in,
         .c = call->out[LINEAR_Y],
         .c_rs = s.out,
+        .split = call->op->attr.split,
         .ab_type = x->type,
         .c_type = call_out(call, LINEAR_Y)->type,
         .bias = call->in[LINEAR_BIAS],
@@ -54,8 +62,8 @@ void cpu_linear(const struct kernel_call *call)
 size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     struct shape s = shape_of(desc[LINEAR_W], op, desc[LINEAR_X]);
-    return gemm_workspace(s.rows, s.out, s.in, desc[LINEAR_X]->type, desc[OP_MAX_IN + LINEAR_Y]->type,
-                          threads);
+    return workspace_of(op)(s.rows, s.out, s.in, desc[LINEAR_X]->type, desc[OP_MAX_IN + LINEAR_Y]->type,
+                            threads);
 }
 
 void cpu_linear_dx(const struct kernel_call *call)
@@ -76,6 +84,7 @@ void cpu_linear_dx(const struct kernel_call *call)
         .b_cs = kn ? s.out : 1,
         .c = call->out[LINEAR_DX_DX],
         .c_rs = s.in,
+        .split = call->op->attr.split,
         .ab_type = dy->type,
         .c_type = dx->type,
         .add = call->in[LINEAR_DX_ADD],
@@ -86,8 +95,8 @@ void cpu_linear_dx(const struct kernel_call *call)
 size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     struct shape s = shape_of(desc[LINEAR_DX_W], op, desc[OP_MAX_IN + LINEAR_DX_DX]);
-    return gemm_workspace(s.rows, s.in, s.out, desc[LINEAR_DX_DY]->type, desc[OP_MAX_IN + LINEAR_DX_DX]->type,
-                          threads);
+    return workspace_of(op)(s.rows, s.in, s.out, desc[LINEAR_DX_DY]->type,
+                            desc[OP_MAX_IN + LINEAR_DX_DX]->type, threads);
 }
 
 struct bias_grad {
@@ -151,6 +160,7 @@ void cpu_linear_dw(const struct kernel_call *call)
         .b_cs = 1,
         .c = call->out[LINEAR_DW_DW],
         .c_rs = n,
+        .split = call->op->attr.split,
         .ab_type = dy->type,
         .c_type = call_out(call, LINEAR_DW_DW)->type,
         .add = call->accumulate ? call->out[LINEAR_DW_DW] : NULL,
@@ -162,8 +172,8 @@ size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op
 {
     struct shape s = shape_of(desc[OP_MAX_IN + LINEAR_DW_DW], op, desc[LINEAR_DW_X]);
     bool kn = op->attr.weight_kn;
-    size_t gemm = gemm_workspace(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[LINEAR_DW_DY]->type,
-                                 desc[OP_MAX_IN + LINEAR_DW_DW]->type, threads);
+    size_t gemm = workspace_of(op)(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[LINEAR_DW_DY]->type,
+                                   desc[OP_MAX_IN + LINEAR_DW_DW]->type, threads);
     size_t bias = (size_t)(blocks_of(s.rows, KERNEL_ROW_BLOCK) * s.out) * sizeof(float);
     return desc[OP_MAX_IN + LINEAR_DW_DBIAS] && bias > gemm
                ? bias

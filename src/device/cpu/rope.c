@@ -12,6 +12,7 @@ struct rope_table {
     const float *inv_freq; /* [half] */
     float *table;          /* [R,2*half] */
     int64_t half;
+    float scale; /* of cosines and sines */
 };
 
 /* The angle is one fp32 product, as in the models' own code: positions are trained with that rounding. */
@@ -23,13 +24,16 @@ static void table_body(void *arg, int64_t begin, int64_t end, int worker)
         float *row = t->table + r * 2 * t->half;
         for (int64_t i = 0; i < t->half; i++)
             sincosf((float)t->pos[r] * t->inv_freq[i], &row[t->half + i], &row[i]);
+        for (int64_t i = 0; t->scale != 1 && i < 2 * t->half; i++) row[i] *= t->scale;
     }
 }
 
 void cpu_rope_table(const struct kernel_call *call)
 {
+    float scale = call->op->attr.scale;
     struct rope_table t = {call->in[ROPE_TABLE_POS], call->in[ROPE_TABLE_INV_FREQ],
-                           call->out[ROPE_TABLE_TABLE], tensor_count(call_in(call, ROPE_TABLE_INV_FREQ))};
+                           call->out[ROPE_TABLE_TABLE], tensor_count(call_in(call, ROPE_TABLE_INV_FREQ)),
+                           scale == 0 ? 1 : scale};
     threads_each(call->team, tensor_count(call_in(call, ROPE_TABLE_POS)), row_grain(32 * t.half), table_body,
                  &t);
 }
@@ -37,10 +41,10 @@ void cpu_rope_table(const struct kernel_call *call)
 struct rope {
     const struct row_ops *rows;
     enum dtype type;
-    const float *table; /* [R,D] */
+    const float *table; /* [R,E] */
     const void *x;      /* [R,H,D] */
     void *y;
-    int64_t heads, dim;
+    struct row_heads heads;
     bool back;
 };
 
@@ -49,27 +53,29 @@ static void rope_body(void *arg, int64_t begin, int64_t end, int worker)
     const struct rope *p = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * p->heads * p->dim;
-        p->rows->rope(p->type, element(p->y, p->type, at), element(p->x, p->type, at), p->table + r * p->dim,
-                      p->heads, p->dim / 2, p->back);
+        int64_t at = r * p->heads.count * p->heads.size;
+        p->rows->rope(p->type, element(p->y, p->type, at), element(p->x, p->type, at),
+                      p->table + r * p->heads.turned, p->heads, p->back);
     }
 }
 
 void cpu_rope(const struct kernel_call *call)
 {
     const struct tensor *x = call_in(call, ROPE_X);
-    struct rope p = {row_ops(), x->type,   call->in[ROPE_TABLE], call->in[ROPE_X], call->out[ROPE_Y],
-                     x->dim[2], x->dim[3], call->op->attr.back};
-    threads_each(call->team, x->dim[0] * x->dim[1], row_grain(p.heads * p.dim), rope_body, &p);
+    struct rope p = {
+        row_ops(),          x->type,           call->in[ROPE_TABLE],
+        call->in[ROPE_X],   call->out[ROPE_Y], {x->dim[2], x->dim[3], call_in(call, ROPE_TABLE)->dim[2]},
+        call->op->attr.back};
+    threads_each(call->team, x->dim[0] * x->dim[1], row_grain(x->dim[2] * x->dim[3]), rope_body, &p);
 }
 
 /* Rows of queries, keys and values against three tensors. Heads lie one after the other on both sides. */
 struct parts {
     const struct row_ops *rows;
     enum dtype type;
-    const float *table; /* [R,D], NULL: nothing is rotated */
+    const float *table; /* [R,E], NULL: nothing is rotated */
     char *whole, *part[3];
-    int64_t heads[3], dim;
+    int64_t heads[3], dim, turned;
     bool join;
 };
 
@@ -86,7 +92,8 @@ static void parts_body(void *arg, int64_t begin, int64_t end, int worker)
             const char *from = p->join ? part : whole;
             size_t bytes = (size_t)width * dtype_size(p->type);
             if (p->table && i < 2)
-                p->rows->rope(p->type, to, from, p->table + r * p->dim, p->heads[i], p->dim / 2, p->join);
+                p->rows->rope(p->type, to, from, p->table + r * p->turned,
+                              (struct row_heads){p->heads[i], p->dim, p->turned}, p->join);
             else
                 memcpy(to, from, bytes);
             whole += bytes;
@@ -107,6 +114,7 @@ void cpu_split3(const struct kernel_call *call)
 {
     run(call, call_out(call, SPLIT3_Q), call_out(call, SPLIT3_K),
         (struct parts){.table = call->in[SPLIT3_TABLE],
+                       .turned = call->in[SPLIT3_TABLE] ? call_in(call, SPLIT3_TABLE)->dim[2] : 0,
                        .whole = call->in[SPLIT3_X],
                        .part = {call->out[SPLIT3_Q], call->out[SPLIT3_K], call->out[SPLIT3_V]}});
 }
@@ -115,6 +123,7 @@ void cpu_join3(const struct kernel_call *call)
 {
     run(call, call_in(call, JOIN3_Q), call_in(call, JOIN3_K),
         (struct parts){.table = call->in[JOIN3_TABLE],
+                       .turned = call->in[JOIN3_TABLE] ? call_in(call, JOIN3_TABLE)->dim[2] : 0,
                        .whole = call->out[JOIN3_X],
                        .part = {call->in[JOIN3_Q], call->in[JOIN3_K], call->in[JOIN3_V]},
                        .join = true});

@@ -89,6 +89,11 @@ struct row_second {
     float multiplier, beta2, eps;
 };
 
+/* Heads one after the other, of which the first `turned` elements are rotated. */
+struct row_heads {
+    int64_t count, size, turned;
+};
+
 struct row_ops {
     void (*add)(enum dtype t, void *y, const void *a, const void *b, int64_t n); /* y = a + b */
     void (*add_to)(enum dtype t, float *sum, const void *x, int64_t n);          /* sum += x */
@@ -105,8 +110,8 @@ struct row_ops {
     void (*drop)(enum dtype t, const struct row_drop *drop, void *y, const void *x, const void *add,
                  int64_t n);
 
-    /* `heads` rows of 2 half elements each; table holds half cosines, then half sines. */
-    void (*rope)(enum dtype t, void *y, const void *x, const float *table, int64_t heads, int64_t half,
+    /* table holds turned / 2 cosines, then as many sines. */
+    void (*rope)(enum dtype t, void *y, const void *x, const float *table, struct row_heads heads,
                  bool inverse);
 
     /* One row. stat: rstd, or mean and rstd. b NULL: none. y may not be x. */

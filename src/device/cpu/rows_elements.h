@@ -56,12 +56,20 @@ VEC_FN void rope_at(enum dtype t, void *y, const void *x, const float *table, in
     v_store(t, y, at + half + i, k, v_fma(x1, s, v_mul(x2, c)));
 }
 
-ROW_FN void row_rope(enum dtype t, void *y, const void *x, const float *table, int64_t heads, int64_t half,
+VEC_FN void copy_at(enum dtype t, void *y, const void *x, int64_t at, int64_t i, int k)
+{
+    v_store(t, y, at + i, k, v_load(t, x, at + i, k));
+}
+
+ROW_FN void row_rope(enum dtype t, void *y, const void *x, const float *table, struct row_heads h,
                      bool inverse)
 {
     float sign = inverse ? -1.0f : 1.0f;
-    for (int64_t at = 0; at < heads * 2 * half; at += 2 * half)
+    int64_t half = h.turned / 2, rest = h.size - h.turned;
+    for (int64_t at = 0; at < h.count * h.size; at += h.size) {
         VEC_TYPES(t, VEC_EACH(half, rope_at(T, y, x, table, half, sign, at, i, k)))
+        if (rest) VEC_TYPES(t, VEC_EACH(rest, copy_at(T, y, x, at + h.turned, i, k)))
+    }
 }
 
 VEC_FN void exp_scaled_at(enum dtype t, void *y, const void *x, float top, float scale, int64_t i, int k)

@@ -73,6 +73,8 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_rope_table)                                                                                       \
     X(cuda_rope)                                                                                             \
     X(cuda_dropout)                                                                                          \
+    X(cuda_pool)                                                                                             \
+    X(cuda_pool_bwd)                                                                                         \
     X(cuda_glu)                                                                                              \
     X(cuda_act)                                                                                              \
     X(cuda_add)                                                                                              \
@@ -135,6 +137,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_GLU_BWD] = {cuda_glu_bwd_run, NULL},
     [OP_ACT_BWD] = {cuda_act_bwd_run, NULL},
     [OP_JOIN3] = {cuda_join3_run, NULL},
+    [OP_POOL] = {cuda_pool_run, NULL},
+    [OP_POOL_BWD] = {cuda_pool_bwd_run, NULL},
     [OP_SUMSQ] = {cuda_sumsq_run, NULL},
     [OP_CLIP] = {cuda_clip_run, NULL},
     [OP_ADAMW] = {cuda_adamw_run, NULL},

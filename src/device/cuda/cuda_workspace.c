@@ -72,6 +72,19 @@ static size_t xent(const struct cuda_card *card, const struct tensor *const *des
     return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double);
 }
 
+/* Sums of rows in f32; what dy has of y for each row. */
+static size_t pool(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    return (size_t)tensor_count(desc[OP_MAX_IN + POOL_Y]) * sizeof(float);
+}
+
+static size_t pool_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    return (size_t)tensor_count(desc[POOL_BWD_STAT]) * sizeof(float);
+}
+
 /* --- update ---------------------------------------------------------------------------------------------- */
 
 static size_t sumsq(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
@@ -233,11 +246,18 @@ static size_t attn_paged(const struct cuda_card *card, const struct tensor *cons
 /* --- the table ------------------------------------------------------------------------------------------- */
 
 static scratch *const table[OP_KIND_COUNT] = {
-    [OP_LINEAR] = matmul,         [OP_LINEAR_DX] = matmul,
-    [OP_LINEAR_DW] = matmul,      [OP_ATTN] = attn,
-    [OP_ATTN_BWD] = attn,         [OP_XENT] = xent,
-    [OP_EMBED_BWD] = embed_bwd,   [OP_NORM_BWD] = norm_bwd,
-    [OP_SUMSQ] = sumsq,           [OP_FACTOR_STAT] = factor_stat,
+    [OP_LINEAR] = matmul,
+    [OP_LINEAR_DX] = matmul,
+    [OP_LINEAR_DW] = matmul,
+    [OP_ATTN] = attn,
+    [OP_ATTN_BWD] = attn,
+    [OP_XENT] = xent,
+    [OP_EMBED_BWD] = embed_bwd,
+    [OP_NORM_BWD] = norm_bwd,
+    [OP_SUMSQ] = sumsq,
+    [OP_FACTOR_STAT] = factor_stat,
+    [OP_POOL] = pool,
+    [OP_POOL_BWD] = pool_bwd,
     [OP_ATTN_PAGED] = attn_paged,
 };
 

@@ -232,6 +232,72 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call)
     });
 }
 
+/* --- over rows whose operands lie apart ------------------------------------------------------------------ */
+
+/* Where row r of operand k begins: k's own address and r strides. */
+template <class T, int IN, int OUT> struct strided {
+    operands<T, IN, OUT> o;
+    int64_t width, in_stride[IN], out_stride[OUT];
+};
+
+template <class F, class T, int N>
+__global__ void __launch_bounds__(THREADS) each_row(strided<T, F::IN, F::OUT> s, how h, int64_t count)
+{
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N, column, row = divide(i, s.width, &column);
+    packet<T, N> x[F::IN];
+    T *to[F::OUT];
+    next_may_begin();
+    await_previous();
+    if (i >= count) return;
+#pragma unroll
+    for (int k = 0; k < F::IN; k++) x[k] = fetch<T, N>(s.o.in[k] + row * s.in_stride[k] + column);
+#pragma unroll
+    for (int k = 0; k < F::OUT; k++) to[k] = s.o.out[k] + row * s.out_stride[k] + column;
+    finish<F, T, N>(h, x, to, 0);
+}
+
+/* Rows of two halves, gate and up: gate is the operand itself and up begins a half later. Both are neighbours among the
+ * operands, `in` and `out` of them first (-1: none are results). */
+template <class F, class T>
+static int run_rows(const struct cuda_queue *queue, const struct kernel_call *call, const struct tensor *half,
+                    int in, int out)
+{
+    const struct op_attr *attr = &call->op->attr;
+    how h = {attr->activation, attr->cap > 0 ? attr->cap : 1.0f};
+    int64_t width = half->dim[half->ndim - 1], count = tensor_count(half);
+    strided<T, F::IN, F::OUT> s;
+    bool wide = width % lanes<T> == 0;
+    s.width = width;
+    for (int k = 0; k < F::IN; k++) {
+        bool second = k == in + 1;
+        s.o.in[k] = (const T *)call->in[second ? in : k] + (second ? width : 0);
+        s.in_stride[k] = second || k == in ? 2 * width : width;
+        wide = wide && aligned(s.o.in[k]);
+    }
+    for (int k = 0; k < F::OUT; k++) {
+        bool second = out >= 0 && k == out + 1;
+        s.o.out[k] = (T *)call->out[second ? out : k] + (second ? width : 0);
+        s.out_stride[k] = second || k == out ? 2 * width : width;
+        wide = wide && aligned(s.o.out[k]);
+    }
+    if (count == 0) return 0;
+    int64_t blocks = parts_of(wide ? count / lanes<T> : count, THREADS);
+    return launch(queue, wide ? each_row<F, T, lanes<T>> : each_row<F, T, 1>, blocks, THREADS, 0, s, h,
+                  count);
+}
+
+template <template <class, int> class F>
+static int run_joint(const struct cuda_queue *queue, const struct kernel_call *call,
+                     const struct tensor *half, int in, int out)
+{
+    return with_type(half->type, [&](auto t) {
+        using T = typename decltype(t)::type;
+        return call->op->attr.activation == ACTIVATION_SILU
+                   ? run_rows<F<T, ACTIVATION_SILU>, T>(queue, call, half, in, out)
+                   : run_rows<F<T, ANY>, T>(queue, call, half, in, out);
+    });
+}
+
 /* --- movement -------------------------------------------------------------------------------------------- */
 
 /* New keys, then new values: word i of [2][B*T][width] goes to the place of its row in the cache. */
@@ -261,11 +327,16 @@ static int keep(const struct cuda_queue *queue, void *out, const void *in, const
 
 int cuda_glu(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    if (call->op->attr.joint) return run_joint<glu>(queue, call, call_out(call, GLU_H), GLU_GATE, -1);
     return run<glu, ACTIVATION_SILU>(queue, call);
 }
 
 int cuda_glu_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    const struct tensor *dh = call_in(call, GLU_BWD_DH);
+    if (call->op->attr.joint)
+        return call->out[GLU_BWD_H] ? run_joint<glu_bwd_again>(queue, call, dh, GLU_BWD_GATE, GLU_BWD_DGATE)
+                                    : run_joint<glu_bwd>(queue, call, dh, GLU_BWD_GATE, GLU_BWD_DGATE);
     return call->out[GLU_BWD_H] ? run<glu_bwd_again, ACTIVATION_SILU>(queue, call)
                                 : run<glu_bwd, ACTIVATION_SILU>(queue, call);
 }

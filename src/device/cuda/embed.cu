@@ -292,7 +292,7 @@ static int run_backward(const struct cuda_queue *queue, const struct kernel_call
     runs<T, G> r = {(const int32_t *)call->in[EMBED_BWD_IDS],
                     (const int32_t *)(work + at.order[last]),
                     (const T *)call->in[EMBED_BWD_DY],
-                    (G *)call->out[EMBED_BWD_DW],
+                    (G *)call->out[EMBED_BWD_DW] + call->op->attr.first * columns,
                     (float *)(work + at.head),
                     (float *)(work + at.tail),
                     count,
@@ -305,7 +305,8 @@ static int run_backward(const struct cuda_queue *queue, const struct kernel_call
 template <class T> static int run_forward(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     int64_t rows = tensor_count(call_in(call, EMBED_IDS)), columns = call_in(call, EMBED_W)->dim[1];
-    const T *table = (const T *)call->in[EMBED_W], *add = (const T *)call->in[EMBED_ADD];
+    const T *table = (const T *)call->in[EMBED_W] + call->op->attr.first * columns,
+            *add = (const T *)call->in[EMBED_ADD];
     const int32_t *ids = (const int32_t *)call->in[EMBED_IDS];
     T *y = (T *)call->out[EMBED_Y];
     bool wide = columns % lanes<T> == 0 && aligned(table, add, y);

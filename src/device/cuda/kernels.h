@@ -48,6 +48,8 @@ cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_ap
 cuda_launch cuda_kv_put, cuda_attn_paged;
 /* dropout.cu */
 cuda_launch cuda_dropout;
+/* pool.cu */
+cuda_launch cuda_pool, cuda_pool_bwd;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */

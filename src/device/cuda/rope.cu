@@ -13,30 +13,31 @@ enum { THREADS = 256, HEADS = 4 }; /* heads a thread turns */
 /* The angle is one fp32 product, as in the models' own code: positions are trained with that rounding. Turned
  * into half turns in fp64 its error stays below 1e-9 up to positions of many millions. */
 static __global__ void __launch_bounds__(THREADS)
-    fill_table(const int32_t *pos, const float *inv_freq, float *table, int64_t rows, int64_t half)
+    fill_table(const int32_t *pos, const float *inv_freq, float *table, int64_t rows, int64_t half,
+               float scale)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, k, r = divide(i, half, &k);
     if (i >= rows * half) return;
     double s, c, angle = (double)__fmul_rn((float)pos[r], inv_freq[k]);
     sincospi(angle * 0.31830988618379067154, &s, &c);
-    table[r * 2 * half + k] = (float)c;
-    table[r * 2 * half + half + k] = (float)s;
+    table[r * 2 * half + k] = (float)c * scale;
+    table[r * 2 * half + half + k] = (float)s * scale;
 }
 
 template <class T> struct parts {
-    T *whole, *part[3]; /* [R,H+2K,D]; q [R,H,D], k and v [R,K,D] */
-    const float *table; /* [R,D] */
-    int64_t rows, heads[2], half;
+    T *whole, *part[3];                 /* [R,H+2K,D]; q [R,H,D], k and v [R,K,D] */
+    const float *table;                 /* [R,2 half] */
+    int64_t rows, heads[2], size, half; /* of a head's numbers the first 2 half are rotated */
     bool join;
 };
 
 /* Where head h of row r is in its own tensor. */
 template <class T> ON_GPU T *own_place(const parts<T> &p, int64_t r, int64_t h)
 {
-    if (h < p.heads[0]) return p.part[0] + (r * p.heads[0] + h) * 2 * p.half;
+    if (h < p.heads[0]) return p.part[0] + (r * p.heads[0] + h) * p.size;
     h -= p.heads[0];
     bool value = h >= p.heads[1];
-    return (value ? p.part[2] : p.part[1]) + (r * p.heads[1] + h - (value ? p.heads[1] : 0)) * 2 * p.half;
+    return (value ? p.part[2] : p.part[1]) + (r * p.heads[1] + h - (value ? p.heads[1] : 0)) * p.size;
 }
 
 template <class T, int N>
@@ -67,7 +68,7 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) rotate(part
     for (int j = 0; j < HEADS; j++) {
         int64_t h = g + j * groups;
         if (h >= heads) continue;
-        T *own = own_place(p, r, h) + u * N, *joint = p.whole + (r * heads + h) * 2 * p.half + u * N;
+        T *own = own_place(p, r, h) + u * N, *joint = p.whole + (r * heads + h) * p.size + u * N;
         const T *from = p.join ? own : joint;
         to[j] = p.join ? joint : own;
         x[j][0] = fetch<T, N>(from), x[j][1] = fetch<T, N>(from + p.half);
@@ -87,13 +88,40 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) rotate(part
     }
 }
 
+/* What the rotation leaves out of each head: word i of [R][heads][words of the rest]. */
+template <class T> struct rests {
+    parts<T> p;
+    int64_t words; /* of one rest */
+    template <class W> __device__ __forceinline__ const W *find(int64_t i, W **to) const
+    {
+        int64_t column, h, heads = p.heads[0] + 2 * p.heads[1],
+                           r = divide(divide(i, words, &column), heads, &h);
+        W *own = (W *)(own_place(p, r, h) + 2 * p.half) + column,
+          *joint = (W *)(p.whole + (r * heads + h) * p.size + 2 * p.half) + column;
+        *to = p.join ? joint : own;
+        return p.join ? own : joint;
+    }
+};
+
+template <class T> static int move_rests(const struct cuda_queue *queue, const parts<T> &p)
+{
+    int64_t rest = p.size - 2 * p.half;
+    if (rest == 0 || p.whole == p.part[0]) return 0; /* in place they lie where they are wanted */
+    bool wide = rest * sizeof(T) % 16 == 0 && p.size * sizeof(T) % 16 == 0 &&
+                aligned(p.whole, p.part[0], p.part[1], p.part[2]);
+    int64_t word = wide ? 16 : (int64_t)sizeof(T), words = rest * (int64_t)sizeof(T) / word;
+    return run_move(queue, rests<T>{p, words}, p.rows * (p.heads[0] + 2 * p.heads[1]) * words, word);
+}
+
 template <class T> static int run_rotate(const struct cuda_queue *queue, const parts<T> &p)
 {
     int64_t groups = parts_of(p.heads[0] + 2 * p.heads[1], HEADS), work = p.rows * groups * p.half;
-    bool wide = p.half % lanes<T> == 0 && aligned(p.whole, p.part[0], p.part[1], p.part[2], p.table);
+    bool wide = p.half % lanes<T> == 0 && p.size % lanes<T> == 0 &&
+                aligned(p.whole, p.part[0], p.part[1], p.part[2], p.table);
     if (work == 0) return 0;
     int64_t blocks = parts_of(wide ? work / lanes<T> : work, THREADS);
-    return launch(queue, wide ? rotate<T, lanes<T>> : rotate<T, 1>, blocks, THREADS, 0, p, groups);
+    int failed = launch(queue, wide ? rotate<T, lanes<T>> : rotate<T, 1>, blocks, THREADS, 0, p, groups);
+    return failed ? failed : move_rests(queue, p);
 }
 
 /* Without a rotation: word i of the joint rows against its place in a part. */
@@ -117,7 +145,7 @@ struct places {
 
 template <class T>
 static int run_parts(const struct cuda_queue *queue, const struct tensor *q, const struct tensor *k,
-                     void *const *part, void *whole, void *table, bool join)
+                     void *const *part, void *whole, void *table, int64_t turned, bool join)
 {
     int64_t rows = q->dim[0] * q->dim[1], size = q->dim[3], heads[2] = {q->dim[2], k->dim[2]};
     if (table)
@@ -126,12 +154,19 @@ static int run_parts(const struct cuda_queue *queue, const struct tensor *q, con
                                      (const float *)table,
                                      rows,
                                      {heads[0], heads[1]},
-                                     size / 2,
+                                     size,
+                                     turned / 2,
                                      join});
     bool wide = size * sizeof(T) % 16 == 0 && aligned(whole, part[0], part[1], part[2]);
     int64_t word = wide ? 16 : (int64_t)sizeof(T), words = size * (int64_t)sizeof(T) / word;
     places p = {whole, {part[0], part[1], part[2]}, {heads[0] * words, heads[1] * words}, join};
     return run_move(queue, p, rows * (heads[0] + 2 * heads[1]) * words, word);
+}
+
+/* Numbers of a head that an optional table rotates. */
+static int64_t turned_by(const struct kernel_call *call, int slot)
+{
+    return call->in[slot] ? call_in(call, slot)->dim[2] : 0;
 }
 
 } // namespace
@@ -143,7 +178,8 @@ int cuda_rope_table(const struct cuda_queue *queue, const struct kernel_call *ca
     if (rows * half == 0) return 0;
     fill_table<<<(unsigned)parts_of(rows * half, THREADS), THREADS, 0, stream_of(queue)>>>(
         (const int32_t *)call->in[ROPE_TABLE_POS], (const float *)call->in[ROPE_TABLE_INV_FREQ],
-        (float *)call->out[ROPE_TABLE_TABLE], rows, half);
+        (float *)call->out[ROPE_TABLE_TABLE], rows, half,
+        call->op->attr.scale == 0 ? 1.0f : call->op->attr.scale);
     return launched();
 }
 
@@ -161,7 +197,8 @@ int cuda_rope(const struct cuda_queue *queue, const struct kernel_call *call)
                                      (const float *)call->in[ROPE_TABLE],
                                      x->dim[0] * x->dim[1],
                                      {x->dim[2], 0},
-                                     x->dim[3] / 2,
+                                     x->dim[3],
+                                     call_in(call, ROPE_TABLE)->dim[2] / 2,
                                      back});
     });
 }
@@ -169,9 +206,9 @@ int cuda_rope(const struct cuda_queue *queue, const struct kernel_call *call)
 int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     return with_type(call_in(call, SPLIT3_X)->type, [&](auto t) {
-        return run_parts<typename decltype(t)::type>(queue, call_out(call, SPLIT3_Q),
-                                                     call_out(call, SPLIT3_K), call->out, call->in[SPLIT3_X],
-                                                     call->in[SPLIT3_TABLE], false);
+        return run_parts<typename decltype(t)::type>(
+            queue, call_out(call, SPLIT3_Q), call_out(call, SPLIT3_K), call->out, call->in[SPLIT3_X],
+            call->in[SPLIT3_TABLE], turned_by(call, SPLIT3_TABLE), false);
     });
 }
 
@@ -180,6 +217,6 @@ int cuda_join3(const struct cuda_queue *queue, const struct kernel_call *call)
     return with_type(call_in(call, JOIN3_Q)->type, [&](auto t) {
         return run_parts<typename decltype(t)::type>(queue, call_in(call, JOIN3_Q), call_in(call, JOIN3_K),
                                                      call->in, call->out[JOIN3_X], call->in[JOIN3_TABLE],
-                                                     true);
+                                                     turned_by(call, JOIN3_TABLE), true);
     });
 }

@@ -77,12 +77,22 @@ static bool place(int64_t index, size_t count, size_t *out)
     return true;
 }
 
+/* messages[-1] is another message where more follow. */
+static void note_end(struct chat_eval *ev, const struct chat_list *list)
+{
+    struct chat_turns *turns = ev->turns;
+    if (turns->last_only || turns->begun == turns->count) return; /* it is the last one */
+    if (list->count && list->item >= turns->item && list->item < turns->item + turns->items)
+        turns->odd = true;
+}
+
 static bool item_by_number(struct chat_eval *ev, const struct chat_value *v, int64_t index,
                            struct chat_value *out)
 {
     size_t at;
     *out = chat_undefined("an item beyond the end", 22);
     if (v->kind == CHAT_LIST || v->kind == CHAT_TUPLE || v->kind == CHAT_VIEW) {
+        if (index < 0 && ev->turns) note_end(ev, v->as.list);
         if (place(index, v->as.list->count, &at)) *out = v->as.list->item[at];
     } else if (v->kind == CHAT_STRING) {
         const char *text = v->as.string.text;
@@ -185,6 +195,8 @@ bool eval_slice(struct chat_eval *ev, const struct chat_value *v, const struct c
     if (v->kind != CHAT_LIST && v->kind != CHAT_TUPLE)
         return eval_raise(ev, "a '%s' cannot be sliced", chat_type_name(v));
     if (!resolve_slice(ev, bounds, (int64_t)v->as.list->count, &first, &step, &n)) return false;
+    if (step == 1 && n > 0) /* a part of the same items, which nobody changes */
+        return eval_list(ev, v->kind, v->as.list->item + first, (size_t)n, out);
     struct chat_value *item = eval_alloc(ev, (size_t)n * sizeof *item);
     if (!item || !eval_charge(ev, (size_t)n)) return false;
     for (int64_t i = 0; i < n; i++) item[i] = v->as.list->item[first + i * step];

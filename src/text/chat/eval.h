@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
-#include "text/chat/tree.h"
+#include "text/chat/turns.h"
 #include "text/chat_template.h"
 
 enum { CALL_ARGS = 6, CALL_GIVEN = 16, EVAL_DEPTH_MAX = 400, VALUE_DEPTH_MAX = 150 };
@@ -51,6 +51,7 @@ struct chat_eval {
     struct chat_spans *spans;   /* NULL: nobody wants them */
     const struct strbuf *final; /* what the spans' offsets refer to */
     size_t final_base;
+    struct chat_turns *turns; /* NULL: nobody asks */
     enum chat_flow flow;
     int line, depth;
     uint64_t steps;
@@ -181,12 +182,24 @@ bool scope_set(struct chat_eval *ev, struct chat_scope *scope, int name, const s
 
 enum { CHAT_STEPS = 10000000, CHAT_BYTES = 64 << 20 }; /* where the options are 0 */
 
+/* What is rendered: the first `count` messages. */
+struct chat_talk {
+    const struct node *messages;
+    size_t count;
+    struct chat_turns
+        *turns; /* NULL: messages are made into values for this rendering, and nobody asks for turns */
+};
+
 /* A template's rendering into out, as chat_template_render says; spans may be NULL. Steps taken go into *steps unless that
  * is NULL. */
-enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct node *messages,
-                                  size_t message_count, const struct chat_options *options,
-                                  struct strbuf *out, struct chat_spans *spans, uint64_t *steps,
-                                  struct plim_error *err);
+enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct chat_talk *talk,
+                                  const struct chat_options *options, struct strbuf *out,
+                                  struct chat_spans *spans, uint64_t *steps, struct plim_error *err);
+
+/* The messages as values, in `store`, for turns->item. */
+enum plim_status chat_eval_messages(const struct chat_template *tmpl, const struct node *messages,
+                                    const struct chat_options *options, struct bump *store,
+                                    struct chat_turns *turns, struct plim_error *err);
 
 bool chat_spans_add(struct chat_spans *spans, size_t begin, size_t end);
 

@@ -191,11 +191,26 @@ static bool filter_items(struct chat_eval *ev, const struct chat_stmt *s, struct
     return true;
 }
 
+/* The loop over the messages begins: its items must be the messages but for the first ones. */
+static void note_loop(struct chat_eval *ev, struct chat_loop *loop)
+{
+    struct chat_turns *turns = ev->turns;
+    turns->odd = turns->odd || loop->item + loop->count != turns->item + turns->items;
+    turns->count = loop->count;
+    if (turns->last_only) loop->index = loop->count - 1;
+}
+
+static void note_turn(struct chat_eval *ev)
+{
+    ev->turns->begin[ev->turns->begun++] = ev->out->len - ev->final_base;
+}
+
 static bool loop_turns(struct chat_eval *ev, const struct chat_stmt *s, struct chat_loop *loop)
 {
     struct chat_scope *outer = ev->scope;
     struct chat_value var = {.kind = CHAT_LOOP, .as.loop = loop};
     for (; loop->index < loop->count; loop->index++) {
+        if (ev->turns && ev->turns->loop == s) note_turn(ev);
         if (!fresh_turn(ev, outer) || !scope_set(ev, ev->scope, 0, &var) ||
             !assign(ev, s->target, &loop->item[loop->index]) || !exec_body(ev, s->body))
             return false;
@@ -222,6 +237,7 @@ static bool exec_for(struct chat_eval *ev, const struct chat_stmt *s)
     struct chat_loop *loop = eval_alloc(ev, sizeof *loop);
     if (!loop) return false;
     *loop = (struct chat_loop){.item = items.item, .count = items.count};
+    if (ev->turns && ev->turns->loop == s) note_loop(ev, loop);
     return loop_turns(ev, s, loop);
 }
 

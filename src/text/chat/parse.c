@@ -1,5 +1,6 @@
 /* parse.c - statements: what stands between {% and %}, by a table of tags. */
 #include "text/chat/parse.h"
+#include "text/chat/turns.h"
 #include "text/chat/eval.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -334,5 +335,6 @@ enum plim_status chat_parse(struct chat_template *tmpl, const struct chat_token 
     static const char *const none[] = {NULL};
     struct chat_parser p = {.tmpl = tmpl, .at = tokens, .err = err};
     bool good = parse_body(&p, &tmpl->body, NULL, 1, none) && parse_check(&p, tmpl->body, false);
+    if (good) tmpl->loop = turns_loop(tmpl, &tmpl->loop_need);
     return good ? PLIM_OK : p.status;
 }

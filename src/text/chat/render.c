@@ -125,7 +125,7 @@ static bool set_node(struct chat_eval *ev, const char *name, const struct node *
 }
 
 /* Functions, then special tokens, then what the call says; later ones win. */
-static bool set_globals(struct chat_eval *ev, const struct node *messages, size_t count)
+static bool set_globals(struct chat_eval *ev, const struct chat_talk *talk)
 {
     const struct chat_template *t = ev->tmpl;
     const struct chat_options *o = ev->options;
@@ -141,7 +141,8 @@ static bool set_globals(struct chat_eval *ev, const struct node *messages, size_
         set_global(ev, t->tokens[i].key.as.string.text, t->tokens[i].key.as.string.len, &t->tokens[i].value);
     if (!set_text(ev, "bos_token", o->bos_token) || !set_text(ev, "eos_token", o->eos_token)) return false;
     if (!set_node(ev, "tools", o->tools) || !set_node(ev, "documents", o->documents)) return false;
-    if (!from_messages(ev, messages, count, &v)) return false;
+    bool ready = talk->turns && eval_list(ev, CHAT_LIST, talk->turns->item, talk->count, &v);
+    if (!ready && !from_messages(ev, talk->messages, talk->count, &v)) return false;
     set_global(ev, "messages", 8, &v);
     v = chat_bool(o->add_generation_prompt);
     set_global(ev, "add_generation_prompt", 21, &v);
@@ -154,30 +155,45 @@ static bool set_globals(struct chat_eval *ev, const struct node *messages, size_
     return true;
 }
 
-enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct node *messages,
-                                  size_t message_count, const struct chat_options *options,
-                                  struct strbuf *out, struct chat_spans *spans, uint64_t *steps,
-                                  struct plim_error *err)
+static struct chat_eval begin(const struct chat_template *tmpl, const struct chat_options *options,
+                              struct plim_error *err)
 {
-    static const struct chat_options plain = {0};
-    if (!options) options = &plain;
-    size_t base = out->len, span_base = spans ? spans->count : 0;
-    struct chat_scope root = {0};
     struct chat_eval ev = {
         .tmpl = tmpl,
         .options = options,
-        .scope = &root,
-        .out = out,
-        .spans = spans,
-        .final = out,
-        .final_base = base,
         .line = 1,
         .err = err,
         .max_steps = options->max_steps ? options->max_steps : CHAT_STEPS,
         .max_bytes = options->max_bytes ? options->max_bytes : CHAT_BYTES,
     };
     ev.max_output = options->max_output ? options->max_output : ev.max_bytes;
-    bool ok = set_globals(&ev, messages, message_count) && exec_body(&ev, tmpl->body);
+    return ev;
+}
+
+enum plim_status chat_eval_messages(const struct chat_template *tmpl, const struct node *messages,
+                                    const struct chat_options *options, struct bump *store,
+                                    struct chat_turns *turns, struct plim_error *err)
+{
+    struct chat_eval ev = begin(tmpl, options, err);
+    struct chat_value list;
+    bool ok = from_messages(&ev, messages, node_count(messages), &list);
+    if (ok) turns->item = list.as.list->item, turns->items = list.as.list->count, turns->used = ev.used;
+    *store = ev.store;
+    return ok ? PLIM_OK : ev.status;
+}
+
+enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct chat_talk *talk,
+                                  const struct chat_options *options, struct strbuf *out,
+                                  struct chat_spans *spans, uint64_t *steps, struct plim_error *err)
+{
+    static const struct chat_options plain = {0};
+    size_t base = out->len, span_base = spans ? spans->count : 0;
+    struct chat_scope root = {0};
+    struct chat_eval ev = begin(tmpl, options ? options : &plain, err);
+    ev.scope = &root, ev.out = out, ev.spans = spans, ev.final = out, ev.final_base = base;
+    ev.turns = talk->turns;
+    if (ev.turns) ev.used = ev.turns->used, ev.turns->count = ev.turns->begun = 0;
+    bool ok = set_globals(&ev, talk) && exec_body(&ev, tmpl->body);
     bump_free(&ev.store);
     if (steps) *steps = ev.steps;
     if (ok) return PLIM_OK;

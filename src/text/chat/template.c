@@ -60,7 +60,8 @@ enum plim_status chat_template_render(const struct chat_template *tmpl, const st
                                       const struct chat_options *options, struct strbuf *out,
                                       struct plim_error *err)
 {
-    return chat_eval_render(tmpl, messages, node_count(messages), options, out, NULL, NULL, err);
+    struct chat_talk talk = {messages, node_count(messages), NULL};
+    return chat_eval_render(tmpl, &talk, options, out, NULL, NULL, err);
 }
 
 /* ---- finding a model's template ---- */

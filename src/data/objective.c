@@ -1,0 +1,212 @@
+/* objective.c - see objective.h. */
+#include "data/objective.h"
+#include "base/rng.h"
+#include "store/token_file.h"
+
+#include <string.h>
+
+/* Of the seed's random numbers, those that choose tokens. */
+#define TOKEN_STREAM 0x6d61736b
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void put_at(const struct rows *row, int64_t t, int32_t id, int32_t target, int64_t pos)
+{
+    row->ids[t] = id;
+    if (row->targets) row->targets[t] = target;
+    if (row->pos) row->pos[t] = (int32_t)pos;
+    if (row->types) row->types[t] = 0;
+}
+
+/* --- next token ------------------------------------------------------------------------------------------------ */
+
+static void measure_next(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                         int64_t *targets)
+{
+    (void)r;
+    *positions = s->count > 0 ? s->count - 1 : 0, *targets = 0;
+    for (int64_t t = 1; t < s->count; t++) *targets += token_is_target(s->tokens[t]);
+}
+
+static void put_next(const struct objective_rules *r, const struct sample *s, const struct rows *row,
+                     int64_t used)
+{
+    (void)r;
+    for (int64_t t = 0; t + 1 < s->count; t++) {
+        int32_t next = s->tokens[t + 1];
+        put_at(row, used + t, token_id(s->tokens[t]), token_is_target(next) ? next : -1, t);
+    }
+}
+
+/* --- masked tokens --------------------------------------------------------------------------------------------- */
+
+#define MASKED_SHARE 0.15
+
+/* Half of the random bits of a position chooses it, the other half what it shows. */
+static uint64_t bits_of(const struct sample *s, int64_t t) { return rng_u64(s->seed, s->key, (uint64_t)t); }
+static uint32_t choice_of(const struct sample *s, int64_t t) { return (uint32_t)(bits_of(s, t) >> 32); }
+
+static bool may_hide(const struct objective_rules *r, int32_t token)
+{
+    return token_is_target(token) &&
+           !(r->codec->tokenizer && tokenizer_is_special(r->codec->tokenizer, token));
+}
+
+/* Where nothing is chosen, the position that comes nearest to it is; -1: nothing may be hidden. */
+static int64_t nearest_position(const struct objective_rules *r, const struct sample *s, int64_t n)
+{
+    int64_t best = -1;
+    for (int64_t t = 0; t < n; t++)
+        if (may_hide(r, s->tokens[t]) && (best < 0 || choice_of(s, t) < choice_of(s, best))) best = t;
+    return best;
+}
+
+static bool is_chosen(const struct objective_rules *r, const struct sample *s, int64_t t)
+{
+    return may_hide(r, s->tokens[t]) && choice_of(s, t) < (uint32_t)(MASKED_SHARE * 4294967296.0);
+}
+
+static void measure_masked(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                           int64_t *targets)
+{
+    *positions = least(s->count, r->time), *targets = 0;
+    for (int64_t t = 0; t < *positions; t++) *targets += is_chosen(r, s, t);
+    if (!*targets) *targets = nearest_position(r, s, *positions) >= 0;
+}
+
+static int32_t shown(const struct objective_rules *r, const struct sample *s, int64_t t)
+{
+    double part = (double)(uint32_t)bits_of(s, t) / 4294967296.0;
+    if (part < 0.8) return r->mask;
+    if (part >= 0.9) return s->tokens[t];
+    return (int32_t)(rng_u64(s->seed ^ TOKEN_STREAM, s->key, (uint64_t)t) % (uint64_t)r->codec->vocab_size);
+}
+
+static void put_masked(const struct objective_rules *r, const struct sample *s, const struct rows *row,
+                       int64_t used)
+{
+    int64_t n = least(s->count, r->time), chosen = 0;
+    for (int64_t t = 0; t < n; t++) {
+        bool hides = is_chosen(r, s, t);
+        int32_t id = token_id(s->tokens[t]);
+        put_at(row, used + t, hides ? shown(r, s, t) : id, hides ? id : -1, t);
+        chosen += hides;
+    }
+    int64_t t = chosen ? -1 : nearest_position(r, s, n);
+    if (t >= 0) put_at(row, used + t, shown(r, s, t), s->tokens[t], t);
+}
+
+/* --- two parts ---------------------------------------------------------------------------------------------------- */
+
+struct parts {
+    const int32_t *first, *second;
+    int64_t nfirst, nsecond;
+};
+
+static struct parts parts_of(const struct sample *s)
+{
+    int64_t n = s->count > 0 ? s->tokens[0] : 0;
+    return (struct parts){s->tokens + 1, s->tokens + 1 + n, n, s->count > 0 ? s->count - 1 - n : 0};
+}
+
+static void measure_labels(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                           int64_t *targets)
+{
+    struct parts p = parts_of(s);
+    *positions = least(p.nfirst, r->time), *targets = 0;
+    for (int64_t t = 0; t < *positions; t++) *targets += p.second[t] >= 0;
+}
+
+static void put_labels(const struct objective_rules *r, const struct sample *s, const struct rows *row,
+                       int64_t used)
+{
+    struct parts p = parts_of(s);
+    int64_t n = least(p.nfirst, r->time);
+    for (int64_t t = 0; t < n; t++) put_at(row, used + t, p.first[t], p.second[t], t);
+}
+
+/* A pair counts once. */
+static void measure_pair(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                         int64_t *targets)
+{
+    struct parts p = parts_of(s);
+    *positions = least(p.nfirst > p.nsecond ? p.nfirst : p.nsecond, r->time);
+    *targets = p.nfirst > 0 && p.nsecond > 0;
+}
+
+static void put_pair(const struct objective_rules *r, const struct sample *s, const struct rows *rows,
+                     int64_t used)
+{
+    struct parts p = parts_of(s);
+    const int32_t *texts[] = {p.first, p.second};
+    int64_t counts[] = {least(p.nfirst, r->time), least(p.nsecond, r->time)};
+    for (int k = 0; k < 2; k++)
+        for (int64_t t = 0; t < counts[k]; t++) put_at(&rows[k], used + t, texts[k][t], -1, t);
+    for (int k = 0; k < 2; k++)
+        if (rows[k].lengths) *rows[k].lengths = (int32_t)(used + counts[k]);
+}
+
+static void measure_source(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                           int64_t *targets)
+{
+    struct parts p = parts_of(s);
+    *positions = *targets = p.nfirst > 0 ? least(p.nsecond, r->time) : 0;
+}
+
+static void put_source(const struct objective_rules *r, const struct sample *s, const struct rows *row,
+                       int64_t used)
+{
+    struct parts p = parts_of(s);
+    int64_t n = least(p.nsecond, r->time), source = least(p.nfirst, r->source_time);
+    for (int64_t t = 0; t < n; t++) put_at(row, used + t, t ? p.second[t - 1] : r->start, p.second[t], t);
+    if (row->source_lengths) *row->source_lengths = (int32_t)source;
+    if (!row->source_ids) return;
+    memcpy(row->source_ids, p.first, (size_t)source * sizeof *p.first);
+    memset(row->source_ids + source, 0, (size_t)(row->source_time - source) * sizeof *p.first);
+}
+
+/* --- the table ------------------------------------------------------------------------------------------------ */
+
+#define FEED(name) (1u << FEED_##name)
+#define DECODER    (FEED(IDS) | FEED(POS) | FEED(TARGETS))
+#define ENCODER    (FEED(IDS) | FEED(POS) | FEED(LENGTHS) | FEED(TYPES))
+
+static const struct objective_row rows[OBJECTIVES] = {
+    [OBJECTIVE_NEXT_TOKEN] = {"next_token", DECODER, false, 1, measure_next, put_next},
+    [OBJECTIVE_MASKED_TOKENS] = {"masked_tokens", ENCODER | FEED(TARGETS), false, 1, measure_masked,
+                                 put_masked},
+    [OBJECTIVE_TOKEN_LABELS] = {"token_labels", ENCODER | FEED(TARGETS), true, 1, measure_labels, put_labels},
+    [OBJECTIVE_SENTENCE_PAIRS] = {"sentence_pairs", ENCODER | FEED(TARGETS), true, 2, measure_pair, put_pair},
+    [OBJECTIVE_SOURCE_TARGET] = {"source_target", DECODER | FEED(SOURCE_IDS) | FEED(SOURCE_LENGTHS), true, 1,
+                                 measure_source, put_source},
+};
+
+const struct objective_row *objective_row(enum objective objective) { return &rows[objective]; }
+
+int64_t objective_sample_most(const struct objective_rules *r)
+{
+    if (!rows[r->objective].two_parts) return r->time + 1;
+    return 1 + r->time + (r->objective == OBJECTIVE_SOURCE_TARGET ? r->source_time : r->time);
+}
+
+void objective_measure(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                       int64_t *targets)
+{
+    rows[r->objective].measure(r, s, positions, targets);
+}
+
+void objective_put(const struct objective_rules *r, const struct sample *s, const struct rows *to,
+                   int64_t used)
+{
+    rows[r->objective].put(r, s, to, used);
+}
+
+int32_t objective_mask_token(const struct codec *codec)
+{
+    static const char *const names[] = {"[MASK]", "<mask>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names && codec->tokenizer; i++) {
+        int32_t id = tokenizer_id(codec->tokenizer, names[i], strlen(names[i]));
+        if (id >= 0) return id;
+    }
+    return -1;
+}

@@ -1,0 +1,63 @@
+/* gemma2.c - Gemma 2: norms before and after both parts with weights of 1 + w, scaled embeddings, GeGLU, soft-caps of
+ * scores and logits, and a window on every other layer. */
+#include "model/gemma.h"
+
+static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ZEROS), DECODER_ATTENTION,
+                                                        DECODER_GATED, DECODER_SANDWICH_NORMS(RULE_ZEROS)};
+
+const struct model_keys gemma_keys = {
+    .hidden = "hidden_size",
+    .intermediate = "intermediate_size",
+    .layers = "num_hidden_layers",
+    .heads = "num_attention_heads",
+    .kv_heads = "num_key_value_heads",
+    .positions = "max_position_embeddings",
+    .norm_eps = "rms_norm_eps",
+    .activation = "hidden_activation",
+    .dropout = {"attention_dropout"},
+};
+
+void gemma_defaults(struct model_spec *spec)
+{
+    spec->norm_eps = 1e-6;
+    spec->tie_embeddings = true;
+    spec->sliding_window = 4096;
+    spec->pad_token_id = 0, spec->bos_token_id = 2;
+    spec->eos_token_ids[0] = 1, spec->eos_count = 1;
+}
+
+static void defaults(struct model_spec *spec)
+{
+    gemma_defaults(spec);
+    spec->max_positions = 8192;
+    spec->full_every = 2;
+    spec->attn_cap = 50, spec->final_cap = 30;
+}
+
+static const struct hf_demand demands[] = {{.key = "use_bidirectional_attention", .only = false},
+                                           {.key = NULL}};
+
+const struct architecture arch_gemma2 = {
+    .name = "gemma2",
+    .hf_type = "gemma2",
+    .hf_class = "Gemma2ForCausalLM",
+    .activation = "gelu_pytorch_tanh",
+    .act = ACTIVATION_GELU_TANH,
+    .prefix = "model.",
+    .keys = &gemma_keys,
+    .params = params,
+    .nparams = DECODER_PARAMS,
+    .rope = true,
+    .norm_plus_one = true,
+    .scaled_embed = true,
+    .extras = {.attention_bias = true,
+               .caps = true,
+               .attn_cap = true,
+               .kv_heads_absent = 4,
+               .head_dim_absent = 256,
+               .query_scalar_absent = 256},
+    .window = WINDOW_PATTERN,
+    .demands = demands,
+    .defaults = defaults,
+    .emit = decoder_emit,
+};

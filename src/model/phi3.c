@@ -1,0 +1,49 @@
+/* phi3.c - Phi-3 and Phi-4-mini: the shared decoder with one projection for queries, keys and values, one for gate and
+ * up, heads that may be rotated in part only, and longrope. */
+#include "model/decoder.h"
+
+static const struct param_row params[DECODER_PARAMS] = {
+    DECODER_ENDS(RULE_ONES),
+    DECODER_NORMS,
+    [P_QKV] = DECODER_MATRIX("self_attn.qkv_proj", DIM_QKV, DIM_C),
+    [P_O] = DECODER_MATRIX("self_attn.o_proj", DIM_C, DIM_HD),
+    [P_GATE_UP] = DECODER_MATRIX("mlp.gate_up_proj", DIM_2F, DIM_C),
+    [P_DOWN] = DECODER_MATRIX("mlp.down_proj", DIM_C, DIM_F),
+};
+
+static const struct model_keys keys = {
+    .hidden = "hidden_size",
+    .intermediate = "intermediate_size",
+    .layers = "num_hidden_layers",
+    .heads = "num_attention_heads",
+    .kv_heads = "num_key_value_heads",
+    .positions = "max_position_embeddings",
+    .norm_eps = "rms_norm_eps",
+    .activation = "hidden_act",
+    .dropout = {"attention_dropout", "resid_pdrop", "embd_pdrop"},
+};
+
+static void defaults(struct model_spec *spec)
+{
+    spec->max_positions = 4096;
+    spec->norm_eps = 1e-5;
+    spec->full_every = LAYERS_NONE;
+    spec->bos_token_id = 1, spec->pad_token_id = 32000;
+    spec->eos_token_ids[0] = 32000, spec->eos_count = 1;
+}
+
+const struct architecture arch_phi3 = {
+    .name = "phi3",
+    .hf_type = "phi3",
+    .hf_class = "Phi3ForCausalLM",
+    .activation = "silu",
+    .prefix = "model.",
+    .keys = &keys,
+    .params = params,
+    .nparams = DECODER_PARAMS,
+    .rope = true,
+    .extras = {.partial_rotary = true, .long_rope = true},
+    .window = WINDOW_ALL_LAYERS,
+    .defaults = defaults,
+    .emit = decoder_emit,
+};

@@ -1,0 +1,340 @@
+/* embed.c - see embed.h.
+ *
+ * Invariants
+ *  1. A batch's rows are neighbours in order of length: where it is large enough, it ends before rows that would be padded
+ *     by more than an eighth.
+ *  2. A member is made when a batch first asks for its time and rows, and lies in the arena there is. Where programs are
+ *     compiled (GPUs) times are powers of two and rows halves of the most, so that few are made; elsewhere a tape costs
+ *     nothing and has exactly the batch's rows. Rows of a member beyond the batch's have length 0.
+ */
+#include "serve/embed.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "model/hf.h"
+#include "runtime/load.h"
+#include "runtime/runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Members that are kept; the oldest makes room for the next. */
+enum { MEMBERS = 24 };
+
+/* Positions of a batch that keep all cores busy: a larger one may end where lengths change. */
+enum { ENOUGH = 512, ENOUGH_GPU = 8192 };
+
+struct member {
+    int64_t time, rows;
+    struct exec *exec;
+    struct forward forward; /* unused by the first, which is the runtime's plan */
+};
+
+struct embedder {
+    struct model_spec spec;
+    struct runtime runtime; /* its plan is the batch of the longest rows */
+    struct embed_plan plan;
+    struct embed_count count;
+    struct member first, *members[MEMBERS];
+    int next;            /* of members, to be made or replaced */
+    int64_t tokens;      /* of a batch at most */
+    int32_t *feed;       /* [tokens] ids or positions of a batch */
+    float *vectors;      /* [rows][C] of a batch */
+    int64_t *order, cap; /* rows of a call by length */
+};
+
+const struct model_spec *embedder_spec(const struct embedder *e) { return &e->spec; }
+const struct embed_plan *embedder_plan(const struct embedder *e) { return &e->plan; }
+const struct embed_count *embedder_count(const struct embedder *e) { return &e->count; }
+
+/* --- shapes ----------------------------------------------------------------------------------------------- */
+
+static bool compiles(const struct embedder *e) { return e->runtime.device->ops->compile != NULL; }
+
+/* The time of a batch whose longest row has so many tokens. */
+static int64_t length_up(const struct embedder *e, int64_t length)
+{
+    int64_t up = compiles(e) ? 16 : length;
+    while (up < length) up *= 2;
+    return up < e->plan.time ? up : e->plan.time;
+}
+
+/* Rows of a batch of that time, at most. */
+static int64_t rows_most(const struct embedder *e, int64_t time)
+{
+    int64_t rows = e->tokens / time;
+    return rows < 1 ? 1 : rows > e->plan.rows ? e->plan.rows : rows;
+}
+
+struct shape {
+    const struct embedder *e;
+    int64_t time;
+};
+
+static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
+{
+    const struct shape *s = arg;
+    struct model_shape shape = {.batch = rows, .time = s->time, .head = HEAD_EMBEDDING};
+    tape_init(out);
+    enum plim_status status = model_emit(&s->e->spec, &shape, out, err);
+    if (status == PLIM_OK) status = pass_precision(out, s->e->plan.precision, err);
+    if (status == PLIM_OK) status = tape_verify(out, err);
+    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = out->ops[i].attr.split = true;
+    if (status != PLIM_OK) tape_release(out);
+    return status;
+}
+
+/* --- planning --------------------------------------------------------------------------------------------- */
+
+static enum plim_status refuse(const struct embedder *e, const char *dir, struct plim_error *err)
+{
+    const struct embed_plan *p = &e->plan;
+    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
+    bytes_format(need, (uint64_t)p->total);
+    bytes_format(have, (uint64_t)p->budget);
+    bytes_format(missing, (uint64_t)(p->total - p->budget));
+    return plim_fail(err, PLIM_NO_FIT,
+                     "%s: does not fit: parameters and one row of %lld tokens take %s, the budget is %s: %s "
+                     "(%lld bytes) missing; raise the budget or lower --max-length",
+                     dir, (long long)p->time, need, have, missing, (long long)(p->total - p->budget));
+}
+
+/* Host bytes beside the arena: a batch's tokens and vectors, and the members' tapes. */
+static enum plim_status own_bytes(struct embedder *e, int64_t rows, int64_t *out, struct plim_error *err)
+{
+    struct tape tape;
+    struct shape shape = {e, e->plan.time};
+    enum plim_status status = build(&shape, 1, &tape, err);
+    if (status != PLIM_OK) return status;
+    int64_t ops = tape.nops, tensors = tape.ntensors;
+    tape_release(&tape);
+    *out = MEMBERS * (ops * (int64_t)sizeof(struct op) + tensors * (int64_t)(sizeof(struct tensor) + 32)) +
+           e->tokens * (int64_t)sizeof(int32_t) + rows * e->spec.hidden_size * (int64_t)sizeof(float);
+    return PLIM_OK;
+}
+
+static enum plim_status set_length(struct embedder *e, const struct embed_room *room, struct plim_error *err)
+{
+    int64_t asked = room->how.max_length;
+    e->plan.time = asked && asked < e->spec.max_positions ? asked : e->spec.max_positions;
+    e->tokens = compiles(e) ? EMBED_TOKENS_GPU : EMBED_TOKENS;
+    if (e->tokens < e->plan.time) e->tokens = e->plan.time;
+    if (!model_is_encoder(&e->spec))
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: a %s model writes text and makes no vectors; use an encoder (bert, roberta, distilbert)",
+            room->how.path, model_architecture_name(e->spec.arch));
+    return PLIM_OK;
+}
+
+static enum plim_status make_plan(struct embedder *e, const struct embed_room *room, struct device *device,
+                                  struct plim_error *err)
+{
+    struct shape shape = {e, e->plan.time};
+    struct forward_family family = {.build = build, .arg = &shape};
+    struct forward_line line = {.budget = room->budget, .overhead = runtime_overhead()};
+    int64_t most = e->tokens / e->plan.time, own = 0;
+    e->plan.rows = room->rows ? room->rows : e->tokens / 8;
+    if (most > e->plan.rows) most = e->plan.rows;
+    enum plim_status status = weights_precision(room->how.path, &e->plan.precision, err);
+    if (status == PLIM_OK) status = own_bytes(e, e->plan.rows, &own, err);
+    if (status != PLIM_OK) return status;
+    line.overhead.bytes += own + room->beside;
+    status = runtime_plan_forward(&e->runtime, device, &e->spec, &line, &family, most, err);
+    const struct runtime *rt = &e->runtime;
+    e->plan.budget = rt->request.budget, e->plan.arena = rt->arena, e->plan.total = rt->plan.total;
+    e->plan.overhead = e->plan.total - e->plan.arena;
+    if (status != PLIM_OK) return status == PLIM_NO_FIT ? refuse(e, room->how.path, err) : status;
+    e->plan.params = rt->plan.layout.by_class[CLASS_PARAM];
+    if (rt->size < most) e->tokens = rt->size * e->plan.time; /* the budget asks for smaller batches */
+    return PLIM_OK;
+}
+
+/* --- opening ---------------------------------------------------------------------------------------------- */
+
+static enum plim_status start(struct embedder *e, const struct embed_room *room, struct plim_error *err)
+{
+    struct runtime *rt = &e->runtime;
+    size_t width = (size_t)e->spec.hidden_size;
+    e->feed = malloc((size_t)e->tokens * sizeof *e->feed);
+    e->vectors = malloc((size_t)e->plan.rows * width * sizeof *e->vectors);
+    if (!e->feed || !e->vectors) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a batch of rows");
+    enum plim_status status = runtime_commit(rt, err);
+    if (status != PLIM_OK) return status;
+    e->first = (struct member){.time = e->plan.time, .rows = rt->size, .exec = &rt->exec};
+    return weights_from_directory(&rt->exec, &e->spec, room->how.path, room->log, err);
+}
+
+enum plim_status embedder_open(const struct embed_room *room, struct device *device, struct embedder **out,
+                               struct plim_error *err)
+{
+    struct embedder *e = calloc(1, sizeof *e);
+    if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an embedder was set up");
+    e->runtime.device = device;
+    enum plim_status status = hf_config_load(room->how.path, &e->spec, err);
+    e->spec.pooling = room->how.pooling, e->spec.normalize = room->how.normalize;
+    if (status == PLIM_OK) status = set_length(e, room, err);
+    if (status == PLIM_OK) status = make_plan(e, room, device, err);
+    if (status == PLIM_OK) status = start(e, room, err);
+    if (status != PLIM_OK) {
+        embedder_close(e);
+        return status;
+    }
+    *out = e;
+    return PLIM_OK;
+}
+
+static void close_member(struct member *m)
+{
+    if (m) forward_close(&m->forward);
+    free(m);
+}
+
+void embedder_close(struct embedder *e)
+{
+    if (!e) return;
+    for (int i = 0; i < MEMBERS; i++) close_member(e->members[i]);
+    if (e->runtime.state != RUNTIME_CLOSED) runtime_close(&e->runtime);
+    free(e->feed);
+    free(e->vectors);
+    free(e->order);
+    free(e);
+}
+
+/* --- running ---------------------------------------------------------------------------------------------- */
+
+static enum plim_status make_member(struct embedder *e, int64_t time, int64_t rows, struct member **out,
+                                    struct plim_error *err)
+{
+    struct shape shape = {e, time};
+    struct forward_family family = {.build = build, .arg = &shape};
+    struct member **slot = &e->members[e->next++ % MEMBERS], *m = calloc(1, sizeof *m);
+    close_member(*slot), *slot = NULL;
+    if (!m) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a batch's tape");
+    enum plim_status status = runtime_forward(&e->runtime, &family, rows, 1, &m->forward, err);
+    if (status != PLIM_OK) free(m);
+    if (status == PLIM_NO_FIT) return *out = &e->first, PLIM_OK; /* the arena is the longest rows' */
+    if (status != PLIM_OK) return status;
+    m->time = time, m->rows = m->forward.size, m->exec = &m->forward.exec;
+    *slot = *out = m;
+    return PLIM_OK;
+}
+
+/* The member for batches of so many rows that are so long, made when there is none. */
+static enum plim_status find_member(struct embedder *e, int64_t time, int64_t rows, struct member **out,
+                                    struct plim_error *err)
+{
+    int64_t most = compiles(e) ? rows_most(e, time) : rows;
+    while (compiles(e) && most / 2 >= rows) most /= 2;
+    if (time == e->first.time && most == e->first.rows) return *out = &e->first, PLIM_OK;
+    for (int i = 0; i < MEMBERS; i++)
+        if (e->members[i] && e->members[i]->time == time && e->members[i]->rows == most)
+            return *out = e->members[i], PLIM_OK;
+    return make_member(e, time, most, out, err);
+}
+
+static enum plim_status put(const struct member *m, const char *label, const int32_t *values,
+                            struct plim_error *err)
+{
+    int id = tape_find(m->exec->tape, label, -1);
+    if (id < 0) return PLIM_OK;
+    return exec_write(m->exec, id, values, 0, tensor_bytes(&m->exec->tape->tensors[id]), err);
+}
+
+/* Tokens, positions, segments and lengths of rows order[0..count). */
+static enum plim_status put_batch(struct embedder *e, struct member *m, const struct embed_row *rows,
+                                  const int64_t *order, int64_t count, struct plim_error *err)
+{
+    int64_t all = m->rows * m->time;
+    int32_t pad = e->spec.pad_token_id > 0 ? (int32_t)e->spec.pad_token_id : 0, *f = e->feed;
+    for (int64_t i = 0; i < all; i++) f[i] = pad;
+    for (int64_t b = 0; b < count; b++)
+        memcpy(f + b * m->time, rows[order[b]].ids, (size_t)rows[order[b]].count * sizeof *f);
+    enum plim_status status = put(m, "ids", f, err);
+    for (int64_t i = 0; i < all; i++) f[i] = (int32_t)(i % m->time);
+    if (status == PLIM_OK) status = put(m, "pos", f, err);
+    memset(f, 0, (size_t)all * sizeof *f);
+    if (status == PLIM_OK) status = put(m, "types", f, err);
+    for (int64_t b = 0; b < count; b++) f[b] = (int32_t)rows[order[b]].count;
+    return status == PLIM_OK ? put(m, "lengths", f, err) : status;
+}
+
+static enum plim_status run_batch(struct embedder *e, struct member *m, const struct embed_row *rows,
+                                  const int64_t *order, int64_t count, float *vectors, struct plim_error *err)
+{
+    int64_t width = e->spec.hidden_size;
+    int embedding = tape_find(m->exec->tape, "embedding", -1);
+    enum plim_status status = put_batch(e, m, rows, order, count, err);
+    if (status == PLIM_OK) status = exec_loop(m->exec, 0, err);
+    if (status == PLIM_OK)
+        status = exec_read(m->exec, embedding, e->vectors, 0, count * width * (int64_t)sizeof(float), err);
+    for (int64_t b = 0; b < count && status == PLIM_OK; b++) {
+        memcpy(vectors + order[b] * width, e->vectors + b * width, (size_t)width * sizeof *vectors);
+        e->count.tokens += rows[order[b]].count;
+    }
+    e->count.rows += count, e->count.positions += m->rows * m->time;
+    return status;
+}
+
+/* The longest first, and of equal ones the first: a stable order by counting lengths. */
+static enum plim_status sort_rows(struct embedder *e, const struct embed_row *rows, int64_t count,
+                                  struct plim_error *err)
+{
+    int64_t *first = calloc((size_t)e->plan.time + 2, sizeof *first);
+    if (count > e->cap) {
+        free(e->order);
+        e->order = malloc((size_t)count * sizeof *e->order), e->cap = e->order ? count : 0;
+    }
+    if (!first || !e->order) {
+        free(first);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while %lld rows were sorted", (long long)count);
+    }
+    for (int64_t i = 0; i < count; i++) first[e->plan.time - rows[i].count + 1]++;
+    for (int64_t t = 1; t <= e->plan.time; t++) first[t] += first[t - 1];
+    for (int64_t i = 0; i < count; i++) e->order[first[e->plan.time - rows[i].count]++] = i;
+    free(first);
+    return PLIM_OK;
+}
+
+static enum plim_status check_rows(const struct embedder *e, const struct embed_row *rows, int64_t count,
+                                   struct plim_error *err)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (rows[i].count < 1 || rows[i].count > e->plan.time)
+            return plim_fail(err, PLIM_BUG, "a row of %lld tokens is not from 1 to %lld long",
+                             (long long)rows[i].count, (long long)e->plan.time);
+        for (int64_t k = 0; k < rows[i].count; k++)
+            if (rows[i].ids[k] < 0 || rows[i].ids[k] >= e->spec.vocab_size)
+                return plim_fail(err, PLIM_BAD_INPUT, "token %d is outside the model's vocabulary of %lld",
+                                 rows[i].ids[k], (long long)e->spec.vocab_size);
+    }
+    return PLIM_OK;
+}
+
+/* How many of order[0..left) make up the next batch, which is `time` long. */
+static int64_t batch_rows(const struct embedder *e, const struct embed_row *rows, const int64_t *order,
+                          int64_t left, int64_t time)
+{
+    int64_t most = rows_most(e, time), n = 1, enough = compiles(e) ? ENOUGH_GPU : ENOUGH;
+    if (most > left) most = left;
+    while (n < most && (n * time < enough || rows[order[n]].count * 8 >= time * 7)) n++;
+    return n;
+}
+
+enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *vectors,
+                              struct plim_error *err)
+{
+    double begun = clock_seconds();
+    enum plim_status status = check_rows(e, rows, count, err);
+    if (status == PLIM_OK) status = sort_rows(e, rows, count, err);
+    for (int64_t at = 0, n; at < count && status == PLIM_OK; at += n) {
+        int64_t time = length_up(e, rows[e->order[at]].count);
+        struct member *m = NULL;
+        n = batch_rows(e, rows, e->order + at, count - at, time);
+        status = find_member(e, time, n, &m, err);
+        if (status != PLIM_OK) break;
+        if (n > m->rows) n = m->rows;
+        status = run_batch(e, m, rows, e->order + at, n, vectors, err);
+    }
+    e->count.seconds += clock_seconds() - begun;
+    return status;
+}

@@ -1,0 +1,70 @@
+/* embed.h - vectors of texts, inside a budget: rows of tokens go through an encoder in batches of similar length.
+ *
+ *     struct embedder *e;
+ *     embedder_open(&(struct embed_room){.how = how, .budget = 256 << 20}, device, &e, &err);
+ *     embedder_run(e, rows, count, vectors, &err);       // vectors [count][embedder_width(e)], in the order of rows
+ *     embedder_close(e);
+ *
+ * Parameters stay in the type their files have. Rows of one call are sorted by length; a batch takes the longest that are
+ * left, as many as the plan's tokens allow and are of similar length, and has a tape of its own shape. All tapes
+ * are members of a forward family (runtime/runtime.h) over one arena, which is planned for the longest rows and committed
+ * before the weights are read. What a row's vector is depends on nothing but the row: not on the batch it came in, beyond
+ * the rounding of sums over a row that is longer.
+ */
+#ifndef PLIM_SERVE_EMBED_H
+#define PLIM_SERVE_EMBED_H
+
+#include "base/log.h"
+#include "device/device.h"
+#include "model/sentence.h"
+#include "tape/pass.h"
+
+/* What to make room for. */
+struct embed_room {
+    struct sentence_config
+        how;        /* pooling, normalize; max_length: tokens of a row at most, 0: the model's positions */
+    int64_t rows;   /* of a batch at most; 0: as many as EMBED_TOKENS allow */
+    int64_t budget; /* bytes the process may take; 0: no line */
+    int64_t beside; /* bytes that the caller takes on the way, counted in the plan */
+    const struct log *log; /* hears of unused tensors; NULL: nobody */
+};
+
+/* Tokens of a batch: what keeps a CPU's cores busy and its caches warm; a GPU takes more. */
+#define EMBED_TOKENS     2048
+#define EMBED_TOKENS_GPU 32768
+
+/* The plan that was committed. */
+struct embed_plan {
+    int64_t budget, overhead, arena, total, params; /* bytes */
+    int64_t time, rows;                             /* of the longest batch */
+    enum precision precision;
+};
+
+struct embed_row {
+    const int32_t *ids; /* below the vocabulary */
+    int64_t count;      /* from 1 to the plan's time */
+};
+
+/* Counted over all calls of embedder_run. */
+struct embed_count {
+    int64_t rows, tokens, positions; /* positions: computed, padding included */
+    double seconds;
+};
+
+struct embedder;
+
+/* PLIM_NO_FIT with the bytes missing; PLIM_UNSUPPORTED for a model that writes text; the errors of hf_config_load and
+ * weights_from_directory. The device is borrowed until embedder_close. */
+enum plim_status embedder_open(const struct embed_room *room, struct device *device, struct embedder **out,
+                               struct plim_error *err);
+void embedder_close(struct embedder *e);
+
+const struct model_spec *embedder_spec(const struct embedder *e);
+const struct embed_plan *embedder_plan(const struct embedder *e);
+const struct embed_count *embedder_count(const struct embedder *e);
+
+/* vectors: [count][hidden size]. */
+enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *vectors,
+                              struct plim_error *err);
+
+#endif
