@@ -107,9 +107,10 @@ static int build_rope_table(struct builder *b, int frequencies, int set)
 static int layer_set(const struct builder *b, int layer)
 {
     const struct model_shape *shape = b->shape;
-    if (!b->spec->arch->rope) return -1;
     int64_t length = shape->kv_length > shape->time ? shape->kv_length : shape->time;
-    return model_layer_rope(b->spec, layer, shape->longest > length ? shape->longest : length);
+    if (!b->spec->arch->rope) return -1;
+    if (shape->longest > length) length = shape->longest;
+    return model_layer_rope(b->spec, layer, shape->flat.tokens ? shape->flat.length : length);
 }
 
 static void build_rope_tables(struct builder *b)
@@ -127,8 +128,12 @@ static void build_rope_tables(struct builder *b)
 
 void build_inputs(struct builder *b)
 {
-    b->ids = input_i32(b, "ids");
-    b->pos = input_i32(b, "pos");
+    if (b->shape->flat.tokens) {
+        build_flat_inputs(b);
+    } else {
+        b->ids = input_i32(b, "ids");
+        b->pos = input_i32(b, "pos");
+    }
     for (int set = 0; set < MODEL_ROPE_SETS; set++) b->rope_table[set] = -1;
     build_rope_tables(b);
 }
@@ -241,11 +246,7 @@ static struct op_attr head_attributes(const struct model_spec *spec)
         .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
 }
 
-struct parts {
-    int q, k, v;
-};
-
-static struct parts build_split(struct builder *b, int qkv, int table)
+static struct build_parts build_split(struct builder *b, int qkv, int table)
 {
     struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
@@ -254,7 +255,7 @@ static struct parts build_split(struct builder *b, int qkv, int table)
     op.out[SPLIT3_K] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
     op.out[SPLIT3_V] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
-    return (struct parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
+    return (struct build_parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
 }
 
 /* Heads behind their norm, rotated where there is a table. */
@@ -271,11 +272,11 @@ static int build_turned_norm(struct builder *b, const struct build_norm *n, int 
 }
 
 /* Queries, keys and values as attention wants them. Without norms the rotation is part of the split. */
-static struct parts build_queries(struct builder *b, int qkv, int q_norm, int k_norm)
+static struct build_parts build_queries(struct builder *b, int qkv, int q_norm, int k_norm)
 {
     int set = layer_set(b, b->layer), table = set >= 0 ? b->rope_table[set] : -1;
     if (q_norm < 0) return build_split(b, qkv, table);
-    struct parts p = build_split(b, qkv, -1);
+    struct build_parts p = build_split(b, qkv, -1);
     struct build_norm q = {"attn.q.norm[%d]", "attn.q.rstd[%d]", q_norm, -1, b->spec->num_heads},
                       k = {"attn.k.norm[%d]", "attn.k.rstd[%d]", k_norm, -1, b->spec->num_kv_heads};
     p.q = build_turned_norm(b, &q, p.q, "attn.q.turned[%d]", table);
@@ -296,7 +297,7 @@ static int kv_tensor(struct builder *b, const char *label)
 }
 
 /* New keys and values join the layer's cache, and the cache takes their place. */
-static void build_cache(struct builder *b, struct parts *p)
+static void build_cache(struct builder *b, struct build_parts *p)
 {
     struct op op = start(b, OP_KV_APPEND);
     op.attr = head_attributes(b->spec);
@@ -313,7 +314,7 @@ int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
 {
     const struct model_spec *spec = b->spec;
     bool cached = b->shape->kv_length > 0;
-    struct parts p = build_queries(b, qkv, q_norm, k_norm);
+    struct build_parts p = build_queries(b, qkv, q_norm, k_norm);
     if (cached) build_cache(b, &p);
     struct op op = start(b, OP_ATTN);
     op.attr = head_attributes(spec);
@@ -324,6 +325,7 @@ int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
     op.attr.scale =
         (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
     op.attr.cap = (float)spec->attn_cap;
+    if (b->shape->flat.tokens) return build_paged(b, &p, op.attr);
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v;
     op.in[ATTN_LENGTHS] = b->lengths;
     if (spec->arch->encoder)
@@ -392,9 +394,11 @@ void build_logits(struct builder *b, int x, const struct build_linear *l, int64_
     bool loss = head == HEAD_LOSS || head == HEAD_LABELS;
     b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
-    bool capped = !loss && b->spec->final_cap > 0;
-    logits.dim[logits.ndim++] = b->shape->batch;
-    if (head == HEAD_LAST_LOGITS)
+    bool capped = !loss && b->spec->final_cap > 0, flat = b->shape->flat.tokens > 0;
+    logits.dim[logits.ndim++] = flat ? b->shape->flat.rows : b->shape->batch;
+    if (flat)
+        x = build_flat_last(b, x);
+    else if (head == HEAD_LAST_LOGITS)
         x = last_tokens(b, x);
     else
         logits.dim[logits.ndim++] = b->shape->time;

@@ -132,12 +132,23 @@ enum model_head {
     HEAD_PAIRS, /* loss over pairs: rows 0..B/2-1 are anchors, the others their positives in the same order */
 };
 
+/* A step of a server: one row of tokens of many requests, whose keys and values lie in blocks of a pool. */
+struct model_flat {
+    int64_t tokens; /* N; 0: the shape is not flat. batch is 1 and time N then */
+    int64_t rows;   /* R: requests of a step, and tokens whose logits are wanted */
+    int64_t blocks; /* P, of the pool */
+    int64_t reach;  /* M: blocks of one request, at most */
+    int64_t
+        length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
+};
+
 struct model_shape {
     int64_t batch, time;
     int64_t kv_length; /* 0: no cache; otherwise S, the positions the cache holds per row */
     enum model_head head;
     bool whole_rows; /* no row holds several samples */
     bool standard;   /* attention over all scores at once, for debugging */
+    struct model_flat flat;
     bool training;   /* numbers are dropped as the spec's dropouts say */
     int64_t longest; /* positions of the data's longest rows, where these are shorter; 0: they are not */
 };
@@ -172,7 +183,11 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
  * "logits"; of experts also "router.loss" f64[3] (balance, z, number of micro-batches) and "router.load" f32[L,E], the rows
  * of each layer's experts. Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
- * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1. */
+ * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1.
+ *
+ * A flat shape (HEAD_LAST_LOGITS) has one input instead, "flat", in which "ids", "pos", "slots" i32[N], "rows" i32[R,3],
+ * "blocks" i32[R,M] and "last" i32[R] (the tokens whose "logits" [R,V] are wanted) lie one after the other, and one kept
+ * CLASS_KV "kv.pool" for all layers; op.h, kv_put and attn_paged, says what is in them. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);
 
