@@ -37,6 +37,11 @@ if(NOT TARGET plimsoll_zlib OR NOT TARGET plimsoll_zstd)
                       "CMAKE_PREFIX_PATH at them")
 endif()
 
+plimsoll_dependency(http libmicrohttpd microhttpd.h microhttpd)
+if(NOT TARGET plimsoll_http)
+  message(STATUS "libmicrohttpd is missing: no `plimsoll serve` (tools/deps.sh installs it; Debian: libmicrohttpd-dev)")
+endif()
+
 if(PLIMSOLL_TESTS)
   plimsoll_dependency(cmocka cmocka cmocka.h cmocka)
 endif()

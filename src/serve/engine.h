@@ -25,8 +25,10 @@
 #include "model/model.h"
 #include "serve/sample.h"
 
-#define ENGINE_BLOCK        16 /* positions of a block */
-#define ENGINE_LOGPROBS     20 /* of the likeliest tokens, at most */
+#define ENGINE_BLOCK    16 /* positions of a block */
+#define ENGINE_LOGPROBS 20 /* of the likeliest tokens, at most */
+
+struct engine;
 
 struct engine_options {
     const char *model;     /* folder */
@@ -39,6 +41,9 @@ struct engine_options {
     int64_t vocab;         /* ids from here on have no text and are never drawn; 0: all may be */
     enum dtype kv_type;    /* DT_BF16 or DT_F32 or ...; DT_COUNT: the type of the weights */
     const struct log *log; /* NULL: nobody */
+    void (*stage)(void *arg,
+                  const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
+    void *stage_arg;
 };
 
 /* The plan that was committed. */
@@ -57,17 +62,19 @@ struct engine_logprob {
     float logprob;
 };
 
-/* One token of a request, or its end. */
+/* One token of a request, or its end. Whatever ends a request that was queued (its last token, engine_cancel, hear that said
+ * no, engine_close), exactly one event has a finish, and it is the last. */
 struct engine_event {
     int64_t id;
-    int32_t token;              /* -1: no token comes with this event */
-    float logprob;              /* of the token, when asked for */
-    int ntop;                   /* of top: the likeliest tokens at that place */
+    int32_t token;                    /* -1: no token comes with this event */
+    float logprob;                    /* of the token, when asked for */
+    int ntop;                         /* of top: the likeliest tokens at that place */
     const struct engine_logprob *top; /* good for the call only */
-    enum engine_finish finish;  /* FINISH_NONE: more will come */
-    int64_t prompt_tokens, shared_tokens, tokens; /* so far; shared: prompt positions found in blocks of others */
+    enum engine_finish finish;        /* FINISH_NONE: more will come */
+    int64_t prompt_tokens, shared_tokens,
+        tokens; /* so far; shared: prompt positions found in blocks of others */
     double queue_seconds, prefill_seconds, decode_seconds; /* so far */
-    const char *why;            /* FINISH_FAILED: one line */
+    const char *why;                                       /* FINISH_FAILED: one line */
 };
 
 struct engine_request {
@@ -113,7 +120,7 @@ struct engine_stats {
     int running, waiting;
     int64_t blocks, blocks_used, blocks_shared;
     int64_t steps, preemptions, prompt_tokens, generated_tokens, shared_tokens;
-    int64_t finished[5]; /* by enum engine_finish */
+    int64_t finished[5];  /* by enum engine_finish */
     int64_t budget, used; /* bytes of the line and on the ledger */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
