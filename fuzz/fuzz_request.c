@@ -50,7 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct quota quota = {.most = 32 << 20, .why = "the most for a request"};
     struct doc *doc = NULL;
-    if (size > 4096 || json_parse_within((const char *)data, size, "body", &quota, &doc, NULL) != PLIM_OK) return 0;
+    if (size > 4096 || json_parse_within((const char *)data, size, "body", &quota, &doc, NULL) != PLIM_OK)
+        return 0;
     for (int form = ASK_COMPLETION; form <= ASK_EMBED; form <<= 1) {
         struct ask ask;
         struct refusal why = {0};

@@ -336,6 +336,15 @@ static enum plim_status drain(struct serving *g, struct plim_error *err)
     return status;
 }
 
+/* Nothing will be computed any more: whoever waits is told, and has a moment to hear it. */
+static void give_up(struct serving *g, const struct plim_error *err)
+{
+    struct timespec pause = {0, 5000000};
+    double limit = clock_seconds() + 2;
+    server_fail(g->server, err->text);
+    while (server_active(g->server) && clock_seconds() < limit) nanosleep(&pause, NULL);
+}
+
 static void close_all(struct serving *g)
 {
     server_stop(g->server);
@@ -364,7 +373,7 @@ static int serve(const struct serve_flags *f, const char *what)
         volatile sig_atomic_t *stop = cli_stop_flag();
         status = run_engine(&g, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
-        if (status != PLIM_OK) serve_log_failure(&g.stages, status);
+        if (status != PLIM_OK) serve_log_failure(&g.stages, status), give_up(&g, &err);
     }
     close_all(&g);
     if (status == PLIM_OK) log_info(&g.log, "stopped");

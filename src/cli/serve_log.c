@@ -20,7 +20,7 @@ static const char *const stages[] = {"start",
                                      "model_saved",
                                      "final_cleanup",
                                      "ready"};
-enum { STAGES = sizeof stages / sizeof stages[0] };
+enum { STAGES = sizeof stages / sizeof stages[0], MODEL_BEGINS = 3 };
 
 void serve_log_open(struct serve_log *s, const struct log *log)
 {
@@ -79,6 +79,7 @@ void serve_log_failure(const struct serve_log *s, enum plim_status status)
 {
     char memory[96];
     bool ready = s->heard == STAGES;
+    if (s->heard < MODEL_BEGINS) return;
     log_error(s->log, "%s %s %s; %s", serve_log_class(status),
               ready ? "while serving, after" : "before stage", serve_log_at(s),
               memory_text(s, memory, sizeof memory));

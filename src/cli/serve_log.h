@@ -25,7 +25,7 @@ const char *serve_log_at(const struct serve_log *s); /* the stage that is being 
 
 /* What kind of failure a status is: "RESOURCE_EXHAUSTED", ... */
 const char *serve_log_class(enum plim_status status);
-/* One line: the kind, the stage and the memory. */
+/* One line: the kind, the stage and the memory. Nothing for what failed before the model was begun: that is bad input. */
 void serve_log_failure(const struct serve_log *s, enum plim_status status);
 
 #endif

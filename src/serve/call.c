@@ -22,6 +22,11 @@ struct call *call_new(struct server *s, struct http_exchange *x, const struct ca
     c->began = clock_seconds(), c->created = (int64_t)clock_wall();
     pthread_mutex_init(&c->lock, NULL);
     snprintf(c->id, sizeof c->id, "%s-%016llx", prefix, (unsigned long long)server_number(s));
+    pthread_mutex_lock(&s->lock);
+    c->after = s->calls;
+    if (s->calls) s->calls->before = c;
+    s->calls = c;
+    pthread_mutex_unlock(&s->lock);
     return c;
 }
 
@@ -38,6 +43,11 @@ static void choice_release(struct choice *ch)
 
 static void call_free(struct call *c)
 {
+    struct server *s = c->server;
+    pthread_mutex_lock(&s->lock);
+    *(c->before ? &c->before->after : &s->calls) = c->after;
+    if (c->after) c->after->before = c->before;
+    pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < c->count; i++) choice_release(&c->choices[i]);
     for (int i = 0; i < c->prompt_count; i++) {
         token_list_release(&c->prompts[i].ids);
@@ -151,6 +161,27 @@ static bool hear(void *arg, const struct engine_event *e)
     pthread_mutex_unlock(&c->lock);
     if (last) call_free(c);
     return wanted;
+}
+
+static void fail_call(struct call *c, const char *why)
+{
+    struct engine_event event = {.token = -1, .finish = FINISH_FAILED};
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < c->count && c->exchange; i++) {
+        struct choice *ch = &c->choices[i];
+        if (!ch->submitted || ch->heard_end) continue;
+        snprintf(ch->why, sizeof ch->why, "%s", why);
+        if (!put_down(ch, &event)) ch->overrun = true;
+    }
+    if (c->exchange) http_wake(c->exchange);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void call_fail_all(struct server *s, const char *why)
+{
+    pthread_mutex_lock(&s->lock);
+    for (struct call *c = s->calls; c; c = c->after) fail_call(c, why);
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* --- starting ----------------------------------------------------------------------------------------------- */

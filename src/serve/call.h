@@ -104,6 +104,7 @@ struct call {
     pthread_mutex_t lock;
     struct http_exchange *exchange; /* NULL: it has ended */
     int holders;
+    struct call *before, *after; /* all calls of the server, guarded by its lock */
 };
 
 /* Reads nothing yet. NULL: no memory. */
@@ -118,6 +119,9 @@ void call_refuse(struct call *c, const struct refusal *why);
 /* After http_wake; at the end of the exchange. */
 void call_more(struct call *c);
 void call_end(struct call *c);
+
+/* Everything under way ends as failed, although the engine has not said so. From any thread. */
+void call_fail_all(struct server *s, const char *why);
 
 /* For forms. */
 int64_t call_answer_tokens(const struct call *c);

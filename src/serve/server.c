@@ -181,6 +181,12 @@ enum plim_status server_ready(struct server *s, const struct server_model *model
 
 void server_drain(struct server *s) { atomic_store(&s->state, SERVER_DRAINING); }
 
+void server_fail(struct server *s, const char *why)
+{
+    server_drain(s);
+    call_fail_all(s, why);
+}
+
 void server_stop(struct server *s)
 {
     if (s) http_close(s->http), s->http = NULL;

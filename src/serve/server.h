@@ -49,6 +49,8 @@ enum plim_status server_open(const struct server_options *options, struct server
                              struct plim_error *err);
 enum plim_status server_ready(struct server *s, const struct server_model *model, struct plim_error *err);
 void server_drain(struct server *s);
+/* The engine will not step any more: drains, and answers whatever is under way with 500. */
+void server_fail(struct server *s, const char *why);
 /* Hangs up on whoever is left. Before engine_close: the engine still knows of their requests, and server_close comes after it. */
 void server_stop(struct server *s);
 void server_close(struct server *s);

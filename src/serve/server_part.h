@@ -21,6 +21,7 @@ struct server {
     _Atomic uint64_t requests; /* so far */
     uint64_t secret;           /* for ids and seeds that nobody gave */
     pthread_mutex_t lock;
+    struct call *calls;
     pthread_cond_t returned;
     struct encoder *encoder[SERVER_ENCODERS]; /* that nobody uses */
     int encoders;

@@ -21,7 +21,8 @@
 /* --- stop strings -------------------------------------------------------------------------------------------- */
 
 /* The text in pieces of `step` bytes; which string stopped it. */
-static int feed(const struct stop_string *strings, int count, const char *text, size_t step, struct strbuf *out)
+static int feed(const struct stop_string *strings, int count, const char *text, size_t step,
+                struct strbuf *out)
 {
     struct stop_text stop = {.strings = strings, .count = count};
     int found = -1;
@@ -100,10 +101,11 @@ static void parameters_are_read(void **state)
     struct refusal why;
     struct doc *doc;
     (void)state;
-    assert_true(ask("{\"model\":\"m\",\"prompt\":\"x\",\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":-1,"
-                    "\"n\":2,\"seed\":-3,\"stop\":[\"a\",\"b\"],\"logprobs\":3,\"echo\":true,\"stream\":true,"
-                    "\"stream_options\":{\"include_usage\":true},\"user\":\"u\",\"best_of\":1,\"suffix\":null}",
-                    ASK_COMPLETION, &a, &why, &doc));
+    assert_true(ask(
+        "{\"model\":\"m\",\"prompt\":\"x\",\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":-1,"
+        "\"n\":2,\"seed\":-3,\"stop\":[\"a\",\"b\"],\"logprobs\":3,\"echo\":true,\"stream\":true,"
+        "\"stream_options\":{\"include_usage\":true},\"user\":\"u\",\"best_of\":1,\"suffix\":null}",
+        ASK_COMPLETION, &a, &why, &doc));
     assert_string_equal(a.model, "m");
     assert_int_equal(a.max_tokens, 7);
     assert_int_equal(a.top_k, 0);
@@ -192,8 +194,9 @@ static void refusals_are_json(void **state)
     (void)state;
     assert_false(refuse(&why, 422, "n", "invalid_value", "n: \"%d\"", 3));
     refusal_write(&why, &out);
-    assert_string_equal(strbuf_text(&out), "{\"error\":{\"message\":\"n: \\\"3\\\"\",\"type\":\"invalid_request_error\","
-                                           "\"param\":\"n\",\"code\":\"invalid_value\"}}");
+    assert_string_equal(strbuf_text(&out),
+                        "{\"error\":{\"message\":\"n: \\\"3\\\"\",\"type\":\"invalid_request_error\","
+                        "\"param\":\"n\",\"code\":\"invalid_value\"}}");
     strbuf_release(&out);
     plim_fail(&err, PLIM_BUSY, "full");
     refuse_error(&why, NULL, &err);
@@ -224,10 +227,14 @@ static void histograms_add_up(void **state)
     metrics_answered(&m, 200);
     metrics_write(&m, &now, "vllm:", "a\"b\\c\n", &out);
     const char *text = strbuf_text(&out);
-    assert_non_null(strstr(text, "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\\\\c\\n\",le=\"0.001\"} 2\n"));
-    assert_non_null(strstr(text, "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\\\\c\\n\",le=\"80\"} 2\n"));
-    assert_non_null(strstr(text, "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\\\\c\\n\",le=\"+Inf\"} 3\n"));
-    assert_non_null(strstr(text, "vllm:time_to_first_token_seconds_count{model_name=\"a\\\"b\\\\c\\n\"} 3\n"));
+    assert_non_null(strstr(
+        text, "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\\\\c\\n\",le=\"0.001\"} 2\n"));
+    assert_non_null(
+        strstr(text, "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\\\\c\\n\",le=\"80\"} 2\n"));
+    assert_non_null(strstr(
+        text, "vllm:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\\\\c\\n\",le=\"+Inf\"} 3\n"));
+    assert_non_null(
+        strstr(text, "vllm:time_to_first_token_seconds_count{model_name=\"a\\\"b\\\\c\\n\"} 3\n"));
     assert_non_null(strstr(text, "vllm:kv_cache_usage_perc{model_name=\"a\\\"b\\\\c\\n\"} 0.25\n"));
     assert_non_null(strstr(text, "finished_reason=\"length\"} 1\n"));
     assert_non_null(strstr(text, "code=\"200\"} 2\n"));
