@@ -195,11 +195,11 @@ static void refuse_body(struct http_exchange *x)
     refuse(x, 413, "invalid_request_error", message);
 }
 
-/* True when the head announces more than is taken. */
-static bool announces_too_much(const struct http_exchange *x)
+/* Bytes of the body that the head announces; 0: it does not. */
+static unsigned long long announced(const struct http_exchange *x)
 {
     const char *length = http_header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length && strtoull(length, NULL, 10) > (unsigned long long)x->http->limits.body_bytes;
+    return length ? strtoull(length, NULL, 10) : 0;
 }
 
 static void take_piece(struct http_exchange *x, const char *piece, size_t n)
@@ -245,9 +245,10 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
         x = *context = exchange_new(h, connection, url, method);
         if (!x) return MHD_NO;
         if (h->service->begin) h->service->begin(h->arg, x);
-        if (!announces_too_much(x)) return MHD_YES;
-        if (!x->status) refuse_body(x);
-        return send_answer(x);
+        unsigned long long bytes_to_come = announced(x), most = (unsigned long long)h->limits.body_bytes;
+        if (bytes_to_come > most && !x->status) refuse_body(x);
+        /* Clients that are still sending when they are hung up on do not read why; a little too much is read for them. */
+        return bytes_to_come > 4 * most ? send_answer(x) : MHD_YES;
     }
     if (*bytes) {
         take_piece(x, piece, *bytes);
@@ -349,9 +350,11 @@ enum plim_status http_open(const struct http_options *options, struct http **out
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->changed, NULL);
     enum plim_status status = listen_on(h, options->host, options->port, &fd, err);
+    *out = h; /* callbacks may want it before this function has returned */
     if (status == PLIM_OK) status = start_daemon(h, fd, threads, err);
     if (status == PLIM_OK) status = http_watch_start(h, err);
-    if (status == PLIM_OK) return *out = h, PLIM_OK;
+    if (status == PLIM_OK) return PLIM_OK;
+    *out = NULL;
     if (h->daemon) MHD_stop_daemon(h->daemon);
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);

@@ -77,7 +77,7 @@ struct http_options {
 /* Is the front in this build? */
 bool http_present(void);
 
-/* Listens. PLIM_IO: the address cannot be had, and why; PLIM_UNSUPPORTED: this build has no HTTP. */
+/* Listens; *out is set before the first callback. PLIM_IO: the address cannot be had, and why; PLIM_UNSUPPORTED: this build has no HTTP. */
 enum plim_status http_open(const struct http_options *options, struct http **out, struct plim_error *err);
 /* Hangs up on whatever is under way (its end is heard) and stops. */
 void http_close(struct http *h);

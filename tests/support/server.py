@@ -65,6 +65,7 @@ class Server:
                 self.process.kill()
                 self.process.wait()
         self.process.stdout.close()
+        if "Sanitizer" in self.log(): print("# " + self.log().replace("\n", "\n# ")[:8000], flush=True)
         return self.process.returncode
 
     def log(self):
