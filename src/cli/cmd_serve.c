@@ -88,6 +88,7 @@ struct serving {
     char dir[CLI_PATH], name[128];
     struct serve_log stages;
     struct secrets keys;
+    struct server_options limits;
     struct server *server;
     struct device *device;
     struct codec codec;
@@ -143,6 +144,9 @@ static void name_model(struct serving *g, const char *what)
 
 /* --- opening, stage by stage -------------------------------------------------------------------------------- */
 
+/* The server's own part of a budget: one in so many, as long as its limits can be made that small. */
+enum { BUDGET_SHARE = 8 };
+
 static struct server_options server_options(const struct serving *g)
 {
     const struct serve_flags *f = g->flags;
@@ -157,8 +161,8 @@ static struct server_options server_options(const struct serving *g)
     o.limits.receive_seconds = o.limits.send_seconds = f->timeout;
     o.limits.body_bytes = (int64_t)f->max_body;
     if (o.limits.bodies_bytes < 4 * o.limits.body_bytes) o.limits.bodies_bytes = 4 * o.limits.body_bytes;
-    o.requests = (f->parallel ? f->parallel : 256) * 5;
-    o.context = f->max_context ? f->max_context : 4096;
+    if (o.limits.body_bytes * 16 > SERVER_TREE) o.tree_bytes = o.limits.body_bytes * 16;
+    server_fit(&o, f->budget_given ? (int64_t)(f->budget / BUDGET_SHARE) : INT64_MAX);
     return o;
 }
 
@@ -171,8 +175,8 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
     if (status != PLIM_OK) return status;
     if (g->keys.open_to_others)
         log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
-    struct server_options options = server_options(g);
-    status = server_open(&options, &g->server, err);
+    g->limits = server_options(g);
+    status = server_open(&g->limits, &g->server, err);
     if (status != PLIM_OK) return status;
     bool v6 = strchr(f->host, ':');
     printf("http://%s%s%s:%d\n", v6 ? "[" : "", f->host, v6 ? "]" : "", server_port(g->server));
@@ -202,6 +206,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
     const struct serve_flags *f = g->flags;
     struct engine_options options = {.model = g->dir,
                                      .budget = f->budget_given ? (int64_t)f->budget : 0,
+                                     .beside = server_bytes(&g->limits),
                                      .max_context = f->max_context,
                                      .parallel = f->parallel,
                                      .queue = f->queue,
@@ -259,11 +264,12 @@ static enum plim_status warm_up(struct serving *g, struct plim_error *err)
 static void tell_plan(const struct serving *g)
 {
     const struct engine_plan *p = engine_plan(g->engine);
-    char total[BYTES_TEXT], params[BYTES_TEXT], pool[BYTES_TEXT];
-    log_info(&g->log,
-             "planned %s: parameters %s, cache %s; %d requests at once, %d may wait, up to %lld tokens each",
+    char total[BYTES_TEXT], params[BYTES_TEXT], pool[BYTES_TEXT], server[BYTES_TEXT];
+    log_info(&g->log, "planned %s: parameters %s, cache %s, connections and requests up to %s",
              bytes_format(total, (uint64_t)p->total), bytes_format(params, (uint64_t)p->params),
-             bytes_format(pool, (uint64_t)p->pool), p->parallel, p->queue, (long long)p->context);
+             bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
+    log_info(&g->log, "%d requests at once, %d may wait, up to %lld tokens each; %d connections", p->parallel,
+             p->queue, (long long)p->context, g->limits.limits.connections);
 }
 
 static enum plim_status open_all(struct serving *g, const char *what, struct plim_error *err)

@@ -53,7 +53,7 @@ struct http_limits {
 
 #define HTTP_LIMITS                                                                                          \
     {                                                                                                        \
-        .connections = 1024, .idle = 512, .head_bytes = 16 << 10, .body_bytes = 2 << 20,                     \
+        .connections = 1024, .idle = 512, .head_bytes = 8 << 10, .body_bytes = 2 << 20,                      \
         .bodies_bytes = 32 << 20, .receive_seconds = 30, .send_seconds = 30                                  \
     }
 

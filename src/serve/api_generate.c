@@ -140,7 +140,7 @@ void api_generate(struct server *s, struct http_exchange *x)
     struct refusal why = {.status = 503, .message = "out of memory"};
     struct call *c = call_new(s, x, &form, "gen");
     if (!c) return reply_refusal(s, x, &why);
-    bool good = body_parse(x, &c->doc, &why);
+    bool good = body_parse(s, x, &c->doc, &why);
     bool tgi = good && node_get(&c->doc->root, "inputs");
     if (good) good = tgi ? read_tgi(c, &why) : ask_read(&c->doc->root, ASK_GENERATE, &c->ask, &why);
     if (!good || !model_is_ours(s, &c->ask, &why) || !read_prompt(c, &why) || !call_start(c, &why))

@@ -45,6 +45,7 @@ static void call_free(struct call *c)
 {
     struct server *s = c->server;
     pthread_mutex_lock(&s->lock);
+    s->answers -= c->reserved;
     *(c->before ? &c->before->after : &s->calls) = c->after;
     if (c->after) c->after->before = c->before;
     pthread_mutex_unlock(&s->lock);
@@ -237,6 +238,31 @@ static bool make_choices(struct call *c, struct refusal *why)
     return true;
 }
 
+/* What a token of an answer may take: its event, text and JSON, and what is told of its likelihood. */
+enum { TOKEN_BYTES = 64, TOP_BYTES = 2 * sizeof(struct engine_logprob) };
+
+/* All that the answers may come to, counted before anything is queued. */
+static bool reserve(struct call *c, struct refusal *why)
+{
+    struct server *s = c->server;
+    int64_t each = TOKEN_BYTES, bytes = 0;
+    if (c->ask.logprobs >= 0 || c->form->marks)
+        each += (int64_t)sizeof(struct mark) + c->ask.logprobs * TOP_BYTES;
+    for (int i = 0; i < c->prompt_count; i++) {
+        int64_t tokens;
+        if (!count_tokens(c, &c->prompts[i], &tokens, why)) return false;
+        if (wants_prompt(c)) tokens += (int64_t)c->prompts[i].ids.count;
+        bytes += tokens * each * c->ask.n;
+    }
+    pthread_mutex_lock(&s->lock);
+    bool fits = !s->answers || s->answers + bytes <= s->options.answer_bytes;
+    if (fits) s->answers += bytes, c->reserved = bytes;
+    pthread_mutex_unlock(&s->lock);
+    return fits ||
+           refuse(why, 429, NULL, "answers_full", "requests under way may fill %lld bytes; try again later",
+                  (long long)s->options.answer_bytes);
+}
+
 static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refusal *why)
 {
     struct call_prompt *p = &c->prompts[ch->prompt];
@@ -286,7 +312,7 @@ static bool leave_body(struct call *c, struct refusal *why)
 bool call_start(struct call *c, struct refusal *why)
 {
     uint64_t seed = server_number(c->server);
-    if (!leave_body(c, why) || !make_choices(c, why)) return false;
+    if (!leave_body(c, why) || !reserve(c, why) || !make_choices(c, why)) return false;
     c->streams = c->ask.stream;
     echo_prompts(c);
     for (int i = 0; i < c->count; i++)

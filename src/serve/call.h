@@ -104,6 +104,7 @@ struct call {
     pthread_mutex_t lock;
     struct http_exchange *exchange; /* NULL: it has ended */
     int holders;
+    int64_t reserved;            /* of server.answers, guarded by its lock */
     struct call *before, *after; /* all calls of the server, guarded by its lock */
 };
 

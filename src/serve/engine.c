@@ -52,8 +52,14 @@ static enum plim_status open_generator(struct engine *e, const struct engine_opt
         o->max_context && o->max_context < spec.max_positions ? o->max_context : spec.max_positions;
     if (status != PLIM_OK) return status;
     if (!o->max_context && context > 8192) context = 8192;
+    int64_t beside = e->device->facts.unified_memory ? o->beside : 0, budget = o->budget;
+    if (budget && budget <= beside)
+        return plim_fail(err, PLIM_NO_FIT,
+                         "connections and requests alone may take %lld of the budget of %lld bytes",
+                         (long long)beside, (long long)budget);
+    if (budget) budget -= beside;
     for (;; context /= 2) {
-        struct generate_room room = {.prompt = context - 1, .tokens = 1, .budget = o->budget, .log = o->log};
+        struct generate_room room = {.prompt = context - 1, .tokens = 1, .budget = budget, .log = o->log};
         status = generator_open(o->model, e->device, &room, &e->generator, err);
         if (status != PLIM_NO_FIT || o->max_context || context < 64) break;
     }
@@ -75,8 +81,8 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     const struct generate_plan *p = generator_plan(e->generator);
     int parallel = 1,
         queue = options->queue ? options->queue : 4 * (options->parallel ? options->parallel : 8);
-    e->plan = (struct engine_plan){.budget = p->budget,
-                                   .total = p->total,
+    e->plan = (struct engine_plan){.budget = options->budget,
+                                   .total = p->total + (device->facts.unified_memory ? options->beside : 0),
                                    .arena = p->arena,
                                    .params = p->params,
                                    .pool = p->cache,
@@ -85,7 +91,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
                                    .step_tokens = p->chunk,
                                    .parallel = parallel,
                                    .queue = queue};
-    e->stats.blocks = e->plan.blocks, e->stats.budget = p->budget, e->stats.used = p->total;
+    e->stats.blocks = e->plan.blocks, e->stats.budget = options->budget, e->stats.used = e->plan.total;
     *out = e;
     return PLIM_OK;
 }

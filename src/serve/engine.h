@@ -31,9 +31,11 @@
 struct engine;
 
 struct engine_options {
-    const char *model;     /* folder */
-    int64_t budget;        /* bytes of the device; 0: no line */
-    int64_t host_budget;   /* bytes of the host beside a device with its own memory; 0: no line */
+    const char *model;   /* folder */
+    int64_t budget;      /* bytes of the device; 0: no line */
+    int64_t host_budget; /* bytes of the host beside a device with its own memory; 0: no line */
+    int64_t
+        beside; /* bytes of the host that the caller takes beside the engine, at most: on the line of the host */
     int64_t max_context;   /* positions of the largest request; 0: the model's, or as many as fit */
     int parallel;          /* requests that run at once, at most; 0: as many as fit, up to 256 */
     int64_t step_tokens;   /* of a step, at most; 0: chosen */

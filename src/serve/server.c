@@ -26,6 +26,17 @@ static const struct endpoint endpoints[] = {
 };
 enum { ENDPOINTS = sizeof endpoints / sizeof endpoints[0] };
 
+/* What the limits may not go below, and what a call keeps beside its tokens. A body up to SMALL_BODY is read beside others;
+ * JSON takes up to TREE_RATIO times its length as a tree. */
+enum {
+    LEAST_CONNECTIONS = 64,
+    LEAST_TREE = 4 << 20,
+    LEAST_ANSWERS = 1 << 20,
+    CALL_BYTES = 4096,
+    SMALL_BODY = 16 << 10,
+    TREE_RATIO = 64
+};
+
 /* --- who may ----------------------------------------------------------------------------------------------- */
 
 static bool has_keys(const struct server *s) { return s->options.keys && s->options.keys->count; }
@@ -119,7 +130,13 @@ static void on_handle(void *arg, struct http_exchange *x)
 {
     const char *allowed;
     const struct endpoint *e = find(x, &allowed);
-    e->handle(arg, x); /* on_begin has refused what there is not */
+    struct server *s = arg;
+    size_t len;
+    http_body(x, &len);
+    bool large = len > SMALL_BODY; /* one of them at a time: its tree is what takes most */
+    if (large) pthread_mutex_lock(&s->large);
+    e->handle(s, x); /* on_begin has refused what there is not */
+    if (large) pthread_mutex_unlock(&s->large);
 }
 
 static void on_more(void *arg, struct http_exchange *x)
@@ -148,11 +165,14 @@ enum plim_status server_open(const struct server_options *options, struct server
     *out = NULL;
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the server was set up");
     s->options = *options;
+    if (!s->options.tree_bytes) s->options.tree_bytes = SERVER_TREE;
+    if (!s->options.answer_bytes) s->options.answer_bytes = SERVER_ANSWERS;
     s->created = (int64_t)clock_wall();
     if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
         s->secret = (uint64_t)(clock_wall() * 1e9) ^ (uint64_t)(uintptr_t)s;
     metrics_init(&s->metrics);
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->large, NULL);
     pthread_cond_init(&s->returned, NULL);
     struct http_options http = {.host = options->host,
                                 .port = options->port,
@@ -198,6 +218,7 @@ void server_close(struct server *s)
     server_stop(s);
     for (int i = 0; i < s->encoders; i++) encoder_close(s->encoder[i]);
     pthread_cond_destroy(&s->returned);
+    pthread_mutex_destroy(&s->large);
     pthread_mutex_destroy(&s->lock);
     metrics_release(&s->metrics);
     free(s);
@@ -212,16 +233,34 @@ uint64_t server_number(struct server *s)
     return hash64(words, sizeof words, s->secret);
 }
 
-/* A request holds its tokens three times at most (prompt, events, marks) and text of some bytes for each. */
-enum { REQUEST_BYTES = 16 << 10, TOKEN_BYTES = 64, BODY_TREE = 32 << 20 };
-
 int64_t server_bytes(const struct server_options *o)
 {
     int threads = o->threads ? o->threads : HTTP_THREADS;
-    int64_t reading =
-        BODY_TREE + 3 * o->limits.body_bytes; /* the body's tree, a conversation's text, tokens */
-    return http_bytes(&o->limits, threads) + threads * reading +
-           o->requests * (REQUEST_BYTES + o->context * TOKEN_BYTES);
+    int64_t large = o->tree_bytes + 3 * o->limits.body_bytes; /* tree, a conversation's text, tokens */
+    return http_bytes(&o->limits, threads) + large + (int64_t)threads * SMALL_BODY * TREE_RATIO +
+           o->answer_bytes + (int64_t)o->limits.connections * CALL_BYTES;
+}
+
+static bool halve(int64_t *value, int64_t least)
+{
+    if (*value <= least) return false;
+    *value = *value / 2 > least ? *value / 2 : least;
+    return true;
+}
+
+void server_fit(struct server_options *o, int64_t bytes)
+{
+    if (!o->tree_bytes) o->tree_bytes = SERVER_TREE;
+    if (!o->answer_bytes) o->answer_bytes = SERVER_ANSWERS;
+    for (bool smaller = true; smaller && server_bytes(o) > bytes;) {
+        int64_t connections = o->limits.connections, bodies = o->limits.bodies_bytes;
+        smaller = halve(&o->tree_bytes, LEAST_TREE);
+        smaller = halve(&o->answer_bytes, LEAST_ANSWERS) || smaller;
+        smaller = halve(&bodies, o->limits.body_bytes) || smaller;
+        smaller = halve(&connections, LEAST_CONNECTIONS) || smaller;
+        o->limits.bodies_bytes = bodies, o->limits.connections = (int)connections;
+        o->limits.idle = o->limits.connections / 2;
+    }
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------ */
@@ -253,13 +292,14 @@ void reply_refusal(struct server *s, struct http_exchange *x, const struct refus
 
 /* --- bodies ------------------------------------------------------------------------------------------------- */
 
-bool body_parse(struct http_exchange *x, struct doc **out, struct refusal *why)
+bool body_parse(struct server *s, struct http_exchange *x, struct doc **out, struct refusal *why)
 {
     struct plim_error err = {0};
     size_t len;
     const char *text = http_body(x, &len);
-    struct quota quota = {.most = BODY_TREE, .why = "the most for a request"};
+    struct quota quota = {.most = SMALL_BODY * TREE_RATIO, .why = "the most for a request"};
     *out = NULL;
+    if (len > SMALL_BODY) quota.most = (uint64_t)s->options.tree_bytes;
     if (json_parse_within(text, len, "body", &quota, out, &err) == PLIM_OK) return true;
     return refuse(why, 400, NULL, "invalid_json", "%s", err.text);
 }
@@ -274,7 +314,8 @@ bool model_is_ours(const struct server *s, const struct ask *ask, struct refusal
 bool body_ask(struct server *s, struct http_exchange *x, enum ask_form form, struct doc **doc,
               struct ask *ask, struct refusal *why)
 {
-    return body_parse(x, doc, why) && ask_read(&(*doc)->root, form, ask, why) && model_is_ours(s, ask, why);
+    return body_parse(s, x, doc, why) && ask_read(&(*doc)->root, form, ask, why) &&
+           model_is_ours(s, ask, why);
 }
 
 /* --- tokens ------------------------------------------------------------------------------------------------- */

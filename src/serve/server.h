@@ -11,7 +11,8 @@
  * thread only leaves tokens at the door (call.h); text, JSON and sending happen on the front's threads. A client that goes
  * away, or is so slow that its tokens pile up, has its request cancelled.
  *
- * Memory: server_bytes is a bound for everything the server takes beside the engine. docs/serving.md has the endpoints.
+ * Memory: what a request may come to hold of its answer is counted when it is taken; where that would be too much it is
+ * answered with 429. server_bytes is a bound for everything the server takes beside the engine. docs/serving.md has the endpoints.
  */
 #ifndef PLIM_SERVE_SERVER_H
 #define PLIM_SERVE_SERVER_H
@@ -31,8 +32,10 @@ struct server_options {
     struct http_limits limits;
     const struct secrets *keys; /* NULL or none in it: nobody needs one. Borrowed */
     const char *metrics_prefix; /* before every name of /metrics; NULL: none */
-    int requests;               /* that may be there at once, parallel and waiting: for server_bytes */
-    int64_t context;            /* tokens of the largest: likewise */
+    int64_t tree_bytes;         /* of a large body's JSON while it is read, one at a time; 0: SERVER_TREE */
+    int64_t
+        answer_bytes; /* that all requests may come to hold of their answers; 0: SERVER_ANSWERS. One request may
+                                 * always come, however large */
     const struct log *log;
 };
 
@@ -58,7 +61,12 @@ void server_close(struct server *s);
 int server_port(const struct server *s);
 int server_active(struct server *s); /* requests not yet answered to their end */
 
+#define SERVER_TREE    ((int64_t)32 << 20)
+#define SERVER_ANSWERS ((int64_t)64 << 20)
+
 /* Bytes that connections, bodies and requests can take together, at most: for the plan. */
 int64_t server_bytes(const struct server_options *options);
+/* Smaller limits, halved until server_bytes is at most `bytes` or every limit is at its least. max_body stays as it is. */
+void server_fit(struct server_options *options, int64_t bytes);
 
 #endif

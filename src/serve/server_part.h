@@ -20,8 +20,10 @@ struct server {
     int64_t created;
     _Atomic uint64_t requests; /* so far */
     uint64_t secret;           /* for ids and seeds that nobody gave */
+    pthread_mutex_t large;     /* held while a large body is read */
     pthread_mutex_t lock;
     struct call *calls;
+    int64_t answers; /* bytes that requests may come to hold of their answers */
     pthread_cond_t returned;
     struct encoder *encoder[SERVER_ENCODERS]; /* that nobody uses */
     int encoders;
@@ -53,7 +55,7 @@ void reply_json(struct http_exchange *x, int status, struct strbuf *json);
 void reply_refusal(struct server *s, struct http_exchange *x, const struct refusal *why);
 
 /* The body as JSON; the caller frees the document. False: *why. */
-bool body_parse(struct http_exchange *x, struct doc **out, struct refusal *why);
+bool body_parse(struct server *s, struct http_exchange *x, struct doc **out, struct refusal *why);
 /* body_parse and ask_read, and that the model is ours. */
 bool body_ask(struct server *s, struct http_exchange *x, enum ask_form form, struct doc **doc,
               struct ask *ask, struct refusal *why);

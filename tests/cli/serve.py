@@ -195,6 +195,24 @@ def without_chat(folder):
         ok(code == 422 and r["error"]["param"] == "messages" and "no system" in r["error"]["message"], "a template that refuses")
 
 
+def large_bodies(folder):
+    with Server(f"{folder}/m", "--max-context", 1000000, "--max-body", "8MiB") as s:
+        ids = {"prompt": [97] * 400000, "max_tokens": 1, "temperature": 0}
+        code, r = s.post("/v1/completions", ids)
+        ok(code == 200 and r["usage"]["prompt_tokens"] == 400000, f"a prompt of 400,000 ids: {code} {str(r)[:200]}")
+        code, headers, text = s.request("POST", "/v1/completions", '{"prompt":[' + "[]," * 2000000 + "[]]}")
+        ok(code == 400 and "the most for a request" in text, f"JSON that takes too much as a tree: {text.strip()}")
+    with Server(f"{folder}/m", "--max-context", 3000000, engine="delay=1") as s:
+        large = {"prompt": "a", "max_tokens": 900000, "temperature": 0}
+        first = server.open_connection(s, "/v1/completions", large)
+        ok(s.wait_for(lambda: s.metric("num_requests_running") == 1), "a request whose answer may be large runs")
+        code, r = s.post("/v1/completions", large)
+        ok(code == 429 and r["error"]["code"] == "answers_full", f"another would be too much: {r}")
+        ok(s.post("/v1/completions", {"prompt": "a", "max_tokens": 2})[0] == 200, "a small one is not")
+        first.close()
+        ok(s.wait_for(lambda: s.post("/v1/completions", dict(large, max_tokens=2))[0] == 200 and s.idle()), "its client has gone")
+
+
 def flags(folder):
     def wrong(says, *args):
         r = plim.run("serve", "-q", *args)
@@ -221,6 +239,7 @@ def main():
             ok(code == 0 and [l.split()[2] for l in log.splitlines() if l.startswith("stage")] == names and log.count(", host ") == 13, f"thirteen stages, exit 0: {log[-300:]}")
         keys(folder)
         without_chat(folder)
+        large_bodies(folder)
         flags(folder)
     plim.done()
 

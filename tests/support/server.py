@@ -133,6 +133,17 @@ class Server:
         return h["running"] == h["waiting"] == h["blocks_used"] == 0
 
 
+def open_connection(s, path, ask, receive=None):
+    """A connection that has asked and not read."""
+    body = json.dumps(ask).encode()
+    c = socket.socket()
+    if receive: c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+    c.settimeout(60)
+    c.connect(("127.0.0.1", s.port))
+    c.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return c
+
+
 def background(function, *args):
     """A thread whose result is in .result."""
     def body(): thread.result = function(*args)

@@ -300,15 +300,32 @@ static void bad_keys_are_refused_without_being_told(void **state)
 
 static void server_bytes_count_everything(void **state)
 {
-    struct server_options small = {.limits = HTTP_LIMITS, .requests = 4, .context = 128}, large = small;
+    struct server_options small = {.limits = HTTP_LIMITS, .tree_bytes = 1 << 20, .answer_bytes = 1 << 20},
+                          large = small;
     (void)state;
     if (!http_present()) skip();
-    large.requests = 8;
-    assert_true(server_bytes(&large) - server_bytes(&small) >= 4 * 128 * 16);
+    large.answer_bytes += 54321;
+    assert_int_equal(server_bytes(&large) - server_bytes(&small), 54321);
     large = small, large.limits.connections += 100;
     assert_true(server_bytes(&large) - server_bytes(&small) >= 100 * 2 * small.limits.head_bytes);
     large = small, large.limits.bodies_bytes += 12345;
     assert_int_equal(server_bytes(&large) - server_bytes(&small), 12345);
+}
+
+static void server_fits_a_small_budget(void **state)
+{
+    struct server_options o = {.limits = HTTP_LIMITS};
+    (void)state;
+    if (!http_present()) skip();
+    server_fit(&o, INT64_MAX);
+    assert_int_equal(o.tree_bytes, SERVER_TREE);
+    assert_int_equal(o.limits.connections, 1024);
+    server_fit(&o, 40 << 20);
+    assert_true(server_bytes(&o) <= 40 << 20);
+    assert_int_equal(o.limits.body_bytes, 2 << 20);
+    server_fit(&o, 1);
+    assert_int_equal(o.limits.connections, 64);
+    assert_true(server_bytes(&o) < 24 << 20);
 }
 
 int main(void)
@@ -325,6 +342,7 @@ int main(void)
         cmocka_unit_test(keys_match_whole),
         cmocka_unit_test(bad_keys_are_refused_without_being_told),
         cmocka_unit_test(server_bytes_count_everything),
+        cmocka_unit_test(server_fits_a_small_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
