@@ -119,7 +119,7 @@ static bool wants_prompt(const struct call *c) { return c->ask.echo && c->ask.lo
 
 static bool put_down(struct choice *ch, const struct engine_event *e)
 {
-    size_t ntop = e->ntop > 0 ? (size_t)e->ntop : 0;
+    size_t ntop = e->ntop > ENGINE_LOGPROBS ? ENGINE_LOGPROBS : e->ntop > 0 ? (size_t)e->ntop : 0;
     if (!room(&ch->events, ch->count, 1, &ch->cap, sizeof *ch->events)) return false;
     if (!room(&ch->event_tops, ch->event_top_count, ntop, &ch->event_top_cap, sizeof *ch->event_tops))
         return false;
@@ -153,10 +153,10 @@ static bool hear(void *arg, const struct engine_event *e)
     bool end = e->finish != FINISH_NONE;
     pthread_mutex_lock(&c->lock);
     bool wanted = c->exchange && !ch->overrun;
-    if (wanted && (!put_down(ch, e) || (c->streams && ch->count > BACKLOG)))
+    if (wanted && (!put_down(ch, e) || (c->streams && ch->count - ch->taken > BACKLOG)))
         ch->overrun = true, wanted = false;
     if (end) note_end(ch, e);
-    bool wake = end || !wanted || c->streams || c->ask.stops || ch->count >= BATCH;
+    bool wake = end || !wanted || c->streams || c->ask.stops || ch->count - ch->taken >= BATCH;
     if (c->exchange && wake) http_wake(c->exchange);
     bool last = end && --c->holders == 0;
     pthread_mutex_unlock(&c->lock);
@@ -238,16 +238,27 @@ static bool make_choices(struct call *c, struct refusal *why)
     return true;
 }
 
-/* What a token of an answer may take: its event, text and JSON, and what is told of its likelihood. */
-enum { TOKEN_BYTES = 64, TOP_BYTES = 2 * sizeof(struct engine_logprob) };
+/* What a token of an answer may take: its event and text; where likelihoods are told, a mark and those of others; and the
+ * JSON of it all, unless it is sent as it comes. */
+enum {
+    TOKEN_BYTES = 64,
+    MARK_BYTES = sizeof(struct mark),
+    TOP_BYTES = 2 * sizeof(struct engine_logprob),
+    JSON_BYTES = 96
+};
+
+static int64_t token_bytes(const struct call *c)
+{
+    int64_t tops = c->ask.logprobs > 0 ? c->ask.logprobs : 0, json = c->ask.stream ? 0 : JSON_BYTES;
+    if (c->ask.logprobs < 0 && !c->form->marks) return TOKEN_BYTES;
+    return TOKEN_BYTES + MARK_BYTES + json + tops * (TOP_BYTES + json);
+}
 
 /* All that the answers may come to, counted before anything is queued. */
 static bool reserve(struct call *c, struct refusal *why)
 {
     struct server *s = c->server;
-    int64_t each = TOKEN_BYTES, bytes = 0;
-    if (c->ask.logprobs >= 0 || c->form->marks)
-        each += (int64_t)sizeof(struct mark) + c->ask.logprobs * TOP_BYTES;
+    int64_t each = token_bytes(c), bytes = 0;
     for (int i = 0; i < c->prompt_count; i++) {
         int64_t tokens;
         if (!count_tokens(c, &c->prompts[i], &tokens, why)) return false;

@@ -48,9 +48,9 @@ struct choice {
     /* Guarded by the lock: */
     bool submitted, heard_end, overrun;
     struct call_event *events;
-    size_t count, cap;
+    size_t taken, count, cap; /* those before `taken` were read */
     struct engine_logprob *event_tops;
-    size_t event_top_count, event_top_cap;
+    size_t tops_taken, event_top_count, event_top_cap;
     char why[256];
     /* The front's: */
     struct token_text decoder;

@@ -122,26 +122,40 @@ static void read_event(struct choice *ch, const struct call_event *e, const stru
     if (e->finish != FINISH_NONE) hear_end(ch, e->finish);
 }
 
-/* All events that wait, taken at once so that the engine does not. */
-static void read_events(struct choice *ch)
+/* Events that are read at once: as much as is made of a stream before it is sent. */
+enum { EVENTS = 64 };
+
+/* What was read makes place, now and then: the cost stays in proportion to what came. */
+static void forget_read(struct choice *ch)
+{
+    if (ch->taken < ch->count && ch->taken < EVENTS * EVENTS) return;
+    ch->count -= ch->taken, ch->event_top_count -= ch->tops_taken;
+    if (ch->count) memmove(ch->events, ch->events + ch->taken, ch->count * sizeof *ch->events);
+    if (ch->event_top_count)
+        memmove(ch->event_tops, ch->event_tops + ch->tops_taken,
+                ch->event_top_count * sizeof *ch->event_tops);
+    ch->taken = ch->tops_taken = 0;
+}
+
+/* Some of the events that wait, copied so that the engine does not; true: there are more. */
+static bool read_events(struct choice *ch)
 {
     struct call *c = ch->call;
+    struct call_event events[EVENTS];
+    struct engine_logprob tops[EVENTS * ENGINE_LOGPROBS];
+    size_t n = 0, ntop = 0;
     pthread_mutex_lock(&c->lock);
-    struct call_event *events = ch->events;
-    struct engine_logprob *tops = ch->event_tops;
-    size_t count = ch->count;
-    bool overrun = ch->overrun;
-    ch->events = NULL, ch->event_tops = NULL;
-    ch->count = ch->cap = ch->event_top_count = ch->event_top_cap = 0;
+    for (; n < EVENTS && ch->taken < ch->count; n++, ch->taken++) {
+        events[n] = ch->events[ch->taken];
+        for (int i = 0; i < events[n].ntop; i++) tops[ntop++] = ch->event_tops[ch->tops_taken++];
+    }
+    forget_read(ch);
+    bool overrun = ch->overrun, left = ch->taken < ch->count;
     pthread_mutex_unlock(&c->lock);
     const struct engine_logprob *top = tops;
-    for (size_t i = 0; i < count; i++) {
-        read_event(ch, &events[i], top);
-        if (top) top += events[i].ntop;
-    }
-    if (overrun && ch->end == CHOICE_RUNS) finish_early(ch, CHOICE_FAILED);
-    free(events);
-    free(tops);
+    for (size_t i = 0; i < n; top += events[i].ntop, i++) read_event(ch, &events[i], top);
+    if (overrun && !left && ch->end == CHOICE_RUNS) finish_early(ch, CHOICE_FAILED);
+    return left;
 }
 
 static bool has_news(const struct choice *ch)
@@ -195,7 +209,12 @@ static void stream(struct call *c, bool over)
 void call_more(struct call *c)
 {
     bool over = true;
-    for (int i = 0; i < c->count; i++) read_events(&c->choices[i]);
+    for (int i = 0; i < c->count; i++) {
+        bool left;
+        do left = read_events(&c->choices[i]);
+        while (left && !c->streams);
+        if (left) http_wake(c->exchange); /* when these were sent */
+    }
     for (int i = 0; i < c->count; i++) over = over && c->choices[i].end != CHOICE_RUNS;
     if (c->streams) return stream(c, over);
     if (!over) return;
