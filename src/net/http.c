@@ -36,7 +36,7 @@ struct strbuf *http_stream(struct http_exchange *x) { return &x->out; }
 
 const char *http_header(const struct http_exchange *x, const char *name)
 {
-    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+    return x->http->mhd.lookup(x->connection, MHD_HEADER_KIND, name);
 }
 
 const char *http_body(const struct http_exchange *x, size_t *len)
@@ -83,7 +83,7 @@ static void resume(struct http_exchange *x)
 {
     if (!x->suspended) return;
     x->suspended = false;
-    MHD_resume_connection(x->connection);
+    x->http->mhd.resume(x->connection);
 }
 
 void http_wake(struct http_exchange *x)
@@ -110,7 +110,7 @@ static enum turn next_turn(struct http_exchange *x)
     pthread_mutex_lock(&x->lock);
     enum turn turn = x->lost ? TURN_LOST : x->woken ? TURN_MORE : TURN_REST;
     x->woken = false;
-    if (turn == TURN_REST) x->suspended = true, MHD_suspend_connection(x->connection);
+    if (turn == TURN_REST) x->suspended = true, x->http->mhd.suspend(x->connection);
     pthread_mutex_unlock(&x->lock);
     return turn;
 }
@@ -119,7 +119,7 @@ static struct http_exchange *exchange_new(struct http *h, struct MHD_Connection 
                                           const char *method)
 {
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        h->mhd.connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_exchange *x = info && info->socket_context ? calloc(1, sizeof *x) : NULL;
     if (!x) return NULL;
     *x = (struct http_exchange){.http = h, .connection = connection, .path = url, .method = method};
@@ -163,15 +163,16 @@ static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
 
 static enum MHD_Result send_answer(struct http_exchange *x)
 {
-    struct MHD_Response *r =
-        x->stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL)
-                  : MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_PERSISTENT);
+    const struct mhd_api *mhd = &x->http->mhd;
+    struct MHD_Response *r = x->stream
+                                 ? mhd->response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL)
+                                 : mhd->response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_PERSISTENT);
     if (!r) return MHD_NO;
     for (int i = 0; i < x->headers; i++)
         if (x->header[i].name && x->header[i].value)
-            MHD_add_response_header(r, x->header[i].name, x->header[i].value);
-    enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)x->status, r);
-    MHD_destroy_response(r);
+            mhd->add_header(r, x->header[i].name, x->header[i].value);
+    enum MHD_Result result = mhd->queue(x->connection, (unsigned)x->status, r);
+    mhd->destroy_response(r);
     x->queued = true;
     return result;
 }
@@ -328,13 +329,13 @@ static enum plim_status start_daemon(struct http *h, int fd, int threads, struct
 {
     unsigned flags =
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | MHD_USE_ITC;
-    h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_complaint, h,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)threads,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(h->limits.connections + threads * 16),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)h->limits.head_bytes * 2, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)h->limits.send_seconds, MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    h->daemon = h->mhd.start(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_complaint, h,
+                             MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)threads,
+                             MHD_OPTION_CONNECTION_LIMIT, (unsigned)(h->limits.connections + threads * 16),
+                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)h->limits.head_bytes * 2,
+                             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->limits.send_seconds,
+                             MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_NOTIFY_COMPLETED,
+                             on_completed, h, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (h->daemon) return PLIM_OK;
     close(fd);
     return plim_fail(err, PLIM_NO_MEMORY, "libmicrohttpd could not be started with %d threads", threads);
@@ -349,13 +350,14 @@ enum plim_status http_open(const struct http_options *options, struct http **out
     h->limits = options->limits, h->service = options->service, h->arg = options->arg, h->log = options->log;
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->changed, NULL);
-    enum plim_status status = listen_on(h, options->host, options->port, &fd, err);
+    enum plim_status status = mhd_api_open(&h->mhd, err);
+    if (status == PLIM_OK) status = listen_on(h, options->host, options->port, &fd, err);
     *out = h; /* callbacks may want it before this function has returned */
     if (status == PLIM_OK) status = start_daemon(h, fd, threads, err);
     if (status == PLIM_OK) status = http_watch_start(h, err);
     if (status == PLIM_OK) return PLIM_OK;
     *out = NULL;
-    if (h->daemon) MHD_stop_daemon(h->daemon);
+    if (h->daemon) h->mhd.stop(h->daemon);
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);
     free(h);
@@ -382,10 +384,10 @@ static void lose_all(struct http *h)
 void http_close(struct http *h)
 {
     if (!h) return;
-    int fd = MHD_quiesce_daemon(h->daemon);
+    int fd = h->mhd.quiesce(h->daemon);
     lose_all(h);
     http_watch_stop(h);
-    MHD_stop_daemon(h->daemon);
+    h->mhd.stop(h->daemon);
     if (fd >= 0) close(fd);
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);

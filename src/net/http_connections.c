@@ -84,7 +84,7 @@ static void make_place(struct http *h, struct http_connection *newest)
 static void begin_connection(struct http *h, struct MHD_Connection *connection, void **context)
 {
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        h->mhd.connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct http_connection *c = calloc(1, sizeof *c);
     *context = c;
     if (!c || !info) return;

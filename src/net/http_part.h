@@ -7,7 +7,7 @@
 #define PLIM_NET_HTTP_PART_H
 
 #include "net/http.h"
-#include <microhttpd.h>
+#include "net/mhd_api.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -20,6 +20,7 @@ struct http_connection {
 };
 
 struct http {
+    struct mhd_api mhd;
     struct MHD_Daemon *daemon;
     struct http_limits limits;
     const struct http_service *service;
