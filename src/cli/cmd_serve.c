@@ -170,7 +170,6 @@ static struct server_options server_options(const struct serving *g)
 static enum plim_status listen_first(struct serving *g, struct plim_error *err)
 {
     const struct serve_flags *f = g->flags;
-    if (!http_present()) return http_open(NULL, (struct http **)&g->server, err);
     enum plim_status status = f->keys ? secrets_load(f->keys, &g->keys, err) : PLIM_OK;
     if (status != PLIM_OK) return status;
     if (g->keys.open_to_others)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """plimsoll serve over a fake engine: every endpoint, its forms and its refusals."""
 # run-tests: timeout=300
-import json
 import os
 import sys
+
+sys.path[0] = os.path.join(sys.path[0], "..", "support")  # not from here, where tests have names of Python's modules
+import json
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import plim
 from plim import ok
 import server
