@@ -69,7 +69,9 @@ static int measure(struct loader *loader, double limit, size_t planned, uint64_t
     double start = clock_seconds(), seconds = 0;
     while (w.rows == ROWS && seconds < limit) {
         if (loader_window(loader, ROWS, &w, &err) != PLIM_OK) return complain(&err);
-        if (loader_fill(loader, w.rows, ids, targets, pos, &err) != PLIM_OK) return complain(&err);
+        struct rows rows = {
+            .count = w.rows, .time = loader_time(loader), .ids = ids, .pos = pos, .targets = targets};
+        if (loader_fill(loader, w.rows, &rows, &err) != PLIM_OK) return complain(&err);
         rows += w.rows, tokens += w.targets;
         seconds = clock_seconds() - start;
     }

@@ -108,6 +108,7 @@ static int tell_json(const struct job *job, const char *dir, const struct evalua
     json_str(&w, "precision", precision_name((enum precision)job->training.precision));
     json_double(&w, "tokens_per_s", e->seconds > 0 ? (double)e->tokens / e->seconds : 0);
     json_int(&w, "batch", e->batch);
+    json_double(&w, "padding", e->positions ? (double)e->padding / (double)e->positions : 0);
     json_begin_object(&w, "memory");
     json_int(&w, "budget_bytes", e->budget);
     json_int(&w, "planned_total", e->total);

@@ -196,7 +196,7 @@ static int run(int argc, char **argv)
         if (status == PLIM_OK && f.steps_given && f.steps < 1)
             status = plim_fail(&err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
                                (long long)f.steps);
-        if (f.steps_given) job.training.steps = f.steps;
+        if (f.steps_given) job.training.steps = f.steps, job.training.epochs = 0;
         job.no_final_checkpoint = !f.save;
         code = status == PLIM_OK ? train(&job, &f) : cli_error(&err);
         job_release(&job);

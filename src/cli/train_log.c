@@ -34,6 +34,14 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
                 1e3 * (e->kind == TRAIN_REPLANNED ? e->moves.plan_seconds : e->plan->search.seconds));
 }
 
+/* Rows, positions that were computed for them, and the share of those that were padding. */
+static void put_padding(struct json_writer *w, const struct train_event *e)
+{
+    json_int(w, "rows", e->rows);
+    json_int(w, "positions", e->positions);
+    json_double(w, "padding", e->positions ? (double)e->padding / (double)e->positions : 0);
+}
+
 static void put_step(struct json_writer *w, const struct train_event *e)
 {
     json_double(w, "loss", e->loss);
@@ -45,6 +53,7 @@ static void put_step(struct json_writer *w, const struct train_event *e)
     json_int(w, "tokens", e->tokens);
     json_double(w, "tokens_per_s", e->tokens_per_s);
     json_double(w, "step_ms", e->seconds * 1e3);
+    put_padding(w, e);
     if (e->scale != 1) json_double(w, "loss_scale", e->scale);
     if (e->skipped) json_bool(w, "skipped", true);
     put_memory(w, e);
@@ -95,6 +104,7 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
     case TRAIN_ENDED:
         put_peaks(w, e);
         json_int(w, "rss_peak", e->rss_peak);
+        put_padding(w, e);
         if (e->bad_records) json_int(w, "bad_records", e->bad_records);
         if (e->dropped_samples) json_int(w, "dropped_samples", e->dropped_samples);
         json_double(w, "seconds", clock_seconds() - log->started);
@@ -157,6 +167,7 @@ static void draw_step(struct train_log *log, const struct train_event *e)
         table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
     strbuf_addf(&line, "%.0f tok/s  %s of %s", e->tokens_per_s, bytes_format(used, (uint64_t)e->used),
                 bytes_format(budget, (uint64_t)e->budget));
+    if (e->padding) strbuf_addf(&line, "  %.0f %% padding", 100 * (double)e->padding / (double)e->positions);
     if (e->status != MEMORY_NORMAL) strbuf_addf(&line, " (%s)", memory_status_name(e->status));
     if (log->bar) strbuf_addf(&line, "  %s left", time_left(log, e, left, sizeof left));
     if (!log->bar || e->step == e->steps) strbuf_addf(&line, "\n");
@@ -188,6 +199,9 @@ static void tell_end(struct train_log *log, const struct train_event *e)
             bytes_format(planned, (uint64_t)e->planned_peak[TIER_DEVICE]),
             bytes_format(ledger, (uint64_t)e->ledger_peak[TIER_DEVICE]),
             bytes_format(rss, (uint64_t)e->rss_peak), (long long)e->step, clock_seconds() - log->started);
+    if (e->padding)
+        fprintf(log->people, "%.1f %% of the %lld computed positions were padding\n",
+                100 * (double)e->padding / (double)e->positions, (long long)e->positions);
     if (e->bad_records || e->dropped_samples)
         fprintf(log->people,
                 "of the data, %lld bad records were skipped and %lld samples had nothing to learn\n",

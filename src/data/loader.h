@@ -4,7 +4,7 @@
  *     loader_open(data, &(struct loader_options){.seed = 1, .workers = 2, ...}, &loader, &err);
  *     struct loader_window w;
  *     loader_window(loader, rows, &w, &err);                   // the rows of one optimizer step; w.targets
- *     loader_fill(loader, n, ids, targets, pos, &err);         // its rows, n at a time, in any split
+ *     loader_fill(loader, n, &rows, &err);                     // its rows, n at a time, in any split
  *     loader_state(loader, &state);                            // where to go on; small
  *     loader_close(loader);
  *
@@ -15,6 +15,11 @@
  * The order depends neither on the number of workers nor on how rows are asked for. Rank r of n gets the rows
  * whose number in the global order is r modulo n, and the state counts global rows: a run may go on with another
  * number of ranks and neither repeats nor skips one.
+ *
+ * Rows of like lengths. With options.sorted the rows of a window come longest first, so that a caller may cut it into
+ * passes of few lengths. With options.grouped also the samples of a window are of like length: in the shuffled order groups
+ * of LOADER_GROUP windows are sorted by length and cut into windows, which are shuffled again. Which rows there are in an
+ * epoch does not change, and a group is a pure function of seed, data and window size.
  *
  * Streams are shuffled in blocks of shuffle_samples samples (or shuffle_bytes of tokens, whichever is less); one
  * block is consumed while the next is made. A block's order is a pure function of seed and of the place in the
@@ -27,10 +32,15 @@
 #include "base/node.h"
 #include "base/strbuf.h"
 #include "data/dataset.h"
+#include "data/rows.h"
 #include <signal.h>
+
+#define LOADER_GROUP 32 /* windows */
 
 struct loader_options {
     uint64_t seed;
+    bool sorted;   /* rows of a window, longest first */
+    bool grouped;  /* windows of samples of like length; needs window_rows */
     bool in_order; /* no shuffling */
     bool once;     /* one epoch, then windows come up short */
     int workers, prefetch;
@@ -52,9 +62,11 @@ struct loader_state {
 };
 
 struct loader_window {
-    int64_t rows;        /* of this rank; fewer than asked for only at the end of `once` */
-    int64_t targets;     /* counted targets in them */
-    int64_t all_targets; /* of all ranks' rows */
+    int64_t rows;           /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t targets;        /* counted targets in them */
+    int64_t all_targets;    /* of all ranks' rows */
+    int64_t positions;      /* in use, of this rank's rows: the sum of their lengths */
+    const int32_t *lengths; /* [rows] in the order in which they will be filled; until the next window */
 };
 
 struct loader_stats {
@@ -75,8 +87,9 @@ void loader_close(struct loader *loader);
 enum plim_status loader_window(struct loader *loader, int64_t rows, struct loader_window *out,
                                struct plim_error *err);
 
-/* The next n rows of the window: each array [n, T]. */
-enum plim_status loader_fill(struct loader *loader, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos,
+/* The next n rows of the window into the arrays that are there; ids must be. Rows may have fewer positions than T when all
+ * of these n are as short. Rows from n on are blank. */
+enum plim_status loader_fill(struct loader *loader, int64_t n, const struct rows *rows,
                              struct plim_error *err);
 
 /* Forget the window: the next one begins where it began. */
@@ -94,6 +107,7 @@ enum plim_status loader_restore(struct loader *loader, const struct node *saved,
                                 struct plim_error *err);
 
 void loader_stats(const struct loader *loader, struct loader_stats *out);
+int64_t loader_time(const struct loader *loader); /* T: the most positions of a row */
 uint64_t loader_seed(const struct loader *loader);
 void loader_set_seed(struct loader *loader, uint64_t seed); /* before the first window */
 

@@ -40,6 +40,35 @@ enum plim_status block_source_next(struct block_source *s, struct block **out, s
 
 size_t block_source_bytes(const struct dataset *data, const struct loader_options *options);
 
+/* --- loader_group.c: the order of samples with options.grouped ------------------------------------------------- */
+
+struct loader_group {
+    struct group_sample {
+        int64_t sample, place;
+        int32_t length;
+    } * samples;
+    int64_t most;   /* samples of a group */
+    int64_t window; /* of them, samples of a window */
+    bool made;
+    uint64_t key, number; /* which one is here: of which epoch or block */
+    int64_t count;        /* its samples that are worth a row */
+};
+
+/* Length of a sample; 0: it makes no row. */
+typedef enum plim_status group_measure(void *arg, int64_t sample, int64_t *length, struct plim_error *err);
+
+/* All its memory, for so many samples at most. */
+enum plim_status loader_group_open(struct loader_group *g, int64_t window, int64_t samples,
+                                   struct plim_error *err);
+void loader_group_close(struct loader_group *g);
+size_t loader_group_bytes(int64_t window, int64_t samples);
+
+/* The sample at `index` of an order of n samples; -1: the place is empty, samples that make no row leave it. `key` names the
+ * order as order_sample does. */
+enum plim_status loader_group_sample(struct loader_group *g, const struct loader_options *options,
+                                     uint64_t key, uint64_t index, uint64_t n, group_measure *measure,
+                                     void *arg, int64_t *out, struct plim_error *err);
+
 /* For loader_state.c: a number for the order of rows (equal numbers, equal rows), and the rows of an epoch when each
  * sample is a row and all are known, else 0. */
 uint64_t loader_order(const struct loader *loader);

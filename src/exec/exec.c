@@ -236,6 +236,18 @@ static struct device_program *compile(struct exec *exec, int begin, int end, int
     return program;
 }
 
+void exec_prepare(struct exec *exec, bool later)
+{
+    const struct tape *tape = exec->tape;
+    if (exec->inspect || exec->op_seconds) return; /* ops run one by one */
+    for (int64_t micro = 0; micro < 1 + later && exec->compiles; micro++)
+        if (tape->loop_end > 0 && !find_program(exec, 0, tape->loop_end, micro == 0))
+            compile(exec, 0, tape->loop_end, micro);
+    if (exec->compiles && tape->nops > tape->loop_end &&
+        !find_program(exec, tape->loop_end, tape->nops, true))
+        compile(exec, tape->loop_end, tape->nops, 0);
+}
+
 void exec_drop_programs(struct exec *exec)
 {
     while (exec->nprograms) exec->device->ops->program_free(exec->programs[--exec->nprograms].program);

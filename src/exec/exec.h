@@ -58,6 +58,10 @@ void exec_fresh(struct exec *exec);
  * many times. Whatever is in the arena outside kept tensors is lost, and so are this exec's programs. */
 enum plim_status exec_tune(struct exec *exec, struct plim_error *err);
 
+/* Compiles what a run of the tape needs, so that nothing is compiled later: the loop with `later`, too, as it is for
+ * micro-batches after the first, and the update where the tape has one. After exec_tune; nothing runs. */
+void exec_prepare(struct exec *exec, bool later);
+
 /* Frees the programs; what runs next is compiled anew. After something has happened to the memory they were compiled for. */
 void exec_drop_programs(struct exec *exec);
 

@@ -153,6 +153,16 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
             err, PLIM_BAD_INPUT,
             "%s: key 'model.attention_type': sliding_window needs model.sliding_window, e.g. 1024",
             job->name);
+    if (job->data.padding == PADDING_NONE)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: key 'data.padding': rows of one pass have one length; write longest, or max_length",
+            job->name);
+    if (job->data.padding == PADDING_LONGEST && job->training.in_backward_given && job->training.in_backward)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: training.optimizer_in_backward and data.padding: longest exclude each other: a "
+                         "step has passes of several lengths; drop one",
+                         job->name);
     return job_check_wishes(job, false, err);
 }
 
@@ -206,6 +216,8 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
 {
     if (job->training.optimizer >= OPTIMIZER_COUNT)
         job->training.optimizer = OPTIMIZER_ADAMW8; /* "adamw_8bit" */
+    if (job->data.padding == PADDING_TRUE) job->data.padding = PADDING_LONGEST;
+    if (job->data.padding == PADDING_FALSE) job->data.padding = PADDING_NONE;
     enum plim_status status = job_take_preset(job, NULL, err);
     if (status == PLIM_OK) status = settle_precision(job, err);
     if (status == PLIM_OK && !job_awaits_device(job)) status = check_types(job, err);
@@ -227,19 +239,13 @@ enum plim_status job_check_training(const struct job *job, struct plim_error *er
 {
     const char *key;
     double dropout = model_dropout(&job->spec, &key);
-    if (dropout == 0) {
-        enum plim_status status = hf_config_expresses(&job->spec, err);
-        if (status != PLIM_OK) plim_error_prefix(err, "%s", job->name);
-        return status;
-    }
-    if (job->model.dropout_given)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'model.dropout': training with dropout is not supported yet; write 0",
-                         job->name);
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "%s: key 'model.path': %s has %s %g, and training with dropout is not supported yet; "
-                     "write model.dropout: 0 to train without",
-                     job->name, job->model.path, key, dropout);
+    enum plim_status status = hf_config_expresses(&job->spec, err);
+    if (status == PLIM_OK && dropout >= 1)
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "%s is %g, which leaves nothing to learn from; write less than 1, e.g. 0.1",
+                           job->model.dropout_given ? "key 'model.dropout'" : key, dropout);
+    if (status != PLIM_OK) plim_error_prefix(err, "%s", job->name);
+    return status;
 }
 
 double job_beta1(const struct job *job)

@@ -77,7 +77,8 @@ struct job_training {
     bool offload_layers_given;
     double host_update; /* share of the updates of state in host memory that the CPU makes */
     bool host_update_given;
-    int64_t seed, eval_every, eval_rows, save_every, log_every;
+    int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
+    double epochs; /* 0: not given */
     double loss_scale;
     int64_t loss_scale_window;
     int64_t threads;
@@ -86,8 +87,12 @@ struct job_training {
     const char *device;   /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
 };
 
+/* How far rows are padded; the last two are other frameworks' words for longest and none. */
+enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE, PADDING_TRUE, PADDING_FALSE };
+
 struct job_data { /* see data/dataset.h and data/loader.h */
-    int format, rows, overlong;
+    int format, rows, overlong, padding;
+    bool group_by_length; /* with PADDING_LONGEST */
     const char *tokenizer, *chat_template;
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
     bool packing, add_special, append_eos, skip_bad;
@@ -105,7 +110,6 @@ struct job_wishes {
     bool dynamic_batching;
     int64_t min_batch, max_batch;
     double batch_target;
-    int padding; /* 0: to data.max_length */
 };
 
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
@@ -119,6 +123,13 @@ struct loader_sizes {
     int count, chosen; /* count 0: nothing is known */
 };
 
+/* One pass over the training data. */
+struct job_epoch {
+    int64_t rows, tokens; /* rows 0: unknown */
+    int64_t positions;    /* computed for them, padding included, about */
+    bool exact;           /* all of it was read */
+};
+
 struct job {
     struct job_model model;
     struct job_training training;
@@ -129,6 +140,7 @@ struct job {
     int64_t loader_bytes;  /* host memory of tokenizer and loaders; part of every plan's overhead */
     int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */
     struct loader_sizes loader_sizes;
+    struct job_epoch epoch; /* of a plan */
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
@@ -157,8 +169,8 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
  * resolved, and what could not be checked before is. */
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
-/* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has dropout, which evaluation and
- * generation never apply, or something that its config.json could not say. */
+/* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
+ * say, PLIM_BAD_INPUT when it would drop everything. */
 enum plim_status job_check_training(const struct job *job, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED when the environment says that a launcher started several ranks (launch.c). */
@@ -191,7 +203,7 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
 
 /* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
  * on the device). */
-enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows,
+enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows, int64_t time,
                                 struct tape *out, struct plim_error *err);
 
 /* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */

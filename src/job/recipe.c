@@ -63,10 +63,11 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     const struct job_training *t = &job->training;
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
     struct model_shape shape = {.batch = knobs->micro_batch,
-                                .time = job->max_length,
+                                .time = request->time,
                                 .head = HEAD_LOSS,
                                 .whole_rows = !job->data.packing,
-                                .standard = !job->model.flash};
+                                .standard = !job->model.flash,
+                                .training = true};
     struct recompute_options recompute = {(enum recompute)knobs->recompute, (int)knobs->full_layers,
                                           (int)knobs->offload_layers};
     struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
@@ -106,14 +107,14 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
     return status == PLIM_OK ? prefetch(tape, &offload, knobs, err) : status;
 }
 
-enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows,
+enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows, int64_t time,
                                 struct tape *out, struct plim_error *err)
 {
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
     if (knobs)
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
     struct model_shape shape = {
-        .batch = rows, .time = job->max_length, .head = HEAD_LOSS, .standard = !job->model.flash};
+        .batch = rows, .time = time, .head = HEAD_LOSS, .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
@@ -160,7 +161,8 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .rows = job_rows(job),
                                  .time = job->max_length,
                                  .layers = job->spec.num_layers,
-                                 .needs_global_norm = needs_global_norm(job),
+                                 .needs_global_norm =
+                                     needs_global_norm(job) || job->data.padding == PADDING_LONGEST,
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
                                                  job->training.optimizer == OPTIMIZER_SGD,
                                  .compute = job_compute,
@@ -168,5 +170,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .build_arg = job};
     out->budget = job_budget(job, facts);
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
+    if (job->data.padding == PADDING_LONGEST) /* a tape of an evaluation is less than half as long */
+        out->lengths = PLAN_LENGTHS + (job->validation.count ? PLAN_LENGTHS / 2 : 0);
     set_pins(job, &out->pins);
 }

@@ -112,8 +112,6 @@ static const struct {
     const char *instead;
 } denied[] = {
     {"model.num_experts", 0, false, "mixtures of experts are not supported by this version; remove the key"},
-    {"data.padding", 0, false,
-     "rows are always padded to data.max_length; write max_length, and data.packing: true to fill them"},
     {"training.deepspeed.zero_stage", AT(wishes.use_deepspeed), false,
      "there is one rank, so there is nothing to shard; write 0, and a budget: what does not fit is "
      "offloaded"},

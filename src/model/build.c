@@ -31,6 +31,21 @@ static int input_i32(struct builder *b, const char *label)
                                       .dim = {b->shape->batch, b->shape->time}});
 }
 
+int build_scalars(struct builder *b)
+{
+    int there = tape_find(b->tape, "step.scalars", -1);
+    if (there >= 0) return there;
+    return tape_tensor(b->tape, &(struct tensor){.label = "step.scalars",
+                                                 .layer = -1,
+                                                 .type = DT_F32,
+                                                 .cls = CLASS_IO,
+                                                 .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
+                                                 .ndim = 1,
+                                                 .dim = {SCALAR_COUNT},
+                                                 .view_of = -1,
+                                                 .owner = -1});
+}
+
 static void build_rope_table(struct builder *b)
 {
     int head_dim = b->spec->head_dim;
@@ -56,8 +71,12 @@ static void build_rope_table(struct builder *b)
 
 void build_inputs(struct builder *b)
 {
-    b->ids = input_i32(b, "ids");
-    b->pos = input_i32(b, "pos");
+    if (b->shape->flat.tokens) {
+        build_flat_inputs(b);
+    } else {
+        b->ids = input_i32(b, "ids");
+        b->pos = input_i32(b, "pos");
+    }
     b->rope_table = -1;
     if (b->spec->arch->rope) build_rope_table(b);
 }
@@ -100,6 +119,20 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
     return op.out[EMBED_Y];
 }
 
+/* Numbers of ops' streams are above those of parameters. */
+#define FIRST_STREAM (UINT32_C(1) << 30)
+
+int build_dropout(struct builder *b, const char *label, int x, double dropout, int add)
+{
+    struct op op = start(b, OP_DROPOUT);
+    op.attr.dropout = (float)dropout;
+    op.attr.stream = FIRST_STREAM + b->streams++;
+    op.in[DROPOUT_X] = x, op.in[DROPOUT_SCALARS] = build_scalars(b), op.in[DROPOUT_ADD] = add;
+    op.out[DROPOUT_Y] = build_act(b, label, b->spec->hidden_size);
+    tape_append(b->tape, &op);
+    return op.out[DROPOUT_Y];
+}
+
 int build_norm(struct builder *b, const struct build_norm *n, int x)
 {
     struct op op = start(b, OP_NORM);
@@ -135,11 +168,7 @@ static struct op_attr head_attributes(const struct model_spec *spec)
         .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
 }
 
-struct parts {
-    int q, k, v;
-};
-
-static struct parts build_split(struct builder *b, int qkv)
+static struct build_parts build_split(struct builder *b, int qkv)
 {
     struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
@@ -148,7 +177,7 @@ static struct parts build_split(struct builder *b, int qkv)
     op.out[SPLIT3_K] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
     op.out[SPLIT3_V] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
-    return (struct parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
+    return (struct build_parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
 }
 
 static int kv_tensor(struct builder *b, const char *label)
@@ -164,7 +193,7 @@ static int kv_tensor(struct builder *b, const char *label)
 }
 
 /* New keys and values join the layer's cache, and the cache takes their place. */
-static void build_cache(struct builder *b, struct parts *p)
+static void build_cache(struct builder *b, struct build_parts *p)
 {
     struct op op = start(b, OP_KV_APPEND);
     op.attr = head_attributes(b->spec);
@@ -179,7 +208,7 @@ int build_attention(struct builder *b, int qkv)
 {
     const struct model_spec *spec = b->spec;
     bool cached = b->shape->kv_length > 0;
-    struct parts p = build_split(b, qkv);
+    struct build_parts p = build_split(b, qkv);
     if (cached) build_cache(b, &p);
     struct op op = start(b, OP_ATTN);
     op.attr = head_attributes(spec);
@@ -188,7 +217,13 @@ int build_attention(struct builder *b, int qkv)
     op.attr.standard = b->shape->standard;
     op.attr.window = (int)model_layer_window(spec, b->layer);
     op.attr.scale = (float)(1.0 / sqrt(spec->head_dim));
+    if (b->shape->flat.tokens) return build_paged(b, &p, op.attr);
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v, op.in[ATTN_POS] = b->pos;
+    if (b->attention_dropout > 0) {
+        op.attr.dropout = (float)b->attention_dropout;
+        op.attr.stream = FIRST_STREAM + b->streams++;
+        op.in[ATTN_SCALARS] = build_scalars(b);
+    }
     op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);
     op.out[ATTN_LSE] = declare(b, (struct tensor){.label = "attn.lse[%d]",
                                                   .type = DT_F32,
@@ -219,12 +254,7 @@ static void build_loss(struct builder *b, int logits)
     op.accumulate = ACC_AFTER_FIRST;
     op.in[XENT_LOGITS] = logits;
     op.in[XENT_TARGETS] = input_i32(b, "targets");
-    op.in[XENT_SCALARS] = declare(b, (struct tensor){.label = "step.scalars",
-                                                     .type = DT_F32,
-                                                     .cls = CLASS_IO,
-                                                     .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
-                                                     .ndim = 1,
-                                                     .dim = {SCALAR_COUNT}});
+    op.in[XENT_SCALARS] = build_scalars(b);
     op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
                                                    .type = DT_F64,
                                                    .cls = CLASS_IO,
@@ -240,7 +270,10 @@ void build_head(struct builder *b, int x, int weight)
     int64_t vocab = b->spec->vocab_size;
     b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
-    if (head == HEAD_LAST_LOGITS) {
+    if (b->shape->flat.tokens) {
+        x = build_flat_last(b, x);
+        logits.ndim = 2, logits.dim[0] = b->shape->flat.rows, logits.dim[1] = vocab;
+    } else if (head == HEAD_LAST_LOGITS) {
         x = last_tokens(b, x);
         logits.ndim = 2, logits.dim[0] = b->shape->batch, logits.dim[1] = vocab;
     } else {

@@ -106,6 +106,7 @@ static int mlp_block(struct builder *b, int x)
 
 void decoder_emit(struct builder *b)
 {
+    b->attention_dropout = b->shape->training ? b->spec->dropout[0] : 0;
     build_inputs(b);
     int table = build_param(b, P_EMBED);
     int x = build_embed(b, "embed", b->ids, table, -1);

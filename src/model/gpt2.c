@@ -1,8 +1,8 @@
 /* gpt2.c - GPT-2: LayerNorm, learned positions, tanh GELU, and Conv1D weights stored [in,out].
  *
- *     x = wte[ids] + wpe[pos]
- *     per layer:  x = x + c_proj(attention(split3(c_attn(ln_1(x)))))
- *                 x = x + c_proj(gelu(c_fc(ln_2(x))))
+ *     x = drop(wte[ids] + wpe[pos])
+ *     per layer:  x = x + drop(c_proj(attention(split3(c_attn(ln_1(x))))))
+ *                 x = x + drop(c_proj(gelu(c_fc(ln_2(x)))))
  *     logits = ln_f(x) wte'
  */
 #include "model/build.h"
@@ -50,6 +50,9 @@ static const struct param_row params[P_COUNT] = {
     [P_HEAD] = {"lm_head.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED},
 };
 
+/* Which of a spec's dropouts is which. */
+enum { DROP_RESIDUAL, DROP_EMBEDDING, DROP_ATTENTION };
+
 static const struct model_keys keys = {
     .hidden = "n_embd",
     .intermediate = "n_inner",
@@ -58,7 +61,8 @@ static const struct model_keys keys = {
     .positions = "n_positions",
     .norm_eps = "layer_norm_epsilon",
     .activation = "activation_function",
-    .dropout = {"resid_pdrop", "embd_pdrop", "attn_pdrop"},
+    .dropout =
+        {[DROP_RESIDUAL] = "resid_pdrop", [DROP_EMBEDDING] = "embd_pdrop", [DROP_ATTENTION] = "attn_pdrop"},
     .dropout_absent = 0.1,
 };
 
@@ -98,6 +102,20 @@ static int conv(struct builder *b, int x, int row, int add, int y)
     return build_linear(b, x, &l, y);
 }
 
+static double dropped(const struct builder *b, int which)
+{
+    return b->shape->training ? b->spec->dropout[which] : 0;
+}
+
+/* What ends a branch joins the residual stream x: the sum rides on the linear where nothing is dropped between. */
+static int join(struct builder *b, int h, int row, int x, const char *label, const char *before)
+{
+    double drop = dropped(b, DROP_RESIDUAL);
+    int64_t hidden = b->spec->hidden_size;
+    if (drop == 0) return conv(b, h, row, x, build_act(b, label, hidden));
+    return build_dropout(b, label, conv(b, h, row, -1, build_act(b, before, hidden)), drop, x);
+}
+
 static int layer_norm(struct builder *b, int row, const char *label, const char *stat_label, int x)
 {
     struct build_norm n = {.label = label,
@@ -112,7 +130,7 @@ static int attention_block(struct builder *b, int x)
     int64_t hidden = b->spec->hidden_size;
     int h = layer_norm(b, P_LN1, "attn.norm[%d]", "attn.norm.stat[%d]", x);
     int qkv = conv(b, h, P_QKV, -1, build_act(b, "attn.qkv[%d]", 3 * hidden));
-    return conv(b, build_attention(b, qkv), P_O, x, build_act(b, "attn.residual[%d]", hidden));
+    return join(b, build_attention(b, qkv), P_O, x, "attn.residual[%d]", "attn.o[%d]");
 }
 
 static int mlp_block(struct builder *b, int x)
@@ -125,15 +143,18 @@ static int mlp_block(struct builder *b, int x)
     op.in[ACT_X] = conv(b, h, P_FC, -1, build_act(b, "mlp.fc[%d]", inner));
     op.out[ACT_Y] = build_act(b, "mlp.h[%d]", inner);
     tape_append(b->tape, &op);
-    return conv(b, op.out[ACT_Y], P_PROJ, x, build_act(b, "mlp.residual[%d]", b->spec->hidden_size));
+    return join(b, op.out[ACT_Y], P_PROJ, x, "mlp.residual[%d]", "mlp.proj[%d]");
 }
 
 static void emit(struct builder *b)
 {
+    double drop = dropped(b, DROP_EMBEDDING);
+    b->attention_dropout = dropped(b, DROP_ATTENTION);
     build_inputs(b);
     int wte = build_param(b, P_WTE), wpe = build_param(b, P_WPE);
     int x = build_embed(b, "embed.token", b->ids, wte, -1);
     x = build_embed(b, "embed", b->pos, wpe, x);
+    if (drop > 0) x = build_dropout(b, "embed.dropped", x, drop, -1);
     for (b->layer = 0; b->layer < b->spec->num_layers; b->layer++) {
         x = attention_block(b, x);
         x = mlp_block(b, x);

@@ -134,13 +134,21 @@ struct param_init model_param_init(const struct model_spec *spec, const char *la
 /* --- the tape ---------------------------------------------------------------------------------------------
  */
 
+static enum plim_status check_flat(const struct model_shape *shape, struct plim_error *err)
+{
+    const struct model_flat *flat = &shape->flat;
+    bool good = shape->batch == 1 && shape->time == flat->tokens && shape->kv_length == 0 &&
+                shape->head == HEAD_LAST_LOGITS && flat->rows >= 1 && flat->blocks >= 1 && flat->reach >= 1;
+    return good ? PLIM_OK : plim_fail(err, PLIM_BUG, "a flat shape whose sizes do not agree");
+}
+
 static enum plim_status check_shape(const struct model_spec *spec, const struct model_shape *shape,
                                     struct plim_error *err)
 {
     if (shape->batch < 1 || shape->time < 1 || shape->kv_length < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "batch size and sequence length must be at least 1");
     int64_t longest = shape->kv_length > shape->time ? shape->kv_length : shape->time;
-    if (longest > spec->max_positions)
+    if (!shape->flat.tokens && longest > spec->max_positions)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "sequence length %lld is beyond the model's '%s' %lld; use at most that",
                          (long long)longest, spec->arch->keys->positions, (long long)spec->max_positions);
@@ -153,6 +161,7 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
     if (shape->kv_length > 0 && shape->kv_length < shape->time)
         return plim_fail(err, PLIM_BAD_INPUT, "a cache of %lld positions cannot take %lld tokens",
                          (long long)shape->kv_length, (long long)shape->time);
+    if (shape->flat.tokens) return check_flat(shape, err);
     if (shape->head == HEAD_LAST_LOGITS && shape->batch > 1 && shape->time > 1)
         return plim_fail(err, PLIM_BUG, "last-token logits need batch 1 or time 1");
     return PLIM_OK;

@@ -52,8 +52,9 @@ struct model_spec {
     bool tie_embeddings;    /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
-    double dropout[MODEL_DROPOUTS];     /* as config.json has them, see model_dropout; no tape computes one */
-    int64_t bos_token_id, pad_token_id; /* -1: none */
+    double dropout
+        [MODEL_DROPOUTS]; /* as config.json has them, see model_dropout; only tapes that train drop numbers */
+    int64_t bos_token_id, pad_token_id;   /* -1: none */
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
 };
@@ -64,12 +65,22 @@ enum model_head {
     HEAD_LAST_LOGITS, /* "logits" of the last token only, [B,V]; wants batch 1 or time 1 */
 };
 
+/* A step of a server: one row of tokens of many requests, whose keys and values lie in blocks of a pool. */
+struct model_flat {
+    int64_t tokens; /* N; 0: the shape is not flat. batch is 1 and time N then */
+    int64_t rows;   /* R: requests of a step, and tokens whose logits are wanted */
+    int64_t blocks; /* P, of the pool */
+    int64_t reach;  /* M: blocks of one request, at most */
+};
+
 struct model_shape {
     int64_t batch, time;
     int64_t kv_length; /* 0: no cache; otherwise S, the positions the cache holds per row */
     enum model_head head;
     bool whole_rows; /* no row holds several samples */
     bool standard;   /* attention over all scores at once, for debugging */
+    struct model_flat flat;
+    bool training; /* numbers are dropped as the spec's dropouts say */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */
@@ -90,7 +101,7 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
 /* The name of the first field in which two complete specs differ; NULL: they are the same model. */
 const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
 
-/* The i-th field of a spec beside its architecture and dropouts: its name, and its value as text appended to `value`. NULL
+/* The i-th field of a spec beside its architecture: its name, and its value as text appended to `value`. NULL
  * after the last. */
 const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf *value);
 
@@ -99,7 +110,11 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * The host fills: "ids", "pos" i32[B,T]; for HEAD_LOSS "targets" i32[B,T] and "step.scalars"; once
  * "rope.inv_freq" (model_rope_frequencies). It reads "loss" f64[2] (sum of token losses, number of tokens) or
  * "logits". Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
- * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1. */
+ * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1.
+ *
+ * A flat shape (HEAD_LAST_LOGITS) has one input instead, "flat", in which "ids", "pos", "slots" i32[N], "rows" i32[R,3],
+ * "blocks" i32[R,M] and "last" i32[R] (the tokens whose "logits" [R,V] are wanted) lie one after the other, and one kept
+ * CLASS_KV "kv.pool" for all layers; op.h, kv_put and attn_paged, says what is in them. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);
 

@@ -1,6 +1,6 @@
 /* spec.c - the fields of a model's spec as one table: two specs are compared, and one is described, through it. See model.h. */
 #include "base/number.h"
-#include "model/model.h"
+#include "model/arch.h"
 
 #include <string.h>
 
@@ -89,9 +89,18 @@ static void put_value(struct strbuf *out, const void *at, enum field_form form)
     }
 }
 
+/* Dropouts come after the other fields, by the names that config.json of the architecture has. */
+static const char *dropout_field(const struct model_spec *spec, int i, struct strbuf *value)
+{
+    const char *name = i < MODEL_DROPOUTS ? spec->arch->keys->dropout[i] : NULL;
+    if (name) put_value(value, &spec->dropout[i], FIELD_DOUBLE);
+    return name;
+}
+
 const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf *value)
 {
-    if (i < 0 || i >= (int)FIELDS) return NULL;
+    if (i < 0) return NULL;
+    if (i >= (int)FIELDS) return dropout_field(spec, i - (int)FIELDS, value);
     const struct field *f = &fields[i];
     const char *at = (const char *)spec + f->offset;
     if (f->offset == offsetof(struct model_spec, rope.kind)) {

@@ -74,6 +74,18 @@ static void carry(struct layout *l, const struct tape *tape, const struct op *op
     }
 }
 
+/* Invariant 5: written in one pass and read in another one or in the update. Where the update is a tape by itself, it is
+ * what comes in. */
+static bool is_carried(const struct layout *l, const struct tape *tape, int id)
+{
+    const struct tensor *t = &tape->tensors[id];
+    if (!is_transient(t) || l->life[id].last < 0) return false;
+    if (tape->loop_end == 0) return t->flags & TENSOR_INPUT;
+    return t->cls == CLASS_GRAD ? t->owner >= 0 && tape->tensors[t->owner].cls == CLASS_PARAM
+                                : (t->flags & TENSOR_OUTPUT) || (l->life[id].first < tape->loop_end &&
+                                                                 l->life[id].last >= tape->loop_end);
+}
+
 static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
 {
     for (int i = 0; i < tape->ntensors; i++) l->life[i] = (struct lifetime){INT_MAX, -1}, l->buffer[i] = i;
@@ -95,7 +107,8 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
         if (t->view_of >= 0 || l->life[i].last < 0) continue;
         if (t->flags & TENSOR_INPUT) l->life[i].first = 0;
         if (t->flags & TENSOR_OUTPUT) l->life[i].last = tape->nops - 1;
-        if (t->flags & TENSOR_KEPT) l->life[i] = (struct lifetime){0, tape->nops - 1};
+        if (t->flags & TENSOR_KEPT || (options->carried_below && is_carried(l, tape, i)))
+            l->life[i] = (struct lifetime){0, tape->nops - 1};
     }
 }
 
@@ -163,16 +176,28 @@ static int kept_before(const void *a, const void *b)
     return x->id - y->id;
 }
 
+/* Of the same class, layer, label and tier, and of the same parameter. */
+static bool is_same(const struct tape *a, int i, const struct tape *b, int j)
+{
+    const struct tensor *t = &a->tensors[i], *u = &b->tensors[j];
+    if (t->view_of >= 0 || u->view_of >= 0 || (t->owner < 0) != (u->owner < 0)) return false;
+    if (t->cls != u->cls || t->layer != u->layer || t->tier != u->tier || strcmp(t->label, u->label))
+        return false;
+    if (t->owner < 0) return true;
+    const struct tensor *of = &a->tensors[t->owner], *other = &b->tensors[u->owner];
+    return of->layer == other->layer && !strcmp(of->label, other->label);
+}
+
+/* Tapes of one model have their tensors in about the same order: the search begins where `id` is. */
 static bool inherit_offset(struct layout *l, const struct tape *tape, int id, const struct layout_options *o)
 {
     if (!o->above) return false;
-    const struct tensor *t = &tape->tensors[id];
-    for (int i = 0; i < o->above_tape->ntensors; i++) {
+    int n = o->above_tape->ntensors;
+    for (int k = 0; k < n; k++) {
+        int i = (id + k) % n;
         const struct tensor *u = &o->above_tape->tensors[i];
-        bool same = u->view_of < 0 && u->owner < 0 && t->owner < 0 && u->cls == t->cls &&
-                    u->layer == t->layer && (u->flags & TENSOR_KEPT) && u->tier == t->tier &&
-                    !strcmp(u->label, t->label);
-        if (same) return l->offset[id] = o->above->offset[i], true;
+        bool stands = u->flags & TENSOR_KEPT || o->carried_below;
+        if (stands && is_same(tape, id, o->above_tape, i)) return l->offset[id] = o->above->offset[i], true;
     }
     return false;
 }
@@ -240,6 +265,25 @@ static enum plim_status place_kept(struct layout *l, const struct tape *tape,
     }
     place_lower(l, tape, options, list, n);
     free(list);
+    return PLIM_OK;
+}
+
+/* Offsets of what is carried, above the kept tensors. */
+static enum plim_status place_carried(struct layout *l, const struct tape *tape,
+                                      const struct layout_options *options, struct plim_error *err)
+{
+    char name[160];
+    int64_t align = (int64_t)options->facts->align;
+    if (!options->carried_below) return PLIM_OK;
+    if (options->above) l->carried_bytes = options->above->carried_bytes;
+    for (int i = 0; i < tape->ntensors; i++) {
+        if (!is_carried(l, tape, i) || inherit_offset(l, tape, i, options)) continue;
+        if (options->above)
+            return plim_fail(err, PLIM_BUG, "layout: %s is not carried by the tape below",
+                             tape_tensor_name(tape, i, name, sizeof name));
+        l->offset[i] = l->kept_bytes + l->carried_bytes;
+        l->carried_bytes += align_up(tensor_bytes(&tape->tensors[i]), align);
+    }
     return PLIM_OK;
 }
 
@@ -318,9 +362,10 @@ static enum plim_status measure(const struct tape *tape, const struct layout_opt
     if (status != PLIM_OK) return status;
     find_lifetimes(out, tape, options);
     share_in_place(out, tape);
-    if (offsets)
+    if (offsets) {
         status = place_kept(out, tape, options, err);
-    else
+        if (status == PLIM_OK) status = place_carried(out, tape, options, err);
+    } else
         sum_kept(out, tape, (int64_t)options->facts->align);
     if (status == PLIM_OK) status = find_bound(out, tape, options, err);
     if (status != PLIM_OK) layout_release(out);
@@ -376,26 +421,28 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
     }
     for (int i = 0; i < tape->ntensors; i++) {
         if (!is_transient(&tape->tensors[i]) || out->life[i].last < 0 || out->buffer[i] != i) continue;
+        if (options->carried_below && is_carried(out, tape, i)) continue;
         items[n] =
             (struct pack_item){out->life[i].first, out->life[i].last + 1, tensor_bytes(&tape->tensors[i]), 0};
         who[n++] = i;
     }
     n += list_work(out, items + n, who + n);
     struct pack_limits limits = {.align = (int64_t)options->facts->align, .dives = options->dives};
-    if (options->capacity) limits.capacity = options->capacity - out->kept_bytes;
+    int64_t bottom = out->kept_bytes + out->carried_bytes;
+    if (options->capacity) limits.capacity = options->capacity - bottom;
     status = pack_items(items, n, &limits, &result, err);
     if (status == PLIM_NO_FIT && options->capacity)
         status = PLIM_OK; /* the best there is; the caller compares */
     if (status != PLIM_OK) goto out;
     for (int i = 0; i < n; i++) {
-        int64_t offset = out->kept_bytes + items[i].offset;
+        int64_t offset = bottom + items[i].offset;
         if (who[i] >= 0)
             out->offset[who[i]] = offset;
         else
             out->work_offset[-1 - who[i]] = offset;
     }
     resolve_shared(out, tape);
-    out->arena_bytes = out->kept_bytes + result.height;
+    out->arena_bytes = bottom + result.height;
 out:
     free(items);
     free(who);

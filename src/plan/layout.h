@@ -15,7 +15,8 @@
  *  4. Scratch of an op lives for that op alone. On a device with its own memory, which may run a group at once
  *     (tape/group.h), it lives as long as the group, what the group writes is there from its beginning on, and nothing
  *     is taken over inside it.
- *  5. lower_bound is kept bytes plus the peak of live transient bytes; no layout can be smaller.
+ *  5. With carried_below, gradients, sums and outputs that one pass leaves for another have their places throughout.
+ *  6. lower_bound is kept bytes plus the peak of live transient bytes; no layout can be smaller.
  */
 #ifndef PLIM_PLAN_LAYOUT_H
 #define PLIM_PLAN_LAYOUT_H
@@ -31,6 +32,9 @@ struct layout_options {
      * kept tensors of the same name take that layout's offsets, the rest starts at its kept_bytes. */
     const struct layout *above;
     const struct tape *above_tape;
+    /* Several tapes of one loop take turns over one arena (runtime/lengths.h): what a pass leaves for the next one or for
+     * the update lies directly above the kept tensors, throughout, and with `above` where that layout has it. */
+    bool carried_below;
     int64_t capacity; /* arena bytes to stay below where dives of the packer (pack.h) can; 0: no such line */
     int dives;
 };
@@ -48,8 +52,9 @@ struct layout {
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */
     int64_t kept_bytes, arena_bytes, lower_bound;
-    int64_t part_peak[2]; /* live transient bytes at most, in the loop and in the update */
-    int part_tensors[2];  /* touched by the loop; only by the update */
+    int64_t carried_bytes; /* with options.carried_below, of what lies above the kept tensors */
+    int64_t part_peak[2];  /* live transient bytes at most, in the loop and in the update */
+    int part_tensors[2];   /* touched by the loop; only by the update */
     int64_t tier_bytes[TIER_COUNT];
     int peak_op;                   /* where live bytes peak */
     int64_t by_class[CLASS_COUNT]; /* live at that op; sums to lower_bound */
@@ -70,7 +75,7 @@ void layout_release(struct layout *layout);
 enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
                               struct layout *out, struct plim_error *err);
 
-/* Checks invariants 1-4 of a finished layout, on every tier; PLIM_BUG names the bytes that collide. plan_make asks. */
+/* Checks invariants 1-5 of a finished layout, on every tier; PLIM_BUG names the bytes that collide. plan_make asks. */
 enum plim_status layout_verify(const struct tape *tape, const struct layout *layout, struct plim_error *err);
 
 #endif

@@ -149,7 +149,7 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
 {
     const struct plan_request *r = o->request;
     struct layout layout = {0};
-    struct layout_options options = {.facts = r->facts, .accumulation = knobs->accumulation};
+    struct layout_options options = plan_layout_options(r, knobs);
     struct part_cost loop = {.key = loop_key(knobs)}, update = {.key = update_key(knobs)};
     struct tape_time time = {0};
     enum plim_status status = build(o, knobs, part, err);
@@ -159,6 +159,7 @@ static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum t
     struct plan_own own = plan_own_bytes(&o->tape, &layout);
     o->tapes++, o->work += o->tape.nops;
     if (own.loop + own.update > o->largest) o->largest = own.loop + own.update;
+    own = plan_own_all(r, &o->tape, &layout);
     loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
     memcpy(loop.busy, time.loop_busy, sizeof loop.busy),
         memcpy(update.busy, time.update_busy, sizeof update.busy);

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Bytes that a tape and its layout have for each tensor. */
+#define TENSOR_OWN(l) (sizeof(struct tensor) + sizeof *(l)->offset + sizeof *(l)->life + sizeof *(l)->buffer)
+
 struct knobs knobs_naive(const struct plan_request *request)
 {
     return (struct knobs){.micro_batch = request->rows,
@@ -46,10 +49,21 @@ struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *l)
 {
     size_t op = sizeof(struct op) + sizeof *l->work_offset + sizeof *l->work_bytes +
                 (l->group_end ? sizeof *l->group_end : 0);
-    size_t tensor = sizeof(struct tensor) + sizeof *l->offset + sizeof *l->life + sizeof *l->buffer;
+    size_t tensor = TENSOR_OWN(l);
     size_t loop = (size_t)tape->loop_end * op + (size_t)l->part_tensors[0] * tensor;
     size_t update = (size_t)(tape->nops - tape->loop_end) * op + (size_t)l->part_tensors[1] * tensor;
     return (struct plan_own){(int64_t)loop, (int64_t)update};
+}
+
+/* A shorter row's tape has the loop's ops, and at most as many tensors. */
+struct plan_own plan_own_all(const struct plan_request *request, const struct tape *tape,
+                             const struct layout *l)
+{
+    struct plan_own own = plan_own_bytes(tape, l);
+    int64_t more = request->lengths > 1 ? request->lengths - 1 : 0;
+    own.loop += more * own.loop;
+    own.update += more * l->part_tensors[1] * (int64_t)TENSOR_OWN(l);
+    return own;
 }
 
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
@@ -73,7 +87,7 @@ void plan_sum(struct plan *plan, const struct plan_request *request, int64_t are
 
 static void fill_totals(struct plan *plan, const struct plan_request *request, int64_t arena)
 {
-    struct plan_own own = plan_own_bytes(&plan->tape, &plan->layout);
+    struct plan_own own = plan_own_all(request, &plan->tape, &plan->layout);
     plan_sum(plan, request, arena, own.loop + own.update);
 }
 
@@ -86,16 +100,18 @@ static enum plim_status find_seconds(const struct tape *tape, const struct plan_
     return status;
 }
 
-static struct layout_options options_of(const struct plan_request *request, const struct knobs *knobs)
+struct layout_options plan_layout_options(const struct plan_request *request, const struct knobs *knobs)
 {
-    return (struct layout_options){.facts = request->facts, .accumulation = knobs->accumulation};
+    bool several = request->lengths > 1; /* a step may take more passes than the knobs say */
+    return (struct layout_options){
+        .facts = request->facts, .accumulation = several ? 2 : knobs->accumulation, .carried_below = several};
 }
 
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
                                struct tape *room, struct plan_bound *out, struct plim_error *err)
 {
     struct plan plan = {0};
-    struct layout_options options = options_of(request, knobs);
+    struct layout_options options = plan_layout_options(request, knobs);
     if (room) plan.tape = *room;
     enum plim_status status = build(request, knobs, &plan.tape, err);
     if (status == PLIM_OK) status = layout_bound(&plan.tape, &options, &plan.layout, err);
@@ -112,7 +128,7 @@ enum plim_status plan_bound_of(const struct plan_request *request, const struct 
 static enum plim_status pack(struct plan *plan, const struct plan_request *request, struct plim_error *err)
 {
     enum { DIVES = 300 };
-    struct layout_options options = options_of(request, &plan->knobs);
+    struct layout_options options = plan_layout_options(request, &plan->knobs);
     enum plim_status status = layout_make(&plan->tape, &options, &plan->layout, err);
     if (status != PLIM_OK) return status;
     fill_totals(plan, request, plan->layout.arena_bytes);

@@ -22,6 +22,8 @@
 #include "plan/knobs.h"
 #include "plan/layout.h"
 
+enum { PLAN_LENGTHS = 9 }; /* at most: see plan_request.lengths */
+
 struct plan_request {
     const struct device_facts *facts;
     int64_t budget;      /* bytes in all; on a device with its own memory: bytes on the device */
@@ -30,6 +32,7 @@ struct plan_request {
     int64_t rows;        /* effective batch of this rank */
     int64_t time;        /* T, tokens per row */
     int layers;
+    int lengths; /* tapes of the loop, for rows of several lengths, that take turns over the plan's arena; 0: one */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool host_updates;      /* a host's CPU can make this optimizer's updates */
     struct knobs pins;
@@ -95,6 +98,12 @@ struct plan_own {
     int64_t loop, update;
 };
 struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *layout);
+/* The same with the tapes of shorter rows, where the request has such. */
+struct plan_own plan_own_all(const struct plan_request *request, const struct tape *tape,
+                             const struct layout *layout);
+
+/* How tapes of these knobs are laid out. */
+struct layout_options plan_layout_options(const struct plan_request *request, const struct knobs *knobs);
 
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
                                struct tape *room, struct plan_bound *out, struct plim_error *err);

@@ -160,6 +160,18 @@ static void put_search(struct json_writer *w, const struct plan_search_report *s
     json_end_object(w);
 }
 
+static void put_epoch(struct json_writer *w, const struct plan_report *r)
+{
+    const struct job_epoch *e = &r->job->epoch;
+    json_begin_object(w, "epoch");
+    json_int(w, "rows", e->rows);
+    json_int(w, "tokens", e->tokens);
+    json_double(w, "padding", e->positions ? 1 - (double)e->tokens / (double)e->positions : 0);
+    json_double(w, "predicted_s", report_epoch_seconds(r));
+    json_bool(w, "exact", e->exact);
+    json_end_object(w);
+}
+
 void report_json(const struct plan_report *r, struct strbuf *out)
 {
     const struct plan *p = r->plan;
@@ -194,7 +206,10 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_double(&w, "step_ms", p->step_seconds * 1e3);
     json_double(&w, "tokens_per_s",
                 p->step_seconds > 0 ? (double)(r->request->rows * r->request->time) / p->step_seconds : 0);
+    json_double(&w, "run_s", report_run_seconds(r));
+    json_int(&w, "steps", r->job->training.steps);
     json_end_object(&w);
+    if (r->job->epoch.rows) put_epoch(&w, r);
     json_begin_object(&w, "planning");
     json_int(&w, "ops", p->tape.nops);
     json_int(&w, "tensors", p->tape.ntensors);

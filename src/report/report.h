@@ -63,6 +63,10 @@ enum { DURATION_TEXT = 32 };
 /* Three digits and a unit people count in: "388 ms", "76.2 s", "28.7 min", "5.25 h", "3.1 days". Returns buf. */
 char *report_duration(char buf[DURATION_TEXT], double seconds);
 
+/* Predicted seconds of one pass over the training data, and of the run; 0: unknown. */
+double report_epoch_seconds(const struct plan_report *report);
+double report_run_seconds(const struct plan_report *report);
+
 /* What a trick saves in one place: "83.0 GiB", "takes 89.7 GiB", "-" for nothing. Returns buf. */
 enum { SAVED_TEXT = 48 };
 char *report_saved(char buf[SAVED_TEXT], int64_t bytes);

@@ -26,6 +26,24 @@ char *report_duration(char buf[DURATION_TEXT], double seconds)
     return buf;
 }
 
+/* Steps take as long as their share of all positions; the update is a small part of them. */
+static double seconds_a_row(const struct plan_report *r)
+{
+    const struct job_epoch *e = &r->job->epoch;
+    double row = r->plan->step_seconds / (double)r->request->rows;
+    return e->rows ? row * (double)e->positions / ((double)e->rows * (double)r->request->time) : row;
+}
+
+double report_epoch_seconds(const struct plan_report *r)
+{
+    return (double)r->job->epoch.rows * seconds_a_row(r);
+}
+
+double report_run_seconds(const struct plan_report *r)
+{
+    return (double)r->job->training.steps * (double)r->request->rows * seconds_a_row(r);
+}
+
 char *report_saved(char buf[SAVED_TEXT], int64_t bytes)
 {
     char text[BYTES_TEXT];

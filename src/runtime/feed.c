@@ -3,37 +3,56 @@
 
 #include <stdlib.h>
 
-int64_t feed_bytes(const struct device_facts *facts, int64_t count)
+int64_t feed_bytes(const struct device_facts *facts, const struct rows *rows, unsigned names)
 {
-    return facts->unified_memory ? 0 : FEED_COUNT * count * (int64_t)sizeof(int32_t);
+    struct rows shape = *rows;
+    return facts->unified_memory ? 0 : rows_place(&shape, names, NULL) * (int64_t)sizeof(int32_t);
+}
+
+/* The inputs of the tape, and the sizes of the rows that they take. */
+static enum plim_status find_inputs(struct feed *feed, struct plim_error *err)
+{
+    const struct tape *tape = feed->exec->tape;
+    for (int i = 0; i < FEED_COUNT; i++) feed->tensor[i] = tape_find(tape, rows_label((enum feed_name)i), -1);
+    int ids = feed->tensor[FEED_IDS], source = feed->tensor[FEED_SOURCE_IDS];
+    if (ids >= 0) feed->rows.count = tape->tensors[ids].dim[0], feed->rows.time = tape->tensors[ids].dim[1];
+    if (source >= 0) feed->rows.source_time = tape->tensors[source].dim[1];
+    for (int i = 0; i < FEED_COUNT; i++) {
+        if (feed->tensor[i] < 0) continue;
+        int64_t most = feed->rows.count * rows_width(&feed->rows, (enum feed_name)i);
+        const struct tensor *t = &tape->tensors[feed->tensor[i]];
+        if (t->type != DT_I32 || tensor_count(t) > most)
+            return plim_fail(err, PLIM_BUG, "input %s has no shape that rows have", t->label);
+    }
+    return PLIM_OK;
 }
 
 enum plim_status feed_open(struct feed *feed, struct exec *exec, struct plim_error *err)
 {
-    static const char *const labels[FEED_COUNT] = {"ids", "targets", "pos"};
-    int32_t **arrays[FEED_COUNT] = {&feed->ids, &feed->targets, &feed->pos};
     *feed = (struct feed){.exec = exec};
-    for (int i = 0; i < FEED_COUNT; i++) feed->tensor[i] = tape_find(exec->tape, labels[i], -1);
-    int64_t count = tensor_count(&exec->tape->tensors[feed->tensor[FEED_IDS]]);
-    int64_t bytes = feed_bytes(&exec->device->facts, count);
+    enum plim_status status = find_inputs(feed, err);
+    if (status != PLIM_OK) return status;
+    unsigned names = 0;
+    for (int i = 0; i < FEED_COUNT; i++) names |= (unsigned)(feed->tensor[i] >= 0) << i;
+    int64_t bytes = feed_bytes(&exec->device->facts, &feed->rows, names);
     if (bytes) {
         feed->staged = malloc((size_t)bytes);
         if (!feed->staged) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for rows of tokens");
+        rows_place(&feed->rows, names, feed->staged);
+        return PLIM_OK;
     }
     for (int i = 0; i < FEED_COUNT; i++)
-        if (feed->tensor[i] >= 0)
-            *arrays[i] = feed->staged ? feed->staged + i * count : exec_host(exec, feed->tensor[i]);
+        if (feed->tensor[i] >= 0) feed->rows.array[i] = exec_host(exec, feed->tensor[i]);
     return PLIM_OK;
 }
 
 enum plim_status feed_send(struct feed *feed, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
-    const int32_t *arrays[FEED_COUNT] = {feed->ids, feed->targets, feed->pos};
     for (int i = 0; i < FEED_COUNT && feed->staged && status == PLIM_OK; i++) {
         if (feed->tensor[i] < 0) continue;
         int64_t bytes = tensor_bytes(&feed->exec->tape->tensors[feed->tensor[i]]);
-        status = exec_write(feed->exec, feed->tensor[i], arrays[i], 0, bytes, err);
+        status = exec_write(feed->exec, feed->tensor[i], feed->rows.array[i], 0, bytes, err);
     }
     return status;
 }

@@ -1,31 +1,32 @@
-/* feed.h - where tokens are put for the next pass.
+/* feed.h - where rows are put for the next pass: the inputs that a tape has, by name.
  *
  *     struct feed feed;
  *     feed_open(&feed, &exec, &err);
- *     loader_fill(&loader, rows, feed.ids, feed.targets, feed.pos, &tokens, &err);
- *     feed_send(&feed, &err);              // on the device now
+ *     loader_fill(loader, n, &feed.rows, &err);    // arrays of inputs that the tape lacks are NULL
+ *     feed_send(&feed, &err);                      // on the device now
  *     feed_close(&feed);
  *
- * Where the host may write tensors directly, the arrays are the tensors; a device with its own memory gets copies. */
+ * Names and shapes are those of data/rows.h. Where the host may write tensors directly, the arrays are the tensors; a
+ * device with its own memory gets copies. */
 #ifndef PLIM_RUNTIME_FEED_H
 #define PLIM_RUNTIME_FEED_H
 
+#include "data/rows.h"
 #include "exec/exec.h"
-
-enum { FEED_IDS, FEED_TARGETS, FEED_POS, FEED_COUNT };
 
 struct feed {
     struct exec *exec;
-    int32_t *ids, *targets, *pos; /* [rows, T] each; targets: NULL when the tape has none */
-    int tensor[FEED_COUNT];       /* their tensors, -1 */
-    int32_t *staged;              /* the arrays; NULL where the host writes tensors directly */
+    struct rows rows;
+    int tensor[FEED_COUNT]; /* by enum feed_name; -1: the tape has none */
+    int32_t *staged;        /* the arrays; NULL where the host writes tensors directly */
 };
 
+/* PLIM_BUG when an input is not of the shape its name has. */
 enum plim_status feed_open(struct feed *feed, struct exec *exec, struct plim_error *err);
 enum plim_status feed_send(struct feed *feed, struct plim_error *err);
 void feed_close(struct feed *feed);
 
-/* Host bytes that a feed of `count` tokens takes beside a device like this one. */
-int64_t feed_bytes(const struct device_facts *facts, int64_t count);
+/* Host bytes that a feed of these rows takes beside a device like this one, with the named arrays (bits 1 << name). */
+int64_t feed_bytes(const struct device_facts *facts, const struct rows *rows, unsigned names);
 
 #endif

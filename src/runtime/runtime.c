@@ -25,8 +25,11 @@ struct overhead runtime_overhead(void)
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err)
 {
+    unsigned fed = 1u << FEED_IDS | 1u << FEED_POS | 1u << FEED_TARGETS;
     job_request(job, facts, overhead, out);
-    out->overhead += feed_bytes(facts, out->rows * out->time) + (int64_t)facts->host_late_bytes;
+    struct rows rows = {.count = out->rows, .time = out->time};
+    int64_t feeds = out->lengths > 1 ? out->lengths : 1;
+    out->overhead += feeds * feed_bytes(facts, &rows, fed) + (int64_t)facts->host_late_bytes;
     return job_check_budget(job, out, err);
 }
 

@@ -34,7 +34,7 @@ struct ask {
     const char *model;        /* NULL: whichever there is */
     const struct node *input; /* prompt, inputs, messages or tokens */
     int64_t max_tokens;       /* -1: as many as the context leaves */
-    double temperature, top_p;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, seed, n;
     bool stream, echo, ignore_eos, details, do_sample, logprobs_wanted, special, usage_wanted;
     int64_t logprobs; /* -1: none; otherwise so many of the likeliest beside the token's own */

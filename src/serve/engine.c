@@ -1,297 +1,271 @@
-/* engine.c - requests one after the other over the generator of generate.h: what engine.h asks, without batching.
- *
- * One request is one step. The cache of the generator is the pool, and its positions are the context. Likelihoods are
- * refused. Invariant: `first` is the request under way, and only engine_step takes it off the list.
- */
+/* engine.c - the outside of the engine: opening, submitting, waiting. See engine.h and engine_part.h. */
 #include "serve/engine.h"
-#include "serve/generate.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "model/hf.h"
+#include "serve/engine_part.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-struct waiting {
-    struct waiting *next;
-    struct engine *engine;
-    struct engine_request request;
-    int64_t id, tokens;
-    double queued, begun, first;
-    bool cancelled;
-    int32_t prompt[];
-};
+const struct model_spec *engine_spec(const struct engine *e) { return &e->spec; }
 
-struct engine {
-    struct device *device;
-    struct generator *generator;
-    struct engine_plan plan;
-    int64_t vocab;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    struct waiting *first;
-    int count;
-    bool draining;
-    int64_t last_id;
-    struct engine_stats stats;
-};
+const struct engine_plan *engine_plan(const struct engine *e) { return &e->plan; }
 
-static void tell_stage(const struct engine_options *o, const char *name)
+/* --- opening ---------------------------------------------------------------------------------------------- */
+
+static enum plim_status check_options(const struct engine_options *o, struct plim_error *err)
 {
-    if (o->stage) o->stage(o->stage_arg, name);
+    if (o->max_context < 0 || o->step_tokens < 0 || o->chunk < 0 || o->queue < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "sizes of an engine cannot be below 0");
+    if (o->parallel < 0 || o->parallel > 4096)
+        return plim_fail(err, PLIM_BAD_INPUT, "%d requests at once: write 1 to 4096, or 0 for as many as fit",
+                         o->parallel);
+    return PLIM_OK;
 }
 
-/* The largest context that fits, from what was asked or the model has down by halves. */
-static enum plim_status open_generator(struct engine *e, const struct engine_options *o,
-                                       struct plim_error *err)
+/* What others cannot guess, so that nobody makes two texts with one name: the address of the stack, the time, the process. */
+static uint64_t secret(void)
 {
-    struct model_spec spec;
-    enum plim_status status = hf_config_load(o->model, &spec, err);
-    int64_t context =
-        o->max_context && o->max_context < spec.max_positions ? o->max_context : spec.max_positions;
-    if (status != PLIM_OK) return status;
-    if (!o->max_context && context > 8192) context = 8192;
-    int64_t beside = e->device->facts.unified_memory ? o->beside : 0, budget = o->budget;
-    if (budget && budget <= beside)
-        return plim_fail(err, PLIM_NO_FIT,
-                         "connections and requests alone may take %lld of the budget of %lld bytes",
-                         (long long)beside, (long long)budget);
-    if (budget) budget -= beside;
-    for (;; context /= 2) {
-        struct generate_room room = {.prompt = context - 1, .tokens = 1, .budget = budget, .log = o->log};
-        status = generator_open(o->model, e->device, &room, &e->generator, err);
-        if (status != PLIM_NO_FIT || o->max_context || context < 64) break;
+    int here;
+    double now = clock_seconds();
+    uint64_t bits;
+    memcpy(&bits, &now, sizeof bits);
+    return bits ^ (uint64_t)(uintptr_t)&here << 20 ^ (uint64_t)getpid() << 48;
+}
+
+static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
+{
+    const struct engine_plan *p = &e->plan;
+    size_t rows = (size_t)p->parallel;
+    const struct model_flat *largest = &e->family.size[e->family.count - 1];
+    e->rows = calloc(rows, sizeof *e->rows);
+    e->draws = calloc(rows, sizeof *e->draws);
+    e->drawn = calloc(rows, sizeof *e->drawn);
+    bool good = e->rows && e->draws && e->drawn;
+    if (!e->device->facts.unified_memory) {
+        int64_t numbers = 3 * p->step_tokens + p->parallel * (largest->reach + 4);
+        e->staged = malloc((size_t)numbers * sizeof *e->staged);
+        e->raw = malloc(rows * (size_t)e->spec.vocab_size * sizeof(float)); /* no type is wider */
+        good = good && e->staged && e->raw;
     }
+    if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
+    int64_t vocab =
+        e->options.vocab && e->options.vocab < e->spec.vocab_size ? e->options.vocab : e->spec.vocab_size;
+    enum plim_status status = drawer_init(&e->drawer, e->device->team, vocab, err);
+    if (status == PLIM_OK) status = blocks_init(&e->blocks, p->blocks, err);
+    e->schedule = (struct schedule){.blocks = &e->blocks,
+                                    .tokens = p->step_tokens,
+                                    .rows = p->parallel,
+                                    .chunk = e->options.chunk,
+                                    .seed = secret(),
+                                    .share = !e->options.alone};
     return status;
+}
+
+void engine_tell(const struct engine *e, const char *stage)
+{
+    if (e->options.stage) e->options.stage(e->options.stage_arg, stage);
 }
 
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err)
 {
     struct engine *e = calloc(1, sizeof *e);
-    *out = NULL;
-    if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
-    e->device = device, e->vocab = options->vocab;
+    if (!e || !(e->model = strdup(options->model))) {
+        free(e);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
+    }
+    e->device = device, e->options = *options, e->options.model = e->model;
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->changed, NULL);
-    enum plim_status status = open_generator(e, options, err);
-    if (status != PLIM_OK) return engine_close(e), status;
-    tell_stage(options, "model_on_device");
-    const struct generate_plan *p = generator_plan(e->generator);
-    int parallel = 1,
-        queue = options->queue ? options->queue : 4 * (options->parallel ? options->parallel : 8);
-    e->plan = (struct engine_plan){.budget = options->budget,
-                                   .total = p->total + (device->facts.unified_memory ? options->beside : 0),
-                                   .arena = p->arena,
-                                   .params = p->params,
-                                   .pool = p->cache,
-                                   .blocks = (p->positions + ENGINE_BLOCK - 1) / ENGINE_BLOCK,
-                                   .context = p->positions,
-                                   .step_tokens = p->chunk,
-                                   .parallel = parallel,
-                                   .queue = queue};
-    e->stats.blocks = e->plan.blocks, e->stats.budget = options->budget, e->stats.used = e->plan.total;
+    pthread_cond_init(&e->more, NULL);
+    e->incoming_end = &e->incoming;
+    enum plim_status status = check_options(options, err);
+    if (status == PLIM_OK) status = hf_config_load(e->model, &e->spec, err);
+    if (status == PLIM_OK) status = engine_make_plan(e, err);
+    if (status == PLIM_OK) engine_tell(e, "weights_mapped");
+    if (status == PLIM_OK) status = take_buffers(e, err);
+    if (status == PLIM_OK) status = engine_commit(e, err);
+    if (status != PLIM_OK) {
+        engine_close(e);
+        return status;
+    }
+    e->stats.blocks = e->plan.blocks, e->stats.budget = e->plan.budget;
+    e->stats.used = (int64_t)ledger_current(device->ledger[TIER_DEVICE]);
     *out = e;
     return PLIM_OK;
-}
-
-const struct model_spec *engine_spec(const struct engine *e) { return generator_spec(e->generator); }
-const struct engine_plan *engine_plan(const struct engine *e) { return &e->plan; }
-
-/* --- events ------------------------------------------------------------------------------------------------ */
-
-static bool tell(struct waiting *w, int32_t token, enum engine_finish finish, const char *why)
-{
-    double now = clock_seconds(), begun = w->begun > 0 ? w->begun : now,
-           first = w->first > 0 ? w->first : now;
-    struct engine_event event = {.id = w->id,
-                                 .token = token,
-                                 .finish = finish,
-                                 .prompt_tokens = w->request.count,
-                                 .tokens = w->tokens,
-                                 .queue_seconds = begun - w->queued,
-                                 .prefill_seconds = first - begun,
-                                 .decode_seconds = now - first,
-                                 .why = why};
-    return w->request.hear(w->request.arg, &event);
-}
-
-static bool hear_token(void *arg, int32_t token)
-{
-    struct waiting *w = arg;
-    struct engine *e = w->engine;
-    w->tokens++;
-    if (w->first <= 0) w->first = clock_seconds();
-    bool go_on = tell(w, token, FINISH_NONE, NULL);
-    pthread_mutex_lock(&e->lock);
-    if (!go_on) w->cancelled = true;
-    go_on = !w->cancelled;
-    e->stats.generated_tokens++;
-    e->stats.blocks_used = (w->request.count + w->tokens + ENGINE_BLOCK - 1) / ENGINE_BLOCK;
-    pthread_mutex_unlock(&e->lock);
-    return go_on;
-}
-
-/* Off the list, and its last event. */
-static void finish(struct engine *e, struct waiting *w, enum engine_finish how, const char *why)
-{
-    pthread_mutex_lock(&e->lock);
-    for (struct waiting **at = &e->first; *at; at = &(*at)->next)
-        if (*at == w) {
-            *at = w->next;
-            break;
-        }
-    e->count--, e->stats.finished[how]++, e->stats.blocks_used = 0, e->stats.running = 0;
-    pthread_mutex_unlock(&e->lock);
-    tell(w, -1, how, why);
-    free(w);
 }
 
 void engine_close(struct engine *e)
 {
     if (!e) return;
-    while (e->first) finish(e, e->first, FINISH_CANCELLED, NULL);
-    generator_close(e->generator);
-    pthread_cond_destroy(&e->changed);
+    while (e->live)
+        engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
+    drawer_release(&e->drawer);
+    schedule_release(&e->schedule);
+    blocks_release(&e->blocks);
+    family_close(&e->family);
+    pthread_cond_destroy(&e->more);
     pthread_mutex_destroy(&e->lock);
+    free(e->rows);
+    free(e->draws);
+    free(e->drawn);
+    free(e->staged);
+    free(e->raw);
+    free(e->model);
     free(e);
 }
 
-/* --- requests ---------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------------------- */
 
-static enum plim_status check(const struct engine *e, const struct engine_request *r, struct plim_error *err)
+static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
+                                      struct plim_error *err)
 {
-    if (r->count + r->tokens > e->plan.context)
-        return plim_fail(err, PLIM_NO_FIT,
-                         "%lld tokens of prompt and %lld of answer do not fit a context of %lld",
-                         (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
+    if (r->count < 1 || r->tokens < 1)
+        return plim_fail(err, PLIM_BAD_INPUT, "prompt and answer need at least one token each");
+    if (r->logprobs > ENGINE_LOGPROBS)
+        return plim_fail(err, PLIM_BAD_INPUT, "%d log-probabilities: at most %d", r->logprobs,
+                         ENGINE_LOGPROBS);
     for (int64_t i = 0; i < r->count; i++)
-        if (r->prompt[i] < 0 || r->prompt[i] >= engine_spec(e)->vocab_size)
-            return plim_fail(err, PLIM_BAD_INPUT, "token %d is outside the vocabulary", r->prompt[i]);
-    if (r->logprobs >= 0 || r->prompt_logprobs)
-        return plim_fail(err, PLIM_UNSUPPORTED, "logprobs are not supported by this engine");
+        if (r->prompt[i] < 0 || r->prompt[i] >= e->spec.vocab_size)
+            return plim_fail(err, PLIM_BAD_INPUT, "token %d of the prompt is outside the vocabulary of %lld",
+                             r->prompt[i], (long long)e->spec.vocab_size);
+    /* The last token is handed out and never read, so it needs no position. */
+    if (r->count > e->plan.context || r->tokens - 1 > e->plan.context - r->count)
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
+            (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     return sampling_check(&r->sampling, err);
+}
+
+static struct request *new_request(const struct engine_request *ask)
+{
+    struct request *r = calloc(1, sizeof *r);
+    int64_t most = ask->count + ask->tokens;
+    if (!r) return NULL;
+    r->tokens = malloc((size_t)most * sizeof *r->tokens);
+    r->sequence.table = malloc((size_t)blocks_for(most) * sizeof *r->sequence.table);
+    if (!r->tokens || !r->sequence.table) {
+        free(r->tokens);
+        free(r->sequence.table);
+        free(r);
+        return NULL;
+    }
+    memcpy(r->tokens, ask->prompt, (size_t)ask->count * sizeof *r->tokens);
+    r->ask = *ask, r->ask.prompt = r->tokens;
+    if (ask->prompt_logprobs && ask->logprobs < 0) r->ask.logprobs = 0;
+    r->sequence.tokens = r->tokens;
+    r->sequence.known = r->sequence.prompt = ask->count;
+    r->sequence.every = ask->prompt_logprobs;
+    r->bytes = (int64_t)sizeof *r + (most + blocks_for(most)) * (int64_t)sizeof *r->tokens;
+    r->submitted = clock_seconds();
+    return r;
+}
+
+/* Under the lock. */
+static enum plim_status enqueue(struct engine *e, struct request *r, struct plim_error *err)
+{
+    if (e->draining) return plim_fail(err, PLIM_BUSY, "no more requests are taken");
+    if (e->live_count >= e->plan.parallel + e->plan.queue)
+        return plim_fail(err, PLIM_BUSY, "%lld requests run or wait; try later", (long long)e->live_count);
+    if (e->live_count && e->live_bytes + r->bytes > e->bytes_room)
+        return plim_fail(err, PLIM_BUSY, "requests that run or wait take %lld bytes; try later",
+                         (long long)e->live_bytes);
+    r->id = ++e->next_id;
+    r->next = e->live, e->live = r;
+    e->live_count++, e->live_bytes += r->bytes;
+    *e->incoming_end = r, e->incoming_end = &r->after;
+    e->stats.waiting++;
+    return PLIM_OK;
 }
 
 enum plim_status engine_submit(struct engine *e, const struct engine_request *request, int64_t *id,
                                struct plim_error *err)
 {
-    enum plim_status status = check(e, request, err);
+    enum plim_status status = check_request(e, request, err);
     if (status != PLIM_OK) return status;
-    struct waiting *w = malloc(sizeof *w + (size_t)request->count * sizeof *w->prompt);
-    if (!w) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a request");
-    *w = (struct waiting){.engine = e, .request = *request, .queued = clock_seconds()};
-    memcpy(w->prompt, request->prompt, (size_t)request->count * sizeof *w->prompt);
-    w->request.prompt = w->prompt;
+    struct request *r = new_request(request);
+    if (!r) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a request");
     pthread_mutex_lock(&e->lock);
-    if (e->draining || e->count >= e->plan.parallel + e->plan.queue) {
-        status =
-            plim_fail(err, PLIM_BUSY,
-                      e->draining ? "the engine is draining" : "%d requests are waiting already", e->count);
-    } else {
-        struct waiting **at = &e->first;
-        while (*at) at = &(*at)->next;
-        *at = w, *id = w->id = ++e->last_id, e->count++;
-        pthread_cond_signal(&e->changed);
-    }
+    status = enqueue(e, r, err);
+    if (status == PLIM_OK && id) *id = r->id;
+    if (status == PLIM_OK) pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
-    if (status != PLIM_OK) free(w);
+    if (status == PLIM_OK) return PLIM_OK;
+    free(r->tokens);
+    free(r->sequence.table);
+    free(r);
     return status;
 }
 
 void engine_cancel(struct engine *e, int64_t id)
 {
     pthread_mutex_lock(&e->lock);
-    for (struct waiting *w = e->first; w; w = w->next)
-        if (w->id == id) w->cancelled = true;
-    pthread_cond_signal(&e->changed);
+    for (struct request *r = e->live; r; r = r->next)
+        if (r->id == id) r->cancelled = true;
+    pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
-}
-
-/* --- steps ------------------------------------------------------------------------------------------------- */
-
-enum plim_status engine_step(struct engine *e, struct plim_error *err)
-{
-    struct generate_result result = {0};
-    pthread_mutex_lock(&e->lock);
-    struct waiting *w = e->first;
-    bool cancelled = w && w->cancelled;
-    if (w) e->stats.running = 1, e->stats.steps++;
-    pthread_mutex_unlock(&e->lock);
-    if (!w) return PLIM_OK;
-    if (cancelled) return finish(e, w, FINISH_CANCELLED, NULL), PLIM_OK;
-    w->begun = clock_seconds();
-    struct generate_request r = {.prompt = w->prompt,
-                                 .count = w->request.count,
-                                 .tokens = w->request.tokens,
-                                 .vocab = e->vocab,
-                                 .sampling = w->request.sampling,
-                                 .hear = hear_token,
-                                 .arg = w};
-    enum plim_status status = generator_run(e->generator, &r, &result, err);
-    pthread_mutex_lock(&e->lock);
-    e->stats.prompt_tokens += w->request.count;
-    cancelled = w->cancelled;
-    pthread_mutex_unlock(&e->lock);
-    enum engine_finish how = status != PLIM_OK             ? FINISH_FAILED
-                             : cancelled                   ? FINISH_CANCELLED
-                             : result.stop == GENERATE_END ? FINISH_EOS
-                                                           : FINISH_LENGTH;
-    finish(e, w, how, status == PLIM_OK ? NULL : err->text);
-    return status;
 }
 
 bool engine_busy(const struct engine *e)
 {
-    struct engine *own = (struct engine *)e;
-    pthread_mutex_lock(&own->lock);
-    bool busy = own->first;
-    pthread_mutex_unlock(&own->lock);
+    struct engine *any = (struct engine *)(uintptr_t)e;
+    pthread_mutex_lock(&any->lock);
+    bool busy = e->live_count > 0;
+    pthread_mutex_unlock(&any->lock);
     return busy;
 }
 
-/* Something to do, or nothing will come any more, or a moment has passed: signals wake nobody who waits for a condition. */
-static bool wait_a_moment(struct engine *e)
+/* --- running ---------------------------------------------------------------------------------------------- */
+
+/* Sleeps while there is nothing to do; false: nothing will come. */
+static bool wait_for_work(struct engine *e, const volatile int *stop)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 50000000;
-    if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
     pthread_mutex_lock(&e->lock);
-    if (!e->first && !e->draining) pthread_cond_timedwait(&e->changed, &e->lock, &until);
-    bool over = e->draining && !e->first;
+    while (!e->live_count && !e->budget_moved && !e->draining && !(stop && *stop))
+        thread_wait(&e->more, &e->lock, true);
+    bool go_on = (e->live_count || e->budget_moved) && !(stop && *stop);
     pthread_mutex_unlock(&e->lock);
-    return !over;
+    return go_on;
 }
 
 enum plim_status engine_run(struct engine *e, const volatile int *stop, struct plim_error *err)
 {
-    while (!*stop && wait_a_moment(e)) {
-        enum plim_status status = engine_step(e, err);
-        if (status != PLIM_OK) return status;
-    }
-    return PLIM_OK;
+    enum plim_status status = PLIM_OK;
+    while (status == PLIM_OK && wait_for_work(e, stop)) status = engine_step(e, err);
+    return status;
 }
 
 void engine_drain(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
     e->draining = true;
-    pthread_cond_signal(&e->changed);
+    pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
 }
 
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err)
 {
-    (void)e, (void)budget;
-    return plim_fail(err, PLIM_UNSUPPORTED, "this engine keeps the line it was opened with");
+    char line[BYTES_TEXT], need[BYTES_TEXT];
+    int64_t smallest = e->base + e->least_blocks * e->block_bytes;
+    if (budget < 0 || engine_blocks_within(e, budget) < e->least_blocks)
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "a line of %s does not hold parameters, one step and a request of %lld positions: these take %s",
+            bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)e->plan.context,
+            bytes_format(need, (uint64_t)smallest));
+    pthread_mutex_lock(&e->lock);
+    e->wanted_budget = budget, e->budget_moved = true;
+    pthread_cond_signal(&e->more);
+    pthread_mutex_unlock(&e->lock);
+    return PLIM_OK;
 }
 
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
     pthread_mutex_lock(&e->lock);
     *out = e->stats;
-    out->waiting = e->count - e->stats.running;
     pthread_mutex_unlock(&e->lock);
 }

@@ -24,27 +24,30 @@
 #include "device/device.h"
 #include "model/model.h"
 #include "serve/sample.h"
+#include "tape/op.h"
+#include "tape/pass.h"
 
-#define ENGINE_BLOCK    16 /* positions of a block */
-#define ENGINE_LOGPROBS 20 /* of the likeliest tokens, at most */
+#define ENGINE_BLOCK    KV_BLOCK /* positions of a block */
+#define ENGINE_LOGPROBS 20       /* of the likeliest tokens, at most */
 
 struct engine;
 
 struct engine_options {
-    const char *model;   /* folder */
-    int64_t budget;      /* bytes of the device; 0: no line */
-    int64_t host_budget; /* bytes of the host beside a device with its own memory; 0: no line */
-    int64_t
-        beside; /* bytes of the host that the caller takes beside the engine, at most: on the line of the host */
+    const char *model;     /* folder */
+    int64_t budget;        /* bytes of the device; 0: no line */
+    int64_t host_budget;   /* bytes of the host beside a device with its own memory; 0: no line */
     int64_t max_context;   /* positions of the largest request; 0: the model's, or as many as fit */
     int parallel;          /* requests that run at once, at most; 0: as many as fit, up to 256 */
     int64_t step_tokens;   /* of a step, at most; 0: chosen */
     int queue;             /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;         /* ids from here on have no text and are never drawn; 0: all may be */
-    enum dtype kv_type;    /* DT_BF16 or DT_F32 or ...; DT_COUNT: the type of the weights */
+    enum dtype kv_type;    /* 0 or DT_COUNT: the type of the weights; no other yet */
+    int64_t overhead;      /* host bytes outside the arena; 0: measured now */
+    int64_t chunk;         /* tokens of one prompt in one step, at most; 0: as the step has room for */
+    int64_t beside;        /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
+    bool alone;            /* requests that begin alike do not share blocks */
     const struct log *log; /* NULL: nobody */
-    void (*stage)(void *arg,
-                  const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
+    void (*stage)(void *arg, const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
     void *stage_arg;
 };
 
@@ -55,6 +58,7 @@ struct engine_plan {
     int64_t context;                            /* positions of the largest request that is promised */
     int64_t step_tokens;
     int parallel, queue;
+    enum precision precision; /* of weights, keys and values */
 };
 
 enum engine_finish { FINISH_NONE, FINISH_LENGTH, FINISH_EOS, FINISH_CANCELLED, FINISH_FAILED };
@@ -64,8 +68,8 @@ struct engine_logprob {
     float logprob;
 };
 
-/* One token of a request, or its end. Whatever ends a request that was queued (its last token, engine_cancel, hear that said
- * no, engine_close), exactly one event has a finish, and it is the last. */
+/* One token of a request, or its end. Every request that was taken ends with exactly one event whose finish is not
+ * FINISH_NONE, also after hear has said false; the end-of-text token is not handed out. */
 struct engine_event {
     int64_t id;
     int32_t token;                    /* -1: no token comes with this event */
@@ -97,6 +101,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
 
 const struct model_spec *engine_spec(const struct engine *e);
+/* Bytes and blocks in it follow the line: other threads than the stepping one read those in engine_stats. */
 const struct engine_plan *engine_plan(const struct engine *e);
 
 /* Queues a request. PLIM_NO_FIT: it can never run (the numbers are in the error); PLIM_BUSY: the queue is full, try later;

@@ -90,6 +90,27 @@ static void cost_embed_bwd(const struct tape *tape, const struct op *op, struct 
     cost->bytes += bytes_of(tape, op->in[EMBED_BWD_DY]) - bytes_of(tape, op->out[EMBED_BWD_DW]);
 }
 
+/* Of the pool only the tokens' places are touched. */
+static void cost_kv_put(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += 2 * bytes_of(tape, op->in[KV_PUT_K]) - 2 * bytes_of(tape, op->in[KV_PUT_POOL]);
+}
+
+/* What a step reads depends on how far its requests have got: every row is counted with half of what it may reach, and
+ * every query with half of a row's. */
+static void cost_attn_paged(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *q = &tape->tensors[op->in[ATTN_PAGED_Q]],
+                        *pool = &tape->tensors[op->in[ATTN_PAGED_POOL]],
+                        *blocks = &tape->tensors[op->in[ATTN_PAGED_BLOCKS]];
+    double reach = (double)blocks->dim[1] * KV_BLOCK / 2, window = op->attr.window;
+    if (window > 0 && window < reach) reach = window;
+    double position = 2 * (double)(q->dim[3] * pool->dim[2]) * (double)dtype_size(pool->type);
+    cost->type = q->type;
+    cost->attn_flops += 4 * (double)tensor_count(q) * reach;
+    cost->bytes += (double)blocks->dim[0] * reach * position - bytes_of(tape, op->in[ATTN_PAGED_POOL]);
+}
+
 static void cost_move(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->bytes = cost->moved_bytes = bytes_of(tape, op->in[MOVE_FROM]);
@@ -221,6 +242,29 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
                    [KV_APPEND_VC] = "xBSKD"},
             .out = {[KV_APPEND_NEW_KC] = "xBSKD", [KV_APPEND_NEW_VC] = "xBSKD"},
             .writes_kept = true,
+        },
+    [OP_KV_PUT] =
+        {
+            .name = "kv_put",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[KV_PUT_K] = "xBTKD",
+                   [KV_PUT_V] = "xBTKD",
+                   [KV_PUT_SLOTS] = "i#BT",
+                   [KV_PUT_POOL] = "xPLKE"},
+            .out = {[KV_PUT_NEW_POOL] = "xPLKE"},
+            .writes_kept = true,
+            .cost = cost_kv_put,
+        },
+    [OP_ATTN_PAGED] =
+        {
+            .name = "attn_paged",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ATTN_PAGED_Q] = "xBTHD",
+                   [ATTN_PAGED_POOL] = "xPLKE",
+                   [ATTN_PAGED_ROWS] = "iR3",
+                   [ATTN_PAGED_BLOCKS] = "iRM"},
+            .out = {[ATTN_PAGED_O] = "xBTHD"},
+            .cost = cost_attn_paged,
         },
     [OP_SPLIT3] =
         {

@@ -21,6 +21,9 @@
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
+ *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
+ *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
+ *                blocks[R,M]i32
  *  split3        x[B,T,(H+2K)D] [table[B,T,D]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
@@ -67,6 +70,15 @@
  *
  * (tape/bias_bucket.h is this text in C). dbias sums over rows, queries and keys in an order that depends on the
  * shape alone.
+ *
+ * Blocks. A pool holds keys and values of all layers in P blocks of KV_BLOCK = 16 positions; the op's layer l has
+ * its keys at pool[block,2l,head] as [D,16] and its values at pool[block,2l+1,head] as [16,D] (the first turned, so
+ * that the products of a query with 16 keys are sums of rows). kv_put writes token n at position slots[n] % 16 of
+ * block slots[n] / 16; a slot below 0: nowhere. attn_paged has R rows (first, count, context): the queries are tokens
+ * [first, first + count), query i stands at position context + i and sees what a causal query with a cache sees, with
+ * attr.window and attr.cap; position p is in block blocks[row][p / 16]. Tokens that are in no row have
+ * o = 0. A query's o depends on its own row's context alone, bit for bit: not on how a sequence was
+ * cut into rows, on other rows or on threads.
  *
  * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
  * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
@@ -137,6 +149,9 @@
 #include "tape/slots.h"
 #include "tape/tape.h"
 
+/* Positions of a block of keys and values. */
+enum { KV_BLOCK = 16 };
+
 enum op_kind {
     OP_EMBED,
     OP_NORM,
@@ -169,6 +184,8 @@ enum op_kind {
     OP_FETCH,
     OP_STORE,
     OP_HOLD,
+    OP_KV_PUT,
+    OP_ATTN_PAGED,
     OP_KIND_COUNT
 };
 

@@ -1,6 +1,7 @@
 /* corpus.c - see corpus.h. */
 #include "train/corpus.h"
 #include "base/file.h"
+#include "train/epoch.h"
 #include "train/evaluate.h"
 
 #include <malloc.h>
@@ -37,14 +38,6 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .skip_bad = d->skip_bad};
 }
 
-/* A window of an evaluation is one pass. */
-static int64_t eval_window(const struct job *job)
-{
-    int64_t most = EVAL_TOKENS / job->max_length;
-    if (job->training.eval_rows > most) most = job->training.eval_rows;
-    return most;
-}
-
 /* A conversation takes many times its bytes while it is rendered, and is hardly ever so long. */
 static uint64_t longest_line(const struct job_data *d)
 {
@@ -55,16 +48,19 @@ static uint64_t longest_line(const struct job_data *d)
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
-    *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
-                                   .in_order = evaluation,
-                                   .once = evaluation,
-                                   .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
-                                   .prefetch = (int)d->prefetch_factor,
-                                   .max_line = (size_t)longest_line(d),
-                                   .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
-                                   .shuffle_bytes = (size_t)d->shuffle_bytes,
-                                   .window_rows = evaluation ? eval_window(job) : job_rows(job),
-                                   .ranks = 1};
+    *out =
+        (struct loader_options){.seed = (uint64_t)job->training.seed,
+                                .sorted = d->padding == PADDING_LONGEST,
+                                .grouped = d->padding == PADDING_LONGEST && d->group_by_length && !evaluation,
+                                .in_order = evaluation,
+                                .once = evaluation,
+                                .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
+                                .prefetch = (int)d->prefetch_factor,
+                                .max_line = (size_t)longest_line(d),
+                                .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
+                                .shuffle_bytes = (size_t)d->shuffle_bytes,
+                                .window_rows = evaluation ? eval_window(job) : job_rows(job),
+                                .ranks = 1};
 }
 
 static enum plim_status at_key(const struct corpus *c, const char *key, enum plim_status status,
@@ -251,6 +247,8 @@ enum plim_status corpus_measure(struct job *job, struct plim_error *err)
         status = corpus_open(&free, 0, &c, err); /* files may come later, a tokenizer may not */
     if (status != PLIM_OK) return status;
     corpus_count(&c, job);
+    if (c.train) epoch_estimate(&c, &job->epoch);
+    if (job->training.epochs > 0 && job->epoch.rows) job->training.steps = epoch_steps(job, &job->epoch);
     corpus_close(&c);
     return PLIM_OK;
 }

@@ -1,65 +1,161 @@
-/* evaluate.c - evaluation inside the training arena: a forward-only tape laid out above the kept tensors, with as
- * many rows as fit below the training plan's mark. It can therefore never be the one that runs out. */
+/* evaluate.c - rows through forward-only tapes with a loss, and evaluation inside the training arena: there the tapes are
+ * laid out above the kept tensors, with as many rows as fit below the training plan's mark. It can therefore never be the
+ * one that runs out. */
 #include "train/evaluate.h"
-#include "runtime/feed.h"
 #include "train/trainer.h"
+
+int64_t eval_window(const struct job *job)
+{
+    int64_t most = EVAL_TOKENS / job->max_length;
+    if (job->training.eval_rows > most) most = job->training.eval_rows;
+    return most;
+}
+
+int64_t eval_rows_most(const struct job *job, int64_t time, int64_t rows)
+{
+    int64_t most = EVAL_TOKENS / time;
+    if (job->training.eval_batch && most > job->training.eval_batch) most = job->training.eval_batch;
+    return most > rows ? rows : most < 1 ? 1 : most;
+}
+
+void eval_programs_close(struct eval_programs *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        feed_close(&p->feed[i]);
+        forward_close(&p->forward[i]);
+    }
+    *p = (struct eval_programs){0};
+}
+
+enum plim_status eval_programs_start(struct eval_programs *p, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < p->count && status == PLIM_OK; i++) {
+        if (p->count > 1) exec_prepare(p->exec[i], false);
+        status = feed_open(&p->feed[i], p->exec[i], err);
+    }
+    return status;
+}
+
+/* One pass over the next rows of the window; the rest of its rows count nothing. */
+static enum plim_status run_pass(struct eval_programs *p, const struct length_cut *cut, struct loader *loader,
+                                 bool first, struct plim_error *err)
+{
+    struct feed *feed = &p->feed[cut->program];
+    enum plim_status status = loader_fill(loader, cut->rows, &feed->rows, err);
+    if (status == PLIM_OK) status = feed_send(feed, err);
+    return status == PLIM_OK ? exec_loop(p->exec[cut->program], !first, err) : status;
+}
+
+/* Adds what a program has summed up. */
+static enum plim_status take_loss(struct exec *exec, double sum[2], struct plim_error *err)
+{
+    double loss[2];
+    enum plim_status status = exec_read(exec, tape_find(exec->tape, "loss", -1), loss, 0, sizeof loss, err);
+    if (status == PLIM_OK) sum[0] += loss[0], sum[1] += loss[1];
+    return status;
+}
+
+/* The passes of one window. One program sums up by itself; several share their bytes, so each pass is read. */
+static enum plim_status run_window(struct eval_programs *p, struct loader *loader,
+                                   const struct cutting *cutting, struct evaluation *e, double sum[2],
+                                   struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (int64_t i = 0; i < cutting->count && status == PLIM_OK; i++) {
+        const struct length_cut *cut = &cutting->cuts[i];
+        status = run_pass(p, cut, loader, p->count > 1 || e->positions == 0, err);
+        if (status == PLIM_OK && p->count > 1) status = take_loss(p->exec[cut->program], sum, err);
+        e->positions += p->shape[cut->program].rows * p->shape[cut->program].time;
+        e->rows += cut->rows;
+    }
+    return status;
+}
+
+/* A window is one pass where rows have one length; else it is sorted, and the more rows the better. */
+static enum plim_status run_windows(struct eval_programs *p, struct loader *loader, int64_t rows,
+                                    int64_t most, struct cutting *cutting, struct evaluation *e,
+                                    double sum[2], struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    while (e->rows < rows && status == PLIM_OK) {
+        struct loader_window window;
+        status = loader_window(loader, rows - e->rows < most ? rows - e->rows : most, &window, err);
+        if (status != PLIM_OK || !window.rows) break;
+        lengths_cut(cutting, p->shape, p->count, window.lengths, window.rows);
+        status = run_window(p, loader, cutting, e, sum, err);
+        e->padding -= window.positions;
+    }
+    if (status == PLIM_OK && !e->rows)
+        status = plim_fail(err, PLIM_BAD_INPUT, "the data to evaluate hold no sample with a target");
+    return status;
+}
+
+enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, const struct job *job,
+                               struct evaluation *e, struct plim_error *err)
+{
+    struct cutting cutting = {0};
+    int64_t rows = e->rows, most = p->count > 1 ? eval_window(job) : p->shape[0].rows;
+    double sum[2] = {0};
+    e->rows = e->positions = e->padding = 0;
+    enum plim_status status = cutting_open(&cutting, most, err);
+    if (status == PLIM_OK) status = run_windows(p, loader, rows, most, &cutting, e, sum, err);
+    if (status == PLIM_OK && p->count == 1) status = take_loss(p->exec[0], sum, err);
+    cutting_close(&cutting);
+    e->padding += e->positions;
+    e->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
+    e->tokens = (int64_t)sum[1];
+    return status;
+}
+
+/* --- inside training ---------------------------------------------------------------------------------------- */
+
+struct eval_length {
+    struct trainer *trainer;
+    int64_t time;
+};
 
 static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
 {
-    struct trainer *t = arg;
-    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, out, err);
+    const struct eval_length *l = arg;
+    struct trainer *t = l->trainer;
+    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, l->time, out, err);
 }
 
-/* One pass over n rows of the window; the rest of the batch counts nothing. */
-static enum plim_status evaluate_pass(struct exec *exec, struct feed *feed, struct loader *loader, int64_t n,
-                                      int64_t batch, bool first, struct plim_error *err)
+enum plim_status trainer_open_eval(struct trainer *t, struct eval_programs *p, struct plim_error *err)
 {
-    int64_t time = tensor_count(&exec->tape->tensors[feed->tensor[0]]) / batch;
-    enum plim_status status = loader_fill(loader, n, feed->ids, feed->targets, feed->pos, err);
-    if (status != PLIM_OK) return status;
-    for (int64_t i = n * time; i < batch * time; i++)
-        feed->ids[i] = 0, feed->targets[i] = -1, feed->pos[i] = (int32_t)(i % time);
-    status = feed_send(feed, err);
-    return status == PLIM_OK ? exec_loop(exec, !first, err) : status;
-}
-
-enum plim_status evaluate_rows(struct exec *exec, struct loader *loader, int64_t *rows, int64_t batch,
-                               double sum[2], struct plim_error *err)
-{
-    struct feed feed;
-    int64_t done = 0;
-    sum[0] = sum[1] = 0;
-    enum plim_status status = feed_open(&feed, exec, err);
-    while (done < *rows && status == PLIM_OK) {
-        struct loader_window window;
-        status = loader_window(loader, *rows - done < batch ? *rows - done : batch, &window, err);
-        if (status != PLIM_OK || !window.rows) break;
-        status = evaluate_pass(exec, &feed, loader, window.rows, batch, done == 0, err);
-        done += window.rows;
+    int64_t ladder[LENGTHS_LADDER], rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows);
+    int steps = t->lengths.count > 1 ? lengths_ladder(t->job->max_length, ladder) : 1;
+    enum plim_status status = PLIM_OK;
+    *p = (struct eval_programs){0};
+    for (int i = 0; i < steps && status == PLIM_OK; i++) {
+        struct eval_length length = {t, i ? ladder[i] : t->job->max_length};
+        struct forward_family family = {.build = build, .arg = &length, .adds = true};
+        int64_t most =
+            t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows) : rows;
+        status = runtime_forward(&t->runtime, &family, most, 1, &p->forward[p->count], err);
+        if (status == PLIM_NO_FIT) break; /* shorter rows have more of them: only the first may be missed */
+        if (status != PLIM_OK) continue;
+        p->shape[p->count] = (struct pass_shape){p->forward[p->count].size, length.time};
+        p->exec[p->count] = &p->forward[p->count].exec;
+        p->count++;
     }
-    *rows = done;
-    feed_close(&feed);
-    if (status == PLIM_OK && !done)
-        status = plim_fail(err, PLIM_BAD_INPUT, "the data to evaluate hold no sample with a target");
-    if (status != PLIM_OK) return status;
-    return exec_read(exec, tape_find(exec->tape, "loss", -1), sum, 0, 2 * sizeof *sum, err);
+    if (status == PLIM_OK) status = eval_programs_start(p, err);
+    if (status != PLIM_OK) eval_programs_close(p);
+    return status;
 }
 
 enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *tokens, struct plim_error *err)
 {
-    struct forward_family family = {.build = build, .arg = t, .adds = true};
-    struct forward pass;
-    int64_t rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows);
-    double sum[2] = {0};
-    enum plim_status status = runtime_forward(&t->runtime, &family, rows, 1, &pass, err);
+    struct eval_programs once = {0}, *p = t->eval.count ? &t->eval : &once;
+    struct evaluation e = {.rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows)};
+    enum plim_status status = p->count ? PLIM_OK : trainer_open_eval(t, p, err);
     if (status == PLIM_NO_FIT)
         return plim_fail(err, PLIM_NO_FIT,
                          "evaluation of one row does not fit the training plan; raise the budget");
-    if (status != PLIM_OK) return status;
-    status = loader_seek(t->evaluator, &(struct loader_state){0}, err);
-    if (status == PLIM_OK) status = evaluate_rows(&pass.exec, t->evaluator, &rows, pass.size, sum, err);
-    forward_close(&pass);
-    *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
-    *tokens = (int64_t)sum[1];
+    if (status == PLIM_OK) status = loader_seek(t->evaluator, &(struct loader_state){0}, err);
+    if (status == PLIM_OK) status = evaluate_rows(p, t->evaluator, t->job, &e, err);
+    eval_programs_close(&once);
+    *loss = e.loss, *tokens = e.tokens;
     return status;
 }

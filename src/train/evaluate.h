@@ -11,8 +11,9 @@
 
 #include "data/loader.h"
 #include "device/device.h"
-#include "exec/exec.h"
 #include "job/job.h"
+#include "runtime/feed.h"
+#include "runtime/lengths.h"
 
 /* More tokens than this at once make no matrix multiply faster. */
 #define EVAL_TOKENS 4096
@@ -20,17 +21,35 @@
 struct evaluation {
     double loss;
     int64_t tokens, rows;
-    int64_t batch; /* rows of one pass */
+    int64_t positions, padding; /* computed, and of them without a token */
+    int64_t batch;              /* rows of one pass over the longest rows */
     int64_t budget, arena,
         total; /* the plan; total: the arena and what the device's line carries beside it */
     double seconds;
 };
 
-/* The next `rows` rows of the loader, or as many as there are, `batch` at a time, through a tape with a loss whose
- * layout keeps the loss from pass to pass. sum becomes the sum of token losses and the number of tokens; *rows
- * what there was. */
-enum plim_status evaluate_rows(struct exec *exec, struct loader *loader, int64_t *rows, int64_t batch,
-                               double sum[2], struct plim_error *err);
+/* Passes over rows, by row length: one where every row is padded to data.max_length. Tapes with a loss. */
+struct eval_programs {
+    int count;
+    struct pass_shape shape[PLAN_LENGTHS];
+    struct forward forward[PLAN_LENGTHS]; /* the first is empty where a plan of its own has that */
+    struct exec *exec[PLAN_LENGTHS];
+    struct feed feed[PLAN_LENGTHS];
+};
+void eval_programs_close(struct eval_programs *programs);
+
+/* The rows that one pass takes at most: as many as make EVAL_TOKENS positions, training.eval_batch_size, all there are. */
+int64_t eval_rows_most(const struct job *job, int64_t time, int64_t rows);
+
+/* Rows of one window of an evaluation's loader. */
+int64_t eval_window(const struct job *job);
+
+/* Opens feeds; with several programs everything is compiled now. The execs are set and started. */
+enum plim_status eval_programs_start(struct eval_programs *programs, struct plim_error *err);
+
+/* The next out->rows rows of the loader, or as many as there are: loss, tokens, rows, positions and padding of `out`. */
+enum plim_status evaluate_rows(struct eval_programs *programs, struct loader *loader, const struct job *job,
+                               struct evaluation *out, struct plim_error *err);
 
 /* Weights from the Hugging Face directory `dir`, text from data.validation (data.train when there is none),
  * all inside the job's budget: as many rows at a time as fit. rows 0: all. The job's spec must be that of

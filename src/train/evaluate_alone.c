@@ -19,9 +19,15 @@ static enum plim_status refuse(const struct evaluation *e, const char *dir, stru
         dir, need, have, missing, (long long)(e->total - e->budget));
 }
 
+struct length {
+    const struct job *job;
+    int64_t time;
+};
+
 static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
 {
-    return job_build_eval(arg, NULL, rows, out, err);
+    const struct length *l = arg;
+    return job_build_eval(l->job, NULL, rows, l->time, out, err);
 }
 
 /* As many rows at a time as fit. */
@@ -29,10 +35,10 @@ static enum plim_status plan(struct job *job, struct device *device, const char 
                              const struct plan_request *request, int64_t reserve, struct runtime *rt,
                              struct evaluation *e, struct plim_error *err)
 {
-    struct forward_family family = {.build = build, .arg = job, .adds = true};
+    struct length whole = {job, job->max_length};
+    struct forward_family family = {.build = build, .arg = &whole, .adds = true};
     struct forward_line line = {request->budget, request->host_budget, {request->overhead, reserve}};
-    int64_t most = EVAL_TOKENS / job->max_length;
-    most = most > e->rows ? e->rows : most < 1 ? 1 : most;
+    int64_t most = eval_rows_most(job, job->max_length, e->rows);
     enum plim_status status = runtime_plan_forward(rt, device, &job->spec, &line, &family, most, err);
     e->batch = rt->size;
     e->budget = request->budget, e->arena = rt->arena, e->total = rt->plan.total;
@@ -54,17 +60,41 @@ static enum plim_status plan_beside_loader(struct job *job, struct device *devic
     }
 }
 
-static enum plim_status run(struct runtime *rt, const char *dir, struct loader *loader, struct evaluation *e,
-                            struct plim_error *err)
+/* Passes over shorter rows beside the plan's own; what does not fit is left out. */
+static enum plim_status plan_lengths(const struct job *job, struct runtime *rt, int64_t rows,
+                                     struct eval_programs *p, struct plim_error *err)
 {
-    double sum[2] = {0};
-    enum plim_status status = runtime_commit(rt, err);
+    int64_t ladder[LENGTHS_LADDER];
+    int steps = job->data.padding == PADDING_LONGEST ? lengths_ladder(job->max_length, ladder) : 1;
+    *p = (struct eval_programs){.count = 1, .shape = {{rt->size, job->max_length}}, .exec = {&rt->exec}};
+    for (int i = 1; i < steps; i++) {
+        struct length length = {job, ladder[i]};
+        struct forward_family family = {.build = build, .arg = &length, .adds = true};
+        enum plim_status status = runtime_forward(rt, &family, eval_rows_most(job, length.time, rows), 1,
+                                                  &p->forward[p->count], err);
+        if (status == PLIM_NO_FIT) continue;
+        if (status != PLIM_OK) return status;
+        p->shape[p->count] = (struct pass_shape){p->forward[p->count].size, length.time};
+        p->exec[p->count] = &p->forward[p->count].exec;
+        p->count++;
+    }
+    return PLIM_OK;
+}
+
+static enum plim_status run(const struct job *job, struct runtime *rt, const char *dir, struct loader *loader,
+                            struct evaluation *e, struct plim_error *err)
+{
+    struct eval_programs p;
+    enum plim_status status = plan_lengths(job, rt, e->rows, &p, err);
+    e->arena = rt->arena, e->total = rt->plan.total;
+    if (status == PLIM_OK) status = runtime_commit(rt, err);
+    for (int i = 1; i < p.count && status == PLIM_OK; i++) status = forward_start(rt, &p.forward[i], err);
     if (status == PLIM_OK) status = weights_from_directory(&rt->exec, &rt->spec, dir, NULL, err);
+    if (status == PLIM_OK) status = eval_programs_start(&p, err);
     double start = clock_seconds();
-    if (status == PLIM_OK) status = evaluate_rows(&rt->exec, loader, &e->rows, e->batch, sum, err);
+    if (status == PLIM_OK) status = evaluate_rows(&p, loader, job, e, err);
     e->seconds = clock_seconds() - start;
-    e->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
-    e->tokens = (int64_t)sum[1];
+    eval_programs_close(&p);
     return status;
 }
 
@@ -88,7 +118,7 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
     if (status == PLIM_OK)
         status = plan_beside_loader(job, device, dir, &request, overhead.reserve, &rt, out, err);
     if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
-    if (status == PLIM_OK) status = run(&rt, dir, loader, out, err);
+    if (status == PLIM_OK) status = run(job, &rt, dir, loader, out, err);
     runtime_close(&rt);
     loader_close(loader);
     corpus_close(&corpus);

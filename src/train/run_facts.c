@@ -25,7 +25,8 @@ static const char *const left_out[] = {
     "training.deepspeed.", "training.memory.", "training.dynamic_batching.", "output.", "host_budget",
     "budget", "profile",
     /* a run that met a bad record may go on without it */
-    "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "data.padding"};
+    "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
+    "training.eval_batch_size"};
 
 static const char *const shapes[] = {"model.architecture",
                                      "model.vocab_size",

@@ -46,6 +46,7 @@ enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_e
 {
     struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
     struct plim_error second;
+    trainer_unbind(t);
     enum plim_status status = runtime_replan(&t->runtime, budget, &event.moves, err);
     if (status != PLIM_OK) { /* the old plan stands, with an exec of its own */
         if (!t->runtime.torn) trainer_bind(t, &second);
@@ -81,32 +82,48 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     return exec_write(&t->runtime.exec, t->scalars, scalars, 0, sizeof scalars, err);
 }
 
-/* Dropout follows a row's number in the batch of the step, however that is cut into micro-batches. */
-static enum plim_status write_first_row(struct trainer *t, int64_t micro, struct plim_error *err)
+/* Dropout follows a row's number in the batch of the step, however that is cut into passes. */
+static enum plim_status write_first_row(struct trainer *t, int64_t row, struct plim_error *err)
 {
-    float first = (float)(micro * t->runtime.plan.knobs.micro_batch);
+    float first = (float)row;
     if (!t->drops) return PLIM_OK;
     return exec_write(&t->runtime.exec, t->scalars, &first, SCALAR_FIRST_ROW * sizeof first, sizeof first,
                       err);
 }
 
-/* The micro-batches of one window. */
-static enum plim_status run_window(struct trainer *t, bool *finished, struct plim_error *err)
+/* One pass over the next rows of the window. */
+static enum plim_status run_pass(struct trainer *t, const struct length_cut *cut, int64_t first_row,
+                                 int64_t micro, struct plim_error *err)
 {
+    struct feed *feed = &t->feed[cut->program];
+    enum plim_status status = loader_fill(t->loader, cut->rows, &feed->rows, err);
+    if (status == PLIM_OK) status = feed_send(feed, err);
+    if (status == PLIM_OK) status = write_first_row(t, first_row, err);
+    return status == PLIM_OK ? exec_loop(lengths_exec(&t->lengths, cut->program), micro, err) : status;
+}
+
+/* The passes of one window. */
+static enum plim_status run_window(struct trainer *t, const struct loader_window *window,
+                                   struct train_event *event, bool *finished, struct plim_error *err)
+{
+    int64_t row = 0;
+    const struct length_cut *cuts = t->cutting.cuts;
     *finished = true;
-    for (int64_t micro = 0; micro < t->runtime.plan.knobs.accumulation; micro++) {
+    lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->rows);
+    event->rows = window->rows;
+    for (int64_t i = 0; i < t->cutting.count; i++) {
         if (stop_asked(t)) { /* invariant 2 */
             loader_rewind(t->loader);
             *finished = false;
             return PLIM_OK;
         }
-        enum plim_status status = loader_fill(t->loader, t->runtime.plan.knobs.micro_batch, t->feed.ids,
-                                              t->feed.targets, t->feed.pos, err);
-        if (status == PLIM_OK) status = feed_send(&t->feed, err);
-        if (status == PLIM_OK) status = write_first_row(t, micro, err);
-        if (status == PLIM_OK) status = exec_loop(&t->runtime.exec, micro, err);
+        enum plim_status status = run_pass(t, &cuts[i], row, i, err);
         if (status != PLIM_OK) return status;
+        const struct pass_shape *shape = &t->lengths.shape[cuts[i].program];
+        event->positions += shape->rows * shape->time;
+        row += cuts[i].rows;
     }
+    event->padding = event->positions - window->positions;
     return PLIM_OK;
 }
 
@@ -158,12 +175,13 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     t->data_failed = status != PLIM_OK;
     int64_t tokens = window.all_targets;
     if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
-    if (status == PLIM_OK) status = run_window(t, finished, err);
+    if (status == PLIM_OK) status = run_window(t, &window, event, finished, err);
     if (status != PLIM_OK || !*finished) return status;
     status = finish_step(t, event, err);
     if (status != PLIM_OK) return status;
     t->step++;
     if (!event->skipped) schedule_observe(&t->schedule, SCHEDULE_ON_STEP, event->loss);
+    t->rows_done += event->rows, t->positions += event->positions, t->padding += event->padding;
     event->kind = TRAIN_STEP;
     event->step = t->step, event->lr = lr, event->tokens = tokens;
     event->seconds = clock_seconds() - start;
@@ -191,6 +209,9 @@ static void tell_end(struct trainer *t)
     loader_stats(t->loader, &stats);
     trainer_tell(t, &(struct train_event){.kind = TRAIN_ENDED,
                                           .step = t->step,
+                                          .rows = t->rows_done,
+                                          .positions = t->positions,
+                                          .padding = t->padding,
                                           .bad_records = (int64_t)stats.bad,
                                           .dropped_samples = (int64_t)stats.dropped});
 }

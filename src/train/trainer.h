@@ -26,8 +26,10 @@
 #include "data/loader.h"
 #include "job/preset.h"
 #include "runtime/feed.h"
+#include "runtime/lengths.h"
 #include "runtime/runtime.h"
 #include "train/corpus.h"
+#include "train/evaluate.h"
 #include "train/numerics.h"
 #include "train/run_start.h"
 #include "train/scaler.h"
@@ -57,6 +59,8 @@ struct train_event {
     bool skipped;               /* fp16: the step overflowed and was not taken */
     double scale;
     int64_t tokens;
+    int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
+    int64_t positions, padding; /* computed, and of them without a token; likewise */
     double seconds, tokens_per_s;
     int64_t used, budget; /* bytes of the process as the system or the driver tells them, and the line */
     enum memory_status status;
@@ -110,8 +114,12 @@ struct trainer {
     struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
     int scalars, loss, clip;
-    bool drops; /* the tape has dropout */
-    struct feed feed;
+    bool drops;                            /* the tape has dropout */
+    struct lengths lengths;                /* programs of the present plan, by row length */
+    struct feed feed[PLAN_LENGTHS];        /* theirs */
+    struct cutting cutting;                /* a step into passes */
+    struct eval_programs eval;             /* kept for all evaluations where rows have several lengths */
+    int64_t rows_done, positions, padding; /* since the trainer was opened */
 };
 
 enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
@@ -119,8 +127,10 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
 void trainer_close(struct trainer *trainer);
 
-/* Find the tensors that the host talks to in the present plan: after a plan or a re-plan. */
+/* Find the tensors that the host talks to in the present plan, and make its programs: after a plan or a re-plan. Undone
+ * before the next one. */
 enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
+void trainer_unbind(struct trainer *trainer);
 
 /* Checkpoints are wanted: at the end, when stopped, or every so many steps. */
 bool trainer_may_save(const struct trainer *trainer);
@@ -128,6 +138,10 @@ bool trainer_may_save(const struct trainer *trainer);
 /* One optimizer step; *finished is false when a stop was asked for in the middle. */
 enum plim_status trainer_step(struct trainer *trainer, struct train_event *event, bool *finished,
                               struct plim_error *err);
+
+/* The programs of an evaluation, started. PLIM_NO_FIT: not even one row fits the arena. */
+enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out,
+                                   struct plim_error *err);
 
 /* Mean loss over the validation files, inside the arena the training plan has. */
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,

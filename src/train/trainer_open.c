@@ -2,6 +2,7 @@
  * trainer.h. */
 #include "job/disk_line.h"
 #include "train/checkpoint.h"
+#include "train/epoch.h"
 #include "train/manifest.h"
 #include "train/trainer.h"
 
@@ -22,27 +23,54 @@ static enum plim_status check_changes(struct job *job, const struct train_option
     return status;
 }
 
+/* training.epochs become steps. */
+static enum plim_status count_steps(struct trainer *t, struct plim_error *err)
+{
+    enum plim_status status = epoch_count(&t->corpus, &t->job->epoch, err);
+    if (status == PLIM_OK) t->job->training.steps = epoch_steps(t->job, &t->job->epoch);
+    return status;
+}
+
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
     t->corpus.stop = t->options.stop;
-    return status;
+    return status == PLIM_OK && t->job->training.epochs > 0 ? count_steps(t, err) : status;
+}
+
+void trainer_unbind(struct trainer *t)
+{
+    for (int i = 0; i < t->lengths.count; i++) feed_close(&t->feed[i]);
+    eval_programs_close(&t->eval);
+    lengths_close(&t->lengths);
+}
+
+/* Everything is compiled before the first step where rows have several lengths: otherwise a length that comes late would
+ * be then. */
+static enum plim_status open_program(struct trainer *t, int i, struct plim_error *err)
+{
+    struct exec *exec = lengths_exec(&t->lengths, i);
+    if (t->options.profile) exec->op_seconds = t->op_seconds;
+    if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
+    if (t->lengths.count > 1) exec_prepare(exec, true);
+    return feed_open(&t->feed[i], exec, err);
 }
 
 enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
 {
     const struct tape *tape = &t->runtime.plan.tape;
-    struct exec *exec = &t->runtime.exec;
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
     t->drops = tape_drops(tape);
-    if (t->options.profile) exec->op_seconds = t->op_seconds;
-    if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
     t->numerics.trainer = t;
-    feed_close(&t->feed);
-    return feed_open(&t->feed, exec, err);
+    trainer_unbind(t);
+    enum plim_status status = lengths_open(&t->lengths, &t->runtime, err);
+    for (int i = 0; i < t->lengths.count && status == PLIM_OK; i++) status = open_program(t, i, err);
+    if (status == PLIM_OK && t->lengths.count > 1 && t->corpus.validation)
+        status = trainer_open_eval(t, &t->eval, err);
+    return status;
 }
 
 static void note_line(void *arg, enum log_level level, const char *line)
@@ -100,6 +128,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     status = runtime_commit(&t->runtime, err);
+    if (status == PLIM_OK) status = cutting_open(&t->cutting, job_rows(job), err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }
 
@@ -140,12 +169,12 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     t->job = job, t->options = *options;
     t->start.lock = (struct run_lock)RUN_LOCK_NONE;
     job_thresholds(job, &t->thresholds);
-    schedule_init(&t->schedule, &job->schedule, job->training.steps);
     scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
                 job->training.loss_scale_window);
     struct overhead overhead =
         runtime_overhead(); /* before the data: their bytes are a number of their own */
     enum plim_status status = open_data(t, err);
+    schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
     if (status == PLIM_OK && t->start.now) corpus_set_now(&t->corpus, t->start.now);
@@ -163,7 +192,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    feed_close(&t->feed);
+    trainer_unbind(t);
+    cutting_close(&t->cutting);
     loader_close(t->loader);
     loader_close(t->evaluator);
     corpus_close(&t->corpus);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Keys people already have: two names for one wish may agree, a wish that cannot be granted is an error that says what to
-write instead, and what only another framework needs is accepted with a note. Dropout and ranks are refused by name."""
+write instead, and what only another framework needs is accepted with a note. Dropout is trained, and ranks are refused by name."""
 import json
 import os
 import sys
@@ -80,7 +80,7 @@ def wishes(folder):
         ("training", "dynamic_batching:\n  target_memory_utilization: 0.8", ["training.memory.target_utilization"]),
         ("model", "attention_type: sparse", ["model.attention_type", "sparse"]),
         ("model", "num_experts: 8", ["model.num_experts", "8"]),
-        ("data", "padding: longest", ["data.padding", "longest", "data.packing"]),
+        ("data", "padding: do_not_pad", ["data.padding", "longest"]),
     ]
     for section, keys, words in denied:
         refused(keys.splitlines()[-1].strip(), ["train", "-q", job(folder, {section: keys})], ["job.yaml", *words])
@@ -89,7 +89,7 @@ def wishes(folder):
         refused(f"{key.split()[1]} under a GPU", ["plan", path, "--device", "a10g"], ["training.state_tier: host"])
         planned(f"{key.split()[1]} on a CPU, where all is in host memory", path)
     planned("wishes for nothing", job(folder, {"training": "deepspeed:\n  zero_stage: 0\n  cpu_offload: false\n  nvme_offload: false\n"
-                                               "memory:\n  pool_size_gb: 0\n  enable_cpu_offload: false", "model": "num_experts: 0", "data": "padding: max_length"}))
+                                               "memory:\n  pool_size_gb: 0\n  enable_cpu_offload: false", "model": "num_experts: 0", "data": "padding: longest"}))
     planned("sections that are off", job(folder, {"training": "deepspeed:\n  use_deepspeed: false\n  zero_stage: 3\n  nvme_offload: true\n"
                                                   "dynamic_batching:\n  enabled: false\n  max_batch_size: 8"}))
     needless = job(folder, {"training": "deepspeed:\n  use_deepspeed: true\nmemory:\n  clear_cache_frequency: 10\ndynamic_batching:\n  enabled: true",
@@ -120,10 +120,14 @@ def dropout(folder):
     config["attention_dropout"] = 0.1
     json.dump(config, open(f"{folder}/model/config.json", "w"))
     model = ["--set", "model.architecture=", "--set", f"model.path={folder}/model"]
-    words = ["attention_dropout", "0.1", "model.dropout: 0"]
-    refused("dropout in a config is not trained", ["train", path, *model], words)
-    refused("nor planned", ["plan", path, *model], words)
-    refused("dropout as a key", ["train", path, "--set", "model.dropout=0.2"], ["model.dropout", "write 0"])
+    refused("dropout of everything", ["train", path, "--set", "model.dropout=1"], ["model.dropout", "less than 1"])
+    whole = plim.run("train", path, *model, "--steps", 4, "--json", "--set", f"output.dir={folder}/whole")
+    half = plim.run("train", path, *model, "--steps", 2, "--json", "--set", f"output.dir={folder}/half")
+    rest = plim.run("train", path, *model, "--steps", 4, "--json", "--resume", "--set", f"output.dir={folder}/half")
+    parts = {**plim.losses(half.stdout), **plim.losses(rest.stdout)}
+    plim.ok(whole.returncode == 0 and len(parts) == 4 and parts == plim.losses(whole.stdout), f"dropout of a config is trained, and a resume drops the same {rest.stderr.strip()}")
+    plain = plim.run("train", path, *model, "--steps", 4, "--json", "--no-checkpoint", "--set", "model.dropout=0")
+    plim.ok(plain.returncode == 0 and plim.losses(plain.stdout) != parts, "model.dropout: 0 gives other losses")
     judged = plim.run("eval", path, "--json", "--model", f"{folder}/model")
     plim.ok(judged.returncode == 0, f"evaluated it is {judged.stderr.strip()}")
     said = plim.run("generate", f"{folder}/model", "--prompt", "The", "--max-tokens", 4)

@@ -26,6 +26,8 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_ADD] = ref_add,
     [OP_XENT] = ref_xent,
     [OP_KV_APPEND] = ref_kv_append,
+    [OP_KV_PUT] = ref_kv_put,
+    [OP_ATTN_PAGED] = ref_attn_paged,
     [OP_SPLIT3] = ref_split3,
     [OP_EMBED_BWD] = ref_embed_bwd,
     [OP_NORM_BWD] = ref_norm_bwd,
@@ -235,5 +237,5 @@ const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_GLU_BWD] = ROW,  [OP_ACT_BWD] = ROW,   [OP_JOIN3] = ROW,       [OP_SUMSQ] = ROW,
     [OP_ROPE] = ROW,     [OP_DROPOUT] = ROW,   [OP_CLIP] = ROW,        [OP_ADAMW] = ROW,
     [OP_SGD] = ROW,      [OP_ADAMW8] = ROW,    [OP_FACTOR_STAT] = ROW, [OP_ADAFACTOR] = ROW,
-    [OP_FETCH] = ROW,    [OP_STORE] = ROW,
+    [OP_FETCH] = ROW,    [OP_STORE] = ROW,     [OP_KV_PUT] = ROW,      [OP_ATTN_PAGED] = ROW,
 };

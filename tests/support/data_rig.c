@@ -120,6 +120,8 @@ int64_t data_rig_take(struct loader *loader, int64_t n, int32_t *ids, int32_t *t
         *got = w.rows;
     else
         assert_int_equal(w.rows, n);
-    if (loader_fill(loader, w.rows, ids, targets, pos, &err) != PLIM_OK) fail_msg("%s", err.text);
+    struct rows rows = {
+        .count = w.rows, .time = loader_time(loader), .ids = ids, .pos = pos, .targets = targets};
+    if (loader_fill(loader, w.rows, &rows, &err) != PLIM_OK) fail_msg("%s", err.text);
     return w.targets;
 }

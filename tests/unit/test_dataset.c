@@ -76,13 +76,19 @@ static struct loader *open_loader(struct dataset *data, const struct loader_opti
     return loader;
 }
 
+static enum plim_status fill(struct loader *loader, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos)
+{
+    struct rows rows = {.count = n, .time = TIME, .ids = ids, .pos = pos, .targets = targets};
+    return loader_fill(loader, n, &rows, &err);
+}
+
 /* A window of n rows at once; its targets. */
 static int64_t take(struct loader *loader, int64_t n, int32_t *ids, int32_t *targets, int32_t *pos)
 {
     struct loader_window window;
     if (loader_window(loader, n, &window, &err) != PLIM_OK) fail_msg("%s", err.text);
     assert_int_equal(window.rows, n);
-    if (loader_fill(loader, n, ids, targets, pos, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (fill(loader, n, ids, targets, pos) != PLIM_OK) fail_msg("%s", err.text);
     return window.targets;
 }
 
@@ -151,16 +157,16 @@ static void test_rewind(void **state)
     loader_state(loader, &start);
     assert_int_equal(start.rows, 3);
     assert_int_equal(loader_window(loader, 4, &window, &err), PLIM_OK);
-    assert_int_equal(loader_fill(loader, 2, a[0], targets, pos, &err), PLIM_OK);
+    assert_int_equal(fill(loader, 2, a[0], targets, pos), PLIM_OK);
     loader_state(loader, &now);
     assert_memory_equal(&now, &start, sizeof now);
-    assert_int_equal(loader_fill(loader, 3, a[2], targets, pos, &err), PLIM_BUG); /* only two are left */
-    assert_int_equal(loader_fill(loader, 2, a[2], targets, pos, &err), PLIM_OK);
+    assert_int_equal(fill(loader, 3, a[2], targets, pos), PLIM_BUG); /* only two are left */
+    assert_int_equal(fill(loader, 2, a[2], targets, pos), PLIM_OK);
     loader_state(loader, &now);
     assert_int_equal(now.rows, 7);
     assert_int_equal(loader_seek(loader, &start, &err), PLIM_OK);
     assert_int_equal(loader_window(loader, 4, &window, &err), PLIM_OK);
-    assert_int_equal(loader_fill(loader, 1, b[0], targets, pos, &err), PLIM_OK);
+    assert_int_equal(fill(loader, 1, b[0], targets, pos), PLIM_OK);
     loader_rewind(loader);
     take(loader, 4, b[0], targets, pos);
     assert_memory_equal(a, b, sizeof a);
@@ -199,7 +205,7 @@ static void test_bad_files(void **state)
     struct loader *loader = open_loader(data, &(struct loader_options){0});
     assert_int_equal(ftruncate(fd, 1), 0);
     assert_int_equal(loader_window(loader, 1, &window, &err), PLIM_OK);
-    assert_int_not_equal(loader_fill(loader, 1, ids, targets, pos, &err), PLIM_OK);
+    assert_int_not_equal(fill(loader, 1, ids, targets, pos), PLIM_OK);
     loader_close(loader);
     dataset_close(data);
     close(fd);

@@ -403,27 +403,29 @@ static void test_rows_are_staged(void **state)
     struct run run;
     struct fake *f = fake_open(PROMPT);
     must(run_open(&run, &f->device, "", false));
-    struct feed *feed = &run.trainer->feed;
-    int64_t bytes = tensor_bytes(&run.trainer->runtime.plan.tape.tensors[feed->tensor[1]]), count = bytes / 4;
+    struct feed *feed = &run.trainer->feed[0];
+    int64_t bytes = tensor_bytes(&run.trainer->runtime.plan.tape.tensors[feed->tensor[FEED_TARGETS]]),
+            count = bytes / 4;
     int32_t *seen = malloc((size_t)bytes);
     assert_non_null(seen);
     assert_non_null(feed->staged);
-    assert_null(exec_host(&run.trainer->runtime.exec, feed->tensor[0]));
-    for (int64_t i = 0; i < count; i++) feed->ids[i] = 7, feed->targets[i] = (int32_t)i, feed->pos[i] = 3;
+    assert_null(exec_host(&run.trainer->runtime.exec, feed->tensor[FEED_IDS]));
+    for (int64_t i = 0; i < count; i++)
+        feed->rows.ids[i] = 7, feed->rows.targets[i] = (int32_t)i, feed->rows.pos[i] = 3;
     int before = f->writes;
     must(feed_send(feed, &err));
     assert_int_equal(f->writes, before + 3);
-    must(exec_read(&run.trainer->runtime.exec, feed->tensor[1], seen, 0, bytes, &err));
-    assert_memory_equal(seen, feed->targets, (size_t)bytes);
+    must(exec_read(&run.trainer->runtime.exec, feed->tensor[FEED_TARGETS], seen, 0, bytes, &err));
+    assert_memory_equal(seen, feed->rows.targets, (size_t)bytes);
     free(seen);
     run_close(&run, &f->device);
 
     struct device *cpu;
     must(device_cpu_open(1, &cpu, &err));
     must(run_open(&run, cpu, "", false));
-    feed = &run.trainer->feed;
+    feed = &run.trainer->feed[0];
     assert_null(feed->staged);
-    assert_ptr_equal(feed->ids, exec_host(&run.trainer->runtime.exec, feed->tensor[0]));
+    assert_ptr_equal(feed->rows.ids, exec_host(&run.trainer->runtime.exec, feed->tensor[FEED_IDS]));
     must(feed_send(feed, &err));
     run_close(&run, cpu);
 }

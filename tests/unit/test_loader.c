@@ -17,12 +17,12 @@ static struct plim_error err;
 #define MANY 400
 
 /* Rows one after the other. */
-struct rows {
+struct many {
     int32_t ids[MANY][T], targets[MANY][T], pos[MANY][T];
     int64_t count, counted;
 };
 
-static void take_rows(struct loader *loader, int64_t n, struct rows *out)
+static void take_rows(struct loader *loader, int64_t n, struct many *out)
 {
     assert_true(out->count + n <= MANY);
     int64_t got;
@@ -31,7 +31,7 @@ static void take_rows(struct loader *loader, int64_t n, struct rows *out)
     out->count += got;
 }
 
-static void assert_same(const struct rows *a, int64_t from, const struct rows *b)
+static void assert_same(const struct many *a, int64_t from, const struct many *b)
 {
     size_t n = (size_t)b->count * T * sizeof(int32_t);
     assert_memory_equal(a->ids[from], b->ids, n);
@@ -68,7 +68,7 @@ static void test_workers_and_epochs(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows first, other;
+    static struct many first, other;
     data_rig_open(&rig);
     struct dataset *data = open_lines(&rig, false, OVERLONG_TRUNCATE);
     for (int workers = 0; workers <= 5; workers++) {
@@ -99,7 +99,7 @@ static void test_workers_and_epochs(void **state)
 /* Any state, as JSON and back, with any number of workers. */
 static void resume_everywhere(struct dataset *data)
 {
-    static struct rows whole, rest;
+    static struct many whole, rest;
     memset(&whole, 0, sizeof whole);
     struct loader *loader = data_rig_loader(data, &small);
     struct strbuf states[41] = {STRBUF_INIT};
@@ -165,7 +165,7 @@ static void test_stream_rows(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows got;
+    static struct many got;
     data_rig_open(&rig);
     char *text = data_rig_lines(100, 40);
     size_t length = strlen(text);
@@ -197,7 +197,7 @@ static void test_stream_rows(void **state)
 /* Ranks share the rows; another number of ranks goes on where the first stopped. */
 static void share(struct dataset *data)
 {
-    static struct rows whole, part;
+    static struct many whole, part;
     static const int ranks[] = {1, 3, 2, 1, 3};
     memset(&whole, 0, sizeof whole);
     struct loader *alone = data_rig_loader(data, &small);
@@ -219,10 +219,14 @@ static void share(struct dataset *data)
             assert_true(w.rows == 6 && (all < 0 || w.all_targets == all) &&
                         (n > 1 || w.targets == w.all_targets));
             all = w.all_targets;
-            for (int k = 0; k < 3; k++)
-                assert_int_equal(
-                    loader_fill(loader, 2, part.ids[2 * k], part.targets[2 * k], part.pos[2 * k], &err),
-                    PLIM_OK);
+            for (int k = 0; k < 3; k++) {
+                struct rows two = {.count = 2,
+                                   .time = loader_time(loader),
+                                   .ids = part.ids[2 * k],
+                                   .pos = part.pos[2 * k],
+                                   .targets = part.targets[2 * k]};
+                assert_int_equal(loader_fill(loader, 2, &two, &err), PLIM_OK);
+            }
             int found = 0;
             for (uint64_t g = at.rows; g < at.rows + 6 * (uint64_t)n; g++)
                 if (g % (uint64_t)n == (uint64_t)r)
@@ -263,7 +267,7 @@ static void test_packing(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows got;
+    static struct many got;
     data_rig_open(&rig);
     data_rig_text(
         &rig, "a.jsonl",
@@ -296,7 +300,7 @@ static void test_pairs(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows got;
+    static struct many got;
     data_rig_open(&rig);
     data_rig_text(&rig, "a.jsonl",
                   "\xef\xbb\xbf{\"q\":\"abc\", \"a\":\"XY\", \"z\":[1,{}]}\r\n\n   \n"
@@ -328,7 +332,7 @@ static void test_compression_and_globs(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows want, got;
+    static struct many want, got;
     data_rig_open(&rig);
     char *text = data_rig_lines(150, 700); /* several slots */
     data_rig_text(&rig, "a.jsonl", text);
@@ -525,7 +529,7 @@ static void test_lines(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows got;
+    static struct many got;
     struct dataset *data = NULL;
     data_rig_open(&rig);
     data_rig_text(&rig, "a.txt", "one\r\n\r\n  \ntwo\nx\nthree");
@@ -555,7 +559,7 @@ static void test_chat(void **state)
                                 "{% if add_generation_prompt %}[a]{% endif %}";
     struct data_rig rig;
     struct chat_template *chat;
-    static struct rows got;
+    static struct many got;
     data_rig_open(&rig);
     if (chat_template_parse(jinja, strlen(jinja), "chat", &chat, &err) != PLIM_OK) fail_msg("%s", err.text);
     data_rig_text(
@@ -600,7 +604,7 @@ static void test_tokenizer(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows got;
+    static struct many got;
     data_rig_open(&rig);
     data_rig_text(&rig, "tokenizer.json", small_tokenizer);
     data_rig_text(&rig, "a.jsonl", "{\"text\":\"abc\"}\n{\"text\":\"cab\"}\n");
@@ -693,7 +697,7 @@ static void test_close_early(void **state)
 {
     (void)state;
     struct data_rig rig;
-    static struct rows got;
+    static struct many got;
     data_rig_open(&rig);
     struct dataset *data = open_lines(&rig, true, OVERLONG_SPLIT);
     for (int i = 0; i < 20; i++) {

@@ -76,7 +76,7 @@ static void nothing_taken(const struct device *device)
 static enum plim_status build_rows(void *arg, int64_t rows, struct tape *out, struct plim_error *e)
 {
     struct trainer *t = arg;
-    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, out, e);
+    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, t->job->max_length, out, e);
 }
 
 /* The loss of fixed tokens; `passes` times the same. */
@@ -87,8 +87,8 @@ static double loss_of(struct forward *f, int passes)
     must(feed_open(&feed, &f->exec, &err));
     int64_t n = tensor_count(&f->tape.tensors[feed.tensor[FEED_IDS]]), time = n / f->size;
     for (int64_t i = 0; i < n; i++)
-        feed.ids[i] = (int32_t)(i * 7 % 251), feed.targets[i] = (int32_t)(i % 251),
-        feed.pos[i] = (int32_t)(i % time);
+        feed.rows.ids[i] = (int32_t)(i * 7 % 251), feed.rows.targets[i] = (int32_t)(i % 251),
+        feed.rows.pos[i] = (int32_t)(i % time);
     for (int pass = 0; pass < passes; pass++) {
         must(feed_send(&feed, &err));
         must(exec_loop(&f->exec, 0, &err));

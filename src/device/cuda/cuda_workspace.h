@@ -72,6 +72,10 @@ struct cuda_attn_parts {
 };
 struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const struct op *op);
 
+/* Attention over blocks: keys of a piece, and pieces that are work of their own; 1: none are. */
+enum { CUDA_PAGED_PIECE = 256 };
+int cuda_paged_splits(const struct tensor *const *desc);
+
 struct cuda_attn_places {
     size_t delta, range, spans, drop_lines, lines, bucket_sums, bytes;
 };

@@ -44,6 +44,8 @@ cuda_launch cuda_norm, cuda_norm_bwd;
 cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
 /* elementwise.cu */
 cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_append, cuda_copy;
+/* attention_paged.cu */
+cuda_launch cuda_kv_put, cuda_attn_paged;
 /* dropout.cu */
 cuda_launch cuda_dropout;
 /* xent.cu */

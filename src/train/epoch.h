@@ -1,0 +1,22 @@
+/* epoch.h - how much one pass over the training data is: rows, tokens, and positions that are computed for them.
+ *
+ *     struct job_epoch epoch;
+ *     epoch_count(&corpus, &epoch, &err);                 // reads all of it
+ *     job.training.steps = epoch_steps(&job, &epoch);     // training.epochs as steps
+ *     epoch_estimate(&corpus, &epoch);                    // reads a little: for a plan
+ */
+#ifndef PLIM_TRAIN_EPOCH_H
+#define PLIM_TRAIN_EPOCH_H
+
+#include "train/corpus.h"
+
+/* Errors are those of the data. */
+enum plim_status epoch_count(const struct corpus *corpus, struct job_epoch *out, struct plim_error *err);
+
+/* Rows 0: nothing can be said, or the data are bad. */
+void epoch_estimate(const struct corpus *corpus, struct job_epoch *out);
+
+/* Optimizer steps of training.epochs, at least one. */
+int64_t epoch_steps(const struct job *job, const struct job_epoch *epoch);
+
+#endif
