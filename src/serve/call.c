@@ -307,16 +307,6 @@ static void echo_prompts(struct call *c)
     }
 }
 
-/* The engine tells how likely a prompt's tokens are from the second on: nothing comes before the first. */
-static void mark_first(struct call *c)
-{
-    for (int i = 0; i < c->count && wants_prompt(c); i++) {
-        const struct token_list *ids = &c->prompts[c->choices[i].prompt].ids;
-        if (ids->count)
-            call_add_mark(&c->choices[i], &(struct call_event){.token = ids->id[0], .prompt = true}, NULL);
-    }
-}
-
 /* What is still needed of the body gets a place of its own, so that the body's tree can go. */
 static bool leave_body(struct call *c, struct refusal *why)
 {
@@ -336,7 +326,6 @@ bool call_start(struct call *c, struct refusal *why)
     if (!leave_body(c, why) || !reserve(c, why) || !make_choices(c, why)) return false;
     c->streams = c->ask.stream;
     echo_prompts(c);
-    mark_first(c);
     for (int i = 0; i < c->count; i++)
         if (!submit(c, &c->choices[i], seed, why)) return false;
     for (int i = 0; i < c->prompt_count; i++) token_list_release(&c->prompts[i].ids);

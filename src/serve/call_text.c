@@ -47,7 +47,7 @@ static size_t place_of(struct choice *ch, const struct call_event *e)
     return before;
 }
 
-bool call_add_mark(struct choice *ch, const struct call_event *e, const struct engine_logprob *top)
+static bool add_mark(struct choice *ch, const struct call_event *e, const struct engine_logprob *top)
 {
     struct call *c = ch->call;
     size_t ntop = (size_t)e->ntop;
@@ -83,7 +83,7 @@ static void add_token(struct choice *ch, const struct call_event *e, const struc
     if (!e->prompt && codec->eos >= 0 && e->token == codec->eos && !c->ask.ignore_eos)
         return finish_early(ch, CHOICE_EOS);
     if (!e->prompt && !c->ask.max_tokens) return; /* only the prompt was asked for */
-    if (!call_add_mark(ch, e, top)) return finish_early(ch, CHOICE_FAILED);
+    if (!add_mark(ch, e, top)) return finish_early(ch, CHOICE_FAILED);
     if (e->prompt) return;
     note_time(ch, e->when);
     ch->tokens++;

@@ -180,7 +180,7 @@ void engine_cancel(struct engine *e, int64_t id)
 static void read_prompt(struct engine *e, struct job *j)
 {
     j->read = true;
-    for (int64_t i = 1; j->r.prompt_logprobs && i < j->r.count; i++)
+    for (int64_t i = 0; j->r.prompt_logprobs && i < j->r.count; i++)
         tell(e, j, j->prompt[i], FINISH_NONE, NULL);
 }
 
