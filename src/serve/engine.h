@@ -89,7 +89,8 @@ struct engine_request {
     int64_t tokens;           /* of the answer, at most */
     struct sampling sampling; /* temperature, top_k, top_p, min_p, penalties, seed */
     int logprobs;             /* -1: none; n: also the n likeliest */
-    bool prompt_logprobs;     /* of the prompt's tokens too: their events come first, that of the first without a logprob */
+    bool
+        prompt_logprobs; /* of the prompt's tokens too: their events come first, that of the first without a logprob */
     bool ignore_eos;
     bool (*hear)(void *arg, const struct engine_event *event); /* false: cancel it */
     void *arg;
