@@ -225,7 +225,7 @@ static const struct row *find_row(const struct node *value, enum ask_form form, 
 {
     for (int i = 0; i < ROWS; i++) {
         if (!(rows[i].forms & (unsigned)form)) continue;
-        if (!strcmp(rows[i].name, value->key)) return &rows[i];
+        if (strlen(rows[i].name) == value->key_len && !strcmp(rows[i].name, value->key)) return &rows[i];
         nearest_offer(near, rows[i].name);
     }
     return NULL;
@@ -235,6 +235,7 @@ static bool read_all(const struct node *root, enum ask_form form, struct ask *ou
 {
     for (size_t i = 0; i < node_count(root); i++) {
         const struct node *value = node_item(root, i);
+        if (!value->key[0]) return refuse(why, 400, NULL, "unknown_parameter", "a parameter has no name");
         struct nearest near = nearest_begin(value->key);
         const struct row *row = find_row(value, form, &near);
         if (!row)

@@ -157,6 +157,8 @@ static void wrong_parameters_are_named(void **state)
         {ASK_CHAT, "{\"response_format\":{\"type\":\"json_object\"}}", 422, "response_format", "text"},
         {ASK_CHAT, "{\"prompt\":\"x\"}", 422, "prompt", "unknown"},
         {ASK_TGI, "{\"max_new_tokens\":0}", 422, "max_new_tokens", "range"},
+        {ASK_COMPLETION, "{\"\":3}", 400, "", "no name"},
+        {ASK_COMPLETION, "{\"n\\u0000x\":1}", 422, "n", "unknown"},
         {ASK_COMPLETION, "[]", 400, "", "JSON object"},
     };
     struct ask a;
