@@ -64,6 +64,11 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     return status;
 }
 
+void engine_tell(const struct engine *e, const char *stage)
+{
+    if (e->options.stage) e->options.stage(e->options.stage_arg, stage);
+}
+
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err)
 {
@@ -83,6 +88,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
                            "%s: a %s model makes vectors and writes no text; see plimsoll embed", e->model,
                            model_architecture_name(e->spec.arch));
     if (status == PLIM_OK) status = engine_make_plan(e, err);
+    if (status == PLIM_OK) engine_tell(e, "weights_mapped");
     if (status == PLIM_OK) status = take_buffers(e, err);
     if (status == PLIM_OK) status = engine_commit(e, err);
     if (status != PLIM_OK) {

@@ -88,4 +88,7 @@ int64_t engine_blocks_within(const struct engine *e, int64_t budget);
 /* engine_step.c: the end of a request, told and freed. */
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event);
 
+/* Opening has come so far. */
+void engine_tell(const struct engine *e, const char *stage);
+
 #endif

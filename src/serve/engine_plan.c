@@ -260,6 +260,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
         if (status != PLIM_OK) return status;
         e->overhead = runtime_overhead(), e->overhead.bytes += own;
     }
+    e->overhead.bytes += e->options.beside;
     if (!e->bytes_room) e->bytes_room = INT64_MAX;
     status = fit(e, &s, &total, err);
     if (status != PLIM_OK) {
@@ -302,9 +303,11 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err)
 {
     struct family *f = &e->family;
     enum plim_status status = runtime_commit(&f->runtime, err);
-    if (status == PLIM_OK) status = start_members(f, err);
+    if (status == PLIM_OK) engine_tell(e, "inputs_on_device"), status = start_members(f, err);
     if (status != PLIM_OK) return status;
-    return weights_from_directory(&f->runtime.exec, &e->spec, e->model, e->options.log, err);
+    status = weights_from_directory(&f->runtime.exec, &e->spec, e->model, e->options.log, err);
+    if (status == PLIM_OK) engine_tell(e, "model_on_device");
+    return status;
 }
 
 void family_close(struct family *f)

@@ -42,6 +42,7 @@ INSTEAD = {
         "python3 bench/gpu/compare.py --list --cases budgets",
 }
 ELSEWHERE = {  # what no test can run on every machine, and why
+    "plimsoll serve runs/small --budget 256MiB": "serves until it is stopped; tests/cli/serve.py",
     "make PLIMSOLL_CUDA=ON": "compiles the whole program; needs nvcc",
     "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",
     "plimsoll train llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu trains on one",
