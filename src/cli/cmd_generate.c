@@ -6,6 +6,7 @@
 #include "device/registry.h"
 #include "mem/os.h"
 #include "serve/generate.h"
+#include "store/gguf.h"
 #include "text/token_text.h"
 
 #include <signal.h>
@@ -54,7 +55,7 @@ static const struct command command = {
     .summary = "write text with a trained model, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
-        "MODEL is a Hugging Face folder, a checkpoint, or a run folder, of which the newest checkpoint is "
+        "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder, of which the newest checkpoint is "
         "taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through --tokenizer, or "
         "the tokenizer.json beside the weights; without one it is bytes. Parameters, a cache of exactly the "
         "positions needed and one pass are planned and "
@@ -146,6 +147,7 @@ static enum plim_status open_codec(struct generation *g, struct plim_error *err)
     const char *which = g->flags->tokenizer;
     snprintf(path, sizeof path, "%s/tokenizer.json", g->dir);
     if (!which && file_exists(path)) which = path;
+    if (!which && gguf_is(g->dir)) which = g->dir;
     uint64_t budget = g->flags->budget_given ? g->flags->budget : 0;
     enum plim_status status = codec_open_within(which, budget, &g->codec, err);
     token_text_init(&g->text, &g->codec);

@@ -68,7 +68,7 @@ struct match {
 };
 
 struct matching {
-    const struct safetensors *set;
+    const struct weights_files *files;
     const struct model_spec *spec;
     const struct tape *tape;
     struct match *items;
@@ -81,8 +81,8 @@ static const struct safetensor *find_tensor(const struct matching *m, const char
 {
     const char *prefix = m->spec->arch->prefix;
     size_t n = strlen(prefix);
-    const struct safetensor *t = safetensors_find(m->set, name);
-    if (!t && !strncmp(name, prefix, n)) t = safetensors_find(m->set, name + n);
+    const struct safetensor *t = weights_files_find(m->files, name);
+    if (!t && !strncmp(name, prefix, n)) t = weights_files_find(m->files, name + n);
     return t;
 }
 
@@ -145,7 +145,7 @@ static enum plim_status match_param(struct matching *m, int param, struct missin
         }
         m->heads += head;
         status = check_shape(&parts[i], file, err);
-        m->used[file - m->set->tensors] = true;
+        m->used[file - m->files->tensors] = true;
         m->items[m->count++] =
             (struct match){.param = param, .master = -1, .first = parts[i].first, .file = file};
     }
@@ -201,11 +201,11 @@ static void report_unexpected(const struct matching *m, const struct log *log)
 {
     const int most = 8;
     int count = 0;
-    for (size_t i = 0; i < m->set->count; i++) {
-        if (m->used[i] || is_expected_extra(m->set->tensors[i].name)) continue;
+    for (size_t i = 0; i < m->files->count; i++) {
+        if (m->used[i] || is_expected_extra(m->files->tensors[i].name)) continue;
         if (count++ < most)
             log_warn(log, "%s: tensor '%s' is not part of this model and is not used",
-                     m->set->tensors[i].path, m->set->tensors[i].name);
+                     m->files->tensors[i].path, m->files->tensors[i].name);
     }
     if (count > most) log_warn(log, "weights: %d more tensors are not used", count - most);
 }
@@ -291,11 +291,11 @@ static enum plim_status pour_one(const struct matching *m, struct pour *p, struc
 {
     const struct match *match = p->match;
     p->type = m->tape->tensors[match->param].type;
-    if (match->master < 0) return safetensors_read(m->set, match->file, p->type, pour_plain, p, err);
+    if (match->master < 0) return weights_files_read(m->files, match->file, p->type, pour_plain, p, err);
     p->master_type = m->tape->tensors[match->master].type;
     if (p->master_type == DT_U16 && match->file->type == DT_BF16)
-        return safetensors_read(m->set, match->file, DT_BF16, pour_exact, p, err);
-    return safetensors_read(m->set, match->file, DT_F32, pour_split, p, err);
+        return weights_files_read(m->files, match->file, DT_BF16, pour_exact, p, err);
+    return weights_files_read(m->files, match->file, DT_F32, pour_split, p, err);
 }
 
 static enum plim_status pour_all(const struct matching *m, const struct weights_sink *sink,
@@ -317,14 +317,14 @@ static enum plim_status pour_all(const struct matching *m, const struct weights_
     return status;
 }
 
-enum plim_status weights_load(const struct safetensors *set, const struct model_spec *spec,
+enum plim_status weights_load(const struct weights_files *files, const struct model_spec *spec,
                               const struct tape *tape, const struct weights_sink *sink, const struct log *log,
                               struct plim_error *err)
 {
-    struct matching m = {.set = set, .spec = spec, .tape = tape};
+    struct matching m = {.files = files, .spec = spec, .tape = tape};
     enum plim_status status = PLIM_OK;
     m.items = calloc((size_t)tape->ntensors * WEIGHTS_PARTS + 1, sizeof *m.items);
-    m.used = calloc(set->count + 1, sizeof *m.used);
+    m.used = calloc(files->count + 1, sizeof *m.used);
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     if (status == PLIM_OK) status = match_all(&m, sink, log, err);
     if (status == PLIM_OK) status = match_masters(&m, err);
