@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* An architecture by the name that GGUF has for it. */
@@ -141,10 +142,19 @@ static void put_tokens(struct conversion *c)
 
 /* --- norms, biases, caps, windows --------------------------------------------------------------------------------- */
 
+/* A file has 1e-6 as the nearest float: the short decimal that is the same float was meant. */
+static double meant(double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", value);
+    double shorter = strtod(text, NULL);
+    return (float)shorter == (float)value ? shorter : value;
+}
+
 static void put_number(struct conversion *c, const char *gguf, const char *hf)
 {
     const struct node *value = own(c, gguf);
-    if (value) json_double(&c->w, hf, node_float(value, 0));
+    if (value) json_double(&c->w, hf, meant(node_float(value, 0)));
 }
 
 static bool has_bias(const struct conversion *c, const char *name) { return gguf_find(c->file, name) != NULL; }
@@ -207,7 +217,7 @@ static int read_factors(struct conversion *c, const char *name, float out[MODEL_
 static void put_factors(struct conversion *c, const char *key, const float *factors, int n)
 {
     json_begin_array(&c->w, key);
-    for (int i = 0; i < n; i++) json_double(&c->w, NULL, (double)factors[i]);
+    for (int i = 0; i < n; i++) json_double(&c->w, NULL, meant((double)factors[i]));
     json_end_array(&c->w);
 }
 
@@ -289,7 +299,7 @@ static void put_rope(struct conversion *c)
                             heads > 0 ? node_int(own(c, "embedding_length"), 0) / heads : 0);
     int64_t rotated = node_int(own(c, "rope.dimension_count"), size);
     if (!strcmp(c->arch->name, "gpt2")) return;
-    json_double(&c->w, "rope_theta", node_float(own(c, "rope.freq_base"), 10000));
+    json_double(&c->w, "rope_theta", meant(node_float(own(c, "rope.freq_base"), 10000)));
     if (size > 0 && rotated != size) json_double(&c->w, "partial_rotary_factor", (double)rotated / (double)size);
     if (own(c, "rope.scaling.original_context_length") && !strcmp(c->arch->name, "phi3"))
         json_int(&c->w, "original_max_position_embeddings",

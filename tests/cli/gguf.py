@@ -2,6 +2,7 @@
 """GGUF files run as they are: the model, its weights and its tokenizer are those of the folder that a file was made of."""
 import json
 import os
+import shutil
 import sys
 import tempfile
 
@@ -20,7 +21,7 @@ def tokens(model, *args):
 
 def ids_prompt(folder):
     """A tokenizer of one-letter tokens: the golden models' vocabularies are too small for bytes."""
-    vocab = {chr(65 + i) if i < 60 else chr(0x3b1 + i): i for i in range(110)}
+    vocab = {chr(65 + i) if i < 60 else chr(0x3b1 + i): i for i in range(104)}
     json.dump({"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None,
                "model": {"type": "BPE", "dropout": None, "unk_token": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}},
               open(f"{folder}/tokenizer.json", "w"))
@@ -31,10 +32,23 @@ def worst(a, b):
     return max((abs(x - y) for x, y in zip(a, b)), default=0)
 
 
+def sources(folder, name):
+    """The golden folder without what GGUF has no keys for: other patterns of layers and other scales."""
+    config = json.load(open(f"{GOLDEN}/{name}/config.json"))
+    for key in ("no_rope_layers", "no_rope_layer_interval") + (("layer_types",) if name != "mistral" else ()): config.pop(key, None)
+    if name in ("qwen2", "qwen3", "smollm3"): config["use_sliding_window"], config["sliding_window"] = False, None
+    if name.startswith("gemma"): config["query_pre_attn_scalar"] = config["head_dim"]
+    if name == "gemma3": config["rope_parameters"]["sliding_attention"]["rope_theta"] = 10000.0
+    os.mkdir(f"{folder}/{name}-source")
+    json.dump(config, open(f"{folder}/{name}-source/config.json", "w"))
+    shutil.copy(f"{GOLDEN}/{name}/model.safetensors", f"{folder}/{name}-source")
+    return f"{folder}/{name}-source"
+
+
 with tempfile.TemporaryDirectory() as folder:
     tokenizer = ids_prompt(folder)
     for name in MODELS:
-        source, path, out = f"{GOLDEN}/{name}", f"{folder}/{name}.gguf", f"{folder}/{name}"
+        source, path, out = sources(folder, name), f"{folder}/{name}.gguf", f"{folder}/{name}"
         gguf_file.write(path, *gguf_file.from_folder(source))
         result = plim.run("export", path, "-o", out, "-q")
         if not plim.ok(result.returncode == 0, f"{name}: exported {result.stderr.strip()}"): continue
