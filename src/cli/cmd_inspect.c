@@ -40,7 +40,8 @@ static const struct command command = {
     .summary = "say what is in a file: weights, tokenizer, tokens, checkpoint",
     .usage = "[OPTION...] FILE...",
     .description =
-        "FILE is a safetensors or GGUF file, a tokenizer.json, a token file, or a folder: a checkpoint or a Hugging "
+        "FILE is a safetensors or GGUF file, a tokenizer.json, a token file, or a folder: a checkpoint or a "
+        "Hugging "
         "Face "
         "model. Prints what it holds, sizes, types and counts, and a checksum of all its data; token files "
         "are "
@@ -355,7 +356,8 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
     if (len > 12 && !strcmp(path + len - 12, ".safetensors")) return show_weights(r, path, err);
     return plim_fail(
         err, PLIM_BAD_INPUT,
-        "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a token file or a checkpoint", path);
+        "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a token file or a checkpoint",
+        path);
 }
 
 static int inspect(const struct inspect_flags *f, const struct string_list *paths)

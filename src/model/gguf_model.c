@@ -15,14 +15,13 @@
 /* An architecture by the name that GGUF has for it. */
 struct known {
     const char *name;
-    const char *type; /* model_type of config.json */
+    const char *type;  /* model_type of config.json */
     int scaled_layers; /* Gemma: with so many layers scores are divided by the root of hidden size / heads */
 };
-static const struct known known[] = {{"llama", "llama", 0},         {"qwen2", "qwen2", 0},
-                                     {"qwen3", "qwen3", 0},         {"gemma2", "gemma2", 46},
-                                     {"gemma3", "gemma3_text", 62}, {"phi3", "phi3", 0},
-                                     {"olmo2", "olmo2", 0},         {"smollm3", "smollm3", 0},
-                                     {"gpt2", "gpt2", 0}};
+static const struct known known[] = {
+    {"llama", "llama", 0},    {"qwen2", "qwen2", 0},         {"qwen3", "qwen3", 0},
+    {"gemma2", "gemma2", 46}, {"gemma3", "gemma3_text", 62}, {"phi3", "phi3", 0},
+    {"olmo2", "olmo2", 0},    {"smollm3", "smollm3", 0},     {"gpt2", "gpt2", 0}};
 
 /* One file on its way into a config.json. */
 struct conversion {
@@ -89,9 +88,11 @@ static void put_sizes(struct conversion *c)
     int64_t key = node_int(own(c, "attention.key_length"), 0);
     int64_t value = node_int(own(c, "attention.value_length"), key);
     if (value != key)
-        refuse(c, PLIM_UNSUPPORTED, "%s: heads of %lld keys and %lld values are not supported; both must be the same",
+        refuse(c, PLIM_UNSUPPORTED,
+               "%s: heads of %lld keys and %lld values are not supported; both must be the same",
                gguf_path(c->file), (long long)key, (long long)value);
-    if (!key && !gpt2) { /* GGUF leaves it out where it is hidden size / heads; config.json may mean another */
+    if (!key &&
+        !gpt2) { /* GGUF leaves it out where it is hidden size / heads; config.json may mean another */
         int64_t heads = node_int(own(c, "attention.head_count"), 0);
         if (heads > 0) json_int(&c->w, "head_dim", node_int(own(c, "embedding_length"), 0) / heads);
     }
@@ -157,13 +158,17 @@ static void put_number(struct conversion *c, const char *gguf, const char *hf)
     if (value) json_double(&c->w, hf, meant(node_float(value, 0)));
 }
 
-static bool has_bias(const struct conversion *c, const char *name) { return gguf_find(c->file, name) != NULL; }
+static bool has_bias(const struct conversion *c, const char *name)
+{
+    return gguf_find(c->file, name) != NULL;
+}
 
 static void put_gemma(struct conversion *c)
 {
     static const char *const caps[][2] = {{"attn_logit_softcapping", "gemma2"},
                                           {"final_logit_softcapping", "gemma"}};
-    int64_t heads = node_int(own(c, "attention.head_count"), 1), hidden = node_int(own(c, "embedding_length"), 0);
+    int64_t heads = node_int(own(c, "attention.head_count"), 1),
+            hidden = node_int(own(c, "embedding_length"), 0);
     int64_t scalar = node_int(own(c, "attention.key_length"), heads > 0 ? hidden / heads : 0);
     if (node_int(own(c, "block_count"), 0) == c->arch->scaled_layers && heads > 0) scalar = hidden / heads;
     json_int(&c->w, "query_pre_attn_scalar", scalar);
@@ -183,7 +188,8 @@ static void put_switches(struct conversion *c)
         put_number(c, "attention.layer_norm_epsilon", "layer_norm_epsilon");
     else
         put_number(c, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
-    if (strcmp(c->arch->name, "qwen2") && !gpt2) json_bool(&c->w, "attention_bias", has_bias(c, "blk.0.attn_q.bias"));
+    if (strcmp(c->arch->name, "qwen2") && !gpt2)
+        json_bool(&c->w, "attention_bias", has_bias(c, "blk.0.attn_q.bias"));
     if (!gpt2) json_bool(&c->w, "mlp_bias", has_bias(c, "blk.0.ffn_gate.bias"));
     if (c->arch->scaled_layers) put_gemma(c);
     int64_t window = node_int(own(c, "attention.sliding_window"), 0);
@@ -192,7 +198,8 @@ static void put_switches(struct conversion *c)
     } else if (!c->arch->scaled_layers) {
         json_null(&c->w, "sliding_window");
     } else {
-        refuse(c, PLIM_BAD_INPUT, "%s: key '%s.attention.sliding_window' is missing", gguf_path(c->file), c->arch->name);
+        refuse(c, PLIM_BAD_INPUT, "%s: key '%s.attention.sliding_window' is missing", gguf_path(c->file),
+               c->arch->name);
     }
     if (node_int(own(c, "expert_count"), 0) > 0)
         refuse(c, PLIM_UNSUPPORTED, "%s: key '%s.expert_count': experts in GGUF files are not supported",
@@ -206,7 +213,8 @@ static int read_factors(struct conversion *c, const char *name, float out[MODEL_
     const struct gguf_tensor *t = gguf_find(c->file, name);
     if (!t || c->status != PLIM_OK) return 0;
     if (t->count > MODEL_MAX_HEAD / 2 || t->type->elements != 1) {
-        refuse(c, PLIM_BAD_INPUT, "%s: tensor '%s' has %lld numbers, at most half as many as a head has are expected",
+        refuse(c, PLIM_BAD_INPUT,
+               "%s: tensor '%s' has %lld numbers, at most half as many as a head has are expected",
                gguf_path(c->file), name, (long long)t->count);
         return 0;
     }
@@ -279,7 +287,8 @@ static void put_scaling(struct conversion *c)
         return;
     }
     if (strcmp(type, "linear") && strcmp(type, "yarn"))
-        refuse(c, PLIM_UNSUPPORTED, "%s: key '%s.rope.scaling.type': '%s' is not supported; none, linear, yarn are",
+        refuse(c, PLIM_UNSUPPORTED,
+               "%s: key '%s.rope.scaling.type': '%s' is not supported; none, linear, yarn are",
                gguf_path(c->file), c->arch->name, type);
     json_str(&c->w, "rope_type", type);
     put_number(c, "rope.scaling.factor", "factor");
@@ -300,7 +309,8 @@ static void put_rope(struct conversion *c)
     int64_t rotated = node_int(own(c, "rope.dimension_count"), size);
     if (!strcmp(c->arch->name, "gpt2")) return;
     json_double(&c->w, "rope_theta", meant(node_float(own(c, "rope.freq_base"), 10000)));
-    if (size > 0 && rotated != size) json_double(&c->w, "partial_rotary_factor", (double)rotated / (double)size);
+    if (size > 0 && rotated != size)
+        json_double(&c->w, "partial_rotary_factor", (double)rotated / (double)size);
     if (own(c, "rope.scaling.original_context_length") && !strcmp(c->arch->name, "phi3"))
         json_int(&c->w, "original_max_position_embeddings",
                  node_int(own(c, "rope.scaling.original_context_length"), 0));

@@ -23,35 +23,55 @@ struct name_row {
         {"blk.%d.attn_v", LAYER "self_attn.v_proj", AS_IT_IS},                                               \
         {"blk.%d.attn_output", LAYER "self_attn.o_proj", AS_IT_IS},                                          \
         {"blk.%d.attn_qkv", LAYER "self_attn.qkv_proj", AS_IT_IS},                                           \
-        {"blk.%d.ffn_gate", LAYER "mlp.gate_proj", AS_IT_IS}, {"blk.%d.ffn_down", LAYER "mlp.down_proj", AS_IT_IS}
+        {"blk.%d.ffn_gate", LAYER "mlp.gate_proj", AS_IT_IS},                                                \
+    {                                                                                                        \
+        "blk.%d.ffn_down", LAYER "mlp.down_proj", AS_IT_IS                                                   \
+    }
 #define NORMS(change)                                                                                        \
     {"output_norm", "model.norm", change}, {"blk.%d.attn_norm", LAYER "input_layernorm", change},            \
         {"blk.%d.attn_q_norm", LAYER "self_attn.q_norm", change},                                            \
-        {"blk.%d.attn_k_norm", LAYER "self_attn.k_norm", change}
+    {                                                                                                        \
+        "blk.%d.attn_k_norm", LAYER "self_attn.k_norm", change                                               \
+    }
 #define QUERIES_AND_KEYS(q, k)                                                                               \
-    {"blk.%d.attn_q", LAYER "self_attn.q_proj", q}, {"blk.%d.attn_k", LAYER "self_attn.k_proj", k}
+    {"blk.%d.attn_q", LAYER "self_attn.q_proj", q}, { "blk.%d.attn_k", LAYER "self_attn.k_proj", k }
 #define POST_NORMS(change)                                                                                   \
     {"blk.%d.post_attention_norm", LAYER "post_attention_layernorm", change},                                \
-        {"blk.%d.post_ffw_norm", LAYER "post_feedforward_layernorm", change}
-#define UP            {"blk.%d.ffn_up", LAYER "mlp.up_proj", AS_IT_IS}
-#define FFN_NORM      {"blk.%d.ffn_norm", LAYER "post_attention_layernorm", AS_IT_IS}
-#define END           {NULL, NULL, AS_IT_IS}
+    {                                                                                                        \
+        "blk.%d.post_ffw_norm", LAYER "post_feedforward_layernorm", change                                   \
+    }
+#define UP                                                                                                   \
+    {                                                                                                        \
+        "blk.%d.ffn_up", LAYER "mlp.up_proj", AS_IT_IS                                                       \
+    }
+#define FFN_NORM                                                                                             \
+    {                                                                                                        \
+        "blk.%d.ffn_norm", LAYER "post_attention_layernorm", AS_IT_IS                                        \
+    }
+#define END                                                                                                  \
+    {                                                                                                        \
+        NULL, NULL, AS_IT_IS                                                                                 \
+    }
 
-static const struct name_row llama_names[] = {ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, FFN_NORM,
-                                              QUERIES_AND_KEYS(PAIRED_QUERIES, PAIRED_KEYS), END};
-static const struct name_row qwen_names[] = {ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, FFN_NORM,
-                                             QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS), END};
-static const struct name_row olmo_names[] = {ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, POST_NORMS(AS_IT_IS),
-                                             QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS), END};
-static const struct name_row gemma_names[] = {ENDS_AND_ATTENTION,
-                                              NORMS(PLUS_ONE),
-                                              UP,
-                                              POST_NORMS(PLUS_ONE),
-                                              QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS),
-                                              {"blk.%d.ffn_norm", LAYER "pre_feedforward_layernorm", PLUS_ONE},
-                                              END};
-static const struct name_row phi_names[] = {ENDS_AND_ATTENTION, NORMS(AS_IT_IS), FFN_NORM,
-                                            {"blk.%d.ffn_up", LAYER "mlp.gate_up_proj", AS_IT_IS}, END};
+static const struct name_row llama_names[] = {
+    ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, FFN_NORM, QUERIES_AND_KEYS(PAIRED_QUERIES, PAIRED_KEYS), END};
+static const struct name_row qwen_names[] = {
+    ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, FFN_NORM, QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS), END};
+static const struct name_row olmo_names[] = {
+    ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, POST_NORMS(AS_IT_IS), QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS), END};
+static const struct name_row gemma_names[] = {
+    ENDS_AND_ATTENTION,
+    NORMS(PLUS_ONE),
+    UP,
+    POST_NORMS(PLUS_ONE),
+    QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS),
+    {"blk.%d.ffn_norm", LAYER "pre_feedforward_layernorm", PLUS_ONE},
+    END};
+static const struct name_row phi_names[] = {ENDS_AND_ATTENTION,
+                                            NORMS(AS_IT_IS),
+                                            FFN_NORM,
+                                            {"blk.%d.ffn_up", LAYER "mlp.gate_up_proj", AS_IT_IS},
+                                            END};
 
 #define H "transformer.h.%d."
 static const struct name_row gpt2_names[] = {{"token_embd", "transformer.wte", AS_IT_IS},
@@ -69,9 +89,9 @@ static const struct name_row gpt2_names[] = {{"token_embd", "transformer.wte", A
 static const struct {
     const char *arch;
     const struct name_row *names;
-} tables[] = {{"llama", llama_names}, {"mistral", llama_names}, {"smollm3", llama_names},
-              {"qwen2", qwen_names},  {"qwen3", qwen_names},    {"olmo2", olmo_names},
-              {"gemma2", gemma_names}, {"gemma3", gemma_names}, {"phi3", phi_names},
+} tables[] = {{"llama", llama_names},  {"mistral", llama_names}, {"smollm3", llama_names},
+              {"qwen2", qwen_names},   {"qwen3", qwen_names},    {"olmo2", olmo_names},
+              {"gemma2", gemma_names}, {"gemma3", gemma_names},  {"phi3", phi_names},
               {"gpt2", gpt2_names}};
 
 struct gguf_weights {
@@ -315,5 +335,6 @@ enum plim_status gguf_weights_read(const struct gguf_weights *w, const struct sa
     enum change change = row ? row->change : AS_IT_IS;
     struct passing p = {.weights = w, .t = from, .type = type, .sink = sink, .arg = arg};
     if (change == TRANSPOSED && from->ndim != 2) change = AS_IT_IS; /* its bias */
-    return change == AS_IT_IS ? gguf_read(w->file, from, type, sink, arg, err) : read_changed(&p, change, err);
+    return change == AS_IT_IS ? gguf_read(w->file, from, type, sink, arg, err)
+                              : read_changed(&p, change, err);
 }

@@ -20,7 +20,7 @@ struct gguf_weights;
 struct weights_files {
     const struct safetensor *tensors; /* sorted by name */
     size_t count;
-    struct safetensors set;    /* where gguf is NULL */
+    struct safetensors set; /* where gguf is NULL */
     struct gguf_weights *gguf;
 };
 

@@ -83,7 +83,8 @@ static enum plim_status text_of_gguf(const char *path, struct strbuf *text, stru
     if (status != PLIM_OK) return status;
     const struct node *meta = gguf_metadata(file);
     int64_t id = node_int(node_get(meta, "tokenizer.ggml.eos_token_id"), -1);
-    const char *name = id < 0 ? NULL : node_string(node_item(node_get(meta, "tokenizer.ggml.tokens"), (size_t)id), NULL);
+    const char *name =
+        id < 0 ? NULL : node_string(node_item(node_get(meta, "tokenizer.ggml.tokens"), (size_t)id), NULL);
     status = gguf_tokenizer_write(file, text, err);
     if (name) strbuf_add(eos, name);
     gguf_close(file);

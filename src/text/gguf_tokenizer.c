@@ -41,11 +41,11 @@ static const struct node *named(const struct writing *t, const char *key)
 
 /* --- words are split ------------------------------------------------------------------------------------------------ */
 
-#define REST " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define REST       " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CONTRACTED "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define CASED "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*|"
+#define UPPER      "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER      "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED      "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*|"
 
 /* Rules as the tokenizer.json of the models that have them. */
 struct split_rule {
@@ -239,7 +239,8 @@ static enum plim_status write_bytes(struct writing *t)
                          "model's tokenizer.json with --tokenizer",
                          gguf_path(t->file), pre);
     if (!merges || merges->kind != NODE_LIST)
-        return plim_fail(t->err, PLIM_BAD_INPUT, "%s: key 'tokenizer.ggml.merges' is missing", gguf_path(t->file));
+        return plim_fail(t->err, PLIM_BAD_INPUT, "%s: key 'tokenizer.ggml.merges' is missing",
+                         gguf_path(t->file));
     put_added(t);
     if (rule->nfc) put_typed(&t->w, "normalizer", "NFC");
     put_pre_tokenizer(&t->w, rule);
@@ -436,12 +437,14 @@ static enum plim_status check_lists(const struct writing *t)
     if (n > INT32_MAX / 4)
         return plim_fail(t->err, PLIM_BAD_INPUT, "%s: %zu tokens are too many", gguf_path(t->file), n);
     if (t->types && node_count(t->types) != n)
-        return plim_fail(t->err, PLIM_BAD_INPUT, "%s: 'tokenizer.ggml.token_type' has %zu numbers for %zu tokens",
-                         gguf_path(t->file), node_count(t->types), n);
+        return plim_fail(t->err, PLIM_BAD_INPUT,
+                         "%s: 'tokenizer.ggml.token_type' has %zu numbers for %zu tokens", gguf_path(t->file),
+                         node_count(t->types), n);
     for (size_t i = 0; i < n; i++) {
         const struct node *text = token(t, (int64_t)i);
         if (!text || strlen(text->as.string.text) != text->as.string.len)
-            return plim_fail(t->err, PLIM_BAD_INPUT, "%s: 'tokenizer.ggml.tokens': token %zu is no text or has a NUL in it",
+            return plim_fail(t->err, PLIM_BAD_INPUT,
+                             "%s: 'tokenizer.ggml.tokens': token %zu is no text or has a NUL in it",
                              gguf_path(t->file), i);
     }
     return PLIM_OK;
