@@ -210,6 +210,7 @@ enum plim_status gguf_weights_open(const char *path, struct gguf_weights **out, 
         for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
             if (!strcmp(tables[i].arch, arch)) w->names = tables[i].names;
         status = list_tensors(w, err);
+        gguf_drop_metadata(w->file);
     }
     free(spec);
     if (status == PLIM_OK)
@@ -300,7 +301,7 @@ static int64_t room(const struct gguf_tensor *t, enum change change)
 {
     int64_t width = t->ndim > 1 ? t->dim[t->ndim - 1] : 1;
     if (change == TRANSPOSED) return PANEL * t->dim[0] + width;
-    return change == PLUS_ONE ? t->count : width;
+    return change == PLUS_ONE ? t->count : t->count / t->dim[0];
 }
 
 /* Shapes are checked by the one who asks before anything is read; a file may still have a head of a wrong size. */
@@ -308,7 +309,8 @@ static enum plim_status read_changed(struct passing *p, enum change change, stru
 {
     int heads = change == PAIRED_QUERIES ? p->weights->heads : p->weights->kv_heads;
     bool paired = change == PAIRED_QUERIES || change == PAIRED_KEYS;
-    if (paired && (heads < 1 || p->t->dim[0] % (2 * heads)))
+    if (paired &&
+        (heads < 1 || p->t->dim[0] % (2 * heads) || p->t->count / p->t->dim[0] % p->t->type->elements))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%s': %lld rows are not whole pairs of %d heads",
                          gguf_path(p->weights->file), p->t->name, (long long)p->t->dim[0], heads);
     size_t n = (size_t)room(p->t, change);
@@ -335,6 +337,7 @@ enum plim_status gguf_weights_read(const struct gguf_weights *w, const struct sa
     enum change change = row ? row->change : AS_IT_IS;
     struct passing p = {.weights = w, .t = from, .type = type, .sink = sink, .arg = arg};
     if (change == TRANSPOSED && from->ndim != 2) change = AS_IT_IS; /* its bias */
+    if (!from->ndim || !from->count) change = AS_IT_IS;
     return change == AS_IT_IS ? gguf_read(w->file, from, type, sink, arg, err)
                               : read_changed(&p, change, err);
 }

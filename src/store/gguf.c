@@ -371,7 +371,13 @@ bool gguf_is(const char *path)
     return is;
 }
 
-const struct node *gguf_metadata(const struct gguf *file) { return &file->doc->root; }
+const struct node *gguf_metadata(const struct gguf *file) { return file->doc ? &file->doc->root : NULL; }
+
+void gguf_drop_metadata(struct gguf *file)
+{
+    doc_free(file->doc);
+    file->doc = NULL;
+}
 
 const struct gguf_tensor *gguf_at(const struct gguf *file, size_t i)
 {

@@ -48,6 +48,8 @@ const char *gguf_path(const struct gguf *file);
 
 /* A map: keys as in the file ("general.architecture"), arrays as lists. */
 const struct node *gguf_metadata(const struct gguf *file);
+/* Its memory back, a tokenizer's lists among it, for one who goes on with the tensors alone. */
+void gguf_drop_metadata(struct gguf *file);
 
 /* Tensors sorted by name; NULL after the last. */
 const struct gguf_tensor *gguf_at(const struct gguf *file, size_t i);
