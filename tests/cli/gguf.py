@@ -63,6 +63,18 @@ with tempfile.TemporaryDirectory() as folder:
     found = plim.run("inspect", f"{folder}/qwen3.gguf", "--json", "--tensors")
     plim.ok(found.returncode == 0 and json.loads(found.stdout)[0]["architecture"] == "qwen3", f"inspect {found.stderr.strip()}")
 
+    # Training from a file is training from the folder.
+    job = plim.job(folder)
+    plim.run("train", job, "-q", "--steps", 1)
+    plim.run("export", f"{folder}/run", "-o", f"{folder}/hf", "--dtype", "f32", "-q")
+    gguf_file.write(f"{folder}/hf.gguf", *gguf_file.from_folder(f"{folder}/hf"))
+    lines = open(job).read().split("data:\n")[1]
+    losses = {}
+    for model in ("hf", "hf.gguf"):
+        open(job, "w").write(f"model:\n  path: {folder}/{model}\ndata:\n{lines}")
+        losses[model] = plim.losses(plim.run("train", job, "-q", "--overwrite", "--steps", 2).stdout)
+    plim.ok(losses["hf"] and losses["hf"] == losses["hf.gguf"], f"trained from a folder and from a file: {losses}")
+
     # Files that lie: one line each.
     meta, tensors = gguf_file.from_folder(f"{GOLDEN}/llama-untied")
     shape = tensors["blk.0.attn_q.weight"]
