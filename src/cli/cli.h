@@ -52,6 +52,10 @@ enum plim_status cli_check_model(const char *path, struct plim_error *err);
 /* Where the weights are (find_model.c): a folder with config.json is taken as it is, a run folder stands for its
  * newest checkpoint, a configuration file for the newest checkpoint of its output.dir. A checkpoint is checked (cli_check_model). */
 enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
+
+/* The tokenizer of a model that was found: as asked, else the tokenizer.json beside the weights, else what a GGUF file has
+ * in it; NULL: bytes. */
+const char *cli_tokenizer_of(const char *asked, const char *model, char *path, size_t size);
 #define CLI_PATH 1024
 
 /* A device by its name (device_name_read), open_device.c. "auto" is a GPU that works and takes less than `budget` bytes

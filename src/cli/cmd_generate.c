@@ -49,7 +49,8 @@ static const struct command command = {
     .summary = "write text with a trained model, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
-        "MODEL is a Hugging Face folder, a checkpoint, or a run folder, of which the newest checkpoint is "
+        "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder, of which the newest "
+        "checkpoint is "
         "taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through --tokenizer, or "
         "the tokenizer.json beside the weights; without one it is bytes. Parameters, a cache of exactly the "
         "positions needed and one pass are planned and "

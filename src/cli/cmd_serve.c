@@ -186,9 +186,7 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
 static enum plim_status open_text(struct serving *g, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
-    const char *which = g->flags->tokenizer;
-    snprintf(path, sizeof path, "%s/tokenizer.json", g->dir);
-    if (!which && file_exists(path)) which = path;
+    const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
     enum plim_status status =
         codec_open_within(which, g->flags->budget_given ? g->flags->budget : 0, &g->codec, err);
     if (status != PLIM_OK) return status;

@@ -22,9 +22,7 @@ const char *answer_stop_name(enum answer_stop stop) { return stop_names[stop]; }
 static enum plim_status open_codec(struct generation *g, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
-    const char *which = g->flags->tokenizer;
-    snprintf(path, sizeof path, "%s/tokenizer.json", g->dir);
-    if (!which && file_exists(path)) which = path;
+    const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
     return codec_open_within(which, g->flags->budget_given ? g->flags->budget : 0, &g->codec, err);
 }
 

@@ -30,7 +30,7 @@ static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "t
 /* clang-format off */
 static const struct schema_row rows[] = {
     /* model */
-    {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory: config.json and safetensors; other keys of the model may only repeat what its config.json says"},
+    {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory (config.json and safetensors) or GGUF file; other keys of the model may only repeat what its config.json says"},
     {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2, mixtral, qwen3_moe, olmoe, bert, roberta or distilbert"},
     {"model.vocab_size", SCHEMA_INT64, AT(model.vocab_size), .min = 1, .max = 1e9, .help = "vocabulary"},
     {"model.hidden_size", SCHEMA_INT64, AT(model.hidden_size), .min = 1, .max = 1e7, .help = "width of the residual stream"},

@@ -8,6 +8,8 @@
 #include "base/json.h"
 #include "base/nearest.h"
 #include "model/arch.h"
+#include "model/gguf_model.h"
+#include "store/gguf.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -581,6 +583,7 @@ enum plim_status hf_config_load(const char *path, struct model_spec *spec, struc
     struct strbuf file = STRBUF_INIT;
     struct doc *doc = NULL;
     struct stat st;
+    if (gguf_is(path)) return gguf_config_load(path, spec, err);
     strbuf_add(&file, path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) strbuf_add(&file, "/config.json");
     enum plim_status status = strbuf_status(&file, err);

@@ -91,7 +91,7 @@ struct match {
 };
 
 struct matching {
-    const struct safetensors *set;
+    const struct weights_files *files;
     const struct model_spec *spec;
     const struct tape *tape;
     struct match *items;
@@ -104,8 +104,8 @@ static const struct safetensor *find_tensor(const struct matching *m, const char
 {
     const char *prefix = m->spec->arch->prefix;
     size_t n = strlen(prefix);
-    const struct safetensor *t = safetensors_find(m->set, name);
-    if (!t && !strncmp(name, prefix, n)) t = safetensors_find(m->set, name + n);
+    const struct safetensor *t = weights_files_find(m->files, name);
+    if (!t && !strncmp(name, prefix, n)) t = weights_files_find(m->files, name + n);
     return t;
 }
 
@@ -186,7 +186,7 @@ static enum plim_status match_joint(struct matching *m, int param, const struct 
         match.count = t->dim[1] * t->dim[2], match.each = match.count * row->joint_parts;
         match.skip = match.count * row->joint_part;
     }
-    m->used[file - m->set->tensors] = true;
+    m->used[file - m->files->tensors] = true;
     m->items[m->count++] = match;
     return check_shape(&whole, file, err);
 }
@@ -209,7 +209,7 @@ static enum plim_status match_param(struct matching *m, int param, struct missin
         }
         m->heads += head;
         status = check_shape(&part, file, err);
-        m->used[file - m->set->tensors] = true;
+        m->used[file - m->files->tensors] = true;
         m->items[m->count++] =
             (struct match){.param = param, .master = -1, .first = part.first, .file = file};
     }
@@ -265,11 +265,11 @@ static void report_unexpected(const struct matching *m, const struct log *log)
 {
     const int most = 8;
     int count = 0;
-    for (size_t i = 0; i < m->set->count; i++) {
-        if (m->used[i] || is_expected_extra(m->set->tensors[i].name)) continue;
+    for (size_t i = 0; i < m->files->count; i++) {
+        if (m->used[i] || is_expected_extra(m->files->tensors[i].name)) continue;
         if (count++ < most)
             log_warn(log, "%s: tensor '%s' is not part of this model and is not used",
-                     m->set->tensors[i].path, m->set->tensors[i].name);
+                     m->files->tensors[i].path, m->files->tensors[i].name);
     }
     if (count > most) log_warn(log, "weights: %d more tensors are not used", count - most);
 }
@@ -378,7 +378,7 @@ static enum plim_status read_into(const struct matching *m, struct pour *p, enum
                                   safetensors_sink *sink, struct plim_error *err)
 {
     p->sort = sink, p->sorted = type;
-    return safetensors_read(m->set, p->match->file, type, p->match->each ? pour_joint : sink, p, err);
+    return weights_files_read(m->files, p->match->file, type, p->match->each ? pour_joint : sink, p, err);
 }
 
 static enum plim_status pour_one(const struct matching *m, struct pour *p, struct plim_error *err)
@@ -411,17 +411,17 @@ static enum plim_status pour_all(const struct matching *m, const struct weights_
     return status;
 }
 
-enum plim_status weights_load(const struct safetensors *set, const struct model_spec *spec,
+enum plim_status weights_load(const struct weights_files *files, const struct model_spec *spec,
                               const struct tape *tape, const struct weights_sink *sink, const struct log *log,
                               struct plim_error *err)
 {
-    struct matching m = {.set = set, .spec = spec, .tape = tape};
+    struct matching m = {.files = files, .spec = spec, .tape = tape};
     enum plim_status status = PLIM_OK;
     size_t parts = 1;
     for (int i = 0; i < tape->ntensors; i++)
         if (is_weight(&tape->tensors[i])) parts += (size_t)weights_part_count(tape, i);
     m.items = calloc(parts, sizeof *m.items);
-    m.used = calloc(set->count + 1, sizeof *m.used);
+    m.used = calloc(files->count + 1, sizeof *m.used);
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     if (status == PLIM_OK) status = match_all(&m, sink, log, err);
     if (status == PLIM_OK) status = match_masters(&m, err);

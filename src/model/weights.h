@@ -1,8 +1,8 @@
-/* weights.h - a tape's parameters from Hugging Face files and back.
+/* weights.h - a tape's parameters from Hugging Face or GGUF files and back.
  *
- *     struct safetensors set;
- *     safetensors_open(dir, &set, &err);
- *     weights_load(&set, &spec, &tape, &(struct weights_sink){put, &arena}, log, &err);
+ *     struct weights_files files;
+ *     weights_files_open(path, &files, &err);
+ *     weights_load(&files, &spec, &tape, &(struct weights_sink){put, &arena}, log, &err);
  *     ...
  *     weights_save(&tape, &spec, &(struct weights_source){get, &arena}, "out/", &options, &err);
  *
@@ -18,8 +18,8 @@
 #define PLIM_MODEL_WEIGHTS_H
 
 #include "base/log.h"
-#include "store/safetensors.h"
 #include "model/model.h"
+#include "model/weights_files.h"
 
 /* Gets elements [first, first + n) of a tensor, in the tensor's own type. Pieces of one tensor arrive in
  * order; those of a parameter and of its master alternate. Anything but PLIM_OK ends the loading. */
@@ -32,7 +32,7 @@ struct weights_sink {
 
 /* PLIM_BAD_INPUT names missing tensors or the two shapes that differ. Tensors nobody asked for are reported
  * to the log as warnings, a file already in the compute type as information. */
-enum plim_status weights_load(const struct safetensors *set, const struct model_spec *spec,
+enum plim_status weights_load(const struct weights_files *files, const struct model_spec *spec,
                               const struct tape *tape, const struct weights_sink *sink, const struct log *log,
                               struct plim_error *err);
 

@@ -90,11 +90,11 @@ static void rig_close(struct rig *r)
 
 static enum plim_status load(struct rig *r, const char *path, struct plim_error *err)
 {
-    struct safetensors set;
-    enum plim_status status = safetensors_open(path, &set, err);
+    struct weights_files files;
+    enum plim_status status = weights_files_open(path, &files, err);
     if (status != PLIM_OK) return status;
-    status = weights_load(&set, &r->spec, &r->tape, &(struct weights_sink){put, r}, &r->log, err);
-    safetensors_close(&set);
+    status = weights_load(&files, &r->spec, &r->tape, &(struct weights_sink){put, r}, &r->log, err);
+    weights_files_close(&files);
     return status;
 }
 
