@@ -96,7 +96,7 @@ static enum plim_status beyond_device(const struct job *job, const struct plan_r
 static enum plim_status make_plan(struct job *job, struct plan_request *request, struct overhead overhead,
                                   struct plan *out, struct plim_error *err)
 {
-    request->search_line = request->facts->unified_memory ? request->budget : request->host_budget;
+    request->search_line = request->facts->unified_memory ? request->budget : 0;
     enum plim_status status = job_plan(job, request, out, err);
     if (status != PLIM_NO_FIT) return status;
     bool near = out->tape.nops && out->total - request->budget <= overhead.reserve;

@@ -49,7 +49,7 @@ bool runtime_search_again(const struct runtime *rt, const struct plan_request *r
 
 int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
 {
-    return rt->device->facts.unified_memory ? budget : rt->request.host_budget;
+    return rt->device->facts.unified_memory ? budget : 0; /* else the host tier is taken after plans were compared */
 }
 
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
@@ -76,7 +76,7 @@ enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *
     if (job->loader_sizes.count < 2) return PLIM_OK;
     enum plim_status status = runtime_request(&smaller, facts, overhead.bytes, &request, err);
     if (status != PLIM_OK) return status;
-    request.search_line = facts->unified_memory ? request.budget : request.host_budget; /* it begins there */
+    request.search_line = facts->unified_memory ? request.budget : 0; /* it begins there */
     request.budget = budget;
     status = job_plan(&smaller, &request, &plan, err);
     bool good = status == PLIM_OK || (status == PLIM_NO_FIT && plan.total - budget <= overhead.reserve);

@@ -65,7 +65,7 @@ def config_cases(folder, path):
         ("a vocabulary too small for bytes", "  vocab_size: 256", "  vocab_size: 100", ["model.vocab_size", "256"]),
         ("no model at all", "  architecture: llama", "  rope_theta: 10000", ["model.path"]),
         ("an optimizer that is not there", "  seed: 7", "  optimizer: lion", ["training.optimizer", "adamw"]),
-        ("experts that are not there yet", "  hidden_size: 64", "  hidden_size: 64\n  num_experts: 4", ["model.num_experts"]),
+        ("experts of a model that has none", "  hidden_size: 64", "  hidden_size: 64\n  num_experts: 4", ["num_experts", "mixtral"]),
         ("a duplicate key", "  steps: 4", "  steps: 4\n  steps: 5", ["steps"]),
         ("text that is not YAML", "training:", "training: {", []),
         ("a data file that is missing", "corpus.txt", "nowhere.txt", ["data.train", "nowhere.txt"]),

@@ -152,7 +152,7 @@ with tempfile.TemporaryDirectory() as folder:
     same_config(f"{folder}/dense", model_type="mistral", architectures=["MistralForCausalLM"])
     losses = {}
     for name in ("one", "dense"):
-        plim.job(folder, model__architecture="", model__path=f"{folder}/{name}", training__steps=6, training__max_grad_norm=0)
+        plim.job(folder, model__architecture="", model__path=f"{folder}/{name}", **{k: v for k, v in EXPERTS.items() if k.startswith("model__") and k not in ("model__architecture", "model__num_experts", "model__num_experts_per_tok", "model__router_aux_loss_coef", "model__router_z_loss_coef")}, training__steps=6, training__max_grad_norm=0)
         told, result = steps(path, "--overwrite", "--set", "training.mixed_precision=fp32")
         losses[name] = [e.get("token_loss", e["loss"]) for e in told]
     plim.ok(len(losses["one"]) == 6 and losses["one"] == losses["dense"], f"one expert is Mistral, bit for bit: {losses['one'][-1:]} {losses['dense'][-1:]} {result.stderr.strip()}")

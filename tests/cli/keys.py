@@ -79,7 +79,7 @@ def wishes(folder):
         ("training", "dynamic_batching:\n  min_batch_size: 2", ["training.dynamic_batching.min_batch_size", "training.micro_batch_size"]),
         ("training", "dynamic_batching:\n  target_memory_utilization: 0.8", ["training.memory.target_utilization"]),
         ("model", "attention_type: sparse", ["model.attention_type", "sparse"]),
-        ("model", "num_experts: 8", ["model.num_experts", "8"]),
+        ("model", "num_experts: 8", ["num_experts", "mixtral"]),
         ("data", "padding: do_not_pad", ["data.padding", "longest"]),
     ]
     for section, keys, words in denied:
