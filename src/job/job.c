@@ -67,6 +67,8 @@ static void take_keys(struct model_spec *s, const struct job_model *m)
     if (m->hidden_size) s->hidden_size = m->hidden_size;
     if (m->intermediate_size) s->intermediate_size = m->intermediate_size;
     if (m->num_layers) s->num_layers = (int)m->num_layers;
+    if (m->decoder_layers) s->decoder_layers = (int)m->decoder_layers;
+    if (m->feed_forward_given) s->gated = m->feed_forward == 1;
     if (m->num_heads) s->num_heads = (int)m->num_heads;
     if (m->num_kv_heads) s->num_kv_heads = (int)m->num_kv_heads;
     if (m->head_dim) s->head_dim = (int)m->head_dim;
@@ -304,16 +306,19 @@ enum plim_status job_meet_device(struct job *job, const struct device_facts *fac
 
 enum objective job_objective(const struct job *job)
 {
-    return job->training.objective ? (enum objective)(job->training.objective - 1) : OBJECTIVE_NEXT_TOKEN;
+    if (job->training.objective) return (enum objective)(job->training.objective - 1);
+    return model_has_source(&job->spec) ? OBJECTIVE_SOURCE_TARGET : OBJECTIVE_NEXT_TOKEN;
 }
 
 /* Every architecture there is writes text. */
 static enum plim_status check_objective(const struct job *job, struct plim_error *err)
 {
-    if (job_objective(job) == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
+    bool source = model_has_source(&job->spec);
+    if (job_objective(job) == (source ? OBJECTIVE_SOURCE_TARGET : OBJECTIVE_NEXT_TOKEN)) return PLIM_OK;
     return plim_fail(err, PLIM_UNSUPPORTED,
-                     "key 'training.objective': %s learns next_token and not %s; write auto or another model",
-                     model_architecture_name(job->spec.arch), objective_row(job_objective(job))->name);
+                     "key 'training.objective': %s learns %s and not %s; write auto or another model",
+                     model_architecture_name(job->spec.arch), source ? "source_target" : "next_token",
+                     objective_row(job_objective(job))->name);
 }
 
 enum plim_status job_check_training(const struct job *job, struct plim_error *err)
@@ -334,6 +339,12 @@ double job_beta1(const struct job *job)
 {
     const struct job_training *t = &job->training;
     return t->optimizer == OPTIMIZER_ADAFACTOR && !t->beta1_given ? 0 : t->beta1;
+}
+
+int64_t job_source_time(const struct job *job)
+{
+    if (!model_has_source(&job->spec)) return 0;
+    return job->data.max_source_length ? job->data.max_source_length : job->max_length;
 }
 
 int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }

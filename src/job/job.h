@@ -41,12 +41,15 @@ struct job_schedule {
 struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
-        max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts;
+        max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts,
+        decoder_layers;
     double norm_eps, rope_theta, rope_local_theta, partial_rotary, attn_cap, final_cap, initializer_range,
         dropout;
     bool tie, tie_given, dropout_given, window_given, no_rope_given, attn_cap_given, final_cap_given,
         eps_given, range_given, flash;
     int attention_type; /* flash, sliding_window, sparse */
+    int feed_forward;   /* T5: relu, gated-gelu */
+    bool feed_forward_given;
 };
 
 enum {
@@ -188,6 +191,9 @@ double job_beta1(const struct job *job);
 
 /* What is learned: training.objective, or what the architecture is for. */
 enum objective job_objective(const struct job *job);
+
+/* Tokens of a source at most: data.max_source_length, or as data.max_length; 0: the model has no source. */
+int64_t job_source_time(const struct job *job);
 
 /* Rows of one optimizer step: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);

@@ -188,7 +188,9 @@ static bool is_expected_extra(const char *name)
         "lm_head.weight",         "rotary_emb.inv_freq",        "attn.bias",
         "attn.masked_bias",       "embeddings.position_ids",    "pooler.dense.weight",
         "pooler.dense.bias",      "predictions.decoder.weight", "predictions.decoder.bias",
-        "lm_head.decoder.weight", "lm_head.decoder.bias",       "vocab_projector.weight"};
+        "lm_head.decoder.weight", "lm_head.decoder.bias",       "vocab_projector.weight",
+        "encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
+        "EncDecAttention.relative_attention_bias.weight"};
     size_t n = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         size_t k = strlen(ends[i]);
