@@ -5,7 +5,9 @@
 #include "base/json.h"
 #include "device/registry.h"
 #include "mem/os.h"
+#include "model/hf.h"
 #include "serve/generate.h"
+#include "serve/generate_seq2seq.h"
 #include "text/token_text.h"
 
 #include <signal.h>
@@ -19,7 +21,9 @@ struct generate_flags {
     double temperature, top_p;
     uint64_t budget;
     bool budget_given, json, echo, quiet;
-    int threads;
+    int threads, beams;
+    double length_penalty;
+    bool penalty_given;
 };
 
 #define AT(field) offsetof(struct generate_flags, field)
@@ -32,6 +36,11 @@ static const struct option_row rows[] = {
     {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
     {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
      "draw among the fewest that make up the share P (1); 0: the likeliest alone"},
+    {"beams", 0, OPTION_INT, AT(beams), "N",
+     "T5: the likeliest text of a search with so many rows, instead of drawing; 1: none (1)"},
+    {"length-penalty", 0, OPTION_DOUBLE, AT(length_penalty), "X",
+     "with --beams: scores of texts are divided by length^X; above 0 favours long ones (1)",
+     .given = OPTION_GIVEN(struct generate_flags, penalty_given)},
     {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 64MiB; absent: none",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
@@ -134,6 +143,13 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--threads': %d; write 0 for one per core, or up to 1024",
                          f->threads);
+    if (f->beams < 1 || f->beams > SEQ2SEQ_MAX_BEAMS)
+        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--beams': %d; write 1 to %d", f->beams,
+                         SEQ2SEQ_MAX_BEAMS);
+    if (!(f->length_penalty >= -100 && f->length_penalty <= 100) || (f->penalty_given && f->beams == 1))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--length-penalty': %g; write -100 to 100, with --beams of 2 or more",
+                         f->length_penalty);
     enum plim_status status = sampling_check(&s, err);
     if (status != PLIM_OK) plim_error_prefix(err, "generate");
     return status;
@@ -186,8 +202,43 @@ static enum plim_status check_vocabulary(const struct generation *g, const struc
                      (long long)g->codec.vocab_size, (long long)spec->vocab_size);
 }
 
+/* What writes: an encoder-decoder, or any other model. */
+struct writer {
+    struct generator *generator;
+    struct seq2seq *seq2seq;
+};
+
+static enum plim_status writer_open(const struct generation *g, struct device *device,
+                                    const struct generate_room *room, struct writer *out,
+                                    struct plim_error *err)
+{
+    struct model_spec spec;
+    enum plim_status status = hf_config_load(g->dir, &spec, err);
+    if (status != PLIM_OK) return status;
+    if (model_has_source(&spec)) return seq2seq_open(g->dir, device, room, g->flags->beams, &out->seq2seq, err);
+    if (g->flags->beams > 1)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "generate: option '--beams': %s writes one text; only t5 searches with beams",
+                         model_architecture_name(spec.arch));
+    return generator_open(g->dir, device, room, &out->generator, err);
+}
+
+static enum plim_status writer_run(const struct generation *g, const struct writer *w,
+                                   const struct generate_request *request, struct generate_result *result,
+                                   struct plim_error *err)
+{
+    return w->seq2seq ? seq2seq_run(w->seq2seq, request, g->flags->length_penalty, result, err)
+                      : generator_run(w->generator, request, result, err);
+}
+
+static void writer_close(struct writer *w)
+{
+    seq2seq_close(w->seq2seq);
+    generator_close(w->generator);
+}
+
 /* The device, and on it the model. Where nobody asked for the card, one without room for them is left for the CPU. */
-static enum plim_status open_model(struct generation *g, struct device **device, struct generator **generator,
+static enum plim_status open_model(struct generation *g, struct device **device, struct writer *writer,
                                    struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
@@ -198,25 +249,26 @@ static enum plim_status open_model(struct generation *g, struct device **device,
                                  .log = f->quiet ? NULL : &log};
     struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
     enum plim_status status = cli_open_device_as(&wish, device, err);
-    if (status == PLIM_OK) status = generator_open(g->dir, *device, &room, generator, err);
+    if (status == PLIM_OK) status = writer_open(g, *device, &room, writer, err);
     const struct backend *other = backend_fallback();
     bool chosen = *device && !strcmp(f->device, "auto") && strcmp((*device)->ops->name, other->name);
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
     fprintf(stderr, "plimsoll: using %s: %s\n", other->what, err->text);
     (*device)->ops->close(*device), *device = NULL;
     status = other->open(0, f->threads, device, err);
-    return status == PLIM_OK ? generator_open(g->dir, *device, &room, generator, err) : status;
+    return status == PLIM_OK ? writer_open(g, *device, &room, writer, err) : status;
 }
 
 static enum plim_status generate(struct generation *g, struct device **device_out, struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
-    struct generator *generator = NULL;
-    enum plim_status status = open_model(g, device_out, &generator, err);
+    struct writer writer = {0};
+    enum plim_status status = open_model(g, device_out, &writer, err);
     struct device *device = *device_out;
     if (status != PLIM_OK) return status;
-    g->plan = *generator_plan(generator);
-    status = check_vocabulary(g, generator_spec(generator), err);
+    g->plan = writer.seq2seq ? *seq2seq_plan(writer.seq2seq) : *generator_plan(writer.generator);
+    status = check_vocabulary(
+        g, writer.seq2seq ? seq2seq_spec(writer.seq2seq) : generator_spec(writer.generator), err);
     if (status == PLIM_OK && f->echo && !f->json) put_text(g, f->prompt, strlen(f->prompt));
     struct generate_request request = {.prompt = g->prompt.id,
                                        .count = g->count,
@@ -226,7 +278,7 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
                                        .hear = hear,
                                        .arg = g,
                                        .stop = cli_stop_flag()};
-    if (status == PLIM_OK) status = generator_run(generator, &request, &g->result, err);
+    if (status == PLIM_OK) status = writer_run(g, &writer, &request, &g->result, err);
     if (status == PLIM_OK && g->err.status != PLIM_OK) status = g->err.status, *err = g->err;
     if (g->ended) g->result.stop = GENERATE_END;
     g->result.tokens = g->heard;
@@ -238,7 +290,7 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
     g->ledger_peak = ledger_peak(device->ledger[TIER_DEVICE]);
     g->device_used = device->ops->used ? device->ops->used(device) : 0;
     snprintf(g->device, sizeof g->device, "%s", device->ops->name);
-    generator_close(generator);
+    writer_close(&writer);
     return status;
 }
 
@@ -323,7 +375,13 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
 
 static int run(int argc, char **argv)
 {
-    struct generate_flags f = {.device = "auto", .tokens = 200, .temperature = 0.8, .top_p = 1, .seed = 1};
+    struct generate_flags f = {.device = "auto",
+                               .tokens = 200,
+                               .temperature = 0.8,
+                               .top_p = 1,
+                               .seed = 1,
+                               .beams = 1,
+                               .length_penalty = 1};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

@@ -29,6 +29,7 @@ struct beam_search {
     struct beam_options options;
     int64_t step;
     int candidates; /* of a step */
+    struct text *texts; /* all of the next three */
     struct text *running, *next, *finished;
     struct candidate *best; /* sorted */
     int *parents;
@@ -58,17 +59,17 @@ enum plim_status beam_open(const struct beam_options *o, struct beam_search **ou
     s->options = *o;
     if (!o->usable || o->usable > o->vocab) s->options.usable = o->vocab;
     s->candidates = candidate_count(o);
-    s->running = calloc(3 * beams, sizeof *s->running);
+    s->texts = calloc(3 * beams, sizeof *s->texts);
     s->room = calloc(3 * beams * tokens, sizeof *s->room);
     s->best = calloc((size_t)s->candidates + 1, sizeof *s->best);
     s->parents = calloc(beams, sizeof *s->parents);
     s->last = calloc(beams, sizeof *s->last);
-    if (!s->running || !s->room || !s->best || !s->parents || !s->last) {
+    if (!s->texts || !s->room || !s->best || !s->parents || !s->last) {
         beam_close(s);
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a beam search");
     }
-    s->next = s->running + beams, s->finished = s->next + beams;
-    for (size_t i = 0; i < 3 * beams; i++) s->running[i].tokens = s->room + i * tokens;
+    s->running = s->texts, s->next = s->running + beams, s->finished = s->next + beams;
+    for (size_t i = 0; i < 3 * beams; i++) s->texts[i].tokens = s->room + i * tokens;
     for (size_t i = 0; i < beams; i++) s->running[i].score = i ? NEVER : 0, s->finished[i].score = NEVER;
     *out = s;
     return PLIM_OK;
@@ -77,8 +78,7 @@ enum plim_status beam_open(const struct beam_options *o, struct beam_search **ou
 void beam_close(struct beam_search *s)
 {
     if (!s) return;
-    free(s->running < s->next || !s->next ? s->running : s->next);
-    free(s->room), free(s->best), free(s->parents), free(s->last);
+    free(s->texts), free(s->room), free(s->best), free(s->parents), free(s->last);
     free(s);
 }
 
