@@ -147,9 +147,10 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
         return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--beams': %d; write 1 to %d", f->beams,
                          SEQ2SEQ_MAX_BEAMS);
     if (!(f->length_penalty >= -100 && f->length_penalty <= 100) || (f->penalty_given && f->beams == 1))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "generate: option '--length-penalty': %g; write -100 to 100, with --beams of 2 or more",
-                         f->length_penalty);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "generate: option '--length-penalty': %g; write -100 to 100, with --beams of 2 or more",
+            f->length_penalty);
     enum plim_status status = sampling_check(&s, err);
     if (status != PLIM_OK) plim_error_prefix(err, "generate");
     return status;
@@ -215,7 +216,8 @@ static enum plim_status writer_open(const struct generation *g, struct device *d
     struct model_spec spec;
     enum plim_status status = hf_config_load(g->dir, &spec, err);
     if (status != PLIM_OK) return status;
-    if (model_has_source(&spec)) return seq2seq_open(g->dir, device, room, g->flags->beams, &out->seq2seq, err);
+    if (model_has_source(&spec))
+        return seq2seq_open(g->dir, device, room, g->flags->beams, &out->seq2seq, err);
     if (g->flags->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "generate: option '--beams': %s writes one text; only t5 searches with beams",

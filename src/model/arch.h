@@ -64,7 +64,7 @@ struct param_row {
 /* What config.json calls the sizes. */
 struct model_keys {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
-    const char *head_dim, *range; /* NULL: "head_dim", "initializer_range" */
+    const char *head_dim, *range;        /* NULL: "head_dim", "initializer_range" */
     const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
     double dropout_absent;               /* what transformers takes when the key is missing */
     bool last_dropout_follows;           /* the third one, when it is missing, is the first */

@@ -6,8 +6,7 @@
 
 static const struct architecture *const architectures[] = {
     &arch_llama, &arch_mistral, &arch_qwen2, &arch_qwen3, &arch_gemma2,  &arch_gemma3,     &arch_phi3,
-    &arch_olmo2, &arch_smollm3, &arch_gpt2,  &arch_bert,  &arch_roberta, &arch_distilbert,
-    &arch_t5,
+    &arch_olmo2, &arch_smollm3, &arch_gpt2,  &arch_bert,  &arch_roberta, &arch_distilbert, &arch_t5,
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
@@ -148,7 +147,8 @@ int64_t model_param_count(const struct model_spec *spec)
     for (int i = 0; i < spec->arch->nparams; i++) {
         const struct param_row *row = &spec->arch->params[i];
         if (!param_present(spec, row)) continue;
-        total += param_copies(spec, row) * param_dim_size(spec, row->dim[0]) * param_dim_size(spec, row->dim[1]);
+        total +=
+            param_copies(spec, row) * param_dim_size(spec, row->dim[0]) * param_dim_size(spec, row->dim[1]);
     }
     return total;
 }

@@ -138,7 +138,7 @@ enum model_head {
 struct model_shape {
     int64_t batch, time;
     int64_t source_time; /* S of an encoder-decoder, else 0 */
-    int64_t kv_length; /* 0: no cache; otherwise S, the positions the cache holds per row */
+    int64_t kv_length;   /* 0: no cache; otherwise S, the positions the cache holds per row */
     enum model_head head;
     bool whole_rows; /* no row holds several samples */
     bool standard;   /* attention over all scores at once, for debugging */
@@ -203,8 +203,8 @@ void model_set_dropout(struct model_spec *spec, double value);
 enum param_init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
 struct param_init {
     enum param_init_kind kind;
-    float std;           /* INIT_NORMAL: mean 0 */
-    int64_t narrow;      /* so many numbers from the first on have another one */
+    float std;      /* INIT_NORMAL: mean 0 */
+    int64_t narrow; /* so many numbers from the first on have another one */
     float narrow_std;
 };
 /* How the parameter with that label (the tensor's, with its %d) starts when a model is trained from nothing.

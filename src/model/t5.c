@@ -33,44 +33,50 @@ enum {
 };
 enum { CROSS_NORM, CROSS_Q, CROSS_K, CROSS_V, CROSS_O, CROSS_ROWS };
 
-enum { T5_SHARED, T5_ENCODER, T5_DECODER = T5_ENCODER + STACK_ROWS, T5_CROSS = T5_DECODER + STACK_ROWS,
-       T5_HEAD = T5_CROSS + CROSS_ROWS, T5_PARAMS };
+enum {
+    T5_SHARED,
+    T5_ENCODER,
+    T5_DECODER = T5_ENCODER + STACK_ROWS,
+    T5_CROSS = T5_DECODER + STACK_ROWS,
+    T5_HEAD = T5_CROSS + CROSS_ROWS,
+    T5_PARAMS
+};
 
 #define STACK(first, stack, ff)                                                                              \
     [first + STACK_NORM1] = {stack ".block.%d.layer.0.layer_norm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},  \
-    [first + STACK_QKV] = {stack ".block.%d.layer.0.SelfAttention.{q,k,v}.weight",                           \
-                           {DIM_QKV, DIM_C},                                                                 \
-                           RULE_QUERIES_BY_WIDTH,                                                            \
-                           WHEN_ALWAYS},                                                                     \
-    [first + STACK_O] = {stack ".block.%d.layer.0.SelfAttention.o.weight",                                   \
-                         {DIM_C, DIM_HD},                                                                    \
-                         RULE_BY_WIDTH,                                                                      \
-                         WHEN_ALWAYS},                                                                       \
-    [first + STACK_BIAS] = {stack ".block.0.layer.0.SelfAttention.relative_attention_bias.weight",           \
-                            {DIM_BUCKETS, DIM_H},                                                            \
-                            RULE_BY_HIDDEN,                                                                  \
-                            WHEN_ALWAYS},                                                                    \
-    [first + STACK_NORM2] = {stack ".block.%d.layer." ff ".layer_norm.weight",                               \
-                             {DIM_C},                                                                        \
-                             RULE_ONES,                                                                      \
-                             WHEN_ALWAYS},                                                                   \
-    [first + STACK_WI] = {stack ".block.%d.layer." ff ".DenseReluDense.wi.weight",                           \
-                          {DIM_F, DIM_C},                                                                    \
-                          RULE_BY_WIDTH,                                                                     \
-                          WHEN_PLAIN},                                                                       \
-    [first + STACK_WI_0] = {stack ".block.%d.layer." ff ".DenseReluDense.wi_0.weight",                       \
-                            {DIM_F, DIM_C},                                                                  \
-                            RULE_BY_WIDTH,                                                                   \
-                            WHEN_GATED},                                                                     \
-    [first + STACK_WI_1] = {stack ".block.%d.layer." ff ".DenseReluDense.wi_1.weight",                       \
-                            {DIM_F, DIM_C},                                                                  \
-                            RULE_BY_WIDTH,                                                                   \
-                            WHEN_GATED},                                                                     \
-    [first + STACK_WO] = {stack ".block.%d.layer." ff ".DenseReluDense.wo.weight",                           \
-                          {DIM_C, DIM_F},                                                                    \
-                          RULE_BY_WIDTH,                                                                     \
-                          WHEN_ALWAYS},                                                                      \
-    [first + STACK_NORM] = {stack ".final_layer_norm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS}
+             [first + STACK_QKV] = {stack ".block.%d.layer.0.SelfAttention.{q,k,v}.weight",                  \
+                                    {DIM_QKV, DIM_C},                                                        \
+                                    RULE_QUERIES_BY_WIDTH,                                                   \
+                                    WHEN_ALWAYS},                                                            \
+             [first + STACK_O] = {stack ".block.%d.layer.0.SelfAttention.o.weight",                          \
+                                  {DIM_C, DIM_HD},                                                           \
+                                  RULE_BY_WIDTH,                                                             \
+                                  WHEN_ALWAYS},                                                              \
+             [first + STACK_BIAS] = {stack ".block.0.layer.0.SelfAttention.relative_attention_bias.weight",  \
+                                     {DIM_BUCKETS, DIM_H},                                                   \
+                                     RULE_BY_HIDDEN,                                                         \
+                                     WHEN_ALWAYS},                                                           \
+             [first + STACK_NORM2] = {stack ".block.%d.layer." ff ".layer_norm.weight",                      \
+                                      {DIM_C},                                                               \
+                                      RULE_ONES,                                                             \
+                                      WHEN_ALWAYS},                                                          \
+             [first + STACK_WI] = {stack ".block.%d.layer." ff ".DenseReluDense.wi.weight",                  \
+                                   {DIM_F, DIM_C},                                                           \
+                                   RULE_BY_WIDTH,                                                            \
+                                   WHEN_PLAIN},                                                              \
+             [first + STACK_WI_0] = {stack ".block.%d.layer." ff ".DenseReluDense.wi_0.weight",              \
+                                     {DIM_F, DIM_C},                                                         \
+                                     RULE_BY_WIDTH,                                                          \
+                                     WHEN_GATED},                                                            \
+             [first + STACK_WI_1] = {stack ".block.%d.layer." ff ".DenseReluDense.wi_1.weight",              \
+                                     {DIM_F, DIM_C},                                                         \
+                                     RULE_BY_WIDTH,                                                          \
+                                     WHEN_GATED},                                                            \
+             [first + STACK_WO] = {stack ".block.%d.layer." ff ".DenseReluDense.wo.weight",                  \
+                                   {DIM_C, DIM_F},                                                           \
+                                   RULE_BY_WIDTH,                                                            \
+                                   WHEN_ALWAYS},                                                             \
+             [first + STACK_NORM] = {stack ".final_layer_norm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS}
 
 #define CROSS "decoder.block.%d.layer.1."
 
@@ -79,10 +85,8 @@ static const struct param_row params[T5_PARAMS] = {
     STACK(T5_ENCODER, "encoder", "1"),
     STACK(T5_DECODER, "decoder", "2"),
     [T5_CROSS + CROSS_NORM] = {CROSS "layer_norm.weight", {DIM_C}, RULE_ONES, WHEN_ALWAYS},
-    [T5_CROSS + CROSS_Q] = {CROSS "EncDecAttention.q.weight",
-                            {DIM_HD, DIM_C},
-                            RULE_QUERIES_BY_WIDTH,
-                            WHEN_ALWAYS},
+    [T5_CROSS +
+        CROSS_Q] = {CROSS "EncDecAttention.q.weight", {DIM_HD, DIM_C}, RULE_QUERIES_BY_WIDTH, WHEN_ALWAYS},
     [T5_CROSS + CROSS_K] = {CROSS "EncDecAttention.k.weight", {DIM_HD, DIM_C}, RULE_BY_WIDTH, WHEN_ALWAYS},
     [T5_CROSS + CROSS_V] = {CROSS "EncDecAttention.v.weight", {DIM_HD, DIM_C}, RULE_BY_WIDTH, WHEN_ALWAYS},
     [T5_CROSS + CROSS_O] = {CROSS "EncDecAttention.o.weight", {DIM_C, DIM_HD}, RULE_BY_WIDTH, WHEN_ALWAYS},

@@ -28,7 +28,7 @@ struct candidate {
 struct beam_search {
     struct beam_options options;
     int64_t step;
-    int candidates; /* of a step */
+    int candidates;     /* of a step */
     struct text *texts; /* all of the next three */
     struct text *running, *next, *finished;
     struct candidate *best; /* sorted */
@@ -115,8 +115,7 @@ static int gather(struct beam_search *s, const float *logits)
             offer(s->best, &count, s->candidates, (struct candidate){score, row, (int32_t)v, false});
         }
     }
-    for (int i = 0; i < count; i++)
-        s->best[i].ends = is_end(o, s->best[i].token) || s->step + 1 >= o->tokens;
+    for (int i = 0; i < count; i++) s->best[i].ends = is_end(o, s->best[i].token) || s->step + 1 >= o->tokens;
     return count;
 }
 

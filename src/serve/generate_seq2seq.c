@@ -74,7 +74,8 @@ static int64_t cache_bytes(const struct seq2seq *s)
 /* Host bytes beside the arena. */
 static int64_t own_bytes(const struct seq2seq *s)
 {
-    struct beam_options search = {.beams = (int)s->beams, .tokens = s->plan.positions, .eos_count = MODEL_MAX_EOS};
+    struct beam_options search = {
+        .beams = (int)s->beams, .tokens = s->plan.positions, .eos_count = MODEL_MAX_EOS};
     return sampler_bytes(s->spec.vocab_size) + 2 * s->beams * s->spec.vocab_size * (int64_t)sizeof(float) +
            s->beams * s->source_time * (int64_t)sizeof(int32_t) + cache_bytes(s) + beam_bytes(&search);
 }
@@ -110,7 +111,8 @@ static void sum_up(struct seq2seq *s)
 static enum plim_status make_plan(struct seq2seq *s, const char *dir, struct device *device,
                                   const struct generate_room *room, struct plim_error *err)
 {
-    struct forward_family token = {.build = build_token, .arg = s}, source = {.build = build_source, .arg = s};
+    struct forward_family token = {.build = build_token, .arg = s},
+                          source = {.build = build_source, .arg = s};
     struct forward_line line = {.budget = room->budget, .overhead = {.bytes = room->overhead}};
     if (!room->overhead) line.overhead = runtime_overhead(), line.overhead.bytes += own_bytes(s);
     enum plim_status status = weights_precision(dir, &s->plan.precision, err);
@@ -182,8 +184,7 @@ void seq2seq_close(struct seq2seq *s)
 static enum plim_status write_rows(struct seq2seq *s, struct exec *exec, const char *label,
                                    const int32_t *row, int64_t columns, struct plim_error *err)
 {
-    for (int64_t b = 0; b < s->beams; b++)
-        memcpy(s->input + b * columns, row, (size_t)columns * sizeof *row);
+    for (int64_t b = 0; b < s->beams; b++) memcpy(s->input + b * columns, row, (size_t)columns * sizeof *row);
     int64_t bytes = s->beams * columns * (int64_t)sizeof *row;
     return exec_write(exec, tape_find(exec->tape, label, -1), s->input, 0, bytes, err);
 }
@@ -211,8 +212,7 @@ static enum plim_status feed(struct seq2seq *s, const struct generate_request *r
     struct exec *exec = &s->runtime.exec;
     int32_t pos = (int32_t)at, length = (int32_t)r->count;
     int ids = tape_find(exec->tape, "ids", -1), logits = tape_find(exec->tape, "logits", -1);
-    enum plim_status status =
-        exec_write(exec, ids, tokens, 0, s->beams * (int64_t)sizeof *tokens, err);
+    enum plim_status status = exec_write(exec, ids, tokens, 0, s->beams * (int64_t)sizeof *tokens, err);
     if (status == PLIM_OK) status = write_rows(s, exec, "pos", &pos, 1, err);
     if (status == PLIM_OK) status = write_rows(s, exec, "source.lengths", &length, 1, err);
     if (status == PLIM_OK) status = exec_loop(exec, 0, err);

@@ -234,8 +234,8 @@ static void dropout_of(const struct golden *g)
 {
     double plain = loss_of(g, &(struct rig_options){.dropout = 0.3});
     double dropped = loss_of(g, &(struct rig_options){.dropout = 0.3, .training = true});
-    double again = loss_of(
-        g, &(struct rig_options){.dropout = 0.3, .training = true, .recompute = {RECOMPUTE_FULL, 0}});
+    double again =
+        loss_of(g, &(struct rig_options){.dropout = 0.3, .training = true, .recompute = {RECOMPUTE_FULL, 0}});
     assert_true(plain == loss_of(g, &(struct rig_options){.threads = 1}));
     assert_true(dropped != plain && again == dropped);
 }
