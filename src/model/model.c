@@ -268,8 +268,8 @@ enum plim_status model_emit(const struct model_spec *spec, const struct model_sh
                             struct plim_error *err)
 {
     enum plim_status status = model_validate(spec, err);
-    if (status == PLIM_OK) status = check_shape(spec, shape, err);
     if (status == PLIM_OK) status = check_head(spec, shape, err);
+    if (status == PLIM_OK) status = check_shape(spec, shape, err);
     if (status != PLIM_OK) return status;
     struct builder b = {.spec = spec,
                         .shape = shape,

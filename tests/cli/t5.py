@@ -57,7 +57,6 @@ with tempfile.TemporaryDirectory() as folder:
     refused("next_token", plim.run("train", path, "--set", "training.objective=next_token", "--set", f"output.dir={folder}/x"), "source_target")
     refused("rope", plim.run("plan", path, "--set", "model.rope_theta=10000"), "rope_theta", "relative")
     refused("beams of a decoder", plim.run("generate", f"{folder}/run", "-p", "abc", "--beams", 0), "--beams")
-    refused("vectors", plim.run("embed", f"{folder}/run/checkpoint-00000004", data, "-o", f"{folder}/v.npy", "--tokenizer", "bytes"), "t5")
     llama = plim.job(folder, training__steps=1, output__dir=f"{folder}/llama")
     plim.run("train", llama, "-q")
     refused("beams of a decoder", plim.run("generate", f"{folder}/llama", "-p", "abc", "--beams", 4, "--device", "cpu"), "--beams", "llama")
