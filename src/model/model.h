@@ -137,11 +137,11 @@ enum model_head {
 
 struct model_shape {
     int64_t batch, time;
-    int64_t kv_length;   /* 0: no cache; otherwise S, the positions the cache holds per row */
+    int64_t kv_length; /* 0: no cache; otherwise S, the positions the cache holds per row */
     enum model_head head;
-    bool whole_rows; /* no row holds several samples */
-    bool standard;   /* attention over all scores at once, for debugging */
-    bool training;   /* numbers are dropped as the spec's dropouts say */
+    bool whole_rows;     /* no row holds several samples */
+    bool standard;       /* attention over all scores at once, for debugging */
+    bool training;       /* numbers are dropped as the spec's dropouts say */
     int64_t source_time; /* S of an encoder-decoder, else 0 */
 };
 
