@@ -37,6 +37,16 @@ if(NOT TARGET plimsoll_zlib OR NOT TARGET plimsoll_zstd)
                       "CMAKE_PREFIX_PATH at them")
 endif()
 
+if(PLIMSOLL_HTTP)
+  plimsoll_dependency(http libmicrohttpd microhttpd.h microhttpd)
+  if(TARGET plimsoll_http) # opened when it is needed (src/net/mhd_api.h), not linked
+    set_target_properties(plimsoll_http PROPERTIES INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
+  endif()
+endif()
+if(PLIMSOLL_HTTP AND NOT TARGET plimsoll_http)
+  message(STATUS "libmicrohttpd is missing: no `plimsoll serve` (tools/deps.sh installs it; Debian: libmicrohttpd-dev)")
+endif()
+
 if(PLIMSOLL_TESTS)
   plimsoll_dependency(cmocka cmocka cmocka.h cmocka)
 endif()

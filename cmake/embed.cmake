@@ -1,15 +1,16 @@
-# data/*.yaml become part of the program: one generated C file holds them all, with a table of them at its end.
+# data/*.yaml and data/*.html become part of the program: one generated C file holds them all, with a table of them at its end.
 # See src/base/embedded.h for how they are read. Run as a script, this file writes that C file:
 #
-#   cmake -DFOLDER=data -DNAMES=devices,profiles -DOUTPUT=embedded_data.c -P cmake/embed.cmake
+#   cmake -DFOLDER=data -DNAMES=devices.yaml,page.html -DOUTPUT=embedded_data.c -P cmake/embed.cmake
 
 if(CMAKE_SCRIPT_MODE_FILE)
   set(text "/* Made from data/ by the build. */\n#include \"base/embedded.h\"\n")
   set(rows "")
   string(REPLACE "," ";" NAMES "${NAMES}")
   foreach(name IN LISTS NAMES)
+    get_filename_component(short "${name}" NAME_WLE)
     string(MAKE_C_IDENTIFIER "${name}" symbol)
-    file(READ "${FOLDER}/${name}.yaml" bytes HEX)
+    file(READ "${FOLDER}/${name}" bytes HEX)
     # Sixteen bytes to a line, as character constants: the number of a byte above 127 does not fit a signed char.
     string(REPEAT "[0-9a-f]" 32 line)
     string(REGEX REPLACE "(${line})" "\\1\n    " bytes "${bytes}")
@@ -20,7 +21,7 @@ const char plim_data_${symbol}[] = {
     ${bytes}'\\0',
 };
 ")
-    string(APPEND rows "    {\"${name}\", plim_data_${symbol}, sizeof plim_data_${symbol} - 1},\n")
+    string(APPEND rows "    {\"${short}\", plim_data_${symbol}, sizeof plim_data_${symbol} - 1},\n")
   endforeach()
   string(APPEND text "\nconst struct plim_data plim_data_table[] = {\n${rows}    {NULL, NULL, 0},\n};\n")
   file(WRITE "${OUTPUT}" "${text}")
@@ -34,9 +35,9 @@ function(plimsoll_embed out)
   set(folder "${PROJECT_SOURCE_DIR}/data")
   set(output "${PROJECT_BINARY_DIR}/embedded_data.c")
   set(names "")
-  file(GLOB inputs CONFIGURE_DEPENDS "${folder}/*.yaml")
+  file(GLOB inputs CONFIGURE_DEPENDS "${folder}/*.yaml" "${folder}/*.html")
   foreach(input IN LISTS inputs)
-    get_filename_component(name "${input}" NAME_WLE)
+    get_filename_component(name "${input}" NAME)
     list(APPEND names "${name}")
   endforeach()
   # The names are part of the command, so that removing a file runs it again just as adding one does.
@@ -45,6 +46,6 @@ function(plimsoll_embed out)
     COMMAND "${CMAKE_COMMAND}" "-DFOLDER=${folder}" "-DNAMES=${names}" "-DOUTPUT=${output}"
             -P "${PLIMSOLL_EMBED_SCRIPT}"
     DEPENDS ${inputs} "${PLIMSOLL_EMBED_SCRIPT}"
-    COMMENT "Embedding data/*.yaml" VERBATIM)
+    COMMENT "Embedding data/" VERBATIM)
   set(${out} "${output}" PARENT_SCOPE)
 endfunction()

@@ -33,6 +33,7 @@ fi
 need_library yaml-0.1 libyaml-dev
 need_library zlib zlib1g-dev
 need_library libzstd libzstd-dev
+need_library libmicrohttpd libmicrohttpd-dev
 if [ "$purpose" = fuzz ]; then
     has clang || need clang
 fi

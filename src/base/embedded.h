@@ -1,6 +1,6 @@
 /* embedded.h - the data files that travel inside the program.
  *
- * Every data/<name>.yaml (device presets, memory profiles) is turned into a C array by the build, so that the
+ * Every data/<name>.yaml (device presets, memory profiles) and data/<name>.html (the server's page) is turned into a C array by the build, so that the
  * installed program needs no file beside it. The texts are constant, live as long as the program and end with
  * a NUL that `size` does not count.
  *
@@ -14,7 +14,7 @@
 #include <stddef.h>
 
 struct plim_data {
-    const char *name; /* file name without its folder and ".yaml" */
+    const char *name; /* file name without its folder and ending */
     const char *text;
     size_t size; /* bytes of text, without the NUL */
 };

@@ -40,8 +40,9 @@ void plim_error_prefix(struct plim_error *err, const char *fmt, ...)
 int plim_exit_code(enum plim_status status)
 {
     static const int codes[] = {
-        [PLIM_OK] = 0, [PLIM_BAD_INPUT] = 2,   [PLIM_NO_FIT] = 3,        [PLIM_NO_MEMORY] = 4,
-        [PLIM_IO] = 2, [PLIM_UNSUPPORTED] = 2, [PLIM_INTERRUPTED] = 130, [PLIM_BUG] = 70,
+        [PLIM_OK] = 0,   [PLIM_BAD_INPUT] = 2,   [PLIM_NO_FIT] = 3,        [PLIM_NO_MEMORY] = 4,
+        [PLIM_IO] = 2,   [PLIM_UNSUPPORTED] = 2, [PLIM_INTERRUPTED] = 130, [PLIM_BUSY] = 75,
+        [PLIM_BUG] = 70,
     };
     if ((size_t)status >= sizeof codes / sizeof codes[0]) return codes[PLIM_BUG];
     return codes[status];

@@ -20,6 +20,7 @@ enum plim_status {
     PLIM_IO,          /* read or write failed; the text carries the system's words -> exit 2 */
     PLIM_UNSUPPORTED, /* understood, but this build or machine cannot             -> exit 2 */
     PLIM_INTERRUPTED, /* asked to stop (SIGINT, SIGTERM); state was saved          -> exit 130 */
+    PLIM_BUSY,        /* there is no place at the moment (a full queue); try later -> exit 75 */
     PLIM_BUG,         /* our own invariant broke                                  -> exit 70 */
 };
 

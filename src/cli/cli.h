@@ -17,7 +17,7 @@ struct subcommand {
 
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
-    subcommand_version, subcommand_docs, subcommand_embed;
+    subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve;
 
 /* All of them, ending with a NULL command. */
 const struct subcommand *const *cli_subcommands(void);
@@ -52,6 +52,10 @@ enum plim_status cli_check_model(const char *path, struct plim_error *err);
 /* Where the weights are (find_model.c): a folder with config.json is taken as it is, a run folder stands for its
  * newest checkpoint, a configuration file for the newest checkpoint of its output.dir. A checkpoint is checked (cli_check_model). */
 enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
+
+/* The tokenizer of a model that was found: as asked, else the tokenizer.json beside the weights, else what a GGUF file has
+ * in it; NULL: bytes. */
+const char *cli_tokenizer_of(const char *asked, const char *model, char *path, size_t size);
 #define CLI_PATH 1024
 
 /* A device by its name (device_name_read), open_device.c. "auto" is a GPU that works and takes less than `budget` bytes
@@ -75,6 +79,11 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
 
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
+
+/* What an evaluation found (tell_scores.c): the rest of a line that begins with the loss in so many digits, and fields of an object. */
+struct scores;
+void cli_tell_scores(struct strbuf *out, double loss, int digits, const struct scores *scores);
+void cli_json_scores(struct json_writer *w, double loss, const struct scores *scores);
 
 /* From now on SIGINT, SIGTERM and SIGHUP set the flag this returns; a second one ends the program as usual. */
 volatile sig_atomic_t *cli_stop_flag(void);

@@ -42,7 +42,9 @@ static const struct command command = {
     .usage = "[OPTION...] CONFIG",
     .description =
         "Prints the mean loss per token and the perplexity over data.validation, or over data.train when "
-        "there is none. The weights are those of --model; without it, of the newest checkpoint in "
+        "there is none; of a model that labels words precision, recall and F1 of entities, of one that makes "
+        "vectors of texts cosines of pairs, how often a pair finds itself, and the correlation with the "
+        "pairs' scores. The weights are those of --model; without it, of the newest checkpoint in "
         "output.dir; without one, of model.path. A forward-only plan is made for the budget; exits with 3 "
         "when not even one row fits.",
     COMMAND_ROWS(rows),
@@ -85,11 +87,13 @@ static int tell(const struct job *job, const char *dir, const struct evaluation 
     struct strbuf out = STRBUF_INIT;
     size_t files = job->validation.count ? job->validation.count : job->train.count;
     char total[BYTES_TEXT], budget[BYTES_TEXT];
-    strbuf_addf(&out, "loss %.6f, perplexity %.4f\n", e->loss, exp(e->loss));
-    strbuf_addf(&out, "over %lld tokens in %lld rows of %s%s, %.0f tokens/s, %lld row%s at a time\n",
-                (long long)e->tokens, (long long)e->rows, first_file(job), files > 1 ? " and others" : "",
-                e->seconds > 0 ? (double)e->tokens / e->seconds : 0, (long long)e->batch,
-                e->batch == 1 ? "" : "s");
+    static const char *const units[] = {
+        [SCORE_LOSS] = "tokens", [SCORE_ENTITIES] = "labels", [SCORE_PAIRS] = "pairs"};
+    cli_tell_scores(&out, e->loss, 6, &e->scores);
+    strbuf_addf(&out, "\nover %lld %s in %lld rows of %s%s, %.0f %s/s, %lld row%s at a time\n",
+                (long long)e->tokens, units[e->scores.kind], (long long)e->rows, first_file(job),
+                files > 1 ? " and others" : "", e->seconds > 0 ? (double)e->tokens / e->seconds : 0,
+                units[e->scores.kind], (long long)e->batch, e->batch == 1 ? "" : "s");
     strbuf_addf(&out, "weights of %s in %s, planned %s of %s\n", dir,
                 precision_name((enum precision)job->training.precision),
                 bytes_format(total, (uint64_t)e->total), bytes_format(budget, (uint64_t)e->budget));
@@ -104,8 +108,7 @@ static int tell_json(const struct job *job, const char *dir, const struct evalua
     os_process_memory(&me, NULL);
     json_writer_init(&w, &out, 2);
     json_begin_object(&w, NULL);
-    json_double(&w, "loss", e->loss);
-    json_double(&w, "perplexity", exp(e->loss));
+    cli_json_scores(&w, e->loss, &e->scores);
     json_int(&w, "tokens", e->tokens);
     json_int(&w, "rows", e->rows);
     json_str(&w, "model", dir);

@@ -28,6 +28,7 @@ static const struct option_row rows[] = {
 static const struct option_example examples[] = {
     {"export runs/small -o small-hf", "the newest checkpoint of a run"},
     {"export runs/small/checkpoint-00000100 -o small-f32 --dtype f32", "every bit the optimizer had"},
+    {"export model.gguf -o model-hf", "a GGUF file"},
     {"export ./llama -o llama-bf16 --dtype bf16 --shard-size 2GB", "another type and other shards"},
     {NULL, NULL}};
 

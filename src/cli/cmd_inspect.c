@@ -5,7 +5,12 @@
 #include "base/json.h"
 #include "text/codec.h"
 #include "base/hash.h"
+#include "model/hf.h"
+#include "model/labels.h"
+#include "model/sentence.h"
 #include "store/safetensors.h"
+#include "model/weights_files.h"
+#include "store/gguf.h"
 #include "store/token_file.h"
 
 #include <errno.h>
@@ -23,7 +28,7 @@ struct inspect_flags {
 
 #define AT(field) offsetof(struct inspect_flags, field)
 static const struct option_row rows[] = {
-    {"tensors", 't', OPTION_FLAG, AT(tensors), NULL, "list every tensor of safetensors"},
+    {"tensors", 't', OPTION_FLAG, AT(tensors), NULL, "list every tensor of safetensors or GGUF"},
     {"checksum", 0, OPTION_FLAG, AT(checksum), NULL, "read all data for a checksum (the default)"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print a JSON array, an object for each FILE"},
 };
@@ -39,7 +44,8 @@ static const struct command command = {
     .summary = "say what is in a file: weights, tokenizer, tokens, checkpoint",
     .usage = "[OPTION...] FILE...",
     .description =
-        "FILE is a safetensors file, a tokenizer.json, a token file, or a folder: a checkpoint or a Hugging "
+        "FILE is a safetensors or GGUF file, a tokenizer.json, a token file, or a folder: a checkpoint or a "
+        "Hugging "
         "Face "
         "model. Prints what it holds, sizes, types and counts, and a checksum of all its data; token files "
         "are "
@@ -170,7 +176,7 @@ static enum plim_status show_tokenizer(struct report *r, const char *path, struc
     return PLIM_OK;
 }
 
-static void say_types(struct report *r, const struct safetensors *set)
+static void say_types(struct report *r, const struct weights_files *set)
 {
     const char *names[32];
     int64_t counts[32];
@@ -192,7 +198,7 @@ static void say_types(struct report *r, const struct safetensors *set)
     json_end_object(&r->w);
 }
 
-static void list_tensors(struct report *r, const struct safetensors *set)
+static void list_tensors(struct report *r, const struct weights_files *set)
 {
     json_begin_array(&r->w, "list");
     for (size_t i = 0; i < set->count; i++) {
@@ -216,8 +222,8 @@ static void list_tensors(struct report *r, const struct safetensors *set)
 /* A set of weights; its files follow each other in the checksum, by name. */
 static enum plim_status put_weights(struct report *r, const char *path, struct plim_error *err)
 {
-    struct safetensors set;
-    enum plim_status status = safetensors_open(path, &set, err);
+    struct weights_files set;
+    enum plim_status status = weights_files_open(path, &set, err);
     if (status != PLIM_OK) return status;
     uint64_t bytes = 0, hash = 0;
     for (size_t i = 0; i < set.count; i++) bytes += set.tensors[i].bytes;
@@ -237,7 +243,7 @@ static enum plim_status put_weights(struct report *r, const char *path, struct p
         done = next;
     }
     if (status == PLIM_OK && r->flags->checksum) say_hash(r, "checksum", hash);
-    safetensors_close(&set);
+    weights_files_close(&set);
     return status;
 }
 
@@ -248,6 +254,26 @@ static enum plim_status show_weights(struct report *r, const char *path, struct 
     if (status != PLIM_OK) return status;
     safetensors_close(&probe);
     begin(r, path, "safetensors");
+    return put_weights(r, path, err);
+}
+
+static enum plim_status show_gguf(struct report *r, const char *path, struct plim_error *err)
+{
+    static const char *const keys[][2] = {{"general.name", "name"},
+                                          {"general.architecture", "architecture"},
+                                          {"tokenizer.ggml.model", "tokenizer"},
+                                          {"tokenizer.ggml.pre", "splits_words_as"}};
+    struct gguf *file = NULL;
+    enum plim_status status = gguf_open(path, &file, err);
+    if (status != PLIM_OK) return status;
+    begin(r, path, "GGUF");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *value = node_string(node_get(gguf_metadata(file), keys[i][0]), NULL);
+        if (value) say(r, keys[i][1], value);
+    }
+    size_t tokens = node_count(node_get(gguf_metadata(file), "tokenizer.ggml.tokens"));
+    if (tokens) say_number(r, "vocabulary", (int64_t)tokens);
+    gguf_close(file);
     return put_weights(r, path, err);
 }
 
@@ -281,6 +307,30 @@ static enum plim_status put_trainer(struct report *r, const char *path, struct p
     return PLIM_OK;
 }
 
+/* What config.json says of an encoder; a model of another kind is told by its tensors. */
+static void put_encoder(struct report *r, const char *dir)
+{
+    static const char *const tasks[MODEL_TASKS] = {"masked tokens", "labels", "vectors"};
+    struct model_spec spec;
+    struct label_names names;
+    struct sentence_config how;
+    if (hf_config_load(dir, &spec, NULL) != PLIM_OK || !model_is_encoder(&spec)) return;
+    say(r, "architecture", model_architecture_name(spec.arch));
+    say(r, "task", tasks[spec.task]);
+    if (spec.task == TASK_EMBEDDING && sentence_config_load(dir, &how, NULL) == PLIM_OK)
+        say(r, "pooling", pooling_name(how.pooling));
+    if (spec.task != TASK_LABELS || labels_load(dir, &names, NULL) != PLIM_OK) return;
+    strbuf_addf(&r->text, "  %-14s", "labels");
+    json_begin_array(&r->w, "labels");
+    for (size_t i = 0; i < names.list.count; i++) {
+        strbuf_addf(&r->text, " %s", names.list.items[i]);
+        json_str(&r->w, NULL, names.list.items[i]);
+    }
+    json_end_array(&r->w);
+    strbuf_addc(&r->text, '\n');
+    labels_release(&names);
+}
+
 static enum plim_status show_folder(struct report *r, const char *dir, struct plim_error *err)
 {
     char path[CLI_PATH + 64], state[CLI_PATH + 64];
@@ -301,6 +351,7 @@ static enum plim_status show_folder(struct report *r, const char *dir, struct pl
         holds(dir, "trainer.json", path, sizeof path);
         status = put_trainer(r, path, err);
     }
+    put_encoder(r, dir);
     json_begin_object(&r->w, "parameters");
     if (status == PLIM_OK) status = put_weights(r, dir, err);
     json_end_object(&r->w);
@@ -326,6 +377,7 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
     close(fd);
     if (n < 0) return plim_fail(err, PLIM_IO, "%s: cannot read: %s", path, strerror(errno));
     size_t len = strlen(path);
+    if (!memcmp(head, "GGUF", 4)) return show_gguf(r, path, err);
     if (!memcmp(head, TOKEN_FILE_MAGIC, 8)) return show_tokens(r, path, err);
     if (n > 8 && head[8] == '{') return show_weights(r, path, err);
     if (n > 0 && (head[0] == '{' || (len > 5 && !strcmp(path + len - 5, ".json"))))
@@ -333,7 +385,8 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
     if (len > 12 && !strcmp(path + len - 12, ".safetensors")) return show_weights(r, path, err);
     return plim_fail(
         err, PLIM_BAD_INPUT,
-        "%s: is of no kind known here; give safetensors, tokenizer.json, a token file or a checkpoint", path);
+        "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a token file or a checkpoint",
+        path);
 }
 
 static int inspect(const struct inspect_flags *f, const struct string_list *paths)

@@ -14,7 +14,7 @@ struct train_flags {
     int64_t steps;
     bool steps_given;
     const char *log;
-    bool resume, overwrite, profile, numerics, json, save;
+    bool resume, overwrite, profile, numerics, json, save, verbose;
     struct string_list budget_at, change;
 };
 
@@ -41,6 +41,8 @@ static const struct option_row rows[] = {
      "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL,
+     "with each step a line per layer about the load of its experts"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
 };
 
@@ -111,6 +113,7 @@ static enum plim_status open_log(struct train_log *log, const struct train_flags
     }
     if (!f->job.quiet && !to_stdout) log->people = stdout;
     if (!f->job.quiet && to_stdout && isatty(STDERR_FILENO)) log->people = stderr;
+    log->verbose = f->verbose;
     log->bar = log->people && isatty(fileno(log->people));
     return PLIM_OK;
 }

@@ -55,6 +55,12 @@ static const struct command command = {
 #define CUDA_WHAT "CUDA backend"
 #endif
 
+#ifdef PLIMSOLL_HTTP /* libmicrohttpd was there, says the build */
+#define HTTP_IN true
+#else
+#define HTTP_IN false
+#endif
+
 /* Everything the design knows; what this build lacks is said. */
 static const struct {
     const char *name, *what;
@@ -67,7 +73,7 @@ static const struct {
     {"pjrt", "XLA devices", false},
     {"mpi", "several ranks", false},
     {"nccl", "collectives between GPUs", false},
-    {"http", "server", false},
+    {"http", "HTTP server (libmicrohttpd)", HTTP_IN},
     {"tokenizers", "tokenizer.json of Hugging Face, chat templates", true},
 };
 enum { FEATURES = sizeof features / sizeof features[0] };

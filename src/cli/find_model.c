@@ -1,6 +1,7 @@
 /* find_model.c - from what people point at to the folder that holds config.json and weights. */
 #include "cli/cli.h"
 #include "base/file.h"
+#include "store/gguf.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 
@@ -48,11 +49,11 @@ static enum plim_status find(const char *what, char *path, size_t size, struct p
     struct stat st;
     if (stat(what, &st))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: %s; point at a model folder", what, strerror(errno));
-    if (!S_ISDIR(st.st_mode)) return from_config(what, path, size, err);
+    if (!S_ISDIR(st.st_mode) && !gguf_is(what)) return from_config(what, path, size, err);
     if ((size_t)snprintf(path, size, "%s", what) >= size)
         return plim_fail(err, PLIM_BAD_INPUT, "%.100s...: the path is too long", what);
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
-    if (holds(path, "config.json") || checkpoint_newest(what, path, size)) return PLIM_OK;
+    if (gguf_is(path) || holds(path, "config.json") || checkpoint_newest(what, path, size)) return PLIM_OK;
     return plim_fail(
         err, PLIM_BAD_INPUT,
         "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a checkpoint "
@@ -64,4 +65,12 @@ enum plim_status cli_find_model(const char *what, char *path, size_t size, struc
 {
     enum plim_status status = find(what, path, size, err);
     return status == PLIM_OK ? cli_check_model(path, err) : status;
+}
+
+const char *cli_tokenizer_of(const char *asked, const char *model, char *path, size_t size)
+{
+    if (asked) return asked;
+    snprintf(path, size, "%s/tokenizer.json", model);
+    if (file_exists(path)) return path;
+    return gguf_is(model) ? model : NULL;
 }

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/table.h"
+#include "cli/cli.h"
 #include "report/report.h"
 
 #include <errno.h>
@@ -42,9 +43,27 @@ static void put_padding(struct json_writer *w, const struct train_event *e)
     json_double(w, "padding", e->positions ? (double)e->padding / (double)e->positions : 0);
 }
 
+/* Auxiliary losses one by one, and of each layer the rows of its experts. */
+static void put_router(struct json_writer *w, const struct train_event *e)
+{
+    const struct router *r = e->router;
+    if (!r) return;
+    json_double(w, "token_loss", e->token_loss);
+    json_double(w, "router_balance_loss", r->balance);
+    json_double(w, "router_z_loss", r->z);
+    json_begin_array(w, "expert_load");
+    for (int layer = 0; layer < r->layers; layer++) {
+        json_begin_array(w, NULL);
+        for (int k = 0; k < r->experts; k++) json_int(w, NULL, (int64_t)r->load[layer * r->experts + k]);
+        json_end_array(w);
+    }
+    json_end_array(w);
+}
+
 static void put_step(struct json_writer *w, const struct train_event *e)
 {
     json_double(w, "loss", e->loss);
+    put_router(w, e);
     json_double(w, "lr", e->lr);
     if (e->grad_norm >= 0)
         json_double(w, "grad_norm", e->grad_norm);
@@ -91,8 +110,7 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         json_str(w, "path", e->text);
         break;
     case TRAIN_EVAL:
-        json_double(w, "loss", e->loss);
-        json_double(w, "perplexity", exp(e->loss));
+        cli_json_scores(w, e->loss, &e->scores);
         json_int(w, "tokens", e->tokens);
         break;
     case TRAIN_REPLANNED:
@@ -162,6 +180,8 @@ static void draw_step(struct train_log *log, const struct train_event *e)
         strbuf_addf(&line, " ");
     }
     strbuf_addf(&line, "step %lld/%lld  loss %.4f  ", (long long)e->step, (long long)e->steps, e->loss);
+    if (e->router && (e->router->balance > 0 || e->router->z > 0))
+        strbuf_addf(&line, "(balance %.4f, z %.4f)  ", e->router->balance, e->router->z);
     int from = log->nlosses > 16 ? log->nlosses - 16 : 0;
     if (log->bar)
         table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
@@ -173,6 +193,17 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     if (!log->bar || e->step == e->steps) strbuf_addf(&line, "\n");
     fwrite(line.data, 1, line.len, log->people);
     strbuf_release(&line);
+}
+
+static void tell_experts(const struct train_log *log, const struct router *r)
+{
+    if (log->bar) fputc('\n', log->people);
+    for (int layer = 0; layer < r->layers; layer++) {
+        double share;
+        int busiest = router_busiest(r, layer, &share), idle = router_idle(r, layer);
+        fprintf(log->people, "  layer %d: expert %d has %.2f of an even load, %d of %d have no token\n",
+                layer, busiest, share, idle, r->experts);
+    }
 }
 
 static void tell_plan(struct train_log *log, const struct train_event *e)
@@ -190,6 +221,15 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
         k->param_tier != TIER_DEVICE ? knobs_param_text(k, params, sizeof params) : "",
         knobs_activations_text(k, activations, sizeof activations),
         k->optimizer_in_backward ? ", optimizer in backward" : "");
+}
+
+static void tell_eval(struct train_log *log, const struct train_event *e)
+{
+    struct strbuf line = STRBUF_INIT;
+    cli_tell_scores(&line, e->loss, 4, &e->scores);
+    fprintf(log->people, "%sevaluation after step %lld: %s\n", log->bar ? "\r\033[K" : "", (long long)e->step,
+            strbuf_text(&line));
+    strbuf_release(&line);
 }
 
 static void tell_end(struct train_log *log, const struct train_event *e)
@@ -218,6 +258,7 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         break;
     case TRAIN_STEP:
         draw_step(log, e);
+        if (log->verbose && e->router) tell_experts(log, e->router);
         break;
     case TRAIN_NOTE:
         fprintf(log->people, "%s\n", e->text);
@@ -229,8 +270,7 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         fprintf(log->people, "%ssaved %s\n", clear, e->text);
         break;
     case TRAIN_EVAL:
-        fprintf(log->people, "%sevaluation after step %lld: loss %.4f, perplexity %.2f\n", clear,
-                (long long)e->step, e->loss, exp(e->loss));
+        tell_eval(log, e);
         break;
     case TRAIN_ENDED:
         tell_end(log, e);

@@ -9,7 +9,8 @@ struct train_log {
     FILE *json;   /* NULL: none */
     FILE *people; /* NULL: none; a terminal gets a progress bar, anything else a line per event */
     bool bar, colour;
-    bool failed; /* a JSON line could not be written */
+    bool verbose; /* people hear of every layer's experts, too */
+    bool failed;  /* a JSON line could not be written */
     double started;
     double losses[48]; /* the last ones, for the curve */
     int nlosses;

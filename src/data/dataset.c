@@ -351,6 +351,8 @@ static void set_parts(const struct dataset *d, struct record_rules *rules)
     rules->field[0] = o->first_field ? o->first_field : usual[o->objective][0];
     rules->field[1] = o->second_field ? o->second_field : usual[o->objective][1];
     if (o->objective == OBJECTIVE_TOKEN_LABELS && !o->second_field) rules->other_labels = "ner_tags";
+    if (o->objective == OBJECTIVE_SENTENCE_PAIRS)
+        rules->score_field = o->score_field ? o->score_field : "score";
 }
 
 void dataset_intake_options(const struct dataset *d, struct intake_options *out)

@@ -44,6 +44,7 @@ struct data_options {
     enum objective objective;
     const char *first_field,
         *second_field;         /* token_labels, sentence_pairs, source_target; NULL: the usual names */
+    const char *score_field;   /* sentence_pairs: how alike they are; NULL: "score" */
     const char *const *labels; /* token_labels: names */
     int nlabels;
     int64_t source_time;              /* source_target: S; 0: as T */

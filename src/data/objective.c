@@ -126,10 +126,17 @@ static void put_labels(const struct objective_rules *r, const struct sample *s, 
 }
 
 /* A pair counts once. */
+static struct parts pair_of(const struct sample *s)
+{
+    struct parts p = parts_of(s);
+    p.nsecond = p.nsecond > 0 ? p.nsecond - 1 : 0; /* its score */
+    return p;
+}
+
 static void measure_pair(const struct objective_rules *r, const struct sample *s, int64_t *positions,
                          int64_t *targets)
 {
-    struct parts p = parts_of(s);
+    struct parts p = pair_of(s);
     *positions = least(p.nfirst > p.nsecond ? p.nfirst : p.nsecond, r->time);
     *targets = p.nfirst > 0 && p.nsecond > 0;
 }
@@ -137,13 +144,15 @@ static void measure_pair(const struct objective_rules *r, const struct sample *s
 static void put_pair(const struct objective_rules *r, const struct sample *s, const struct rows *rows,
                      int64_t used)
 {
-    struct parts p = parts_of(s);
+    struct parts p = pair_of(s);
     const int32_t *texts[] = {p.first, p.second};
     int64_t counts[] = {least(p.nfirst, r->time), least(p.nsecond, r->time)};
     for (int k = 0; k < 2; k++)
         for (int64_t t = 0; t < counts[k]; t++) put_at(&rows[k], used + t, texts[k][t], -1, t);
     for (int k = 0; k < 2; k++)
         if (rows[k].lengths) *rows[k].lengths = (int32_t)(used + counts[k]);
+    for (int k = 0; k < 2; k++)
+        if (rows[k].scores) *rows[k].scores = s->tokens[s->count - 1];
 }
 
 static void measure_source(const struct objective_rules *r, const struct sample *s, int64_t *positions,
@@ -176,7 +185,8 @@ static const struct objective_row rows[OBJECTIVES] = {
     [OBJECTIVE_MASKED_TOKENS] = {"masked_tokens", ENCODER | FEED(TARGETS), false, 1, measure_masked,
                                  put_masked},
     [OBJECTIVE_TOKEN_LABELS] = {"token_labels", ENCODER | FEED(TARGETS), true, 1, measure_labels, put_labels},
-    [OBJECTIVE_SENTENCE_PAIRS] = {"sentence_pairs", ENCODER | FEED(TARGETS), true, 2, measure_pair, put_pair},
+    [OBJECTIVE_SENTENCE_PAIRS] = {"sentence_pairs", ENCODER | FEED(TARGETS) | FEED(SCORES), true, 2,
+                                  measure_pair, put_pair},
     [OBJECTIVE_SOURCE_TARGET] = {"source_target", DECODER | FEED(SOURCE_IDS) | FEED(SOURCE_LENGTHS), true, 1,
                                  measure_source, put_source},
 };
@@ -186,7 +196,8 @@ const struct objective_row *objective_row(enum objective objective) { return &ro
 int64_t objective_sample_most(const struct objective_rules *r)
 {
     if (!rows[r->objective].two_parts) return r->time + 1;
-    return 1 + r->time + (r->objective == OBJECTIVE_SOURCE_TARGET ? r->source_time : r->time);
+    return 1 + r->time + (r->objective == OBJECTIVE_SENTENCE_PAIRS) +
+           (r->objective == OBJECTIVE_SOURCE_TARGET ? r->source_time : r->time);
 }
 
 void objective_measure(const struct objective_rules *r, const struct sample *s, int64_t *positions,

@@ -11,7 +11,8 @@
  *     masked_tokens    tokens; 15 of 100 positions are targets: of these 80 of 100 show the mask, 10 any token, 10 their own.
  *                      Special tokens are none, and a sample has at least one
  *     token_labels     tokens, and a label for the first piece of each word
- *     sentence_pairs   two rows of two texts: in a batch of B rows pair i has rows i and B/2 + i, and target i is i
+ *     sentence_pairs   two rows of two texts: in a batch of B rows pair i has rows i and B/2 + i, and target i is i. A
+ *                      sample's last number is its score, the bits of a float
  *     source_target    source.ids, and a decoder's ids: the start token, then the target but for its last token
  *
  * Which positions are masked, and with what, follows from seed, epoch, sample and position alone.

@@ -69,7 +69,7 @@ size_t record_tokens_most(const struct record_rules *rules, size_t len)
 {
     size_t tokens = rules->kind == RECORD_CHAT ? record_chat_output(len) : len;
     if (rules->kind == RECORD_LABELS) tokens *= 2;
-    tokens += 6; /* begin and end marks, of both parts, and their number */
+    tokens += 7; /* begin and end marks, of both parts, their number and their score */
     return rules->most > 0 && rules->most < tokens ? rules->most : tokens;
 }
 
@@ -125,13 +125,14 @@ static enum plim_status take_fields(struct record_encoder *enc, char *line, size
 {
     struct json_problem problem;
     struct json_field *fields = enc->field;
-    int others = enc->rules.other_labels != NULL;
+    const char *third = enc->rules.other_labels ? enc->rules.other_labels : enc->rules.score_field;
+    int others = third != NULL;
     for (int i = 0; i < count; i++)
         fields[i] = (struct json_field){.name = enc->rules.field[i], .undo = kind == JSON_TEXT};
-    if (others) fields[count] = (struct json_field){.name = enc->rules.other_labels};
+    if (others) fields[count] = (struct json_field){.name = third};
     if (!json_fields(line, len, fields, count + others, &problem))
         return plim_fail(err, PLIM_BAD_INPUT, "byte %zu: %s", problem.column, problem.what);
-    if (others && fields[count - 1].kind == JSON_ABSENT && fields[count].kind != JSON_ABSENT)
+    if (enc->rules.other_labels && fields[count - 1].kind == JSON_ABSENT && fields[count].kind != JSON_ABSENT)
         fields[count - 1] = fields[count];
     for (int i = 0; i < count; i++)
         if (fields[i].kind == JSON_ABSENT)
@@ -306,6 +307,7 @@ static enum plim_status encode_parts(struct record_encoder *enc, char *text, siz
     else
         status = record_put_text(rules, enc->encoder, enc->field[0].at, enc->field[0].len,
                                  rules->part_most[0], out, err);
+    if (rules->score_field && status == PLIM_OK) status = record_put_score(&enc->field[2], out, err);
     if (out->full)
         status =
             plim_fail(err, PLIM_BAD_INPUT, "it makes more tokens than there is room for (%zu)", out->most);

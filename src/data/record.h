@@ -37,6 +37,7 @@ struct record_rules {
     enum record_kind kind;
     const char *field[2]; /* text; or prompt and response; or messages; or both texts; or words and labels */
     const char *other_labels; /* RECORD_LABELS: another name of the second field; NULL: none */
+    const char *score_field;  /* RECORD_TWO: a number for both, the last of the record's; NULL: it has none */
     size_t part_most[2];      /* tokens of each part of RECORD_TWO; of words the first */
     bool
         keep_marks; /* a text that is cut to part_most[0] tokens keeps what is added behind it; 0: it is not cut */

@@ -1,7 +1,9 @@
 /* record_parts.c - see record_parts.h. */
 #include "data/record_parts.h"
 #include "base/json.h"
+#include "base/number.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -87,6 +89,20 @@ enum plim_status record_put_two(const struct record_rules *rules, struct encoder
     return status;
 }
 
+enum plim_status record_put_score(const struct json_field *field, struct token_list *out,
+                                  struct plim_error *err)
+{
+    double value = NAN;
+    int32_t bits;
+    bool given = field->kind != JSON_ABSENT && field->kind != JSON_NULL;
+    if (given && (field->kind != JSON_NUMBER || !number_parse_double(field->at, field->len, &value)))
+        return plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is %s, not a number that a score can be",
+                         field->name, json_kind_name(field->kind));
+    float score = (float)value;
+    memcpy(&bits, &score, sizeof bits);
+    return put(out, bits, err);
+}
+
 /* --- labels ------------------------------------------------------------------------------------------------------ */
 
 static enum plim_status parse_list(const struct json_field *f, struct doc **out, struct plim_error *err)
@@ -98,7 +114,8 @@ static enum plim_status parse_list(const struct json_field *f, struct doc **out,
 
 size_t record_parts_bytes(const struct record_rules *rules, size_t longest)
 {
-    return 2 * (LIST_MEMORY * longest + LIST_FIXED) + rules->part_most[0] * sizeof(int32_t) * 2;
+    /* Both lists are parts of one line. */
+    return LIST_MEMORY * longest + 2 * LIST_FIXED + rules->part_most[0] * sizeof(int32_t) * 2;
 }
 
 static enum plim_status unknown_label(const struct record_rules *rules, const char *label,

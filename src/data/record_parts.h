@@ -17,6 +17,10 @@ enum plim_status record_put_two(const struct record_rules *rules, struct encoder
                                 const struct json_field field[2], struct token_list *out,
                                 struct plim_error *err);
 
+/* A pair's score, or where the record has none what is not a number, as the bits of a float. */
+enum plim_status record_put_score(const struct json_field *field, struct token_list *out,
+                                  struct plim_error *err);
+
 /* Words, a list of texts, and their labels, a list of names or numbers. `room` is for labels. */
 enum plim_status record_put_labels(const struct record_rules *rules, struct encoder *encoder,
                                    const struct json_field field[2], struct token_list *room,

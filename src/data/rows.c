@@ -17,6 +17,7 @@ static const struct {
     [FEED_TYPES] = {"types", PER_POSITION},
     [FEED_SOURCE_IDS] = {"source.ids", PER_SOURCE},
     [FEED_SOURCE_LENGTHS] = {"source.lengths", PER_ROW},
+    [FEED_SCORES] = {"scores", PER_ROW},
 };
 
 const char *rows_label(enum feed_name name) { return names[name].label; }

@@ -13,6 +13,7 @@
  *     types           [B,T]   segments of a pair of texts
  *     source.ids      [B,S]   what a decoder's rows answer
  *     source.lengths  [B]
+ *     scores          [B]     how alike the texts of a pair are, the bits of a float; not a number: nobody says
  */
 #ifndef PLIM_DATA_ROWS_H
 #define PLIM_DATA_ROWS_H
@@ -27,6 +28,7 @@ enum feed_name {
     FEED_TYPES,
     FEED_SOURCE_IDS,
     FEED_SOURCE_LENGTHS,
+    FEED_SCORES,
     FEED_COUNT
 };
 
@@ -34,7 +36,7 @@ struct rows {
     int64_t count, time, source_time; /* B T S */
     union {
         struct {
-            int32_t *ids, *pos, *targets, *lengths, *types, *source_ids, *source_lengths;
+            int32_t *ids, *pos, *targets, *lengths, *types, *source_ids, *source_lengths, *scores;
         };
         int32_t *array[FEED_COUNT]; /* the same, by enum feed_name */
     };

@@ -83,8 +83,18 @@ static void take_keys(struct model_spec *s, const struct job_model *m)
     if (m->query_scalar) s->query_scalar = m->query_scalar;
     if (m->attn_cap_given) s->attn_cap = m->attn_cap;
     if (m->final_cap_given) s->final_cap = m->final_cap;
+    if (m->num_experts) s->num_experts = (int)m->num_experts;
+    if (m->experts_per_token) s->experts_per_token = (int)m->experts_per_token;
+    if (m->norm_topk_given) s->norm_topk = m->norm_topk;
     if (m->range_given) s->initializer_range = m->initializer_range;
     if (m->tie_given) s->tie_embeddings = m->tie;
+}
+
+/* Losses of the router: a job may ask for others than the model's files do. */
+static void take_router_losses(struct model_spec *s, const struct job_model *m)
+{
+    if (m->balance_given) s->balance_coef = m->balance_coef, s->router_losses = m->balance_coef > 0;
+    if (m->z_given) s->z_coef = m->z_coef;
 }
 
 /* The model from its own keys. */
@@ -98,6 +108,7 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     take_keys(s, m);
     if (!m->max_positions && s->max_positions < job->max_length) s->max_positions = job->max_length;
     if (m->dropout_given) model_set_dropout(s, m->dropout);
+    take_router_losses(s, m);
     return model_complete(s, err);
 }
 
@@ -154,7 +165,9 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
     if (job->model.path) {
         enum plim_status status = hf_config_load(job->model.path, &job->spec, err);
         if (status == PLIM_OK && job->model.dropout_given) model_set_dropout(&job->spec, job->model.dropout);
-        return status == PLIM_OK ? check_beside_path(job, err) : status;
+        if (status == PLIM_OK) status = check_beside_path(job, err);
+        if (status == PLIM_OK) take_router_losses(&job->spec, &job->model);
+        return status == PLIM_OK ? model_validate(&job->spec, err) : status;
     }
     if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);
@@ -292,6 +305,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     if (status == PLIM_OK && !job_awaits_device(job)) status = check_types(job, err);
     if (status == PLIM_OK) status = check_supported(job, err);
     if (status == PLIM_OK) status = find_spec(job, err);
+    if (status == PLIM_OK) status = job_settle_objective(job, err);
     if (status == PLIM_OK) status = check_lengths(job, err);
     if (status == PLIM_OK) status = check_output(job, err);
     return status;
@@ -304,29 +318,11 @@ enum plim_status job_meet_device(struct job *job, const struct device_facts *fac
     return status == PLIM_OK && !facts->unified_memory ? job_check_wishes(job, true, err) : status;
 }
 
-enum objective job_objective(const struct job *job)
-{
-    if (job->training.objective) return (enum objective)(job->training.objective - 1);
-    return model_has_source(&job->spec) ? OBJECTIVE_SOURCE_TARGET : OBJECTIVE_NEXT_TOKEN;
-}
-
-/* Every architecture there is writes text. */
-static enum plim_status check_objective(const struct job *job, struct plim_error *err)
-{
-    bool source = model_has_source(&job->spec);
-    if (job_objective(job) == (source ? OBJECTIVE_SOURCE_TARGET : OBJECTIVE_NEXT_TOKEN)) return PLIM_OK;
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "key 'training.objective': %s learns %s and not %s; write auto or another model",
-                     model_architecture_name(job->spec.arch), source ? "source_target" : "next_token",
-                     objective_row(job_objective(job))->name);
-}
-
 enum plim_status job_check_training(const struct job *job, struct plim_error *err)
 {
     const char *key;
     double dropout = model_dropout(&job->spec, &key);
     enum plim_status status = hf_config_expresses(&job->spec, err);
-    if (status == PLIM_OK) status = check_objective(job, err);
     if (status == PLIM_OK && dropout >= 1)
         status = plim_fail(err, PLIM_BAD_INPUT,
                            "%s is %g, which leaves nothing to learn from; write less than 1, e.g. 0.1",

@@ -42,11 +42,13 @@ struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts,
-        decoder_layers;
+        experts_per_token, decoder_layers;
     double norm_eps, rope_theta, rope_local_theta, partial_rotary, attn_cap, final_cap, initializer_range,
-        dropout;
+        dropout, balance_coef, z_coef;
+    bool norm_topk, norm_topk_given, balance_given, z_given;
     bool tie, tie_given, dropout_given, window_given, no_rope_given, attn_cap_given, final_cap_given,
-        eps_given, range_given, flash;
+        eps_given, range_given, flash, pooling_given;
+    int pooling;        /* enum pooling, of vectors */
     int attention_type; /* flash, sliding_window, sparse */
     int feed_forward;   /* T5: relu, gated-gelu */
     bool feed_forward_given;
@@ -62,8 +64,9 @@ struct job_training {
     const char *preset; /* "none", "auto" or a name; see job_take_preset */
     int64_t batch_size, accumulation, micro_batch, steps;
     bool batch_size_given, accumulation_given, micro_batch_given;
-    int objective; /* 0: the architecture's; else 1 + enum objective */
-    int precision; /* enum precision */
+    int objective;     /* 0: the architecture's; else 1 + enum objective */
+    double pair_scale; /* sentence_pairs: of cosines in the loss */
+    int precision;     /* enum precision */
     bool precision_given, fp16_given, bf16_given;
     int optimizer;
     int master;                /* of narrow weights: 0 fp32, 1 none */
@@ -100,7 +103,7 @@ enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE, PADDING_TRUE, PADDING_
 struct job_data { /* see data/dataset.h and data/loader.h */
     int format, rows, overlong, padding;
     bool group_by_length, group_given; /* not given: with PADDING_LONGEST alone */
-    const char *first_field, *second_field;
+    const char *first_field, *second_field, *score_field;
     struct string_list labels;
     int64_t max_source_length;
     const char *tokenizer, *chat_template;
@@ -189,8 +192,17 @@ enum plim_status job_check_ranks(struct plim_error *err);
 /* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job);
 
-/* What is learned: training.objective, or what the architecture is for. */
+/* What is learned: training.objective, or what the model is for. */
 enum objective job_objective(const struct job *job);
+/* The heads of tapes that train, and of those that evaluate. */
+enum model_head job_head(const struct job *job);
+enum model_head job_eval_head(const struct job *job);
+
+/* For job_finish, when the spec has been read: PLIM_UNSUPPORTED when the architecture does not learn the objective; else
+ * the spec gets the task, labels and pooling that it asks for (objective.c, labels.c). of_model: the model that was read has
+ * labels. */
+enum plim_status job_settle_objective(struct job *job, struct plim_error *err);
+enum plim_status job_settle_labels(struct job *job, bool of_model, struct plim_error *err);
 
 /* Tokens of a source at most: data.max_source_length, or as data.max_length; 0: the model has no source. */
 int64_t job_source_time(const struct job *job);

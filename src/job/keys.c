@@ -22,6 +22,7 @@ static const char *const attention_types[] = {"flash", "sliding_window", "sparse
 
 static const char *const objectives[] = {
     "auto", "next_token", "masked_tokens", "token_labels", "sentence_pairs", "source_target", NULL};
+static const char *const poolings[] = {"mean", "cls", NULL};
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
 
 #define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
@@ -30,11 +31,12 @@ static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "t
 /* clang-format off */
 static const struct schema_row rows[] = {
     /* model */
-    {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory: config.json and safetensors; other keys of the model may only repeat what its config.json says"},
-    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2 or t5"},
+    {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory (config.json and safetensors) or GGUF file; other keys of the model may only repeat what its config.json says"},
+    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2, mixtral, qwen3_moe, olmoe, bert, roberta, distilbert or t5"},
     {"model.vocab_size", SCHEMA_INT64, AT(model.vocab_size), .min = 1, .max = 1e9, .help = "vocabulary"},
     {"model.hidden_size", SCHEMA_INT64, AT(model.hidden_size), .min = 1, .max = 1e7, .help = "width of the residual stream"},
-    {"model.intermediate_size", SCHEMA_INT64, AT(model.intermediate_size), .min = 1, .max = 1e7, .help = "width of the feed-forward part"},
+    {"model.intermediate_size", SCHEMA_INT64, AT(model.intermediate_size), .min = 1, .max = 1e7, .help = "width of the feed-forward part, or of each expert"},
+    {"model.moe_intermediate_size", .alias = "model.intermediate_size"},
     {"model.num_layers", SCHEMA_INT64, AT(model.num_layers), .min = 1, .max = 4096, .help = "number of layers"},
     {"model.num_hidden_layers", .alias = "model.num_layers"},
     {"model.num_decoder_layers", SCHEMA_INT64, AT(model.decoder_layers), .min = 1, .max = 4095, .help = "t5: layers of the decoder; absent: as many as the encoder's num_layers"},
@@ -56,7 +58,13 @@ static const struct schema_row rows[] = {
     {"model.initializer_range", SCHEMA_FLOAT, AT(model.initializer_range), .flag = GIVEN(model.range_given), .min = 0, .max = 10, .help = "deviation of fresh weights"},
     {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says (absent: none from scratch); only training drops numbers"},
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
-    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "experts of a mixture; only 0 is supported yet"},
+    {"model.pooling", SCHEMA_ENUM, AT(model.pooling), .flag = GIVEN(model.pooling_given), .names = poolings, .help = "encoders of sentences: a text's vector is the mean of its tokens' or the first one's; absent: as the model's folder says, else mean"},
+    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "mixtral, qwen3_moe, olmoe: experts of each layer; 0: 8, 128, 64"},
+    {"model.num_local_experts", .alias = "model.num_experts"},
+    {"model.num_experts_per_tok", SCHEMA_INT64, AT(model.experts_per_token), .min = 1, .max = 4096, .help = "experts of each token; absent: 2, 8, 8"},
+    {"model.norm_topk_prob", SCHEMA_BOOL, AT(model.norm_topk), .flag = GIVEN(model.norm_topk_given), .help = "qwen3_moe, olmoe: weights of a token's experts add up to 1; absent: false"},
+    {"model.router_aux_loss_coef", SCHEMA_FLOAT, AT(model.balance_coef), .flag = GIVEN(model.balance_given), .min = 0, .max = 1000, .help = "weight of the loss that balances the experts' load, over the micro-batch and all layers; absent: that of config.json where its output_router_logits is true, else none; from scratch 0.001 (olmoe: 0.01)"},
+    {"model.router_z_loss_coef", SCHEMA_FLOAT, AT(model.z_coef), .flag = GIVEN(model.z_given), .min = 0, .max = 1000, .help = "weight of the mean square of the routers' log-sum-exp; absent: that of config.json, else none"},
     {"model.use_flash_attention", SCHEMA_BOOL, AT(model.flash), .fallback = "true", .help = "false: attention by plain loops over all scores, for debugging; memory grows with max_length squared"},
     {"model.attention_type", SCHEMA_ENUM, AT(model.attention_type), .names = attention_types, .fallback = "flash", .help = "flash, or sliding_window with model.sliding_window; sparse is not supported yet"},
     {"model.sparse_block_size", .note = SPARSE},
@@ -75,7 +83,8 @@ static const struct schema_row rows[] = {
     {"data.target_field", SCHEMA_STRING, AT(data.target_field), .help = "jsonl: learned"},
     {"data.first_field", SCHEMA_STRING, AT(data.first_field), .help = "jsonl: words of token_labels (absent: tokens), or the first text of sentence_pairs (absent: text_a)"},
     {"data.second_field", SCHEMA_STRING, AT(data.second_field), .help = "jsonl: labels of token_labels (absent: labels, or ner_tags), or the second text of sentence_pairs (absent: text_b)"},
-    {"data.labels", SCHEMA_STRING_LIST, AT(data.labels), .help = "token_labels: the names of the labels, in the order of their numbers"},
+    {"data.score_field", SCHEMA_STRING, AT(data.score_field), .fallback = "score", .help = "jsonl: sentence_pairs: how alike the two texts are, a number that evaluation compares with their cosine where records have it"},
+    {"data.labels", SCHEMA_STRING_LIST, AT(data.labels), .help = "token_labels: the names of the labels, in the order of their numbers; absent: those of the model's config.json, else all that data.train has, sorted"},
     {"data.max_source_length", SCHEMA_INT64, AT(data.max_source_length), .min = 0, .max = 1e7, .fallback = "0", .help = "source_target: tokens of a source; 0: as data.max_length"},
     {"data.messages_field", SCHEMA_STRING, AT(data.messages_field), .help = "jsonl: conversations ([{role, content}, ...]); what the assistant says is learned"},
     {"data.chat_template", SCHEMA_STRING, AT(data.chat_template), .help = "template of conversations: a .jinja file, tokenizer_config.json or a folder; absent: beside data.tokenizer"},
@@ -85,7 +94,7 @@ static const struct schema_row rows[] = {
     {"data.add_special", SCHEMA_BOOL, AT(data.add_special), .fallback = "true", .help = "add what the tokenizer adds to a text, such as a begin mark"},
     {"data.append_eos", SCHEMA_BOOL, AT(data.append_eos), .fallback = "true", .help = "end each document with the tokenizer's end-of-text token, if it has one"},
     {"data.skip_bad", SCHEMA_BOOL, AT(data.skip_bad), .fallback = "false", .help = "count bad records instead of stopping at the first"},
-    {"data.max_line_bytes", SCHEMA_BYTES, AT(data.max_line_bytes), .flag = GIVEN(data.max_line_given), .min = 64, .max = 1e12, .fallback = "16MiB", .help = "longest line: the loader has memory for one such, and refuses longer ones by their number; absent: 16 MiB (conversations: 2 MiB), or less where the budget asks for it"},
+    {"data.max_line_bytes", SCHEMA_BYTES, AT(data.max_line_bytes), .flag = GIVEN(data.max_line_given), .min = 64, .max = 1e12, .fallback = "16MiB", .help = "longest line: the loader has memory for one such, and refuses longer ones by their number; absent: 16 MiB (conversations: 2 MiB, words with labels: 128 KiB), or less where the budget asks for it"},
     {"data.workers", SCHEMA_INT64, AT(data.workers), .flag = GIVEN(data.workers_given), .min = 0, .max = 256, .fallback = "2", .help = "threads that read and tokenise; 0: none but the trainer's; absent: 2, or fewer where the budget asks for it"},
     {"data.num_workers", .alias = "data.workers"},
     {"training.dataloader_num_workers", .alias = "data.workers"},
@@ -99,7 +108,8 @@ static const struct schema_row rows[] = {
     {"training.group_by_length", .alias = "data.group_by_length"},
     /* training */
     {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the one this device is; its batch_size, gradient_accumulation_steps, mixed_precision and profile hold where the job gives none"},
-    {"training.objective", SCHEMA_ENUM, AT(training.objective), .names = objectives, .fallback = "auto", .help = "what is learned; auto: what the architecture is for (docs/data.md)"},
+    {"training.pair_scale", SCHEMA_FLOAT, AT(training.pair_scale), .min = 1e-6, .max = 1e6, .fallback = "20", .help = "sentence_pairs: cosines are multiplied with it in the loss"},
+    {"training.objective", SCHEMA_ENUM, AT(training.objective), .names = objectives, .fallback = "auto", .help = "what is learned; auto: what the model is for (docs/data.md)"},
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .flag = GIVEN(training.batch_size_given), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
     {"training.per_device_train_batch_size", .alias = "training.batch_size"},
     {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .flag = GIVEN(training.accumulation_given), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},

@@ -86,7 +86,8 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
                                 .source_time = job_source_time(job),
-                                .head = HEAD_LOSS,
+                                .longest = job->max_length,
+                                .head = job_head(job),
                                 .whole_rows = !job->data.packing,
                                 .standard = !job->model.flash,
                                 .training = true};
@@ -142,12 +143,13 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
                                 .time = time,
                                 .source_time = job_source_time(job),
-                                .head = HEAD_LOSS,
+                                .longest = job->max_length,
+                                .head = job_eval_head(job),
                                 .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
-    if (status == PLIM_OK) status = pass_loss_chunks(out, 1 << 20, err);
+    if (status == PLIM_OK && shape.head == HEAD_LOSS) status = pass_loss_chunks(out, 1 << 20, err);
     set_precision(out, job);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
     if (status == PLIM_OK) status = prefetch(out, &offload, knobs, err);
@@ -191,6 +193,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .overhead = overhead + job->loader_bytes,
                                  .rows = job_rows(job),
                                  .time = job->max_length,
+                                 .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
                                  .layers = model_layers(&job->spec),
                                  .needs_global_norm =
                                      needs_global_norm(job) || job->data.padding == PADDING_LONGEST,

@@ -111,7 +111,6 @@ static const struct {
     bool on_card;   /* a CPU grants it */
     const char *instead;
 } denied[] = {
-    {"model.num_experts", 0, false, "mixtures of experts are not supported by this version; remove the key"},
     {"training.deepspeed.zero_stage", AT(wishes.use_deepspeed), false,
      "there is one rank, so there is nothing to shard; write 0, and a budget: what does not fit is "
      "offloaded"},

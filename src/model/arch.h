@@ -20,6 +20,7 @@ enum param_dim {
     DIM_HD,
     DIM_KD,
     DIM_QKV,
+    DIM_E,
     DIM_TYPES,
     DIM_LABELS,
     DIM_H,
@@ -55,16 +56,21 @@ enum param_rule {
 
 struct param_row {
     const char *
-        label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one (weights_parts); NULL: no such parameter */
-    enum param_dim dim[2];
+        label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one, {}: one per expert (weights_part); NULL: no such parameter */
+    enum param_dim dim[3];
     enum param_rule rule;
     enum param_when when;
+    /* Another name that files may have for it. Of experts [E, joint_parts * M, K], in which each expert's matrix is part
+     * joint_part of its own; 0 parts: the same tensor. NULL: there is none. */
+    const char *joint;
+    int joint_part, joint_parts;
 };
 
 /* What config.json calls the sizes. */
 struct model_keys {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
     const char *head_dim, *range;        /* NULL: "head_dim", "initializer_range" */
+    const char *experts;                 /* NULL: it has none */
     const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
     double dropout_absent;               /* what transformers takes when the key is missing */
     bool last_dropout_follows;           /* the third one, when it is missing, is the first */
@@ -80,6 +86,7 @@ struct model_extras {
     bool partial_rotary; /* partial_rotary_factor */
     bool no_rope;        /* no_rope_layers, no_rope_layer_interval */
     bool window_pattern; /* sliding_window_pattern */
+    bool norm_topk;      /* norm_topk_prob */
     /* Phi-3: rope types are default and longrope, by other names too, and the original length stands beside them. */
     bool long_rope;
     /* What transformers takes when the file has no such key; models from scratch have the general rule. */
@@ -128,7 +135,7 @@ struct architecture {
 };
 
 extern const struct architecture arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2;
+    arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2, arch_mixtral, arch_qwen3_moe, arch_olmoe;
 extern const struct architecture arch_bert, arch_roberta, arch_distilbert, arch_t5;
 
 /* How many tensors a row stands for: one, or one per layer of its stack. */

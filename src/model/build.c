@@ -110,8 +110,10 @@ static int build_rope_table(struct builder *b, int frequencies, int set)
 static int layer_set(const struct builder *b, int layer)
 {
     const struct model_shape *shape = b->shape;
+    int64_t length = shape->kv_length > shape->time ? shape->kv_length : shape->time;
     if (!b->spec->arch->rope) return -1;
-    return model_layer_rope(b->spec, layer, shape->kv_length > shape->time ? shape->kv_length : shape->time);
+    if (shape->longest > length) length = shape->longest;
+    return model_layer_rope(b->spec, layer, shape->flat.tokens ? shape->flat.length : length);
 }
 
 static void build_rope_tables(struct builder *b)
@@ -129,8 +131,12 @@ static void build_rope_tables(struct builder *b)
 
 void build_inputs(struct builder *b)
 {
-    b->ids = input_i32(b, "ids");
-    b->pos = input_i32(b, "pos");
+    if (b->shape->flat.tokens) {
+        build_flat_inputs(b);
+    } else {
+        b->ids = input_i32(b, "ids");
+        b->pos = input_i32(b, "pos");
+    }
     for (int set = 0; set < MODEL_ROPE_SETS; set++) b->rope_table[set] = -1;
     build_rope_tables(b);
 }
@@ -150,7 +156,7 @@ int build_param(struct builder *b, int row)
     const struct param_row *p = &b->spec->arch->params[row];
     if (!param_present(b->spec, p)) return -1;
     struct tensor t = {.label = p->label, .type = DT_F32, .cls = CLASS_PARAM, .flags = TENSOR_KEPT};
-    for (; t.ndim < 2 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
+    for (; t.ndim < 3 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
         t.dim[t.ndim] = param_dim_size(b->spec, p->dim[t.ndim]);
     if (t.ndim < 2) t.flags |= TENSOR_NEAR;
     t.layer = b->layer; /* its name has the stack's own count */
@@ -247,11 +253,7 @@ static struct op_attr head_attributes(const struct model_spec *spec)
         .heads = spec->num_heads, .kv_heads = spec->num_kv_heads, .head_dim = spec->head_dim};
 }
 
-struct parts {
-    int q, k, v;
-};
-
-static struct parts build_split(struct builder *b, int qkv, int table)
+static struct build_parts build_split(struct builder *b, int qkv, int table)
 {
     struct op op = start(b, OP_SPLIT3);
     op.attr = head_attributes(b->spec);
@@ -260,7 +262,7 @@ static struct parts build_split(struct builder *b, int qkv, int table)
     op.out[SPLIT3_K] = build_heads(b, "attn.k[%d]", b->spec->num_kv_heads);
     op.out[SPLIT3_V] = build_heads(b, "attn.v[%d]", b->spec->num_kv_heads);
     tape_append(b->tape, &op);
-    return (struct parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
+    return (struct build_parts){op.out[SPLIT3_Q], op.out[SPLIT3_K], op.out[SPLIT3_V]};
 }
 
 /* Heads behind their norm, rotated where there is a table. */
@@ -277,11 +279,11 @@ static int build_turned_norm(struct builder *b, const struct build_norm *n, int 
 }
 
 /* Queries, keys and values as attention wants them. Without norms the rotation is part of the split. */
-static struct parts build_queries(struct builder *b, int qkv, int q_norm, int k_norm)
+static struct build_parts build_queries(struct builder *b, int qkv, int q_norm, int k_norm)
 {
     int set = layer_set(b, b->layer), table = set >= 0 ? b->rope_table[set] : -1;
     if (q_norm < 0) return build_split(b, qkv, table);
-    struct parts p = build_split(b, qkv, -1);
+    struct build_parts p = build_split(b, qkv, -1);
     struct build_norm q = {"attn.q.norm[%d]", "attn.q.rstd[%d]", q_norm, -1, b->spec->num_heads},
                       k = {"attn.k.norm[%d]", "attn.k.rstd[%d]", k_norm, -1, b->spec->num_kv_heads};
     p.q = build_turned_norm(b, &q, p.q, "attn.q.turned[%d]", table);
@@ -319,23 +321,28 @@ struct build_pair build_cache(struct builder *b, const struct build_cache *c, st
 }
 
 /* New keys and values join the layer's cache, and the cache takes their place. */
-static void join_cache(struct builder *b, struct parts *p)
+static void join_cache(struct builder *b, struct build_parts *p)
 {
     struct build_cache c = {"kv.k", "kv.v", b->shape->kv_length, b->pos};
     struct build_pair cache = build_cache(b, &c, (struct build_pair){p->k, p->v});
     p->k = cache.k, p->v = cache.v;
 }
 
-/* Appends an op of attention that has its queries, keys and mask: what all of them have is set here. */
-static int append_attention(struct builder *b, struct op *op, const char *label, const char *lse_label)
+/* What all attention has, whatever it looks at. */
+static void set_scores(const struct builder *b, struct op_attr *attr)
 {
     const struct model_spec *spec = b->spec;
     double divisor = sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim));
-    op->attr.heads = spec->num_heads, op->attr.kv_heads = spec->num_kv_heads,
-    op->attr.head_dim = spec->head_dim;
-    op->attr.standard = b->shape->standard;
-    op->attr.scale = (float)(spec->arch->source ? 1.0 : 1.0 / divisor); /* T5 scales its initial weights */
-    op->attr.cap = (float)spec->attn_cap;
+    attr->heads = spec->num_heads, attr->kv_heads = spec->num_kv_heads, attr->head_dim = spec->head_dim;
+    attr->standard = b->shape->standard;
+    attr->scale = (float)(spec->arch->source ? 1.0 : 1.0 / divisor); /* T5 scales its initial weights */
+    attr->cap = (float)spec->attn_cap;
+}
+
+/* Appends an op of attention that has its attributes, queries, keys and mask. */
+static int append_attention(struct builder *b, struct op *op, const char *label, const char *lse_label)
+{
+    const struct model_spec *spec = b->spec;
     if (b->attention_dropout > 0) {
         op->attr.dropout = (float)b->attention_dropout;
         op->attr.stream = FIRST_STREAM + b->streams++;
@@ -356,6 +363,7 @@ static int append_attention(struct builder *b, struct op *op, const char *label,
 int build_cross(struct builder *b, const struct build_cross *c)
 {
     struct op op = start(b, OP_ATTN);
+    set_scores(b, &op.attr);
     op.attr.mask = MASK_CROSS;
     op.in[ATTN_Q] = c->q, op.in[ATTN_K] = c->k, op.in[ATTN_V] = c->v, op.in[ATTN_LENGTHS] = c->lengths;
     return append_attention(b, &op, "cross.out[%d]", "cross.lse[%d]");
@@ -366,12 +374,14 @@ int build_attention(struct builder *b, int qkv) { return build_attention_normed(
 int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
 {
     bool full = b->spec->arch->encoder || b->full, cached = b->shape->kv_length > 0 && !full;
-    struct parts p = build_queries(b, qkv, q_norm, k_norm);
+    struct build_parts p = build_queries(b, qkv, q_norm, k_norm);
     if (cached) join_cache(b, &p);
     struct op op = start(b, OP_ATTN);
     op.attr.cached = cached;
     op.attr.whole_rows = b->shape->whole_rows && !cached;
     op.attr.window = (int)model_layer_window(b->spec, b->layer);
+    set_scores(b, &op.attr);
+    if (b->shape->flat.tokens) return build_paged(b, &p, op.attr);
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v;
     op.in[ATTN_LENGTHS] = b->lengths;
     if (full)
@@ -431,9 +441,11 @@ void build_logits(struct builder *b, int x, const struct build_linear *l, int64_
     bool loss = head == HEAD_LOSS || head == HEAD_LABELS;
     b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
-    bool capped = !loss && b->spec->final_cap > 0;
-    logits.dim[logits.ndim++] = b->shape->batch;
-    if (head == HEAD_LAST_LOGITS)
+    bool capped = !loss && b->spec->final_cap > 0, flat = b->shape->flat.tokens > 0;
+    logits.dim[logits.ndim++] = flat ? b->shape->flat.rows : b->shape->batch;
+    if (flat)
+        x = build_flat_last(b, x);
+    else if (head == HEAD_LAST_LOGITS)
         x = last_tokens(b, x);
     else
         logits.dim[logits.ndim++] = b->shape->time;

@@ -16,7 +16,9 @@ struct builder {
     int layer; /* -1 outside layers */
     int below; /* layers of the stacks before this one: ops and activations are numbered through, parameters are not */
     enum op_part part;
-    int ids, pos; /* i32 [B,T] */
+    int ids, pos;                  /* i32 [B,T] */
+    int slots, rows, blocks, last; /* of a flat shape */
+    int pool;                      /* likewise: keys and values of all layers */
     int rope_table
         [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
     int types;             /* i32 [B,T], -1: segments are not told apart */
@@ -69,6 +71,14 @@ int build_linear(struct builder *b, int x, const struct build_linear *l, int y);
 /* o [B,T,H,D] of qkv [B,T,(H+2K)D]; q and k are rotated where the architecture has rotary positions, k and v go
  * through the layer's cache when the shape has one. */
 int build_attention(struct builder *b, int qkv);
+
+/* The same parts of a flat shape (build_flat.c): its inputs, attention over blocks, the rows whose logits are wanted. */
+struct build_parts {
+    int q, k, v;
+};
+void build_flat_inputs(struct builder *b);
+int build_paged(struct builder *b, const struct build_parts *p, struct op_attr attr);
+int build_flat_last(struct builder *b, int x);
 
 /* The same with norms of queries and keys before they are rotated; their weights, -1: none. */
 int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm);

@@ -5,10 +5,12 @@
  *                 x = x + [norm](down_proj(act(gate) * up)),       gate, up = linear([norm](x))
  *     logits = lm_head(norm(x))
  *
- * A norm in brackets is there where its row is.
+ * A norm in brackets is there where its row is. Where the router's row is, the feed-forward part is a mixture of
+ * experts (experts.h).
  */
 #include "model/decoder.h"
 #include "model/build.h"
+#include "model/experts.h"
 
 const struct param_row decoder_params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES), DECODER_ATTENTION,
                                                          DECODER_GATED, DECODER_NORMS};
@@ -84,12 +86,14 @@ static int attention_block(struct builder *b, int x)
     return end_branch(b, &end, o, x);
 }
 
-static int mlp_block(struct builder *b, int x)
+/* `stat`: the router's, of all layers. */
+static int mlp_block(struct builder *b, int x, int stat)
 {
     static const struct branch end = {
         P_DOWN, P_POST2, "mlp.down[%d]", "mlp.post[%d]", "mlp.post.rstd[%d]", "mlp.residual[%d]"};
     int64_t width = b->spec->intermediate_size;
     int h = rms_norm(b, P_NORM2, "mlp.norm[%d]", "mlp.norm.rstd[%d]", x);
+    if (has(b, P_ROUTER)) return build_experts(b, stat, h, x);
     struct op op = tape_op(OP_GLU, b->layer);
     op.part = b->part;
     op.attr.activation = b->spec->arch->act;
@@ -112,11 +116,13 @@ void decoder_emit(struct builder *b)
     build_inputs(b);
     int table = build_param(b, P_EMBED);
     int x = build_embed(b, "embed", b->ids, table, -1);
+    int stat = has(b, P_ROUTER) ? build_router_stat(b) : -1;
     for (b->layer = 0; b->layer < b->spec->num_layers; b->layer++) {
         x = attention_block(b, x);
-        x = mlp_block(b, x);
+        x = mlp_block(b, x, stat);
     }
     b->layer = -1;
+    if (stat >= 0 && b->shape->head == HEAD_LOSS) build_router_loss(b, stat);
     x = rms_norm(b, P_NORM, "norm", "norm.rstd", x);
     int head = build_param(b, P_HEAD);
     build_head(b, x, head >= 0 ? head : table);

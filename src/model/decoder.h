@@ -34,6 +34,10 @@ enum decoder_param {
     P_GATE_UP, /* both in one */
     P_DOWN,
     P_DOWN_BIAS,
+    P_ROUTER, /* experts instead: [E,C], [E,F,C], [E,F,C], [E,C,F] */
+    P_EXPERT_GATE,
+    P_EXPERT_UP,
+    P_EXPERT_DOWN,
     P_POST2, /* after the feed-forward part, before the sum */
     P_NORM,
     P_HEAD,
@@ -74,6 +78,24 @@ enum decoder_param {
     [P_UP_BIAS] = DECODER_BIAS("mlp.up_proj", DIM_F, WHEN_MLP_BIAS),                                         \
     [P_DOWN] = DECODER_MATRIX("mlp.down_proj", DIM_C, DIM_F),                                                \
     [P_DOWN_BIAS] = DECODER_BIAS("mlp.down_proj", DIM_C, WHEN_MLP_BIAS)
+
+/* `block`: what a layer calls its mixture, then its three matrices of an expert. Transformers 5 has all experts in two
+ * tensors, as files may have them. */
+#define DECODER_EXPERT(name, rows, columns, other, part, parts)                                              \
+    {                                                                                                        \
+        DECODER_LAYER name ".weight", {DIM_E, rows, columns}, RULE_NORMAL, WHEN_ALWAYS, DECODER_LAYER other, \
+            part, parts                                                                                      \
+    }
+#define DECODER_EXPERTS(block, gate, up, down)                                                               \
+    [P_ROUTER] = {DECODER_LAYER block ".gate.weight",                                                        \
+                  {DIM_E, DIM_C},                                                                            \
+                  RULE_NORMAL,                                                                               \
+                  WHEN_ALWAYS,                                                                               \
+                  DECODER_LAYER "mlp.gate.weight"},                                                          \
+    [P_EXPERT_GATE] =                                                                                        \
+        DECODER_EXPERT(block ".experts.{}." gate, DIM_F, DIM_C, "mlp.experts.gate_up_proj", 0, 2),           \
+    [P_EXPERT_UP] = DECODER_EXPERT(block ".experts.{}." up, DIM_F, DIM_C, "mlp.experts.gate_up_proj", 1, 2), \
+    [P_EXPERT_DOWN] = DECODER_EXPERT(block ".experts.{}." down, DIM_C, DIM_F, "mlp.experts.down_proj", 0, 1)
 
 /* Norms before both parts. */
 #define DECODER_NORMS                                                                                        \

@@ -8,6 +8,8 @@
 #include "base/json.h"
 #include "base/nearest.h"
 #include "model/arch.h"
+#include "model/gguf_model.h"
+#include "store/gguf.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -271,6 +273,41 @@ static void read_extras(struct reader *r)
             refuse(r, PLIM_BAD_INPUT, "%s: key 'query_pre_attn_scalar': %lld must be at least 1", r->name,
                    (long long)spec->query_scalar);
     }
+}
+
+/* Every layer is a mixture here: those that are not, and noise on the router, are refused by name. */
+static void read_mixture_demands(struct reader *r)
+{
+    const struct node *dense = given(r->root, "mlp_only_layers");
+    int64_t step = 1;
+    double noise = 0;
+    read_int(r, r->root, "decoder_sparse_step", &step);
+    read_double(r, r->root, "router_jitter_noise", &noise);
+    if (dense && (dense->kind != NODE_LIST || node_count(dense)))
+        refuse(r, PLIM_UNSUPPORTED,
+               "%s: key 'mlp_only_layers': layers without experts are not supported; only [] is", r->name);
+    if (step != 1)
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'decoder_sparse_step': %lld is not supported; only 1 is",
+               r->name, (long long)step);
+    if (noise != 0)
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'router_jitter_noise': %g is not supported; only 0 is", r->name,
+               noise);
+}
+
+/* Transformers 5 writes num_experts of some models as num_local_experts. */
+static void read_experts(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    const char *key = spec->arch->keys->experts;
+    if (!key) return;
+    read_count(r, given(r->root, key) ? key : "num_local_experts", false, &spec->num_experts);
+    read_count(r, "num_experts_per_tok", false, &spec->experts_per_token);
+    if (spec->arch->extras.norm_topk) read_bool(r, r->root, "norm_topk_prob", &spec->norm_topk);
+    read_double(r, r->root, "router_aux_loss_coef", &spec->balance_coef);
+    read_double(r, r->root, "router_z_loss_coef", &spec->z_coef);
+    spec->router_losses = false;
+    read_bool(r, r->root, "output_router_logits", &spec->router_losses);
+    read_mixture_demands(r);
 }
 
 static void read_switches(struct reader *r)
@@ -546,6 +583,7 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     read_sizes(&r);
     read_switches(&r);
     read_extras(&r);
+    read_experts(&r);
     read_dropout(&r);
     read_tokens(&r);
     read_encoder(&r);
@@ -564,6 +602,7 @@ enum plim_status hf_config_load(const char *path, struct model_spec *spec, struc
     struct strbuf file = STRBUF_INIT;
     struct doc *doc = NULL;
     struct stat st;
+    if (gguf_is(path)) return gguf_config_load(path, spec, err);
     strbuf_add(&file, path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) strbuf_add(&file, "/config.json");
     enum plim_status status = strbuf_status(&file, err);

@@ -21,7 +21,7 @@
 enum plim_status hf_config_read(const struct node *root, const char *name, struct model_spec *spec,
                                 struct plim_error *err);
 
-/* `path` is the file or the folder that holds config.json. */
+/* `path` is the file or the folder that holds config.json, or a GGUF file (gguf_model.h). */
 enum plim_status hf_config_load(const char *path, struct model_spec *spec, struct plim_error *err);
 
 /* A config.json that transformers (4 and 5) loads as this model; `type` is that of the saved weights. */

@@ -162,6 +162,16 @@ static void write_no_rope(struct json_writer *w, const struct model_spec *spec)
     json_end_array(w);
 }
 
+static void write_experts(struct json_writer *w, const struct model_spec *spec)
+{
+    json_int(w, spec->arch->keys->experts, spec->num_experts);
+    json_int(w, "num_experts_per_tok", spec->experts_per_token);
+    if (spec->arch->extras.norm_topk) json_bool(w, "norm_topk_prob", spec->norm_topk);
+    json_double(w, "router_aux_loss_coef", spec->balance_coef);
+    write_some(w, "router_z_loss_coef", spec->z_coef);
+    json_bool(w, "output_router_logits", spec->router_losses);
+}
+
 static void write_decoder(struct json_writer *w, const struct model_spec *spec)
 {
     const struct model_extras *have = &spec->arch->extras;
@@ -175,6 +185,7 @@ static void write_decoder(struct json_writer *w, const struct model_spec *spec)
     write_rope(w, spec);
     write_window(w, spec);
     if (have->no_rope) write_no_rope(w, spec);
+    if (spec->arch->keys->experts) write_experts(w, spec);
 }
 
 static void write_gpt2(struct json_writer *w, const struct model_spec *spec)

@@ -1,6 +1,7 @@
 /* labels.c - see labels.h. */
 #include "model/labels.h"
 #include "base/json.h"
+#include "store/gguf.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +31,7 @@ enum plim_status labels_load(const char *path, struct label_names *out, struct p
     struct doc *doc = NULL;
     struct stat st;
     *out = (struct label_names){0};
+    if (gguf_is(path)) return PLIM_OK; /* which have no models with labels */
     strbuf_add(&file, path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) strbuf_add(&file, "/config.json");
     enum plim_status status = strbuf_status(&file, err);

@@ -5,8 +5,9 @@
 #include <string.h>
 
 static const struct architecture *const architectures[] = {
-    &arch_llama, &arch_mistral, &arch_qwen2, &arch_qwen3, &arch_gemma2,  &arch_gemma3,     &arch_phi3,
-    &arch_olmo2, &arch_smollm3, &arch_gpt2,  &arch_bert,  &arch_roberta, &arch_distilbert, &arch_t5,
+    &arch_llama, &arch_mistral, &arch_qwen2,   &arch_qwen3,      &arch_gemma2,  &arch_gemma3,
+    &arch_phi3,  &arch_olmo2,   &arch_smollm3, &arch_gpt2,       &arch_mixtral, &arch_qwen3_moe,
+    &arch_olmoe, &arch_bert,    &arch_roberta, &arch_distilbert, &arch_t5,
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
@@ -115,6 +116,8 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
         return spec->head_dim;
     case DIM_KD:
         return (int64_t)spec->num_kv_heads * spec->head_dim;
+    case DIM_E:
+        return spec->num_experts;
     case DIM_P:
         return spec->max_positions + model_first_position(spec);
     case DIM_TYPES:
@@ -147,8 +150,9 @@ int64_t model_param_count(const struct model_spec *spec)
     for (int i = 0; i < spec->arch->nparams; i++) {
         const struct param_row *row = &spec->arch->params[i];
         if (!param_present(spec, row)) continue;
-        total +=
-            param_copies(spec, row) * param_dim_size(spec, row->dim[0]) * param_dim_size(spec, row->dim[1]);
+        int64_t count = param_copies(spec, row);
+        for (int k = 0; k < 3; k++) count *= param_dim_size(spec, row->dim[k]);
+        total += count;
     }
     return total;
 }
@@ -210,13 +214,21 @@ bool model_param_is_head(const struct model_spec *spec, const char *label)
 /* --- the tape ---------------------------------------------------------------------------------------------
  */
 
+static enum plim_status check_flat(const struct model_shape *shape, struct plim_error *err)
+{
+    const struct model_flat *flat = &shape->flat;
+    bool good = shape->batch == 1 && shape->time == flat->tokens && shape->kv_length == 0 &&
+                shape->head == HEAD_LAST_LOGITS && flat->rows >= 1 && flat->blocks >= 1 && flat->reach >= 1;
+    return good ? PLIM_OK : plim_fail(err, PLIM_BUG, "a flat shape whose sizes do not agree");
+}
+
 static enum plim_status check_shape(const struct model_spec *spec, const struct model_shape *shape,
                                     struct plim_error *err)
 {
     if (shape->batch < 1 || shape->time < 1 || shape->kv_length < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "batch size and sequence length must be at least 1");
     int64_t longest = shape->kv_length > shape->time ? shape->kv_length : shape->time;
-    if (longest > spec->max_positions)
+    if (!shape->flat.tokens && longest > spec->max_positions)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "sequence length %lld is beyond the model's '%s' %lld; use at most that",
                          (long long)longest, spec->arch->keys->positions, (long long)spec->max_positions);
@@ -231,6 +243,7 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
                          (long long)shape->kv_length, (long long)shape->time);
     if (spec->arch->source != (shape->source_time > 0) || shape->source_time > MAX_TOKENS / shape->batch)
         return plim_fail(err, PLIM_BUG, "an encoder-decoder, and no other, has a source of some tokens");
+    if (shape->flat.tokens) return check_flat(shape, err);
     if (shape->head == HEAD_LAST_LOGITS && shape->batch > 1 && shape->time > 1)
         return plim_fail(err, PLIM_BUG, "last-token logits need batch 1 or time 1");
     return PLIM_OK;

@@ -17,7 +17,7 @@
  * them in the order in which they run.
  *
  * Dimensions in comments: B batch, T time, S cache length or source time, C hidden, H heads, K kv heads, D head size,
- * F feed-forward, V vocabulary, P positions.
+ * F feed-forward, V vocabulary, P positions, E experts.
  */
 #ifndef PLIM_MODEL_MODEL_H
 #define PLIM_MODEL_MODEL_H
@@ -31,9 +31,10 @@
 enum rope_kind { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_KIND_COUNT };
 const char *rope_kind_name(enum rope_kind kind); /* "default", "linear", "llama3", "yarn", "longrope" */
 
-#define MODEL_MAX_LAYERS 4096
-#define MODEL_MAX_HEAD   256 /* numbers of a head: the most attention kernels take */
-#define MODEL_ROPE_SETS  2   /* of rotary frequencies that one model may have */
+#define MODEL_MAX_LAYERS  4096
+#define MODEL_MAX_EXPERTS 4096
+#define MODEL_MAX_HEAD    256 /* numbers of a head: the most attention kernels take */
+#define MODEL_ROPE_SETS   2   /* of rotary frequencies that one model may have */
 
 /* Numbers by which frequencies are divided, one each. */
 struct rope_factors {
@@ -99,10 +100,14 @@ struct model_spec {
     /* Rules for the two sets, for model_complete: of every so many layers the last one has no window (LAYERS_NONE: no layer
      * is without), or does not rotate; 0: the set stands. */
     int full_every, no_rope_every;
-    int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
-    double attn_cap;      /* soft-cap of scores, 0: none */
-    double final_cap;     /* soft-cap of logits, 0: none */
-    bool tie_embeddings;  /* the output projection is the embedding */
+    int64_t query_scalar;               /* scores are divided by its root; 0: head_dim */
+    double attn_cap;                    /* soft-cap of scores, 0: none */
+    double final_cap;                   /* soft-cap of logits, 0: none */
+    int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */
+    bool norm_topk;                     /* weights of a token's experts add up to 1 */
+    double balance_coef, z_coef;        /* of the router's losses */
+    bool router_losses;                 /* config.json's output_router_logits: the first of them counts */
+    bool tie_embeddings;                /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
     double dropout
@@ -135,13 +140,25 @@ enum model_head {
     HEAD_SOURCE, /* encoder-decoder with a cache: the source alone, into "cross.k" and "cross.v" [B,S,H,D] of each layer */
 };
 
+/* A step of a server: one row of tokens of many requests, whose keys and values lie in blocks of a pool. */
+struct model_flat {
+    int64_t tokens; /* N; 0: the shape is not flat. batch is 1 and time N then */
+    int64_t rows;   /* R: requests of a step, and tokens whose logits are wanted */
+    int64_t blocks; /* P, of the pool */
+    int64_t reach;  /* M: blocks of one request, at most */
+    int64_t
+        length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
+};
+
 struct model_shape {
     int64_t batch, time;
     int64_t kv_length; /* 0: no cache; otherwise S, the positions the cache holds per row */
     enum model_head head;
-    bool whole_rows;     /* no row holds several samples */
-    bool standard;       /* attention over all scores at once, for debugging */
+    bool whole_rows; /* no row holds several samples */
+    bool standard;   /* attention over all scores at once, for debugging */
+    struct model_flat flat;
     bool training;       /* numbers are dropped as the spec's dropouts say */
+    int64_t longest;     /* positions of the data's longest rows, where these are shorter; 0: they are not */
     int64_t source_time; /* S of an encoder-decoder, else 0 */
 };
 
@@ -174,9 +191,14 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * pair i has i or -1, and with all three "step.scalars"; of an encoder-decoder "source.ids" i32[B,S] and "source.lengths"
  * i32[B], and for HEAD_SOURCE "source.pos" i32[B,S] in place of ids and pos; once "rope.inv_freq" (model_rope_frequencies, one set after the
  * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
- * "logits". Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
+ * "logits"; of experts also "router.loss" f64[3] (balance, z, number of micro-batches) and "router.load" f32[L,E], the rows
+ * of each layer's experts. Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
  * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, those of a decoder behind an encoder of L layers L + i, all
- * others -1. */
+ * others -1.
+ *
+ * A flat shape (HEAD_LAST_LOGITS) has one input instead, "flat", in which "ids", "pos", "slots" i32[N], "rows" i32[R,3],
+ * "blocks" i32[R,M] and "last" i32[R] (the tokens whose "logits" [R,V] are wanted) lie one after the other, and one kept
+ * CLASS_KV "kv.pool" for all layers; op.h, kv_put and attn_paged, says what is in them. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);
 

@@ -122,3 +122,74 @@ enum plim_status sentence_config_load(const char *dir, struct sentence_config *o
     doc_free(doc);
     return status == PLIM_OK ? read_length(out, err) : status;
 }
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+static const char *const files[] = {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
+                                    NULL};
+
+const char *sentence_file_name(int i) { return files[i]; }
+
+static void put_module(struct json_writer *w, int number, const char *path, const char *type)
+{
+    char name[8];
+    snprintf(name, sizeof name, "%d", number);
+    json_begin_object(w, NULL);
+    json_int(w, "idx", number);
+    json_str(w, "name", name);
+    json_str(w, "path", path);
+    json_str(w, "type", type);
+    json_end_object(w);
+}
+
+static void write_modules(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+{
+    (void)max_length;
+    json_begin_array(w, NULL);
+    put_module(w, 0, "", "sentence_transformers.models.Transformer");
+    put_module(w, 1, "1_Pooling", "sentence_transformers.models.Pooling");
+    if (spec->normalize) put_module(w, 2, "2_Normalize", "sentence_transformers.models.Normalize");
+    json_end_array(w);
+}
+
+static void write_pooling(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+{
+    (void)max_length;
+    json_begin_object(w, NULL);
+    json_int(w, "word_embedding_dimension", spec->hidden_size);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        json_bool(w, modes[i].key, modes[i].pooling == spec->pooling);
+    json_bool(w, "include_prompt", true);
+    json_end_object(w);
+}
+
+static void write_length(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+{
+    (void)spec;
+    json_begin_object(w, NULL);
+    json_int(w, "max_seq_length", max_length);
+    json_bool(w, "do_lower_case", false);
+    json_end_object(w);
+}
+
+enum plim_status sentence_config_save(const char *dir, const struct model_spec *spec, int64_t max_length,
+                                      struct plim_error *err)
+{
+    static void (*const writers[])(struct json_writer *, const struct model_spec *,
+                                   int64_t) = {write_modules, write_pooling, write_length};
+    char path[4300];
+    snprintf(path, sizeof path, "%.4200s/1_Pooling", dir);
+    enum plim_status status = file_make_dirs(path, err);
+    for (int i = 0; files[i] && status == PLIM_OK; i++) {
+        struct strbuf text = STRBUF_INIT;
+        struct json_writer w;
+        json_writer_init(&w, &text, 2);
+        writers[i](&w, spec, max_length);
+        strbuf_addc(&text, '\n');
+        snprintf(path, sizeof path, "%.4200s/%s", dir, files[i]);
+        status = strbuf_status(&text, err);
+        if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
+        strbuf_release(&text);
+    }
+    return status;
+}

@@ -28,6 +28,7 @@ static bool has_no_rope(const struct model_spec *spec) { return spec->arch->extr
 static bool has_caps(const struct model_spec *spec) { return spec->arch->extras.caps; }
 static bool has_attn_cap(const struct model_spec *spec) { return spec->arch->extras.attn_cap; }
 static bool has_factor(const struct model_spec *spec) { return spec->rope.kind >= ROPE_YARN; }
+static bool has_experts(const struct model_spec *spec) { return spec->arch->keys->experts; }
 static bool is_yarn(const struct model_spec *spec) { return spec->rope.kind == ROPE_YARN; }
 static bool is_longrope(const struct model_spec *spec) { return spec->rope.kind == ROPE_LONGROPE; }
 
@@ -76,6 +77,12 @@ static const struct field fields[] = {
     SOME("task", task, FIELD_INT, model_is_encoder),
     SOME("type_vocab_size", token_types, FIELD_INT64, model_is_encoder),
     SOME("num_labels", num_labels, FIELD_INT64, model_is_encoder),
+    SOME("num_experts", num_experts, FIELD_INT, has_experts),
+    SOME("num_experts_per_tok", experts_per_token, FIELD_INT, has_experts),
+    SOME("norm_topk_prob", norm_topk, FIELD_BOOL, has_experts),
+    SOME("router_aux_loss_coef", balance_coef, FIELD_DOUBLE, has_experts),
+    SOME("router_z_loss_coef", z_coef, FIELD_DOUBLE, has_experts),
+    SOME("output_router_logits", router_losses, FIELD_BOOL, has_experts),
     SOME("num_decoder_layers", decoder_layers, FIELD_INT, has_source),
     SOME("relative_attention_num_buckets", bias_buckets, FIELD_INT, has_source),
     SOME("relative_attention_max_distance", bias_reach, FIELD_INT, has_source),

@@ -204,6 +204,30 @@ static enum plim_status check_extras(const struct model_spec *spec, struct plim_
     return PLIM_OK;
 }
 
+static enum plim_status check_experts(const struct model_spec *spec, struct plim_error *err)
+{
+    const char *key = spec->arch->keys->experts;
+    bool any = spec->num_experts || spec->experts_per_token || spec->z_coef != 0;
+    if (!key && any)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "key 'num_experts': %s has no experts; remove the key, or write "
+                         "architecture: mixtral, qwen3_moe or olmoe",
+                         spec->arch->name);
+    if (!key) return PLIM_OK;
+    if (spec->num_experts < 1 || spec->num_experts > MODEL_MAX_EXPERTS)
+        return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %d is out of range; it must be from 1 to %d", key,
+                         spec->num_experts, MODEL_MAX_EXPERTS);
+    if (spec->experts_per_token < 1 || spec->experts_per_token > spec->num_experts)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "key 'num_experts_per_tok': %d of '%s' %d experts; it must be from 1 to %d",
+                         spec->experts_per_token, key, spec->num_experts, spec->num_experts);
+    if (!is_positive(spec->balance_coef) || !is_positive(spec->z_coef))
+        return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %g must be at least 0",
+                         is_positive(spec->balance_coef) ? "router_z_loss_coef" : "router_aux_loss_coef",
+                         is_positive(spec->balance_coef) ? spec->z_coef : spec->balance_coef);
+    return PLIM_OK;
+}
+
 /* A window that the architecture's config.json cannot say would be lost with the first checkpoint. */
 static enum plim_status check_window(const struct model_spec *spec, struct plim_error *err)
 {
@@ -222,6 +246,7 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
     if (status == PLIM_OK) status = check_rope(spec, err);
     if (status == PLIM_OK) status = check_window(spec, err);
     if (status == PLIM_OK) status = check_extras(spec, err);
+    if (status == PLIM_OK) status = check_experts(spec, err);
     if (status != PLIM_OK) return status;
     if (!(spec->norm_eps > 0) || !isfinite(spec->norm_eps))
         return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %g must be above 0; usual is 1e-5",

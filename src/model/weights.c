@@ -25,37 +25,58 @@ int weights_master(const struct tape *tape, int param)
     return -1;
 }
 
-/* "a.{q,k,v}_proj" and 1: "a.k_proj". */
+/* "a.{q,k,v}_proj" and 1: "a.k_proj"; "a.{}.w1" and 1: "a.1.w1". */
 static void pick_name(const char *name, int which, char *out, size_t size)
 {
     const char *open = strchr(name, '{'), *close = strchr(name, '}'), *at = open + 1;
+    if (at == close) {
+        snprintf(out, size, "%.*s%d%s", (int)(open - name), name, which, close + 1);
+        return;
+    }
     for (; which > 0; which--) at = strchr(at, ',') + 1;
     snprintf(out, size, "%.*s%.*s%s", (int)(open - name), name, (int)strcspn(at, ",}"), at, close + 1);
 }
 
-int weights_parts(const struct model_spec *spec, const struct tape *tape, int param,
-                  struct weights_part parts[WEIGHTS_PARTS])
+/* The mark of several in one in a tensor's name, or in that of the parameter whose shape it has; NULL: it is one. */
+static const char *mark_of(const struct tape *tape, int param)
 {
     const struct tensor *t = &tape->tensors[param];
-    char name[sizeof parts->name];
+    const struct tensor *of = t->owner >= 0 ? &tape->tensors[t->owner] : t;
+    bool shaped = t->ndim == of->ndim && !memcmp(t->dim, of->dim, sizeof t->dim);
+    return shaped ? strchr(of->label, '{') : NULL;
+}
+
+int weights_part_count(const struct tape *tape, int param)
+{
+    const char *mark = mark_of(tape, param);
+    if (!mark) return 1;
+    return mark[1] == '}' ? (int)tape->tensors[param].dim[0] : 3;
+}
+
+struct weights_part weights_part(const struct model_spec *spec, const struct tape *tape, int param, int i)
+{
+    const struct tensor *t = &tape->tensors[param];
+    const char *mark = mark_of(tape, param);
+    struct weights_part p = {.ndim = t->ndim, .count = tensor_count(t)};
+    char name[sizeof p.name];
+    memcpy(p.dim, t->dim, sizeof p.dim);
     tape_tensor_name(tape, param, name, sizeof name);
-    const struct tensor *of = t->owner >= 0 ? &tape->tensors[t->owner] : t; /* the parameter it belongs to */
-    bool joint = strchr(name, '{') && t->ndim == of->ndim && !memcmp(t->dim, of->dim, sizeof t->dim);
-    int64_t size = spec->head_dim, q = spec->num_heads * size, k = spec->num_kv_heads * size;
-    int64_t rows[WEIGHTS_PARTS] = {joint ? q : t->dim[0], k, k}, width = tensor_count(t) / t->dim[0],
-            first = 0;
-    int count = joint ? WEIGHTS_PARTS : 1;
-    for (int i = 0; i < count; i++) {
-        struct weights_part *p = &parts[i];
-        *p = (struct weights_part){.ndim = t->ndim, .first = first, .count = rows[i] * width};
-        memcpy(p->dim, t->dim, sizeof p->dim);
-        p->dim[0] = rows[i], first += p->count;
-        if (joint)
-            pick_name(name, i, p->name, sizeof p->name);
-        else
-            memcpy(p->name, name, sizeof p->name);
+    if (!mark) {
+        memcpy(p.name, name, sizeof p.name);
+        return p;
     }
-    return count;
+    pick_name(name, i, p.name, sizeof p.name);
+    if (mark[1] == '}') { /* a matrix of its own */
+        p.count /= t->dim[0], p.first = i * p.count;
+        p.ndim--, memmove(p.dim, p.dim + 1, sizeof p.dim - sizeof *p.dim);
+        p.dim[p.ndim] = 0;
+        return p;
+    }
+    int64_t width = p.count / t->dim[0], q = (int64_t)spec->num_heads * spec->head_dim,
+            k = (int64_t)spec->num_kv_heads * spec->head_dim;
+    p.dim[0] = i ? k : q;
+    p.first = i ? (q + (i - 1) * k) * width : 0, p.count = p.dim[0] * width;
+    return p;
 }
 
 /* --- matching ---------------------------------------------------------------------------------------------
@@ -65,10 +86,12 @@ struct match {
     int param, master;
     int64_t first; /* element of the parameter with which the file's tensor begins */
     const struct safetensor *file;
+    /* Of a file's tensor with all experts: elements of each, and of them those of this parameter, from `skip` on. 0: all are. */
+    int64_t each, skip, count;
 };
 
 struct matching {
-    const struct safetensors *set;
+    const struct weights_files *files;
     const struct model_spec *spec;
     const struct tape *tape;
     struct match *items;
@@ -81,8 +104,8 @@ static const struct safetensor *find_tensor(const struct matching *m, const char
 {
     const char *prefix = m->spec->arch->prefix;
     size_t n = strlen(prefix);
-    const struct safetensor *t = safetensors_find(m->set, name);
-    if (!t && !strncmp(name, prefix, n)) t = safetensors_find(m->set, name + n);
+    const struct safetensor *t = weights_files_find(m->files, name);
+    if (!t && !strncmp(name, prefix, n)) t = weights_files_find(m->files, name + n);
     return t;
 }
 
@@ -130,24 +153,65 @@ static enum plim_status fail_missing(const struct missing *lost, struct plim_err
                                : "fetch them again, or correct config.json");
 }
 
+static const struct param_row *row_of(const struct matching *m, int param)
+{
+    const struct architecture *arch = m->spec->arch;
+    const char *label = m->tape->tensors[param].label;
+    for (int i = 0; i < arch->nparams; i++)
+        if (arch->params[i].label && !strcmp(arch->params[i].label, label)) return &arch->params[i];
+    return NULL;
+}
+
+/* The tensor that has a parameter under its other name; NULL: there is none, or it is there under its first. */
+static const struct safetensor *find_joint(const struct matching *m, int param, const struct param_row *row)
+{
+    char name[192];
+    if (!row || !row->joint || find_tensor(m, weights_part(m->spec, m->tape, param, 0).name)) return NULL;
+    const char *mark = strstr(row->joint, "%d");
+    snprintf(name, sizeof name, "%.*s%d%s", (int)(mark - row->joint), row->joint,
+             m->tape->tensors[param].layer, mark + 2);
+    return find_tensor(m, name);
+}
+
+static enum plim_status match_joint(struct matching *m, int param, const struct param_row *row,
+                                    const struct safetensor *file, struct plim_error *err)
+{
+    const struct tensor *t = &m->tape->tensors[param];
+    struct weights_part whole = {.ndim = t->ndim};
+    struct match match = {.param = param, .master = -1, .file = file};
+    memcpy(whole.dim, t->dim, sizeof whole.dim);
+    snprintf(whole.name, sizeof whole.name, "%s", file->name);
+    if (row->joint_parts) {
+        whole.dim[1] *= row->joint_parts;
+        match.count = t->dim[1] * t->dim[2], match.each = match.count * row->joint_parts;
+        match.skip = match.count * row->joint_part;
+    }
+    m->used[file - m->files->tensors] = true;
+    m->items[m->count++] = match;
+    return check_shape(&whole, file, err);
+}
+
 static enum plim_status match_param(struct matching *m, int param, struct missing *lost,
                                     struct plim_error *err)
 {
-    struct weights_part parts[WEIGHTS_PARTS];
     enum plim_status status = PLIM_OK;
     bool head = model_param_is_head(m->spec, m->tape->tensors[param].label);
-    int count = weights_parts(m->spec, m->tape, param, parts);
+    const struct param_row *row = row_of(m, param);
+    const struct safetensor *joint = find_joint(m, param, row);
+    if (joint) return match_joint(m, param, row, joint, err);
+    int count = weights_part_count(m->tape, param);
     for (int i = 0; i < count && status == PLIM_OK; i++) {
-        const struct safetensor *file = find_tensor(m, parts[i].name);
+        const struct weights_part part = weights_part(m->spec, m->tape, param, i);
+        const struct safetensor *file = find_tensor(m, part.name);
         if (!file) {
-            note_missing(lost + head, parts[i].name);
+            note_missing(lost + head, part.name);
             continue;
         }
         m->heads += head;
-        status = check_shape(&parts[i], file, err);
-        m->used[file - m->set->tensors] = true;
+        status = check_shape(&part, file, err);
+        m->used[file - m->files->tensors] = true;
         m->items[m->count++] =
-            (struct match){.param = param, .master = -1, .first = parts[i].first, .file = file};
+            (struct match){.param = param, .master = -1, .first = part.first, .file = file};
     }
     return status;
 }
@@ -211,11 +275,11 @@ static void report_unexpected(const struct matching *m, const struct log *log)
 {
     const int most = 8;
     int count = 0;
-    for (size_t i = 0; i < m->set->count; i++) {
-        if (m->used[i] || is_expected_extra(m->set->tensors[i].name)) continue;
+    for (size_t i = 0; i < m->files->count; i++) {
+        if (m->used[i] || is_expected_extra(m->files->tensors[i].name)) continue;
         if (count++ < most)
             log_warn(log, "%s: tensor '%s' is not part of this model and is not used",
-                     m->set->tensors[i].path, m->set->tensors[i].name);
+                     m->files->tensors[i].path, m->files->tensors[i].name);
     }
     if (count > most) log_warn(log, "weights: %d more tensors are not used", count - most);
 }
@@ -230,6 +294,8 @@ struct pour {
     const struct weights_sink *sink;
     const struct match *match;
     enum dtype type, master_type;
+    safetensors_sink *sort; /* what pour_joint hands on to, */
+    enum dtype sorted;      /* in this type */
     uint16_t narrow[BLOCK], low[BLOCK];
 };
 
@@ -297,15 +363,43 @@ static enum plim_status pour_split(void *arg, int64_t first, const void *element
     return status;
 }
 
+/* Of a tensor with all experts what is this parameter's, as if it came alone. */
+static enum plim_status pour_joint(void *arg, int64_t first, const void *elements, int64_t n,
+                                   struct plim_error *err)
+{
+    struct pour *p = arg;
+    const struct match *m = p->match;
+    enum plim_status status = PLIM_OK;
+    const char *at = elements;
+    while (n > 0 && status == PLIM_OK) {
+        int64_t expert = first / m->each, within = first % m->each;
+        bool before = within < m->skip, mine = !before && within < m->skip + m->count;
+        int64_t end = before ? m->skip
+                      : mine ? m->skip + m->count
+                             : m->each,
+                k = end - within < n ? end - within : n;
+        if (mine) status = p->sort(p, expert * m->count + within - m->skip, at, k, err);
+        first += k, n -= k, at += k * (int64_t)dtype_size(p->sorted);
+    }
+    return status;
+}
+
+static enum plim_status read_into(const struct matching *m, struct pour *p, enum dtype type,
+                                  safetensors_sink *sink, struct plim_error *err)
+{
+    p->sort = sink, p->sorted = type;
+    return weights_files_read(m->files, p->match->file, type, p->match->each ? pour_joint : sink, p, err);
+}
+
 static enum plim_status pour_one(const struct matching *m, struct pour *p, struct plim_error *err)
 {
     const struct match *match = p->match;
     p->type = m->tape->tensors[match->param].type;
-    if (match->master < 0) return safetensors_read(m->set, match->file, p->type, pour_plain, p, err);
+    if (match->master < 0) return read_into(m, p, p->type, pour_plain, err);
     p->master_type = m->tape->tensors[match->master].type;
     if (p->master_type == DT_U16 && match->file->type == DT_BF16)
-        return safetensors_read(m->set, match->file, DT_BF16, pour_exact, p, err);
-    return safetensors_read(m->set, match->file, DT_F32, pour_split, p, err);
+        return read_into(m, p, DT_BF16, pour_exact, err);
+    return read_into(m, p, DT_F32, pour_split, err);
 }
 
 static enum plim_status pour_all(const struct matching *m, const struct weights_sink *sink,
@@ -327,14 +421,17 @@ static enum plim_status pour_all(const struct matching *m, const struct weights_
     return status;
 }
 
-enum plim_status weights_load(const struct safetensors *set, const struct model_spec *spec,
+enum plim_status weights_load(const struct weights_files *files, const struct model_spec *spec,
                               const struct tape *tape, const struct weights_sink *sink, const struct log *log,
                               struct plim_error *err)
 {
-    struct matching m = {.set = set, .spec = spec, .tape = tape};
+    struct matching m = {.files = files, .spec = spec, .tape = tape};
     enum plim_status status = PLIM_OK;
-    m.items = calloc((size_t)tape->ntensors * WEIGHTS_PARTS + 1, sizeof *m.items);
-    m.used = calloc(set->count + 1, sizeof *m.used);
+    size_t parts = 1;
+    for (int i = 0; i < tape->ntensors; i++)
+        if (is_weight(&tape->tensors[i])) parts += (size_t)weights_part_count(tape, i);
+    m.items = calloc(parts, sizeof *m.items);
+    m.used = calloc(files->count + 1, sizeof *m.used);
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     if (status == PLIM_OK) status = match_all(&m, sink, log, err);
     if (status == PLIM_OK) status = match_masters(&m, err);

@@ -1,8 +1,8 @@
-/* weights.h - a tape's parameters from Hugging Face files and back.
+/* weights.h - a tape's parameters from Hugging Face or GGUF files and back.
  *
- *     struct safetensors set;
- *     safetensors_open(dir, &set, &err);
- *     weights_load(&set, &spec, &tape, &(struct weights_sink){put, &arena}, log, &err);
+ *     struct weights_files files;
+ *     weights_files_open(path, &files, &err);
+ *     weights_load(&files, &spec, &tape, &(struct weights_sink){put, &arena}, log, &err);
  *     ...
  *     weights_save(&tape, &spec, &(struct weights_source){get, &arena}, "out/", &options, &err);
  *
@@ -11,14 +11,15 @@
  * it) both are written, so that an fp32 checkpoint starts training with all its bits.
  *
  * A parameter whose name has {q,k,v} in it is three tensors of the files, one after the other: one product makes
- * queries, keys and values.
+ * queries, keys and values. One with {} is a tensor of the files for each expert, or
+ * part of one that has them all (param_row.joint).
  */
 #ifndef PLIM_MODEL_WEIGHTS_H
 #define PLIM_MODEL_WEIGHTS_H
 
 #include "base/log.h"
-#include "store/safetensors.h"
 #include "model/model.h"
+#include "model/weights_files.h"
 
 /* Gets elements [first, first + n) of a tensor, in the tensor's own type. Pieces of one tensor arrive in
  * order; those of a parameter and of its master alternate. Anything but PLIM_OK ends the loading. */
@@ -31,7 +32,7 @@ struct weights_sink {
 
 /* PLIM_BAD_INPUT names missing tensors or the two shapes that differ. Tensors nobody asked for are reported
  * to the log as warnings, a file already in the compute type as information. */
-enum plim_status weights_load(const struct safetensors *set, const struct model_spec *spec,
+enum plim_status weights_load(const struct weights_files *files, const struct model_spec *spec,
                               const struct tape *tape, const struct weights_sink *sink, const struct log *log,
                               struct plim_error *err);
 
@@ -59,11 +60,11 @@ struct weights_part {
     int64_t dim[TENSOR_MAX_DIM];
     int64_t first, count;
 };
-#define WEIGHTS_PARTS 3
 
-/* The parts of a parameter, or of a master or moment of its shape, in order; their number. Another tensor is one part. */
-int weights_parts(const struct model_spec *spec, const struct tape *tape, int param,
-                  struct weights_part parts[WEIGHTS_PARTS]);
+/* How many parts a parameter has, or a master or moment of its shape, and part `i` of them, in order. Another tensor is
+ * one part. */
+int weights_part_count(const struct tape *tape, int param);
+struct weights_part weights_part(const struct model_spec *spec, const struct tape *tape, int param, int i);
 
 /* The master of a parameter, -1 when it has none. */
 int weights_master(const struct tape *tape, int param);

@@ -33,20 +33,20 @@ static bool is_weight(const struct tensor *t)
     return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0;
 }
 
-static size_t count_weights(const struct tape *tape)
+static size_t count_parts(const struct tape *tape)
 {
     size_t n = 0;
-    for (int i = 0; i < tape->ntensors; i++) n += is_weight(&tape->tensors[i]);
+    for (int i = 0; i < tape->ntensors; i++)
+        if (is_weight(&tape->tensors[i])) n += (size_t)weights_part_count(tape, i);
     return n;
 }
 
 static enum plim_status list_entries(struct saving *s, const struct model_spec *spec, struct plim_error *err)
 {
     for (int i = 0; i < s->tape->ntensors; i++) {
-        struct weights_part parts[WEIGHTS_PARTS];
-        int count = is_weight(&s->tape->tensors[i]) ? weights_parts(spec, s->tape, i, parts) : 0;
+        int count = is_weight(&s->tape->tensors[i]) ? weights_part_count(s->tape, i) : 0;
         for (int k = 0; k < count; k++) {
-            const struct weights_part *p = &parts[k];
+            const struct weights_part part = weights_part(spec, s->tape, i, k), *p = &part;
             struct safetensors_entry *e = &s->entries[s->count];
             *e = (struct safetensors_entry){
                 .name = bump_copy(&s->store, p->name, strlen(p->name)), .type = s->type, .ndim = p->ndim};
@@ -124,7 +124,7 @@ enum plim_status weights_save(const struct tape *tape, const struct model_spec *
     struct saving *s = calloc(1, sizeof *s);
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     s->tape = tape, s->source = source, s->type = options->type;
-    size_t room = count_weights(tape) * WEIGHTS_PARTS + 1;
+    size_t room = count_parts(tape) + 1;
     s->entries = calloc(room, sizeof *s->entries);
     s->sources = calloc(room, sizeof *s->sources);
     if (!s->entries || !s->sources) {

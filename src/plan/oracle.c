@@ -143,39 +143,60 @@ static int64_t offloaded_activations(const struct tape *tape, int64_t align)
     return bytes;
 }
 
-/* Builds the tape of these knobs, or one part of it, and remembers what it takes. */
-static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum tape_part part,
-                             struct plim_error *err)
+/* A tape that cannot be held while plans are compared cannot be run either: its plan takes more than there is. */
+#define TOO_LARGE (INT64_MAX / 8)
+#define TOO_LONG  1e30
+
+static enum plim_status remember(struct oracle *o, const struct part_cost *loop,
+                                 const struct part_cost *update, enum tape_part part, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    if (part != TAPE_UPDATE) status = add(&o->loops, loop, err);
+    if (status == PLIM_OK && part != TAPE_LOOP) status = add(&o->updates, update, err);
+    return status;
+}
+
+/* Builds the tape of these knobs, or one part of it, and measures it. */
+static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enum tape_part part,
+                                struct part_cost *loop, struct part_cost *update, struct plim_error *err)
 {
     const struct plan_request *r = o->request;
     struct layout layout = {0};
     struct layout_options options = plan_layout_options(r, knobs);
-    struct part_cost loop = {.key = loop_key(knobs)}, update = {.key = update_key(knobs)};
     struct tape_time time = {0};
     enum plim_status status = build(o, knobs, part, err);
     if (status == PLIM_OK) status = layout_bound(&o->tape, &options, &layout, err);
     if (status != PLIM_OK) return status;
     status = tape_time_of(&o->tape, r->facts, knobs->accumulation == 1, &time, err);
     struct plan_own own = plan_own_bytes(&o->tape, &layout);
+    int64_t held = own.loop + own.update;
     o->tapes++, o->work += o->tape.nops;
-    if (own.loop + own.update > o->largest) o->largest = own.loop + own.update;
-    if (o->largest > plan_tape_most(r)) {
-        layout_release(&layout);
-        return plan_refuse_search(r, o->largest, err);
-    }
+    if (status == PLIM_OK && held > plan_tape_most(r)) status = plan_refuse_search(r, held, err);
+    if (status == PLIM_OK && held > o->largest) o->largest = held;
     own = plan_own_all(r, &o->tape, &layout);
-    loop.seconds = time.loop_seconds, update.seconds = time.update_seconds;
-    memcpy(loop.busy, time.loop_busy, sizeof loop.busy),
-        memcpy(update.busy, time.update_busy, sizeof update.busy);
-    loop.own = own.loop, update.own = own.update;
-    loop.peak = layout.part_peak[0], update.peak = layout.part_peak[1];
-    loop.offloaded = offloaded_activations(&o->tape, (int64_t)r->facts->align);
-    update.offloaded = layout.tier_bytes[TIER_HOST] - loop.offloaded;
-    update.kept = layout.kept_bytes;
+    loop->seconds = time.loop_seconds, update->seconds = time.update_seconds;
+    memcpy(loop->busy, time.loop_busy, sizeof loop->busy),
+        memcpy(update->busy, time.update_busy, sizeof update->busy);
+    loop->own = own.loop, update->own = own.update;
+    loop->peak = layout.part_peak[0], update->peak = layout.part_peak[1];
+    loop->offloaded = offloaded_activations(&o->tape, (int64_t)r->facts->align);
+    update->offloaded = layout.tier_bytes[TIER_HOST] - loop->offloaded;
+    update->kept = layout.kept_bytes;
     layout_release(&layout);
-    if (status == PLIM_OK && part != TAPE_UPDATE) status = add(&o->loops, &loop, err);
-    if (status == PLIM_OK && part != TAPE_LOOP) status = add(&o->updates, &update, err);
     return status;
+}
+
+/* What the tape of these knobs, or one part of it, takes is remembered. */
+static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum tape_part part,
+                             struct plim_error *err)
+{
+    struct part_cost loop = {.key = loop_key(knobs)}, update = {.key = update_key(knobs)};
+    enum plim_status status = measure(o, knobs, part, &loop, &update, err);
+    if (status == PLIM_NO_FIT && o->patient) {
+        loop.peak = update.peak = TOO_LARGE, loop.seconds = update.seconds = TOO_LONG;
+        status = PLIM_OK;
+    }
+    return status == PLIM_OK ? remember(o, &loop, &update, part, err) : status;
 }
 
 /* Only what is unknown is built: one part, beside which the other is as small as it can be. */

@@ -53,6 +53,9 @@ struct oracle {
     int tapes;       /* built */
     int64_t largest; /* bytes of the largest of them and its layout */
     int64_t work;    /* their ops */
+    bool
+        patient; /* set by the search once something fits: a tape that cannot be held is then a plan that does not fit; before
+                   * that it ends the search, within the line */
 };
 
 void oracle_init(struct oracle *oracle, const struct plan_request *request);

@@ -35,6 +35,8 @@ struct plan_request {
     int64_t rows;    /* effective batch of this rank */
     int64_t time;    /* T, tokens per row */
     int layers;
+    bool
+        whole_passes; /* every pass has micro_batch rows, whatever their length: they are told from each other */
     int lengths; /* tapes of the loop, for rows of several lengths, that take turns over the plan's arena; 0: one */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool host_updates;      /* a host's CPU can make this optimizer's updates */

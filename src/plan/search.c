@@ -74,6 +74,7 @@ static void consider(struct search *s, const struct point *p, const struct knobs
         if (knobs_equal(&s->unpacked[i], k)) return;
     bool better = weight < s->best.weight || (weight == s->best.weight && knobs_before(k, &s->best.knobs));
     if (!s->best.found || better) s->best = (struct candidate){true, *p, *k, seconds, weight};
+    s->oracle.patient = true;
 }
 
 /* Whatever fits is a candidate, whoever asked. */

@@ -1,5 +1,6 @@
 /* forward.c - families of forward tapes over the same kept bytes. See runtime.h. */
 #include "runtime/runtime.h"
+#include "runtime/runtime_part.h"
 
 #include <limits.h>
 
@@ -93,6 +94,36 @@ enum plim_status runtime_forward(struct runtime *rt, const struct forward_family
     status = forward_start(rt, out, err);
     if (status != PLIM_OK) forward_close(out);
     return status;
+}
+
+/* Lines and memory of a plan, then its programs. */
+static enum plim_status stand_on(struct runtime *rt, int64_t budget, int64_t arena, struct plim_error *err)
+{
+    runtime_set_lines(rt, budget);
+    enum plim_status status = runtime_take(rt, &rt->plan, arena, err);
+    if (status == PLIM_OK) status = runtime_give(rt, &rt->plan, arena, err);
+    return status == PLIM_OK ? runtime_start(rt, false, err) : status;
+}
+
+enum plim_status runtime_adopt(struct runtime *rt, struct runtime *next, struct plim_error *err)
+{
+    struct plan old = rt->plan;
+    int64_t arena = rt->arena;
+    enum plim_status status = rt->device->ops->sync(rt->device, err);
+    if (status != PLIM_OK) return status;
+    exec_close(&rt->exec);
+    rt->plan = next->plan;
+    status = stand_on(rt, next->request.budget, next->arena, err);
+    if (status != PLIM_OK) {
+        exec_close(&rt->exec);
+        rt->plan = old;
+        rt->torn = stand_on(rt, rt->request.budget, arena, NULL) != PLIM_OK;
+        return status;
+    }
+    plan_release(&old);
+    rt->request = next->request, rt->arena = next->arena, rt->size = next->size;
+    *next = (struct runtime){0};
+    return runtime_check(rt, err);
 }
 
 enum plim_status forward_start(struct runtime *rt, struct forward *f, struct plim_error *err)

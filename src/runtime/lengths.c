@@ -16,6 +16,7 @@ static int64_t rows_for(const struct runtime *rt, int64_t time)
     int64_t busy = rt->device->facts.unified_memory ? CPU_POSITIONS : GPU_POSITIONS;
     int64_t rows = (plan < busy ? plan : busy) / time;
     if (rows < 1) rows = 1;
+    if (rt->request.whole_passes) return rt->plan.knobs.micro_batch;
     return rows < rt->request.rows ? rows : rt->request.rows;
 }
 
@@ -80,6 +81,7 @@ static enum plim_status open_program(const struct runtime *rt, int64_t time, str
         *shape = (struct pass_shape){rows, time};
         *fits = is_within(&out->layout, rt);
         if (!*fits) close_program(out);
+        if (rt->request.whole_passes) break;
     }
     if (*fits) status = exec_open(&out->exec, rt->device, &out->tape, &out->layout, rt->disk, err);
     if (*fits && status == PLIM_OK) status = exec_tune(&out->exec, err);

@@ -26,12 +26,12 @@ enum plim_status weights_put(void *arg, int tensor, int64_t first, const void *e
 static enum plim_status load(struct exec *exec, const struct model_spec *spec, const char *dir, bool new_head,
                              const struct log *log, struct plim_error *err)
 {
-    struct safetensors set;
-    enum plim_status status = safetensors_open(dir, &set, err);
+    struct weights_files files;
+    enum plim_status status = weights_files_open(dir, &files, err);
     if (status != PLIM_OK) return status;
     status =
-        weights_load(&set, spec, exec->tape, &(struct weights_sink){weights_put, exec, new_head}, log, err);
-    safetensors_close(&set);
+        weights_load(&files, spec, exec->tape, &(struct weights_sink){weights_put, exec, new_head}, log, err);
+    weights_files_close(&files);
     if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;
 }
@@ -50,14 +50,17 @@ enum plim_status weights_to_train(struct exec *exec, const struct model_spec *sp
 
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err)
 {
-    struct safetensors set;
+    struct weights_files files;
     uint64_t bytes[DT_COUNT + 1] = {0};
-    enum plim_status status = safetensors_open(dir, &set, err);
+    enum plim_status status = weights_files_open(dir, &files, err);
     if (status != PLIM_OK) return status;
-    for (size_t i = 0; i < set.count; i++) bytes[set.tensors[i].type] += set.tensors[i].bytes;
+    for (size_t i = 0; i < files.count; i++) {
+        const struct safetensor *t = &files.tensors[i];
+        bytes[weights_in_blocks(t) ? DT_BF16 : t->type] += t->bytes;
+    }
     *out = PRECISION_F32;
     for (enum precision p = 0; p < PRECISION_COUNT; p++)
         if (bytes[precision_type(p)] > bytes[precision_type(*out)]) *out = p;
-    safetensors_close(&set);
+    weights_files_close(&files);
     return PLIM_OK;
 }

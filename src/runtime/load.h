@@ -18,8 +18,8 @@
 enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
                                          struct plim_error *err);
 
-/* Parameters (and their masters, where the tape has them) from a Hugging Face directory or one file. The
- * errors are those of safetensors_open and weights_load. log may be NULL. */
+/* Parameters (and their masters, where the tape has them) from a Hugging Face directory, one file or a GGUF file. The
+ * errors are those of weights_files_open and weights_load. log may be NULL. */
 enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
                                         const struct log *log, struct plim_error *err);
 
@@ -28,7 +28,8 @@ enum plim_status weights_from_directory(struct exec *exec, const struct model_sp
 enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
                                   const struct log *log, struct plim_error *err);
 
-/* The type most of the bytes of a folder's weights have, when we compute in it; fp32 otherwise. */
+/* The type most of the bytes of a folder's weights have, when we compute in it; fp32 otherwise. Blocks of few bits count as
+ * bf16: no kernel is needed that they would be too precise for. */
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err);
 
 /* A weights_sink's function; arg is the struct exec. */

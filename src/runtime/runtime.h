@@ -129,6 +129,12 @@ enum plim_status runtime_forward(struct runtime *rt, const struct forward_family
 enum plim_status forward_start(struct runtime *rt, struct forward *forward, struct plim_error *err);
 void forward_close(struct forward *forward); /* a zeroed one has nothing */
 
+/* A ready family goes over to the plan of `next`, which is planned (runtime_plan_forward, runtime_forward), of the same
+ * model and device, and empty afterwards. Kept tensors that both plans have at the same place keep what is in them.
+ * Further members of the old plan must be closed; those of the new one are started afterwards. On an error the old plan
+ * stands again, without its members, unless rt->torn. */
+enum plim_status runtime_adopt(struct runtime *rt, struct runtime *next, struct plim_error *err);
+
 /* --- committing -------------------------------------------------------------------------------------------- */
 
 /* Ledgers, disk, host tier, arena, programs, constants. Kept tensors that are not parameters are zero afterwards. */

@@ -22,7 +22,7 @@ struct seq2seq {
     struct model_spec spec;
     struct runtime runtime; /* its plan is the pass over one token */
     struct forward source;
-    struct generate_plan plan;
+    struct seq2seq_plan plan;
     int64_t beams, source_time;
     void *raw;      /* [beams,V] as the device has them */
     float *logits;  /* [beams,V] */
@@ -32,7 +32,7 @@ struct seq2seq {
 
 const struct model_spec *seq2seq_spec(const struct seq2seq *s) { return &s->spec; }
 
-const struct generate_plan *seq2seq_plan(const struct seq2seq *s) { return &s->plan; }
+const struct seq2seq_plan *seq2seq_plan(const struct seq2seq *s) { return &s->plan; }
 
 /* --- planning --------------------------------------------------------------------------------------------- */
 
@@ -82,7 +82,7 @@ static int64_t own_bytes(const struct seq2seq *s)
 
 static enum plim_status refuse(const struct seq2seq *s, const char *dir, struct plim_error *err)
 {
-    const struct generate_plan *p = &s->plan;
+    const struct seq2seq_plan *p = &s->plan;
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)p->total);
     bytes_format(have, (uint64_t)p->budget);
@@ -101,15 +101,13 @@ static void sum_up(struct seq2seq *s)
     const struct runtime *rt = &s->runtime;
     s->plan.budget = rt->request.budget;
     s->plan.arena = rt->arena, s->plan.total = rt->plan.total;
-    s->plan.overhead = s->plan.total - s->plan.arena;
-    s->plan.chunk = s->source_time;
     if (!rt->size) return;
     s->plan.params = rt->plan.layout.by_class[CLASS_PARAM];
     s->plan.cache = rt->plan.layout.by_class[CLASS_KV];
 }
 
 static enum plim_status make_plan(struct seq2seq *s, const char *dir, struct device *device,
-                                  const struct generate_room *room, struct plim_error *err)
+                                  const struct seq2seq_room *room, struct plim_error *err)
 {
     struct forward_family token = {.build = build_token, .arg = s},
                           source = {.build = build_source, .arg = s};
@@ -137,24 +135,24 @@ static enum plim_status take_buffers(struct seq2seq *s, struct plim_error *err)
                : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the logits");
 }
 
-static enum plim_status check_room(const struct generate_room *room, int beams, struct plim_error *err)
+static enum plim_status check_room(const struct seq2seq_room *room, struct plim_error *err)
 {
-    if (room->prompt < 1 || room->tokens < 1)
+    if (room->source < 1 || room->tokens < 1)
         return plim_fail(err, PLIM_BAD_INPUT, "source and answer need at least one token each");
-    if (beams < 1 || beams > SEQ2SEQ_MAX_BEAMS)
-        return plim_fail(err, PLIM_BAD_INPUT, "%d beams: write a number from 1 to %d", beams,
+    if (room->beams < 1 || room->beams > SEQ2SEQ_MAX_BEAMS)
+        return plim_fail(err, PLIM_BAD_INPUT, "%d beams: write a number from 1 to %d", room->beams,
                          SEQ2SEQ_MAX_BEAMS);
     return PLIM_OK;
 }
 
-enum plim_status seq2seq_open(const char *dir, struct device *device, const struct generate_room *room,
-                              int beams, struct seq2seq **out, struct plim_error *err)
+enum plim_status seq2seq_open(const char *dir, struct device *device, const struct seq2seq_room *room,
+                              struct seq2seq **out, struct plim_error *err)
 {
-    enum plim_status status = check_room(room, beams, err);
+    enum plim_status status = check_room(room, err);
     if (status != PLIM_OK) return status;
     struct seq2seq *s = calloc(1, sizeof *s);
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a generator was set up");
-    s->beams = beams, s->source_time = room->prompt, s->plan.positions = room->tokens;
+    s->beams = room->beams, s->source_time = room->source, s->plan.positions = room->tokens;
     status = hf_config_load(dir, &s->spec, err);
     if (status == PLIM_OK) status = make_plan(s, dir, device, room, err);
     if (status == PLIM_OK) status = take_buffers(s, err);
@@ -189,14 +187,14 @@ static enum plim_status write_rows(struct seq2seq *s, struct exec *exec, const c
     return exec_write(exec, tape_find(exec->tape, label, -1), s->input, 0, bytes, err);
 }
 
-static enum plim_status read_source(struct seq2seq *s, const struct generate_request *r,
+static enum plim_status read_source(struct seq2seq *s, const struct seq2seq_request *r,
                                     struct plim_error *err)
 {
     struct exec *exec = &s->source.exec;
     int32_t length = (int32_t)r->count;
     int32_t *row = calloc((size_t)s->source_time, sizeof *row);
     if (!row) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the source");
-    memcpy(row, r->prompt, (size_t)r->count * sizeof *row);
+    memcpy(row, r->source, (size_t)r->count * sizeof *row);
     enum plim_status status = write_rows(s, exec, "source.ids", row, s->source_time, err);
     for (int64_t i = 0; i < s->source_time; i++) row[i] = (int32_t)i;
     if (status == PLIM_OK) status = write_rows(s, exec, "source.pos", row, s->source_time, err);
@@ -206,7 +204,7 @@ static enum plim_status read_source(struct seq2seq *s, const struct generate_req
 }
 
 /* One token of each row at this position; s->logits has what follows. */
-static enum plim_status feed(struct seq2seq *s, const struct generate_request *r, const int32_t *tokens,
+static enum plim_status feed(struct seq2seq *s, const struct seq2seq_request *r, const int32_t *tokens,
                              int64_t at, struct plim_error *err)
 {
     struct exec *exec = &s->runtime.exec;
@@ -256,24 +254,24 @@ static bool is_end(const struct model_spec *spec, int32_t token)
     return false;
 }
 
-static int64_t usable(const struct seq2seq *s, const struct generate_request *r)
+static int64_t usable(const struct seq2seq *s, const struct seq2seq_request *r)
 {
     return r->vocab && r->vocab < s->spec.vocab_size ? r->vocab : s->spec.vocab_size;
 }
 
 /* True when the answer ends with this token. */
-static bool hand_out(const struct seq2seq *s, const struct generate_request *r, int32_t token,
-                     struct generate_result *result)
+static bool hand_out(const struct seq2seq *s, const struct seq2seq_request *r, int32_t token,
+                     struct seq2seq_result *result)
 {
-    if (is_end(&s->spec, token)) return result->stop = GENERATE_END, true;
+    if (is_end(&s->spec, token)) return result->stop = SEQ2SEQ_END, true;
     bool go_on = !r->hear || r->hear(r->arg, token);
     result->tokens++;
-    if (!go_on || (r->stop && *r->stop)) return result->stop = GENERATE_ASKED, true;
-    return result->stop = GENERATE_ENOUGH, result->tokens >= r->tokens;
+    if (!go_on || (r->stop && *r->stop)) return result->stop = SEQ2SEQ_ASKED, true;
+    return result->stop = SEQ2SEQ_ENOUGH, result->tokens >= r->tokens;
 }
 
-static enum plim_status answer_drawn(struct seq2seq *s, const struct generate_request *r,
-                                     struct generate_result *result, struct plim_error *err)
+static enum plim_status answer_drawn(struct seq2seq *s, const struct seq2seq_request *r,
+                                     struct seq2seq_result *result, struct plim_error *err)
 {
     struct sampler sampler;
     int32_t token = (int32_t)s->spec.start_token_id;
@@ -289,14 +287,14 @@ static enum plim_status answer_drawn(struct seq2seq *s, const struct generate_re
     return status;
 }
 
-static enum plim_status answer_searched(struct seq2seq *s, const struct generate_request *r, double penalty,
-                                        struct generate_result *result, struct plim_error *err)
+static enum plim_status answer_searched(struct seq2seq *s, const struct seq2seq_request *r,
+                                        struct seq2seq_result *result, struct plim_error *err)
 {
     struct beam_options options = {.beams = (int)s->beams,
                                    .vocab = s->spec.vocab_size,
                                    .usable = usable(s, r),
                                    .tokens = r->tokens,
-                                   .length_penalty = penalty,
+                                   .length_penalty = r->length_penalty,
                                    .eos = s->spec.eos_token_ids,
                                    .eos_count = s->spec.eos_count};
     int32_t first[SEQ2SEQ_MAX_BEAMS];
@@ -318,7 +316,7 @@ static enum plim_status answer_searched(struct seq2seq *s, const struct generate
     return status;
 }
 
-static enum plim_status check_request(const struct seq2seq *s, const struct generate_request *r,
+static enum plim_status check_request(const struct seq2seq *s, const struct seq2seq_request *r,
                                       struct plim_error *err)
 {
     if (r->count < 1 || r->count > s->source_time || r->tokens < 1 || r->tokens > s->plan.positions)
@@ -327,26 +325,24 @@ static enum plim_status check_request(const struct seq2seq *s, const struct gene
                          (long long)r->count, (long long)r->tokens, (long long)s->source_time,
                          (long long)s->plan.positions);
     for (int64_t i = 0; i < r->count; i++)
-        if (r->prompt[i] < 0 || r->prompt[i] >= s->spec.vocab_size)
+        if (r->source[i] < 0 || r->source[i] >= s->spec.vocab_size)
             return plim_fail(err, PLIM_BAD_INPUT, "token %d of the source is outside the vocabulary of %lld",
-                             r->prompt[i], (long long)s->spec.vocab_size);
+                             r->source[i], (long long)s->spec.vocab_size);
     return PLIM_OK;
 }
 
-enum plim_status seq2seq_run(struct seq2seq *s, const struct generate_request *request, double penalty,
-                             struct generate_result *result, struct plim_error *err)
+enum plim_status seq2seq_run(struct seq2seq *s, const struct seq2seq_request *request,
+                             struct seq2seq_result *result, struct plim_error *err)
 {
-    *result = (struct generate_result){0};
+    *result = (struct seq2seq_result){0};
     enum plim_status status = check_request(s, request, err);
     double start = clock_seconds();
     if (status == PLIM_OK) status = read_source(s, request, err);
-    result->prompt_seconds = clock_seconds() - start;
+    result->source_seconds = clock_seconds() - start;
     start = clock_seconds();
     if (status == PLIM_OK)
-        status = s->beams > 1 ? answer_searched(s, request, penalty, result, err)
-                              : answer_drawn(s, request, result, err);
+        status =
+            s->beams > 1 ? answer_searched(s, request, result, err) : answer_drawn(s, request, result, err);
     result->seconds = clock_seconds() - start;
-    if (result->tokens > 1 && result->seconds > 0)
-        result->tokens_per_s = (double)result->tokens / result->seconds;
     return status;
 }

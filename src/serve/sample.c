@@ -34,6 +34,15 @@ enum plim_status sampling_check(const struct sampling *s, struct plim_error *err
                          (long long)s->top_k);
     if (!(s->top_p >= 0 && s->top_p <= 1))
         return plim_fail(err, PLIM_BAD_INPUT, "top-p %g: write a share from 0 to 1; 1 keeps all", s->top_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return plim_fail(err, PLIM_BAD_INPUT, "min-p %g: write a share from 0 to 1; 0 keeps all", s->min_p);
+    if (!(s->repetition_penalty >= 0 && s->repetition_penalty <= 1000))
+        return plim_fail(err, PLIM_BAD_INPUT, "repetition penalty %g: write a factor from 1 (none) to 1000",
+                         s->repetition_penalty);
+    if (!(fabs(s->presence_penalty) <= 1000) || !(fabs(s->frequency_penalty) <= 1000))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "presence penalty %g, frequency penalty %g: write numbers from -2 to 2",
+                         s->presence_penalty, s->frequency_penalty);
     return PLIM_OK;
 }
 
@@ -155,12 +164,18 @@ static int32_t gather(struct sampler *s, float least)
     return n;
 }
 
-/* The likeliest, one after the other, until there are `most` or their sum reaches `enough`. */
-static int32_t take_likeliest(struct sampler *s, int32_t n, int32_t most, double enough, double *sum)
+/* The likeliest, one after the other, until there are `most`, their sum reaches `enough` or the next weighs too little. */
+static int32_t take_likeliest(struct sampler *s, int32_t n, int32_t most, double enough, double *sum,
+                              bool *light)
 {
     int32_t kept = 0;
-    *sum = 0;
-    while (kept < n && kept < most && *sum < enough) *sum += (double)s->weight[take(s, n - kept++)];
+    *sum = 0, *light = false;
+    while (kept < n && kept < most && *sum < enough && !*light) {
+        if (kept && (double)s->weight[s->heap[0]] < s->sampling.min_p)
+            *light = true;
+        else
+            *sum += (double)s->weight[take(s, n - kept++)];
+    }
     return kept;
 }
 
@@ -169,16 +184,18 @@ static int32_t keep(struct sampler *s, int32_t *candidates, double *total)
 {
     bool top_k = s->sampling.top_k > 0 && s->sampling.top_k < s->vocab;
     int32_t most = top_k ? (int32_t)s->sampling.top_k : s->vocab, n = 0, kept = 0;
+    bool light = false;
     double share = s->sampling.top_p > 0 ? s->sampling.top_p : 1, sum = 0;
     double enough = top_k ? INFINITY : share * sum_weights(s);
     for (int rung = 0; rung < RUNGS; rung++) {
         n = gather(s, rungs[rung]);
-        kept = take_likeliest(s, n, most, enough, &sum);
-        if (n && (kept == most || !(sum < enough))) break;
+        kept = take_likeliest(s, n, most, enough, &sum, &light);
+        if (n && (kept == most || !(sum < enough) || light)) break;
     }
     if (top_k && share < 1) { /* the share is of what top-k left */
         double whole = sum;
-        for (kept = 0, sum = 0; kept < most && sum < share * whole; kept++)
+        int32_t all = kept;
+        for (kept = 0, sum = 0; kept < all && sum < share * whole; kept++)
             sum += (double)s->weight[s->heap[n - 1 - kept]];
     }
     *candidates = n, *total = sum;
@@ -225,6 +242,6 @@ int32_t sampler_draw(struct sampler *s, const float *logits, uint64_t step)
     struct weigh w = {s, logits, (double)logits[best]};
     threads_each(s->team, s->vocab, 4 * BLOCK, weigh_body, &w);
     double u = rng_uniform(o->seed, SAMPLE_STREAM, step);
-    bool all = (o->top_k <= 0 || o->top_k >= s->vocab) && (o->top_p <= 0 || o->top_p >= 1);
+    bool all = (o->top_k <= 0 || o->top_k >= s->vocab) && (o->top_p <= 0 || o->top_p >= 1) && o->min_p <= 0;
     return all ? draw_all(s, u) : draw_kept(s, u);
 }

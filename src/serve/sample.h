@@ -5,7 +5,8 @@
  * = 1}, &err); int32_t token = sampler_draw(&sampler, logits, step); sampler_release(&sampler);
  *
  * The order is the usual one: divide by the temperature, keep the top_k likeliest, of those the fewest whose
- * share reaches top_p, draw one by its share. Temperature 0 takes the likeliest. Equal logits go to the
+ * share reaches top_p, of those the ones with at least min_p of the likeliest's, draw one by its share. Penalties are
+ * the caller's (serve/draw.h). Temperature 0 takes the likeliest. Equal logits go to the
  * smaller id. Random numbers are named by (seed, step), so a token depends on nothing but the seed, its place
  * and the logits; neither the team that helps nor how many candidates are looked at changes it. Nothing is allocated
  * after sampler_init.
@@ -22,6 +23,11 @@ struct sampling {
     int64_t top_k;      /* 0: all */
     double top_p;       /* 0 or 1: all */
     uint64_t seed;
+    double min_p; /* a token needs this share of the likeliest's probability; 0: none */
+    double
+        repetition_penalty; /* logits of tokens in prompt and answer: divided above 0, multiplied below; 0 or 1: none */
+    double presence_penalty;  /* taken off the logits of tokens in the answer, once */
+    double frequency_penalty; /* the same for each time */
 };
 
 /* PLIM_BAD_INPUT names the number that makes no sense. */

@@ -358,7 +358,26 @@ void gguf_close(struct gguf *file)
     free(file);
 }
 
-const struct node *gguf_metadata(const struct gguf *file) { return &file->doc->root; }
+const char *gguf_path(const struct gguf *file) { return file->path; }
+
+bool gguf_is(const char *path)
+{
+    char magic[4] = {0};
+    struct stat st;
+    int fd = -1;
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || file_open(path, &fd, NULL) != PLIM_OK) return false;
+    bool is = pread(fd, magic, sizeof magic, 0) == sizeof magic && !memcmp(magic, "GGUF", sizeof magic);
+    close(fd);
+    return is;
+}
+
+const struct node *gguf_metadata(const struct gguf *file) { return file->doc ? &file->doc->root : NULL; }
+
+void gguf_drop_metadata(struct gguf *file)
+{
+    doc_free(file->doc);
+    file->doc = NULL;
+}
 
 const struct gguf_tensor *gguf_at(const struct gguf *file, size_t i)
 {
@@ -371,32 +390,49 @@ const struct gguf_tensor *gguf_find(const struct gguf *file, const char *name)
     return file->count ? bsearch(&key, file->tensors, file->count, sizeof key, by_name) : NULL;
 }
 
+static enum plim_status check_readable(const struct gguf *file, const struct gguf_tensor *t,
+                                       struct plim_error *err)
+{
+    if (t->type->read) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: tensor '%.200s': %s is not read; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K and Q6_K are",
+        file->path, t->name, t->type->name);
+}
+
+enum plim_status gguf_read_at(const struct gguf *file, const struct gguf_tensor *t, int64_t first, int64_t n,
+                              float *out, struct plim_error *err)
+{
+    enum { PIECE = 4096 }; /* elements; whole blocks of every type */
+    unsigned char blocks[PIECE * sizeof(float)];
+    const struct block_type *q = t->type;
+    enum plim_status status = check_readable(file, t, err);
+    for (int64_t at = 0; at < n && status == PLIM_OK; at += PIECE) {
+        int64_t whole = (n - at < PIECE ? n - at : PIECE) / q->elements;
+        uint64_t from = t->offset + (uint64_t)((first + at) / q->elements) * (uint64_t)q->bytes;
+        status = file_pread_full(file->fd, blocks, (size_t)whole * (size_t)q->bytes, from, file->path, err);
+        if (status == PLIM_OK) q->read(blocks, out + at, whole);
+    }
+    return status;
+}
+
 enum plim_status gguf_read(const struct gguf *file, const struct gguf_tensor *t, enum dtype type,
                            gguf_sink *sink, void *arg, struct plim_error *err)
 {
     enum { PIECE = 1 << 16 }; /* elements; whole blocks of every type */
-    const struct block_type *q = t->type;
-    if (!q->read)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "%s: tensor '%.200s': %s is not read; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K and Q6_K are",
-            file->path, t->name, q->name);
     float *values = malloc(PIECE * sizeof *values);
     void *out = malloc(PIECE * dtype_size(type));
-    unsigned char *blocks = malloc((size_t)PIECE / (size_t)q->elements * (size_t)q->bytes);
-    enum plim_status status = PLIM_OK;
-    if (!values || !out || !blocks) status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", file->path);
+    enum plim_status status = check_readable(file, t, err);
+    if (status == PLIM_OK && (!values || !out))
+        status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", file->path);
     for (int64_t at = 0; at < t->count && status == PLIM_OK; at += PIECE) {
-        int64_t n = t->count - at < PIECE ? t->count - at : PIECE, whole = n / q->elements;
-        uint64_t from = t->offset + (uint64_t)(at / q->elements) * (uint64_t)q->bytes;
-        status = file_pread_full(file->fd, blocks, (size_t)whole * (size_t)q->bytes, from, file->path, err);
+        int64_t n = t->count - at < PIECE ? t->count - at : PIECE;
+        status = gguf_read_at(file, t, at, n, values, err);
         if (status != PLIM_OK) break;
-        q->read(blocks, values, whole);
         dtype_convert(out, type, values, DT_F32, n);
         status = sink(arg, at, out, n, err);
     }
     free(values);
     free(out);
-    free(blocks);
     return status;
 }

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 #define GGUF_MAX_DIM       4
@@ -37,11 +38,18 @@ struct gguf_tensor {
 
 struct gguf;
 
+/* Is it a file that begins as a GGUF file does? */
+bool gguf_is(const char *path);
+
 enum plim_status gguf_open(const char *path, struct gguf **out, struct plim_error *err);
 void gguf_close(struct gguf *file);
 
+const char *gguf_path(const struct gguf *file);
+
 /* A map: keys as in the file ("general.architecture"), arrays as lists. */
 const struct node *gguf_metadata(const struct gguf *file);
+/* Its memory back, a tokenizer's lists among it, for one who goes on with the tensors alone. */
+void gguf_drop_metadata(struct gguf *file);
 
 /* Tensors sorted by name; NULL after the last. */
 const struct gguf_tensor *gguf_at(const struct gguf *file, size_t i);
@@ -56,5 +64,9 @@ typedef enum plim_status gguf_sink(void *arg, int64_t first, const void *element
  * not read and those that we do. */
 enum plim_status gguf_read(const struct gguf *file, const struct gguf_tensor *t, enum dtype type,
                            gguf_sink *sink, void *arg, struct plim_error *err);
+
+/* Elements [first, first + n), both whole blocks, as f32. PLIM_UNSUPPORTED as above. */
+enum plim_status gguf_read_at(const struct gguf *file, const struct gguf_tensor *t, int64_t first, int64_t n,
+                              float *out, struct plim_error *err);
 
 #endif

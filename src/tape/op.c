@@ -32,6 +32,32 @@ static void cost_linear_dw(const struct tape *tape, const struct op *op, struct 
     cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn);
 }
 
+/* Experts: every row meets one expert's matrix, whichever it is. `row`: a tensor of the rows of `width`. */
+static void expert_flops(const struct tape *tape, int row, int64_t width, int weight, struct op_cost *cost)
+{
+    const struct tensor *w = &tape->tensors[weight];
+    cost->type = tape->tensors[row].type;
+    cost->matmul_flops += 2.0 * (double)(count_of(tape, row) / width) * (double)(w->dim[1] * w->dim[2]);
+}
+
+static void cost_expert_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int w = op->in[EXPERT_LINEAR_W];
+    expert_flops(tape, op->in[EXPERT_LINEAR_X], tape->tensors[w].dim[2], w, cost);
+}
+
+static void cost_expert_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int w = op->in[EXPERT_LINEAR_DX_W];
+    expert_flops(tape, op->in[EXPERT_LINEAR_DX_DY], tape->tensors[w].dim[1], w, cost);
+}
+
+static void cost_expert_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int w = op->out[EXPERT_LINEAR_DW_DW];
+    expert_flops(tape, op->in[EXPERT_LINEAR_DW_DY], tape->tensors[w].dim[1], w, cost);
+}
+
 /* Keys a causal query sees at most. */
 static double attn_reach(const struct op_attr *attr, double keys)
 {
@@ -88,6 +114,27 @@ static void cost_embed(const struct tape *tape, const struct op *op, struct op_c
 static void cost_embed_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->bytes += bytes_of(tape, op->in[EMBED_BWD_DY]) - bytes_of(tape, op->out[EMBED_BWD_DW]);
+}
+
+/* Of the pool only the tokens' places are touched. */
+static void cost_kv_put(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += 2 * bytes_of(tape, op->in[KV_PUT_K]) - 2 * bytes_of(tape, op->in[KV_PUT_POOL]);
+}
+
+/* What a step reads depends on how far its requests have got: every row is counted with half of what it may reach, and
+ * every query with half of a row's. */
+static void cost_attn_paged(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *q = &tape->tensors[op->in[ATTN_PAGED_Q]],
+                        *pool = &tape->tensors[op->in[ATTN_PAGED_POOL]],
+                        *blocks = &tape->tensors[op->in[ATTN_PAGED_BLOCKS]];
+    double reach = (double)blocks->dim[1] * KV_BLOCK / 2, window = op->attr.window;
+    if (window > 0 && window < reach) reach = window;
+    double position = 2 * (double)(q->dim[3] * pool->dim[2]) * (double)dtype_size(pool->type);
+    cost->type = q->type;
+    cost->attn_flops += 4 * (double)tensor_count(q) * reach;
+    cost->bytes += (double)blocks->dim[0] * reach * position - bytes_of(tape, op->in[ATTN_PAGED_POOL]);
 }
 
 static void cost_move(const struct tape *tape, const struct op *op, struct op_cost *cost)
@@ -222,6 +269,29 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .out = {[KV_APPEND_NEW_KC] = "xBSKD", [KV_APPEND_NEW_VC] = "xBSKD"},
             .writes_kept = true,
         },
+    [OP_KV_PUT] =
+        {
+            .name = "kv_put",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[KV_PUT_K] = "xBTKD",
+                   [KV_PUT_V] = "xBTKD",
+                   [KV_PUT_SLOTS] = "i#BT",
+                   [KV_PUT_POOL] = "xPLKE"},
+            .out = {[KV_PUT_NEW_POOL] = "xPLKE"},
+            .writes_kept = true,
+            .cost = cost_kv_put,
+        },
+    [OP_ATTN_PAGED] =
+        {
+            .name = "attn_paged",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ATTN_PAGED_Q] = "xBTHD",
+                   [ATTN_PAGED_POOL] = "xPLKE",
+                   [ATTN_PAGED_ROWS] = "iR3",
+                   [ATTN_PAGED_BLOCKS] = "iRM"},
+            .out = {[ATTN_PAGED_O] = "xBTHD"},
+            .cost = cost_attn_paged,
+        },
     [OP_SPLIT3] =
         {
             .name = "split3",
@@ -229,6 +299,56 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .in = {[SPLIT3_X] = "xBTL", [SPLIT3_TABLE] = "fBTE?"},
             .out = {[SPLIT3_Q] = "xBTHD", [SPLIT3_K] = "xBTKD", [SPLIT3_V] = "xBTKD"},
             .grad = grad_split3,
+        },
+    [OP_ROUTE] =
+        {
+            .name = "route",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ROUTE_LOGITS] = "x#RE"},
+            .out = {[ROUTE_WEIGHT] = "fRK",
+                    [ROUTE_EXPERT] = "iRK",
+                    [ROUTE_PLACE] = "iRK",
+                    [ROUTE_ENDS] = "iE",
+                    [ROUTE_STAT] = "f3E"},
+            .grad = grad_route,
+        },
+    [OP_DISPATCH] =
+        {
+            .name = "dispatch",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[DISPATCH_X] = "x#RC", [DISPATCH_PLACE] = "iRK", [DISPATCH_WEIGHT] = "fRK?"},
+            .out = {[DISPATCH_Y] = "x#RKC"},
+            .cheap = true,
+            .grad = grad_dispatch,
+        },
+    [OP_EXPERT_LINEAR] =
+        {
+            .name = "expert_linear",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[EXPERT_LINEAR_X] = "x#RK", [EXPERT_LINEAR_W] = "xEMK", [EXPERT_LINEAR_ENDS] = "iE"},
+            .out = {[EXPERT_LINEAR_Y] = "x#RM"},
+            .grad = grad_expert_linear,
+            .cost = cost_expert_linear,
+        },
+    [OP_COMBINE] =
+        {
+            .name = "combine",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[COMBINE_X] = "x#RKC",
+                   [COMBINE_PLACE] = "iRK",
+                   [COMBINE_WEIGHT] = "fRK?",
+                   [COMBINE_ADD] = "x#RC?"},
+            .out = {[COMBINE_Y] = "x#RC"},
+            .shares = {[COMBINE_Y] = SHARES(COMBINE_ADD)},
+            .grad = grad_combine,
+        },
+    [OP_ROUTER_LOSS] =
+        {
+            .name = "router_loss",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ROUTER_LOSS_STAT] = "fL3E", [ROUTER_LOSS_SCALARS] = "fZ"},
+            .out = {[ROUTER_LOSS_LOSS] = "d3", [ROUTER_LOSS_LOAD] = "fLE", [ROUTER_LOSS_FACTOR] = "f2E"},
+            .grad = grad_router_loss,
         },
     [OP_EMBED_BWD] =
         {
@@ -329,6 +449,46 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
                    [POOL_BWD_STAT] = "fB",
                    [POOL_BWD_LENGTHS] = "iB?"},
             .out = {[POOL_BWD_DX] = "xBTC"},
+        },
+    [OP_ROUTE_BWD] =
+        {
+            .name = "route_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ROUTE_BWD_DWEIGHT] = "fRK",
+                   [ROUTE_BWD_LOGITS] = "x#RE",
+                   [ROUTE_BWD_EXPERT] = "iRK",
+                   [ROUTE_BWD_FACTOR] = "f2E?"},
+            .out = {[ROUTE_BWD_DLOGITS] = "x#RE"},
+            .shares = {[ROUTE_BWD_DLOGITS] = SHARES(ROUTE_BWD_LOGITS)},
+        },
+    [OP_EXPERT_LINEAR_DX] =
+        {
+            .name = "expert_linear_dx",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[EXPERT_LINEAR_DX_DY] = "x#RM",
+                   [EXPERT_LINEAR_DX_W] = "xEMK",
+                   [EXPERT_LINEAR_DX_ENDS] = "iE",
+                   [EXPERT_LINEAR_DX_ADD] = "x#RK?"},
+            .out = {[EXPERT_LINEAR_DX_DX] = "x#RK"},
+            .shares = {[EXPERT_LINEAR_DX_DX] = SHARES(EXPERT_LINEAR_DX_ADD)},
+            .cost = cost_expert_linear_dx,
+        },
+    [OP_EXPERT_LINEAR_DW] =
+        {
+            .name = "expert_linear_dw",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[EXPERT_LINEAR_DW_DY] = "x#RM",
+                   [EXPERT_LINEAR_DW_X] = "x#RK",
+                   [EXPERT_LINEAR_DW_ENDS] = "iE"},
+            .out = {[EXPERT_LINEAR_DW_DW] = "eEMK"},
+            .cost = cost_expert_linear_dw,
+        },
+    [OP_COMBINE_DW] =
+        {
+            .name = "combine_dw",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[COMBINE_DW_DY] = "x#RC", [COMBINE_DW_X] = "x#RKC", [COMBINE_DW_PLACE] = "iRK"},
+            .out = {[COMBINE_DW_DWEIGHT] = "fRK"},
         },
     [OP_SUMSQ] =
         {

@@ -21,8 +21,17 @@
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row)
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
+ *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
+ *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
+ *                blocks[R,M]i32
  *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
+ *  route         logits[R,E]                                       weight[R,K]f32 expert[R,K]i32      the K experts of each row, see below
+ *                                                                  place[R,K]i32 ends[E]i32 stat[3,E]f32
+ *  dispatch      x[R,C] place[R,K] [weight[R,K]f32]                y[RK,C]                     y[place[r,i]] = x[r] (* weight[r,i])
+ *  expert_linear x[RK,C] W[E,M,C] ends[E]i32                       y[RK,M]                     y[j] = x[j] W[e]' for the rows j of each expert e
+ *  combine       x[RK,C] place[R,K] [weight[R,K]f32] [add[R,C]]    y[R,C]                      y[r] = sum over i, in order, of x[place[r,i]] (* weight[r,i]), (+ add[r])
+ *  router_loss   stat[L,3,E]f32 scalars                            loss[3]f64 acc load[L,E]f32 acc factor[2,E]f32   see below
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
@@ -32,6 +41,10 @@
  *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
  *  pool_bwd      dy[B,C] y[B,C] stat[B]f32 [lengths]               dx[B,T,C]
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
+ *  route_bwd     dweight[R,K]f32 logits expert [factor]            dlogits[R,E]
+ *  expert_linear_dx  dy[RK,M] W ends [add[RK,C]]                   dx[RK,C]                    dx[j] = dy[j] W[e] (+ add[j])
+ *  expert_linear_dw  dy[RK,M] x[RK,C] ends                         dW[E,M,C] acc               an expert without rows has zeros
+ *  combine_dw    dy[R,C] x[RK,C] place                             dweight[R,K]f32             dweight[r,i] = dy[r] . x[place[r,i]]
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
  *  clip          sums[G] scalars                                   coef[4]f32                  see enum clip_value; norm of all sums, multiplier = unscale * min(1, clip / (norm + 1e-6))
  *  adamw         p g m v [master] scalars [coef]                   p m v [master]              torch.optim.AdamW; decay on p before the step
@@ -78,6 +91,15 @@
  * (tape/bias_bucket.h is this text in C). dbias sums over rows, queries and keys in an order that depends on the
  * shape alone.
  *
+ * Blocks. A pool holds keys and values of all layers in P blocks of KV_BLOCK = 16 positions; the op's layer l has
+ * its keys at pool[block,2l,head] as [D,16] and its values at pool[block,2l+1,head] as [16,D] (the first turned, so
+ * that the products of a query with 16 keys are sums of rows). kv_put writes token n at position slots[n] % 16 of
+ * block slots[n] / 16; a slot below 0: nowhere. attn_paged has R rows (first, count, context): the queries are tokens
+ * [first, first + count), query i stands at position context + i and sees what a causal query with a cache sees, with
+ * attr.window and attr.cap; position p is in block blocks[row][p / 16]. Tokens that are in no row have
+ * o = 0. A query's o depends on its own row's context alone, bit for bit: not on how a sequence was
+ * cut into rows, on other rows or on threads.
+ *
  * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
  * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
  * 32-bit unsigned arithmetic with mix and key as of stochastic rounding (below) and the step's scalars
@@ -90,6 +112,26 @@
  *     m     =   0 where r < floor(p 2^32)
  *
  * so that micro-batch, recomputation, threads, slices and device do not change them.
+ *
+ * Experts. p is the softmax of a row's logits. Its K largest, of equal ones the first, are the row's experts, largest
+ * first; weight is their p, with attr.norm_topk divided by the sum of the K. Rows of x in the order of their experts,
+ * and for one expert in the order of (r, i), are what expert_linear multiplies: expert e has rows [ends[e-1], ends[e]),
+ * ends[E-1] = RK, and place[r,i] is where the i-th copy of row r stands. So shapes never depend on data. dispatch and
+ * combine are each other's gradients. stat has of each expert its number of rows and the sum of its p over all rows, and
+ * in its third line first the sum over rows of lse^2, lse the log of the sum of exp(logits), then zeros. Sums have an
+ * order that depends on the shape alone.
+ *
+ * router_loss. With n_e, P_e and Z the sums of stat over the layers, R their rows (sum of n_e / attr.top_k) and
+ * s = scalars[AUX_GRAD]:
+ *
+ *     loss  +=   attr.balance * E sum over e of n_e P_e / R^2,  attr.z_loss * Z / R,  1
+ *     load  +=   rows of each layer's experts
+ *     factor =   s attr.balance E n_e / R^2, and in the second line first s attr.z_loss 2 / R, then zeros
+ *
+ * so that route_bwd has with D = dweight of the row's experts, 0 of others, t = the sum over them of weight D:
+ *
+ *     dlogits[e] = attr.norm_topk ? weight[e] (D[e] - t), 0 of others : p[e] (D[e] - t)
+ *                  + p[e] (factor[0,e] - sum over j of p[j] factor[0,j]) + factor[1,0] lse p[e]
  *
  * Rotation (HF's half-rotation): the first E <= D numbers of a head are (x1, x2), their halves; with c and s of the table:
  * (x1 c - x2 s, x2 c + x1 s); back: s := -s. Numbers from E on stay as they are.
@@ -148,6 +190,9 @@
 #include "tape/slots.h"
 #include "tape/tape.h"
 
+/* Positions of a block of keys and values. */
+enum { KV_BLOCK = 16 };
+
 enum op_kind {
     OP_EMBED,
     OP_NORM,
@@ -162,6 +207,11 @@ enum op_kind {
     OP_XENT,
     OP_KV_APPEND,
     OP_SPLIT3,
+    OP_ROUTE,
+    OP_DISPATCH,
+    OP_EXPERT_LINEAR,
+    OP_COMBINE,
+    OP_ROUTER_LOSS,
     OP_EMBED_BWD,
     OP_NORM_BWD,
     OP_LINEAR_DX,
@@ -172,6 +222,10 @@ enum op_kind {
     OP_JOIN3,
     OP_POOL,
     OP_POOL_BWD,
+    OP_ROUTE_BWD,
+    OP_EXPERT_LINEAR_DX,
+    OP_EXPERT_LINEAR_DW,
+    OP_COMBINE_DW,
     OP_SUMSQ,
     OP_CLIP,
     OP_ADAMW,
@@ -182,6 +236,8 @@ enum op_kind {
     OP_FETCH,
     OP_STORE,
     OP_HOLD,
+    OP_KV_PUT,
+    OP_ATTN_PAGED,
     OP_KIND_COUNT
 };
 

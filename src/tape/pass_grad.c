@@ -262,6 +262,65 @@ void grad_pool(struct grad_pass *pass, const struct op *op)
     settle(pass, &back, POOL_BWD_DX, op->in[POOL_X]);
 }
 
+/* --- experts ---------------------------------------------------------------------------------------------- */
+
+/* The router's losses are made where all layers' statistics are; what they ask of each layer is one small tensor. */
+void grad_router_loss(struct grad_pass *pass, const struct op *op)
+{
+    pass->gradient[tape_root(pass->tape, op->in[ROUTER_LOSS_STAT])] = op->out[ROUTER_LOSS_FACTOR];
+}
+
+void grad_route(struct grad_pass *pass, const struct op *op)
+{
+    struct op back = tape_op(OP_ROUTE_BWD, op->layer);
+    back.attr = op->attr;
+    back.in[ROUTE_BWD_DWEIGHT] = pass->gradient[op->out[ROUTE_WEIGHT]];
+    back.in[ROUTE_BWD_LOGITS] = op->in[ROUTE_LOGITS], back.in[ROUTE_BWD_EXPERT] = op->out[ROUTE_EXPERT];
+    back.in[ROUTE_BWD_FACTOR] = pass->gradient[tape_root(pass->tape, op->out[ROUTE_STAT])];
+    contribute(pass, &back, ROUTE_BWD_DLOGITS, op->in[ROUTE_LOGITS], -1);
+    emit(pass, &back, PART_BACKWARD);
+    settle(pass, &back, ROUTE_BWD_DLOGITS, op->in[ROUTE_LOGITS]);
+}
+
+void grad_dispatch(struct grad_pass *pass, const struct op *op)
+{
+    struct op back = tape_op(OP_COMBINE, op->layer);
+    back.in[COMBINE_X] = pass->gradient[op->out[DISPATCH_Y]], back.in[COMBINE_PLACE] = op->in[DISPATCH_PLACE];
+    contribute(pass, &back, COMBINE_Y, op->in[DISPATCH_X], COMBINE_ADD);
+    emit(pass, &back, PART_BACKWARD);
+}
+
+void grad_expert_linear(struct grad_pass *pass, const struct op *op)
+{
+    bool first;
+    int dy = pass->gradient[op->out[EXPERT_LINEAR_Y]];
+    struct op dx = tape_op(OP_EXPERT_LINEAR_DX, op->layer), dw = tape_op(OP_EXPERT_LINEAR_DW, op->layer);
+    dx.attr = dw.attr = op->attr;
+    dx.in[EXPERT_LINEAR_DX_DY] = dw.in[EXPERT_LINEAR_DW_DY] = dy;
+    dx.in[EXPERT_LINEAR_DX_ENDS] = dw.in[EXPERT_LINEAR_DW_ENDS] = op->in[EXPERT_LINEAR_ENDS];
+    dx.in[EXPERT_LINEAR_DX_W] = op->in[EXPERT_LINEAR_W], dw.in[EXPERT_LINEAR_DW_X] = op->in[EXPERT_LINEAR_X];
+    contribute(pass, &dx, EXPERT_LINEAR_DX_DX, op->in[EXPERT_LINEAR_X], EXPERT_LINEAR_DX_ADD);
+    emit(pass, &dx, PART_BACKWARD);
+    dw.out[EXPERT_LINEAR_DW_DW] = param_gradient(pass, op->in[EXPERT_LINEAR_W], &first);
+    dw.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
+    emit(pass, &dw, PART_BACKWARD);
+}
+
+void grad_combine(struct grad_pass *pass, const struct op *op)
+{
+    int dy = pass->gradient[op->out[COMBINE_Y]];
+    struct op weights = tape_op(OP_COMBINE_DW, op->layer), rows = tape_op(OP_DISPATCH, op->layer);
+    weights.in[COMBINE_DW_DY] = rows.in[DISPATCH_X] = dy;
+    weights.in[COMBINE_DW_X] = op->in[COMBINE_X];
+    weights.in[COMBINE_DW_PLACE] = rows.in[DISPATCH_PLACE] = op->in[COMBINE_PLACE];
+    rows.in[DISPATCH_WEIGHT] = op->in[COMBINE_WEIGHT];
+    contribute(pass, &weights, COMBINE_DW_DWEIGHT, op->in[COMBINE_WEIGHT], -1);
+    emit(pass, &weights, PART_BACKWARD);
+    contribute(pass, &rows, DISPATCH_Y, op->in[COMBINE_X], -1);
+    emit(pass, &rows, PART_BACKWARD);
+    if (op->in[COMBINE_ADD] >= 0) pass_on(pass, op, op->in[COMBINE_ADD], dy); /* invariant 3 */
+}
+
 /* Copy the forward ops; after each xent, its own backward and that of the linear before it. */
 static enum plim_status forward_with_head(struct grad_pass *pass, const struct op *ops, int nops, bool *found,
                                           struct plim_error *err)

@@ -98,11 +98,13 @@ static void read_again(struct remat *r, struct op *op)
     for (int k = 0; k < OP_MAX_IN; k++) op->in[k] = make_again(r, op->in[k]);
 }
 
-/* linear_dw wants dropped x, and `next` is the gradient of what made x: emits `next` with x among its results. */
+/* linear_dw, of one weight or of experts, wants dropped x, and `next` is the gradient of what made x: emits `next` with x among its results. */
 static bool remade_by(struct remat *r, const struct op *op, const struct op *next)
 {
+    _Static_assert((int)EXPERT_LINEAR_DW_X == (int)LINEAR_DW_X, "both have x in the same slot");
     int x = op->in[LINEAR_DW_X];
-    if (op->kind != OP_LINEAR_DW || x >= r->count || !r->dropped[x] || r->again[x] >= 0) return false;
+    bool products = op->kind == OP_LINEAR_DW || op->kind == OP_EXPERT_LINEAR_DW;
+    if (!products || x >= r->count || !r->dropped[x] || r->again[x] >= 0) return false;
     const struct remaker *m = remaker_of(&r->ops[r->producer[x]], next);
     if (!m) return false;
     struct op back = *next;

@@ -18,11 +18,14 @@ struct update_pass {
     int scalars, coef;
 };
 
-/* The ops that update one parameter, in order. */
+/* The ops that update one parameter, in order: its first one or two here, all of a parameter of many parts in `many`. */
 struct update {
-    struct op op[2 * UPDATE_PARTS];
+    struct op op[2];
+    struct op *many; /* NULL: no more than these */
     int count;
 };
+
+static struct op *update_ops(struct update *update) { return update->many ? update->many : update->op; }
 
 /* A kept companion of a parameter: moments, master. */
 static int companion(struct update_pass *u, int param, const char *label, enum tensor_class cls,
@@ -67,7 +70,7 @@ static struct update adamw_update(struct update_pass *u, int param, int grad)
         narrow ? moment(u, param, "v") : companion(u, param, "v", CLASS_STATE, DT_F32);
     op.in[ADAMW_MASTER] = op.out[ADAMW_NEW_MASTER] = master_of(u, param);
     op.in[ADAMW_SCALARS] = u->scalars, op.in[ADAMW_COEF] = u->coef;
-    return (struct update){{op}, 1};
+    return (struct update){{op}, NULL, 1};
 }
 
 static struct update sgd_update(struct update_pass *u, int param, int grad)
@@ -77,7 +80,7 @@ static struct update sgd_update(struct update_pass *u, int param, int grad)
     if (u->options->beta1 > 0) op.in[SGD_M] = op.out[SGD_NEW_M] = moment(u, param, "m");
     op.in[SGD_MASTER] = op.out[SGD_NEW_MASTER] = master_of(u, param);
     op.in[SGD_SCALARS] = u->scalars, op.in[SGD_COEF] = u->coef;
-    return (struct update){{op}, 1};
+    return (struct update){{op}, NULL, 1};
 }
 
 static struct update adamw8_update(struct update_pass *u, int param, int grad)
@@ -94,10 +97,10 @@ static struct update adamw8_update(struct update_pass *u, int param, int grad)
         list_of(u, param, "v.scale", CLASS_STATE, TENSOR_KEPT, quant8_blocks(n));
     op.in[ADAMW8_MASTER] = op.out[ADAMW8_NEW_MASTER] = master_of(u, param);
     op.in[ADAMW8_SCALARS] = u->scalars, op.in[ADAMW8_COEF] = u->coef;
-    return (struct update){{op}, 1};
+    return (struct update){{op}, NULL, 1};
 }
 
-/* One part of a joint parameter: rows [first, first + rows), as views; -1 stays -1. */
+/* One part of a joint parameter: rows [first, first + rows), as views; of experts a matrix; -1 stays -1. */
 struct factored_part {
     int index;
     int64_t first, rows;
@@ -105,6 +108,13 @@ struct factored_part {
 
 static int part_of(struct update_pass *u, int id, const struct factored_part *part)
 {
+    if (id >= 0 && u->tape->tensors[id].ndim == 3) {
+        int view = tape_view_rows(u->tape, id, part->index, 1);
+        if (view < 0) return -1;
+        struct tensor *t = &u->tape->tensors[view];
+        t->ndim = 2, t->dim[0] = t->dim[1], t->dim[1] = t->dim[2], t->dim[2] = 0;
+        return view;
+    }
     if (id < 0 || u->tape->tensors[id].dim[0] == part->rows) return id;
     return tape_view_rows(u->tape, id, part->first, part->rows);
 }
@@ -136,17 +146,22 @@ static void factor_part(struct update_pass *u, const struct factored *f, const s
     step.in[ADAFACTOR_MASTER] = step.out[ADAFACTOR_NEW_MASTER] = part_of(u, f->master, part);
     step.in[ADAFACTOR_SCALARS] = u->scalars, step.in[ADAFACTOR_COEF] = u->coef;
     step.attr.first = part->first * f->columns;
-    out->op[out->count++] = stat, out->op[out->count++] = step;
+    update_ops(out)[out->count++] = stat, update_ops(out)[out->count++] = step;
 }
 
-/* Rows of each part: a joint parameter is factored as the parameters it stands for are. */
-static int parts_of(const struct update_pass *u, const struct tensor *param, int64_t rows[UPDATE_PARTS])
+/* A joint parameter is factored as the parameters it stands for are, and each expert by itself. */
+static int parts_of(const struct update_pass *u, const struct tensor *param)
 {
     int64_t sum = 0;
-    for (int i = 0; i < UPDATE_PARTS; i++) sum += rows[i] = u->options->joint_rows[i];
-    if (strchr(param->label, '{') && sum == param->dim[0]) return UPDATE_PARTS;
-    rows[0] = param->dim[0];
-    return 1;
+    if (param->ndim == 3) return (int)param->dim[0];
+    for (int i = 0; i < UPDATE_PARTS; i++) sum += u->options->joint_rows[i];
+    return strchr(param->label, '{') && sum == param->dim[0] ? UPDATE_PARTS : 1;
+}
+
+static int64_t rows_of_part(const struct update_pass *u, const struct tensor *param, int parts, int i)
+{
+    if (param->ndim == 3) return param->dim[1];
+    return parts > 1 ? u->options->joint_rows[i] : param->dim[0];
 }
 
 /* Row and column statistics are small: they stay near whatever the tier of the rest. */
@@ -154,21 +169,26 @@ static struct update adafactor_update(struct update_pass *u, int param, int grad
 {
     const struct tensor t = u->tape->tensors[param];
     unsigned near = TENSOR_KEPT | TENSOR_NEAR;
-    int64_t rows[UPDATE_PARTS], columns = tensor_count(&t) / t.dim[0];
-    int parts = parts_of(u, &t, rows);
+    int64_t columns = t.ndim == 3 ? t.dim[2] : tensor_count(&t) / t.dim[0];
+    int parts = parts_of(u, &t);
     bool matrix = t.ndim >= 2;
     struct factored f = {.param = param, .grad = grad, .col = -1, .m = -1, .columns = columns};
     struct update update = {.count = 0};
-    f.row = list_of(u, param, matrix ? "v.row" : "v", CLASS_STATE, near, t.dim[0]);
+    if (parts > 1) update.many = malloc(2 * (size_t)parts * sizeof *update.many);
+    if (parts > 1 && !update.many) {
+        u->tape->failed = true;
+        return update;
+    }
+    f.row = list_of(u, param, matrix ? "v.row" : "v", CLASS_STATE, near, tensor_count(&t) / columns);
     if (matrix) f.col = list_of(u, param, "v.col", CLASS_STATE, near, parts * columns);
     f.factor = list_of(u, param, "factor", CLASS_WORK, 0, parts * FACTOR_COUNT);
     if (u->options->beta1 > 0) f.m = moment(u, param, "m");
     f.master = master_of(u, param);
     struct factored_part part = {0};
     for (int i = 0; i < parts; i++) {
-        part.index = i, part.rows = rows[i];
+        part.index = i, part.rows = rows_of_part(u, &t, parts, i);
         factor_part(u, &f, &part, &update);
-        part.first += rows[i];
+        part.first += part.rows;
     }
     return update;
 }
@@ -190,7 +210,7 @@ static struct update update_of(struct update_pass *u, int grad)
     int param = u->tape->tensors[grad].owner;
     struct update update = makers[o->optimizer](u, param, grad);
     for (int i = 0; i < update.count; i++) {
-        struct op *op = &update.op[i];
+        struct op *op = &update_ops(&update)[i];
         op->part = PART_UPDATE;
         op->attr.beta1 = o->beta1, op->attr.beta2 = o->beta2, op->attr.eps = o->eps;
         op->attr.limit = o->limit;
@@ -201,9 +221,12 @@ static struct update update_of(struct update_pass *u, int grad)
     return update;
 }
 
-static void append_update(struct tape *tape, const struct update *update)
+/* The ops go onto the tape, and what held them is given back. */
+static void append_update(struct tape *tape, struct update *update)
 {
-    for (int i = 0; i < update->count; i++) tape_append(tape, &update->op[i]);
+    for (int i = 0; i < update->count; i++) tape_append(tape, &update_ops(update)[i]);
+    free(update->many);
+    update->many = NULL;
 }
 
 /* The sum of squares of each gradient, wherever it is made (pass_offload), and the multiplier made of all of them. */
@@ -308,6 +331,8 @@ static enum plim_status update_in_backward(struct update_pass *u, int end, struc
     tape->loop_end = tape->nops;
     tape_drop_ops(tape, &all);
 out:
+    for (int i = 0; i < end && updates && number; i++)
+        if (tape->tensors[i].cls == CLASS_GRAD) free(updates[number[i]].many);
     free(updates);
     free(number);
     free(grad_of);

@@ -133,13 +133,16 @@ struct op_attr {
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool
         split; /* linear and its gradients: fp32 operands may be multiplied as sums of bf16 parts, as exact */
-    bool layer_norm;      /* norm: LayerNorm instead of RMSNorm */
-    bool plus_one;        /* norm: an RMSNorm whose weight is 1 + w */
-    bool joint;           /* glu: gate and up are the halves of one operand's rows */
-    bool back;            /* rope: rotates back */
-    enum pooling pooling; /* pool */
-    bool normalize;       /* pool: vectors of length 1 */
-    bool weight_kn;       /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    bool layer_norm;       /* norm: LayerNorm instead of RMSNorm */
+    bool plus_one;         /* norm: an RMSNorm whose weight is 1 + w */
+    bool joint;            /* glu: gate and up are the halves of one operand's rows */
+    bool back;             /* rope: rotates back */
+    enum pooling pooling;  /* pool */
+    bool normalize;        /* pool: vectors of length 1 */
+    bool weight_kn;        /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    int top_k;             /* router_loss: experts of a row */
+    bool norm_topk;        /* route: weights of a row add up to 1 */
+    float balance, z_loss; /* router_loss: what its two losses are multiplied with */
     bool nesterov;
     float eps,
         scale; /* norm and optimizer epsilon; of attention's products, of embed's rows, of rope_table's numbers, of pool's
@@ -185,6 +188,7 @@ enum step_scalar {
     SCALAR_KEY_LOW, /* 32 random bits of this step, in two whole numbers below 65536 */
     SCALAR_KEY_HIGH,
     SCALAR_FIRST_ROW, /* dropout: number of the micro-batch's first row in the batch of the step; a whole number */
+    SCALAR_AUX_GRAD, /* auxiliary losses: what d(loss of a micro-batch) is multiplied with: loss scale / micro-batches of the window */
     SCALAR_COUNT = 16
 };
 

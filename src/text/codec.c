@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/hash.h"
 #include "mem/os.h"
+#include "text/gguf_tokenizer.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -73,11 +74,44 @@ static struct quota quota_under(uint64_t budget)
                           .why = "all that the budget leaves; raise the budget"};
 }
 
+/* tokenizer.json as a GGUF file would have it, and its end-of-text token's text. */
+static enum plim_status text_of_gguf(const char *path, struct strbuf *text, struct strbuf *eos,
+                                     struct plim_error *err)
+{
+    struct gguf *file = NULL;
+    enum plim_status status = gguf_open(path, &file, err);
+    if (status != PLIM_OK) return status;
+    const struct node *meta = gguf_metadata(file);
+    int64_t id = node_int(node_get(meta, "tokenizer.ggml.eos_token_id"), -1);
+    const char *name =
+        id < 0 ? NULL : node_string(node_item(node_get(meta, "tokenizer.ggml.tokens"), (size_t)id), NULL);
+    status = gguf_tokenizer_write(file, text, err);
+    if (name) strbuf_add(eos, name);
+    gguf_close(file);
+    return status;
+}
+
+static enum plim_status read_gguf(struct codec *c, struct quota *quota, struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT, eos = STRBUF_INIT;
+    enum plim_status status = text_of_gguf(c->path, &text, &eos, err);
+    if (status == PLIM_OK && text.len > quota->most) status = quota_fail(quota, c->path, err);
+    if (status == PLIM_OK) {
+        c->fingerprint = hash64(text.data, text.len, 0) | 1;
+        status = tokenizer_read(&text, c->path, quota, &c->tokenizer, err);
+    }
+    if (status == PLIM_OK && eos.len) c->eos = tokenizer_id(c->tokenizer, eos.data, eos.len);
+    strbuf_release(&text);
+    strbuf_release(&eos);
+    return status;
+}
+
 static enum plim_status read_tokenizer(struct codec *c, struct quota *quota, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     struct stat st;
     enum plim_status status = PLIM_OK;
+    if (gguf_is(c->path)) return read_gguf(c, quota, err);
     if (!stat(c->path, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_size > quota->most)
         return quota_fail(quota, c->path, err);
     status = file_read(c->path, quota->most, &text, err);
@@ -103,7 +137,7 @@ enum plim_status codec_open_within(const char *path, uint64_t budget, struct cod
     if (!out->path) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
     struct quota quota = quota_under(budget);
     enum plim_status status = read_tokenizer(out, &quota, err);
-    if (status == PLIM_OK) status = eos_from_config(out, &quota, err);
+    if (status == PLIM_OK && !gguf_is(out->path)) status = eos_from_config(out, &quota, err);
     malloc_trim(0); /* what reading took is not what the tokenizer holds */
     if (status != PLIM_OK) {
         codec_close(out);

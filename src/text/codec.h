@@ -5,7 +5,8 @@
  *     ... codec.vocab_size, codec.eos
  *     codec_close(&codec);
  *
- * The end-of-text token is the eos_token of a tokenizer_config.json beside the tokenizer, else the first special
+ * A GGUF file (gguf_tokenizer.h) stands for the tokenizer in it.
+ * The end-of-text token is that of the GGUF file, or the eos_token of a tokenizer_config.json beside the tokenizer, else the first special
  * token with a usual name (</s>, <|endoftext|>, ...). Read-only once open; threads may share it.
  */
 #ifndef PLIM_DATA_CODEC_H

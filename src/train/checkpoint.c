@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "store/safetensors.h"
 #include "model/hf.h"
+#include "model/sentence.h"
 #include "model/weights.h"
 #include "train/checkpoint_folder.h"
 #include "train/manifest.h"
@@ -167,16 +168,16 @@ static bool is_saved(const struct tensor *t, bool state)
 static enum plim_status restore_tensor(const struct safetensors *set, const char *dir, struct trainer *t,
                                        int id, struct plim_error *err)
 {
-    struct weights_part parts[WEIGHTS_PARTS];
     enum dtype type = t->runtime.plan.tape.tensors[id].type;
     enum plim_status status = PLIM_OK;
-    int count = weights_parts(&t->job->spec, &t->runtime.plan.tape, id, parts);
+    int count = weights_part_count(&t->runtime.plan.tape, id);
     for (int i = 0; i < count && status == PLIM_OK; i++) {
-        const struct safetensor *have = safetensors_find(set, parts[i].name);
-        struct restore r = {&t->runtime.exec, id, parts[i].first};
-        if (!have || have->count != parts[i].count || have->type != type)
+        const struct weights_part part = weights_part(&t->job->spec, &t->runtime.plan.tape, id, i);
+        const struct safetensor *have = safetensors_find(set, part.name);
+        struct restore r = {&t->runtime.exec, id, part.first};
+        if (!have || have->count != part.count || have->type != type)
             status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job",
-                               dir, parts[i].name, have ? "of another shape or type" : "missing");
+                               dir, part.name, have ? "of another shape or type" : "missing");
         else
             status = safetensors_read(set, have, type, restore_piece, &r, err);
     }
@@ -254,18 +255,18 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct bump 
 {
     const struct tape *tape = &t->runtime.plan.tape;
     size_t n = 0;
-    for (int i = 0; i < tape->ntensors; i++) n += is_saved(&tape->tensors[i], state);
-    *entries = bump_alloc(store, (n * WEIGHTS_PARTS + 1) * sizeof **entries);
-    *spans = bump_alloc(store, (n * WEIGHTS_PARTS + 1) * sizeof **spans);
+    for (int i = 0; i < tape->ntensors; i++)
+        if (is_saved(&tape->tensors[i], state)) n += (size_t)weights_part_count(tape, i);
+    *entries = bump_alloc(store, (n + 1) * sizeof **entries);
+    *spans = bump_alloc(store, (n + 1) * sizeof **spans);
     *count = 0;
     bool good = *entries && *spans;
     for (int i = 0; good && i < tape->ntensors; i++) {
-        struct weights_part parts[WEIGHTS_PARTS];
         const struct tensor *x = &tape->tensors[i];
         int64_t size = (int64_t)dtype_size(x->type);
-        int pieces = is_saved(x, state) ? weights_parts(&t->job->spec, tape, i, parts) : 0;
+        int pieces = is_saved(x, state) ? weights_part_count(tape, i) : 0;
         for (int k = 0; k < pieces && good; k++) {
-            const struct weights_part *p = &parts[k];
+            const struct weights_part part = weights_part(&t->job->spec, tape, i, k), *p = &part;
             struct safetensors_entry e = {
                 .name = bump_copy(store, p->name, strlen(p->name)), .type = x->type, .ndim = p->ndim};
             memcpy(e.dim, p->dim, sizeof p->dim);
@@ -345,6 +346,11 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct ma
     hf_config_write(&t->job->spec, precision_type((enum precision)t->job->training.precision), &config);
     enum plim_status status = save_text(dir, "config.json", &config, files, err);
     if (status == PLIM_OK) status = tokenizer_files_copy(t->corpus.codec.path, dir, err);
+    bool vectors = t->job->spec.task == TASK_EMBEDDING;
+    if (status == PLIM_OK && vectors)
+        status = sentence_config_save(dir, &t->job->spec, t->job->max_length, err);
+    for (int i = 0; vectors && sentence_file_name(i) && status == PLIM_OK; i++)
+        status = manifest_add_file(files, dir, sentence_file_name(i), err);
     for (int i = 0; tokenizer_file_name(i) && status == PLIM_OK; i++)
         status = manifest_add_file(files, dir, tokenizer_file_name(i), err);
     if (status != PLIM_OK) return status;

@@ -9,8 +9,9 @@
 #include <time.h>
 
 /* Evaluation shuffles nothing; its blocks only decouple it from its worker, and one of those does. */
-#define EVAL_BLOCK 256
-#define CHAT_LINE  ((uint64_t)2 << 20)
+#define EVAL_BLOCK  256
+#define CHAT_LINE   ((uint64_t)2 << 20)
+#define LABELS_LINE ((uint64_t)128 << 10)
 
 static bool is_text(const char *text) { return text && *text; }
 
@@ -37,6 +38,7 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .objective = job_objective(c->job),
                                  .first_field = is_text(first) ? first : NULL,
                                  .second_field = is_text(second) ? second : NULL,
+                                 .score_field = is_text(d->score_field) ? d->score_field : NULL,
                                  .labels = d->labels.items,
                                  .nlabels = (int)d->labels.count,
                                  .source_time = d->max_source_length,
@@ -48,11 +50,15 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .skip_bad = d->skip_bad};
 }
 
-/* A conversation takes many times its bytes while it is rendered, and is hardly ever so long. */
-static uint64_t longest_line(const struct job_data *d)
+/* A conversation takes many times its bytes while it is rendered, and lists of words and labels while they are read; they are
+ * hardly ever so long. */
+static uint64_t longest_line(const struct job *job)
 {
-    bool rare = !d->max_line_given && is_text(d->messages_field) && d->max_line_bytes > CHAT_LINE;
-    return rare ? CHAT_LINE : d->max_line_bytes;
+    const struct job_data *d = &job->data;
+    uint64_t usual = d->max_line_bytes;
+    if (is_text(d->messages_field)) usual = CHAT_LINE;
+    if (job_objective(job) == OBJECTIVE_TOKEN_LABELS) usual = LABELS_LINE;
+    return !d->max_line_given && usual < d->max_line_bytes ? usual : d->max_line_bytes;
 }
 
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
@@ -66,7 +72,7 @@ static void loader_options(const struct job *job, bool evaluation, struct loader
                                    .once = evaluation,
                                    .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
                                    .prefetch = (int)d->prefetch_factor,
-                                   .max_line = (size_t)longest_line(d),
+                                   .max_line = (size_t)longest_line(job),
                                    .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
                                    .shuffle_bytes = (size_t)d->shuffle_bytes,
                                    .window_rows = evaluation ? eval_window(job) : job_rows(job),
@@ -145,14 +151,15 @@ static int64_t all_bytes(const struct corpus *c, const struct job *job)
     if (c->train) sum += (int64_t)loader_bytes(c->train, &loader);
     loader_options(job, true, &loader);
     if (c->validation) sum += (int64_t)loader_bytes(c->validation, &loader);
+    if (c->validation) sum += scoring_bytes(job, eval_window(job));
     return sum;
 }
 
 static void add_size(struct loader_sizes *s, const struct job *job, int64_t bytes)
 {
     if (s->count && bytes >= s->at[s->count - 1].bytes) return;
-    s->at[s->count++] = (struct loader_size){job->data.workers, job->data.prefetch_factor,
-                                             (int64_t)longest_line(&job->data), bytes};
+    s->at[s->count++] =
+        (struct loader_size){job->data.workers, job->data.prefetch_factor, (int64_t)longest_line(job), bytes};
 }
 
 static void measure(struct corpus *c)
@@ -244,7 +251,7 @@ void corpus_count(const struct corpus *c, struct job *job)
 {
     job->loader_bytes = c->bytes, job->reading_bytes = (int64_t)c->codec.reading;
     job->loader_sizes = c->sizes;
-    job->data.max_line_bytes = longest_line(&job->data);
+    job->data.max_line_bytes = longest_line(job);
 }
 
 enum plim_status corpus_measure(struct job *job, struct plim_error *err)

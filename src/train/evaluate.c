@@ -8,12 +8,21 @@ int64_t eval_window(const struct job *job)
 {
     int64_t most = EVAL_TOKENS / job->max_length;
     if (job->training.eval_rows > most) most = job->training.eval_rows;
+    if (score_kind_of(job) == SCORE_PAIRS) most = job->training.batch_size;
     return most;
+}
+
+/* A window of pairs is a batch, and no pass is longer than a window. */
+static int64_t whole_rows(const struct job *job, int64_t rows)
+{
+    bool pairs = score_kind_of(job) == SCORE_PAIRS;
+    return pairs && rows > job->training.batch_size ? job->training.batch_size : rows;
 }
 
 int64_t eval_rows_most(const struct job *job, int64_t time, int64_t rows)
 {
     int64_t most = EVAL_TOKENS / time;
+    rows = whole_rows(job, rows);
     if (job->training.eval_batch && most > job->training.eval_batch) most = job->training.eval_batch;
     return most > rows ? rows : most < 1 ? 1 : most;
 }
@@ -24,16 +33,22 @@ void eval_programs_close(struct eval_programs *p)
         feed_close(&p->feed[i]);
         forward_close(&p->forward[i]);
     }
+    scoring_close(&p->scoring);
     *p = (struct eval_programs){0};
 }
 
-enum plim_status eval_programs_start(struct eval_programs *p, struct plim_error *err)
+enum plim_status eval_programs_start(struct eval_programs *p, const struct job *job, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
+    int64_t positions = 0;
     for (int i = 0; i < p->count && status == PLIM_OK; i++) {
         if (p->count > 1) exec_prepare(p->exec[i], false);
         status = feed_open(&p->feed[i], p->exec[i], err);
+        int64_t here = p->feed[i].rows.count * p->feed[i].rows.time;
+        if (here > positions) positions = here;
     }
+    if (status == PLIM_OK) status = scoring_open(&p->scoring, job, positions, err);
+    for (int i = 0; i < p->count && status == PLIM_OK; i++) scoring_attach(&p->scoring, &p->feed[i]);
     return status;
 }
 
@@ -44,13 +59,16 @@ static enum plim_status run_pass(struct eval_programs *p, const struct length_cu
     struct feed *feed = &p->feed[cut->program];
     enum plim_status status = loader_fill(loader, cut->rows, &feed->rows, err);
     if (status == PLIM_OK) status = feed_send(feed, err);
-    return status == PLIM_OK ? exec_loop(p->exec[cut->program], !first, err) : status;
+    if (status == PLIM_OK) status = exec_loop(p->exec[cut->program], !first, err);
+    if (status != PLIM_OK) return status;
+    return scoring_take(&p->scoring, p->exec[cut->program], feed, cut->rows, err);
 }
 
-/* Adds what a program has summed up. */
+/* Adds what a program has summed up; one that is scored sums up nothing. */
 static enum plim_status take_loss(struct exec *exec, double sum[2], struct plim_error *err)
 {
     double loss[2];
+    if (tape_find(exec->tape, "loss", -1) < 0) return PLIM_OK;
     enum plim_status status = exec_read(exec, tape_find(exec->tape, "loss", -1), loss, 0, sizeof loss, err);
     if (status == PLIM_OK) sum[0] += loss[0], sum[1] += loss[1];
     return status;
@@ -69,7 +87,7 @@ static enum plim_status run_window(struct eval_programs *p, struct loader *loade
         e->positions += p->shape[cut->program].rows * p->shape[cut->program].time;
         e->rows += cut->rows;
     }
-    return status;
+    return status == PLIM_OK ? scoring_end_window(&p->scoring, err) : status;
 }
 
 /* A window is one pass where rows have one length; else it is sorted, and the more rows the better. */
@@ -95,7 +113,8 @@ enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, c
                                struct evaluation *e, struct plim_error *err)
 {
     struct cutting cutting = {0};
-    int64_t rows = e->rows, most = p->count > 1 ? eval_window(job) : p->shape[0].rows;
+    bool window = p->count > 1 || p->scoring.kind == SCORE_PAIRS;
+    int64_t rows = e->rows, most = window ? eval_window(job) : p->shape[0].rows;
     double sum[2] = {0};
     e->rows = e->positions = e->padding = 0;
     enum plim_status status = cutting_open(&cutting, most, err);
@@ -105,6 +124,9 @@ enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, c
     e->padding += e->positions;
     e->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     e->tokens = (int64_t)sum[1];
+    if (status == PLIM_OK && p->scoring.kind != SCORE_LOSS)
+        status = scoring_result(&p->scoring, &e->loss, &e->tokens, &e->scores, err);
+    scoring_clear(&p->scoring);
     return status;
 }
 
@@ -131,8 +153,8 @@ enum plim_status trainer_open_eval(struct trainer *t, struct eval_programs *p, s
     for (int i = 0; i < steps && status == PLIM_OK; i++) {
         struct eval_length length = {t, i ? ladder[i] : t->job->max_length};
         struct forward_family family = {.build = build, .arg = &length, .adds = true};
-        int64_t most =
-            t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows) : rows;
+        int64_t most = t->job->training.eval_batch || steps > 1 ? eval_rows_most(t->job, length.time, rows)
+                                                                : whole_rows(t->job, rows);
         status = runtime_forward(&t->runtime, &family, most, 1, &p->forward[p->count], err);
         if (status == PLIM_NO_FIT) break; /* shorter rows have more of them: only the first may be missed */
         if (status != PLIM_OK) continue;
@@ -140,7 +162,7 @@ enum plim_status trainer_open_eval(struct trainer *t, struct eval_programs *p, s
         p->exec[p->count] = &p->forward[p->count].exec;
         p->count++;
     }
-    if (status == PLIM_OK) status = eval_programs_start(p, err);
+    if (status == PLIM_OK) status = eval_programs_start(p, t->job, err);
     if (status != PLIM_OK) eval_programs_close(p);
     return status;
 }
@@ -156,6 +178,6 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
     if (status == PLIM_OK) status = loader_seek(t->evaluator, &(struct loader_state){0}, err);
     if (status == PLIM_OK) status = evaluate_rows(p, t->evaluator, t->job, &e, err);
     eval_programs_close(&once);
-    *loss = e.loss, *tokens = e.tokens;
+    *loss = e.loss, *tokens = e.tokens, t->scores = e.scores;
     return status;
 }

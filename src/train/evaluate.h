@@ -14,12 +14,14 @@
 #include "job/job.h"
 #include "runtime/feed.h"
 #include "runtime/lengths.h"
+#include "train/scoring.h"
 
 /* More tokens than this at once make no matrix multiply faster. */
 #define EVAL_TOKENS 4096
 
 struct evaluation {
     double loss;
+    struct scores scores;
     int64_t tokens, rows;
     int64_t positions, padding; /* computed, and of them without a token */
     int64_t batch;              /* rows of one pass over the longest rows */
@@ -35,17 +37,19 @@ struct eval_programs {
     struct forward forward[PLAN_LENGTHS]; /* the first is empty where a plan of its own has that */
     struct exec *exec[PLAN_LENGTHS];
     struct feed feed[PLAN_LENGTHS];
+    struct scoring scoring;
 };
 void eval_programs_close(struct eval_programs *programs);
 
 /* The rows that one pass takes at most: as many as make EVAL_TOKENS positions, training.eval_batch_size, all there are. */
 int64_t eval_rows_most(const struct job *job, int64_t time, int64_t rows);
 
-/* Rows of one window of an evaluation's loader. */
+/* Rows of one window of an evaluation's loader, at most. */
 int64_t eval_window(const struct job *job);
 
 /* Opens feeds; with several programs everything is compiled now. The execs are set and started. */
-enum plim_status eval_programs_start(struct eval_programs *programs, struct plim_error *err);
+enum plim_status eval_programs_start(struct eval_programs *programs, const struct job *job,
+                                     struct plim_error *err);
 
 /* The next out->rows rows of the loader, or as many as there are: loss, tokens, rows, positions and padding of `out`. */
 enum plim_status evaluate_rows(struct eval_programs *programs, struct loader *loader, const struct job *job,

@@ -90,7 +90,7 @@ static enum plim_status run(const struct job *job, struct runtime *rt, const cha
     if (status == PLIM_OK) status = runtime_commit(rt, err);
     for (int i = 1; i < p.count && status == PLIM_OK; i++) status = forward_start(rt, &p.forward[i], err);
     if (status == PLIM_OK) status = weights_from_directory(&rt->exec, &rt->spec, dir, NULL, err);
-    if (status == PLIM_OK) status = eval_programs_start(&p, err);
+    if (status == PLIM_OK) status = eval_programs_start(&p, job, err);
     double start = clock_seconds();
     if (status == PLIM_OK) status = evaluate_rows(&p, loader, job, e, err);
     e->seconds = clock_seconds() - start;

@@ -6,9 +6,10 @@
  */
 #include "train/export.h"
 #include "base/file.h"
-#include "store/safetensors.h"
 #include "model/hf.h"
 #include "model/labels.h"
+#include "model/sentence.h"
+#include "model/weights_files.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 #include "train/tokenizer_files.h"
@@ -32,7 +33,8 @@ struct stream {
 };
 
 struct exporter {
-    struct safetensors params, state;
+    struct weights_files params;
+    struct safetensors state;
     bool has_state;
     enum dtype type;
     struct safetensors_entry *entries; /* [params.count], the same order */
@@ -87,6 +89,12 @@ static const struct safetensor *find_master(const struct exporter *e, const stru
     return m;
 }
 
+/* Where tensors without a master go. */
+struct passing {
+    struct safetensors_writer *writer;
+    enum dtype type;
+};
+
 /* Elements [first, first + n) of a tensor in the type to be written; returns where they are. */
 static const void *convert(struct exporter *e, const struct safetensor *t, const struct safetensor *m,
                            enum dtype type, int64_t n)
@@ -107,11 +115,21 @@ static const void *convert(struct exporter *e, const struct safetensor *t, const
     return e->out;
 }
 
+static enum plim_status pass_on(void *arg, int64_t first, const void *elements, int64_t n,
+                                struct plim_error *err)
+{
+    struct passing *p = arg;
+    (void)first;
+    return safetensors_writer_put(p->writer, elements, (size_t)n * dtype_size(p->type), err);
+}
+
 static enum plim_status export_tensor(struct exporter *e, size_t index, struct safetensors_writer *w,
                                       struct plim_error *err)
 {
     const struct safetensor *t = &e->params.tensors[index];
     enum dtype type = e->entries[index].type;
+    if (e->params.gguf) /* which has no masters, and may have to be turned round */
+        return weights_files_read(&e->params, t, type, pass_on, &(struct passing){w, type}, err);
     struct plim_error mismatch = {0};
     const struct safetensor *m = t->type == type ? NULL : find_master(e, t, &mismatch);
     if (mismatch.status != PLIM_OK) return *err = mismatch, err->status;
@@ -140,7 +158,8 @@ static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
             return plim_fail(err, PLIM_UNSUPPORTED,
                              "%s: tensor '%.200s': type %s is not read by this version", t->path, t->name,
                              t->type_name);
-        enum dtype type = is_floating(t->type) && e->type != DT_COUNT ? e->type : t->type;
+        enum dtype own = weights_in_blocks(t) ? DT_BF16 : t->type; /* blocks of few bits have no type here */
+        enum dtype type = is_floating(t->type) && e->type != DT_COUNT ? e->type : own;
         e->entries[i] = (struct safetensors_entry){.name = t->name, .type = type, .ndim = t->ndim};
         memcpy(e->entries[i].dim, t->dim, sizeof t->dim);
         e->result->parameters += t->count;
@@ -164,6 +183,15 @@ static enum plim_status write_all(struct exporter *e, const struct model_spec *s
     else
         safetensors_writer_abandon(&w);
     if (status == PLIM_OK) status = hf_config_save(spec, e->result->type, dir, err);
+    struct sentence_config how;
+    if (status == PLIM_OK) status = sentence_config_load(e->source, &how, err);
+    if (status == PLIM_OK && how.found) {
+        struct model_spec vectors = *spec;
+        vectors.pooling = how.pooling, vectors.normalize = how.normalize;
+        status =
+            sentence_config_save(dir, &vectors, how.max_length ? how.max_length : spec->max_positions, err);
+    }
+    if (e->params.gguf) return status == PLIM_OK ? tokenizer_files_from_gguf(e->source, dir, err) : status;
     struct strbuf tokenizer = STRBUF_INIT;
     strbuf_addf(&tokenizer, "%s/tokenizer.json", e->source);
     if (status == PLIM_OK) status = strbuf_status(&tokenizer, err);
@@ -227,7 +255,7 @@ static enum plim_status write_new(struct exporter *e, const struct model_spec *s
 static enum plim_status open_source(struct exporter *e, const char *from, struct plim_error *err)
 {
     struct strbuf state = STRBUF_INIT;
-    enum plim_status status = safetensors_open(from, &e->params, err);
+    enum plim_status status = weights_files_open(from, &e->params, err);
     if (status != PLIM_OK) return status;
     strbuf_addf(&state, "%s/state", from);
     status = strbuf_status(&state, err);
@@ -265,7 +293,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     stream_close(&e->masters);
     labels_release(&labels);
     free(e->entries);
-    safetensors_close(&e->params);
+    weights_files_close(&e->params);
     if (e->has_state) safetensors_close(&e->state);
     free(e);
     return status;

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/number.h"
 #include "base/schema_value.h"
+#include "model/sentence.h"
 #include "train/fingerprint.h"
 
 #include <inttypes.h>
@@ -27,7 +28,9 @@ static const char *const left_out[] = {
     "budget", "profile",
     /* a run that met a bad record may go on without it */
     "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
-    "training.eval_batch_size"};
+    "training.eval_batch_size",
+    /* only an evaluation reads it */
+    "data.score_field"};
 
 static const char *const shapes[] = {"model.architecture",
                                      "model.vocab_size",
@@ -41,6 +44,9 @@ static const char *const shapes[] = {"model.architecture",
                                      "model.attention_bias",
                                      "model.attention_output_bias",
                                      "model.mlp_bias",
+                                     "model.task",
+                                     "model.type_vocab_size",
+                                     "model.num_labels",
                                      "training.mixed_precision",
                                      "training.optimizer",
                                      "training.master_weights",
@@ -130,6 +136,7 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     number_format_double(text, job_beta1(job));
     json_str(w, "training.beta1", text);
     json_str(w, "training.objective", objective_row(job_objective(job))->name);
+    if (job->spec.task == TASK_EMBEDDING) json_str(w, "model.pooling", pooling_name(job->spec.pooling));
     json_str(w, "training.device", device->ops->name);
 }
 

@@ -93,8 +93,10 @@ static enum plim_status compare(struct run_start *s, const struct job *job, cons
     struct comparison c = {.start = s, .options = options, .others = STRBUF_INIT};
     const struct job_training *t = &job->training;
     compare_facts(&c, node_get(manifest, "run"), &s->facts->root);
-    compare_pin(&c, MICRO_BATCH, node_int(node_path(manifest, "knobs.micro_batch"), 0), t->micro_batch_given,
-                t->micro_batch);
+    bool pairs =
+        job_objective(job) == OBJECTIVE_SENTENCE_PAIRS; /* what a pair is told from decides its loss */
+    compare_pin(&c, MICRO_BATCH, node_int(node_path(manifest, "knobs.micro_batch"), 0),
+                pairs || t->micro_batch_given, pairs ? t->batch_size : t->micro_batch);
     if (t->grad_type)
         compare_pin(&c, LOSS_CHUNKS, node_int(node_path(manifest, "knobs.loss_chunks"), 0),
                     t->loss_chunks_given, t->loss_chunks);
@@ -200,6 +202,7 @@ void run_start_pins(const struct run_start *s, const struct job *job, struct run
     const struct job_training *t = &job->training;
     int64_t rows = node_int(node_path(manifest, "knobs.micro_batch"), 0);
     *out = (struct run_pins){0};
+    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) rows = 0; /* its batch is always whole */
     if (rows > 0 && job_rows(job) % rows == 0 && !t->micro_batch_given && !s->free_micro_batch)
         out->micro_batch = rows;
     if (t->grad_type && !t->loss_chunks_given && !s->free_loss_chunks)

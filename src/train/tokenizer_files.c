@@ -1,6 +1,7 @@
 /* tokenizer_files.c - see tokenizer_files.h. Through a small buffer: nothing here may add to what the plan counts. */
 #include "train/tokenizer_files.h"
 #include "base/file.h"
+#include "text/gguf_tokenizer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -44,5 +45,24 @@ enum plim_status tokenizer_files_copy(const char *path, const char *dir, struct 
         snprintf(to, sizeof to, "%s/%s", dir, names[i]);
         if (i == 0 || file_exists(from)) status = copy_file(i == 0 ? path : from, to, err);
     }
+    return status;
+}
+
+enum plim_status tokenizer_files_from_gguf(const char *path, const char *dir, struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT, name = STRBUF_INIT;
+    struct gguf *file = NULL;
+    enum plim_status status = gguf_open(path, &file, err);
+    for (int i = 0; i < 2 && status == PLIM_OK && gguf_has_tokenizer(file); i++) {
+        strbuf_clear(&text);
+        strbuf_clear(&name);
+        strbuf_addf(&name, "%s/%s", dir, names[i]);
+        status = i ? gguf_tokenizer_config_write(file, &text, err) : gguf_tokenizer_write(file, &text, err);
+        if (status == PLIM_OK) status = strbuf_status(&name, err);
+        if (status == PLIM_OK) status = file_write_atomic(name.data, text.data, text.len, err);
+    }
+    gguf_close(file);
+    strbuf_release(&text);
+    strbuf_release(&name);
     return status;
 }

@@ -8,6 +8,9 @@
  * special_tokens_map.json, chat_template.jinja) into the folder. NULL: there is none, and nothing is done. */
 enum plim_status tokenizer_files_copy(const char *path, const char *dir, struct plim_error *err);
 
+/* tokenizer.json and tokenizer_config.json of a GGUF file into the folder; nothing where it holds no tokenizer. */
+enum plim_status tokenizer_files_from_gguf(const char *path, const char *dir, struct plim_error *err);
+
 /* The names such files have, from 0; NULL after the last. */
 const char *tokenizer_file_name(int i);
 

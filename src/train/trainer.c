@@ -75,6 +75,7 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     scalars[SCALAR_BIAS2] = (float)(1 - pow(c->beta2, n));
     scalars[SCALAR_CLIP] = (float)c->clip;
     scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
+    scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)t->runtime.plan.knobs.accumulation);
     scalars[SCALAR_BETA2] = (float)(1 - pow(n, -0.8));
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
     scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
@@ -143,7 +144,10 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     double loss[2] = {0};
     float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
     enum plim_status status = exec_read(&t->runtime.exec, t->loss, loss, 0, sizeof loss, err);
-    event->loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
+    if (status == PLIM_OK) status = router_read(&t->router, &t->runtime.exec, err);
+    event->token_loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
+    event->loss = event->token_loss + t->router.balance + t->router.z;
+    event->router = t->router.experts ? &t->router : NULL;
     if (status == PLIM_OK && !t->scaler.active && !isfinite(event->loss))
         return not_finite(t, "loss", event->loss, err);
     if (status == PLIM_OK) status = exec_update(&t->runtime.exec, err);
@@ -221,6 +225,7 @@ static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *
     struct train_event event = {.kind = TRAIN_EVAL, .step = t->step};
     enum plim_status status = trainer_evaluate(t, &event.loss, &event.tokens, err);
     if (status != PLIM_OK) return status;
+    event.scores = t->scores;
     schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
     trainer_tell(t, &event);
     return PLIM_OK;

@@ -31,6 +31,7 @@
 #include "train/corpus.h"
 #include "train/evaluate.h"
 #include "train/numerics.h"
+#include "train/router.h"
 #include "train/run_start.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
@@ -55,9 +56,12 @@ struct train_event {
     const struct plan *plan;
     const char *text; /* note, path of a checkpoint */
     int64_t step, steps;
-    double loss, lr, grad_norm; /* grad_norm < 0: not computed (optimizer inside backward) */
-    bool skipped;               /* fp16: the step overflowed and was not taken */
+    double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
+    double token_loss;           /* of which this much is the tokens': auxiliary losses are the rest */
+    const struct router *router; /* of experts; NULL: there are none */
+    bool skipped;                /* fp16: the step overflowed and was not taken */
     double scale;
+    struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
     int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
     int64_t positions, padding; /* computed, and of them without a token; likewise */
@@ -114,10 +118,12 @@ struct trainer {
     struct numerics numerics;
     /* tensors the host talks to, by role; found again after each re-plan */
     int scalars, loss, clip;
-    bool drops;                            /* the tape has dropout */
+    bool drops; /* the tape has dropout */
+    struct router router;
     struct lengths lengths;                /* programs of the present plan, by row length */
     struct feed feed[PLAN_LENGTHS];        /* theirs */
     struct cutting cutting;                /* a step into passes */
+    struct scores scores;                  /* of the last evaluation */
     struct eval_programs eval;             /* kept for all evaluations where rows have several lengths */
     int64_t rows_done, positions, padding; /* since the trainer was opened */
 };
@@ -143,7 +149,7 @@ enum plim_status trainer_step(struct trainer *trainer, struct train_event *event
 enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out,
                                    struct plim_error *err);
 
-/* Mean loss over the validation files, inside the arena the training plan has. */
+/* Mean loss over the validation files, inside the arena the training plan has; trainer->scores has the rest. */
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,
                                   struct plim_error *err);
 

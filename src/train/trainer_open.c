@@ -66,7 +66,8 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     t->drops = tape_drops(tape);
     t->numerics.trainer = t;
     trainer_unbind(t);
-    enum plim_status status = lengths_open(&t->lengths, &t->runtime, err);
+    enum plim_status status = router_bind(&t->router, tape, err);
+    if (status == PLIM_OK) status = lengths_open(&t->lengths, &t->runtime, err);
     for (int i = 0; i < t->lengths.count && status == PLIM_OK; i++) status = open_program(t, i, err);
     if (status == PLIM_OK && t->lengths.count > 1 && t->corpus.validation)
         status = trainer_open_eval(t, &t->eval, err);
@@ -194,6 +195,7 @@ void trainer_close(struct trainer *t)
     if (!t) return;
     trainer_unbind(t);
     cutting_close(&t->cutting);
+    router_release(&t->router);
     loader_close(t->loader);
     loader_close(t->evaluator);
     corpus_close(&t->corpus);

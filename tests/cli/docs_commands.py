@@ -42,11 +42,13 @@ INSTEAD = {
         "python3 bench/gpu/compare.py --list --cases budgets",
 }
 ELSEWHERE = {  # what no test can run on every machine, and why
+    "plimsoll serve runs/small --budget 256MiB": "serves until it is stopped; tests/cli/serve.py",
     "make PLIMSOLL_CUDA=ON": "compiles the whole program; needs nvcc",
     "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",
     "plimsoll train llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu trains on one",
     'plimsoll generate runs/llama -p "The ship" --device cuda --budget 4GiB': "needs a GPU; tests/gpu/decode.py",
     "plimsoll embed MODEL_FOLDER lines.txt -o vectors.npy": "needs an encoder's weights; tests/cli/embed.py makes some",
+    'plimsoll generate model.gguf --prompt "The ship"': "needs a GGUF file; tests/cli/gguf.py makes some",
     "plimsoll embed all-MiniLM-L6-v2/ sentences.txt -o vectors.npy -v": "likewise",
 }
 EXITS = {"plimsoll plan demo/small.yaml --budget 8MiB": 3, "plimsoll pack problem.csv --capacity 11": 3}

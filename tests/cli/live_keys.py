@@ -32,6 +32,9 @@ EXTRAS = {
     "phi3": dict(sliding_window=9, partial_rotary_factor=0.5, head_dim=24, intermediate_size=101),
     "olmo2": dict(rms_norm_eps=0.03, num_key_value_heads=1, rope_theta=77.5),
     "smollm3": dict(no_rope_layer_interval=0, sliding_window=9, tie_word_embeddings="false"),
+    "mixtral": dict(num_experts=3, num_experts_per_tok=1, sliding_window=9, intermediate_size=60),
+    "qwen3_moe": dict(num_experts=9, num_experts_per_tok=4, norm_topk_prob="true", intermediate_size=60, rms_norm_eps=0.03),
+    "olmoe": dict(num_experts=9, num_experts_per_tok=5, norm_topk_prob="true", num_key_value_heads=1, intermediate_size=60),
 }
 NEVER = {"llama": ("sliding_window_pattern=2", "query_pre_attn_scalar=5", "final_logit_softcapping=5", "no_rope_layer_interval=2"),
          "qwen3": ("partial_rotary_factor=0.5", "attn_logit_softcapping=5"), "gemma3": ("attn_logit_softcapping=5",),

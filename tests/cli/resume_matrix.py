@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import encoder_jobs
 import plim
 
 TINY = dict(model__hidden_size=32, model__intermediate_size=48, model__num_layers=1, model__num_attention_heads=4, data__max_length=32,
@@ -116,7 +117,11 @@ def same_size(name):
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.5, "mscale": 1.0, "mscale_all_dim": 0.5}
 LONG = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [1.0, 4.0], "attention_factor": 1.5}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-BASES = {"bytes": bytes_base, "cosine": cosine_base, "chat": chat_base, "lines": lines_base, "file": file_base("llama", rope_scaling=LLAMA3),
+def encoder_base(objective):
+    return lambda folder: encoder_jobs.job(folder, objective, training__steps=4, training__save_every=2)
+
+
+BASES = {"bytes": bytes_base, "labels": encoder_base("token_labels"), "pairs": encoder_base("sentence_pairs"), "cosine": cosine_base, "chat": chat_base, "lines": lines_base, "file": file_base("llama", rope_scaling=LLAMA3),
          "window": file_base("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=0),
          "gemma2": keys_base("gemma2"), "gemma3": keys_base("gemma3"),
          "yarn": file_base("smollm3", rope_scaling=YARN, no_rope_layers=[0], bos_token_id=1, eos_token_id=2, pad_token_id=0),
@@ -151,6 +156,11 @@ MATRIX = {
     "model.rope_scaling.short_factor": ("long", rope(LONG, short_factor=[1.0, 1.25])), "model.rope_scaling.long_factor": ("long", rope(LONG, long_factor=[1.0, 3.0])),
     "model.partial_rotary_factor": ("long", in_file("model/config.json", partial_rotary_factor=0.6)),
     "model.eos_token_id": ("file", in_file("model/config.json", eos_token_id=[7, 8])),
+    "model.task": ("labels", {"training.objective": "masked_tokens"}, SHAPE), "model.num_labels": ("labels", {"data.labels": "B-LOC,B-PER,O,X"}, SHAPE),
+    "model.type_vocab_size": ("labels", None),  # needs another config.json
+    "model.hidden_dropout_prob": ("pairs", {"model.dropout": 0.25}), "model.attention_probs_dropout_prob": ("pairs", {"model.dropout": 0.25}),
+    "model.embd_pdrop": ("long", {"model.dropout": 0.25}), "model.resid_pdrop": ("long", {"model.dropout": 0.25}),
+    "model.classifier_dropout": ("pairs", {"model.dropout": 0.25}), "model.pooling": ("pairs", "cls"),
     "data.train": ("bytes", same_size("corpus.txt")), "data.validation": ("bytes", same_size("corpus.txt")),
     "data.tokenizer": ("lines", in_file("tokenizer_config.json", eos_token="a")), "data.chat_template": ("chat", in_file("tokenizer_config.json", chat_template="." + TEMPLATE)),
     "data.format": ("bytes", "lines"), "data.max_length": ("bytes", 16), "data.field": ("lines", "other"),
@@ -171,7 +181,7 @@ MATRIX = {
     "training.weight_decay": ("bytes", 0.1), "training.max_grad_norm": ("bytes", 1), "training.seed": ("bytes", 8), "training.deterministic": ("bytes", "true"),
     "performance.float32_matmul_precision": ("bytes", "high"), "training.batch_size": ("bytes", 2), "training.eval_every": ("bytes", 1), "training.eval_rows": ("bytes", 3),
     "training.device": ("bytes", None),  # needs a second device
-    "training.objective": ("bytes", None),  # needs a model that learns another one
+    "training.pair_scale": ("bytes", 10), "training.objective": ("bytes", None),  # needs a model that learns another one
 }
 
 
@@ -193,7 +203,7 @@ def test_key(base, key, change, shape):
     named = key in line and f"was {base.facts[key]}"[:40] in line or f"more:" in line and key in line
     plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and named and not plim.losses(result.stdout), f"B13: {key} is refused: {line[line.find('was made') if 'was made' in line else 0:][:150]}")
     accept = ["--change", key]
-    if key.startswith(("model.rope_scaling", "data.")) or key in ("training.lr_scheduler", "training.greedy.on", "model.architecture"):
+    if key.startswith(("model.rope_scaling", "data.")) or key in ("training.lr_scheduler", "training.greedy.on", "model.architecture") or key.endswith(("_dropout_prob", "classifier_dropout", "_pdrop")):
         accept = [a for k in base.facts for a in ("--change", k) if k.split(".")[0] == key.split(".")[0]]  # several change with it
     result, manifest = base.resume(*args, *accept)
     if shape:

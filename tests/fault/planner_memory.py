@@ -37,6 +37,9 @@ for layers in (200, 600):
             continue
         least = smallest["peak_bytes"]["total"] + MIB // 2  # the size of the process itself differs from start to start
         train(path, least, f"{layers} layers, the smallest budget")
+        for line in range(least * 3 // 4, least, least // 16):
+            fits = plim.plan(path, "--budget", line)[0]["fits"]
+            train(path, line, f"{layers} layers, {line / MIB:.1f} MiB, which plan {'grants' if fits else 'refuses'}", refused=not fits)
         train(path, least * 5 // 4, f"{layers} layers, a quarter more")
         train(path, least * 5 // 4, f"{layers} layers, a line that moves", "--steps", 4, "--budget-at", f"2={least}",
               "--budget-at", f"3={least * 5 // 4}", "--budget-at", f"4={least}")
@@ -54,6 +57,6 @@ with tempfile.TemporaryDirectory() as folder:
 for layers in (200, 600):
     with tempfile.TemporaryDirectory() as folder:
         path = plim.job(folder, model__num_layers=layers, **NARROW)
-        for line in (2, 8, 12, 16, 20, 28, 40) if layers == 600 else (2, 8, 10, 11):
+        for line in (2, 8, 12, 16, 20, 28) if layers == 600 else (2, 8, 10, 11):
             train(path, line * MIB, f"{layers} layers, {line} MiB are refused", refused=True)
 plim.done()

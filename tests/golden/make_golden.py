@@ -29,14 +29,20 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -299,6 +305,79 @@ CASES = {
         batch=2,
         time=28,
     ),
+    # Experts whose weights add up to 1, a window, the load-balancing loss.
+    "mixtral": dict(
+        make=lambda: MixtralForCausalLM(
+            MixtralConfig(
+                vocab_size=96,
+                hidden_size=40,
+                intermediate_size=44,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                sliding_window=9,
+                num_local_experts=4,
+                num_experts_per_tok=2,
+                output_router_logits=True,
+                router_aux_loss_coef=0.05,
+                attn_implementation="eager",
+                experts_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=23,
+    ),
+    # Norms of each head, weights that add up to 1 because the config says so, both losses of the router.
+    "qwen3_moe": dict(
+        make=lambda: Qwen3MoeForCausalLM(
+            Qwen3MoeConfig(
+                vocab_size=101,
+                hidden_size=36,
+                intermediate_size=50,
+                moe_intermediate_size=26,
+                num_hidden_layers=3,
+                num_attention_heads=6,
+                num_key_value_heads=2,
+                head_dim=10,
+                max_position_embeddings=64,
+                num_experts=7,
+                num_experts_per_tok=3,
+                norm_topk_prob=True,
+                output_router_logits=True,
+                router_aux_loss_coef=0.02,
+                router_z_loss_coef=0.01,
+                attn_implementation="eager",
+                experts_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=21,
+    ),
+    # Norms over all queries and all keys, weights as the softmax left them; more experts than some have tokens.
+    "olmoe": dict(
+        make=lambda: OlmoeForCausalLM(
+            OlmoeConfig(
+                vocab_size=103,
+                hidden_size=36,
+                intermediate_size=24,
+                num_hidden_layers=2,
+                num_attention_heads=6,
+                num_key_value_heads=3,
+                max_position_embeddings=64,
+                num_experts=12,
+                num_experts_per_tok=2,
+                output_router_logits=True,
+                router_aux_loss_coef=0.03,
+                eos_token_id=3,
+                pad_token_id=0,
+                attn_implementation="eager",
+                experts_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=19,
+    ),
 }
 PACKED_LENGTHS = (13, 19)
 
@@ -327,9 +406,34 @@ def make_batch(config, batch, time, generator):
     return ids, targets
 
 
+def file_tensors(model, tensors):
+    """As checkpoints have them: experts, which transformers keeps in one tensor, are tensors of their own."""
+    mixtral = model.config.model_type == "mixtral"
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    out = {}
+    for name, value in tensors.items():
+        block, _, part = name.partition(".mlp.experts.")
+        if mixtral: name, block = name.replace(".mlp.gate", ".block_sparse_moe.gate"), block + ".block_sparse_moe"
+        else: block += ".mlp"
+        if not part:
+            out[name] = value
+            continue
+        for e, of in enumerate(value):
+            pieces = zip(names, of.chunk(2)) if part == "gate_up_proj" else [(names[2], of)]
+            for key, piece in pieces: out[f"{block}.experts.{e}.{key}.weight"] = piece
+    return out
+
+
 def total_loss(logits, targets):
     flat = logits.float().reshape(-1, logits.shape[-1])
     return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
+
+
+def router_loss(config, out):
+    """What the router's losses add: load balancing as transformers has it, and the z-loss of ST-MoE."""
+    if getattr(out, "router_logits", None) is None: return 0.0
+    z = torch.cat([torch.logsumexp(x.float(), -1) for x in out.router_logits]).pow(2).mean()
+    return config.router_aux_loss_coef * out.aux_loss + getattr(config, "router_z_loss_coef", 0.0) * z
 
 
 def run(model, samples):
@@ -338,12 +442,13 @@ def run(model, samples):
     count = sum(int((t != IGNORE).sum()) for _, t in samples)
     logits, total = [], 0.0
     for ids, targets in samples:
-        out = model(input_ids=ids).logits
-        loss = total_loss(out, targets) / count
+        made = model(input_ids=ids)
+        out = made.logits
+        loss = total_loss(out, targets) / count + router_loss(model.config, made)
         loss.backward()
         total += loss.detach()
         logits.append(out.detach().float())
-    grads = {n: p.grad.detach().clone().float() for n, p in model.named_parameters()}
+    grads = file_tensors(model, {n: p.grad.detach().clone().float() for n, p in model.named_parameters()})
     return total, torch.cat(logits, dim=1), grads
 
 
@@ -414,7 +519,8 @@ def save_model(model, folder):
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f, indent=2, sort_keys=True)
         f.write("\n")
-    weights = {n: p.detach().contiguous() for n, p in model.named_parameters()}
+    weights = file_tensors(model, {n: p.detach() for n, p in model.named_parameters()})
+    weights = {n: p.contiguous() for n, p in weights.items()}
     save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
 
 
@@ -422,7 +528,9 @@ def check_own_loss(model, ids, targets):
     """transformers shifts labels itself; its loss must be ours."""
     labels = torch.cat([torch.full((ids.shape[0], 1), IGNORE), targets[:, :-1]], dim=1)
     theirs = model(input_ids=ids, labels=labels).loss
-    ours = total_loss(model(input_ids=ids).logits, targets) / (targets != IGNORE).sum()
+    made = model(input_ids=ids)
+    ours = total_loss(made.logits, targets) / (targets != IGNORE).sum()
+    if getattr(made, "aux_loss", None) is not None: ours += model.config.router_aux_loss_coef * made.aux_loss
     assert torch.allclose(theirs, ours, rtol=1e-5), (theirs, ours)
 
 
@@ -460,6 +568,7 @@ def packed_case(root, model, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)))
+    parser.add_argument("--only", nargs="*", default=None, help="of the plain cases")
     parser.add_argument("--seed", type=int, default=0, help="other weights and tokens, for a live comparison")
     args = parser.parse_args()
     root = args.out
@@ -467,9 +576,10 @@ def main():
     torch.use_deterministic_algorithms(True)
     models = {}
     for seed, (name, case) in enumerate(CASES.items(), args.seed):
+        if args.only is not None and name not in args.only: continue
         torch.manual_seed(seed)
         models[name] = plain_case(root, name, case, 1000 + seed)
-    packed_case(root, models["llama-tied"], 2000 + args.seed)
+    if args.only is None: packed_case(root, models["llama-tied"], 2000 + args.seed)
 
 
 if __name__ == "__main__":

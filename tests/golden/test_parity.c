@@ -21,6 +21,9 @@
  * worse, one model a little worse, all models together not at all. */
 #define BF16_SLACK        1.25
 #define BF16_TENSOR_SLACK 3.0
+/* Of experts, a rounding may send a token to another one, in PyTorch's run or in ours, and a single token is much of so
+ * small a model: gradients of one expert tell nothing then, and all of them are held to this only. */
+#define BF16_ROUTED_ERROR 0.3
 
 struct golden {
     char model[512];
@@ -97,7 +100,7 @@ static void write_scalars(struct model_rig *rig, const struct golden *g, int ste
     scalars[SCALAR_LR] = 1e-3f;
     scalars[SCALAR_BIAS1] = (float)(1 - pow(0.9, step + 1));
     scalars[SCALAR_BIAS2] = (float)(1 - pow(0.999, step + 1));
-    scalars[SCALAR_UNSCALE] = 1;
+    scalars[SCALAR_UNSCALE] = scalars[SCALAR_AUX_GRAD] = 1;
     rig_write(rig, "step.scalars", scalars, sizeof scalars);
 }
 
@@ -133,9 +136,10 @@ static double error_of(struct model_rig *rig, const struct golden *g, int id, in
 }
 
 static void check_error(const char *name, const char *what, double error, double torch_bf16,
-                        enum precision precision)
+                        enum precision precision, bool routed)
 {
     double limit = precision == PRECISION_F32 ? FP32_TOLERANCE : BF16_SLACK * torch_bf16;
+    if (routed && precision != PRECISION_F32) limit = BF16_ROUTED_ERROR;
     if (!(error <= limit)) fail_msg("%s: %s: error %.3g, allowed %.3g", name, what, error, limit);
 }
 
@@ -152,7 +156,7 @@ static void check_logits(const char *name, enum precision precision)
     write_batch(&rig, &g, false);
     assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
     double error = error_of(&rig, &g, tape_find(&rig.tape, "logits", -1), 0, "logits", "logits", &torch);
-    check_error(name, "logits", error, torch, precision);
+    check_error(name, "logits", error, torch, precision, rig.spec.num_experts > 0);
     print_message("# %s: logits error %.2e (torch bf16 %.2e)\n", name, error, torch);
     rig_close(&rig);
     golden_close(&g);
@@ -178,32 +182,42 @@ static void check_gradients(const char *name, enum precision precision, struct e
     assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
     int n = 0;
     for (int i = 0; i < rig.tape.ntensors; i++) {
-        struct weights_part parts[WEIGHTS_PARTS];
         if (rig.tape.tensors[i].cls != CLASS_GRAD) continue;
-        int count = weights_parts(&rig.spec, &rig.tape, rig.tape.tensors[i].owner, parts);
+        int owner = rig.tape.tensors[i].owner, count = weights_part_count(&rig.tape, owner);
         int64_t covered = 0;
         for (int k = 0; k < count; k++) {
+            const struct weights_part part = weights_part(&rig.spec, &rig.tape, owner, k);
             char key[220];
             double torch;
-            snprintf(key, sizeof key, "grad:%s", parts[k].name);
-            double error = error_of(&rig, &g, i, parts[k].first, parts[k].name, key, &torch);
-            if (precision == PRECISION_F32) check_error(name, key, error, torch, precision);
+            snprintf(key, sizeof key, "grad:%s", part.name);
+            double error = error_of(&rig, &g, i, part.first, part.name, key, &torch);
+            if (precision == PRECISION_F32) check_error(name, key, error, torch, precision, false);
             /* One tensor is one draw; all of them together are the comparison. */
-            if (precision != PRECISION_F32 && error > BF16_TENSOR_SLACK * torch)
+            if (precision != PRECISION_F32 && !rig.spec.num_experts && error > BF16_TENSOR_SLACK * torch)
                 fail_msg("%s: %s: %.3g, torch %.3g", name, key, error, torch);
-            sum_ours += error * error, sum_torch += torch * torch, n++, covered += parts[k].count;
+            sum_ours += error * error, sum_torch += torch * torch, n++, covered += part.count;
             if (error > worst) worst = error;
         }
         assert_int_equal(covered, tensor_count(&rig.tape.tensors[i]));
     }
     assert_true(n > 4);
     if (precision != PRECISION_F32)
-        check_error(name, "all gradients", sqrt(sum_ours / n), sqrt(sum_torch / n), precision);
+        check_error(name, "all gradients", sqrt(sum_ours / n), sqrt(sum_torch / n), precision,
+                    rig.spec.num_experts > 0);
     print_message("# %s: worst gradient error %.2e, rms %.2e (torch bf16 %.2e)\n", name, worst,
                   sqrt(sum_ours / n), sqrt(sum_torch / n));
-    all->ours += sum_ours, all->torch += sum_torch, all->count += n;
+    if (!rig.spec.num_experts) all->ours += sum_ours, all->torch += sum_torch, all->count += n;
     rig_close(&rig);
     golden_close(&g);
+}
+
+/* The losses of the router, where there is one. */
+static double router_loss(struct model_rig *rig)
+{
+    double loss[3] = {0};
+    int id = tape_find(&rig->tape, "router.loss", -1);
+    if (id >= 0) rig_read(rig, id, loss, sizeof loss);
+    return loss[0] + loss[1];
 }
 
 static void check_losses(const char *name, const struct rig_options *how)
@@ -223,8 +237,9 @@ static void check_losses(const char *name, const struct rig_options *how)
             write_scalars(&rig, &g, step);
             assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
             rig_read(&rig, tape_find(&rig.tape, "loss", -1), loss, sizeof loss);
+            double mean = loss[0] / loss[1] + router_loss(&rig);
             assert_int_equal(exec_update(&rig.exec, &rig.err), PLIM_OK);
-            double mean = loss[0] / loss[1], error = fabs(mean - want[step]) / want[step];
+            double error = fabs(mean - want[step]) / want[step];
             if (!(error <= FP32_TOLERANCE))
                 fail_msg("%s: step %d: loss %.8f, torch %.8f", name, step, mean, want[step]);
             worst = fmax(worst, error);
@@ -236,9 +251,9 @@ static void check_losses(const char *name, const struct rig_options *how)
     golden_close(&g);
 }
 
-static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral",
-                                    "qwen2",      "gpt2",         "qwen3",        "gemma2",
-                                    "gemma3",     "phi3",         "olmo2",        "smollm3"};
+static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral",   "qwen2",
+                                    "gpt2",       "qwen3",        "gemma2",       "gemma3",    "phi3",
+                                    "olmo2",      "smollm3",      "mixtral",      "qwen3_moe", "olmoe"};
 #define NCASES (sizeof cases / sizeof *cases)
 
 static void test_logits_fp32(void **state)

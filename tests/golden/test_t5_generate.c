@@ -60,16 +60,20 @@ static void compare(const char *model, const char *name, int beams)
     read_numbers(&set, name, want[0]);
     safetensors_close(&set);
     assert_int_equal(device_cpu_open(2, &device, &err), PLIM_OK);
-    struct generate_room room = {.prompt = SOURCE, .tokens = ANSWER};
-    if (seq2seq_open(path, device, &room, beams, &s, &err) != PLIM_OK) fail_msg("%s", err.text);
+    struct seq2seq_room room = {.source = SOURCE, .tokens = ANSWER, .beams = beams};
+    if (seq2seq_open(path, device, &room, &s, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (int i = 0; i < TEXTS; i++) {
         struct answer have = {.count = 0};
-        struct generate_result result;
-        struct generate_request ask = {
-            .prompt = ids[i], .count = lengths[i], .tokens = ANSWER, .hear = hear, .arg = &have};
-        if (seq2seq_run(s, &ask, 1, &result, &err) != PLIM_OK) fail_msg("%s", err.text);
+        struct seq2seq_result result;
+        struct seq2seq_request ask = {.source = ids[i],
+                                      .count = lengths[i],
+                                      .tokens = ANSWER,
+                                      .length_penalty = 1,
+                                      .hear = hear,
+                                      .arg = &have};
+        if (seq2seq_run(s, &ask, &result, &err) != PLIM_OK) fail_msg("%s", err.text);
         int n = length_of(want[i]);
-        ended += result.stop == GENERATE_END;
+        ended += result.stop == SEQ2SEQ_END;
         if (have.count != n || memcmp(have.token, want[i], (size_t)n * sizeof *want[i]))
             fail_msg("%s: %s: source %d of %d tokens: %d tokens, transformers %d", model, name, i, lengths[i],
                      have.count, n);

@@ -266,6 +266,8 @@ static void run_op(void **state, int kind)
     X(add, OP_ADD)                                                                                           \
     X(xent, OP_XENT)                                                                                         \
     X(kv_append, OP_KV_APPEND)                                                                               \
+    X(kv_put, OP_KV_PUT)                                                                                     \
+    X(attn_paged, OP_ATTN_PAGED)                                                                             \
     X(split3, OP_SPLIT3)                                                                                     \
     X(embed_bwd, OP_EMBED_BWD)                                                                               \
     X(norm_bwd, OP_NORM_BWD)                                                                                 \
@@ -277,6 +279,15 @@ static void run_op(void **state, int kind)
     X(join3, OP_JOIN3)                                                                                       \
     X(pool, OP_POOL)                                                                                         \
     X(pool_bwd, OP_POOL_BWD)                                                                                 \
+    X(route, OP_ROUTE)                                                                                       \
+    X(dispatch, OP_DISPATCH)                                                                                 \
+    X(expert_linear, OP_EXPERT_LINEAR)                                                                       \
+    X(combine, OP_COMBINE)                                                                                   \
+    X(router_loss, OP_ROUTER_LOSS)                                                                           \
+    X(route_bwd, OP_ROUTE_BWD)                                                                               \
+    X(expert_linear_dx, OP_EXPERT_LINEAR_DX)                                                                 \
+    X(expert_linear_dw, OP_EXPERT_LINEAR_DW)                                                                 \
+    X(combine_dw, OP_COMBINE_DW)                                                                             \
     X(sumsq, OP_SUMSQ)                                                                                       \
     X(clip, OP_CLIP)                                                                                         \
     X(adamw, OP_ADAMW)                                                                                       \

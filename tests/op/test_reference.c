@@ -358,6 +358,39 @@ static void split_gradient(void **state)
     split_gradient_of(true);
 }
 
+/* Weights of the chosen, and of the statistics the sums of probabilities and of squares, through their factor. */
+static void route_gradient_of(bool norm)
+{
+    struct probe f = probe_make(OP_ROUTE, 21), b = probe_make(OP_ROUTE_BWD, 22);
+    f.op.attr.norm_topk = b.op.attr.norm_topk = norm;
+    probe_in(&f, ROUTE_LOGITS, DT_F32, "6 5");
+    probe_out(&f, ROUTE_WEIGHT, DT_F32, "6 2");
+    probe_out(&f, ROUTE_EXPERT, DT_I32, "6 2"), probe_out(&f, ROUTE_PLACE, DT_I32, "6 2");
+    probe_out(&f, ROUTE_ENDS, DT_I32, "5"), probe_out(&f, ROUTE_STAT, DT_F32, "3 5");
+    probe_weigh(&f, ROUTE_WEIGHT), probe_weigh(&f, ROUTE_STAT);
+    probe_run(&f);
+    /* Counts have no gradient; d of lse^2 is 2 lse p. */
+    double factor[10] = {0}, *stat = f.weight[ROUTE_STAT].f;
+    for (int e = 0; e < 5; e++) factor[e] = stat[5 + e], stat[e] = 0;
+    factor[5] = 2 * stat[10];
+    probe_use(&b, ROUTE_BWD_DWEIGHT, f.weight[ROUTE_WEIGHT], probe_out_desc(&f, ROUTE_WEIGHT));
+    probe_use(&b, ROUTE_BWD_LOGITS, f.call.in[ROUTE_LOGITS], &f.desc[ROUTE_LOGITS]);
+    probe_copy(&b, ROUTE_BWD_EXPERT, f.call.out[ROUTE_EXPERT], probe_out_desc(&f, ROUTE_EXPERT));
+    probe_in(&b, ROUTE_BWD_FACTOR, DT_F32, "2 5");
+    memcpy(b.call.in[ROUTE_BWD_FACTOR].f, factor, sizeof factor);
+    probe_out(&b, ROUTE_BWD_DLOGITS, DT_F32, "6 5");
+    probe_run(&b);
+    check_gradient(&f, ROUTE_LOGITS, b.call.out[ROUTE_BWD_DLOGITS].f);
+    probe_free(&f), probe_free(&b);
+}
+
+static void route_gradient(void **state)
+{
+    (void)state;
+    route_gradient_of(false);
+    route_gradient_of(true);
+}
+
 /* --- optional addends and accumulation --------------------------------------------------------------------
  */
 
@@ -437,11 +470,17 @@ static void accumulation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embed_gradient),    cmocka_unit_test(norm_gradient),
-        cmocka_unit_test(pool_gradient),     cmocka_unit_test(linear_gradient),
-        cmocka_unit_test(attn_gradient),     cmocka_unit_test(activation_gradients),
-        cmocka_unit_test(same_op_gradients), cmocka_unit_test(xent_gradient),
-        cmocka_unit_test(split_gradient),    cmocka_unit_test(addends),
+        cmocka_unit_test(embed_gradient),
+        cmocka_unit_test(norm_gradient),
+        cmocka_unit_test(linear_gradient),
+        cmocka_unit_test(attn_gradient),
+        cmocka_unit_test(activation_gradients),
+        cmocka_unit_test(same_op_gradients),
+        cmocka_unit_test(xent_gradient),
+        cmocka_unit_test(split_gradient),
+        cmocka_unit_test(route_gradient),
+        cmocka_unit_test(pool_gradient),
+        cmocka_unit_test(addends),
         cmocka_unit_test(accumulation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

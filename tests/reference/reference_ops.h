@@ -16,9 +16,12 @@ ref_op ref_dropout;                                               /* reference_d
 ref_op ref_linear, ref_linear_dx, ref_linear_dw;                  /* reference_linear.c */
 ref_op ref_attn, ref_attn_bwd;                                    /* reference_attn.c */
 ref_op ref_glu, ref_glu_bwd, ref_act, ref_act_bwd, ref_add;       /* reference_each.c */
-ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                   /* reference_optim.c */
-ref_op ref_adamw8, ref_factor_stat, ref_adafactor;                /* reference_optim.c */
-ref_op ref_kv_append, ref_copy;                                   /* reference_copy.c */
+ref_op ref_route, ref_dispatch, ref_expert_linear, ref_combine, ref_router_loss, ref_route_bwd,
+    ref_expert_linear_dx, ref_expert_linear_dw, ref_combine_dw; /* reference_experts.c */
+ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                 /* reference_optim.c */
+ref_op ref_adamw8, ref_factor_stat, ref_adafactor;              /* reference_optim.c */
+ref_op ref_kv_append, ref_copy;                                 /* reference_copy.c */
+ref_op ref_kv_put, ref_attn_paged;                              /* reference_paged.c */
 
 static inline const struct tensor *ref_in(const struct ref_call *call, int slot) { return call->desc[slot]; }
 

@@ -389,6 +389,29 @@ static void test_few_rows(void **state)
     }
 }
 
+/* The bound for problems of unknown size holds for every smaller one, and is within reach of the largest. */
+static void test_workspace_bound(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 7, 64, 300, 512, 513, 1024, 2048, 4096, 14336};
+    static const int teams_of[] = {1, 2, 16, 64};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    uint64_t random = 1;
+    for (int i = 0; i < 200000; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        uint64_t r = random >> 24;
+        int64_t m = sizes[r % SIZES], n = sizes[r / 10 % SIZES], k = sizes[r / 100 % SIZES];
+        int threads = teams_of[r / 1000 % 4];
+        enum dtype ab = type_pairs[r / 4000 % PAIRS].ab, c = type_pairs[r / 4000 % PAIRS].c;
+        int64_t less_m = 1 + (int64_t)(r / 50000) % m, less_k = 1 + (int64_t)(r / 90000) % k;
+        size_t most = gemm_workspace_most(m, n, k, ab, c, threads);
+        size_t needs = gemm_workspace(less_m, n, less_k, ab, c, threads);
+        if (needs > most)
+            fail_msg("m %d of %d, n %d, k %d of %d, %d threads: %zu of %zu", (int)less_m, (int)m, (int)n,
+                     (int)less_k, (int)k, threads, needs, most);
+    }
+}
+
 static int start_teams(void **state)
 {
     (void)state;
@@ -423,9 +446,10 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),        cmocka_unit_test(test_blocks),  cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_thread_count), cmocka_unit_test(test_split_k), cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_small),    cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_rounds),   cmocka_unit_test(test_thread_count),
+        cmocka_unit_test(test_split_k),  cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_workspace_bound),
     };
     int failed = 0;
     if (!getenv("PLIMSOLL_CPU") && !SANITIZED) {

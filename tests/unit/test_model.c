@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const golden[] = {"llama-tied", "llama-untied", "mistral", "qwen2", "gpt2",   "qwen3",
-                                     "gemma2",     "gemma3",       "phi3",    "olmo2", "smollm3"};
+static const char *const golden[] = {"llama-tied", "llama-untied", "mistral",   "qwen2", "gpt2",
+                                     "qwen3",      "gemma2",       "gemma3",    "phi3",  "olmo2",
+                                     "smollm3",    "mixtral",      "qwen3_moe", "olmoe"};
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
 static const char *golden_path(char *buf, size_t size, const char *name, const char *file)
@@ -333,6 +334,32 @@ static void configs_round_trip(void **state)
     }
 }
 
+/* Short rows of data that have long ones rotate as the long ones do. */
+static void longest_row_decides_rotation(void **state)
+{
+    (void)state;
+    struct model_spec spec;
+    struct plim_error err;
+    expect_spec(
+        PHI3
+        ",\"original_max_position_embeddings\":64,\"max_position_embeddings\":256,\"rope_scaling\":{\"type\":"
+        "\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,2],\"long_factor\":[1,1,1,1,1,1,1,4]}}",
+        &spec);
+    static const struct {
+        int64_t time, longest;
+        bool is_long;
+    } cases[] = {{32, 0, false}, {32, 64, false}, {32, 128, true}, {128, 0, true}, {128, 32, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tape tape;
+        tape_init(&tape);
+        struct model_shape shape = {.batch = 1, .time = cases[i].time, .longest = cases[i].longest};
+        assert_int_equal(model_emit(&spec, &shape, &tape, &err), PLIM_OK);
+        assert_int_equal(tape_find(&tape, "rope.table.other", -1) >= 0, cases[i].is_long);
+        assert_int_equal(tape_find(&tape, "rope.table", -1) >= 0, !cases[i].is_long);
+        tape_release(&tape);
+    }
+}
+
 /* One key of a spec set to another value than an architecture's default. */
 struct spec_change {
     const char *name;
@@ -570,7 +597,7 @@ static const struct op *op_writing(const struct tape *tape, int id)
     return NULL;
 }
 
-/* Layers are marked, parts are right, residuals ride on linears, every parameter is counted once and read. */
+/* Layers are marked, parts are right, residuals ride on linears and sums of experts, every parameter is counted once and read. */
 static void check_ops(const struct model_spec *spec, const struct tape *tape)
 {
     int layer = -1, adds = 0, sums = 0;
@@ -581,6 +608,7 @@ static void check_ops(const struct model_spec *spec, const struct tape *tape)
         assert_true(op->layer == layer || op->layer == layer + 1 || op->layer == -1);
         if (op->layer >= 0) layer = op->layer;
         if (op->kind == OP_LINEAR && op->in[LINEAR_ADD] >= 0) adds++;
+        if (op->kind == OP_COMBINE && op->in[COMBINE_ADD] >= 0) adds++;
         if (op->kind == OP_ADD) sums++; /* only where a norm stands between */
     }
     assert_int_equal(layer, spec->num_layers - 1);
@@ -767,6 +795,7 @@ int main(void)
         cmocka_unit_test(variants_are_understood),
         cmocka_unit_test(refusals_name_the_cause),
         cmocka_unit_test(configs_round_trip),
+        cmocka_unit_test(longest_row_decides_rotation),
         cmocka_unit_test(every_key_is_saved_or_refused),
         cmocka_unit_test(a_window_llama_cannot_say_is_refused),
         cmocka_unit_test(dropout_is_kept),

@@ -19,7 +19,7 @@ static struct plim_error err;
 
 struct got {
     struct rows rows;
-    int32_t memory[MANY * (4 * T + S + 2)];
+    int32_t memory[MANY * (4 * T + S + 3)];
 };
 
 /* n samples as one batch. */
@@ -245,11 +245,11 @@ static void test_pairs(void **state)
     struct dataset *data;
     data_rig_open(&rig);
     struct data_options o = options_of(NULL, OBJECTIVE_SENTENCE_PAIRS);
-    struct loader *loader =
-        open_text(&rig,
-                  "{\"text_a\":\"abc\",\"text_b\":\"de\"}\n{\"text_a\":\"f\",\"text_b\":\"ghij\"}\n"
-                  "{\"text_a\":\"kl\",\"text_b\":\"mnopqrstuvwxyzabcdefghijklmnop\"}\n",
-                  o, &data);
+    struct loader *loader = open_text(
+        &rig,
+        "{\"text_a\":\"abc\",\"text_b\":\"de\"}\n{\"text_a\":\"f\",\"text_b\":\"ghij\",\"score\":-2.5}\n"
+        "{\"text_a\":\"kl\",\"text_b\":\"mnopqrstuvwxyzabcdefghijklmnop\"}\n",
+        o, &data);
     struct loader_window w;
     assert_int_equal(loader_window(loader, 3, &w, &err), PLIM_OK);
     assert_true(w.rows == 3 && w.targets == 3 && w.lengths[0] == 3 && w.lengths[1] == 4 && w.lengths[2] == T);
@@ -261,6 +261,9 @@ static void test_pairs(void **state)
     assert_true(g.rows.ids[0] == 'a' && g.rows.ids[T] == 'f' && g.rows.ids[2 * T + 1] == 'l');
     assert_true(g.rows.ids[4 * T + 1] == 'e' && g.rows.ids[5 * T + 3] == 'j' && g.rows.ids[5 * T + 4] == 0);
     for (int i = 0; i < 4; i++) assert_int_equal(g.rows.targets[i], i < 3 ? i : -1);
+    float scores[2];
+    memcpy(scores, g.rows.scores, sizeof scores);
+    assert_true(isnan(scores[0]) && scores[1] == -2.5f);
     loader_close(loader);
     dataset_close(data);
     data_rig_close(&rig);

@@ -90,11 +90,11 @@ static void rig_close(struct rig *r)
 
 static enum plim_status load(struct rig *r, const char *path, struct plim_error *err)
 {
-    struct safetensors set;
-    enum plim_status status = safetensors_open(path, &set, err);
+    struct weights_files files;
+    enum plim_status status = weights_files_open(path, &files, err);
     if (status != PLIM_OK) return status;
-    status = weights_load(&set, &r->spec, &r->tape, &(struct weights_sink){put, r}, &r->log, err);
-    safetensors_close(&set);
+    status = weights_load(&files, &r->spec, &r->tape, &(struct weights_sink){put, r}, &r->log, err);
+    weights_files_close(&files);
     return status;
 }
 
@@ -114,14 +114,14 @@ static void expect_values(struct rig *r, const char *path)
     assert_int_equal(safetensors_open(path, &set, &err), PLIM_OK);
     for (int i = 0; i < r->tape.ntensors; i++) {
         const struct tensor *t = &r->tape.tensors[i];
-        struct weights_part parts[WEIGHTS_PARTS];
         if (t->cls != CLASS_PARAM) continue;
         float *want = malloc((size_t)tensor_count(t) * sizeof *want);
         int64_t count = 0;
-        for (int p = 0, n = weights_parts(&r->spec, &r->tape, i, parts); p < n; p++) {
-            const struct safetensor *f = safetensors_find(&set, parts[p].name);
+        for (int p = 0, n = weights_part_count(&r->tape, i); p < n; p++) {
+            const struct weights_part part = weights_part(&r->spec, &r->tape, i, p);
+            const struct safetensor *f = safetensors_find(&set, part.name);
             assert_non_null(f);
-            assert_true(parts[p].first == count && parts[p].count == f->count);
+            assert_true(part.first == count && part.count == f->count);
             assert_int_equal(safetensors_read_all(&set, f, DT_F32, want + count, &err), PLIM_OK);
             count += f->count;
         }
@@ -217,10 +217,9 @@ static void write_fake(struct rig *r, const struct fake *fake)
     struct plim_error err = {0};
     size_t n = 0, bytes = 0;
     for (int i = 0; i < r->tape.ntensors; i++) {
-        struct weights_part parts[WEIGHTS_PARTS];
-        int count = r->tape.tensors[i].cls == CLASS_PARAM ? weights_parts(&r->spec, &r->tape, i, parts) : 0;
+        int count = r->tape.tensors[i].cls == CLASS_PARAM ? weights_part_count(&r->tape, i) : 0;
         for (int k = 0; k < count; k++) {
-            const struct weights_part *p = &parts[k];
+            const struct weights_part part = weights_part(&r->spec, &r->tape, i, k), *p = &part;
             if (fake->drop && strstr(p->name, fake->drop)) continue;
             memcpy(names[n], p->name, sizeof names[n]);
             size_t skip = fake->prefix && !strncmp(p->name, fake->prefix, strlen(fake->prefix))

@@ -169,6 +169,28 @@ size_t gemm_split_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type,
     return workspace(m, n, k, ab_type, c_type, threads, true);
 }
 
+/* Each part of gemm_workspace by itself: of whichever operand is shared, and bounded by what cutting aims at. */
+size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
+                           int threads)
+{
+    const struct gemm_kernel *kernel = gemm_kernel_at(cpu_level(), ab_type);
+    int64_t block = least(most(k, 1), GEMM_KC), few = 0;
+    int64_t a = (int64_t)packed_bytes(kernel, kernel->mr, m, k),
+            b = (int64_t)packed_bytes(kernel, kernel->nr, n, k);
+    int64_t own_a = (int64_t)packed_bytes(kernel, kernel->mr, m, block),
+            own_b = (int64_t)packed_bytes(kernel, kernel->nr, n, block);
+    int64_t shared = most(least(a, SHARED_A_BYTES), least(b, SHARED_BYTES + SHARED_BYTES / 4));
+    /* A k smaller than a kernel's group is packed as one, however many lines a piece has. */
+    int64_t group = most((int64_t)packed_bytes(kernel, kernel->mr, m, 1),
+                         (int64_t)packed_bytes(kernel, kernel->nr, n, 1));
+    int64_t own = least(most(own_a, own_b), most(2 * OWN_BYTES, group));
+    int64_t sums = round_up(round_up(m, kernel->mr) * round_up(n, kernel->nr) * 4, 128);
+    if (c_type == DT_F32 || k <= GEMM_KC) sums = 0;
+    for (int64_t rows = 1; rows <= least(m, GEMM_MAX_MR); rows++)
+        few = most(few, (int64_t)gemm_few_workspace(rows, k, ab_type));
+    return (size_t)most(few, shared + threads * (own + least(sums, 2 * SUM_BYTES)));
+}
+
 const char *gemm_kernel_name(enum dtype ab_type) { return gemm_kernel_at(cpu_level(), ab_type)->name; }
 
 /* ---- packing ---- */

@@ -50,6 +50,10 @@ size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum 
 size_t gemm_split_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
                             int threads);
 
+/* At least as much as any problem needs that is nowhere larger than this one. */
+size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
+                           int threads);
+
 void gemm_run(const struct gemm *g, void *workspace, struct threads *team);
 
 /* Name of the micro-kernel in use for a dtype on this machine ("neon bfmmla 8x12", "avx512 ..."). */

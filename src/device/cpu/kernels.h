@@ -39,11 +39,20 @@ kernel_run cpu_dropout;
 
 kernel_run cpu_pool, cpu_pool_bwd;
 kernel_workspace cpu_pool_workspace, cpu_pool_bwd_workspace;
+kernel_run cpu_route, cpu_route_bwd, cpu_router_loss;
+kernel_workspace cpu_route_workspace, cpu_route_bwd_workspace;
+
+kernel_run cpu_dispatch, cpu_combine, cpu_combine_dw, cpu_expert_linear, cpu_expert_linear_dx,
+    cpu_expert_linear_dw;
+kernel_workspace cpu_expert_linear_workspace,
+    cpu_expert_linear_dw_workspace; /* of expert_linear and its dx; of dw */
 
 kernel_run cpu_xent;
 kernel_workspace cpu_xent_workspace;
 
-kernel_run cpu_kv_append;
+kernel_run cpu_kv_append, cpu_kv_put;
+kernel_run cpu_attn_paged;
+kernel_workspace cpu_attn_paged_workspace;
 
 kernel_run cpu_sumsq, cpu_clip, cpu_adamw, cpu_sgd, cpu_adamw8, cpu_adafactor;
 kernel_workspace cpu_sumsq_workspace;

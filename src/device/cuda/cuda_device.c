@@ -80,6 +80,8 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_add)                                                                                              \
     X(cuda_xent)                                                                                             \
     X(cuda_kv_append)                                                                                        \
+    X(cuda_kv_put)                                                                                           \
+    X(cuda_attn_paged)                                                                                       \
     X(cuda_split3)                                                                                           \
     X(cuda_embed_bwd)                                                                                        \
     X(cuda_norm_bwd)                                                                                         \
@@ -93,6 +95,15 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_adamw8)                                                                                           \
     X(cuda_factor_stat)                                                                                      \
     X(cuda_adafactor)                                                                                        \
+    X(cuda_route)                                                                                            \
+    X(cuda_dispatch)                                                                                         \
+    X(cuda_expert_linear)                                                                                    \
+    X(cuda_combine)                                                                                          \
+    X(cuda_router_loss)                                                                                      \
+    X(cuda_route_bwd)                                                                                        \
+    X(cuda_expert_linear_dx)                                                                                 \
+    X(cuda_expert_linear_dw)                                                                                 \
+    X(cuda_combine_dw)                                                                                       \
     X(cuda_copy)
 LAUNCHERS(LAUNCH)
 
@@ -124,6 +135,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_ADD] = {cuda_add_run, NULL},
     [OP_XENT] = {cuda_xent_run, NULL},
     [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
+    [OP_KV_PUT] = {cuda_kv_put_run, NULL},
+    [OP_ATTN_PAGED] = {cuda_attn_paged_run, NULL},
     [OP_SPLIT3] = {cuda_split3_run, NULL},
     [OP_EMBED_BWD] = {cuda_embed_bwd_run, NULL},
     [OP_NORM_BWD] = {cuda_norm_bwd_run, NULL},
@@ -135,6 +148,15 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_JOIN3] = {cuda_join3_run, NULL},
     [OP_POOL] = {cuda_pool_run, NULL},
     [OP_POOL_BWD] = {cuda_pool_bwd_run, NULL},
+    [OP_ROUTE] = {cuda_route_run, NULL},
+    [OP_DISPATCH] = {cuda_dispatch_run, NULL},
+    [OP_EXPERT_LINEAR] = {cuda_expert_linear_run, NULL},
+    [OP_COMBINE] = {cuda_combine_run, NULL},
+    [OP_ROUTER_LOSS] = {cuda_router_loss_run, NULL},
+    [OP_ROUTE_BWD] = {cuda_route_bwd_run, NULL},
+    [OP_EXPERT_LINEAR_DX] = {cuda_expert_linear_dx_run, NULL},
+    [OP_EXPERT_LINEAR_DW] = {cuda_expert_linear_dw_run, NULL},
+    [OP_COMBINE_DW] = {cuda_combine_dw_run, NULL},
     [OP_SUMSQ] = {cuda_sumsq_run, NULL},
     [OP_CLIP] = {cuda_clip_run, NULL},
     [OP_ADAMW] = {cuda_adamw_run, NULL},

@@ -85,6 +85,25 @@ static size_t pool_bwd(const struct cuda_card *card, const struct tensor *const 
     return (size_t)tensor_count(desc[POOL_BWD_STAT]) * sizeof(float);
 }
 
+struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts)
+{
+    struct cuda_route_places p = {0};
+    int64_t blocks = parts_of(rows, CUDA_ROUTE_ROWS);
+    take(&p.bytes, blocks * experts * 8);
+    p.squares = take(&p.bytes, blocks * 8);
+    p.lse = take(&p.bytes, rows * 4);
+    p.begin = take(&p.bytes, blocks * experts * 4);
+    return p;
+}
+
+static size_t route(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    return cuda_route_places(desc[OP_MAX_IN + ROUTE_WEIGHT]->dim[0],
+                             tensor_count(desc[OP_MAX_IN + ROUTE_ENDS]))
+        .bytes;
+}
+
 /* --- update ---------------------------------------------------------------------------------------------- */
 
 static size_t sumsq(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
@@ -116,7 +135,7 @@ static size_t factor_stat(const struct cuda_card *card, const struct tensor *con
 /* --- attention ------------------------------------------------------------------------------------------- */
 
 /* Of a split cache: blocks at most, keys of a piece at least. */
-enum { BLOCKS_WANTED = 512, LEAST_KEYS = 256 };
+enum { BLOCKS_WANTED = 512, LEAST_KEYS = 256, PARTS_MOST = 8192 };
 
 struct shape {
     int64_t batch, time, heads, size, keys, kv_heads;
@@ -225,15 +244,41 @@ static size_t attn(const struct cuda_card *card, const struct tensor *const *des
     return theirs > own ? theirs : own;
 }
 
+/* Few tokens over long contexts: pieces of keys are work of their own, as long as their results are few. */
+int cuda_paged_splits(const struct tensor *const *desc)
+{
+    const struct tensor *q = desc[ATTN_PAGED_Q];
+    int64_t lines = q->dim[0] * q->dim[1] * desc[ATTN_PAGED_POOL]->dim[2];
+    int64_t pieces = parts_of(desc[ATTN_PAGED_BLOCKS]->dim[1] * KV_BLOCK, CUDA_PAGED_PIECE);
+    return lines < BLOCKS_WANTED && lines * pieces <= PARTS_MOST ? (int)pieces : 1;
+}
+
+static size_t attn_paged(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    const struct tensor *q = desc[ATTN_PAGED_Q];
+    int splits = cuda_paged_splits(desc);
+    size_t lines = (size_t)(tensor_count(q) / q->dim[3]);
+    return splits > 1 ? lines * (size_t)splits * (size_t)(q->dim[3] + 2) * sizeof(float) : 0;
+}
+
 /* --- the table ------------------------------------------------------------------------------------------- */
 
 static scratch *const table[OP_KIND_COUNT] = {
-    [OP_LINEAR] = matmul,       [OP_LINEAR_DX] = matmul,
-    [OP_LINEAR_DW] = matmul,    [OP_ATTN] = attn,
-    [OP_ATTN_BWD] = attn,       [OP_XENT] = xent,
-    [OP_EMBED_BWD] = embed_bwd, [OP_NORM_BWD] = norm_bwd,
-    [OP_SUMSQ] = sumsq,         [OP_FACTOR_STAT] = factor_stat,
-    [OP_POOL] = pool,           [OP_POOL_BWD] = pool_bwd,
+    [OP_LINEAR] = matmul,
+    [OP_LINEAR_DX] = matmul,
+    [OP_LINEAR_DW] = matmul,
+    [OP_ATTN] = attn,
+    [OP_ATTN_BWD] = attn,
+    [OP_XENT] = xent,
+    [OP_EMBED_BWD] = embed_bwd,
+    [OP_NORM_BWD] = norm_bwd,
+    [OP_SUMSQ] = sumsq,
+    [OP_FACTOR_STAT] = factor_stat,
+    [OP_POOL] = pool,
+    [OP_POOL_BWD] = pool_bwd,
+    [OP_ATTN_PAGED] = attn_paged,
+    [OP_ROUTE] = route,
 };
 
 size_t cuda_workspace(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)

@@ -40,6 +40,7 @@ enum {
     ATTN_PAD = 128,          /* prepared statistics are padded to a multiple of it */
     ATTN_MAX_SPLITS = 64,
     ATTN_DECODE_ROWS = 64, /* rows (queries times heads of a group) up to which keys are split */
+    CUDA_ROUTE_ROWS = 256, /* route.cu: rows that are counted together */
     CUDA_FEW_ROWS = 8,     /* rows up to which linear is matmul_few.cu's */
 };
 
@@ -63,6 +64,11 @@ struct cuda_factor_places {
 /* A vector is a matrix of one column whose `matrix` is false. */
 struct cuda_factor_places cuda_factor_places(int64_t rows, int64_t columns, bool matrix);
 
+struct cuda_route_places {
+    size_t squares, lse, begin, bytes;
+};
+struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts);
+
 /* Whether heads of this kind are multiplied on the tensor cores. */
 bool cuda_attn_on_tensor_cores(enum dtype type, int64_t size);
 
@@ -71,6 +77,10 @@ struct cuda_attn_parts {
     size_t stat, bytes;
 };
 struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const struct op *op);
+
+/* Attention over blocks: keys of a piece, and pieces that are work of their own; 1: none are. */
+enum { CUDA_PAGED_PIECE = 256 };
+int cuda_paged_splits(const struct tensor *const *desc);
 
 struct cuda_attn_places {
     size_t delta, range, spans, drop_lines, lines, bucket_sums, bytes;

@@ -44,10 +44,18 @@ cuda_launch cuda_norm, cuda_norm_bwd;
 cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
 /* elementwise.cu */
 cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_append, cuda_copy;
+/* attention_paged.cu */
+cuda_launch cuda_kv_put, cuda_attn_paged;
 /* dropout.cu */
 cuda_launch cuda_dropout;
 /* pool.cu */
 cuda_launch cuda_pool, cuda_pool_bwd;
+/* route.cu */
+cuda_launch cuda_route, cuda_route_bwd, cuda_router_loss;
+/* experts.cu */
+cuda_launch cuda_dispatch, cuda_combine, cuda_combine_dw;
+/* expert_linear.cu: any sizes and types; expert_linear_hopper.cu: what warpgroups can, see expert_linear.cuh */
+cuda_launch cuda_expert_linear, cuda_expert_linear_dx, cuda_expert_linear_dw;
 /* xent.cu */
 cuda_launch cuda_xent;
 /* optimizer.cu */

@@ -5,6 +5,7 @@
 #include "text/chat/lex.h"
 #include "text/chat/parse.h"
 #include "text/chat_template.h"
+#include "text/gguf_tokenizer.h"
 #include "base/hash.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,12 +117,25 @@ static enum plim_status choose(const char *path, const struct node *config, cons
     return status;
 }
 
+/* The tokenizer_config.json that a GGUF file would have. */
+static enum plim_status config_of_gguf(const char *path, struct doc **doc, struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct gguf *file = NULL;
+    enum plim_status status = gguf_open(path, &file, err);
+    if (status == PLIM_OK) status = gguf_tokenizer_config_write(file, &text, err);
+    if (status == PLIM_OK) status = json_parse(text.data, text.len, path, doc, err);
+    gguf_close(file);
+    strbuf_release(&text);
+    return status;
+}
+
 static enum plim_status load_config(const char *path, const char *which, struct chat_template **out,
                                     struct plim_error *err)
 {
     struct doc *doc;
     const struct node *text;
-    enum plim_status status = json_load(path, &doc, err);
+    enum plim_status status = gguf_is(path) ? config_of_gguf(path, &doc, err) : json_load(path, &doc, err);
     if (status != PLIM_OK) return status;
     status = choose(path, &doc->root, which, &text, err);
     if (status == PLIM_OK) {

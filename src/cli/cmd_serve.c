@@ -1,0 +1,410 @@
+/* cmd_serve.c - plimsoll serve: a model behind HTTP, inside a budget. Flags, the start-up log, signals. */
+#include "cli/cli.h"
+#include "cli/serve_log.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "device/registry.h"
+#include "model/hf.h"
+#include "serve/server.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct serve_flags {
+    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix;
+    int port, parallel, queue, threads, http_threads, connections, drain, timeout;
+    int64_t max_context;
+    uint64_t budget, max_body;
+    bool budget_given, quiet, verbose;
+};
+
+#define AT(field) offsetof(struct serve_flags, field)
+static const struct option_row rows[] = {
+    {"port", 'p', OPTION_INT, AT(port), "N", "listen on this port; 0: any free one (8000)"},
+    {"host", 0, OPTION_STRING, AT(host), "ADDRESS", "listen on this address (127.0.0.1: this machine only)"},
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 2GiB; absent: none",
+     .given = OPTION_GIVEN(struct serve_flags, budget_given)},
+    {"max-context", 0, OPTION_INT64, AT(max_context), "N",
+     "tokens of the largest request, prompt and answer; 0: the model's, or as many as fit (0)"},
+    {"parallel", 0, OPTION_INT, AT(parallel), "N",
+     "requests that run at once, at most; 0: as many as fit (0)"},
+    {"queue", 0, OPTION_INT, AT(queue), "N",
+     "requests that may wait; one more is answered with 429; 0: 4 x parallel (0)"},
+    {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE", "clients must show one of these keys, one a line"},
+    {"name", 0, OPTION_STRING, AT(name), "NAME", "what clients call the model; absent: its folder's name"},
+    {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
+     "tokenizer.json, a folder with one, or bytes; absent: the model's own, else bytes"},
+    {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; absent: the model's own"},
+    {"device", 0, OPTION_STRING, AT(device), "NAME",
+     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
+    {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},
+    {"http-threads", 0, OPTION_INT, AT(http_threads), "N",
+     "threads that read requests and write answers (4)"},
+    {"max-body", 0, OPTION_BYTES, AT(max_body), "BYTES", "of a request's body (2MiB)"},
+    {"max-connections", 0, OPTION_INT, AT(connections), "N", "at once; half of them may be idle (1024)"},
+    {"timeout", 0, OPTION_INT, AT(timeout), "SECONDS",
+     "for sending a request, and for taking an answer's next byte (30)"},
+    {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)"},
+    {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
+    {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
+};
+
+static const struct option_example examples[] = {
+    {"serve runs/demo --budget 64MiB", "the newest checkpoint of a run, on http://127.0.0.1:8000"},
+    {"serve ./llama-dir --parallel 8 --max-context 4096", "eight requests at once, of up to 4096 tokens"},
+    {"serve ./llama-dir --host 0.0.0.0 --api-key-file keys.txt", "for the network, with keys"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "serve",
+    .summary = "answer HTTP requests with a trained model, inside a budget",
+    .usage = "[OPTION...] MODEL|CONFIG",
+    .description =
+        "Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /generate, /tokenize, /detokenize, "
+        "/health, "
+        "/metrics, and / is a page to chat with the model and to watch its memory. See docs/serving.md.\n\n"
+        "MODEL and CONFIG as for generate. Memory is planned and committed before the first request. A "
+        "request that can "
+        "never fit is answered with 400 and the numbers, one that finds the queue full with 429. SIGTERM and "
+        "SIGINT "
+        "answer what is under way and exit with 0; a second one ends at once. The address is the first line "
+        "on standard "
+        "output; the start-up log goes to standard error.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+/* One run of the command. */
+struct serving {
+    const struct serve_flags *flags;
+    struct log log;
+    char dir[CLI_PATH], name[128];
+    struct serve_log stages;
+    struct secrets keys;
+    struct server_options limits;
+    struct server *server;
+    struct device *device;
+    struct codec codec;
+    struct chat_template *chat;
+    struct plim_error no_chat;
+    struct engine *engine;
+};
+
+static enum plim_status bad_flag(struct plim_error *err, const char *flag, const char *what)
+{
+    return plim_fail(err, PLIM_BAD_INPUT, "serve: option '--%s': %s", flag, what);
+}
+
+static enum plim_status check_flags(const struct serve_flags *f, struct plim_error *err)
+{
+    struct device_name unused;
+    if (!device_name_read(f->device, &unused))
+        return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
+    if (f->port < 0 || f->port > 65535)
+        return bad_flag(err, "port", "write a number from 0 to 65535, e.g. 8000");
+    if (f->budget_given && !f->budget)
+        return bad_flag(err, "budget", "0 bytes hold nothing; write e.g. 2GiB");
+    if (f->max_context < 0) return bad_flag(err, "max-context", "write 0 for what fits, or e.g. 4096");
+    if (f->parallel < 0 || f->parallel > 4096)
+        return bad_flag(err, "parallel", "write 0 for what fits, or up to 4096");
+    if (f->queue < 0 || f->queue > 1000000)
+        return bad_flag(err, "queue", "write 0 for 4 x parallel, or up to 1000000");
+    if (f->threads < 0 || f->threads > 1024)
+        return bad_flag(err, "threads", "write 0 for one per core, or up to 1024");
+    if (f->http_threads < 1 || f->http_threads > 64) return bad_flag(err, "http-threads", "write 1 to 64");
+    if (f->connections < 8 || f->connections > 100000)
+        return bad_flag(err, "max-connections", "write 8 to 100000, e.g. 1024");
+    if (f->timeout < 1 || f->timeout > 86400) return bad_flag(err, "timeout", "write 1 to 86400, e.g. 30");
+    if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
+    if (f->max_body < 1024 || f->max_body > (1u << 30))
+        return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
+    return PLIM_OK;
+}
+
+/* The last part of a path: "runs/demo/" is "demo". */
+static void name_model(struct serving *g, const char *what)
+{
+    size_t len = strlen(what);
+    while (len > 1 && what[len - 1] == '/') len--;
+    size_t from = len;
+    while (from && what[from - 1] != '/') from--;
+    const char *name = g->flags->name;
+    if (name)
+        snprintf(g->name, sizeof g->name, "%s", name);
+    else
+        snprintf(g->name, sizeof g->name, "%.*s", (int)(len - from), what + from);
+}
+
+/* --- opening, stage by stage -------------------------------------------------------------------------------- */
+
+/* The server's own part of a budget: one in so many, as long as its limits can be made that small. */
+enum { BUDGET_SHARE = 8 };
+
+static struct server_options server_options(const struct serving *g)
+{
+    const struct serve_flags *f = g->flags;
+    struct server_options o = {.host = f->host,
+                               .port = f->port,
+                               .threads = f->http_threads,
+                               .limits = HTTP_LIMITS,
+                               .keys = &g->keys,
+                               .metrics_prefix = f->prefix,
+                               .log = &g->log};
+    o.limits.connections = f->connections, o.limits.idle = f->connections / 2;
+    o.limits.receive_seconds = o.limits.send_seconds = f->timeout;
+    o.limits.body_bytes = (int64_t)f->max_body;
+    if (o.limits.bodies_bytes < 4 * o.limits.body_bytes) o.limits.bodies_bytes = 4 * o.limits.body_bytes;
+    if (o.limits.body_bytes * 16 > SERVER_TREE) o.tree_bytes = o.limits.body_bytes * 16;
+    server_fit(&o, f->budget_given ? (int64_t)(f->budget / BUDGET_SHARE) : INT64_MAX);
+    return o;
+}
+
+/* Listens before the model is there, so that whoever asks for its health is told. */
+static enum plim_status listen_first(struct serving *g, struct plim_error *err)
+{
+    const struct serve_flags *f = g->flags;
+    enum plim_status status = f->keys ? secrets_load(f->keys, &g->keys, err) : PLIM_OK;
+    if (status != PLIM_OK) return status;
+    if (g->keys.open_to_others)
+        log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
+    g->limits = server_options(g);
+    status = server_open(&g->limits, &g->server, err);
+    if (status != PLIM_OK) return status;
+    bool v6 = strchr(f->host, ':');
+    printf("http://%s%s%s:%d\n", v6 ? "[" : "", f->host, v6 ? "]" : "", server_port(g->server));
+    fflush(stdout);
+    return PLIM_OK;
+}
+
+static enum plim_status open_text(struct serving *g, struct plim_error *err)
+{
+    char path[CLI_PATH + 32];
+    const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
+    enum plim_status status =
+        codec_open_within(which, g->flags->budget_given ? g->flags->budget : 0, &g->codec, err);
+    if (status != PLIM_OK) return status;
+    const char *from = g->flags->template ? g->flags->template : g->dir;
+    status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
+    if (status == PLIM_OK) return status;
+    if (g->flags->template) return *err = g->no_chat, status;
+    log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
+    return PLIM_OK;
+}
+
+static enum plim_status open_engine(struct serving *g, struct plim_error *err)
+{
+    const struct serve_flags *f = g->flags;
+    struct engine_options options = {.model = g->dir,
+                                     .budget = f->budget_given ? (int64_t)f->budget : 0,
+                                     .beside = server_bytes(&g->limits),
+                                     .max_context = f->max_context,
+                                     .parallel = f->parallel,
+                                     .queue = f->queue,
+                                     .vocab = g->codec.vocab_size,
+                                     .kv_type = DT_COUNT,
+                                     .log = &g->log,
+                                     .stage = serve_log_hear,
+                                     .stage_arg = &g->stages};
+    struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
+    enum plim_status status = cli_open_device_as(&wish, &g->device, err);
+    g->stages.device = g->device;
+    if (status == PLIM_OK) status = engine_open(g->device, &options, &g->engine, err);
+    const struct backend *other = backend_fallback();
+    bool chosen = g->device && !strcmp(f->device, "auto") && strcmp(g->device->ops->name, other->name);
+    if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
+    log_warn(&g->log, "%s at stage %s: %s; using %s, performance will be limited", serve_log_class(status),
+             serve_log_at(&g->stages), err->text, other->what);
+    g->device->ops->close(g->device);
+    g->device = NULL, g->stages.device = NULL;
+    status = other->open(0, f->threads, &g->device, err);
+    g->stages.device = g->device;
+    return status == PLIM_OK ? engine_open(g->device, &options, &g->engine, err) : status;
+}
+
+static enum plim_status check_vocabulary(const struct serving *g, struct plim_error *err)
+{
+    int64_t has = engine_spec(g->engine)->vocab_size;
+    if (has >= g->codec.vocab_size) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
+                     g->codec.path ? g->codec.path : g->dir, (long long)g->codec.vocab_size, (long long)has);
+}
+
+static bool hear_nothing(void *arg, const struct engine_event *event)
+{
+    if (event->finish == FINISH_FAILED) *(bool *)arg = true;
+    return true;
+}
+
+/* 32 tokens through the engine before anybody asks: whatever is made at the first step is made now. */
+static enum plim_status warm_up(struct serving *g, struct plim_error *err)
+{
+    int32_t prompt[32] = {0};
+    int64_t id, context = engine_plan(g->engine)->context;
+    bool failed = false;
+    struct engine_request r = {
+        .prompt = prompt, .count = context > 32 ? 32 : context - 1, .tokens = 1, .logprobs = -1};
+    r.ignore_eos = true, r.hear = hear_nothing, r.arg = &failed;
+    enum plim_status status = r.count > 0 ? engine_submit(g->engine, &r, &id, err) : PLIM_OK;
+    while (status == PLIM_OK && engine_busy(g->engine)) status = engine_step(g->engine, err);
+    if (status == PLIM_OK && failed) status = plim_fail(err, PLIM_IO, "the warm-up of 32 tokens failed");
+    return status;
+}
+
+static void tell_plan(const struct serving *g)
+{
+    const struct engine_plan *p = engine_plan(g->engine);
+    char total[BYTES_TEXT], params[BYTES_TEXT], pool[BYTES_TEXT], server[BYTES_TEXT];
+    log_info(&g->log, "planned %s: parameters %s, cache %s, connections and requests up to %s",
+             bytes_format(total, (uint64_t)p->total), bytes_format(params, (uint64_t)p->params),
+             bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
+    log_info(&g->log, "%d requests at once, %d may wait, up to %lld tokens each; %d connections", p->parallel,
+             p->queue, (long long)p->context, g->limits.limits.connections);
+}
+
+static enum plim_status open_all(struct serving *g, const char *what, struct plim_error *err)
+{
+    struct model_spec spec;
+    serve_log_hear(&g->stages, "start");
+    enum plim_status status = cli_find_model(what, g->dir, sizeof g->dir, err);
+    if (status == PLIM_OK) status = hf_config_load(g->dir, &spec, err);
+    if (status == PLIM_OK) status = listen_first(g, err);
+    if (status != PLIM_OK) return status;
+    name_model(g, what);
+    serve_log_hear(&g->stages, "config_loaded");
+    status = open_text(g, err);
+    if (status == PLIM_OK) serve_log_hear(&g->stages, "tokenizer_loaded"), status = open_engine(g, err);
+    if (status == PLIM_OK) status = check_vocabulary(g, err);
+    if (status == PLIM_OK) serve_log_hear(&g->stages, "compilation_complete"), status = warm_up(g, err);
+    if (status == PLIM_OK) serve_log_hear(&g->stages, "warmup_complete");
+    struct server_model model = {g->engine, &g->codec, g->chat, g->no_chat.text, g->name};
+    if (status == PLIM_OK) status = server_ready(g->server, &model, err);
+    if (status != PLIM_OK) return status;
+    malloc_trim(0);
+    serve_log_hear(&g->stages, "final_cleanup");
+    tell_plan(g);
+    serve_log_hear(&g->stages, "ready");
+    return PLIM_OK;
+}
+
+/* --- running and stopping ----------------------------------------------------------------------------------- */
+
+enum { STEP_FAILURES = 3 };
+
+/* Steps until told to stop. A step that fails is tried again; so many in a row without one that works end the server. */
+static enum plim_status run_engine(struct serving *g, const volatile int *stop, struct plim_error *err)
+{
+    struct engine_stats stats = {0};
+    int64_t steps = -1;
+    for (int failures = 0;;) {
+        enum plim_status status = engine_run(g->engine, stop, err);
+        if (status == PLIM_OK || *stop) return PLIM_OK;
+        engine_stats(g->engine, &stats);
+        failures = stats.steps == steps ? failures + 1 : 1;
+        steps = stats.steps;
+        log_error(&g->log, "%s: a step failed: %s", serve_log_class(status), err->text);
+        if (failures == STEP_FAILURES) return status;
+        struct timespec pause = {0, 100000000};
+        nanosleep(&pause, NULL);
+    }
+}
+
+static volatile int time_is_up;
+static void on_alarm(int number) { (void)number, time_is_up = 1; }
+
+static enum plim_status drain(struct serving *g, struct plim_error *err)
+{
+    struct sigaction action = {.sa_handler = on_alarm};
+    struct timespec pause = {0, 5000000};
+    double limit = clock_seconds() + g->flags->drain;
+    log_info(&g->log, "stopping: %d requests under way are answered first, for up to %d s",
+             server_active(g->server), g->flags->drain);
+    server_drain(g->server);
+    engine_drain(g->engine);
+    sigaction(SIGALRM, &action, NULL);
+    time_is_up = g->flags->drain == 0;
+    alarm((unsigned)g->flags->drain);
+    enum plim_status status = time_is_up ? PLIM_OK : run_engine(g, &time_is_up, err);
+    while (server_active(g->server) && clock_seconds() < limit) nanosleep(&pause, NULL);
+    alarm(0);
+    int left = server_active(g->server);
+    if (left) log_warn(&g->log, "%d requests were not answered in time", left);
+    return status;
+}
+
+/* Nothing will be computed any more: whoever waits is told, and has a moment to hear it. */
+static void give_up(struct serving *g, const struct plim_error *err)
+{
+    struct timespec pause = {0, 5000000};
+    double limit = clock_seconds() + 2;
+    server_fail(g->server, err->text);
+    while (server_active(g->server) && clock_seconds() < limit) nanosleep(&pause, NULL);
+}
+
+static void close_all(struct serving *g)
+{
+    server_stop(g->server);
+    if (g->engine) engine_close(g->engine);
+    server_close(g->server);
+    if (g->device) g->device->ops->close(g->device);
+    chat_template_free(g->chat);
+    codec_close(&g->codec);
+    secrets_release(&g->keys);
+}
+
+static int serve(const struct serve_flags *f, const char *what)
+{
+    struct serving g = {.flags = f};
+    struct plim_error err = {0};
+    g.log = (struct log){f->quiet     ? LOG_LEVEL_WARN
+                         : f->verbose ? LOG_LEVEL_DEBUG
+                                      : LOG_LEVEL_INFO,
+                         log_to_file, stderr};
+    serve_log_open(&g.stages, &g.log);
+    enum plim_status status = check_flags(f, &err);
+    bool opening = status == PLIM_OK;
+    if (status == PLIM_OK) status = open_all(&g, what, &err);
+    if (status != PLIM_OK && opening) serve_log_failure(&g.stages, status);
+    if (status == PLIM_OK) {
+        volatile sig_atomic_t *stop = cli_stop_flag();
+        status = run_engine(&g, stop, &err);
+        if (status == PLIM_OK) status = drain(&g, &err);
+        if (status != PLIM_OK) serve_log_failure(&g.stages, status), give_up(&g, &err);
+    }
+    close_all(&g);
+    if (status == PLIM_OK) log_info(&g.log, "stopped");
+    return status == PLIM_OK ? 0 : cli_error(&err);
+}
+
+static int run(int argc, char **argv)
+{
+    struct serve_flags f = {.host = "127.0.0.1",
+                            .port = 8000,
+                            .device = "auto",
+                            .http_threads = HTTP_THREADS,
+                            .connections = 1024,
+                            .timeout = 30,
+                            .drain = 60,
+                            .max_body = 2 << 20};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0 && rest.args.count != 1) {
+        plim_fail(&err, PLIM_BAD_INPUT,
+                  "serve: give one model folder, run folder or configuration; see plimsoll serve --help");
+        code = cli_error(&err);
+    }
+    if (code < 0) code = serve(&f, rest.args.items[0]);
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_serve = {&command, run, false};

@@ -1,0 +1,75 @@
+/* generate.h - what the files of `plimsoll generate` share: prompts and their answers. Used by nothing else. */
+#ifndef PLIM_CLI_GENERATE_H
+#define PLIM_CLI_GENERATE_H
+
+#include "cli/cli.h"
+#include "base/bump.h"
+#include "serve/engine.h"
+#include "serve/generate_seq2seq.h"
+#include "text/token_text.h"
+
+struct generate_flags {
+    struct string_list prompts;
+    const char *prompts_file, *tokenizer, *device;
+    int64_t tokens, top_k, seed;
+    double temperature, top_p, min_p;
+    uint64_t budget;
+    bool budget_given, json, echo, quiet;
+    int threads, parallel, beams;
+    double length_penalty;
+    bool penalty_given;
+};
+
+enum answer_stop { STOP_LENGTH, STOP_END, STOP_POSITIONS, STOP_ASKED };
+const char *answer_stop_name(enum answer_stop stop); /* "length", "end", "positions", "stopped" */
+
+struct generation;
+
+struct answer {
+    struct generation *all;
+    const char *prompt;
+    struct token_list ids;
+    struct token_text text;
+    struct strbuf copy;   /* what was made, where it is not printed as it comes */
+    int32_t *tokens;      /* for JSON */
+    int64_t count, limit; /* tokens so far, at most */
+    bool done, ended;     /* ended: by the tokenizer's end-of-text token */
+    enum answer_stop stop;
+    double prompt_seconds, seconds;
+};
+
+/* One run of the command. */
+struct generation {
+    const struct generate_flags *flags;
+    char dir[CLI_PATH];
+    struct codec codec;
+    struct bump store; /* of prompts from a file */
+    struct string_list prompts;
+    struct answer *answers;
+    size_t count, printed;
+    bool stream;         /* text is printed as it comes: there is one answer, and not as JSON */
+    struct strbuf piece; /* text that has become certain */
+    char last;           /* byte written to stdout */
+    bool failed;         /* stdout does not take it */
+    bool stopped;
+    struct plim_error err;
+    double seconds; /* from the first step to the last */
+    struct engine_plan plan;
+    uint64_t ledger_peak;
+    char device[16];
+    size_t device_used; /* what the driver says, 0: the device is the host */
+};
+
+/* Prompts of the flags and of --prompts-file as tokens. */
+enum plim_status generation_read(struct generation *g, struct plim_error *err);
+/* Runs all of them through an engine that is open. */
+enum plim_status generation_run(struct generation *g, struct engine *e, struct plim_error *err);
+/* The same for an encoder-decoder: prompts are sources, one after the other. */
+enum plim_status generation_run_sources(struct generation *g, struct seq2seq *s, struct plim_error *err);
+void generation_release(struct generation *g);
+
+/* The summary on stderr; everything as JSON on stdout. */
+void generation_tell(const struct generation *g);
+int generation_tell_json(const struct generation *g);
+
+#endif

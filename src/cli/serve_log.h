@@ -1,0 +1,31 @@
+/* serve_log.h - the start-up log of a server: thirteen named stages, with the memory of host and device at each.
+ *
+ *     serve_log_open(&stages, &log);
+ *     serve_log_hear(&stages, "config_loaded");
+ *
+ * A stage that nobody reported before a later one came is told with it: it was part of that one.
+ */
+#ifndef PLIM_CLI_SERVE_LOG_H
+#define PLIM_CLI_SERVE_LOG_H
+
+#include "base/log.h"
+#include "base/status.h"
+#include "device/device.h"
+
+struct serve_log {
+    const struct log *log;
+    const struct device *device; /* NULL: none is open yet */
+    double began;
+    int heard; /* stages, all up to the last */
+};
+
+void serve_log_open(struct serve_log *s, const struct log *log);
+void serve_log_hear(void *serve_log, const char *stage);
+const char *serve_log_at(const struct serve_log *s); /* the stage that is being worked at */
+
+/* What kind of failure a status is: "RESOURCE_EXHAUSTED", ... */
+const char *serve_log_class(enum plim_status status);
+/* One line: the kind, the stage and the memory. Nothing for what failed before the model was begun: that is bad input. */
+void serve_log_failure(const struct serve_log *s, enum plim_status status);
+
+#endif

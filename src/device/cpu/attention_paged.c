@@ -1,0 +1,395 @@
+/* attention_paged.c - keys and values into blocks, and attention of rows of tokens over them (tape/op.h).
+ *
+ * A line is one query head of one token; lines of one row and kv head read the same keys. An item of work is up to
+ * ITEM_LINES of them over all their keys, tile by tile (paged.h), or, where there are too few items for the team, over
+ * one piece of PIECE keys, whose results are joined in a second loop.
+ *
+ * Invariants
+ *  1. A line has a result of its own for every PIECE keys, and these are joined in the order of the keys, whether one
+ *     worker makes them all or many do: bits do not depend on the team or on other lines.
+ *  2. Keys behind the last one that a line of the item sees are not read as values: what is left there by others, even
+ *     what is no number, changes nothing.
+ */
+#include "device/cpu/call.h"
+#include "device/cpu/kernels.h"
+#include "device/cpu/paged.h"
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    ITEM_LINES = 64,
+    PIECE = 512,
+    TILE_BLOCKS = PAGED_TILE / KV_BLOCK,
+    LEAST_ITEMS = 4, /* for each worker; below, keys are cut into pieces */
+};
+#define TOP_START (-1e30f)
+
+struct paged {
+    const struct paged_rows *rows;
+    enum dtype type;
+    int64_t tokens, heads, kv_heads, group, d, d_rounded, planes, layer;
+    int64_t nrows, reach; /* rows, blocks of one */
+    int64_t window;
+    float scale, cap;
+    const void *q, *pool;
+    void *o;
+    const int32_t *row, *blocks; /* [nrows][3], [nrows][reach] */
+    int64_t item_tokens;         /* of a row, in one item */
+    int64_t pieces;              /* of a row's keys; 1: an item has all of them */
+    char *scratch;
+    size_t worker_bytes;
+    float *parts; /* [tokens][heads][pieces][d_rounded + 2], where there are pieces */
+};
+
+static int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+/* ---- shapes ---- */
+
+static struct paged shape_of(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    const struct tensor *q = desc[ATTN_PAGED_Q], *pool = desc[ATTN_PAGED_POOL],
+                        *blocks = desc[ATTN_PAGED_BLOCKS];
+    struct paged a = {.rows = paged_rows(),
+                      .type = q->type,
+                      .tokens = q->dim[0] * q->dim[1],
+                      .heads = q->dim[2],
+                      .kv_heads = pool->dim[2],
+                      .group = q->dim[2] / pool->dim[2],
+                      .d = q->dim[3],
+                      .d_rounded = up(q->dim[3], PAGED_STEP),
+                      .planes = pool->dim[1],
+                      .layer = op->layer > 0 ? op->layer : 0,
+                      .nrows = blocks->dim[0],
+                      .reach = blocks->dim[1],
+                      .window = op->attr.window,
+                      .scale = op->attr.scale,
+                      .cap = op->attr.cap};
+    assert(pool->dim[3] == KV_BLOCK * a.d && 2 * a.layer + 1 < a.planes);
+    a.item_tokens = a.group < ITEM_LINES ? ITEM_LINES / a.group : 1;
+    bool few = a.tokens * a.kv_heads <= (int64_t)threads * LEAST_ITEMS && threads > 1;
+    a.pieces = few ? (a.reach * KV_BLOCK + PIECE - 1) / PIECE : 1;
+    return a;
+}
+
+/* A worker's arrays. */
+struct room {
+    float *q, *acc, *total, *top, *sum, *total_top, *total_sum, *k, *v;
+    size_t bytes;
+};
+
+static float *take(struct room *r, char *base, int64_t floats)
+{
+    float *at = base ? (float *)(void *)(base + r->bytes) : NULL;
+    r->bytes += (size_t)up(floats * 4, 64);
+    return at;
+}
+
+static struct room room_of(const struct paged *a, char *base)
+{
+    struct room r = {0};
+    int64_t lines = a->item_tokens * a->group;
+    r.q = take(&r, base, lines * a->d_rounded);
+    r.acc = take(&r, base, lines * a->d_rounded);
+    r.total = take(&r, base, lines * a->d_rounded);
+    r.top = take(&r, base, lines), r.sum = take(&r, base, lines);
+    r.total_top = take(&r, base, lines), r.total_sum = take(&r, base, lines);
+    r.k = take(&r, base, PAGED_TILE * a->d);
+    r.v = take(&r, base, PAGED_TILE * a->d_rounded);
+    return r;
+}
+
+static int64_t part_floats(const struct paged *a) { return a->d_rounded + 2; }
+
+static size_t parts_bytes(const struct paged *a)
+{
+    return a->pieces > 1 ? (size_t)up(a->tokens * a->heads * a->pieces * part_floats(a) * 4, 64) : 0;
+}
+
+size_t cpu_attn_paged_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    struct paged a = shape_of(desc, op, threads);
+    return parts_bytes(&a) + (size_t)threads * room_of(&a, NULL).bytes;
+}
+
+/* ---- one item ---- */
+
+/* Lines of tokens [token, token + lines / group) of a row. */
+struct item {
+    int64_t row, kv, token, lines;
+    int64_t position;  /* of the first token */
+    int64_t from, end; /* keys */
+};
+
+static const void *block_at(const struct paged *a, const struct item *it, int64_t key, int plane)
+{
+    int64_t block = a->blocks[it->row * a->reach + key / KV_BLOCK];
+    int64_t index = (block * a->planes + 2 * a->layer + plane) * a->kv_heads + it->kv;
+    return element(a->pool, a->type, index * KV_BLOCK * a->d);
+}
+
+/* Keys that line `i` sees, from `first` to `last`. */
+static void sight(const struct paged *a, const struct item *it, int64_t i, int64_t *first, int64_t *last)
+{
+    *last = it->position + i / a->group;
+    *first = a->window && *last - a->window + 1 > 0 ? *last - a->window + 1 : 0;
+}
+
+/* The tile's blocks: where they lie or, for many lines and for heads that are no whole steps, widened once. */
+static void find_blocks(const struct paged *a, const struct item *it, int64_t key, struct room *r,
+                        struct paged_tile *t)
+{
+    bool widen = (a->type != DT_F32 && it->lines > PAGED_LINES) || a->d != a->d_rounded;
+    t->type = widen ? DT_F32 : a->type;
+    t->v_stride = a->d_rounded;
+    for (int b = 0; b * KV_BLOCK < t->keys; b++) {
+        t->k[b] = block_at(a, it, key + b * KV_BLOCK, 0), t->v[b] = block_at(a, it, key + b * KV_BLOCK, 1);
+        if (!widen) continue;
+        float *k = r->k + b * KV_BLOCK * a->d, *v = r->v + b * KV_BLOCK * a->d_rounded;
+        dtype_convert(k, DT_F32, t->k[b], a->type, KV_BLOCK * a->d);
+        for (int i = 0; i < KV_BLOCK; i++)
+            dtype_convert(v + i * a->d_rounded, DT_F32, element(t->v[b], a->type, i * a->d), a->type, a->d);
+        t->k[b] = k, t->v[b] = v;
+    }
+}
+
+/* Lines [line, line + t->lines) meet the tile at `key`. */
+static void meet(const struct paged *a, const struct item *it, int64_t line, int64_t key, struct room *r,
+                 struct paged_tile *t)
+{
+    float p[PAGED_LINES * PAGED_TILE], fade[PAGED_LINES];
+    int64_t first, last, low, unused;
+    sight(a, it, line, &low, &unused), sight(a, it, line + t->lines - 1, &first, &last);
+    if (last < key || low >= key + PAGED_TILE) return;
+    t->q = r->q + line * a->d_rounded, t->acc = r->acc + line * a->d_rounded, t->p = p;
+    a->rows->scores(t);
+    for (int i = 0; i < t->lines; i++) {
+        sight(a, it, line + i, &first, &last);
+        struct paged_soft soft = {.p = p + i * PAGED_TILE,
+                                  .first = (int)(first > key ? first - key : 0),
+                                  .last = (int)lesser(last - key, PAGED_TILE),
+                                  .scale = a->scale,
+                                  .cap = a->cap,
+                                  .top = &r->top[line + i],
+                                  .sum = &r->sum[line + i]};
+        fade[i] = a->rows->soften(&soft);
+    }
+    a->rows->mix(t, fade);
+}
+
+/* Keys [from, end) of the item, which lie in one piece. */
+static void walk(const struct paged *a, const struct item *it, int64_t from, int64_t end, struct room *r)
+{
+    int64_t first, unused;
+    memset(r->acc, 0, (size_t)(it->lines * a->d_rounded) * 4);
+    for (int64_t i = 0; i < it->lines; i++) r->top[i] = TOP_START, r->sum[i] = 0;
+    sight(a, it, 0, &first, &unused);
+    if (first > from) from = first / PAGED_TILE * PAGED_TILE;
+    for (int64_t key = from; key < end; key += PAGED_TILE) {
+        struct paged_tile t = {.q_stride = a->d_rounded, .d = a->d, .d_rounded = a->d_rounded};
+        t.keys = (int)lesser(PAGED_TILE, end - key);
+        find_blocks(a, it, key, r, &t);
+        for (int64_t line = 0; line < it->lines; line += PAGED_LINES) {
+            t.lines = (int)lesser(PAGED_LINES, it->lines - line);
+            meet(a, it, line, key, r, &t);
+        }
+    }
+}
+
+/* What a line has of its keys so far. */
+struct result {
+    float *acc, *top, *sum;
+};
+
+/* A further result joins `so_far`, whose keys come before. One piece of code for both callers: a compiler that fuses
+ * multiplications with additions must do so in both alike. */
+__attribute__((noinline)) static void join(const struct paged *a, struct result so_far, const float *acc,
+                                           float top, float sum)
+{
+    float scale2 = (a->cap > 0 ? 1 : a->scale) * 1.44269504f;
+    if (sum == 0) return;
+    if (*so_far.sum == 0) {
+        memcpy(so_far.acc, acc, (size_t)a->d_rounded * 4);
+        *so_far.top = top, *so_far.sum = sum;
+        return;
+    }
+    float best = top > *so_far.top ? top : *so_far.top;
+    float old = exp2f((*so_far.top - best) * scale2), new = exp2f((top - best) * scale2);
+    for (int64_t j = 0; j < a->d_rounded; j++) so_far.acc[j] = new *acc[j] + old *so_far.acc[j];
+    *so_far.sum = new *sum + old **so_far.sum, *so_far.top = best;
+}
+
+/* Element where a line's query and output begin. */
+static int64_t line_at(const struct paged *a, const struct item *it, int64_t i)
+{
+    int64_t token = a->row[it->row * 3] + it->token + i / a->group;
+    return (token * a->heads + it->kv * a->group + i % a->group) * a->d;
+}
+
+static void put(const struct paged *a, int64_t at, float *acc, float sum)
+{
+    float by = sum > 0 ? 1 / sum : sum; /* what is no number stays none */
+    for (int64_t j = 0; j < a->d; j++) acc[j] *= by;
+    dtype_convert(element(a->o, a->type, at), a->type, acc, DT_F32, a->d);
+}
+
+static float *part_of(const struct paged *a, const struct item *it, int64_t i, int64_t piece)
+{
+    int64_t line = line_at(a, it, i) / a->d;
+    return a->parts + (line * a->pieces + piece) * part_floats(a);
+}
+
+static void keep_parts(const struct paged *a, const struct item *it, int64_t piece, const struct room *r)
+{
+    for (int64_t i = 0; i < it->lines; i++) {
+        float *part = part_of(a, it, i, piece);
+        memcpy(part, r->acc + i * a->d_rounded, (size_t)a->d_rounded * 4);
+        part[a->d_rounded] = r->top[i], part[a->d_rounded + 1] = r->sum[i];
+    }
+}
+
+static void run_item(const struct paged *a, const struct item *it, int64_t only, struct room *r)
+{
+    for (int64_t i = 0; i < it->lines; i++) {
+        dtype_convert(r->q + i * a->d_rounded, DT_F32, element(a->q, a->type, line_at(a, it, i)), a->type,
+                      a->d);
+        r->total_sum[i] = 0;
+    }
+    for (int64_t piece = it->from / PIECE; piece * PIECE < it->end; piece++) {
+        if (only >= 0 && piece != only) continue;
+        walk(a, it, piece * PIECE, lesser((piece + 1) * PIECE, it->end), r);
+        if (only >= 0) keep_parts(a, it, piece, r);
+        for (int64_t i = 0; i < it->lines && only < 0; i++) {
+            struct result total = {r->total + i * a->d_rounded, &r->total_top[i], &r->total_sum[i]};
+            join(a, total, r->acc + i * a->d_rounded, r->top[i], r->sum[i]);
+        }
+    }
+    for (int64_t i = 0; i < it->lines && only < 0; i++)
+        put(a, line_at(a, it, i), r->total + i * a->d_rounded, r->total_sum[i]);
+}
+
+/* ---- sharing the work ---- */
+
+static int64_t row_items(const struct paged *a, int64_t row)
+{
+    return (a->row[row * 3 + 1] + a->item_tokens - 1) / a->item_tokens;
+}
+
+static int64_t count_items(const struct paged *a)
+{
+    int64_t n = 0;
+    for (int64_t row = 0; row < a->nrows; row++) n += row_items(a, row);
+    return n * a->kv_heads;
+}
+
+/* Item `index` of all, kv heads fastest; the last tokens of a row, which see most, first. */
+static struct item item_at(const struct paged *a, int64_t index)
+{
+    struct item it = {.kv = index % a->kv_heads};
+    int64_t left = index / a->kv_heads, items;
+    while (left >= (items = row_items(a, it.row))) left -= items, it.row++;
+    const int32_t *row = a->row + it.row * 3;
+    it.token = (items - 1 - left) * a->item_tokens;
+    it.lines = lesser(a->item_tokens, row[1] - it.token) * a->group;
+    it.position = row[2] + it.token;
+    it.end = it.position + it.lines / a->group;
+    sight(a, &it, 0, &it.from, &(int64_t){0});
+    return it;
+}
+
+static void items_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct paged *a = arg;
+    struct room r = room_of(a, a->scratch + (size_t)worker * a->worker_bytes);
+    for (int64_t i = begin; i < end; i++) {
+        struct item it = item_at(a, i / a->pieces);
+        run_item(a, &it, a->pieces > 1 ? i % a->pieces : -1, &r);
+    }
+}
+
+static void join_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct paged *a = arg;
+    struct room r = room_of(a, a->scratch + (size_t)worker * a->worker_bytes);
+    for (int64_t index = begin; index < end; index++) {
+        struct item it = item_at(a, index);
+        for (int64_t i = 0; i < it.lines; i++) {
+            struct result total = {r.total, r.total_top, r.total_sum};
+            *total.sum = 0;
+            for (int64_t piece = it.from / PIECE; piece * PIECE < it.end; piece++) {
+                const float *part = part_of(a, &it, i, piece);
+                join(a, total, part, part[a->d_rounded], part[a->d_rounded + 1]);
+            }
+            put(a, line_at(a, &it, i), r.total, *total.sum);
+        }
+    }
+}
+
+void cpu_attn_paged(const struct kernel_call *call)
+{
+    struct paged a = shape_of(call->desc, call->op, threads_count(call->team));
+    a.q = call->in[ATTN_PAGED_Q], a.pool = call->in[ATTN_PAGED_POOL], a.o = call->out[ATTN_PAGED_O];
+    a.row = call->in[ATTN_PAGED_ROWS], a.blocks = call->in[ATTN_PAGED_BLOCKS];
+    a.parts = call->work;
+    a.scratch = (char *)call->work + parts_bytes(&a);
+    a.worker_bytes = room_of(&a, NULL).bytes;
+    memset(a.o, 0, (size_t)tensor_bytes(call_out(call, ATTN_PAGED_O)));
+    int64_t items = count_items(&a);
+    threads_each(call->team, items * a.pieces, 1, items_body, &a);
+    if (a.pieces > 1) threads_each(call->team, items, 1, join_body, &a);
+}
+
+/* ---- storing ---- */
+
+struct kv_put {
+    const int32_t *slots;
+    const char *k, *v; /* [N,K,D] */
+    char *pool;
+    int64_t kv_heads, d, planes, layer;
+    size_t size; /* of an element */
+};
+
+static void turn_in(char *to, const char *from, int64_t d, size_t size)
+{
+    for (int64_t j = 0; j < d; j++) {
+        if (size == 4)
+            memcpy(to + j * KV_BLOCK * 4, from + j * 4, 4);
+        else
+            memcpy(to + j * KV_BLOCK * 2, from + j * 2, 2);
+    }
+}
+
+static void put_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct kv_put *p = arg;
+    size_t head = (size_t)p->d * p->size;
+    (void)worker;
+    for (int64_t n = begin; n < end; n++) {
+        if (p->slots[n] < 0) continue;
+        int64_t block = p->slots[n] / KV_BLOCK, at = p->slots[n] % KV_BLOCK;
+        size_t plane = (size_t)((block * p->planes + 2 * p->layer) * p->kv_heads) * KV_BLOCK * head;
+        for (int64_t h = 0; h < p->kv_heads; h++) {
+            char *to = p->pool + plane + (size_t)h * KV_BLOCK * head;
+            size_t from = (size_t)(n * p->kv_heads + h) * head;
+            turn_in(to + (size_t)at * p->size, p->k + from, p->d, p->size);
+            memcpy(to + (size_t)p->kv_heads * KV_BLOCK * head + (size_t)at * head, p->v + from, head);
+        }
+    }
+}
+
+void cpu_kv_put(const struct kernel_call *call)
+{
+    const struct tensor *k = call_in(call, KV_PUT_K), *pool = call_in(call, KV_PUT_POOL);
+    if (call->out[KV_PUT_NEW_POOL] != call->in[KV_PUT_POOL])
+        memcpy(call->out[KV_PUT_NEW_POOL], call->in[KV_PUT_POOL], (size_t)tensor_bytes(pool));
+    struct kv_put p = {.slots = call->in[KV_PUT_SLOTS],
+                       .k = call->in[KV_PUT_K],
+                       .v = call->in[KV_PUT_V],
+                       .pool = call->out[KV_PUT_NEW_POOL],
+                       .kv_heads = k->dim[2],
+                       .d = k->dim[3],
+                       .planes = pool->dim[1],
+                       .layer = call->op->layer > 0 ? call->op->layer : 0,
+                       .size = dtype_size(k->type)};
+    threads_each(call->team, k->dim[0] * k->dim[1], row_grain(2 * p.kv_heads * p.d), put_body, &p);
+}

@@ -1,0 +1,27 @@
+/* vwiden.h - a register of fp32 from memory of any compute type. The including file has included vexp.h. */
+#ifndef PLIM_DEVICE_CPU_VWIDEN_H
+#define PLIM_DEVICE_CPU_VWIDEN_H
+
+#include "device/cpu/vexp.h"
+
+/* REG_LANES elements as fp32. */
+REG_FN regf widen_reg(const void *src, enum dtype type, int64_t i)
+{
+    const uint16_t *half = (const uint16_t *)src + i;
+    if (type == DT_F32) return reg_load((const float *)src + i);
+#if defined(__aarch64__)
+    if (type == DT_BF16) return (regf)vshll_n_u16(vld1_u16(half), 16);
+    return (regf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(half)));
+#elif defined(VEXP_AVX2)
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)half);
+    if (type == DT_BF16) return (regf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
+    return (regf)_mm256_cvtph_ps(h);
+#else
+    float lane[REG_LANES];
+    for (int j = 0; j < REG_LANES; j++)
+        lane[j] = type == DT_BF16 ? bf16_to_f32(half[j]) : f16_to_f32(half[j]);
+    return reg_load(lane);
+#endif
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* build_flat.c - the bricks of a flat shape: one row of tokens of many requests. See model.h and build.h.
+ *
+ * All inputs are views of one tensor, so that a step costs one copy to a device with its own memory. */
+#include "model/build.h"
+
+static int declare(struct builder *b, struct tensor t)
+{
+    t.layer = -1, t.owner = -1;
+    return tape_tensor(b->tape, &t);
+}
+
+/* The next `rows` x `columns` numbers of the input, columns 0: of one dimension. */
+static int part(struct builder *b, int root, int64_t *at, const char *label, int64_t rows, int64_t columns)
+{
+    struct tensor t = {.label = label,
+                       .type = DT_I32,
+                       .cls = CLASS_IO,
+                       .flags = TENSOR_INPUT,
+                       .ndim = columns ? 2 : 1,
+                       .dim = {rows, columns},
+                       .view_of = root,
+                       .view_offset = *at * (int64_t)sizeof(int32_t)};
+    *at += rows * (columns ? columns : 1);
+    return declare(b, t);
+}
+
+static int64_t numbers(const struct model_flat *f) { return 3 * f->tokens + f->rows * (3 + f->reach + 1); }
+
+static int pool(struct builder *b)
+{
+    const struct model_spec *spec = b->spec;
+    return declare(b, (struct tensor){.label = "kv.pool",
+                                      .type = DT_F32,
+                                      .cls = CLASS_KV,
+                                      .flags = TENSOR_KEPT,
+                                      .ndim = 4,
+                                      .dim = {b->shape->flat.blocks, 2 * spec->num_layers, spec->num_kv_heads,
+                                              (int64_t)KV_BLOCK * spec->head_dim},
+                                      .view_of = -1});
+}
+
+void build_flat_inputs(struct builder *b)
+{
+    const struct model_flat *f = &b->shape->flat;
+    int64_t at = 0;
+    int root = declare(b, (struct tensor){.label = "flat",
+                                          .type = DT_I32,
+                                          .cls = CLASS_IO,
+                                          .flags = TENSOR_INPUT,
+                                          .ndim = 1,
+                                          .dim = {numbers(f)},
+                                          .view_of = -1});
+    b->ids = part(b, root, &at, "ids", 1, f->tokens);
+    b->pos = part(b, root, &at, "pos", 1, f->tokens);
+    b->slots = part(b, root, &at, "slots", f->tokens, 0);
+    b->rows = part(b, root, &at, "rows", f->rows, 3);
+    b->blocks = part(b, root, &at, "blocks", f->rows, f->reach);
+    b->last = part(b, root, &at, "last", f->rows, 0);
+    b->pool = pool(b);
+}
+
+int build_paged(struct builder *b, const struct build_parts *p, struct op_attr attr)
+{
+    struct op put = tape_op(OP_KV_PUT, b->layer), op = tape_op(OP_ATTN_PAGED, b->layer);
+    put.part = op.part = b->part;
+    put.attr = op.attr = attr;
+    put.in[KV_PUT_K] = p->k, put.in[KV_PUT_V] = p->v, put.in[KV_PUT_SLOTS] = b->slots;
+    put.in[KV_PUT_POOL] = put.out[KV_PUT_NEW_POOL] = b->pool;
+    tape_append(b->tape, &put);
+    op.in[ATTN_PAGED_Q] = p->q, op.in[ATTN_PAGED_POOL] = b->pool;
+    op.in[ATTN_PAGED_ROWS] = b->rows, op.in[ATTN_PAGED_BLOCKS] = b->blocks;
+    op.out[ATTN_PAGED_O] = build_heads(b, "attn.out[%d]", b->spec->num_heads);
+    tape_append(b->tape, &op);
+    return op.out[ATTN_PAGED_O];
+}
+
+int build_flat_last(struct builder *b, int x)
+{
+    if (x < 0) return -1;
+    struct tensor t = b->tape->tensors[x];
+    t.label = "head.tokens";
+    t.ndim = 2, t.dim[0] = b->shape->flat.tokens, t.dim[1] = b->spec->hidden_size;
+    t.view_of = tape_root(b->tape, x);
+    struct op op = tape_op(OP_EMBED, b->layer);
+    op.part = b->part;
+    op.in[EMBED_IDS] = b->last, op.in[EMBED_W] = tape_tensor(b->tape, &t);
+    op.out[EMBED_Y] = declare(b, (struct tensor){.label = "head.last",
+                                                 .type = DT_F32,
+                                                 .cls = CLASS_ACT,
+                                                 .ndim = 2,
+                                                 .dim = {b->shape->flat.rows, b->spec->hidden_size},
+                                                 .view_of = -1});
+    tape_append(b->tape, &op);
+    return op.out[EMBED_Y];
+}

@@ -1,0 +1,343 @@
+/* gguf_weights.c - see gguf_weights.h.
+ *
+ * The field `offset` of an entry is the place of its tensor among those of the file, so that names need no second table.
+ */
+#include "model/gguf_weights.h"
+#include "model/gguf_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How elements lie in the file. */
+enum change { AS_IT_IS, PAIRED_QUERIES, PAIRED_KEYS, PLUS_ONE, TRANSPOSED };
+
+struct name_row {
+    const char *gguf, *hf; /* %d: a layer; without .weight and .bias */
+    enum change change;
+};
+
+#define LAYER "model.layers.%d."
+#define ENDS_AND_ATTENTION                                                                                   \
+    {"token_embd", "model.embed_tokens", AS_IT_IS}, {"output", "lm_head", AS_IT_IS},                         \
+        {"blk.%d.attn_v", LAYER "self_attn.v_proj", AS_IT_IS},                                               \
+        {"blk.%d.attn_output", LAYER "self_attn.o_proj", AS_IT_IS},                                          \
+        {"blk.%d.attn_qkv", LAYER "self_attn.qkv_proj", AS_IT_IS},                                           \
+        {"blk.%d.ffn_gate", LAYER "mlp.gate_proj", AS_IT_IS},                                                \
+    {                                                                                                        \
+        "blk.%d.ffn_down", LAYER "mlp.down_proj", AS_IT_IS                                                   \
+    }
+#define NORMS(change)                                                                                        \
+    {"output_norm", "model.norm", change}, {"blk.%d.attn_norm", LAYER "input_layernorm", change},            \
+        {"blk.%d.attn_q_norm", LAYER "self_attn.q_norm", change},                                            \
+    {                                                                                                        \
+        "blk.%d.attn_k_norm", LAYER "self_attn.k_norm", change                                               \
+    }
+#define QUERIES_AND_KEYS(q, k)                                                                               \
+    {"blk.%d.attn_q", LAYER "self_attn.q_proj", q}, { "blk.%d.attn_k", LAYER "self_attn.k_proj", k }
+#define POST_NORMS(change)                                                                                   \
+    {"blk.%d.post_attention_norm", LAYER "post_attention_layernorm", change},                                \
+    {                                                                                                        \
+        "blk.%d.post_ffw_norm", LAYER "post_feedforward_layernorm", change                                   \
+    }
+#define UP                                                                                                   \
+    {                                                                                                        \
+        "blk.%d.ffn_up", LAYER "mlp.up_proj", AS_IT_IS                                                       \
+    }
+#define FFN_NORM                                                                                             \
+    {                                                                                                        \
+        "blk.%d.ffn_norm", LAYER "post_attention_layernorm", AS_IT_IS                                        \
+    }
+#define END                                                                                                  \
+    {                                                                                                        \
+        NULL, NULL, AS_IT_IS                                                                                 \
+    }
+
+static const struct name_row llama_names[] = {
+    ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, FFN_NORM, QUERIES_AND_KEYS(PAIRED_QUERIES, PAIRED_KEYS), END};
+static const struct name_row qwen_names[] = {
+    ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, FFN_NORM, QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS), END};
+static const struct name_row olmo_names[] = {
+    ENDS_AND_ATTENTION, NORMS(AS_IT_IS), UP, POST_NORMS(AS_IT_IS), QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS), END};
+static const struct name_row gemma_names[] = {
+    ENDS_AND_ATTENTION,
+    NORMS(PLUS_ONE),
+    UP,
+    POST_NORMS(PLUS_ONE),
+    QUERIES_AND_KEYS(AS_IT_IS, AS_IT_IS),
+    {"blk.%d.ffn_norm", LAYER "pre_feedforward_layernorm", PLUS_ONE},
+    END};
+static const struct name_row phi_names[] = {ENDS_AND_ATTENTION,
+                                            NORMS(AS_IT_IS),
+                                            FFN_NORM,
+                                            {"blk.%d.ffn_up", LAYER "mlp.gate_up_proj", AS_IT_IS},
+                                            END};
+
+#define H "transformer.h.%d."
+static const struct name_row gpt2_names[] = {{"token_embd", "transformer.wte", AS_IT_IS},
+                                             {"position_embd", "transformer.wpe", AS_IT_IS},
+                                             {"output_norm", "transformer.ln_f", AS_IT_IS},
+                                             {"output", "lm_head", AS_IT_IS},
+                                             {"blk.%d.attn_norm", H "ln_1", AS_IT_IS},
+                                             {"blk.%d.attn_qkv", H "attn.c_attn", TRANSPOSED},
+                                             {"blk.%d.attn_output", H "attn.c_proj", TRANSPOSED},
+                                             {"blk.%d.ffn_norm", H "ln_2", AS_IT_IS},
+                                             {"blk.%d.ffn_up", H "mlp.c_fc", TRANSPOSED},
+                                             {"blk.%d.ffn_down", H "mlp.c_proj", TRANSPOSED},
+                                             END};
+
+static const struct {
+    const char *arch;
+    const struct name_row *names;
+} tables[] = {{"llama", llama_names},  {"mistral", llama_names}, {"smollm3", llama_names},
+              {"qwen2", qwen_names},   {"qwen3", qwen_names},    {"olmo2", olmo_names},
+              {"gemma2", gemma_names}, {"gemma3", gemma_names},  {"phi3", phi_names},
+              {"gpt2", gpt2_names}};
+
+struct gguf_weights {
+    struct gguf *file;
+    const struct name_row *names;
+    int heads, kv_heads;
+    struct safetensor *tensors;
+    size_t count;
+    struct bump store;
+};
+
+/* --- names --------------------------------------------------------------------------------------------------------- */
+
+/* The row of a name in the file; *layer is its layer and *end what follows the row's name. */
+static const struct name_row *find_row(const struct gguf_weights *w, const char *name, int *layer,
+                                       const char **end)
+{
+    char generic[256];
+    int used = 0;
+    *layer = -1;
+    snprintf(generic, sizeof generic, "%s", name);
+    if (sscanf(name, "blk.%d.%n", layer, &used) == 1 && used && *layer >= 0)
+        snprintf(generic, sizeof generic, "blk.%%d.%s", name + used);
+    for (const struct name_row *row = w->names; row->gguf; row++) {
+        size_t n = strlen(row->gguf);
+        if (strncmp(generic, row->gguf, n)) continue;
+        *end = strchr(name + strlen(name) - (strlen(generic) - n), '.');
+        if (!strcmp(generic + n, ".weight") || !strcmp(generic + n, ".bias")) return row;
+    }
+    return NULL;
+}
+
+static const char *hf_name(struct gguf_weights *w, const char *name, const struct name_row *row, int layer,
+                           const char *end)
+{
+    char text[256];
+    const char *number = strstr(row->hf, "%d");
+    if (number)
+        snprintf(text, sizeof text, "%.*s%d%s%s", (int)(number - row->hf), row->hf, layer, number + 2, end);
+    else
+        snprintf(text, sizeof text, "%s%s", row->hf, end);
+    (void)name;
+    return bump_copy(&w->store, text, strlen(text));
+}
+
+static enum dtype type_of(const struct block_type *type)
+{
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } plain[] = {{"F32", DT_F32}, {"F16", DT_F16}, {"BF16", DT_BF16}};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (!strcmp(plain[i].name, type->name)) return plain[i].type;
+    return type->read ? DT_F32 : DT_COUNT;
+}
+
+static bool is_table(const char *name) /* which the metadata's reader has used */
+{
+    return !strcmp(name, "rope_freqs.weight") || !strncmp(name, "rope_factors_", 13);
+}
+
+static enum plim_status add(struct gguf_weights *w, size_t index, struct plim_error *err)
+{
+    const struct gguf_tensor *t = gguf_at(w->file, index);
+    int layer;
+    const char *end = "";
+    const struct name_row *row = find_row(w, t->name, &layer, &end);
+    struct safetensor *s = &w->tensors[w->count++];
+    *s = (struct safetensor){.name = row ? hf_name(w, t->name, row, layer, end) : t->name,
+                             .type_name = t->type->name,
+                             .type = type_of(t->type),
+                             .ndim = t->ndim,
+                             .count = t->count,
+                             .offset = index,
+                             .bytes = t->bytes,
+                             .path = gguf_path(w->file)};
+    memcpy(s->dim, t->dim, sizeof t->dim);
+    if (row && row->change == TRANSPOSED && t->ndim == 2) s->dim[0] = t->dim[1], s->dim[1] = t->dim[0];
+    return s->name ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", gguf_path(w->file));
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct safetensor *)a)->name, ((const struct safetensor *)b)->name);
+}
+
+static enum plim_status list_tensors(struct gguf_weights *w, struct plim_error *err)
+{
+    size_t n = 0;
+    enum plim_status status = PLIM_OK;
+    while (gguf_at(w->file, n)) n++;
+    w->tensors = calloc(n + 1, sizeof *w->tensors);
+    if (!w->tensors) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", gguf_path(w->file));
+    for (size_t i = 0; i < n && status == PLIM_OK; i++)
+        if (!is_table(gguf_at(w->file, i)->name)) status = add(w, i, err);
+    if (w->count) qsort(w->tensors, w->count, sizeof *w->tensors, by_name);
+    for (size_t i = 1; i < w->count && status == PLIM_OK; i++)
+        if (!strcmp(w->tensors[i].name, w->tensors[i - 1].name))
+            status = plim_fail(err, PLIM_BAD_INPUT, "%s: two tensors are '%s'; the file is damaged",
+                               gguf_path(w->file), w->tensors[i].name);
+    return status;
+}
+
+enum plim_status gguf_weights_open(const char *path, struct gguf_weights **out, struct plim_error *err)
+{
+    struct gguf_weights *w = calloc(1, sizeof *w);
+    struct model_spec *spec = malloc(sizeof *spec);
+    enum plim_status status = PLIM_OK;
+    *out = NULL;
+    if (!w || !spec) status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
+    if (status == PLIM_OK) status = gguf_open(path, &w->file, err);
+    if (status == PLIM_OK) status = gguf_config_read(w->file, spec, err);
+    if (status == PLIM_OK) {
+        const char *arch = model_architecture_name(spec->arch);
+        w->heads = spec->num_heads, w->kv_heads = spec->num_kv_heads, w->names = llama_names;
+        for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+            if (!strcmp(tables[i].arch, arch)) w->names = tables[i].names;
+        status = list_tensors(w, err);
+        gguf_drop_metadata(w->file);
+    }
+    free(spec);
+    if (status == PLIM_OK)
+        *out = w;
+    else
+        gguf_weights_close(w);
+    return status;
+}
+
+void gguf_weights_close(struct gguf_weights *w)
+{
+    if (!w) return;
+    gguf_close(w->file);
+    bump_free(&w->store);
+    free(w->tensors);
+    free(w);
+}
+
+const struct safetensor *gguf_weights_list(const struct gguf_weights *w, size_t *count)
+{
+    *count = w->count;
+    return w->tensors;
+}
+
+/* --- data ---------------------------------------------------------------------------------------------------------- */
+
+/* A tensor on its way to a sink. */
+struct passing {
+    const struct gguf_weights *weights;
+    const struct gguf_tensor *t;
+    enum dtype type;
+    safetensors_sink *sink;
+    void *arg;
+    float *rows; /* room for what is handed on at once */
+    void *out;
+};
+
+static enum plim_status hand_on(struct passing *p, int64_t first, int64_t n, struct plim_error *err)
+{
+    dtype_convert(p->out, p->type, p->rows, DT_F32, n);
+    return p->sink(p->arg, first, p->out, n, err);
+}
+
+/* Row i of a head is row 2 i of the file in its first half, 2 (i - D/2) + 1 in its second. */
+static enum plim_status read_paired(struct passing *p, int heads, struct plim_error *err)
+{
+    const struct gguf_tensor *t = p->t;
+    int64_t rows = t->dim[0], width = t->count / (rows ? rows : 1), size = heads > 0 ? rows / heads : 0;
+    enum plim_status status = PLIM_OK;
+    for (int64_t i = 0; i < rows && status == PLIM_OK; i++) {
+        int64_t at = i % size, half = size / 2;
+        int64_t from = i - at + (at < half ? 2 * at : 2 * (at - half) + 1);
+        status = gguf_read_at(p->weights->file, t, from * width, width, p->rows, err);
+        if (status == PLIM_OK) status = hand_on(p, i * width, width, err);
+    }
+    return status;
+}
+
+static enum plim_status read_less_one(struct passing *p, struct plim_error *err)
+{
+    int64_t n = p->t->count;
+    enum plim_status status = gguf_read_at(p->weights->file, p->t, 0, n, p->rows, err);
+    for (int64_t i = 0; i < n; i++) p->rows[i] -= 1.0f;
+    return status == PLIM_OK ? hand_on(p, 0, n, err) : status;
+}
+
+#define PANEL 32 /* rows of a transposed matrix that are made in one pass over the file */
+
+static enum plim_status read_transposed(struct passing *p, struct plim_error *err)
+{
+    const struct gguf_tensor *t = p->t;
+    int64_t rows = t->dim[0], width = t->dim[1];
+    float *row = p->rows + PANEL * rows;
+    enum plim_status status = PLIM_OK;
+    for (int64_t c = 0; c < width && status == PLIM_OK; c += PANEL) {
+        int64_t n = width - c < PANEL ? width - c : PANEL;
+        for (int64_t r = 0; r < rows && status == PLIM_OK; r++) {
+            status = gguf_read_at(p->weights->file, t, r * width, width, row, err);
+            for (int64_t k = 0; k < n; k++) p->rows[k * rows + r] = row[c + k];
+        }
+        if (status == PLIM_OK) status = hand_on(p, c * rows, n * rows, err);
+    }
+    return status;
+}
+
+/* The most elements that lie in p->rows at a time. */
+static int64_t room(const struct gguf_tensor *t, enum change change)
+{
+    int64_t width = t->ndim > 1 ? t->dim[t->ndim - 1] : 1;
+    if (change == TRANSPOSED) return PANEL * t->dim[0] + width;
+    return change == PLUS_ONE ? t->count : t->count / t->dim[0];
+}
+
+/* Shapes are checked by the one who asks before anything is read; a file may still have a head of a wrong size. */
+static enum plim_status read_changed(struct passing *p, enum change change, struct plim_error *err)
+{
+    int heads = change == PAIRED_QUERIES ? p->weights->heads : p->weights->kv_heads;
+    bool paired = change == PAIRED_QUERIES || change == PAIRED_KEYS;
+    if (paired &&
+        (heads < 1 || p->t->dim[0] % (2 * heads) || p->t->count / p->t->dim[0] % p->t->type->elements))
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%s': %lld rows are not whole pairs of %d heads",
+                         gguf_path(p->weights->file), p->t->name, (long long)p->t->dim[0], heads);
+    size_t n = (size_t)room(p->t, change);
+    p->rows = malloc(n * sizeof *p->rows + 1), p->out = malloc(n * dtype_size(p->type) + 1);
+    enum plim_status status = PLIM_OK;
+    if (!p->rows || !p->out)
+        status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", gguf_path(p->weights->file));
+    else if (paired)
+        status = read_paired(p, heads, err);
+    else
+        status = change == PLUS_ONE ? read_less_one(p, err) : read_transposed(p, err);
+    free(p->rows);
+    free(p->out);
+    return status;
+}
+
+enum plim_status gguf_weights_read(const struct gguf_weights *w, const struct safetensor *t, enum dtype type,
+                                   safetensors_sink *sink, void *arg, struct plim_error *err)
+{
+    const struct gguf_tensor *from = gguf_at(w->file, (size_t)t->offset);
+    int layer;
+    const char *end;
+    const struct name_row *row = find_row(w, from->name, &layer, &end);
+    enum change change = row ? row->change : AS_IT_IS;
+    struct passing p = {.weights = w, .t = from, .type = type, .sink = sink, .arg = arg};
+    if (change == TRANSPOSED && from->ndim != 2) change = AS_IT_IS; /* its bias */
+    if (!from->ndim || !from->count) change = AS_IT_IS;
+    return change == AS_IT_IS ? gguf_read(w->file, from, type, sink, arg, err)
+                              : read_changed(&p, change, err);
+}

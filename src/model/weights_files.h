@@ -1,0 +1,44 @@
+/* weights_files.h - the tensors of a model under their Hugging Face names, whatever kind of file they are in.
+ *
+ *     struct weights_files files;
+ *     if (weights_files_open("model.gguf", &files, &err) != PLIM_OK) ...      // or a folder, or one .safetensors
+ *     const struct safetensor *t = weights_files_find(&files, "model.norm.weight");
+ *     if (t) weights_files_read(&files, t, DT_BF16, sink, arg, &err);
+ *     weights_files_close(&files);
+ *
+ * Tensors of a GGUF file (gguf_weights.h) have the shape and the order of elements that Hugging Face files have; their
+ * type is that of the file where an element has one of its own, and fp32 where elements are in blocks.
+ */
+#ifndef PLIM_MODEL_WEIGHTS_FILES_H
+#define PLIM_MODEL_WEIGHTS_FILES_H
+
+#include "store/safetensors.h"
+#include <stdbool.h>
+
+struct gguf_weights;
+
+struct weights_files {
+    const struct safetensor *tensors; /* sorted by name */
+    size_t count;
+    struct safetensors set; /* where gguf is NULL */
+    struct gguf_weights *gguf;
+};
+
+/* On failure there is nothing to close. */
+enum plim_status weights_files_open(const char *path, struct weights_files *out, struct plim_error *err);
+void weights_files_close(struct weights_files *files);
+
+/* Does the tensor lie in blocks of few bits? */
+static inline bool weights_in_blocks(const struct safetensor *t)
+{
+    return t->type != DT_COUNT && t->bytes < (uint64_t)t->count * dtype_size(t->type);
+}
+
+const struct safetensor *weights_files_find(const struct weights_files *files, const char *name);
+
+/* As safetensors_read: pieces arrive in order. */
+enum plim_status weights_files_read(const struct weights_files *files, const struct safetensor *t,
+                                    enum dtype type, safetensors_sink *sink, void *arg,
+                                    struct plim_error *err);
+
+#endif

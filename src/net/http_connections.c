@@ -1,0 +1,131 @@
+/* http_connections.c - who is connected, for how long, and who has gone.
+ *
+ * The library bounds what a connection keeps; it does not see that a client has left while its connection is suspended,
+ * nor that a request trickles in too slowly. One thread looks at all connections ten times a second:
+ *
+ *     busy (its request is whole)      has its client closed? Then its exchange is lost.
+ *     idle                             longer than receive_seconds? Then it is hung up on.
+ *
+ * A descriptor is only used under the lock: the library closes it after http_on_connection has taken it off the list.
+ */
+#define _GNU_SOURCE /* POLLRDHUP */
+#include "net/http_part.h"
+#include "base/clock.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+
+static void hang_up(struct http_connection *c)
+{
+    if (!c->hung_up) shutdown(c->fd, SHUT_RDWR);
+    c->hung_up = true;
+}
+
+static bool has_gone(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
+}
+
+static void look(struct http *h)
+{
+    double now = clock_seconds();
+    for (struct http_connection *c = h->first; c; c = c->after) {
+        if (c->busy && has_gone(c->fd))
+            http_lose(c->busy);
+        else if (!c->busy && now - c->since > h->limits.receive_seconds)
+            hang_up(c);
+    }
+}
+
+static void *watch(void *arg)
+{
+    struct http *h = arg;
+    pthread_mutex_lock(&h->lock);
+    while (!h->stop) {
+        struct timespec until;
+        look(h);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += (long)(HTTP_WATCH_SECONDS * 1e9);
+        if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+        pthread_cond_timedwait(&h->changed, &h->lock, &until);
+    }
+    pthread_mutex_unlock(&h->lock);
+    return NULL;
+}
+
+enum plim_status http_watch_start(struct http *h, struct plim_error *err)
+{
+    if (pthread_create(&h->watcher, NULL, watch, h) == 0) return PLIM_OK;
+    return plim_fail(err, PLIM_NO_MEMORY, "no thread to watch connections with");
+}
+
+void http_watch_stop(struct http *h)
+{
+    pthread_mutex_lock(&h->lock);
+    h->stop = true;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    pthread_join(h->watcher, NULL);
+}
+
+/* Idle connections make place for the newest: the one that has been idle longest goes first. */
+static void make_place(struct http *h, struct http_connection *newest)
+{
+    if (h->idle <= h->limits.idle && h->connections <= h->limits.connections) return;
+    struct http_connection *oldest = NULL;
+    for (struct http_connection *c = h->first; c; c = c->after)
+        if (!c->busy && !c->hung_up && (!oldest || c->since < oldest->since)) oldest = c;
+    hang_up(oldest ? oldest : newest);
+}
+
+static void begin_connection(struct http *h, struct MHD_Connection *connection, void **context)
+{
+    const union MHD_ConnectionInfo *info =
+        h->mhd.connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct http_connection *c = calloc(1, sizeof *c);
+    *context = c;
+    if (!c || !info) return;
+    c->fd = info->connect_fd, c->since = clock_seconds(), c->before = h->last;
+    *(h->last ? &h->last->after : &h->first) = c;
+    h->last = c, h->connections++, h->idle++;
+    make_place(h, c);
+}
+
+static void end_connection(struct http *h, struct http_connection *c)
+{
+    if (!c) return;
+    *(c->before ? &c->before->after : &h->first) = c->after;
+    *(c->after ? &c->after->before : &h->last) = c->before;
+    h->connections--, h->idle -= !c->busy;
+    free(c);
+}
+
+void http_on_connection(void *arg, struct MHD_Connection *connection, void **context,
+                        enum MHD_ConnectionNotificationCode code)
+{
+    struct http *h = arg;
+    pthread_mutex_lock(&h->lock);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        begin_connection(h, connection, context);
+    else
+        end_connection(h, *context), *context = NULL;
+    pthread_mutex_unlock(&h->lock);
+}
+
+void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x)
+{
+    pthread_mutex_lock(&h->lock);
+    c->busy = x, h->idle--, h->active++;
+    pthread_mutex_unlock(&h->lock);
+}
+
+void http_connection_idle(struct http *h, struct http_connection *c, struct http_exchange *x)
+{
+    pthread_mutex_lock(&h->lock);
+    c->since = clock_seconds();
+    if (c->busy == x) c->busy = NULL, h->idle++, h->active--;
+    pthread_mutex_unlock(&h->lock);
+}

@@ -1,0 +1,78 @@
+/* http_part.h - what the two halves of the front share: exchanges (http.c) and the list of connections with the thread that
+ * watches them (http_connections.c).
+ *
+ * Locks: http.lock guards the list of connections and what a connection says of itself; an exchange's lock guards
+ * suspended, woken and lost. The first may be held when the second is taken, never the other way round. */
+#ifndef PLIM_NET_HTTP_PART_H
+#define PLIM_NET_HTTP_PART_H
+
+#include "net/http.h"
+#include "net/mhd_api.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct http_connection {
+    struct http_connection *before, *after;
+    int fd;
+    double since;               /* it began, or its last answer was sent */
+    struct http_exchange *busy; /* whose request is whole; NULL: idle */
+    bool hung_up;
+};
+
+struct http {
+    struct mhd_api mhd;
+    struct MHD_Daemon *daemon;
+    struct http_limits limits;
+    const struct http_service *service;
+    void *arg;
+    const struct log *log;
+    int port;
+    bool loopback;
+    _Atomic int64_t bodies; /* bytes */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct http_connection *first, *last; /* oldest first */
+    int connections, idle, active;
+    bool stop, closing;
+    pthread_t watcher;
+};
+
+enum { HTTP_HEADERS = 8 };
+
+struct http_exchange {
+    struct http *http;
+    struct MHD_Connection *connection;
+    struct http_connection *peer;
+    const char *method, *path;
+    struct strbuf body;
+    int64_t booked; /* of http.bodies */
+    void *user;
+    bool heard;  /* handle was called */
+    int status;  /* of the answer; 0: none yet */
+    bool queued; /* the library has it */
+    bool stream, ended, broken;
+    struct {
+        char *name, *value;
+    } header[HTTP_HEADERS];
+    int headers;
+    struct strbuf out; /* the answer, or what of the stream was not sent */
+    size_t sent;       /* of out */
+
+    pthread_mutex_t lock;
+    bool suspended, woken, lost;
+};
+
+/* The list. */
+enum plim_status http_watch_start(struct http *h, struct plim_error *err);
+void http_watch_stop(struct http *h);
+void http_on_connection(void *arg, struct MHD_Connection *connection, void **context,
+                        enum MHD_ConnectionNotificationCode code);
+/* The connection's request is whole; its answer was sent or it is lost. */
+void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x);
+void http_connection_idle(struct http *h, struct http_connection *c, struct http_exchange *x);
+
+/* Its client has gone: the library gets to see the connection again. */
+void http_lose(struct http_exchange *x);
+
+#endif

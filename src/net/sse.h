@@ -1,0 +1,14 @@
+/* sse.h - server-sent events: the text that a browser's EventSource and the streaming clients read.
+ *
+ *     sse_event(&out, json, len);          // "data: {...}\n\n"; a line break in the data begins a new data line
+ */
+#ifndef PLIM_NET_SSE_H
+#define PLIM_NET_SSE_H
+
+#include "base/strbuf.h"
+
+#define SSE_TYPE "text/event-stream; charset=utf-8"
+
+void sse_event(struct strbuf *out, const char *data, size_t len);
+
+#endif

@@ -1,0 +1,392 @@
+/* api_openai.c - /v1/completions, /v1/chat/completions, /v1/models and /v1/embeddings, as OpenAI's clients expect them. */
+#include "serve/call.h"
+#include "base/utf8.h"
+#include "net/sse.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const reasons[] = {
+    [CHOICE_RUNS] = NULL,   [CHOICE_LENGTH] = "length", [CHOICE_EOS] = "stop",
+    [CHOICE_STOP] = "stop", [CHOICE_FAILED] = NULL,     [CHOICE_CANCELLED] = NULL};
+
+/* --- likelihoods ------------------------------------------------------------------------------------------- */
+
+static void write_logprob(struct json_writer *w, const char *key, float value)
+{
+    json_double(w, key, isfinite(value) ? (double)value : -9999.0);
+}
+
+static void write_token(struct call *c, struct json_writer *w, const char *key, int32_t token)
+{
+    struct strbuf text = STRBUF_INIT;
+    server_token_text(c->server, token, &text);
+    json_strn(w, key, strbuf_text(&text), text.len);
+    strbuf_release(&text);
+}
+
+/* Names of an object's fields are tokens here, and each may come once only. */
+static void write_tops(struct call *c, struct choice *ch, struct json_writer *w, const struct mark *m)
+{
+    struct strbuf names[ENGINE_LOGPROBS + 1] = {{0}};
+    json_begin_object(w, NULL);
+    for (int i = 0; i < m->ntop && i < ENGINE_LOGPROBS; i++) {
+        const struct engine_logprob *top = &ch->tops[m->top + i];
+        bool twice = false;
+        server_token_text(c->server, top->token, &names[i]);
+        if (utf8_valid_prefix(strbuf_text(&names[i]), names[i].len) != names[i].len) {
+            strbuf_clear(&names[i]);
+            strbuf_addf(&names[i], "token:%d", (int)top->token);
+        }
+        for (int k = 0; k < i; k++) twice = twice || !strcmp(strbuf_text(&names[k]), strbuf_text(&names[i]));
+        if (!twice) write_logprob(w, strbuf_text(&names[i]), top->logprob);
+    }
+    json_end_object(w);
+    for (int i = 0; i <= ENGINE_LOGPROBS; i++) strbuf_release(&names[i]);
+}
+
+/* Of a completion: four lists side by side. */
+static void write_lists(struct call *c, struct choice *ch, struct json_writer *w, size_t from)
+{
+    if (c->ask.logprobs < 0) return json_null(w, "logprobs");
+    json_begin_object(w, "logprobs");
+    json_begin_array(w, "tokens");
+    for (size_t i = from; i < ch->mark_count; i++) write_token(c, w, NULL, ch->marks[i].token);
+    json_end_array(w);
+    json_begin_array(w, "token_logprobs");
+    for (size_t i = from; i < ch->mark_count; i++)
+        if (i == 0 && ch->marks[i].prompt)
+            json_null(w, NULL); /* nothing comes before the first token */
+        else
+            write_logprob(w, NULL, ch->marks[i].logprob);
+    json_end_array(w);
+    json_begin_array(w, "top_logprobs");
+    for (size_t i = from; i < ch->mark_count; i++)
+        if (i == 0 && ch->marks[i].prompt)
+            json_null(w, NULL);
+        else
+            write_tops(c, ch, w, &ch->marks[i]);
+    json_end_array(w);
+    json_begin_array(w, "text_offset");
+    for (size_t i = from; i < ch->mark_count; i++) json_int(w, NULL, (int64_t)ch->marks[i].offset);
+    json_end_array(w);
+    json_end_object(w);
+}
+
+static void write_entry(struct call *c, struct json_writer *w, int32_t token, float logprob)
+{
+    struct strbuf text = STRBUF_INIT;
+    server_token_text(c->server, token, &text);
+    json_strn(w, "token", strbuf_text(&text), text.len);
+    write_logprob(w, "logprob", logprob);
+    json_begin_array(w, "bytes");
+    for (size_t i = 0; i < text.len; i++) json_int(w, NULL, (unsigned char)text.data[i]);
+    json_end_array(w);
+    strbuf_release(&text);
+}
+
+/* Of a chat: a list of entries. */
+static void write_entries(struct call *c, struct choice *ch, struct json_writer *w, size_t from)
+{
+    if (c->ask.logprobs < 0) return json_null(w, "logprobs");
+    json_begin_object(w, "logprobs");
+    json_begin_array(w, "content");
+    for (size_t i = from; i < ch->mark_count; i++) {
+        const struct mark *m = &ch->marks[i];
+        json_begin_object(w, NULL);
+        write_entry(c, w, m->token, m->logprob);
+        json_begin_array(w, "top_logprobs");
+        for (int k = 0; k < m->ntop; k++) {
+            json_begin_object(w, NULL);
+            write_entry(c, w, ch->tops[m->top + k].token, ch->tops[m->top + k].logprob);
+            json_end_object(w);
+        }
+        json_end_array(w);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    json_null(w, "refusal");
+    json_end_object(w);
+}
+
+/* --- what all answers have ---------------------------------------------------------------------------------- */
+
+static void write_head(struct call *c, struct json_writer *w, const char *object)
+{
+    json_begin_object(w, NULL);
+    json_str(w, "id", c->id);
+    json_str(w, "object", object);
+    json_int(w, "created", c->created);
+    json_str(w, "model", c->server->model.name);
+}
+
+static void write_usage(struct call *c, struct json_writer *w)
+{
+    int64_t answer = call_answer_tokens(c);
+    json_begin_object(w, "usage");
+    json_int(w, "prompt_tokens", c->prompt_tokens);
+    json_int(w, "completion_tokens", answer);
+    json_int(w, "total_tokens", c->prompt_tokens + answer);
+    json_begin_object(w, "prompt_tokens_details");
+    json_int(w, "cached_tokens", call_shared_tokens(c));
+    json_end_object(w);
+    json_end_object(w);
+}
+
+/* An event of a stream: opened with its head, closed and sent by end_event. */
+struct event {
+    struct strbuf json;
+    struct json_writer w;
+};
+
+static void begin_event(struct call *c, struct event *e, const char *object)
+{
+    e->json = (struct strbuf)STRBUF_INIT;
+    json_writer_init(&e->w, &e->json, 0);
+    write_head(c, &e->w, object);
+    json_begin_array(&e->w, "choices");
+}
+
+static void end_event(struct call *c, struct event *e, struct strbuf *out, bool usage)
+{
+    json_end_array(&e->w);
+    if (usage)
+        write_usage(c, &e->w);
+    else if (c->ask.usage_wanted)
+        json_null(&e->w, "usage");
+    json_end_object(&e->w);
+    sse_event(out, strbuf_text(&e->json), e->json.len);
+    strbuf_release(&e->json);
+}
+
+static void close_stream(struct call *c, const char *object, struct strbuf *out)
+{
+    struct event e;
+    if (c->ask.usage_wanted) begin_event(c, &e, object), end_event(c, &e, out, true);
+    sse_event(out, "[DONE]", 6);
+}
+
+/* --- completions --------------------------------------------------------------------------------------------- */
+
+#define COMPLETION "text_completion"
+
+static void write_text_choice(struct call *c, struct choice *ch, struct json_writer *w, size_t from,
+                              size_t mark)
+{
+    json_begin_object(w, NULL);
+    json_int(w, "index", ch->index);
+    json_strn(w, "text", strbuf_text(&ch->text) + from, ch->text.len - from);
+    write_lists(c, ch, w, mark);
+    json_str(w, "finish_reason", reasons[ch->end]);
+    json_end_object(w);
+}
+
+static void completion_piece(struct call *c, struct choice *ch, struct strbuf *out)
+{
+    struct event e;
+    begin_event(c, &e, COMPLETION);
+    write_text_choice(c, ch, &e.w, ch->told, ch->marks_told);
+    end_event(c, &e, out, false);
+}
+
+static void completion_close(struct call *c, struct strbuf *out) { close_stream(c, COMPLETION, out); }
+
+static void completion_whole(struct call *c, struct strbuf *out)
+{
+    struct json_writer w;
+    json_writer_init(&w, out, 0);
+    write_head(c, &w, COMPLETION);
+    json_begin_array(&w, "choices");
+    for (int i = 0; i < c->count; i++) write_text_choice(c, &c->choices[i], &w, 0, 0);
+    json_end_array(&w);
+    write_usage(c, &w);
+    json_end_object(&w);
+}
+
+static const struct call_form completion_form = {
+    .piece = completion_piece, .close = completion_close, .whole = completion_whole};
+
+/* One prompt: a text, or a list of token ids. */
+static bool add_prompt(struct call *c, const struct node *prompt, struct refusal *why)
+{
+    struct token_list ids = {0};
+    unsigned flags = c->ask.special ? TOKENIZE_BEFORE : 0;
+    bool good;
+    if (prompt->kind == NODE_STRING)
+        good = server_encode(c->server, prompt->as.string.text, prompt->as.string.len, flags, "prompt", &ids,
+                             why);
+    else if (prompt->kind == NODE_LIST)
+        good = server_read_ids(c->server, prompt, "prompt", &ids, why);
+    else
+        good = refuse(why, 422, "prompt", "invalid_value", "prompt: expected a text or a list, got %s",
+                      node_kind_name(prompt->kind));
+    if (good) good = call_add_prompt(c, &ids, why);
+    token_list_release(&ids);
+    if (!good || !c->ask.echo) return good;
+    struct call_prompt *p = &c->prompts[c->prompt_count - 1];
+    if (prompt->kind == NODE_STRING)
+        strbuf_addn(&p->text, prompt->as.string.text, prompt->as.string.len);
+    else
+        for (size_t i = 0; i < p->ids.count; i++) server_token_text(c->server, p->ids.id[i], &p->text);
+    return true;
+}
+
+/* A prompt, or a list of prompts. */
+static bool add_prompts(struct call *c, struct refusal *why)
+{
+    const struct node *prompt = c->ask.input, *first = node_item(prompt, 0);
+    if (!prompt)
+        return refuse(why, 422, "prompt", "missing_parameter", "prompt is missing: the text to go on from");
+    if (prompt->kind != NODE_LIST || (first && first->kind == NODE_INT)) return add_prompt(c, prompt, why);
+    if (!first || node_count(prompt) > ASK_CHOICES)
+        return refuse(why, 422, "prompt", "invalid_value", "prompt: write 1 to %d of them", ASK_CHOICES);
+    for (size_t i = 0; i < node_count(prompt); i++)
+        if (!add_prompt(c, node_item(prompt, i), why)) return false;
+    return true;
+}
+
+void api_completions(struct server *s, struct http_exchange *x)
+{
+    struct refusal why = {.status = 503, .message = "out of memory"};
+    struct call *c = call_new(s, x, &completion_form, "cmpl");
+    if (!c) return reply_refusal(s, x, &why);
+    if (!body_ask(s, x, ASK_COMPLETION, &c->doc, &c->ask, &why) || !add_prompts(c, &why) ||
+        !call_start(c, &why))
+        call_refuse(c, &why);
+}
+
+/* --- chats --------------------------------------------------------------------------------------------------- */
+
+#define CHUNK "chat.completion.chunk"
+
+static void begin_delta(struct choice *ch, struct event *e)
+{
+    json_begin_object(&e->w, NULL);
+    json_int(&e->w, "index", ch->index);
+    json_begin_object(&e->w, "delta");
+}
+
+static void end_delta(struct event *e, const char *reason)
+{
+    json_str(&e->w, "finish_reason", reason);
+    json_end_object(&e->w);
+}
+
+static void chat_open(struct call *c, struct strbuf *out)
+{
+    for (int i = 0; i < c->count; i++) {
+        struct event e;
+        begin_event(c, &e, CHUNK);
+        begin_delta(&c->choices[i], &e);
+        json_str(&e.w, "role", "assistant");
+        json_str(&e.w, "content", "");
+        json_end_object(&e.w);
+        json_null(&e.w, "logprobs");
+        end_delta(&e, NULL);
+        end_event(c, &e, out, false);
+    }
+}
+
+static void chat_piece(struct call *c, struct choice *ch, struct strbuf *out)
+{
+    struct event e;
+    if (ch->text.len > ch->told || ch->mark_count > ch->marks_told) {
+        begin_event(c, &e, CHUNK);
+        begin_delta(ch, &e);
+        json_strn(&e.w, "content", strbuf_text(&ch->text) + ch->told, ch->text.len - ch->told);
+        json_end_object(&e.w);
+        write_entries(c, ch, &e.w, ch->marks_told);
+        end_delta(&e, NULL);
+        end_event(c, &e, out, false);
+    }
+    if (ch->end == CHOICE_RUNS) return;
+    begin_event(c, &e, CHUNK);
+    begin_delta(ch, &e);
+    json_end_object(&e.w);
+    json_null(&e.w, "logprobs");
+    end_delta(&e, reasons[ch->end]);
+    end_event(c, &e, out, false);
+}
+
+static void chat_close(struct call *c, struct strbuf *out) { close_stream(c, CHUNK, out); }
+
+static void chat_whole(struct call *c, struct strbuf *out)
+{
+    struct json_writer w;
+    json_writer_init(&w, out, 0);
+    write_head(c, &w, "chat.completion");
+    json_begin_array(&w, "choices");
+    for (int i = 0; i < c->count; i++) {
+        struct choice *ch = &c->choices[i];
+        json_begin_object(&w, NULL);
+        json_int(&w, "index", ch->index);
+        json_begin_object(&w, "message");
+        json_str(&w, "role", "assistant");
+        json_strn(&w, "content", strbuf_text(&ch->text), ch->text.len);
+        json_end_object(&w);
+        write_entries(c, ch, &w, 0);
+        json_str(&w, "finish_reason", reasons[ch->end]);
+        json_end_object(&w);
+    }
+    json_end_array(&w);
+    write_usage(c, &w);
+    json_end_object(&w);
+}
+
+static const struct call_form chat_form = {
+    .open = chat_open, .piece = chat_piece, .close = chat_close, .whole = chat_whole};
+
+static bool add_conversation(struct call *c, struct refusal *why)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct token_list ids = {0};
+    bool good;
+    if (!c->ask.input)
+        return refuse(why, 422, "messages", "missing_parameter",
+                      "messages is missing: the conversation so far");
+    good = server_render_chat(c->server, &c->ask, &text, why) &&
+           server_encode(c->server, strbuf_text(&text), text.len, 0, "messages", &ids, why) &&
+           call_add_prompt(c, &ids, why);
+    token_list_release(&ids);
+    strbuf_release(&text);
+    return good;
+}
+
+void api_chat(struct server *s, struct http_exchange *x)
+{
+    struct refusal why = {.status = 503, .message = "out of memory"};
+    struct call *c = call_new(s, x, &chat_form, "chatcmpl");
+    if (!c) return reply_refusal(s, x, &why);
+    if (!body_ask(s, x, ASK_CHAT, &c->doc, &c->ask, &why) || !add_conversation(c, &why) ||
+        !call_start(c, &why))
+        call_refuse(c, &why);
+}
+
+/* --- the rest ------------------------------------------------------------------------------------------------ */
+
+void api_models(struct server *s, struct http_exchange *x)
+{
+    struct strbuf out = STRBUF_INIT;
+    struct json_writer w;
+    json_writer_init(&w, &out, 0);
+    json_begin_object(&w, NULL);
+    json_str(&w, "object", "list");
+    json_begin_array(&w, "data");
+    json_begin_object(&w, NULL);
+    json_str(&w, "id", s->model.name);
+    json_str(&w, "object", "model");
+    json_int(&w, "created", s->created);
+    json_str(&w, "owned_by", "plimsoll");
+    json_int(&w, "max_model_len", engine_plan(s->model.engine)->context);
+    json_end_object(&w);
+    json_end_array(&w);
+    json_end_object(&w);
+    reply_json(x, 200, &out);
+}
+
+void api_embeddings(struct server *s, struct http_exchange *x)
+{
+    struct refusal why = {0};
+    refuse(&why, 501, NULL, "unsupported", "'%s' makes text, not embeddings", s->model.name);
+    reply_refusal(s, x, &why);
+}

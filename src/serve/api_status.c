@@ -1,0 +1,97 @@
+/* api_status.c - /health, /metrics, /hold and the page. */
+#include "serve/server_part.h"
+#include "base/embedded.h"
+#include "mem/os.h"
+
+static const char *const states[] = {
+    [SERVER_LOADING] = "loading", [SERVER_READY] = "ok", [SERVER_DRAINING] = "draining"};
+
+void api_health(struct server *s, struct http_exchange *x)
+{
+    struct strbuf out = STRBUF_INIT;
+    int state = atomic_load(&s->state);
+    strbuf_addf(&out, "{\"status\":\"%s\"}", states[state]);
+    if (state != SERVER_READY) http_set_header(x, "Retry-After", "1");
+    reply_json(x, state == SERVER_READY ? 200 : 503, &out);
+}
+
+static void read_now(struct server *s, struct metrics_now *now)
+{
+    struct os_process me = {0};
+    *now = (struct metrics_now){0};
+    os_process_memory(&me, NULL);
+    if (atomic_load(&s->state) != SERVER_LOADING) engine_stats(s->model.engine, &now->engine);
+    now->connections = http_connections(s->http);
+    now->active = http_active(s->http);
+    now->server_bytes = server_bytes(&s->options);
+    now->process_bytes = (int64_t)me.rss;
+}
+
+void api_metrics(struct server *s, struct http_exchange *x)
+{
+    struct strbuf out = STRBUF_INIT;
+    struct metrics_now now;
+    bool loading = atomic_load(&s->state) == SERVER_LOADING;
+    read_now(s, &now);
+    metrics_write(&s->metrics, &now, s->options.metrics_prefix ? s->options.metrics_prefix : "",
+                  loading ? "" : s->model.name, &out);
+    http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
+}
+
+static void write_plan(struct json_writer *w, const struct engine_plan *plan)
+{
+    json_begin_object(w, "plan");
+    json_int(w, "total", plan->total);
+    json_int(w, "parameters", plan->params);
+    json_int(w, "pool", plan->pool);
+    json_int(w, "context", plan->context);
+    json_int(w, "parallel", plan->parallel);
+    json_int(w, "queue", plan->queue);
+    json_end_object(w);
+}
+
+void api_hold(struct server *s, struct http_exchange *x)
+{
+    struct strbuf out = STRBUF_INIT;
+    struct json_writer w;
+    struct metrics_now now;
+    int state = atomic_load(&s->state);
+    read_now(s, &now);
+    http_set_header(x, "Cache-Control", "no-store");
+    json_writer_init(&w, &out, 0);
+    json_begin_object(&w, NULL);
+    json_str(&w, "status", states[state]);
+    json_str(&w, "model", state == SERVER_LOADING ? NULL : s->model.name);
+    json_bool(&w, "chat", state != SERVER_LOADING && s->model.chat);
+    json_int(&w, "running", now.engine.running);
+    json_int(&w, "waiting", now.engine.waiting);
+    json_int(&w, "blocks", now.engine.blocks);
+    json_int(&w, "blocks_used", now.engine.blocks_used);
+    json_int(&w, "blocks_shared", now.engine.blocks_shared);
+    json_int(&w, "block_tokens", ENGINE_BLOCK);
+    json_int(&w, "budget", now.engine.budget);
+    json_int(&w, "used", now.engine.used);
+    json_int(&w, "generated_tokens", now.engine.generated_tokens);
+    json_int(&w, "prompt_tokens", now.engine.prompt_tokens);
+    json_int(&w, "preemptions", now.engine.preemptions);
+    json_int(&w, "process", now.process_bytes);
+    if (state != SERVER_LOADING) write_plan(&w, engine_plan(s->model.engine));
+    json_end_object(&w);
+    reply_json(x, 200, &out);
+}
+
+void api_page(struct server *s, struct http_exchange *x)
+{
+    const struct plim_data *page = embedded_find("page");
+    struct strbuf out = STRBUF_INIT;
+    (void)s;
+    if (page) strbuf_addn(&out, page->text, page->size);
+    http_set_header(x, "Content-Security-Policy",
+                    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
+                    "'self'; img-src "
+                    "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    http_set_header(x, "X-Content-Type-Options", "nosniff");
+    http_set_header(x, "Referrer-Policy", "no-referrer");
+    http_set_header(x, "Cache-Control", "no-cache");
+    http_answer(x, page ? 200 : 404, "text/html; charset=utf-8", &out);
+}

@@ -1,0 +1,84 @@
+/* api_tokens.c - /tokenize and /detokenize. */
+#include "serve/server_part.h"
+
+static bool tokenize(struct server *s, const struct ask *ask, struct token_list *ids, struct refusal *why)
+{
+    struct strbuf text = STRBUF_INIT;
+    bool good;
+    if (!ask->input) return refuse(why, 422, "prompt", "missing_parameter", "write a prompt, or messages");
+    if (ask->input->kind == NODE_STRING)
+        return server_encode(s, ask->input->as.string.text, ask->input->as.string.len,
+                             ask->special ? TOKENIZE_BEFORE : 0, "prompt", ids, why);
+    if (ask->input->kind != NODE_LIST)
+        return refuse(why, 422, "prompt", "invalid_value", "prompt: expected a text, got %s",
+                      node_kind_name(ask->input->kind));
+    good = server_render_chat(s, ask, &text, why) &&
+           server_encode(s, strbuf_text(&text), text.len, 0, "messages", ids, why);
+    strbuf_release(&text);
+    return good;
+}
+
+void api_tokenize(struct server *s, struct http_exchange *x)
+{
+    struct doc *doc = NULL;
+    struct ask ask;
+    struct refusal why = {0};
+    struct token_list ids = {0};
+    struct strbuf out = STRBUF_INIT;
+    struct json_writer w;
+    if (!body_ask(s, x, ASK_TOKENIZE, &doc, &ask, &why) || !tokenize(s, &ask, &ids, &why)) {
+        reply_refusal(s, x, &why);
+        goto out;
+    }
+    json_writer_init(&w, &out, 0);
+    json_begin_object(&w, NULL);
+    json_int(&w, "count", (int64_t)ids.count);
+    json_int(&w, "max_model_len", engine_plan(s->model.engine)->context);
+    json_begin_array(&w, "tokens");
+    for (size_t i = 0; i < ids.count; i++) json_int(&w, NULL, ids.id[i]);
+    json_end_array(&w);
+    json_end_object(&w);
+    reply_json(x, 200, &out);
+out:
+    token_list_release(&ids);
+    doc_free(doc);
+}
+
+static bool detokenize(struct server *s, const struct token_list *ids, struct strbuf *text,
+                       struct refusal *why)
+{
+    struct plim_error err = {0};
+    if (!s->model.codec->tokenizer) {
+        for (size_t i = 0; i < ids->count; i++) strbuf_addc(text, (char)ids->id[i]);
+        return true;
+    }
+    return tokenizer_decode(s->model.codec->tokenizer, ids->id, ids->count, 0, text, &err) == PLIM_OK ||
+           refuse_error(why, "tokens", &err);
+}
+
+void api_detokenize(struct server *s, struct http_exchange *x)
+{
+    struct doc *doc = NULL;
+    struct ask ask;
+    struct refusal why = {0};
+    struct token_list ids = {0};
+    struct strbuf out = STRBUF_INIT, text = STRBUF_INIT;
+    struct json_writer w;
+    bool good = body_ask(s, x, ASK_DETOKENIZE, &doc, &ask, &why);
+    if (good && (!ask.input || ask.input->kind != NODE_LIST))
+        good = refuse(&why, 422, "tokens", ask.input ? "invalid_value" : "missing_parameter",
+                      "tokens: write a list of token ids");
+    if (!good || !server_read_ids(s, ask.input, "tokens", &ids, &why) || !detokenize(s, &ids, &text, &why)) {
+        reply_refusal(s, x, &why);
+        goto out;
+    }
+    json_writer_init(&w, &out, 0);
+    json_begin_object(&w, NULL);
+    json_strn(&w, "prompt", strbuf_text(&text), text.len);
+    json_end_object(&w);
+    reply_json(x, 200, &out);
+out:
+    strbuf_release(&text);
+    token_list_release(&ids);
+    doc_free(doc);
+}

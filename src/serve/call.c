@@ -1,0 +1,353 @@
+/* call.c - see call.h. Life and events of a call; call_text.c makes text of them. */
+#include "serve/call.h"
+#include "serve/call_part.h"
+#include "base/clock.h"
+#include "net/sse.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens that may wait for a client which does not read; a stream beyond it is cut off. */
+enum { BACKLOG = 65536 };
+/* Without a stream nobody is waiting for single tokens: the front is woken for so many at once. */
+enum { BATCH = 64 };
+
+struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form,
+                      const char *prefix)
+{
+    struct call *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->server = s, c->exchange = x, c->form = form, c->holders = 1;
+    c->began = clock_seconds(), c->created = (int64_t)clock_wall();
+    pthread_mutex_init(&c->lock, NULL);
+    snprintf(c->id, sizeof c->id, "%s-%016llx", prefix, (unsigned long long)server_number(s));
+    pthread_mutex_lock(&s->lock);
+    c->after = s->calls;
+    if (s->calls) s->calls->before = c;
+    s->calls = c;
+    pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+static void choice_release(struct choice *ch)
+{
+    token_text_release(&ch->decoder);
+    stop_text_release(&ch->stop);
+    strbuf_release(&ch->text);
+    free(ch->events);
+    free(ch->event_tops);
+    free(ch->marks);
+    free(ch->tops);
+}
+
+static void call_free(struct call *c)
+{
+    struct server *s = c->server;
+    pthread_mutex_lock(&s->lock);
+    s->answers -= c->reserved;
+    *(c->before ? &c->before->after : &s->calls) = c->after;
+    if (c->after) c->after->before = c->before;
+    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < c->count; i++) choice_release(&c->choices[i]);
+    for (int i = 0; i < c->prompt_count; i++) {
+        token_list_release(&c->prompts[i].ids);
+        strbuf_release(&c->prompts[i].text);
+    }
+    free(c->choices);
+    free(c->prompts);
+    strbuf_release(&c->piece);
+    strbuf_release(&c->stops);
+    doc_free(c->doc);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+/* The exchange lets go: what still runs is cancelled, and the engine's last event of it frees the call. */
+static void let_go(struct call *c)
+{
+    struct engine *engine = c->server->model.engine;
+    for (int i = 0; i < c->count; i++) {
+        struct choice *ch = &c->choices[i];
+        pthread_mutex_lock(&c->lock);
+        c->exchange = NULL;
+        bool runs = ch->submitted && !ch->heard_end;
+        pthread_mutex_unlock(&c->lock);
+        if (runs) engine_cancel(engine, ch->id);
+    }
+    pthread_mutex_lock(&c->lock);
+    c->exchange = NULL;
+    bool last = --c->holders == 0;
+    pthread_mutex_unlock(&c->lock);
+    if (last) call_free(c);
+}
+
+void call_refuse(struct call *c, const struct refusal *why)
+{
+    reply_refusal(c->server, c->exchange, why);
+    http_set_user(c->exchange, NULL);
+    let_go(c);
+}
+
+void call_end(struct call *c)
+{
+    for (int i = 0; i < c->count; i++)
+        if (c->choices[i].end == CHOICE_RUNS) metrics_ended(&c->server->metrics, END_ABORT);
+    let_go(c);
+}
+
+/* --- the engine's thread ------------------------------------------------------------------------------------ */
+
+/* Room for one more item; false when memory is short. */
+static bool room(void *array, size_t count, size_t more, size_t *cap, size_t size)
+{
+    void **items = array;
+    if (count + more <= *cap) return true;
+    size_t want = *cap * 2 > count + more ? *cap * 2 : count + more + 16;
+    void *bigger = realloc(*items, want * size);
+    if (!bigger) return false;
+    *items = bigger, *cap = want;
+    return true;
+}
+
+bool call_room(void *array, size_t count, size_t more, size_t *cap, size_t size)
+{
+    return room(array, count, more, cap, size);
+}
+
+static bool wants_prompt(const struct call *c) { return c->ask.echo && c->ask.logprobs >= 0; }
+
+static bool put_down(struct choice *ch, const struct engine_event *e)
+{
+    size_t ntop = e->ntop > ENGINE_LOGPROBS ? ENGINE_LOGPROBS : e->ntop > 0 ? (size_t)e->ntop : 0;
+    if (!room(&ch->events, ch->count, 1, &ch->cap, sizeof *ch->events)) return false;
+    if (!room(&ch->event_tops, ch->event_top_count, ntop, &ch->event_top_cap, sizeof *ch->event_tops))
+        return false;
+    if (ntop) memcpy(ch->event_tops + ch->event_top_count, e->top, ntop * sizeof *e->top);
+    ch->event_top_count += ntop;
+    ch->events[ch->count++] = (struct call_event){.token = e->token,
+                                                  .logprob = e->logprob,
+                                                  .ntop = (int)ntop,
+                                                  .prompt = wants_prompt(ch->call) && !e->tokens,
+                                                  .shared = e->shared_tokens,
+                                                  .finish = e->finish,
+                                                  .when = clock_seconds()};
+    return true;
+}
+
+static void note_end(struct choice *ch, const struct engine_event *e)
+{
+    struct metrics *m = &ch->call->server->metrics;
+    ch->heard_end = true;
+    metrics_observe(m, METRIC_QUEUE, e->queue_seconds);
+    metrics_observe(m, METRIC_PREFILL, e->prefill_seconds);
+    metrics_observe(m, METRIC_DECODE, e->decode_seconds);
+    metrics_observe(m, METRIC_PROMPT_TOKENS, (double)e->prompt_tokens);
+    snprintf(ch->why, sizeof ch->why, "%s", e->why ? e->why : "");
+}
+
+static bool hear(void *arg, const struct engine_event *e)
+{
+    struct choice *ch = arg;
+    struct call *c = ch->call;
+    bool end = e->finish != FINISH_NONE;
+    pthread_mutex_lock(&c->lock);
+    bool wanted = c->exchange && !ch->overrun;
+    if (wanted && (!put_down(ch, e) || (c->streams && ch->count - ch->taken > BACKLOG)))
+        ch->overrun = true, wanted = false;
+    if (end) note_end(ch, e);
+    bool wake = end || !wanted || c->streams || c->ask.stops || ch->count - ch->taken >= BATCH;
+    if (c->exchange && wake) http_wake(c->exchange);
+    bool last = end && --c->holders == 0;
+    pthread_mutex_unlock(&c->lock);
+    if (last) call_free(c);
+    return wanted;
+}
+
+static void fail_call(struct call *c, const char *why)
+{
+    struct engine_event event = {.token = -1, .finish = FINISH_FAILED};
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < c->count && c->exchange; i++) {
+        struct choice *ch = &c->choices[i];
+        if (!ch->submitted || ch->heard_end) continue;
+        snprintf(ch->why, sizeof ch->why, "%s", why);
+        if (!put_down(ch, &event)) ch->overrun = true;
+    }
+    if (c->exchange) http_wake(c->exchange);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void call_fail_all(struct server *s, const char *why)
+{
+    pthread_mutex_lock(&s->lock);
+    for (struct call *c = s->calls; c; c = c->after) fail_call(c, why);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* --- starting ----------------------------------------------------------------------------------------------- */
+
+bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why)
+{
+    struct call_prompt *more = realloc(c->prompts, (size_t)(c->prompt_count + 1) * sizeof *more);
+    if (!more) {
+        token_list_release(ids);
+        return refuse(why, 503, NULL, "out_of_memory", "out of memory for %d prompts", c->prompt_count + 1);
+    }
+    c->prompts = more;
+    more[c->prompt_count++] = (struct call_prompt){.ids = *ids, .text = STRBUF_INIT};
+    c->prompt_tokens += (int64_t)ids->count;
+    *ids = (struct token_list){0};
+    return true;
+}
+
+/* Tokens of the answer that prompt and context leave; the numbers when they are too few. */
+static bool count_tokens(const struct call *c, const struct call_prompt *p, int64_t *tokens,
+                         struct refusal *why)
+{
+    int64_t context = engine_plan(c->server->model.engine)->context, count = (int64_t)p->ids.count;
+    int64_t wanted = c->ask.max_tokens;
+    if (!count) return refuse(why, 422, "prompt", "invalid_value", "the prompt has no tokens");
+    if (wanted < 0) wanted = context - count;
+    *tokens = wanted > 0 ? wanted : 1;
+    if (count + *tokens <= context) return true;
+    return refuse(
+        why, 400, c->ask.max_tokens < 0 ? "messages" : "max_tokens", "context_length_exceeded",
+        "this server's context is %lld tokens; the prompt has %lld and the answer may have %lld: %lld "
+        "too many",
+        (long long)context, (long long)count, (long long)*tokens, (long long)(count + *tokens - context));
+}
+
+static bool make_choices(struct call *c, struct refusal *why)
+{
+    const struct engine_plan *plan = engine_plan(c->server->model.engine);
+    int64_t count = c->prompt_count * c->ask.n, most = plan->parallel + plan->queue;
+    if (count > most || count > ASK_CHOICES)
+        return refuse(why, 422, c->ask.n > 1 ? "n" : "prompt", "invalid_value",
+                      "%lld answers at once are more than the %lld that this server takes", (long long)count,
+                      (long long)(most < ASK_CHOICES ? most : ASK_CHOICES));
+    c->choices = calloc((size_t)count, sizeof *c->choices);
+    if (!c->choices)
+        return refuse(why, 503, NULL, "out_of_memory", "out of memory for %lld answers", (long long)count);
+    for (int i = 0; i < (int)count; i++, c->count++) {
+        struct choice *ch = &c->choices[i];
+        *ch = (struct choice){.call = c, .index = i, .prompt = i / (int)c->ask.n};
+        ch->stop = (struct stop_text){.strings = c->ask.stop, .count = c->ask.stops};
+        token_text_init(&ch->decoder, c->server->model.codec);
+    }
+    return true;
+}
+
+/* What a token of an answer may take: its event and text; where likelihoods are told, a mark and those of others; and the
+ * JSON of it all, unless it is sent as it comes. */
+enum {
+    TOKEN_BYTES = 64,
+    MARK_BYTES = sizeof(struct mark),
+    TOP_BYTES = 2 * sizeof(struct engine_logprob),
+    JSON_BYTES = 96
+};
+
+static int64_t token_bytes(const struct call *c)
+{
+    int64_t tops = c->ask.logprobs > 0 ? c->ask.logprobs : 0, json = c->ask.stream ? 0 : JSON_BYTES;
+    if (c->ask.logprobs < 0 && !c->form->marks) return TOKEN_BYTES;
+    return TOKEN_BYTES + MARK_BYTES + json + tops * (TOP_BYTES + json);
+}
+
+/* All that the answers may come to, counted before anything is queued. */
+static bool reserve(struct call *c, struct refusal *why)
+{
+    struct server *s = c->server;
+    int64_t each = token_bytes(c), bytes = 0;
+    for (int i = 0; i < c->prompt_count; i++) {
+        int64_t tokens;
+        if (!count_tokens(c, &c->prompts[i], &tokens, why)) return false;
+        if (wants_prompt(c)) tokens += (int64_t)c->prompts[i].ids.count;
+        bytes += tokens * each * c->ask.n;
+    }
+    pthread_mutex_lock(&s->lock);
+    bool fits = !s->answers || s->answers + bytes <= s->options.answer_bytes;
+    if (fits) s->answers += bytes, c->reserved = bytes;
+    pthread_mutex_unlock(&s->lock);
+    return fits ||
+           refuse(why, 429, NULL, "answers_full", "requests under way may fill %lld bytes; try again later",
+                  (long long)s->options.answer_bytes);
+}
+
+static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refusal *why)
+{
+    struct call_prompt *p = &c->prompts[ch->prompt];
+    struct plim_error err = {0};
+    struct engine_request r = {.prompt = p->ids.id, .count = (int64_t)p->ids.count, .hear = hear, .arg = ch};
+    if (!count_tokens(c, p, &r.tokens, why)) return false;
+    if (token_text_follow(&ch->decoder, p->ids.id, p->ids.count, &err) != PLIM_OK)
+        return refuse_error(why, "prompt", &err);
+    r.sampling = ask_sampling(&c->ask, seed);
+    r.sampling.seed += (uint64_t)(ch->index % (int)c->ask.n);
+    r.logprobs = (int)c->ask.logprobs;
+    r.prompt_logprobs = wants_prompt(c);
+    r.ignore_eos = c->ask.ignore_eos;
+    pthread_mutex_lock(&c->lock);
+    c->holders++; /* before the engine can have ended it */
+    pthread_mutex_unlock(&c->lock);
+    int64_t id = 0;
+    enum plim_status status = engine_submit(c->server->model.engine, &r, &id, &err);
+    pthread_mutex_lock(&c->lock);
+    ch->id = id, ch->submitted = status == PLIM_OK;
+    if (status != PLIM_OK) c->holders--;
+    pthread_mutex_unlock(&c->lock);
+    return status == PLIM_OK || refuse_error(why, status == PLIM_NO_FIT ? "max_tokens" : NULL, &err);
+}
+
+static void echo_prompts(struct call *c)
+{
+    for (int i = 0; i < c->count && c->ask.echo; i++) {
+        const struct strbuf *text = &c->prompts[c->choices[i].prompt].text;
+        strbuf_addn(&c->choices[i].text, strbuf_text(text), text->len);
+    }
+}
+
+/* What is still needed of the body gets a place of its own, so that the body's tree can go. */
+static bool leave_body(struct call *c, struct refusal *why)
+{
+    for (int i = 0; i < c->ask.stops; i++) strbuf_addn(&c->stops, c->ask.stop[i].text, c->ask.stop[i].len);
+    if (c->stops.failed) return refuse(why, 503, NULL, "out_of_memory", "out of memory for stop strings");
+    const char *at = strbuf_text(&c->stops);
+    for (int i = 0; i < c->ask.stops; i++) c->ask.stop[i].text = at, at += c->ask.stop[i].len;
+    doc_free(c->doc);
+    c->doc = NULL, c->ask.model = NULL, c->ask.input = c->ask.variables = c->ask.parameters = NULL;
+    http_drop_body(c->exchange);
+    return true;
+}
+
+bool call_start(struct call *c, struct refusal *why)
+{
+    uint64_t seed = server_number(c->server);
+    if (!leave_body(c, why) || !reserve(c, why) || !make_choices(c, why)) return false;
+    c->streams = c->ask.stream;
+    echo_prompts(c);
+    for (int i = 0; i < c->count; i++)
+        if (!submit(c, &c->choices[i], seed, why)) return false;
+    for (int i = 0; i < c->prompt_count; i++) token_list_release(&c->prompts[i].ids);
+    http_set_user(c->exchange, c);
+    if (!c->streams) return true;
+    http_set_header(c->exchange, "Cache-Control", "no-cache");
+    http_set_header(c->exchange, "X-Accel-Buffering", "no");
+    http_stream_begin(c->exchange, 200, SSE_TYPE);
+    if (c->form->open) c->form->open(c, http_stream(c->exchange));
+    return true;
+}
+
+int64_t call_answer_tokens(const struct call *c)
+{
+    int64_t n = 0;
+    for (int i = 0; i < c->count; i++) n += c->choices[i].tokens;
+    return n;
+}
+
+int64_t call_shared_tokens(const struct call *c)
+{
+    int64_t n = 0;
+    for (int i = 0; i < c->count; i += (int)c->ask.n) n += c->choices[i].shared;
+    return n;
+}

@@ -1,0 +1,131 @@
+/* call.h - one request on its way: its prompts in the engine, the tokens that come back, the text they become.
+ *
+ *     struct call *c = call_new(s, x, &form);
+ *     ... c->ask, call_add_prompt(c, ...)
+ *     if (!call_start(c, &why)) call_refuse(c, &why);
+ *
+ * The engine's thread only puts tokens down (hear) and wakes the exchange; call_more turns them into text on a thread of
+ * the front, looks for stop strings, and lets the form write. A request with n choices is n requests of the engine.
+ *
+ * Who holds a call: the exchange until its end, and the engine once for each choice it was given until that choice's last
+ * event. call.lock guards what both touch: the exchange, the events that wait, and the number of holders.
+ *
+ *     call_new -> call_start -> call_more ... -> call_end       answered, or the client has gone
+ *             \-> call_refuse                                   a refusal was answered
+ */
+#ifndef PLIM_SERVE_CALL_H
+#define PLIM_SERVE_CALL_H
+
+#include "serve/server_part.h"
+#include "text/token_text.h"
+
+enum choice_end { CHOICE_RUNS, CHOICE_LENGTH, CHOICE_EOS, CHOICE_STOP, CHOICE_FAILED, CHOICE_CANCELLED };
+
+/* A token that has come, as the engine said it. */
+struct call_event {
+    int32_t token;
+    float logprob;
+    int ntop;
+    bool prompt; /* of the prompt, not of the answer */
+    enum engine_finish finish;
+    int64_t shared; /* prompt tokens found in blocks of others */
+    double when;
+};
+
+/* A token whose place in the text and likelihood are told. */
+struct mark {
+    int32_t token;
+    float logprob;
+    bool prompt;
+    size_t offset; /* in the text, where it begins: characters */
+    int ntop, top; /* the first of them in tops */
+};
+
+struct choice {
+    struct call *call;
+    int index, prompt;
+    int64_t id; /* the engine's */
+    /* Guarded by the lock: */
+    bool submitted, heard_end, overrun;
+    struct call_event *events;
+    size_t taken, count, cap; /* those before `taken` were read */
+    struct engine_logprob *event_tops;
+    size_t tops_taken, event_top_count, event_top_cap;
+    char why[256];
+    /* The front's: */
+    struct token_text decoder;
+    struct stop_text stop;
+    struct strbuf text;         /* all of it, behind the prompt where that is echoed */
+    size_t told;                /* of text: sent in a stream */
+    size_t counted, characters; /* bytes of text that were counted, and how many characters they are */
+    size_t prompt_characters;   /* of the prompt's tokens that have come */
+    struct mark *marks;         /* kept when somebody wants them */
+    size_t mark_count, mark_cap, marks_told;
+    struct engine_logprob *tops;
+    size_t top_count, top_cap;
+    int64_t tokens, shared;
+    double last; /* token came */
+    enum choice_end end;
+    bool end_told;
+};
+
+struct call;
+
+/* How an endpoint writes what comes. All write to `out`; streams in events. */
+struct call_form {
+    void (*open)(struct call *c, struct strbuf *out); /* a stream begins; NULL: nothing */
+    void (*piece)(struct call *c, struct choice *ch,
+                  struct strbuf *out);                 /* text, marks or an end not yet told */
+    void (*close)(struct call *c, struct strbuf *out); /* a stream ends */
+    void (*whole)(struct call *c, struct strbuf *out);
+    bool marks; /* wanted whether likelihoods are or not */
+};
+
+struct call {
+    struct server *server;
+    const struct call_form *form;
+    struct doc *doc; /* the body, which ask points into; NULL once it was started */
+    struct ask ask;  /* from then on without its texts */
+    struct strbuf stops;
+    struct call_prompt {
+        struct token_list ids;
+        struct strbuf text; /* to be echoed */
+    } * prompts;
+    int prompt_count;
+    struct choice *choices;
+    int count;
+    int64_t prompt_tokens;
+    char id[48];
+    int64_t created;
+    double began;
+    bool streams;
+    struct strbuf piece; /* scratch of call_more */
+
+    pthread_mutex_t lock;
+    struct http_exchange *exchange; /* NULL: it has ended */
+    int holders;
+    int64_t reserved;            /* of server.answers, guarded by its lock */
+    struct call *before, *after; /* all calls of the server, guarded by its lock */
+};
+
+/* Reads nothing yet. NULL: no memory. */
+struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form,
+                      const char *prefix);
+/* Another prompt; its ids are taken over. */
+bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why);
+/* Queues everything, all or nothing. */
+bool call_start(struct call *c, struct refusal *why);
+/* Answers with the refusal and lets go. */
+void call_refuse(struct call *c, const struct refusal *why);
+/* After http_wake; at the end of the exchange. */
+void call_more(struct call *c);
+void call_end(struct call *c);
+
+/* Everything under way ends as failed, although the engine has not said so. From any thread. */
+void call_fail_all(struct server *s, const char *why);
+
+/* For forms. */
+int64_t call_answer_tokens(const struct call *c);
+int64_t call_shared_tokens(const struct call *c);
+
+#endif

@@ -1,0 +1,50 @@
+/* draw.h - tokens from rows of logits, all rows of a step at once.
+ *
+ *     struct drawer drawer;
+ *     drawer_init(&drawer, team, vocab, &err);
+ *     drawer_run(&drawer, draws, n);                  // draws[i].token, .logprob, .top
+ *     drawer_release(&drawer);
+ *
+ * Penalties first, then serve/sample.h. Log-probabilities are of the logits as the model gave them. A row's result depends
+ * on its own logits and parameters alone; the team only shares rows or, of a single row, its work.
+ */
+#ifndef PLIM_SERVE_DRAW_H
+#define PLIM_SERVE_DRAW_H
+
+#include "base/threads.h"
+#include "serve/engine.h"
+
+struct draw {
+    const void *logits; /* [vocab] of `type` */
+    enum dtype type;
+    const struct sampling *sampling;
+    uint64_t step;
+    const int32_t *tokens; /* so far: prompt, then answer; for penalties */
+    int64_t prompt, known;
+    int32_t given; /* the token is this one; -1: it is drawn */
+    int logprobs;  /* -1: none, else so many of the likeliest too */
+    int32_t token; /* out, as are those below */
+    float logprob;
+    int ntop;
+    struct engine_logprob top[ENGINE_LOGPROBS];
+};
+
+struct drawer {
+    struct threads *team;
+    int64_t vocab; /* tokens that may be drawn */
+    int workers;
+    struct draw_room {
+        float *row;      /* logits in fp32 */
+        int32_t *counts; /* by token: in the answer; 0 between two draws */
+        struct sampler sampler;
+    } * room;
+    struct draw *draws; /* during a run */
+};
+
+enum plim_status drawer_init(struct drawer *d, struct threads *team, int64_t vocab, struct plim_error *err);
+void drawer_release(struct drawer *d);
+int64_t drawer_bytes(struct threads *team, int64_t vocab);
+
+void drawer_run(struct drawer *d, struct draw *draws, int count);
+
+#endif

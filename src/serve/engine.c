@@ -1,0 +1,281 @@
+/* engine.c - the outside of the engine: opening, submitting, waiting. See engine.h and engine_part.h. */
+#include "serve/engine.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "model/hf.h"
+#include "serve/engine_part.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct model_spec *engine_spec(const struct engine *e) { return &e->spec; }
+
+const struct engine_plan *engine_plan(const struct engine *e) { return &e->plan; }
+
+/* --- opening ---------------------------------------------------------------------------------------------- */
+
+static enum plim_status check_options(const struct engine_options *o, struct plim_error *err)
+{
+    if (o->max_context < 0 || o->step_tokens < 0 || o->chunk < 0 || o->queue < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "sizes of an engine cannot be below 0");
+    if (o->parallel < 0 || o->parallel > 4096)
+        return plim_fail(err, PLIM_BAD_INPUT, "%d requests at once: write 1 to 4096, or 0 for as many as fit",
+                         o->parallel);
+    return PLIM_OK;
+}
+
+/* What others cannot guess, so that nobody makes two texts with one name: the address of the stack, the time, the process. */
+static uint64_t secret(void)
+{
+    int here;
+    double now = clock_seconds();
+    uint64_t bits;
+    memcpy(&bits, &now, sizeof bits);
+    return bits ^ (uint64_t)(uintptr_t)&here << 20 ^ (uint64_t)getpid() << 48;
+}
+
+static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
+{
+    const struct engine_plan *p = &e->plan;
+    size_t rows = (size_t)p->parallel;
+    const struct model_flat *largest = &e->family.size[e->family.count - 1];
+    e->rows = calloc(rows, sizeof *e->rows);
+    e->draws = calloc(rows, sizeof *e->draws);
+    e->drawn = calloc(rows, sizeof *e->drawn);
+    bool good = e->rows && e->draws && e->drawn;
+    if (!e->device->facts.unified_memory) {
+        int64_t numbers = 3 * p->step_tokens + p->parallel * (largest->reach + 4);
+        e->staged = malloc((size_t)numbers * sizeof *e->staged);
+        e->raw = malloc(rows * (size_t)e->spec.vocab_size * sizeof(float)); /* no type is wider */
+        good = good && e->staged && e->raw;
+    }
+    if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
+    int64_t vocab =
+        e->options.vocab && e->options.vocab < e->spec.vocab_size ? e->options.vocab : e->spec.vocab_size;
+    enum plim_status status = drawer_init(&e->drawer, e->device->team, vocab, err);
+    if (status == PLIM_OK) status = blocks_init(&e->blocks, p->blocks, err);
+    e->schedule = (struct schedule){.blocks = &e->blocks,
+                                    .tokens = p->step_tokens,
+                                    .rows = p->parallel,
+                                    .chunk = e->options.chunk,
+                                    .seed = secret(),
+                                    .share = !e->options.alone};
+    return status;
+}
+
+void engine_tell(const struct engine *e, const char *stage)
+{
+    if (e->options.stage) e->options.stage(e->options.stage_arg, stage);
+}
+
+enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
+                             struct plim_error *err)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e || !(e->model = strdup(options->model))) {
+        free(e);
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
+    }
+    e->device = device, e->options = *options, e->options.model = e->model;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->more, NULL);
+    e->incoming_end = &e->incoming;
+    enum plim_status status = check_options(options, err);
+    if (status == PLIM_OK) status = hf_config_load(e->model, &e->spec, err);
+    if (status == PLIM_OK && model_is_encoder(&e->spec))
+        status = plim_fail(err, PLIM_UNSUPPORTED,
+                           "%s: a %s model makes vectors and writes no text; see plimsoll embed", e->model,
+                           model_architecture_name(e->spec.arch));
+    if (status == PLIM_OK && model_has_source(&e->spec))
+        status =
+            plim_fail(err, PLIM_UNSUPPORTED,
+                      "%s: a %s model reads a source before it writes, which requests of a server have not; "
+                      "see plimsoll generate",
+                      e->model, model_architecture_name(e->spec.arch));
+    if (status == PLIM_OK) status = engine_make_plan(e, err);
+    if (status == PLIM_OK) engine_tell(e, "weights_mapped");
+    if (status == PLIM_OK) status = take_buffers(e, err);
+    if (status == PLIM_OK) status = engine_commit(e, err);
+    if (status != PLIM_OK) {
+        engine_close(e);
+        return status;
+    }
+    e->stats.blocks = e->plan.blocks, e->stats.budget = e->plan.budget;
+    e->stats.used = (int64_t)ledger_current(device->ledger[TIER_DEVICE]);
+    *out = e;
+    return PLIM_OK;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e) return;
+    while (e->live)
+        engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
+    drawer_release(&e->drawer);
+    schedule_release(&e->schedule);
+    blocks_release(&e->blocks);
+    family_close(&e->family);
+    pthread_cond_destroy(&e->more);
+    pthread_mutex_destroy(&e->lock);
+    free(e->rows);
+    free(e->draws);
+    free(e->drawn);
+    free(e->staged);
+    free(e->raw);
+    free(e->model);
+    free(e);
+}
+
+/* --- requests --------------------------------------------------------------------------------------------- */
+
+static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
+                                      struct plim_error *err)
+{
+    if (r->count < 1 || r->tokens < 1)
+        return plim_fail(err, PLIM_BAD_INPUT, "prompt and answer need at least one token each");
+    if (r->logprobs > ENGINE_LOGPROBS)
+        return plim_fail(err, PLIM_BAD_INPUT, "%d log-probabilities: at most %d", r->logprobs,
+                         ENGINE_LOGPROBS);
+    for (int64_t i = 0; i < r->count; i++)
+        if (r->prompt[i] < 0 || r->prompt[i] >= e->spec.vocab_size)
+            return plim_fail(err, PLIM_BAD_INPUT, "token %d of the prompt is outside the vocabulary of %lld",
+                             r->prompt[i], (long long)e->spec.vocab_size);
+    /* The last token is handed out and never read, so it needs no position. */
+    if (r->count > e->plan.context || r->tokens - 1 > e->plan.context - r->count)
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
+            (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
+    return sampling_check(&r->sampling, err);
+}
+
+static struct request *new_request(const struct engine_request *ask)
+{
+    struct request *r = calloc(1, sizeof *r);
+    int64_t most = ask->count + ask->tokens;
+    if (!r) return NULL;
+    r->tokens = malloc((size_t)most * sizeof *r->tokens);
+    r->sequence.table = malloc((size_t)blocks_for(most) * sizeof *r->sequence.table);
+    if (!r->tokens || !r->sequence.table) {
+        free(r->tokens);
+        free(r->sequence.table);
+        free(r);
+        return NULL;
+    }
+    memcpy(r->tokens, ask->prompt, (size_t)ask->count * sizeof *r->tokens);
+    r->ask = *ask, r->ask.prompt = r->tokens;
+    if (ask->prompt_logprobs && ask->logprobs < 0) r->ask.logprobs = 0;
+    r->sequence.tokens = r->tokens;
+    r->sequence.known = r->sequence.prompt = ask->count;
+    r->sequence.every = ask->prompt_logprobs;
+    r->bytes = (int64_t)sizeof *r + (most + blocks_for(most)) * (int64_t)sizeof *r->tokens;
+    r->submitted = clock_seconds();
+    return r;
+}
+
+/* Under the lock. */
+static enum plim_status enqueue(struct engine *e, struct request *r, struct plim_error *err)
+{
+    if (e->draining) return plim_fail(err, PLIM_BUSY, "no more requests are taken");
+    if (e->live_count >= e->plan.parallel + e->plan.queue)
+        return plim_fail(err, PLIM_BUSY, "%lld requests run or wait; try later", (long long)e->live_count);
+    if (e->live_count && e->live_bytes + r->bytes > e->bytes_room)
+        return plim_fail(err, PLIM_BUSY, "requests that run or wait take %lld bytes; try later",
+                         (long long)e->live_bytes);
+    r->id = ++e->next_id;
+    r->next = e->live, e->live = r;
+    e->live_count++, e->live_bytes += r->bytes;
+    *e->incoming_end = r, e->incoming_end = &r->after;
+    e->stats.waiting++;
+    return PLIM_OK;
+}
+
+enum plim_status engine_submit(struct engine *e, const struct engine_request *request, int64_t *id,
+                               struct plim_error *err)
+{
+    enum plim_status status = check_request(e, request, err);
+    if (status != PLIM_OK) return status;
+    struct request *r = new_request(request);
+    if (!r) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a request");
+    pthread_mutex_lock(&e->lock);
+    status = enqueue(e, r, err);
+    if (status == PLIM_OK && id) *id = r->id;
+    if (status == PLIM_OK) pthread_cond_signal(&e->more);
+    pthread_mutex_unlock(&e->lock);
+    if (status == PLIM_OK) return PLIM_OK;
+    free(r->tokens);
+    free(r->sequence.table);
+    free(r);
+    return status;
+}
+
+void engine_cancel(struct engine *e, int64_t id)
+{
+    pthread_mutex_lock(&e->lock);
+    for (struct request *r = e->live; r; r = r->next)
+        if (r->id == id) r->cancelled = true;
+    pthread_cond_signal(&e->more);
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool engine_busy(const struct engine *e)
+{
+    struct engine *any = (struct engine *)(uintptr_t)e;
+    pthread_mutex_lock(&any->lock);
+    bool busy = e->live_count > 0;
+    pthread_mutex_unlock(&any->lock);
+    return busy;
+}
+
+/* --- running ---------------------------------------------------------------------------------------------- */
+
+/* Sleeps while there is nothing to do; false: nothing will come. */
+static bool wait_for_work(struct engine *e, const volatile int *stop)
+{
+    pthread_mutex_lock(&e->lock);
+    while (!e->live_count && !e->budget_moved && !e->draining && !(stop && *stop))
+        thread_wait(&e->more, &e->lock, true);
+    bool go_on = (e->live_count || e->budget_moved) && !(stop && *stop);
+    pthread_mutex_unlock(&e->lock);
+    return go_on;
+}
+
+enum plim_status engine_run(struct engine *e, const volatile int *stop, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    while (status == PLIM_OK && wait_for_work(e, stop)) status = engine_step(e, err);
+    return status;
+}
+
+void engine_drain(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->draining = true;
+    pthread_cond_signal(&e->more);
+    pthread_mutex_unlock(&e->lock);
+}
+
+enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err)
+{
+    char line[BYTES_TEXT], need[BYTES_TEXT];
+    int64_t smallest = e->base + e->least_blocks * e->block_bytes;
+    if (budget < 0 || engine_blocks_within(e, budget) < e->least_blocks)
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "a line of %s does not hold parameters, one step and a request of %lld positions: these take %s",
+            bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)e->plan.context,
+            bytes_format(need, (uint64_t)smallest));
+    pthread_mutex_lock(&e->lock);
+    e->wanted_budget = budget, e->budget_moved = true;
+    pthread_cond_signal(&e->more);
+    pthread_mutex_unlock(&e->lock);
+    return PLIM_OK;
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out)
+{
+    pthread_mutex_lock(&e->lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->lock);
+}

@@ -1,0 +1,138 @@
+/* engine.h - many requests through one model inside one line: blocks of keys and values, one flat row of tokens a step.
+ *
+ *     struct engine *e;
+ *     engine_open(device, &(struct engine_options){.model = dir, .budget = 2 << 30, .parallel = 8}, &e, &err);
+ *     engine_submit(e, &(struct engine_request){.prompt = ids, .count = n, .tokens = 64, .hear = put, .arg = stream}, &id, &err);
+ *     while (engine_step(e, &err) == PLIM_OK && engine_busy(e)) ;         // or a thread of its own: engine_run
+ *     engine_close(e);
+ *
+ * A step takes tokens of all running requests as one row: one token of each that decodes, and as much of waiting prompts as
+ * the step has left (chunked prefill). Keys and values lie in blocks of ENGINE_BLOCK positions of one kept pool; a table
+ * of block numbers is an operand. Requests that begin alike share blocks. When blocks run out the youngest request gives
+ * its blocks back and is read again later; the largest request the plan promises always runs.
+ *
+ * What a request gets depends on nothing but itself: not on who runs beside it, how its prompt was cut, whether it had to
+ * wait or was read twice.
+ *
+ * engine_step belongs to one thread. Everything else may be called from any thread. Events are heard on the stepping
+ * thread and must not wait.
+ */
+#ifndef PLIM_SERVE_ENGINE_H
+#define PLIM_SERVE_ENGINE_H
+
+#include "base/log.h"
+#include "device/device.h"
+#include "model/model.h"
+#include "serve/sample.h"
+#include "tape/op.h"
+#include "tape/pass.h"
+
+#define ENGINE_BLOCK    KV_BLOCK /* positions of a block */
+#define ENGINE_LOGPROBS 20       /* of the likeliest tokens, at most */
+
+struct engine;
+
+struct engine_options {
+    const char *model;   /* folder */
+    int64_t budget;      /* bytes of the device; 0: no line */
+    int64_t host_budget; /* bytes of the host beside a device with its own memory; 0: no line */
+    int64_t max_context; /* positions of the largest request; 0: the model's, or as many as fit */
+    int parallel;        /* requests that run at once, at most; 0: as many as fit, up to 256 */
+    int64_t step_tokens; /* of a step, at most; 0: chosen */
+    int queue;           /* requests that may wait; 0: 4 x parallel */
+    int64_t vocab;       /* ids from here on have no text and are never drawn; 0: all may be */
+    enum dtype kv_type;  /* 0 or DT_COUNT: the type of the weights; no other yet */
+    int64_t overhead;    /* host bytes outside the arena; 0: measured now */
+    int64_t chunk;       /* tokens of one prompt in one step, at most; 0: as the step has room for */
+    int64_t
+        beside; /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
+    bool alone; /* requests that begin alike do not share blocks */
+    const struct log *log; /* NULL: nobody */
+    void (*stage)(void *arg,
+                  const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
+    void *stage_arg;
+};
+
+/* The plan that was committed. */
+struct engine_plan {
+    int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
+    int64_t blocks;                             /* of the pool */
+    int64_t context;                            /* positions of the largest request that is promised */
+    int64_t step_tokens;
+    int parallel, queue;
+    enum precision precision; /* of weights, keys and values */
+};
+
+enum engine_finish { FINISH_NONE, FINISH_LENGTH, FINISH_EOS, FINISH_CANCELLED, FINISH_FAILED };
+
+struct engine_logprob {
+    int32_t token;
+    float logprob;
+};
+
+/* One token of a request, or its end. Every request that was taken ends with exactly one event whose finish is not
+ * FINISH_NONE, also after hear has said false; the end-of-text token is not handed out. */
+struct engine_event {
+    int64_t id;
+    int32_t token;                    /* -1: no token comes with this event */
+    float logprob;                    /* of the token, when asked for */
+    int ntop;                         /* of top: the likeliest tokens at that place */
+    const struct engine_logprob *top; /* good for the call only */
+    enum engine_finish finish;        /* FINISH_NONE: more will come */
+    int64_t prompt_tokens, shared_tokens,
+        tokens; /* so far; shared: prompt positions found in blocks of others */
+    double queue_seconds, prefill_seconds, decode_seconds; /* so far */
+    const char *why;                                       /* FINISH_FAILED: one line */
+};
+
+struct engine_request {
+    const int32_t *prompt; /* copied */
+    int64_t count;
+    int64_t tokens;           /* of the answer, at most */
+    struct sampling sampling; /* temperature, top_k, top_p, min_p, penalties, seed */
+    int logprobs;             /* -1: none; n: also the n likeliest */
+    bool
+        prompt_logprobs; /* of the prompt's tokens too: their events come first, that of the first without a logprob */
+    bool ignore_eos;
+    bool (*hear)(void *arg, const struct engine_event *event); /* false: cancel it */
+    void *arg;
+};
+
+/* The errors of hf_config_load and weights; PLIM_NO_FIT with the bytes missing. The device is borrowed. */
+enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
+                             struct plim_error *err);
+void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
+
+const struct model_spec *engine_spec(const struct engine *e);
+/* Bytes and blocks in it follow the line: other threads than the stepping one read those in engine_stats. */
+const struct engine_plan *engine_plan(const struct engine *e);
+
+/* Queues a request. PLIM_NO_FIT: it can never run (the numbers are in the error); PLIM_BUSY: the queue is full, try later;
+ * PLIM_BAD_INPUT: tokens outside the vocabulary, sampling that makes no sense. */
+enum plim_status engine_submit(struct engine *e, const struct engine_request *request, int64_t *id,
+                               struct plim_error *err);
+void engine_cancel(struct engine *e, int64_t id); /* its blocks are free at the next step */
+
+/* One step of everything that can run. An error is of the device: every request is still there, and a step may be tried
+ * again or the engine closed. */
+enum plim_status engine_step(struct engine *e, struct plim_error *err);
+bool engine_busy(const struct engine *e);
+
+/* Steps until *stop is set or engine_drain was called and nothing is left; sleeps while there is nothing to do. */
+enum plim_status engine_run(struct engine *e, const volatile int *stop, struct plim_error *err);
+void engine_drain(struct engine *e); /* no more requests are taken: PLIM_BUSY; those there are finished */
+
+/* Another line: blocks are given back, preempting what must be, and pages with them; or blocks join. No request is lost. Applied
+ * by the next step; PLIM_NO_FIT: below parameters and one request, the old line stays. */
+enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err);
+
+struct engine_stats {
+    int running, waiting;
+    int64_t blocks, blocks_used, blocks_shared;
+    int64_t steps, preemptions, prompt_tokens, generated_tokens, shared_tokens;
+    int64_t finished[5];  /* by enum engine_finish */
+    int64_t budget, used; /* bytes of the line and on the ledger */
+};
+void engine_stats(struct engine *e, struct engine_stats *out);
+
+#endif

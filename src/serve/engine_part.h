@@ -1,0 +1,94 @@
+/* engine_part.h - what the files of the engine share. See engine.h.
+ *
+ * engine_plan.c makes a plan fit and moves to another one, engine_step.c runs steps, engine.c is the outside: opening,
+ * submitting, waiting.
+ *
+ * What belongs to whom: the schedule, the blocks and everything that touches the device belong to the stepping thread;
+ * what stands below `lock` is read and written under it.
+ */
+#ifndef PLIM_SERVE_ENGINE_PART_H
+#define PLIM_SERVE_ENGINE_PART_H
+
+#include "runtime/runtime.h"
+#include "serve/draw.h"
+#include "serve/engine.h"
+#include "serve/schedule.h"
+#include <pthread.h>
+
+enum { ENGINE_MEMBERS = 64 };
+
+/* Programs of several sizes over the same kept bytes: the first is the runtime's plan. */
+struct family {
+    struct runtime runtime;
+    struct forward more[ENGINE_MEMBERS]; /* of member i + 1 */
+    struct model_flat size[ENGINE_MEMBERS];
+    struct member { /* where tokens go in and logits come out */
+        struct exec *exec;
+        int flat, logits;
+    } member[ENGINE_MEMBERS];
+    int count;
+};
+
+struct request {
+    struct sequence sequence; /* first */
+    int64_t id;
+    struct engine_request ask; /* its prompt points to tokens */
+    int32_t *tokens;           /* prompt, then answer */
+    int64_t made, told;        /* tokens of the answer; of the prompt, told with their log-probabilities */
+    bool seen;                 /* it was in a step */
+    double submitted, started, answered;
+    int64_t bytes;         /* of host memory */
+    bool cancelled;        /* under the lock */
+    struct request *next;  /* of all */
+    struct request *after; /* of those that are not in the schedule yet */
+};
+
+struct engine {
+    struct device *device;
+    struct engine_options options;
+    char *model; /* a copy of options.model */
+    struct model_spec spec;
+    struct engine_plan plan;
+    struct overhead overhead;
+    int64_t block_bytes, base; /* base: the total without blocks */
+    int64_t least_blocks, most_blocks;
+    struct family family;
+    struct blocks blocks;
+    struct schedule schedule;
+    struct step_row *rows;  /* [parallel] */
+    struct draw *draws;     /* [parallel] */
+    struct request **drawn; /* [parallel]: whose they are */
+    struct drawer drawer;
+    int32_t *staged; /* inputs of the largest member, for a device with its own memory */
+    char *raw;       /* logits, likewise */
+
+    pthread_mutex_t lock;
+    pthread_cond_t more;  /* there is something to do */
+    struct request *live; /* all of them, newest first */
+    int64_t live_count, live_bytes, bytes_room;
+    struct request *incoming, **incoming_end;
+    int64_t next_id;
+    bool draining, budget_moved;
+    int64_t wanted_budget;
+    struct engine_stats stats;
+};
+
+/* engine_plan.c: spec and options are set; the plan is committed and its programs are ready. */
+enum plim_status engine_make_plan(struct engine *e, struct plim_error *err);
+enum plim_status engine_commit(struct engine *e, struct plim_error *err);
+/* The line that was asked for last; nothing under way is lost. */
+enum plim_status engine_move_line(struct engine *e, struct plim_error *err);
+void family_close(struct family *f);
+/* The smallest member for so many tokens and rows. */
+const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows,
+                                   struct model_flat *size);
+/* The most blocks under a line; below least_blocks: it does not fit. */
+int64_t engine_blocks_within(const struct engine *e, int64_t budget);
+
+/* engine_step.c: the end of a request, told and freed. */
+void engine_finish(struct engine *e, struct request *r, struct engine_event *event);
+
+/* Opening has come so far. */
+void engine_tell(const struct engine *e, const char *stage);
+
+#endif

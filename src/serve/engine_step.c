@@ -1,0 +1,338 @@
+/* engine_step.c - one step: who takes part, inputs, the pass, tokens, events. See engine_part.h. */
+#include "base/clock.h"
+#include "serve/engine_part.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct request *request_of(struct sequence *s) { return (struct request *)s; }
+
+/* --- the end of a request --------------------------------------------------------------------------------- */
+
+static void fill_event(const struct request *r, struct engine_event *event)
+{
+    double now = clock_seconds();
+    event->id = r->id;
+    event->prompt_tokens = r->ask.count, event->tokens = r->made, event->shared_tokens = r->sequence.shared;
+    event->queue_seconds = (r->seen ? r->started : now) - r->submitted;
+    event->prefill_seconds = r->seen ? (r->made ? r->answered : now) - r->started : 0;
+    event->decode_seconds = r->made ? now - r->answered : 0;
+}
+
+static void unlink_live(struct engine *e, const struct request *r)
+{
+    struct request **at = &e->live;
+    while (*at && *at != r) at = &(*at)->next;
+    if (*at) *at = r->next;
+    e->live_count--, e->live_bytes -= r->bytes;
+}
+
+void engine_finish(struct engine *e, struct request *r, struct engine_event *event)
+{
+    fill_event(r, event);
+    schedule_remove(&e->schedule, &r->sequence);
+    pthread_mutex_lock(&e->lock);
+    unlink_live(e, r);
+    e->stats.finished[event->finish]++;
+    pthread_mutex_unlock(&e->lock);
+    if (r->ask.hear) r->ask.hear(r->ask.arg, event);
+    free(r->tokens);
+    free(r->sequence.table);
+    free(r);
+}
+
+static void cancel(struct engine *e, struct request *r)
+{
+    engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
+}
+
+/* --- before the pass -------------------------------------------------------------------------------------- */
+
+/* New requests join the queue. */
+static enum plim_status take_in(struct engine *e, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    pthread_mutex_lock(&e->lock);
+    while (e->incoming && status == PLIM_OK) {
+        struct request *r = e->incoming;
+        status = schedule_add(&e->schedule, &r->sequence, err);
+        if (status != PLIM_OK) break;
+        e->incoming = r->after;
+        if (!e->incoming) e->incoming_end = &e->incoming;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* Numbers of a step, where the host writes them. */
+struct inputs {
+    int32_t *ids, *pos, *slots, *rows, *blocks, *last;
+};
+
+static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
+{
+    struct inputs in = {.ids = at};
+    in.pos = in.ids + size->tokens;
+    in.slots = in.pos + size->tokens;
+    in.rows = in.slots + size->tokens;
+    in.blocks = in.rows + 3 * size->rows;
+    in.last = in.blocks + size->rows * size->reach;
+    return in;
+}
+
+static void put_row(const struct inputs *in, const struct model_flat *size, const struct step_row *row,
+                    int64_t r, int64_t at)
+{
+    const struct sequence *q = row->sequence;
+    for (int64_t i = 0; i < row->count; i++) {
+        int64_t p = row->first + i;
+        in->ids[at + i] = q->tokens[p], in->pos[at + i] = (int32_t)p;
+        in->slots[at + i] = q->table[p / KV_BLOCK] * KV_BLOCK + (int32_t)(p % KV_BLOCK);
+    }
+    in->rows[3 * r] = (int32_t)at, in->rows[3 * r + 1] = (int32_t)row->count;
+    in->rows[3 * r + 2] = (int32_t)row->first;
+    memcpy(in->blocks + r * size->reach, q->table, (size_t)q->held * sizeof *q->table);
+}
+
+/* Rows and tokens behind those of the step do nothing and are stored nowhere. */
+static void pad(const struct inputs *in, const struct model_flat *size, int64_t tokens, int64_t rows,
+                int64_t lasts)
+{
+    for (int64_t i = tokens; i < size->tokens; i++) in->ids[i] = 0, in->pos[i] = 0, in->slots[i] = -1;
+    for (int64_t r = rows; r < size->rows; r++)
+        in->rows[3 * r] = in->rows[3 * r + 1] = in->rows[3 * r + 2] = 0;
+    for (int64_t i = lasts; i < size->rows; i++) in->last[i] = 0;
+}
+
+/* Tokens whose logits are wanted: the last of all, and those of a prompt whose successor has not been told. */
+static bool wants(const struct step_row *row, int64_t i)
+{
+    const struct request *r = request_of(row->sequence);
+    int64_t next = row->first + i + 1;
+    return (row->last && i + 1 == row->count) ||
+           (row->sequence->every && next < r->ask.count && next >= r->told);
+}
+
+/* --- the pass --------------------------------------------------------------------------------------------- */
+
+struct step {
+    const struct member *member;
+    struct model_flat size;
+    int rows;
+    int64_t tokens;
+    int draws;
+};
+
+static void count_step(struct engine *e, struct step *s)
+{
+    int64_t lasts = 0;
+    for (int r = 0; r < s->rows; r++) {
+        s->tokens += e->rows[r].count;
+        for (int64_t i = 0; i < e->rows[r].count; i++) lasts += wants(&e->rows[r], i);
+    }
+    s->member = family_member(&e->family, s->tokens, lasts > s->rows ? lasts : s->rows, &s->size);
+}
+
+static void add_draw(struct engine *e, struct step *s, struct request *r, int64_t position)
+{
+    const struct sequence *q = &r->sequence;
+    bool of_prompt = position + 1 < r->ask.count;
+    e->drawn[s->draws] = r;
+    e->draws[s->draws++] = (struct draw){.sampling = &r->ask.sampling,
+                                         .step = (uint64_t)r->made,
+                                         .tokens = r->tokens,
+                                         .prompt = r->ask.count,
+                                         .known = q->known,
+                                         .given = of_prompt ? q->tokens[position + 1] : -1,
+                                         .logprobs = r->ask.logprobs};
+}
+
+static enum plim_status run_pass(struct engine *e, struct step *s, struct plim_error *err)
+{
+    struct exec *exec = s->member->exec;
+    int32_t *direct = exec_host(exec, s->member->flat);
+    struct inputs in = inputs_at(direct ? direct : e->staged, &s->size);
+    int64_t at = 0;
+    for (int r = 0; r < s->rows; r++) {
+        const struct step_row *row = &e->rows[r];
+        put_row(&in, &s->size, row, r, at);
+        for (int64_t i = 0; i < row->count; i++) {
+            if (!wants(row, i)) continue;
+            in.last[s->draws] = (int32_t)(at + i);
+            add_draw(e, s, request_of(row->sequence), row->first + i);
+        }
+        at += row->count;
+    }
+    pad(&in, &s->size, s->tokens, s->rows, s->draws);
+    const struct tensor *flat = &exec->tape->tensors[s->member->flat];
+    enum plim_status status = PLIM_OK;
+    if (!direct) status = exec_write(exec, s->member->flat, e->staged, 0, tensor_bytes(flat), err);
+    return status == PLIM_OK ? exec_loop(exec, 0, err) : status;
+}
+
+static enum plim_status read_logits(struct engine *e, const struct step *s, struct plim_error *err)
+{
+    const struct exec *exec = s->member->exec;
+    const struct tensor *t = &exec->tape->tensors[s->member->logits];
+    int64_t row = e->spec.vocab_size * (int64_t)dtype_size(t->type);
+    const char *from = exec_host(exec, s->member->logits);
+    enum plim_status status = PLIM_OK;
+    if (!from) from = e->raw;
+    if (from == e->raw && s->draws)
+        status = exec_read(exec, s->member->logits, e->raw, 0, s->draws * row, err);
+    if (from == e->raw && !s->draws) status = e->device->ops->sync(e->device, err);
+    for (int i = 0; i < s->draws; i++) e->draws[i].logits = from + i * row, e->draws[i].type = t->type;
+    return status;
+}
+
+/* --- tokens ----------------------------------------------------------------------------------------------- */
+
+static bool is_end(const struct model_spec *spec, int32_t token)
+{
+    for (int i = 0; i < spec->eos_count; i++)
+        if (spec->eos_token_ids[i] == token) return true;
+    return false;
+}
+
+static bool tell(struct request *r, const struct draw *d, int32_t token, enum engine_finish finish)
+{
+    struct engine_event event = {
+        .token = token, .finish = finish, .logprob = d->logprob, .ntop = d->ntop, .top = d->top};
+    fill_event(r, &event);
+    return !r->ask.hear || r->ask.hear(r->ask.arg, &event);
+}
+
+/* A token of the prompt; the first has nothing before it to be likely after. */
+static void tell_prompt(struct engine *e, struct request *r, const struct draw *d)
+{
+    static const struct draw first = {.logprob = NAN};
+    bool go_on = true;
+    if (r->told == 0) go_on = tell(r, &first, r->tokens[0], FINISH_NONE), r->told = 1;
+    if (go_on) go_on = tell(r, d, d->token, FINISH_NONE), r->told++;
+    if (go_on) return;
+    pthread_mutex_lock(&e->lock);
+    r->cancelled = true;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* The next token of the answer. */
+static void tell_answer(struct engine *e, struct request *r, const struct draw *d)
+{
+    struct engine_event end = {.token = -1, .finish = FINISH_EOS};
+    bool ends = !r->ask.ignore_eos && is_end(&e->spec, d->token);
+    if (!r->made) r->answered = clock_seconds();
+    if (ends) {
+        engine_finish(e, r, &end);
+        return;
+    }
+    r->tokens[r->sequence.known++] = d->token;
+    r->made++;
+    pthread_mutex_lock(&e->lock);
+    e->stats.generated_tokens++;
+    pthread_mutex_unlock(&e->lock);
+    if (r->made == r->ask.tokens) {
+        end = (struct engine_event){.token = d->token,
+                                    .finish = FINISH_LENGTH,
+                                    .logprob = d->logprob,
+                                    .ntop = d->ntop,
+                                    .top = d->top};
+        engine_finish(e, r, &end);
+    } else if (!tell(r, d, d->token, FINISH_NONE)) {
+        cancel(e, r);
+    }
+}
+
+static void tell_all(struct engine *e, const struct step *s)
+{
+    for (int i = 0; i < s->draws; i++) {
+        struct request *r = e->drawn[i];
+        const struct draw *d = &e->draws[i];
+        if (d->given >= 0)
+            tell_prompt(e, r, d);
+        else
+            tell_answer(e, r, d);
+    }
+}
+
+/* Requests that were cancelled, from outside or by whoever hears them. */
+static void sweep(struct engine *e)
+{
+    for (int i = e->schedule.count - 1; i >= 0; i--) {
+        struct request *r = request_of(e->schedule.queue[i]);
+        pthread_mutex_lock(&e->lock);
+        bool cancelled = r->cancelled;
+        pthread_mutex_unlock(&e->lock);
+        if (cancelled) cancel(e, r);
+    }
+}
+
+static void count_up(struct engine *e, const struct step *s)
+{
+    double now = clock_seconds();
+    pthread_mutex_lock(&e->lock);
+    for (int r = 0; r < s->rows; r++) {
+        struct request *q = request_of(e->rows[r].sequence);
+        int64_t before = e->rows[r].first, prompt = q->ask.count - before;
+        if (prompt > 0) e->stats.prompt_tokens += prompt < e->rows[r].count ? prompt : e->rows[r].count;
+        if (q->seen) continue;
+        q->seen = true, q->started = now;
+        e->stats.shared_tokens += q->sequence.shared;
+    }
+    e->stats.steps++;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void note_blocks(struct engine *e)
+{
+    int running = 0;
+    for (int i = 0; i < e->schedule.count; i++) running += e->schedule.queue[i]->running;
+    pthread_mutex_lock(&e->lock);
+    e->stats.running = running;
+    e->stats.waiting = (int)e->live_count - running;
+    e->stats.blocks = e->blocks.count, e->stats.blocks_used = e->blocks.count - blocks_left(&e->blocks);
+    e->stats.blocks_shared = e->blocks.shared, e->stats.preemptions = e->schedule.preemptions;
+    e->stats.budget = e->plan.budget;
+    e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static enum plim_status move_line(struct engine *e, struct plim_error *err)
+{
+    pthread_mutex_lock(&e->lock);
+    bool moved = e->budget_moved;
+    int64_t had = e->options.budget;
+    e->budget_moved = false;
+    if (moved) e->options.budget = e->wanted_budget;
+    pthread_mutex_unlock(&e->lock);
+    if (!moved) return PLIM_OK;
+    enum plim_status status = engine_move_line(e, err);
+    if (status == PLIM_OK) return PLIM_OK;
+    pthread_mutex_lock(&e->lock);
+    e->options.budget = had;
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+enum plim_status engine_step(struct engine *e, struct plim_error *err)
+{
+    struct step s = {0};
+    enum plim_status status = move_line(e, err);
+    if (status == PLIM_OK) status = take_in(e, err);
+    if (status != PLIM_OK) return status;
+    sweep(e);
+    s.rows = schedule_step(&e->schedule, e->rows);
+    note_blocks(e);
+    if (!s.rows) return PLIM_OK;
+    count_step(e, &s);
+    count_up(e, &s);
+    status = run_pass(e, &s, err);
+    if (status == PLIM_OK) status = read_logits(e, &s, err);
+    if (status != PLIM_OK) return status;
+    schedule_done(&e->schedule, e->rows, s.rows);
+    drawer_run(&e->drawer, e->draws, s.draws);
+    tell_all(e, &s);
+    sweep(e);
+    note_blocks(e);
+    return PLIM_OK;
+}

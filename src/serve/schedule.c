@@ -1,0 +1,194 @@
+/* schedule.c - see schedule.h. */
+#include "serve/schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum plim_status schedule_add(struct schedule *s, struct sequence *q, struct plim_error *err)
+{
+    if (s->count == s->room) {
+        int room = s->room ? 2 * s->room : 16;
+        struct sequence **queue = realloc(s->queue, (size_t)room * sizeof(struct sequence *));
+        if (!queue) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the queue of requests");
+        s->queue = queue, s->room = room;
+    }
+    s->queue[s->count++] = q;
+    return PLIM_OK;
+}
+
+static void give_back(struct schedule *s, struct sequence *q)
+{
+    while (q->held > 0) blocks_drop(s->blocks, q->table[--q->held]);
+    q->computed = q->named = 0;
+    q->running = false;
+}
+
+void schedule_remove(struct schedule *s, struct sequence *q)
+{
+    int i = 0;
+    while (i < s->count && s->queue[i] != q) i++;
+    if (i == s->count) return;
+    memmove(s->queue + i, s->queue + i + 1, (size_t)(s->count - i - 1) * sizeof(struct sequence *));
+    s->count--;
+    give_back(s, q);
+}
+
+void schedule_release(struct schedule *s)
+{
+    free(s->queue);
+    s->queue = NULL, s->count = s->room = 0;
+}
+
+/* --- blocks of a sequence --------------------------------------------------------------------------------- */
+
+/* The youngest running sequence behind place `after`; -1: none. */
+static int youngest(const struct schedule *s, int after)
+{
+    int i = s->count - 1;
+    while (i > after && !s->queue[i]->running) i--;
+    return i > after ? i : -1;
+}
+
+static void preempt(struct schedule *s, int i)
+{
+    give_back(s, s->queue[i]);
+    s->preemptions++;
+}
+
+/* Blocks for `positions` of the sequence at place i; younger ones give way. */
+static bool hold(struct schedule *s, int i, int64_t positions)
+{
+    struct sequence *q = s->queue[i];
+    while (q->held < blocks_for(positions)) {
+        int32_t block = blocks_take(s->blocks);
+        int victim = block < 0 ? youngest(s, i) : -1;
+        if (block < 0 && victim < 0) return false;
+        if (block < 0)
+            preempt(s, victim);
+        else
+            q->table[q->held++] = block;
+    }
+    return true;
+}
+
+/* Full blocks from the beginning that somebody has computed; at least one token is left to compute. */
+static void find_shared(struct schedule *s, struct sequence *q)
+{
+    q->hash = s->seed, q->shared = 0;
+    while (s->share && !q->every && (q->held + 1) * KV_BLOCK < q->known) {
+        struct block_name name = block_name_of(q->hash, q->tokens + q->held * KV_BLOCK);
+        int32_t block = blocks_find(s->blocks, &name);
+        if (block < 0) break;
+        q->table[q->held++] = block;
+        q->hash = name.hash;
+    }
+    q->named = q->held;
+    q->computed = q->shared = q->held * KV_BLOCK;
+}
+
+/* Full blocks get their names. */
+static void name_blocks(struct schedule *s, struct sequence *q)
+{
+    while (s->share && (q->named + 1) * KV_BLOCK <= q->computed) {
+        struct block_name name = block_name_of(q->hash, q->tokens + q->named * KV_BLOCK);
+        blocks_name(s->blocks, q->table[q->named++], &name);
+        q->hash = name.hash;
+    }
+}
+
+/* --- a step ----------------------------------------------------------------------------------------------- */
+
+/* What the step has left. */
+struct left {
+    int64_t tokens, rows, logits;
+};
+
+/* The sequence at place i takes part with up to `most` tokens. */
+static bool take_part(struct schedule *s, int i, int64_t most, struct left *left, struct step_row *row)
+{
+    struct sequence *q = s->queue[i];
+    int64_t count = q->known - q->computed;
+    if (count > most) count = most;
+    if (q->every && count > left->logits) count = left->logits;
+    if (count < 1 || !left->rows || !left->logits || !hold(s, i, q->computed + count)) return false;
+    *row = (struct step_row){q, q->computed, count, q->computed + count == q->known};
+    left->tokens -= count, left->rows--;
+    left->logits -= q->every ? count : 1;
+    return true;
+}
+
+static bool decodes(const struct sequence *q) { return q->running && q->known - q->computed == 1; }
+
+/* A waiting sequence is let in when there are blocks for all that it has; the oldest of all whatever there is. */
+static bool let_in(struct schedule *s, int i)
+{
+    struct sequence *q = s->queue[i];
+    find_shared(s, q);
+    bool fits = blocks_left(s->blocks) >= blocks_for(q->known) - q->held;
+    if (!fits && i > 0) give_back(s, q);
+    q->running = fits || i == 0;
+    return q->running;
+}
+
+/* A sequence that could not go on, though younger ones gave way, waits itself. */
+static void wait_for_blocks(struct schedule *s, int i)
+{
+    if (s->queue[i]->running && i > 0) preempt(s, i);
+}
+
+static int64_t prompt_share(const struct schedule *s, const struct left *left)
+{
+    return s->chunk && s->chunk < left->tokens ? s->chunk : left->tokens;
+}
+
+int schedule_step(struct schedule *s, struct step_row *rows)
+{
+    struct left left = {s->tokens, s->rows, s->rows};
+    int n = 0;
+    bool room = true; /* for those who wait: nobody overtakes */
+    if (s->count && !s->queue[0]->running) let_in(s, 0);
+    for (int i = 0; i < s->count && left.tokens; i++) {
+        if (!decodes(s->queue[i])) continue;
+        if (take_part(s, i, 1, &left, &rows[n]))
+            n++;
+        else if (left.rows && left.logits)
+            wait_for_blocks(s, i);
+    }
+    for (int i = 0; i < s->count && left.tokens && left.rows && left.logits; i++) {
+        struct sequence *q = s->queue[i];
+        bool taken = false;
+        for (int k = 0; k < n && !taken; k++) taken = rows[k].sequence == q;
+        if (taken) continue;
+        if (!q->running && (!room || !(room = let_in(s, i)))) continue;
+        if (take_part(s, i, prompt_share(s, &left), &left, &rows[n]))
+            n++;
+        else if (left.rows && left.logits)
+            wait_for_blocks(s, i);
+    }
+    /* Somebody who had a row may have given way afterwards. */
+    int kept = 0;
+    for (int k = 0; k < n; k++)
+        if (rows[k].sequence->running) rows[kept++] = rows[k];
+    return kept;
+}
+
+void schedule_done(struct schedule *s, const struct step_row *rows, int count)
+{
+    for (int k = 0; k < count; k++) {
+        rows[k].sequence->computed += rows[k].count;
+        name_blocks(s, rows[k].sequence);
+    }
+}
+
+void schedule_shrink(struct schedule *s, int64_t most)
+{
+    int victim;
+    while (s->blocks->count - blocks_left(s->blocks) > most && (victim = youngest(s, -1)) >= 0)
+        preempt(s, victim);
+}
+
+void schedule_renumber(struct schedule *s, const int32_t *to)
+{
+    for (int i = 0; i < s->count; i++)
+        for (int64_t k = 0; k < s->queue[i]->held; k++) s->queue[i]->table[k] = to[s->queue[i]->table[k]];
+}

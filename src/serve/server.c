@@ -1,0 +1,378 @@
+/* server.c - see server.h. The table of endpoints, who may use them, and what they share. */
+#include "serve/server.h"
+#include "serve/call.h"
+#include "base/clock.h"
+#include "base/hash.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+static const struct endpoint endpoints[] = {
+    {"POST", "/v1/completions", api_completions, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/v1/chat/completions", api_chat, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/v1/embeddings", api_embeddings, NEEDS_KEY | NEEDS_MODEL},
+    {"GET", "/v1/models", api_models, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/generate", api_generate, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/tokenize", api_tokenize, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/detokenize", api_detokenize, NEEDS_KEY | NEEDS_MODEL},
+    {"GET", "/health", api_health, 0},
+    {"GET", "/metrics", api_metrics, NEEDS_KEY},
+    {"GET", "/hold", api_hold, NEEDS_KEY},
+    {"GET", "/", api_page, 0},
+};
+enum { ENDPOINTS = sizeof endpoints / sizeof endpoints[0] };
+
+/* What the limits may not go below, and what a call keeps beside its tokens. A body up to SMALL_BODY is read beside others;
+ * JSON takes up to TREE_RATIO times its length as a tree. */
+enum {
+    LEAST_CONNECTIONS = 64,
+    LEAST_TREE = 4 << 20,
+    LEAST_ANSWERS = 1 << 20,
+    CALL_BYTES = 4096,
+    SMALL_BODY = 16 << 10,
+    TREE_RATIO = 64
+};
+
+/* --- who may ----------------------------------------------------------------------------------------------- */
+
+static bool has_keys(const struct server *s) { return s->options.keys && s->options.keys->count; }
+
+static bool shows_key(const struct server *s, const struct http_exchange *x)
+{
+    const char *shown = http_header(x, "Authorization");
+    if (!has_keys(s) || !shown || strncasecmp(shown, "Bearer ", 7)) return false;
+    shown += 7;
+    while (*shown == ' ') shown++;
+    return secrets_match(s->options.keys, shown, strlen(shown));
+}
+
+/* "http://host:port" of a page that the same server has sent. */
+static bool same_origin(const char *origin, const char *host)
+{
+    const char *after = strstr(origin, "://");
+    return host && after && !strcasecmp(after + 3, host);
+}
+
+/* A name that cannot be made to point here by others: an address, or localhost. */
+static bool is_address(const char *host)
+{
+    size_t name = strcspn(host, ":");
+    if (*host == '[' || (name == 9 && !strncasecmp(host, "localhost", 9))) return true;
+    return name && strspn(host, "0123456789.") >= name;
+}
+
+/* Browsers reach servers of the machine they run on. A page from elsewhere must not use ours: neither under its own name
+ * (Origin) nor under one of its own that was made to point here (Host). Whoever shows a key is no such page. */
+static bool check_browser(const struct server *s, const struct http_exchange *x, struct refusal *why)
+{
+    const char *origin = http_header(x, "Origin"), *host = http_header(x, "Host");
+    const char *site = http_header(x, "Sec-Fetch-Site");
+    if (shows_key(s, x)) return true;
+    if (http_is_loopback(s->http) && host && !is_address(host))
+        return refuse(why, 403, NULL, "host_refused",
+                      "this server answers to 127.0.0.1 and localhost, not to the name '%.80s'", host);
+    bool posts = !strcmp(http_method(x), "POST");
+    if (posts && ((origin && !same_origin(origin, host)) || (site && !strcmp(site, "cross-site"))))
+        return refuse(why, 403, NULL, "origin_refused",
+                      "requests of web pages from elsewhere are refused unless they show a key");
+    return true;
+}
+
+static const struct endpoint *find(const struct http_exchange *x, const char **allowed)
+{
+    const char *method = http_method(x);
+    if (!strcmp(method, "HEAD")) method = "GET";
+    *allowed = NULL;
+    for (int i = 0; i < ENDPOINTS; i++) {
+        if (strcmp(endpoints[i].path, http_path(x))) continue;
+        if (!strcmp(endpoints[i].method, method)) return &endpoints[i];
+        *allowed = strcmp(endpoints[i].method, "GET") ? endpoints[i].method : "GET, HEAD";
+    }
+    return NULL;
+}
+
+static bool check(struct server *s, struct http_exchange *x, struct refusal *why)
+{
+    const char *allowed;
+    const struct endpoint *e = find(x, &allowed);
+    int state = atomic_load(&s->state);
+    if (!check_browser(s, x, why)) return false;
+    if (!e && allowed) {
+        http_set_header(x, "Allow", allowed);
+        return refuse(why, 405, NULL, "method_not_allowed", "%.60s takes %s", http_path(x), allowed);
+    }
+    if (!e) return refuse(why, 404, NULL, "not_found", "there is no %.60s here", http_path(x));
+    if ((e->flags & NEEDS_KEY) && has_keys(s) && !shows_key(s, x)) {
+        http_set_header(x, "WWW-Authenticate", "Bearer");
+        return refuse(why, 401, NULL, "invalid_api_key",
+                      "a key is needed: send it as 'Authorization: Bearer KEY'");
+    }
+    if ((e->flags & NEEDS_MODEL) && state == SERVER_LOADING)
+        return refuse(why, 503, NULL, "loading", "the model is being loaded; try again later");
+    if (e->handle != api_models && (e->flags & NEEDS_MODEL) && state == SERVER_DRAINING)
+        return refuse(why, 503, NULL, "shutting_down", "the server is shutting down");
+    return true;
+}
+
+/* --- the front's calls -------------------------------------------------------------------------------------- */
+
+static void on_begin(void *arg, struct http_exchange *x)
+{
+    struct refusal why = {0};
+    if (!check(arg, x, &why)) reply_refusal(arg, x, &why);
+}
+
+static void on_handle(void *arg, struct http_exchange *x)
+{
+    const char *allowed;
+    const struct endpoint *e = find(x, &allowed);
+    struct server *s = arg;
+    size_t len;
+    http_body(x, &len);
+    bool large = len > SMALL_BODY; /* one of them at a time: its tree is what takes most */
+    if (large) pthread_mutex_lock(&s->large);
+    e->handle(s, x); /* on_begin has refused what there is not */
+    if (large) pthread_mutex_unlock(&s->large);
+}
+
+static void on_more(void *arg, struct http_exchange *x)
+{
+    struct call *call = http_user(x);
+    (void)arg;
+    if (call) call_more(call);
+}
+
+static void on_end(void *arg, struct http_exchange *x, bool lost)
+{
+    struct server *s = arg;
+    struct call *call = http_user(x);
+    metrics_answered(&s->metrics, lost ? 499 : http_status(x));
+    if (call) call_end(call);
+}
+
+static const struct http_service service = {on_begin, on_handle, on_more, on_end};
+
+/* --- life --------------------------------------------------------------------------------------------------- */
+
+enum plim_status server_open(const struct server_options *options, struct server **out,
+                             struct plim_error *err)
+{
+    struct server *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the server was set up");
+    s->options = *options;
+    if (!s->options.tree_bytes) s->options.tree_bytes = SERVER_TREE;
+    if (!s->options.answer_bytes) s->options.answer_bytes = SERVER_ANSWERS;
+    s->created = (int64_t)clock_wall();
+    if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
+        s->secret = (uint64_t)(clock_wall() * 1e9) ^ (uint64_t)(uintptr_t)s;
+    metrics_init(&s->metrics);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->large, NULL);
+    pthread_cond_init(&s->returned, NULL);
+    struct http_options http = {.host = options->host,
+                                .port = options->port,
+                                .threads = options->threads,
+                                .limits = options->limits,
+                                .service = &service,
+                                .arg = s,
+                                .log = options->log};
+    enum plim_status status = http_open(&http, &s->http, err);
+    if (status == PLIM_OK) return *out = s, PLIM_OK;
+    server_close(s);
+    return status;
+}
+
+enum plim_status server_ready(struct server *s, const struct server_model *model, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    s->model = *model;
+    while (model->codec->tokenizer && s->encoders < SERVER_ENCODERS && status == PLIM_OK) {
+        status = encoder_open(model->codec->tokenizer, &s->encoder[s->encoders], err);
+        if (status == PLIM_OK) s->encoders++;
+    }
+    if (status == PLIM_OK) atomic_store(&s->state, SERVER_READY);
+    return status;
+}
+
+void server_drain(struct server *s) { atomic_store(&s->state, SERVER_DRAINING); }
+
+void server_fail(struct server *s, const char *why)
+{
+    server_drain(s);
+    call_fail_all(s, why);
+}
+
+void server_stop(struct server *s)
+{
+    if (s) http_close(s->http), s->http = NULL;
+}
+
+void server_close(struct server *s)
+{
+    if (!s) return;
+    server_stop(s);
+    for (int i = 0; i < s->encoders; i++) encoder_close(s->encoder[i]);
+    pthread_cond_destroy(&s->returned);
+    pthread_mutex_destroy(&s->large);
+    pthread_mutex_destroy(&s->lock);
+    metrics_release(&s->metrics);
+    free(s);
+}
+
+int server_port(const struct server *s) { return http_port(s->http); }
+int server_active(struct server *s) { return http_active(s->http); }
+
+uint64_t server_number(struct server *s)
+{
+    uint64_t words[2] = {s->secret, atomic_fetch_add(&s->requests, 1)};
+    return hash64(words, sizeof words, s->secret);
+}
+
+int64_t server_bytes(const struct server_options *o)
+{
+    int threads = o->threads ? o->threads : HTTP_THREADS;
+    int64_t large = o->tree_bytes + 3 * o->limits.body_bytes; /* tree, a conversation's text, tokens */
+    return http_bytes(&o->limits, threads) + large + (int64_t)threads * SMALL_BODY * TREE_RATIO +
+           o->answer_bytes + (int64_t)o->limits.connections * CALL_BYTES;
+}
+
+static bool halve(int64_t *value, int64_t least)
+{
+    if (*value <= least) return false;
+    *value = *value / 2 > least ? *value / 2 : least;
+    return true;
+}
+
+void server_fit(struct server_options *o, int64_t bytes)
+{
+    if (!o->tree_bytes) o->tree_bytes = SERVER_TREE;
+    if (!o->answer_bytes) o->answer_bytes = SERVER_ANSWERS;
+    for (bool smaller = true; smaller && server_bytes(o) > bytes;) {
+        int64_t connections = o->limits.connections, bodies = o->limits.bodies_bytes;
+        smaller = halve(&o->tree_bytes, LEAST_TREE);
+        smaller = halve(&o->answer_bytes, LEAST_ANSWERS) || smaller;
+        smaller = halve(&bodies, o->limits.body_bytes) || smaller;
+        smaller = halve(&connections, LEAST_CONNECTIONS) || smaller;
+        o->limits.bodies_bytes = bodies, o->limits.connections = (int)connections;
+        o->limits.idle = o->limits.connections / 2;
+    }
+}
+
+/* --- answers ------------------------------------------------------------------------------------------------ */
+
+void reply_json(struct http_exchange *x, int status, struct strbuf *json)
+{
+    strbuf_addc(json, '\n');
+    http_answer(x, status, "application/json", json);
+}
+
+/* Seconds after which a full queue is worth another try: what a request takes on average, from 1 to 60. */
+static int retry_after(struct server *s)
+{
+    double mean = metrics_mean(&s->metrics, METRIC_E2E);
+    return mean < 1 ? 1 : mean > 60 ? 60 : (int)ceil(mean);
+}
+
+void reply_refusal(struct server *s, struct http_exchange *x, const struct refusal *why)
+{
+    struct strbuf out = STRBUF_INIT;
+    char seconds[16];
+    if (why->status == 429 || why->status == 503) {
+        snprintf(seconds, sizeof seconds, "%d", retry_after(s));
+        http_set_header(x, "Retry-After", seconds);
+    }
+    refusal_write(why, &out);
+    reply_json(x, why->status, &out);
+}
+
+/* --- bodies ------------------------------------------------------------------------------------------------- */
+
+bool body_parse(struct server *s, struct http_exchange *x, struct doc **out, struct refusal *why)
+{
+    struct plim_error err = {0};
+    size_t len;
+    const char *text = http_body(x, &len);
+    struct quota quota = {.most = SMALL_BODY * TREE_RATIO, .why = "the most for a request"};
+    *out = NULL;
+    if (len > SMALL_BODY) quota.most = (uint64_t)s->options.tree_bytes;
+    if (json_parse_within(text, len, "body", &quota, out, &err) == PLIM_OK) return true;
+    return refuse(why, 400, NULL, "invalid_json", "%s", err.text);
+}
+
+bool model_is_ours(const struct server *s, const struct ask *ask, struct refusal *why)
+{
+    if (!ask->model || !strcmp(ask->model, s->model.name)) return true;
+    return refuse(why, 404, "model", "model_not_found",
+                  "there is no model '%.100s' here; this server has '%s'", ask->model, s->model.name);
+}
+
+bool body_ask(struct server *s, struct http_exchange *x, enum ask_form form, struct doc **doc,
+              struct ask *ask, struct refusal *why)
+{
+    return body_parse(s, x, doc, why) && ask_read(&(*doc)->root, form, ask, why) &&
+           model_is_ours(s, ask, why);
+}
+
+/* --- tokens ------------------------------------------------------------------------------------------------- */
+
+static struct encoder *borrow(struct server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->encoders) pthread_cond_wait(&s->returned, &s->lock);
+    struct encoder *encoder = s->encoder[--s->encoders];
+    pthread_mutex_unlock(&s->lock);
+    return encoder;
+}
+
+static void give_back(struct server *s, struct encoder *encoder)
+{
+    pthread_mutex_lock(&s->lock);
+    s->encoder[s->encoders++] = encoder;
+    pthread_cond_signal(&s->returned);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool server_encode(struct server *s, const char *text, size_t len, unsigned flags, const char *param,
+                   struct token_list *out, struct refusal *why)
+{
+    struct plim_error err = {0};
+    if (!s->model.codec->tokenizer) {
+        if (!token_list_reserve(out, len)) return refuse(why, 503, param, "out_of_memory", "out of memory");
+        for (size_t i = 0; i < len; i++) out->id[out->count++] = (unsigned char)text[i];
+        return true;
+    }
+    struct encoder *encoder = borrow(s);
+    enum plim_status status = encoder_encode(encoder, text, len, flags, out, &err);
+    give_back(s, encoder);
+    return status == PLIM_OK || refuse_error(why, param, &err);
+}
+
+bool server_read_ids(const struct server *s, const struct node *list, const char *param,
+                     struct token_list *out, struct refusal *why)
+{
+    int64_t id;
+    if (!token_list_reserve(out, node_count(list) + 1))
+        return refuse(why, 503, param, "out_of_memory", "out of memory");
+    for (size_t i = 0; i < node_count(list); i++) {
+        if (!node_is_whole(node_item(list, i), &id) || id < 0 || id >= s->model.codec->vocab_size)
+            return refuse(why, 422, param, "invalid_value",
+                          "%s: item %zu is no token of the vocabulary of %lld", param, i,
+                          (long long)s->model.codec->vocab_size);
+        out->id[out->count++] = (int32_t)id;
+    }
+    return true;
+}
+
+void server_token_text(const struct server *s, int32_t token, struct strbuf *out)
+{
+    const struct codec *codec = s->model.codec;
+    if (codec->tokenizer)
+        tokenizer_decode(codec->tokenizer, &token, 1, 0, out, NULL);
+    else
+        strbuf_addc(out, (char)token);
+}

@@ -1,0 +1,72 @@
+/* server.h - a model behind HTTP: OpenAI's endpoints, /generate in two forms, tokens, health, metrics and a page.
+ *
+ *     server_open(&options, &server, &err);               // listens at once and says 503 while the model loads
+ *     server_ready(server, &(struct server_model){.engine = e, .codec = &codec, .name = "demo"});
+ *     engine_run(e, stop, &err);                          // the caller's thread steps the engine
+ *     server_drain(server);                               // new requests get 503, those there are answered
+ *     server_stop(server), engine_close(e), server_close(server);
+ *
+ * What a request asks is checked before it reaches the engine (ask.h), and the engine checks it against its plan: one that
+ * can never run is answered with 400 and the numbers, one that finds the queue full with 429 and Retry-After. The engine's
+ * thread only leaves tokens at the door (call.h); text, JSON and sending happen on the front's threads. A client that goes
+ * away, or is so slow that its tokens pile up, has its request cancelled.
+ *
+ * Memory: what a request may come to hold of its answer is counted when it is taken; where that would be too much it is
+ * answered with 429. server_bytes is a bound for everything the server takes beside the engine. docs/serving.md has the endpoints.
+ */
+#ifndef PLIM_SERVE_SERVER_H
+#define PLIM_SERVE_SERVER_H
+
+#include "net/http.h"
+#include "net/secret.h"
+#include "serve/engine.h"
+#include "text/chat_template.h"
+#include "text/codec.h"
+
+struct server;
+
+struct server_options {
+    const char *host;
+    int port; /* 0: any free one */
+    int threads;
+    struct http_limits limits;
+    const struct secrets *keys; /* NULL or none in it: nobody needs one. Borrowed */
+    const char *metrics_prefix; /* before every name of /metrics; NULL: none */
+    int64_t tree_bytes;         /* of a large body's JSON while it is read, one at a time; 0: SERVER_TREE */
+    int64_t
+        answer_bytes; /* that all requests may come to hold of their answers; 0: SERVER_ANSWERS. One request may
+                                 * always come, however large */
+    const struct log *log;
+};
+
+/* What is served. Everything is borrowed until server_close. */
+struct server_model {
+    struct engine *engine;
+    const struct codec *codec;
+    const struct chat_template *chat; /* NULL: none */
+    const char *chat_problem;         /* why there is none, for those who ask */
+    const char *name;
+};
+
+enum plim_status server_open(const struct server_options *options, struct server **out,
+                             struct plim_error *err);
+enum plim_status server_ready(struct server *s, const struct server_model *model, struct plim_error *err);
+void server_drain(struct server *s);
+/* The engine will not step any more: drains, and answers whatever is under way with 500. */
+void server_fail(struct server *s, const char *why);
+/* Hangs up on whoever is left. Before engine_close: the engine still knows of their requests, and server_close comes after it. */
+void server_stop(struct server *s);
+void server_close(struct server *s);
+
+int server_port(const struct server *s);
+int server_active(struct server *s); /* requests not yet answered to their end */
+
+#define SERVER_TREE    ((int64_t)32 << 20)
+#define SERVER_ANSWERS ((int64_t)64 << 20)
+
+/* Bytes that connections, bodies and requests can take together, at most: for the plan. */
+int64_t server_bytes(const struct server_options *options);
+/* Smaller limits, halved until server_bytes is at most `bytes` or every limit is at its least. max_body stays as it is. */
+void server_fit(struct server_options *options, int64_t bytes);
+
+#endif

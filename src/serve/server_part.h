@@ -1,0 +1,78 @@
+/* server_part.h - what the endpoints share: the server's state, and short ways to read a body and to answer. */
+#ifndef PLIM_SERVE_SERVER_PART_H
+#define PLIM_SERVE_SERVER_PART_H
+
+#include "base/json.h"
+#include "serve/ask.h"
+#include "serve/metrics.h"
+#include "serve/server.h"
+#include <stdatomic.h>
+
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
+enum { SERVER_ENCODERS = 4 };
+
+struct server {
+    struct http *http;
+    struct server_options options;
+    struct server_model model;
+    _Atomic int state;
+    struct metrics metrics;
+    int64_t created;
+    _Atomic uint64_t requests; /* so far */
+    uint64_t secret;           /* for ids and seeds that nobody gave */
+    pthread_mutex_t large;     /* held while a large body is read */
+    pthread_mutex_t lock;
+    struct call *calls;
+    int64_t answers; /* bytes that requests may come to hold of their answers */
+    pthread_cond_t returned;
+    struct encoder *encoder[SERVER_ENCODERS]; /* that nobody uses */
+    int encoders;
+};
+
+/* A row of the table of endpoints. */
+enum { NEEDS_KEY = 1, NEEDS_MODEL = 2 };
+struct endpoint {
+    const char *method, *path;
+    void (*handle)(struct server *s, struct http_exchange *x);
+    unsigned flags;
+};
+
+/* The endpoints, one file each. */
+void api_completions(struct server *s, struct http_exchange *x);
+void api_chat(struct server *s, struct http_exchange *x);
+void api_models(struct server *s, struct http_exchange *x);
+void api_embeddings(struct server *s, struct http_exchange *x);
+void api_generate(struct server *s, struct http_exchange *x);
+void api_tokenize(struct server *s, struct http_exchange *x);
+void api_detokenize(struct server *s, struct http_exchange *x);
+void api_health(struct server *s, struct http_exchange *x);
+void api_metrics(struct server *s, struct http_exchange *x);
+void api_hold(struct server *s, struct http_exchange *x);
+void api_page(struct server *s, struct http_exchange *x);
+
+/* Answers. */
+void reply_json(struct http_exchange *x, int status, struct strbuf *json);
+void reply_refusal(struct server *s, struct http_exchange *x, const struct refusal *why);
+
+/* The body as JSON; the caller frees the document. False: *why. */
+bool body_parse(struct server *s, struct http_exchange *x, struct doc **out, struct refusal *why);
+/* body_parse and ask_read, and that the model is ours. */
+bool body_ask(struct server *s, struct http_exchange *x, enum ask_form form, struct doc **doc,
+              struct ask *ask, struct refusal *why);
+bool model_is_ours(const struct server *s, const struct ask *ask, struct refusal *why);
+
+/* Text to tokens, appended. `param` stands in refusals. */
+bool server_encode(struct server *s, const char *text, size_t len, unsigned flags, const char *param,
+                   struct token_list *out, struct refusal *why);
+/* A list of token ids of the vocabulary, appended. */
+bool server_read_ids(const struct server *s, const struct node *list, const char *param,
+                     struct token_list *out, struct refusal *why);
+/* A conversation as the model's template writes it (chat_text.c). */
+bool server_render_chat(struct server *s, const struct ask *ask, struct strbuf *out, struct refusal *why);
+/* The text of one token by itself. */
+void server_token_text(const struct server *s, int32_t token, struct strbuf *out);
+
+/* A number nobody can guess, another one each time. */
+uint64_t server_number(struct server *s);
+
+#endif

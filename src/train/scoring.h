@@ -1,0 +1,72 @@
+/* scoring.h - an evaluation whose result is more than a loss: labels and vectors that passes give, against what the data say.
+ *
+ *     struct scoring s;
+ *     scoring_open(&s, &job, passes_rows, &err);
+ *     scoring_attach(&s, &feed);                      // each pass's targets and scores come to the host
+ *     scoring_take(&s, exec, &feed, rows, &err);      // after each pass
+ *     scoring_end_window(&s, &err);                   // after the passes of a window: of pairs, a batch
+ *     scoring_result(&s, &result, &err);
+ *     scoring_close(&s);
+ *
+ * token_labels: the loss is the mean cross-entropy of labelled words; entities are counted as seqeval does (metrics.h).
+ * sentence_pairs: the loss is that of training, over batches of training.batch_size pairs in the order of the data; beside it
+ * stand the mean cosine of pairs, how often a pair's second text is the nearest of its batch, and where the data have scores,
+ * Spearman's correlation of cosines with them.
+ */
+#ifndef PLIM_TRAIN_SCORING_H
+#define PLIM_TRAIN_SCORING_H
+
+#include "job/job.h"
+#include "runtime/feed.h"
+#include "train/metrics.h"
+
+enum score_kind { SCORE_LOSS, SCORE_ENTITIES, SCORE_PAIRS };
+
+/* What an evaluation says beside its loss. */
+struct scores {
+    enum score_kind kind;
+    struct f1 entities;
+    int64_t wanted, predicted; /* entities */
+    double cosine, retrieval;  /* means over pairs */
+    double spearman, pearson;  /* over those with a score */
+    int64_t scored;            /* so many have one; 0: there are no correlations */
+};
+
+struct scoring {
+    const struct job *job;
+    enum score_kind kind;
+    int64_t batch, width; /* pairs of a window; numbers of a vector */
+    int64_t most;         /* positions of a pass, at most */
+    int32_t *targets, *scores;
+    float *logits;      /* of one row */
+    int32_t *predicted; /* of one row */
+    float *vectors;     /* [2][batch][width]: first texts, second texts */
+    float *window_scores;
+    int64_t here; /* pairs of the present window */
+    double loss, cosine, nearest;
+    int64_t count; /* words or pairs */
+    struct entity_score entities;
+    double *cosines, *wanted; /* of pairs with a score */
+    size_t nscored, cap;
+};
+
+/* As it was opened: for the next evaluation with the same programs. */
+void scoring_clear(struct scoring *s);
+
+/* What a job's evaluation is. */
+enum score_kind score_kind_of(const struct job *job);
+/* Host bytes that scoring takes for evaluations of so many rows. */
+int64_t scoring_bytes(const struct job *job, int64_t rows);
+
+/* `positions`: the most that a pass has. */
+enum plim_status scoring_open(struct scoring *s, const struct job *job, int64_t positions,
+                              struct plim_error *err);
+void scoring_close(struct scoring *s);
+void scoring_attach(struct scoring *s, struct feed *feed);
+enum plim_status scoring_take(struct scoring *s, struct exec *exec, const struct feed *feed, int64_t rows,
+                              struct plim_error *err);
+enum plim_status scoring_end_window(struct scoring *s, struct plim_error *err);
+enum plim_status scoring_result(const struct scoring *s, double *loss, int64_t *count, struct scores *out,
+                                struct plim_error *err);
+
+#endif

@@ -1,0 +1,108 @@
+/* test_greedy.c - the engine's greedy tokens and their log-probabilities are transformers' (greedy.json, made by make_greedy.py), alone and side by
+ * side, in chunks, with a pool too small for all and with shared blocks. */
+#include "base/json.h"
+#include "serve/engine.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { ANSWER = 12, MOST = 1000 };
+
+static const char *cases_file; /* NULL: the golden one */
+
+struct heard {
+    int32_t tokens[ANSWER];
+    float logprobs[ANSWER];
+    int count;
+};
+
+static const char *golden(const char *name)
+{
+    const char *src = getenv("SRC_DIR");
+    static char path[512];
+    snprintf(path, sizeof path, "%s/tests/golden/%s", src ? src : ".", name);
+    return path;
+}
+
+static bool hear(void *arg, const struct engine_event *event)
+{
+    struct heard *h = arg;
+    if (event->token >= 0) h->logprobs[h->count] = event->logprob, h->tokens[h->count++] = event->token;
+    return true;
+}
+
+static void submit(struct engine *e, const struct node *one, struct heard *h)
+{
+    const struct node *prompt = node_get(one, "prompt");
+    size_t count = node_count(prompt);
+    struct plim_error err = {0};
+    int32_t *ids = malloc(count * sizeof *ids);
+    for (size_t i = 0; i < count; i++) ids[i] = (int32_t)node_int(node_item(prompt, i), -1);
+    struct engine_request ask = {
+        .prompt = ids, .count = (int64_t)count, .tokens = ANSWER, .logprobs = 0, .hear = hear, .arg = h};
+    if (engine_submit(e, &ask, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
+    free(ids);
+}
+
+static void check(const char *model, const struct node *cases, struct engine_options o, bool tight)
+{
+    static struct heard heard[MOST];
+    struct device *device;
+    struct engine *e;
+    struct plim_error err = {0};
+    size_t n = node_count(cases);
+    memset(heard, 0, sizeof heard);
+    o.model = golden(model), o.queue = MOST, o.overhead = 8 << 20;
+    if (device_cpu_open(2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (tight) {
+        const struct engine_plan *p = engine_plan(e);
+        int64_t block = p->pool / p->blocks, least = (p->context + ENGINE_BLOCK - 1) / ENGINE_BLOCK;
+        assert_int_equal(engine_set_budget(e, p->total - p->pool + (least + 1) * block, &err), PLIM_OK);
+    }
+    for (size_t i = 0; i < n; i++) submit(e, node_item(cases, i), &heard[i]);
+    while (engine_busy(e))
+        if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
+    for (size_t i = 0; i < n; i++) {
+        const struct node *tokens = node_get(node_item(cases, i), "tokens"),
+                          *logprobs = node_get(node_item(cases, i), "logprobs");
+        for (size_t k = 0; k < node_count(tokens); k++)
+            if (fabs((double)heard[i].logprobs[k] - node_float(node_item(logprobs, k), 1)) > 1e-4 ||
+                (int)k >= heard[i].count || heard[i].tokens[k] != node_int(node_item(tokens, k), -1))
+                fail_msg("%s: prompt %zu, token %zu", model, i, k);
+    }
+    engine_close(e);
+    device->ops->close(device);
+}
+
+static void test_greedy(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"llama-tied", "llama-untied", "mistral", "qwen2",   "qwen3",
+                                         "gemma2",     "gemma3",       "olmo2",   "smollm3", "gpt2"};
+    struct doc *doc;
+    struct plim_error err = {0};
+    if (json_load(cases_file ? cases_file : golden("greedy.json"), &doc, &err) != PLIM_OK)
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        const struct node *cases = node_get(&doc->root, models[i]);
+        assert_in_range(node_count(cases), 10, MOST);
+        check(models[i], cases, (struct engine_options){.parallel = 1, .alone = true}, false);
+        check(models[i], cases, (struct engine_options){.parallel = 16}, false);
+        check(models[i], cases, (struct engine_options){.parallel = 8, .step_tokens = 37, .chunk = 13}, true);
+    }
+    doc_free(doc);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cases_file = argv[1];
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_greedy)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

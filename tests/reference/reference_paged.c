@@ -1,0 +1,74 @@
+/* reference_paged.c - keys and values in blocks, as op.h says it. */
+#include "reference/reference_ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t layer_of(const struct ref_call *call) { return call->op->layer > 0 ? call->op->layer : 0; }
+
+/* Where element j of position `at` of a block lies: keys [d,16], values [16,d]. */
+static int64_t place(const struct tensor *pool, int64_t block, int64_t layer, int64_t head, bool value,
+                     int64_t at, int64_t j)
+{
+    int64_t d = pool->dim[3] / KV_BLOCK;
+    int64_t chunk = (block * pool->dim[1] + 2 * layer + value) * pool->dim[2] + head;
+    return chunk * pool->dim[3] + (value ? at * d + j : j * KV_BLOCK + at);
+}
+
+void ref_kv_put(const struct ref_call *call)
+{
+    const struct tensor *k = ref_in(call, KV_PUT_K), *pool = ref_in(call, KV_PUT_POOL);
+    int64_t heads = k->dim[2], d = k->dim[3], n = k->dim[0] * k->dim[1];
+    double *to = call->out[KV_PUT_NEW_POOL].f;
+    memcpy(to, call->in[KV_PUT_POOL].f, (size_t)tensor_count(pool) * sizeof *to);
+    for (int64_t i = 0; i < n * heads * d; i++) {
+        int64_t slot = call->in[KV_PUT_SLOTS].i[i / d / heads], h = i / d % heads, j = i % d;
+        if (slot < 0) continue;
+        for (int value = 0; value < 2; value++)
+            to[place(pool, slot / KV_BLOCK, layer_of(call), h, value, slot % KV_BLOCK, j)] =
+                call->in[value ? KV_PUT_V : KV_PUT_K].f[i];
+    }
+}
+
+/* One query: its head's o. */
+static void attend(const struct ref_call *call, const int32_t *blocks, int64_t position, const double *q,
+                   int64_t kv, double *p, double *o)
+{
+    const struct op_attr *attr = &call->op->attr;
+    const struct tensor *pool = ref_in(call, ATTN_PAGED_POOL);
+    const double *from = call->in[ATTN_PAGED_POOL].f;
+    int64_t d = pool->dim[3] / KV_BLOCK, layer = layer_of(call);
+    int64_t first = attr->window && position - attr->window + 1 > 0 ? position - attr->window + 1 : 0;
+    double top = -INFINITY, sum = 0;
+    for (int64_t s = first; s <= position; s++) {
+        double dot = 0;
+        for (int64_t j = 0; j < d; j++)
+            dot += q[j] * from[place(pool, blocks[s / KV_BLOCK], layer, kv, false, s % KV_BLOCK, j)];
+        p[s] = dot * (double)attr->scale;
+        if (attr->cap > 0) p[s] = (double)attr->cap * tanh(p[s] / (double)attr->cap);
+        top = fmax(top, p[s]);
+    }
+    for (int64_t s = first; s <= position; s++) sum += p[s] = exp(p[s] - top);
+    for (int64_t s = first; s <= position; s++)
+        for (int64_t j = 0; j < d; j++)
+            o[j] += p[s] / sum * from[place(pool, blocks[s / KV_BLOCK], layer, kv, true, s % KV_BLOCK, j)];
+}
+
+void ref_attn_paged(const struct ref_call *call)
+{
+    const struct tensor *q = ref_in(call, ATTN_PAGED_Q), *blocks = ref_in(call, ATTN_PAGED_BLOCKS);
+    int64_t heads = q->dim[2], d = q->dim[3], group = heads / ref_in(call, ATTN_PAGED_POOL)->dim[2];
+    double *p = malloc((size_t)(blocks->dim[1] * KV_BLOCK) * sizeof *p), *o = call->out[ATTN_PAGED_O].f;
+    if (!p) abort();
+    memset(o, 0, (size_t)tensor_count(q) * sizeof *o);
+    for (int64_t r = 0; r < blocks->dim[0]; r++) {
+        const int32_t *row = call->in[ATTN_PAGED_ROWS].i + 3 * r;
+        for (int64_t i = 0; i < row[1] * heads; i++) {
+            int64_t at = ((row[0] + i / heads) * heads + i % heads) * d;
+            attend(call, call->in[ATTN_PAGED_BLOCKS].i + r * blocks->dim[1], row[2] + i / heads,
+                   call->in[ATTN_PAGED_Q].f + at, i % heads / group, p, o + at);
+        }
+    }
+    free(p);
+}

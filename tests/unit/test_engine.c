@@ -1,0 +1,469 @@
+/* test_engine.c - what a request gets depends on nothing but itself: greedy tokens of random prompts are those of whole
+ * forward passes, alone, side by side, in odd chunks, with a pool too small for all, with and without shared blocks, by
+ * any number of threads, on a device with its own memory, and while the line moves. */
+#include "support/fake_device.h"
+#include "support/model_rig.h"
+#include "base/rng.h"
+#include "serve/engine.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { REQUESTS = 9, LONGEST = 36, ANSWER = 12, CONTEXT = LONGEST + ANSWER };
+#define OVERHEAD (8 << 20) /* said, not measured: budgets mean the same in every build */
+
+static const char *model_dir(const char *name)
+{
+    const char *src = getenv("SRC_DIR");
+    static char path[512];
+    snprintf(path, sizeof path, "%s/tests/golden/%s", src ? src : ".", name);
+    return path;
+}
+
+struct heard {
+    int32_t prompt[LONGEST], tokens[ANSWER];
+    float logprob[ANSWER];
+    int length, count, ended, ends;
+    int64_t shared;
+    enum engine_finish finish;
+};
+
+static bool hear(void *arg, const struct engine_event *event)
+{
+    struct heard *h = arg;
+    if (event->token >= 0) h->logprob[h->count] = event->logprob, h->tokens[h->count++] = event->token;
+    if (event->finish != FINISH_NONE) h->finish = event->finish, h->ends++, h->shared = event->shared_tokens;
+    return true;
+}
+
+/* Prompts of all lengths; every third begins like the one before. */
+static void make_prompts(struct heard *h, int n)
+{
+    memset(h, 0, (size_t)n * sizeof *h);
+    for (int r = 0; r < n; r++) {
+        h[r].length = 1 + (int)rng_below(1, 2, (uint64_t)r, LONGEST);
+        if (r % 3 == 2) h[r].length = LONGEST;
+        for (int i = 0; i < h[r].length; i++)
+            h[r].prompt[i] = (int32_t)(3 + rng_below(1, 3 + (uint64_t)(r % 3 ? 0 : r), (uint64_t)i, 90));
+        if (r % 3) h[r].prompt[h[r].length - 1] = 3 + r;
+    }
+}
+
+struct setting {
+    const char *model;
+    int threads, parallel;
+    int64_t step, chunk, budget;
+    bool alone, fake;
+    struct engine_stats stats;
+    struct engine_plan plan;
+};
+
+static struct device *open_device(const struct setting *s)
+{
+    struct device *device;
+    struct plim_error err = {0};
+    if (s->fake) return &fake_open(PROMPT)->device;
+    if (device_cpu_open(s->threads ? s->threads : 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    return device;
+}
+
+static struct engine *open_engine(struct setting *s, struct device *device)
+{
+    struct engine *e;
+    struct plim_error err = {0};
+    struct engine_options o = {.model = model_dir(s->model),
+                               .budget = s->budget,
+                               .max_context = CONTEXT,
+                               .parallel = s->parallel,
+                               .step_tokens = s->step,
+                               .chunk = s->chunk,
+                               .queue = REQUESTS,
+                               .alone = s->alone,
+                               .overhead = OVERHEAD};
+    if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
+    s->plan = *engine_plan(e);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), s->plan.total);
+    return e;
+}
+
+static void submit(struct engine *e, struct heard *h, double temperature, int64_t *id)
+{
+    struct plim_error err = {0};
+    struct engine_request ask = {.prompt = h->prompt,
+                                 .count = h->length,
+                                 .tokens = ANSWER,
+                                 .sampling = {.temperature = temperature, .seed = 7},
+                                 .logprobs = 0,
+                                 .hear = hear,
+                                 .arg = h};
+    if (engine_submit(e, &ask, id, &err) != PLIM_OK) fail_msg("%s", err.text);
+}
+
+static void steps(struct engine *e)
+{
+    struct plim_error err = {0};
+    for (int i = 0; engine_busy(e); i++) {
+        if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
+        assert_true(i < 2000);
+    }
+}
+
+static void answer_all(struct setting *s, struct heard *h, int n, double temperature)
+{
+    struct device *device = open_device(s);
+    struct engine *e = open_engine(s, device);
+    for (int r = 0; r < n; r++) submit(e, &h[r], temperature, NULL);
+    steps(e);
+    engine_stats(e, &s->stats);
+    assert_int_equal(s->stats.blocks_used, 0);
+    engine_close(e);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
+    device->ops->close(device);
+}
+
+static void same(const struct heard *a, const struct heard *b, int n, const char *what)
+{
+    for (int r = 0; r < n; r++) {
+        assert_int_equal(a[r].ends, 1);
+        if (a[r].count != b[r].count || a[r].finish != b[r].finish ||
+            memcmp(a[r].tokens, b[r].tokens, sizeof a[r].tokens) ||
+            memcmp(a[r].logprob, b[r].logprob, sizeof a[r].logprob))
+            fail_msg("%s: request %d gets something else", what, r);
+    }
+}
+
+/* The likeliest token after tokens[0..n), by one pass without a cache; *sure: far enough from the second. */
+static int32_t likeliest(const char *dir, const int32_t *tokens, int n, bool *sure)
+{
+    struct model_rig rig;
+    int32_t pos[CONTEXT];
+    float logits[256];
+    rig_open(&rig, &(struct rig_options){.model = dir, .batch = 1, .time = n, .head = HEAD_LAST_LOGITS});
+    for (int i = 0; i < n; i++) pos[i] = i;
+    rig_write(&rig, "ids", tokens, (size_t)n * sizeof *tokens);
+    rig_write(&rig, "pos", pos, (size_t)n * sizeof *pos);
+    assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
+    int vocab = (int)rig.spec.vocab_size, best = 0;
+    rig_read(&rig, tape_find(&rig.tape, "logits", -1), logits, (size_t)vocab * sizeof *logits);
+    for (int i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = i;
+    *sure = true;
+    for (int i = 0; i < vocab; i++)
+        if (i != best && logits[best] - logits[i] < 1e-4f) *sure = false;
+    rig_close(&rig);
+    return best;
+}
+
+static void check_truth(const char *model, const struct heard *h)
+{
+    int32_t tokens[CONTEXT];
+    memcpy(tokens, h->prompt, sizeof h->prompt);
+    for (int i = 0; i < h->count; i++) {
+        bool sure;
+        int32_t want = likeliest(model_dir(model), tokens, h->length + i, &sure);
+        if (sure) assert_int_equal(h->tokens[i], want);
+        tokens[h->length + i] = h->tokens[i];
+    }
+}
+
+static int64_t smallest_budget(const struct setting *s)
+{
+    return s->plan.total - s->plan.pool +
+           s->plan.pool / s->plan.blocks * ((CONTEXT + KV_BLOCK - 1) / KV_BLOCK);
+}
+
+static void check_model(const char *model)
+{
+    struct heard one[REQUESTS], other[REQUESTS];
+    struct setting single = {.model = model, .parallel = 1, .alone = true};
+    make_prompts(one, REQUESTS);
+    answer_all(&single, one, REQUESTS, 0);
+    check_truth(model, &one[2]);
+    check_truth(model, &one[5]);
+    int64_t tight = 0;
+    const struct setting settings[] = {
+        {.model = model, .parallel = 8, .alone = true},
+        {.model = model, .parallel = 8},
+        {.model = model, .parallel = 4, .step = 11, .chunk = 7, .threads = 1},
+        {.model = model, .parallel = 8, .step = 8, .chunk = 1, .threads = 3},
+        {.model = model, .parallel = 8, .fake = true},
+        {.model = model, .parallel = 8, .budget = 1, .alone = true},
+        {.model = model, .parallel = 8, .budget = 1, .step = 19, .chunk = 5},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        struct setting s = settings[i];
+        char what[32];
+        if (s.budget) { /* room for hardly more than one */
+            struct setting wide = s;
+            struct device *device = open_device(&wide);
+            wide.budget = 0;
+            struct engine *e = open_engine(&wide, device);
+            engine_close(e);
+            device->ops->close(device);
+            tight = s.budget = smallest_budget(&wide);
+        }
+        make_prompts(other, REQUESTS);
+        answer_all(&s, other, REQUESTS, 0);
+        snprintf(what, sizeof what, "%s %zu", model, i);
+        same(other, one, REQUESTS, what);
+        if (s.budget) assert_true(s.plan.total <= tight && s.stats.preemptions > 0);
+        if (i == 0) assert_int_equal(s.stats.shared_tokens, 0);
+        if (i == 1) assert_true(s.stats.steps < 60);
+        if (i == 2) assert_true(s.stats.shared_tokens > 0);
+    }
+}
+
+static void test_llama(void **state) { (void)state, check_model("llama-tied"); }
+static void test_llama_untied(void **state) { (void)state, check_model("llama-untied"); }
+static void test_mistral(void **state) { (void)state, check_model("mistral"); }
+static void test_qwen2(void **state) { (void)state, check_model("qwen2"); }
+static void test_qwen3(void **state) { (void)state, check_model("qwen3"); }
+static void test_gemma2(void **state) { (void)state, check_model("gemma2"); }
+static void test_gemma3(void **state) { (void)state, check_model("gemma3"); }
+static void test_phi3(void **state) { (void)state, check_model("phi3"); }
+static void test_olmo2(void **state) { (void)state, check_model("olmo2"); }
+static void test_smollm3(void **state) { (void)state, check_model("smollm3"); }
+static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
+
+/* --- lines that move, requests that go --------------------------------------------------------------------- */
+
+/* 100, 60, 30 and again 100 % of a pool, under load: the same answers, no request lost, plan and ledger agree. */
+static void move_lines(bool fake)
+{
+    struct heard one[REQUESTS], other[REQUESTS];
+    struct setting single = {.model = "llama-tied", .parallel = 1},
+                   s = {.model = "llama-tied", .parallel = 8};
+    struct plim_error err = {0};
+    make_prompts(one, REQUESTS), make_prompts(other, REQUESTS);
+    answer_all(&single, one, REQUESTS, 0.9);
+    s.fake = fake;
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    int64_t fixed = s.plan.total - s.plan.pool;
+    static const int percent[] = {60, 30, 100, 15, 100};
+    for (int r = 0; r < REQUESTS; r++) submit(e, &other[r], 0.9, NULL);
+    for (int i = 0; engine_busy(e); i++) {
+        if (i % 4 == 3 && i / 4 < 5) {
+            int64_t line = fixed + s.plan.pool * percent[i / 4] / 100;
+            if (engine_set_budget(e, line, &err) != PLIM_OK) fail_msg("%s", err.text);
+            if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
+            assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), engine_plan(e)->total);
+            assert_true(engine_plan(e)->total <= line && engine_plan(e)->budget == line);
+        } else if (engine_step(e, &err) != PLIM_OK) {
+            fail_msg("%s", err.text);
+        }
+        assert_true(i < 500);
+    }
+    same(other, one, REQUESTS, "a line that moves");
+    assert_int_equal(engine_set_budget(e, fixed, &err), PLIM_NO_FIT);
+    engine_stats(e, &s.stats);
+    assert_int_equal(s.stats.finished[FINISH_LENGTH] + s.stats.finished[FINISH_EOS], REQUESTS);
+    engine_close(e);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
+    device->ops->close(device);
+}
+
+static void test_moving_line(void **state) { (void)state, move_lines(false); }
+static void test_moving_line_of_a_device(void **state) { (void)state, move_lines(true); }
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    struct heard h[REQUESTS];
+    struct setting s = {.model = "llama-tied", .parallel = 8};
+    struct plim_error err = {0};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    int64_t id[REQUESTS];
+    make_prompts(h, REQUESTS);
+    for (int r = 0; r < REQUESTS; r++) submit(e, &h[r], 0, &id[r]);
+    for (int i = 0; i < 3; i++) assert_int_equal(engine_step(e, &err), PLIM_OK);
+    engine_stats(e, &s.stats);
+    assert_true(s.stats.blocks_used > 0 && s.stats.running > 1);
+    for (int r = 0; r < REQUESTS; r++) engine_cancel(e, id[r]);
+    assert_int_equal(engine_step(e, &err), PLIM_OK); /* at the next step */
+    engine_stats(e, &s.stats);
+    assert_int_equal(s.stats.blocks_used, 0);
+    assert_false(engine_busy(e));
+    for (int r = 0; r < REQUESTS; r++) assert_true(h[r].ends == 1);
+    submit(e, &h[0], 0, NULL); /* closing ends what is under way */
+    engine_close(e);
+    assert_true(h[0].ends == 2 && h[0].finish == FINISH_CANCELLED);
+    device->ops->close(device);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct heard h[1];
+    struct setting s = {.model = "llama-tied", .parallel = 1};
+    struct plim_error err = {0};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device), *none = NULL;
+    struct engine_request ask = {
+        .prompt = h->prompt, .count = 4, .tokens = 2, .hear = hear, .arg = h, .logprobs = -1};
+    make_prompts(h, 1);
+    ask.tokens = CONTEXT;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_NO_FIT);
+    ask.tokens = 1, h->prompt[2] = 100000;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BAD_INPUT);
+    h->prompt[2] = 5, ask.sampling.top_p = 3;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BAD_INPUT);
+    ask.sampling.top_p = 0, ask.count = 0;
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BAD_INPUT);
+    ask.count = 4;
+    for (int r = 0; r < 1 + REQUESTS; r++) assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BUSY);
+    engine_drain(e);
+    assert_int_equal(engine_run(e, NULL, &err), PLIM_OK);
+    assert_int_equal(h->ends, 1 + REQUESTS);
+    assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_BUSY);
+    engine_close(e);
+    struct engine_options o = {.model = model_dir("llama-tied"), .budget = 1000, .overhead = OVERHEAD};
+    assert_int_equal(engine_open(device, &o, &none, &err), PLIM_NO_FIT);
+    assert_non_null(strstr(err.text, "missing"));
+    o.model = "/none";
+    assert_int_equal(engine_open(device, &o, &none, &err), PLIM_IO);
+    assert_null(none);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
+    device->ops->close(device);
+}
+
+/* Log-probabilities of a prompt are those of the same text as an answer, in one piece and in pieces. */
+static bool hear_all(void *arg, const struct engine_event *event)
+{
+    float **at = arg;
+    if (event->token >= 0) *(*at)++ = event->logprob;
+    return true;
+}
+
+static void test_prompt_logprobs(void **state)
+{
+    (void)state;
+    float whole[CONTEXT + ANSWER], pieces[CONTEXT + ANSWER], *at;
+    struct heard h[REQUESTS];
+    struct plim_error err = {0};
+    make_prompts(h, REQUESTS);
+    for (int way = 0; way < 2; way++) {
+        struct setting s = {.model = "llama-tied", .parallel = way ? 3 : 16};
+        struct device *device = open_device(&s);
+        struct engine *e = open_engine(&s, device);
+        at = way ? pieces : whole;
+        struct engine_request ask = {.prompt = h[2].prompt,
+                                     .count = LONGEST,
+                                     .tokens = 3,
+                                     .prompt_logprobs = true,
+                                     .hear = hear_all,
+                                     .arg = &at};
+        assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+        steps(e);
+        assert_int_equal(at - (way ? pieces : whole), LONGEST + 3);
+        engine_close(e);
+        device->ops->close(device);
+    }
+    assert_true(isnan(whole[0]));
+    for (int i = 1; i < LONGEST + 3; i++) assert_true(whole[i] < 0 && whole[i] == pieces[i]);
+}
+
+/* --- threads ---------------------------------------------------------------------------------------------- */
+
+struct client {
+    struct engine *e;
+    struct heard h[REQUESTS];
+    int number;
+    atomic_int ended;
+};
+
+static bool hear_client(void *arg, const struct engine_event *event)
+{
+    struct client *c = arg;
+    if (event->finish != FINISH_NONE) atomic_fetch_add(&c->ended, 1);
+    return event->tokens < 9;
+}
+
+static void *client_main(void *arg)
+{
+    struct client *c = arg;
+    struct engine_stats stats;
+    int sent = 0;
+    for (int r = 0; r < REQUESTS; r++) {
+        struct engine_request ask = {.prompt = c->h[r].prompt,
+                                     .count = c->h[r].length,
+                                     .tokens = ANSWER,
+                                     .logprobs = -1,
+                                     .hear = hear_client,
+                                     .arg = c};
+        int64_t id;
+        if (engine_submit(c->e, &ask, &id, NULL) == PLIM_OK) sent++;
+        if ((r + c->number) % 3 == 0) engine_cancel(c->e, id);
+        engine_stats(c->e, &stats);
+        if (c->number == 0 && r % 3 == 0) engine_set_budget(c->e, 0, NULL);
+    }
+    while (atomic_load(&c->ended) < sent) sched_yield();
+    return NULL;
+}
+
+static void *run_main(void *arg)
+{
+    struct plim_error err = {0};
+    return engine_run(arg, NULL, &err) == PLIM_OK ? NULL : arg;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 3 };
+    static struct client clients[CLIENTS];
+    struct setting s = {.model = "llama-tied", .parallel = 8};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    pthread_t runner, thread[CLIENTS];
+    void *failed = NULL;
+    assert_int_equal(pthread_create(&runner, NULL, run_main, e), 0);
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i].e = e, clients[i].number = i;
+        make_prompts(clients[i].h, REQUESTS);
+        assert_int_equal(pthread_create(&thread[i], NULL, client_main, &clients[i]), 0);
+    }
+    for (int i = 0; i < CLIENTS; i++) pthread_join(thread[i], NULL);
+    engine_drain(e);
+    pthread_join(runner, &failed);
+    assert_null(failed);
+    engine_stats(e, &s.stats);
+    assert_int_equal(s.stats.blocks_used, 0);
+    engine_close(e);
+    device->ops->close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_gemma3),
+        cmocka_unit_test(test_phi3),
+        cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_smollm3),
+        cmocka_unit_test(test_moving_line),
+        cmocka_unit_test(test_moving_line_of_a_device),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
