@@ -52,6 +52,20 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(told.returncode == 0 and "EncDecAttention" in told.stdout + plim.run("inspect", f"{folder}/run/checkpoint-00000004", "--tensors").stdout,
             f"inspect shows it {told.stderr.strip()}")
 
+    write = ["generate", f"{folder}/run", "--device", "cpu", "-n", 6, "-t", 0, "-q"]
+    sources = ["abcdefghij", "a", "cde " * 4]
+    for beams in (1, 3):
+        alone = [json.loads(plim.run(*write, "--json", "--beams", beams, "-p", p).stdout) for p in sources]
+        told = plim.run(*write, "--json", "--beams", beams, *[w for p in sources for w in ("-p", p)])
+        together = json.loads(told.stdout) if told.returncode == 0 else {"answers": []}
+        plim.ok([a["tokens"] for a in together["answers"]] == [a["tokens"] for a in alone] and together["parallel"] == 1,
+                f"{beams} beams: several sources are answered as each alone {told.stderr.strip()}")
+        memory = together["memory"]
+        plim.ok(memory["ledger_peak"] == memory["planned_total"] and memory["positions"] == 6, f"{beams} beams: planned is ledger {memory}")
+    told = plim.run(*write, "-p", "abc", "-p", "xyz")
+    plim.ok(told.returncode == 0 and told.stdout.startswith("==> 1 <==\n") and "==> 2 <==\n" in told.stdout, "answers of several sources are told apart")
+    refused("no room", plim.run(*write, "-p", "abc", "--budget", "1KiB"), "missing")
+    refused("a server", plim.run("serve", f"{folder}/run", "-q", "--device", "cpu", "--port", 0), "t5", "plimsoll generate")
     refused("a record without a target", plim.run("train", path, "--no-checkpoint", "--set", f"data.train={bad}", "--set", f"output.dir={folder}/x"),
             "bad.jsonl:1", "target")
     refused("next_token", plim.run("train", path, "--set", "training.objective=next_token", "--set", f"output.dir={folder}/x"), "source_target")

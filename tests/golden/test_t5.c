@@ -149,11 +149,13 @@ static struct errors gradient_errors(const struct golden *g, const struct rig_op
     o.grad = true;
     run(&rig, g, &o, 0);
     for (int i = 0; i < rig.tape.ntensors; i++) {
-        struct weights_part parts[WEIGHTS_PARTS];
         if (rig.tape.tensors[i].cls != CLASS_GRAD) continue;
         float *have = read_floats(&rig, i);
-        int n = weights_parts(&rig.spec, &rig.tape, rig.tape.tensors[i].owner, parts);
-        for (int k = 0; k < n; k++) add_error(g, &parts[k], have, &e);
+        int owner = rig.tape.tensors[i].owner, n = weights_part_count(&rig.tape, owner);
+        for (int k = 0; k < n; k++) {
+            const struct weights_part part = weights_part(&rig.spec, &rig.tape, owner, k);
+            add_error(g, &part, have, &e);
+        }
         free(have);
     }
     rig_close(&rig);
