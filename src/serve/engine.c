@@ -76,10 +76,11 @@ enum plim_status engine_check_model(const char *model, const struct model_spec *
                          "%s: a %s model makes vectors and writes no text; see plimsoll embed", model,
                          model_architecture_name(spec->arch));
     if (model_has_source(spec))
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: a %s model reads a source before it writes, which an engine does not; see plimsoll "
-                         "generate",
-                         model, model_architecture_name(spec->arch));
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: a %s model reads a source before it writes, which an engine does not; see plimsoll "
+            "generate",
+            model, model_architecture_name(spec->arch));
     return PLIM_OK;
 }
 
