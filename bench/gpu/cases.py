@@ -4,7 +4,10 @@ A case's name says it: model, then what is kept besides bf16 compute (nothing: f
 gradients; f32grad: fp32 gradients too, as PyTorch has under autocast; bf16: weights, moments and gradients all bf16), then
 the budget in GiB where there is one.
 """
+import json
 import os
+import random
+import string
 from dataclasses import dataclass
 
 import token_file
@@ -16,6 +19,8 @@ STEPS = 8  # steps measured unless --steps says otherwise, of us and of PyTorch
 MODELS = {
     "llama1b": dict(architecture="llama", vocab=128256, hidden=2048, inter=8192, layers=16, heads=32, kv=8, tie=True),
     "llama8b": dict(architecture="llama", vocab=128256, hidden=4096, inter=14336, layers=32, heads=32, kv=8, tie=False),
+    # T5 1.1 XL, FLAN-T5 XL: rows of `time` target tokens and as many source tokens.
+    "t5xl": dict(architecture="t5", vocab=32128, hidden=2048, inter=5120, layers=24, heads=32, kv=32, head_dim=64, tie=False),
     "gpt2": dict(architecture="gpt2", vocab=50304, hidden=768, inter=3072, layers=12, heads=12, kv=12, tie=True),
 }
 
@@ -42,7 +47,12 @@ class Case:
     rival: str = None  # the case whose PyTorch it is compared with
 
     def tokens(self):
+        """Tokens of targets, which are what a step of ours counts."""
         return self.batch * self.accumulation * self.time
+
+    def sources(self):
+        """Tokens of a step's sources, of an encoder-decoder."""
+        return self.tokens() if MODELS[self.model]["architecture"] == "t5" else 0
 
     def words(self):
         """KEY=VALUE of our run that the mathematics of the case asks for."""
@@ -67,7 +77,15 @@ def rivals(case, name, budgets, torch, state="fp32"):
     return out
 
 
+T5_XL = Case("t5xl", 32, 256, state="bf16")
+
 GROUPS = {
+    "t5": {
+        # Everything bf16: PyTorch with checkpointing stays within 24 GiB at this batch.
+        "t5xl-bf16-24": but(T5_XL, budget_gib=24, torch=("checkpointing",), rival="t5xl-bf16-24"),
+        # The job of the system that is replaced: fp32 master and moments, effective batch 128.
+        "t5xl-128-28": but(T5_XL, state="fp32", accumulation=4, budget_gib=28, host_gib=100),
+    },
     "table": {
         **rivals(LLAMA_1B, "llama1b", (21.5, 18.8), tuple(VARIANTS)),
         **rivals(LLAMA_1B, "llama1b-bf16", (13.7, 11), ("compile", "compile-stock"), state="bf16"),
@@ -108,17 +126,37 @@ def tokens_path(folder, case, steps):
     return path
 
 
+def pairs_path(folder, case, steps):
+    """Sources and targets of random bytes, each exactly as long as a row: as bytes they are the tokens."""
+    path = os.path.join(folder, f"pairs-{case.time}.jsonl")
+    if os.path.exists(path): return path
+    rows = max(c.batch * c.accumulation for c in CASES.values() if c.sources()) * (WARM_UP + steps) + 1
+    draw = random.Random(1)
+    with open(path, "w") as f:
+        for _ in range(rows):
+            source, target = ("".join(draw.choices(string.ascii_letters, k=case.time)) for _ in range(2))
+            f.write(json.dumps(dict(source=source, target=target)) + "\n")
+    return path
+
+
+def data_of(folder, case, steps):
+    if case.sources():
+        return f"{{train: [{pairs_path(folder, case, steps)}], max_length: {case.time}, max_source_length: {case.time}}}"
+    return f"{{train: [{tokens_path(folder, case, steps)}], max_length: {case.time}}}"
+
+
 def write_job(folder, name, steps):
     """The job file of our run; its path."""
     case, path = CASES[name], os.path.join(folder, f"{name}.yaml")
     m = MODELS[case.model]
     kv = f"num_key_value_heads: {m['kv']}, rope_theta: 500000.0," if m["architecture"] == "llama" else ""
+    if case.sources(): kv = f"head_dim: {m['head_dim']}, feed_forward_proj: gated-gelu,"
     host = f"host_budget: {int(case.host_gib * GIB)}\n" if case.host_gib else ""
     with open(path, "w") as f:
         f.write(f"""model: {{architecture: {m['architecture']}, vocab_size: {m['vocab']}, hidden_size: {m['hidden']},
   intermediate_size: {m['inter']}, num_layers: {m['layers']}, num_attention_heads: {m['heads']}, {kv}
   tie_word_embeddings: {str(m['tie']).lower()}}}
-data: {{train: [{tokens_path(folder, case, steps)}], max_length: {case.time}}}
+data: {data_of(folder, case, steps)}
 training: {{batch_size: {case.batch}, gradient_accumulation_steps: {case.accumulation}, steps: {WARM_UP + steps},
   learning_rate: 1e-4, mixed_precision: bf16, max_grad_norm: 1.0, device: cuda}}
 output: {{dir: {folder}/run}}

@@ -21,7 +21,8 @@ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 import torch
 import torch._dynamo.utils
 import transformers
-from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (AttentionInterface, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, T5Config,
+                          T5ForConditionalGeneration)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
@@ -35,7 +36,22 @@ def attention(c):
     return "causal_sdpa"
 
 
+def make_t5(c, m):
+    """T5 has a bias in its scores: transformers computes it eagerly, with no attention kernel that could take it."""
+    config = T5Config(vocab_size=m["vocab"], d_model=m["hidden"], d_kv=m["head_dim"], d_ff=m["inter"], num_layers=m["layers"],
+                      num_heads=m["heads"], feed_forward_proj="gated-gelu", tie_word_embeddings=m["tie"], dropout_rate=0,
+                      use_cache=False, decoder_start_token_id=0)
+    with torch.device("cuda"):
+        torch.set_default_dtype(torch.float32 if c["mode"] == "amp" else torch.bfloat16)
+        model = T5ForConditionalGeneration(config)
+        if not m["tie"]: model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight))
+        torch.set_default_dtype(torch.float32)
+    if c.get("checkpointing"): model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.train()
+
+
 def make_model(c, m):
+    if m["architecture"] == "t5": return make_t5(c, m)
     common = dict(vocab_size=m["vocab"], attn_implementation=attention(c), use_cache=False, tie_word_embeddings=m["tie"])
     if m["architecture"] == "gpt2":
         config = GPT2Config(n_layer=m["layers"], n_head=m["heads"], n_embd=m["hidden"], n_positions=c["T"], resid_pdrop=0,
@@ -72,7 +88,8 @@ def make_step(c, model, ids):
 
     def loss_of(rows):
         with torch.autocast("cuda", torch.bfloat16, enabled=c["mode"] == "amp"):
-            return called(input_ids=rows, labels=rows).loss
+            more = dict(attention_mask=torch.ones_like(rows)) if c["model"]["architecture"] == "t5" else {}
+            return called(input_ids=rows, labels=rows, **more).loss
 
     # Compiled as a whole, the logits are nobody's result and their memory can be used again in backward.
     run = torch.compile(loss_of) if c.get("compile") and not c.get("stock") else loss_of

@@ -26,6 +26,11 @@ static const struct option_row rows[] = {
      "draw among the fewest that make up the share P (1); 0: the likeliest alone"},
     {"min-p", 0, OPTION_DOUBLE, AT(min_p), "P",
      "draw among those with at least the share P of the likeliest's probability (0)"},
+    {"beams", 0, OPTION_INT, AT(beams), "N",
+     "T5: the likeliest text of a search with so many rows, instead of drawing; 1: none (1)"},
+    {"length-penalty", 0, OPTION_DOUBLE, AT(length_penalty), "X",
+     "with --beams: scores of texts are divided by length^X; above 0 favours long ones (1)",
+     .given = OPTION_GIVEN(struct generate_flags, penalty_given)},
     {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 64MiB; absent: none",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
@@ -60,6 +65,19 @@ static const struct command command = {
     .takes_files = true,
 };
 
+static enum plim_status check_beams(const struct generate_flags *f, struct plim_error *err)
+{
+    if (f->beams < 1 || f->beams > SEQ2SEQ_MAX_BEAMS)
+        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--beams': %d; write 1 to %d", f->beams,
+                         SEQ2SEQ_MAX_BEAMS);
+    if (!(f->length_penalty >= -100 && f->length_penalty <= 100) || (f->penalty_given && f->beams == 1))
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "generate: option '--length-penalty': %g; write -100 to 100, with --beams of 2 or more",
+            f->length_penalty);
+    return PLIM_OK;
+}
+
 static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err)
 {
     struct sampling s = {
@@ -88,7 +106,9 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--threads': %d; write 0 for one per core, or up to 1024",
                          f->threads);
-    enum plim_status status = sampling_check(&s, err);
+    enum plim_status status = check_beams(f, err);
+    if (status != PLIM_OK) return status;
+    status = sampling_check(&s, err);
     if (status != PLIM_OK) plim_error_prefix(err, "generate");
     return status;
 }
@@ -107,68 +127,117 @@ static enum plim_status check_vocabulary(const struct generation *g, const struc
                      (long long)g->codec.vocab_size, (long long)spec->vocab_size);
 }
 
+/* What writes: an engine, or of an encoder-decoder what reads sources. */
+struct writer {
+    struct model_spec spec;
+    struct log log;
+    struct engine_options options;
+    struct seq2seq_room room;
+    struct engine *engine;
+    struct seq2seq *seq2seq;
+};
+
 /* Room for exactly what prompts and answers need. */
-static enum plim_status find_room(const struct generation *g, const struct model_spec *spec,
-                                  struct engine_options *o, struct plim_error *err)
+static enum plim_status find_room(const struct generation *g, struct writer *w, struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
+    const struct model_spec *spec = &w->spec;
     int64_t most = 0, all = 0;
     for (size_t i = 0; i < g->count; i++) {
         int64_t count = (int64_t)g->answers[i].ids.count;
         all += count;
         if (count > most) most = count;
     }
+    w->room.source = most, w->room.tokens = f->tokens, w->room.beams = f->beams;
+    if (model_has_source(spec)) return PLIM_OK; /* it has no last position */
+    if (f->beams > 1)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "generate: option '--beams': %s writes one text; only t5 searches with beams",
+                         model_architecture_name(spec->arch));
     if (most > spec->max_positions)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "a prompt of %lld tokens is beyond the model's %lld positions; shorten it",
                          (long long)most, (long long)spec->max_positions);
     int64_t left = spec->max_positions - most;
     /* The last token is handed out and never read, so it needs no position. */
-    o->max_context = most + (f->tokens - 1 < left ? f->tokens - 1 : left);
+    w->options.max_context = most + (f->tokens - 1 < left ? f->tokens - 1 : left);
     int parallel = f->parallel ? f->parallel : PARALLEL;
-    o->parallel = (size_t)parallel < g->count ? parallel : (int)g->count;
-    o->step_tokens = all < STEP_TOKENS ? all : STEP_TOKENS;
+    w->options.parallel = (size_t)parallel < g->count ? parallel : (int)g->count;
+    w->options.step_tokens = all < STEP_TOKENS ? all : STEP_TOKENS;
     return PLIM_OK;
 }
 
+static enum plim_status writer_init(const struct generation *g, struct writer *w, struct plim_error *err)
+{
+    const struct generate_flags *f = g->flags;
+    *w = (struct writer){.log = {LOG_LEVEL_WARN, log_to_file, stderr}};
+    w->options.model = g->dir;
+    w->options.vocab = g->codec.vocab_size;
+    w->options.budget = w->room.budget = f->budget_given ? (int64_t)f->budget : 0;
+    w->options.log = w->room.log = f->quiet ? NULL : &w->log;
+    enum plim_status status = hf_config_load(g->dir, &w->spec, err);
+    return status == PLIM_OK ? find_room(g, w, err) : status;
+}
+
+static enum plim_status writer_open(struct writer *w, struct device *device, struct plim_error *err)
+{
+    return model_has_source(&w->spec) ? seq2seq_open(w->options.model, device, &w->room, &w->seq2seq, err)
+                                      : engine_open(device, &w->options, &w->engine, err);
+}
+
+static struct engine_plan writer_plan(const struct writer *w)
+{
+    if (w->engine) return *engine_plan(w->engine);
+    const struct seq2seq_plan *p = seq2seq_plan(w->seq2seq);
+    return (struct engine_plan){.budget = p->budget,
+                                .total = p->total,
+                                .arena = p->arena,
+                                .params = p->params,
+                                .pool = p->cache,
+                                .context = p->positions,
+                                .parallel = 1,
+                                .precision = p->precision};
+}
+
+static void writer_close(struct writer *w)
+{
+    engine_close(w->engine); /* what is under way ends here */
+    seq2seq_close(w->seq2seq);
+}
+
 /* The device, and on it the model. Where nobody asked for the card, one without room for them is left for the CPU. */
-static enum plim_status open_model(struct generation *g, struct device **device, struct engine **engine,
+static enum plim_status open_model(struct generation *g, struct device **device, struct writer *w,
                                    struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
-    struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
-    struct model_spec spec;
-    struct engine_options options = {.model = g->dir,
-                                     .budget = f->budget_given ? (int64_t)f->budget : 0,
-                                     .vocab = g->codec.vocab_size,
-                                     .log = f->quiet ? NULL : &log};
     struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
-    enum plim_status status = hf_config_load(g->dir, &spec, err);
-    if (status == PLIM_OK) status = find_room(g, &spec, &options, err);
+    enum plim_status status = writer_init(g, w, err);
     if (status == PLIM_OK) status = cli_open_device_as(&wish, device, err);
-    if (status == PLIM_OK) status = engine_open(*device, &options, engine, err);
+    if (status == PLIM_OK) status = writer_open(w, *device, err);
     const struct backend *other = backend_fallback();
     bool chosen = *device && !strcmp(f->device, "auto") && strcmp((*device)->ops->name, other->name);
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
     fprintf(stderr, "plimsoll: using %s: %s\n", other->what, err->text);
     (*device)->ops->close(*device), *device = NULL;
     status = other->open(0, f->threads, device, err);
-    return status == PLIM_OK ? engine_open(*device, &options, engine, err) : status;
+    return status == PLIM_OK ? writer_open(w, *device, err) : status;
 }
 
 static enum plim_status generate(struct generation *g, struct device **device_out, struct plim_error *err)
 {
-    struct engine *engine = NULL;
-    enum plim_status status = open_model(g, device_out, &engine, err);
+    struct writer writer;
+    enum plim_status status = open_model(g, device_out, &writer, err);
     struct device *device = *device_out;
     if (status != PLIM_OK) return status;
-    g->plan = *engine_plan(engine);
-    status = check_vocabulary(g, engine_spec(engine), err);
-    if (status == PLIM_OK) status = generation_run(g, engine, err);
+    g->plan = writer_plan(&writer);
+    status = check_vocabulary(g, &writer.spec, err);
+    if (status == PLIM_OK)
+        status = writer.engine ? generation_run(g, writer.engine, err)
+                               : generation_run_sources(g, writer.seq2seq, err);
     g->ledger_peak = ledger_peak(device->ledger[TIER_DEVICE]);
     g->device_used = device->ops->used ? device->ops->used(device) : 0;
     snprintf(g->device, sizeof g->device, "%s", device->ops->name);
-    engine_close(engine); /* what is under way ends here */
+    writer_close(&writer);
     if (status == PLIM_OK && g->err.status != PLIM_OK) status = g->err.status, *err = g->err;
     if (status == PLIM_OK && g->stream && g->last && g->last != '\n' && putchar('\n') == EOF)
         g->failed = true;
@@ -197,7 +266,13 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
 
 static int run(int argc, char **argv)
 {
-    struct generate_flags f = {.device = "auto", .tokens = 200, .temperature = 0.8, .top_p = 1, .seed = 1};
+    struct generate_flags f = {.device = "auto",
+                               .tokens = 200,
+                               .temperature = 0.8,
+                               .top_p = 1,
+                               .seed = 1,
+                               .beams = 1,
+                               .length_penalty = 1};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

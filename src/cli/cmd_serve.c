@@ -275,6 +275,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     serve_log_hear(&g->stages, "start");
     enum plim_status status = cli_find_model(what, g->dir, sizeof g->dir, err);
     if (status == PLIM_OK) status = hf_config_load(g->dir, &spec, err);
+    if (status == PLIM_OK) status = engine_check_model(g->dir, &spec, err);
     if (status == PLIM_OK) status = listen_first(g, err);
     if (status != PLIM_OK) return status;
     name_model(g, what);

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "base/bump.h"
 #include "serve/engine.h"
+#include "serve/generate_seq2seq.h"
 #include "text/token_text.h"
 
 struct generate_flags {
@@ -14,7 +15,9 @@ struct generate_flags {
     double temperature, top_p, min_p;
     uint64_t budget;
     bool budget_given, json, echo, quiet;
-    int threads, parallel;
+    int threads, parallel, beams;
+    double length_penalty;
+    bool penalty_given;
 };
 
 enum answer_stop { STOP_LENGTH, STOP_END, STOP_POSITIONS, STOP_ASKED };
@@ -61,6 +64,8 @@ struct generation {
 enum plim_status generation_read(struct generation *g, struct plim_error *err);
 /* Runs all of them through an engine that is open. */
 enum plim_status generation_run(struct generation *g, struct engine *e, struct plim_error *err);
+/* The same for an encoder-decoder: prompts are sources, one after the other. */
+enum plim_status generation_run_sources(struct generation *g, struct seq2seq *s, struct plim_error *err);
 void generation_release(struct generation *g);
 
 /* The summary on stderr; everything as JSON on stdout. */

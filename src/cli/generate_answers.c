@@ -167,23 +167,30 @@ static bool add_token(struct answer *a, int32_t token)
     return !g->failed;
 }
 
-static void finish(struct answer *a, const struct engine_event *event)
+/* The answer is whole; a tokenizer's end-of-text token is an end too, where the model does not know it as one. */
+static void end_answer(struct answer *a, enum answer_stop stop)
 {
     struct generation *g = a->all;
-    bool cut = a->limit < g->flags->tokens;
     a->done = true;
-    a->stop = event->finish == FINISH_EOS || a->ended ? STOP_END
-              : event->finish != FINISH_LENGTH        ? STOP_ASKED
-              : cut                                   ? STOP_POSITIONS
-                                                      : STOP_LENGTH;
-    if (event->finish == FINISH_FAILED && g->err.status == PLIM_OK)
-        plim_fail(&g->err, PLIM_IO, "%s", event->why);
-    a->prompt_seconds = event->prefill_seconds, a->seconds = event->decode_seconds;
+    a->stop = a->ended ? STOP_END : stop;
     strbuf_clear(&g->piece);
     if (g->err.status == PLIM_OK) token_text_end(&a->text, &g->piece, &g->err);
     put_text(a, g->piece.data, g->piece.len);
     g->stopped = g->stopped || a->stop == STOP_ASKED;
     print_whole(g);
+}
+
+static void finish(struct answer *a, const struct engine_event *event)
+{
+    struct generation *g = a->all;
+    bool cut = a->limit < g->flags->tokens;
+    if (event->finish == FINISH_FAILED && g->err.status == PLIM_OK)
+        plim_fail(&g->err, PLIM_IO, "%s", event->why);
+    a->prompt_seconds = event->prefill_seconds, a->seconds = event->decode_seconds;
+    end_answer(a, event->finish == FINISH_EOS      ? STOP_END
+                  : event->finish != FINISH_LENGTH ? STOP_ASKED
+                  : cut                            ? STOP_POSITIONS
+                                                   : STOP_LENGTH);
 }
 
 static bool hear(void *arg, const struct engine_event *event)
@@ -195,6 +202,15 @@ static bool hear(void *arg, const struct engine_event *event)
     return go_on;
 }
 
+static struct sampling sampling_of(const struct generate_flags *f)
+{
+    return (struct sampling){.temperature = f->temperature,
+                             .top_k = f->top_k,
+                             .top_p = f->top_p,
+                             .min_p = f->min_p,
+                             .seed = (uint64_t)f->seed};
+}
+
 static enum plim_status submit(struct generation *g, struct engine *e, struct answer *a,
                                struct plim_error *err)
 {
@@ -204,15 +220,17 @@ static enum plim_status submit(struct generation *g, struct engine *e, struct an
     struct engine_request request = {.prompt = a->ids.id,
                                      .count = (int64_t)a->ids.count,
                                      .tokens = a->limit,
-                                     .sampling = {.temperature = f->temperature,
-                                                  .top_k = f->top_k,
-                                                  .top_p = f->top_p,
-                                                  .min_p = f->min_p,
-                                                  .seed = (uint64_t)f->seed},
+                                     .sampling = sampling_of(f),
                                      .logprobs = -1,
                                      .hear = hear,
                                      .arg = a};
     return engine_submit(e, &request, NULL, err);
+}
+
+/* Of the one answer that is printed as it comes. */
+static void print_echo(struct generation *g)
+{
+    if (g->stream && g->flags->echo) print(g, g->answers[0].prompt, strlen(g->answers[0].prompt));
 }
 
 /* As many at once as the queue takes; the rest as they finish. */
@@ -222,13 +240,55 @@ enum plim_status generation_run(struct generation *g, struct engine *e, struct p
     enum plim_status status = PLIM_OK;
     size_t next = 0;
     double start = clock_seconds();
-    if (g->stream && g->flags->echo) print(g, g->answers[0].prompt, strlen(g->answers[0].prompt));
+    print_echo(g);
     while (status == PLIM_OK && (next < g->count || engine_busy(e))) {
         while (next < g->count && status == PLIM_OK)
             if ((status = submit(g, e, &g->answers[next], err)) == PLIM_OK) next++;
         if (status == PLIM_BUSY) status = PLIM_OK;
         if (status == PLIM_OK && *stop) break;
         if (status == PLIM_OK) status = engine_step(e, err);
+    }
+    g->seconds = clock_seconds() - start;
+    return status;
+}
+
+/* --- answers of an encoder-decoder ------------------------------------------------------------------------ */
+
+static bool hear_token(void *arg, int32_t token) { return add_token(arg, token); }
+
+static enum plim_status answer_source(struct answer *a, struct seq2seq *s, struct plim_error *err)
+{
+    static const enum answer_stop stops[] = {
+        [SEQ2SEQ_ENOUGH] = STOP_LENGTH, [SEQ2SEQ_END] = STOP_END, [SEQ2SEQ_ASKED] = STOP_ASKED};
+    const struct generate_flags *f = a->all->flags;
+    struct seq2seq_result result;
+    struct seq2seq_request request = {.source = a->ids.id,
+                                      .count = (int64_t)a->ids.count,
+                                      .tokens = f->tokens,
+                                      .vocab = a->all->codec.vocab_size,
+                                      .sampling = sampling_of(f),
+                                      .length_penalty = f->length_penalty,
+                                      .hear = hear_token,
+                                      .arg = a,
+                                      .stop = cli_stop_flag()};
+    enum plim_status status = seq2seq_run(s, &request, &result, err);
+    if (status != PLIM_OK) return status;
+    a->prompt_seconds = result.source_seconds, a->seconds = result.seconds;
+    end_answer(a, stops[result.stop]);
+    return PLIM_OK;
+}
+
+enum plim_status generation_run_sources(struct generation *g, struct seq2seq *s, struct plim_error *err)
+{
+    volatile sig_atomic_t *stop = cli_stop_flag();
+    enum plim_status status = PLIM_OK;
+    double start = clock_seconds();
+    print_echo(g);
+    for (size_t i = 0; i < g->count && status == PLIM_OK && g->err.status == PLIM_OK; i++) {
+        if (*stop)
+            end_answer(&g->answers[i], STOP_ASKED);
+        else
+            status = answer_source(&g->answers[i], s, err);
     }
     g->seconds = clock_seconds() - start;
     return status;

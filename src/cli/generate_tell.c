@@ -38,7 +38,7 @@ void generation_tell(const struct generation *g)
     fprintf(stderr, "planned %s: parameters %s in %s, cache %s for %lld positions; %s %s%s\n",
             bytes_format(total, (uint64_t)g->plan.total), bytes_format(params, (uint64_t)g->plan.params),
             precision_name(g->plan.precision), bytes_format(cache, (uint64_t)g->plan.pool),
-            (long long)(g->count == 1 ? g->plan.context : g->plan.blocks * ENGINE_BLOCK),
+            (long long)(g->count == 1 || !g->plan.blocks ? g->plan.context : g->plan.blocks * ENGINE_BLOCK),
             g->device_used ? "the driver says" : "process", bytes_format(peak, taken),
             g->device_used ? "" : " at its peak");
 }

@@ -67,6 +67,8 @@ static void take_keys(struct model_spec *s, const struct job_model *m)
     if (m->hidden_size) s->hidden_size = m->hidden_size;
     if (m->intermediate_size) s->intermediate_size = m->intermediate_size;
     if (m->num_layers) s->num_layers = (int)m->num_layers;
+    if (m->decoder_layers) s->decoder_layers = (int)m->decoder_layers;
+    if (m->feed_forward_given) s->gated = m->feed_forward == 1;
     if (m->num_heads) s->num_heads = (int)m->num_heads;
     if (m->num_kv_heads) s->num_kv_heads = (int)m->num_kv_heads;
     if (m->head_dim) s->head_dim = (int)m->head_dim;
@@ -333,6 +335,12 @@ double job_beta1(const struct job *job)
 {
     const struct job_training *t = &job->training;
     return t->optimizer == OPTIMIZER_ADAFACTOR && !t->beta1_given ? 0 : t->beta1;
+}
+
+int64_t job_source_time(const struct job *job)
+{
+    if (!model_has_source(&job->spec)) return 0;
+    return job->data.max_source_length ? job->data.max_source_length : job->max_length;
 }
 
 int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }

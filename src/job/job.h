@@ -42,7 +42,7 @@ struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts,
-        experts_per_token;
+        experts_per_token, decoder_layers;
     double norm_eps, rope_theta, rope_local_theta, partial_rotary, attn_cap, final_cap, initializer_range,
         dropout, balance_coef, z_coef;
     bool norm_topk, norm_topk_given, balance_given, z_given;
@@ -50,6 +50,8 @@ struct job_model { /* as written; becomes the spec */
         eps_given, range_given, flash, pooling_given;
     int pooling;        /* enum pooling, of vectors */
     int attention_type; /* flash, sliding_window, sparse */
+    int feed_forward;   /* T5: relu, gated-gelu */
+    bool feed_forward_given;
 };
 
 enum {
@@ -201,6 +203,9 @@ enum model_head job_eval_head(const struct job *job);
  * labels. */
 enum plim_status job_settle_objective(struct job *job, struct plim_error *err);
 enum plim_status job_settle_labels(struct job *job, bool of_model, struct plim_error *err);
+
+/* Tokens of a source at most: data.max_source_length, or as data.max_length; 0: the model has no source. */
+int64_t job_source_time(const struct job *job);
 
 /* Rows of one optimizer step: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);

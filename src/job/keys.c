@@ -17,6 +17,7 @@ static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens"
 static const char *const row_kinds[] = {"auto", "stream", "samples", NULL};
 static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
+static const char *const feed_forwards[] = {"relu", "gated-gelu", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
 static const char *const objectives[] = {
@@ -31,13 +32,15 @@ static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "t
 static const struct schema_row rows[] = {
     /* model */
     {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory (config.json and safetensors) or GGUF file; other keys of the model may only repeat what its config.json says"},
-    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2, mixtral, qwen3_moe, olmoe, bert, roberta or distilbert"},
+    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2, mixtral, qwen3_moe, olmoe, bert, roberta, distilbert or t5"},
     {"model.vocab_size", SCHEMA_INT64, AT(model.vocab_size), .min = 1, .max = 1e9, .help = "vocabulary"},
     {"model.hidden_size", SCHEMA_INT64, AT(model.hidden_size), .min = 1, .max = 1e7, .help = "width of the residual stream"},
     {"model.intermediate_size", SCHEMA_INT64, AT(model.intermediate_size), .min = 1, .max = 1e7, .help = "width of the feed-forward part, or of each expert"},
     {"model.moe_intermediate_size", .alias = "model.intermediate_size"},
     {"model.num_layers", SCHEMA_INT64, AT(model.num_layers), .min = 1, .max = 4096, .help = "number of layers"},
     {"model.num_hidden_layers", .alias = "model.num_layers"},
+    {"model.num_decoder_layers", SCHEMA_INT64, AT(model.decoder_layers), .min = 1, .max = 4095, .help = "t5: layers of the decoder; absent: as many as the encoder's num_layers"},
+    {"model.feed_forward_proj", SCHEMA_ENUM, AT(model.feed_forward), .flag = GIVEN(model.feed_forward_given), .names = feed_forwards, .fallback = "relu", .help = "t5: relu as in version 1.0, or gated-gelu as in 1.1 and FLAN"},
     {"model.num_attention_heads", SCHEMA_INT64, AT(model.num_heads), .min = 1, .max = 65536, .help = "query heads"},
     {"model.num_key_value_heads", SCHEMA_INT64, AT(model.num_kv_heads), .min = 1, .max = 65536, .help = "key/value heads; absent: as many as query heads"},
     {"model.head_dim", SCHEMA_INT64, AT(model.head_dim), .min = 1, .max = 256, .help = "size of a head; absent: hidden_size / num_attention_heads"},

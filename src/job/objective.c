@@ -6,20 +6,21 @@
 
 /* What each objective is for. */
 static const struct {
-    bool decoder, encoder; /* architectures that learn it */
-    enum model_task task;  /* of the spec */
+    bool decoder, encoder, both; /* architectures that learn it; both: encoder-decoders */
+    enum model_task task;        /* of the spec */
     enum model_head train,
         eval; /* HEAD_LOSS: an evaluation is its loss; else it is scored (train/scoring.h) */
 } uses[OBJECTIVES] = {
-    [OBJECTIVE_NEXT_TOKEN] = {true, false, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
-    [OBJECTIVE_MASKED_TOKENS] = {false, true, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
-    [OBJECTIVE_TOKEN_LABELS] = {false, true, TASK_LABELS, HEAD_LABELS, HEAD_LABEL_LOGITS},
-    [OBJECTIVE_SENTENCE_PAIRS] = {false, true, TASK_EMBEDDING, HEAD_PAIRS, HEAD_EMBEDDING},
-    [OBJECTIVE_SOURCE_TARGET] = {false, false, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
+    [OBJECTIVE_NEXT_TOKEN] = {true, false, false, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
+    [OBJECTIVE_MASKED_TOKENS] = {false, true, false, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
+    [OBJECTIVE_TOKEN_LABELS] = {false, true, false, TASK_LABELS, HEAD_LABELS, HEAD_LABEL_LOGITS},
+    [OBJECTIVE_SENTENCE_PAIRS] = {false, true, false, TASK_EMBEDDING, HEAD_PAIRS, HEAD_EMBEDDING},
+    [OBJECTIVE_SOURCE_TARGET] = {false, false, true, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
 };
 
 static bool is_learned_by(enum objective objective, const struct model_spec *spec)
 {
+    if (model_has_source(spec)) return uses[objective].both;
     return model_is_encoder(spec) ? uses[objective].encoder : uses[objective].decoder;
 }
 

@@ -85,6 +85,7 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
     struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
+                                .source_time = job_source_time(job),
                                 .longest = job->max_length,
                                 .head = job_head(job),
                                 .whole_rows = !job->data.packing,
@@ -141,6 +142,7 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
     struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
                                 .time = time,
+                                .source_time = job_source_time(job),
                                 .longest = job->max_length,
                                 .head = job_eval_head(job),
                                 .standard = !job->model.flash};
@@ -170,7 +172,7 @@ static void set_pins(const struct job *job, struct knobs *pins)
         pins->recompute = t->recompute;
         if (!t->full_layers_given) pins->full_layers = 0;
     }
-    int layers = job->spec.num_layers;
+    int layers = model_layers(&job->spec);
     if (t->offload_layers_given) pins->offload_layers = fewer(layers, t->offload_layers);
     if (t->full_layers_given) {
         int others = pins->offload_layers > 0 ? layers - (int)pins->offload_layers : layers;
@@ -192,7 +194,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .rows = job_rows(job),
                                  .time = job->max_length,
                                  .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
-                                 .layers = job->spec.num_layers,
+                                 .layers = model_layers(&job->spec),
                                  .needs_global_norm =
                                      needs_global_norm(job) || job->data.padding == PADDING_LONGEST,
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||

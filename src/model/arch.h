@@ -22,7 +22,9 @@ enum param_dim {
     DIM_QKV,
     DIM_E,
     DIM_TYPES,
-    DIM_LABELS
+    DIM_LABELS,
+    DIM_H,
+    DIM_BUCKETS
 };
 
 /* Which specs have the parameter. */
@@ -33,13 +35,24 @@ enum param_when {
     WHEN_MLP_BIAS,
     WHEN_UNTIED,
     WHEN_TYPES,         /* segments are told apart */
+    WHEN_GATED,         /* the feed-forward has a gate */
+    WHEN_PLAIN,         /* it has none */
     WHEN_SAYS_TOKENS,   /* TASK_TOKENS; from here on they are a task's head */
     WHEN_UNTIED_TOKENS, /* both */
     WHEN_SAYS_LABELS,   /* TASK_LABELS */
 };
 
-/* INIT_NORMAL of a matrix that ends a residual branch may be narrowed by 1/sqrt(2 L). */
-enum param_rule { RULE_NORMAL, RULE_RESIDUAL, RULE_ONES, RULE_ZEROS };
+/* INIT_NORMAL of a matrix that ends a residual branch may be narrowed by 1/sqrt(2 L). The last three are T5's: initializer_range
+ * is its factor, of 1 / sqrt(numbers of a row); of 1 / sqrt(C); of a row's again, and queries by a further 1 / sqrt(D). */
+enum param_rule {
+    RULE_NORMAL,
+    RULE_RESIDUAL,
+    RULE_ONES,
+    RULE_ZEROS,
+    RULE_BY_WIDTH,
+    RULE_BY_HIDDEN,
+    RULE_QUERIES_BY_WIDTH
+};
 
 struct param_row {
     const char *
@@ -56,6 +69,7 @@ struct param_row {
 /* What config.json calls the sizes. */
 struct model_keys {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
+    const char *head_dim, *range;        /* NULL: "head_dim", "initializer_range" */
     const char *experts;                 /* NULL: it has none */
     const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
     double dropout_absent;               /* what transformers takes when the key is missing */
@@ -106,6 +120,7 @@ struct architecture {
     int nparams;
     bool rope;
     bool encoder;             /* rows are read whole */
+    bool source;              /* encoder-decoder: a source is read whole before a target is written */
     bool positions_after_pad; /* see model_first_position */
     int inner_multiple;       /* feed-forward size in hidden sizes when none is given; 0: it must be */
     bool norm_plus_one;       /* a norm's weight is 1 + w */
@@ -121,8 +136,10 @@ struct architecture {
 
 extern const struct architecture arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma2, arch_gemma3,
     arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2, arch_mixtral, arch_qwen3_moe, arch_olmoe;
-extern const struct architecture arch_bert, arch_roberta, arch_distilbert;
+extern const struct architecture arch_bert, arch_roberta, arch_distilbert, arch_t5;
 
+/* How many tensors a row stands for: one, or one per layer of its stack. */
+int param_copies(const struct model_spec *spec, const struct param_row *row);
 bool param_present(const struct model_spec *spec, const struct param_row *row);
 int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim);
 

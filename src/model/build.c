@@ -7,16 +7,19 @@
 
 #include <math.h>
 
+/* The layer in the count of all stacks. */
+static int counted_layer(const struct builder *b) { return b->layer < 0 ? -1 : b->below + b->layer; }
+
 static int declare(struct builder *b, struct tensor t)
 {
-    t.layer = b->layer;
+    t.layer = counted_layer(b);
     t.view_of = -1, t.owner = -1;
     return tape_tensor(b->tape, &t);
 }
 
 static struct op start(const struct builder *b, int kind)
 {
-    struct op op = tape_op(kind, b->layer);
+    struct op op = tape_op(kind, counted_layer(b));
     op.part = b->part;
     return op;
 }
@@ -156,7 +159,9 @@ int build_param(struct builder *b, int row)
     for (; t.ndim < 3 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
         t.dim[t.ndim] = param_dim_size(b->spec, p->dim[t.ndim]);
     if (t.ndim < 2) t.flags |= TENSOR_NEAR;
-    return declare(b, t);
+    t.layer = b->layer; /* its name has the stack's own count */
+    t.view_of = -1, t.owner = -1;
+    return tape_tensor(b->tape, &t);
 }
 
 int build_act(struct builder *b, const char *label, int64_t last)
@@ -201,10 +206,12 @@ static int64_t rows_of_norm(const struct builder *b, const struct build_norm *n)
 int build_dropout(struct builder *b, const char *label, int x, double dropout, int add)
 {
     struct op op = start(b, OP_DROPOUT);
+    const struct tensor *t = x < 0 ? NULL : &b->tape->tensors[x];
+    int64_t width = t ? t->dim[t->ndim - 1] : b->spec->hidden_size;
     op.attr.dropout = (float)dropout;
     op.attr.stream = FIRST_STREAM + b->streams++;
     op.in[DROPOUT_X] = x, op.in[DROPOUT_SCALARS] = build_scalars(b), op.in[DROPOUT_ADD] = add;
-    op.out[DROPOUT_Y] = build_act(b, label, b->spec->hidden_size);
+    op.out[DROPOUT_Y] = build_act(b, label, width);
     tape_append(b->tape, &op);
     return op.out[DROPOUT_Y];
 }
@@ -284,68 +291,108 @@ static struct build_parts build_queries(struct builder *b, int qkv, int q_norm, 
     return p;
 }
 
-static int kv_tensor(struct builder *b, const char *label)
+static int kv_tensor(struct builder *b, const char *label, int64_t length)
 {
     const struct model_spec *spec = b->spec;
-    return declare(b, (struct tensor){
-                          .label = label,
-                          .type = DT_F32,
-                          .cls = CLASS_KV,
-                          .flags = TENSOR_KEPT,
-                          .ndim = 4,
-                          .dim = {b->shape->batch, b->shape->kv_length, spec->num_kv_heads, spec->head_dim}});
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_F32,
+                                      .cls = CLASS_KV,
+                                      .flags = TENSOR_KEPT,
+                                      .ndim = 4,
+                                      .dim = {b->shape->batch, length, spec->num_kv_heads, spec->head_dim}});
+}
+
+struct build_pair build_cached(struct builder *b, const struct build_cache *c)
+{
+    int k = kv_tensor(b, c->k_label, c->length);
+    return (struct build_pair){k, kv_tensor(b, c->v_label, c->length)};
+}
+
+struct build_pair build_cache(struct builder *b, const struct build_cache *c, struct build_pair new)
+{
+    struct op op = start(b, OP_KV_APPEND);
+    struct build_pair cache = build_cached(b, c);
+    op.attr = head_attributes(b->spec);
+    op.in[KV_APPEND_K] = new.k, op.in[KV_APPEND_V] = new.v, op.in[KV_APPEND_POS] = c->pos;
+    op.in[KV_APPEND_KC] = op.out[KV_APPEND_NEW_KC] = cache.k;
+    op.in[KV_APPEND_VC] = op.out[KV_APPEND_NEW_VC] = cache.v;
+    tape_append(b->tape, &op);
+    return cache;
 }
 
 /* New keys and values join the layer's cache, and the cache takes their place. */
-static void build_cache(struct builder *b, struct build_parts *p)
+static void join_cache(struct builder *b, struct build_parts *p)
 {
-    struct op op = start(b, OP_KV_APPEND);
-    op.attr = head_attributes(b->spec);
-    op.in[KV_APPEND_K] = p->k, op.in[KV_APPEND_V] = p->v, op.in[KV_APPEND_POS] = b->pos;
-    op.in[KV_APPEND_KC] = op.out[KV_APPEND_NEW_KC] = kv_tensor(b, "kv.k");
-    op.in[KV_APPEND_VC] = op.out[KV_APPEND_NEW_VC] = kv_tensor(b, "kv.v");
-    tape_append(b->tape, &op);
-    p->k = op.out[KV_APPEND_NEW_KC], p->v = op.out[KV_APPEND_NEW_VC];
+    struct build_cache c = {"kv.k", "kv.v", b->shape->kv_length, b->pos};
+    struct build_pair cache = build_cache(b, &c, (struct build_pair){p->k, p->v});
+    p->k = cache.k, p->v = cache.v;
+}
+
+/* What all attention has, whatever it looks at. */
+static void set_scores(const struct builder *b, struct op_attr *attr)
+{
+    const struct model_spec *spec = b->spec;
+    double divisor = sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim));
+    attr->heads = spec->num_heads, attr->kv_heads = spec->num_kv_heads, attr->head_dim = spec->head_dim;
+    attr->standard = b->shape->standard;
+    attr->scale = (float)(spec->arch->source ? 1.0 : 1.0 / divisor); /* T5 scales its initial weights */
+    attr->cap = (float)spec->attn_cap;
+}
+
+/* Appends an op of attention that has its attributes, queries, keys and mask. */
+static int append_attention(struct builder *b, struct op *op, const char *label, const char *lse_label)
+{
+    const struct model_spec *spec = b->spec;
+    if (b->attention_dropout > 0) {
+        op->attr.dropout = (float)b->attention_dropout;
+        op->attr.stream = FIRST_STREAM + b->streams++;
+        op->in[ATTN_SCALARS] = build_scalars(b);
+    }
+    op->out[ATTN_O] = build_heads(b, label, spec->num_heads);
+    op->out[ATTN_LSE] =
+        declare(b, (struct tensor){.label = lse_label,
+                                   .type = DT_F32,
+                                   .cls = CLASS_ACT,
+                                   .flags = TENSOR_STAT,
+                                   .ndim = 3,
+                                   .dim = {b->shape->batch, spec->num_heads, b->shape->time}});
+    tape_append(b->tape, op);
+    return op->out[ATTN_O];
+}
+
+int build_cross(struct builder *b, const struct build_cross *c)
+{
+    struct op op = start(b, OP_ATTN);
+    set_scores(b, &op.attr);
+    op.attr.mask = MASK_CROSS;
+    op.in[ATTN_Q] = c->q, op.in[ATTN_K] = c->k, op.in[ATTN_V] = c->v, op.in[ATTN_LENGTHS] = c->lengths;
+    return append_attention(b, &op, "cross.out[%d]", "cross.lse[%d]");
 }
 
 int build_attention(struct builder *b, int qkv) { return build_attention_normed(b, qkv, -1, -1); }
 
 int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
 {
-    const struct model_spec *spec = b->spec;
-    bool cached = b->shape->kv_length > 0;
+    bool full = b->spec->arch->encoder || b->full, cached = b->shape->kv_length > 0 && !full;
     struct build_parts p = build_queries(b, qkv, q_norm, k_norm);
-    if (cached) build_cache(b, &p);
+    if (cached) join_cache(b, &p);
     struct op op = start(b, OP_ATTN);
-    op.attr = head_attributes(spec);
     op.attr.cached = cached;
     op.attr.whole_rows = b->shape->whole_rows && !cached;
-    op.attr.standard = b->shape->standard;
-    op.attr.window = (int)model_layer_window(spec, b->layer);
-    op.attr.scale =
-        (float)(1.0 / sqrt((double)(spec->query_scalar > 0 ? spec->query_scalar : spec->head_dim)));
-    op.attr.cap = (float)spec->attn_cap;
+    op.attr.window = (int)model_layer_window(b->spec, b->layer);
+    set_scores(b, &op.attr);
     if (b->shape->flat.tokens) return build_paged(b, &p, op.attr);
     op.in[ATTN_Q] = p.q, op.in[ATTN_K] = p.k, op.in[ATTN_V] = p.v;
     op.in[ATTN_LENGTHS] = b->lengths;
-    if (spec->arch->encoder)
+    if (full)
         op.attr.mask = MASK_FULL;
     else
         op.in[ATTN_POS] = b->pos;
-    if (b->attention_dropout > 0) {
-        op.attr.dropout = (float)b->attention_dropout;
-        op.attr.stream = FIRST_STREAM + b->streams++;
-        op.in[ATTN_SCALARS] = build_scalars(b);
+    if (b->bias >= 0) {
+        op.in[ATTN_BIAS] = b->bias;
+        op.attr.two_sided = full, op.attr.bias_reach = b->spec->bias_reach;
     }
-    op.out[ATTN_O] = build_heads(b, "attn.out[%d]", spec->num_heads);
-    op.out[ATTN_LSE] = declare(b, (struct tensor){.label = "attn.lse[%d]",
-                                                  .type = DT_F32,
-                                                  .cls = CLASS_ACT,
-                                                  .flags = TENSOR_STAT,
-                                                  .ndim = 3,
-                                                  .dim = {b->shape->batch, spec->num_heads, b->shape->time}});
-    tape_append(b->tape, &op);
-    return op.out[ATTN_O];
+    return append_attention(b, &op, "attn.out[%d]", "attn.lse[%d]");
 }
 
 /* The last token of each row as [B,C]; model_emit made sure that those rows are neighbours. */

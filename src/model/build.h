@@ -14,6 +14,7 @@ struct builder {
     const struct model_shape *shape;
     struct tape *tape;
     int layer; /* -1 outside layers */
+    int below; /* layers of the stacks before this one: ops and activations are numbered through, parameters are not */
     enum op_part part;
     int ids, pos;                  /* i32 [B,T] */
     int slots, rows, blocks, last; /* of a flat shape */
@@ -22,6 +23,8 @@ struct builder {
         [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
     int types;             /* i32 [B,T], -1: segments are not told apart */
     int lengths;           /* i32 [B], -1: rows are not padded */
+    int bias;              /* [buckets,H] of relative positions, -1: attention has none */
+    bool full;             /* attention sees whole rows, as in every encoder */
     double attention_dropout;
     uint32_t streams; /* ops that drop numbers so far */
 };
@@ -79,6 +82,25 @@ int build_flat_last(struct builder *b, int x);
 
 /* The same with norms of queries and keys before they are rotated; their weights, -1: none. */
 int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm);
+
+/* o of queries [B,T,H,D] over the keys and values [B,S,H,D] of another row, of which `lengths` [B] are seen. */
+struct build_cross {
+    int q, k, v, lengths;
+};
+int build_cross(struct builder *b, const struct build_cross *c);
+
+/* Keys and values [B,..,K,D] are written at their positions of the layer's cache of that label, [B,length,K,D]; the cache. */
+struct build_cache {
+    const char *k_label, *v_label;
+    int64_t length;
+    int pos;
+};
+struct build_pair {
+    int k, v;
+};
+struct build_pair build_cache(struct builder *b, const struct build_cache *c, struct build_pair new);
+/* The cache alone, as an earlier pass left it. */
+struct build_pair build_cached(struct builder *b, const struct build_cache *c);
 
 /* logits of the final hidden x [B,T,C], soft-capped where the spec says so, and, for HEAD_LOSS, their cross-entropy. */
 void build_head(struct builder *b, int x, int weight);

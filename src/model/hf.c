@@ -207,6 +207,8 @@ static void read_activation(struct reader *r)
     const char *own = r->spec->arch->activation;
     const char *key = r->spec->arch->keys->activation;
     const char *value = read_string(r, r->root, key, own);
+    r->spec->gated = r->spec->arch->source && !strcmp(value, "gated-gelu");
+    if (r->spec->gated) return;
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (!strcmp(own, same[i][0]) && !strcmp(value, same[i][1])) return;
     if (strcmp(value, own))
@@ -231,11 +233,12 @@ static void read_sizes(struct reader *r)
     if (node_get(r->root, keys->kv_heads ? keys->kv_heads : "") && !given(r->root, keys->kv_heads))
         spec->num_kv_heads = 0; /* null: as many as query heads, whatever the default */
     if (keys->kv_heads) read_count(r, keys->kv_heads, false, &spec->num_kv_heads);
-    if (!node_get(r->root, "head_dim")) spec->head_dim = spec->arch->extras.head_dim_absent;
-    read_count(r, "head_dim", false, &spec->head_dim);
+    const char *head_dim = keys->head_dim ? keys->head_dim : "head_dim";
+    if (!node_get(r->root, head_dim)) spec->head_dim = spec->arch->extras.head_dim_absent;
+    read_count(r, head_dim, false, &spec->head_dim);
     read_size(r, keys->positions, false, &spec->max_positions);
     read_double(r, r->root, keys->norm_eps, &spec->norm_eps);
-    read_double(r, r->root, "initializer_range", &spec->initializer_range);
+    read_double(r, r->root, keys->range ? keys->range : "initializer_range", &spec->initializer_range);
     read_bool(r, r->root, "tie_word_embeddings", &spec->tie_embeddings);
 }
 
@@ -336,6 +339,21 @@ static void read_tokens(struct reader *r)
             wrong_kind(r, item, "eos_token_id", "a whole number");
         spec->eos_count++;
     }
+}
+
+/* What an encoder-decoder has beside. Version 5 of transformers writes tie_word_embeddings: true for every T5 and says with
+ * scale_decoder_outputs what the key said before: whether the head is the embedding. */
+static void read_source(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    if (!spec->arch->source) return;
+    spec->decoder_layers = spec->num_layers;
+    read_count(r, "num_decoder_layers", false, &spec->decoder_layers);
+    read_count(r, "relative_attention_num_buckets", false, &spec->bias_buckets);
+    read_count(r, "relative_attention_max_distance", false, &spec->bias_reach);
+    read_bool(r, r->root, "scale_decoder_outputs", &spec->tie_embeddings);
+    spec->start_token_id = spec->pad_token_id; /* what transformers takes for T5 */
+    read_int(r, r->root, "decoder_start_token_id", &spec->start_token_id);
 }
 
 /* What encoders have beside: segments, labels, and positions that begin behind the padding's. */
@@ -569,6 +587,7 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     read_dropout(&r);
     read_tokens(&r);
     read_encoder(&r);
+    read_source(&r);
     read_rope(&r);
     read_no_rope(&r);
     read_window(&r);

@@ -216,6 +216,16 @@ static void write_encoder(struct json_writer *w, const struct model_spec *spec)
     json_end_object(w);
 }
 
+static void write_source(struct json_writer *w, const struct model_spec *spec)
+{
+    json_bool(w, "is_encoder_decoder", true);
+    json_int(w, spec->arch->keys->head_dim, spec->head_dim);
+    json_int(w, "num_decoder_layers", spec->decoder_layers);
+    json_int(w, "relative_attention_num_buckets", spec->bias_buckets);
+    json_int(w, "relative_attention_max_distance", spec->bias_reach);
+    json_int(w, "decoder_start_token_id", spec->start_token_id);
+}
+
 static const char *class_of(const struct model_spec *spec)
 {
     return spec->arch->task_classes ? spec->arch->task_classes[spec->task] : spec->arch->hf_class;
@@ -236,15 +246,17 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_int(&w, keys->intermediate, spec->intermediate_size);
     json_int(&w, keys->layers, spec->num_layers);
     json_int(&w, keys->heads, spec->num_heads);
-    json_int(&w, keys->positions, spec->max_positions + model_first_position(spec));
-    json_str(&w, keys->activation, spec->arch->activation);
+    if (keys->positions) json_int(&w, keys->positions, spec->max_positions + model_first_position(spec));
+    json_str(&w, keys->activation, spec->gated ? "gated-gelu" : spec->arch->activation);
     if (keys->norm_eps) json_double(&w, keys->norm_eps, spec->norm_eps);
-    json_double(&w, "initializer_range", spec->initializer_range);
+    json_double(&w, keys->range ? keys->range : "initializer_range", spec->initializer_range);
     json_bool(&w, "tie_word_embeddings", spec->tie_embeddings);
     for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++)
         json_double(&w, keys->dropout[i], spec->dropout[i]);
     if (spec->arch->encoder)
         write_encoder(&w, spec);
+    else if (spec->arch->source)
+        write_source(&w, spec);
     else if (spec->arch->rope)
         write_decoder(&w, spec);
     else

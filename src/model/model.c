@@ -7,7 +7,7 @@
 static const struct architecture *const architectures[] = {
     &arch_llama, &arch_mistral, &arch_qwen2,   &arch_qwen3,      &arch_gemma2,  &arch_gemma3,
     &arch_phi3,  &arch_olmo2,   &arch_smollm3, &arch_gpt2,       &arch_mixtral, &arch_qwen3_moe,
-    &arch_olmoe, &arch_bert,    &arch_roberta, &arch_distilbert,
+    &arch_olmoe, &arch_bert,    &arch_roberta, &arch_distilbert, &arch_t5,
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
@@ -43,6 +43,10 @@ int64_t model_layer_window(const struct model_spec *spec, int layer)
 }
 
 bool model_is_encoder(const struct model_spec *spec) { return spec->arch->encoder; }
+
+bool model_has_source(const struct model_spec *spec) { return spec->arch->source; }
+
+int model_layers(const struct model_spec *spec) { return spec->num_layers + spec->decoder_layers; }
 
 int64_t model_first_position(const struct model_spec *spec)
 {
@@ -80,6 +84,10 @@ bool param_present(const struct model_spec *spec, const struct param_row *row)
         return spec->mlp_bias;
     case WHEN_UNTIED:
         return !spec->tie_embeddings;
+    case WHEN_GATED:
+        return spec->gated;
+    case WHEN_PLAIN:
+        return !spec->gated;
     case WHEN_TYPES:
         return spec->token_types > 0;
     case WHEN_SAYS_TOKENS:
@@ -116,6 +124,10 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
         return spec->token_types;
     case DIM_LABELS:
         return spec->num_labels;
+    case DIM_H:
+        return spec->num_heads;
+    case DIM_BUCKETS:
+        return spec->bias_buckets;
     case DIM_HD:
         return (int64_t)spec->num_heads * spec->head_dim;
     case DIM_QKV:
@@ -125,17 +137,37 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
     }
 }
 
+int param_copies(const struct model_spec *spec, const struct param_row *row)
+{
+    if (!strstr(row->label, "%d")) return 1;
+    bool second = spec->arch->source && !strncmp(row->label, "decoder.", strlen("decoder."));
+    return second ? spec->decoder_layers : spec->num_layers;
+}
+
 int64_t model_param_count(const struct model_spec *spec)
 {
     int64_t total = 0;
     for (int i = 0; i < spec->arch->nparams; i++) {
         const struct param_row *row = &spec->arch->params[i];
         if (!param_present(spec, row)) continue;
-        int64_t copies = strstr(row->label, "%d") ? spec->num_layers : 1;
-        for (int k = 0; k < 3; k++) copies *= param_dim_size(spec, row->dim[k]);
-        total += copies;
+        int64_t count = param_copies(spec, row);
+        for (int k = 0; k < 3; k++) count *= param_dim_size(spec, row->dim[k]);
+        total += count;
     }
     return total;
+}
+
+/* T5's rules: a share of the factor. */
+static struct param_init init_by_size(const struct model_spec *spec, const struct param_row *row)
+{
+    int64_t width = row->rule == RULE_BY_HIDDEN ? spec->hidden_size : param_dim_size(spec, row->dim[1]);
+    double std = spec->initializer_range / sqrt((double)width);
+    struct param_init init = {INIT_NORMAL, .std = (float)std};
+    if (row->rule == RULE_QUERIES_BY_WIDTH) {
+        init.narrow = param_dim_size(spec, DIM_HD) * width;
+        init.narrow_std = (float)(std / sqrt((double)spec->head_dim));
+    }
+    return init;
 }
 
 static struct param_init init_of_rule(const struct model_spec *spec, enum param_rule rule)
@@ -143,13 +175,13 @@ static struct param_init init_of_rule(const struct model_spec *spec, enum param_
     float std = (float)spec->initializer_range;
     switch (rule) {
     case RULE_ONES:
-        return (struct param_init){INIT_ONES, 0};
+        return (struct param_init){.kind = INIT_ONES};
     case RULE_ZEROS:
-        return (struct param_init){INIT_ZEROS, 0};
+        return (struct param_init){.kind = INIT_ZEROS};
     case RULE_RESIDUAL:
         std = (float)(spec->initializer_range / sqrt(2.0 * spec->num_layers)); /* fall through */
     default:
-        return (struct param_init){INIT_NORMAL, std};
+        return (struct param_init){.kind = INIT_NORMAL, .std = std};
     }
 }
 
@@ -166,6 +198,7 @@ static const struct param_row *row_of(const struct model_spec *spec, const char 
 struct param_init model_param_init(const struct model_spec *spec, const char *label)
 {
     const struct param_row *row = row_of(spec, label);
+    if (row && row->rule >= RULE_BY_WIDTH) return init_by_size(spec, row);
     return init_of_rule(spec, row ? row->rule : RULE_NORMAL);
 }
 
@@ -208,6 +241,8 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
     if (shape->kv_length > 0 && shape->kv_length < shape->time)
         return plim_fail(err, PLIM_BAD_INPUT, "a cache of %lld positions cannot take %lld tokens",
                          (long long)shape->kv_length, (long long)shape->time);
+    if (spec->arch->source != (shape->source_time > 0) || shape->source_time > MAX_TOKENS / shape->batch)
+        return plim_fail(err, PLIM_BUG, "an encoder-decoder, and no other, has a source of some tokens");
     if (shape->flat.tokens) return check_flat(shape, err);
     if (shape->head == HEAD_LAST_LOGITS && shape->batch > 1 && shape->time > 1)
         return plim_fail(err, PLIM_BUG, "last-token logits need batch 1 or time 1");
@@ -228,6 +263,8 @@ static enum plim_status check_head(const struct model_spec *spec, const struct m
             spec->arch->encoder
                 ? "reads text and writes none; its vectors come from plimsoll embed"
                 : "writes text; labels and vectors are an encoder's (bert, roberta, distilbert)");
+    if (head == HEAD_SOURCE && (!spec->arch->source || shape->kv_length == 0))
+        return plim_fail(err, PLIM_BUG, "a %s model has no source to keep", name);
     if (labels && spec->task != TASK_LABELS)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "this %s model has no label head; train one, or take one with labels", name);
@@ -244,8 +281,8 @@ enum plim_status model_emit(const struct model_spec *spec, const struct model_sh
                             struct plim_error *err)
 {
     enum plim_status status = model_validate(spec, err);
-    if (status == PLIM_OK) status = check_shape(spec, shape, err);
     if (status == PLIM_OK) status = check_head(spec, shape, err);
+    if (status == PLIM_OK) status = check_shape(spec, shape, err);
     if (status != PLIM_OK) return status;
     struct builder b = {.spec = spec,
                         .shape = shape,
@@ -253,7 +290,8 @@ enum plim_status model_emit(const struct model_spec *spec, const struct model_sh
                         .layer = -1,
                         .part = PART_FORWARD,
                         .types = -1,
-                        .lengths = -1};
+                        .lengths = -1,
+                        .bias = -1};
     spec->arch->emit(&b);
     tape->loop_end = tape->nops;
     if (tape->failed) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the tape was made");

@@ -12,9 +12,11 @@
  *     tape_release(&tape);
  *
  * A decoder writes text; an encoder reads rows whole and fills in masked tokens, labels tokens or makes one vector of a
- * row (enum model_task, heads).
+ * row (enum model_task, heads). An encoder-decoder reads a source whole and writes a target: two stacks of layers. Layers
+ * of both are numbered through, the encoder's first, so that whatever counts layers (recomputation, offloading) has one line of
+ * them in the order in which they run.
  *
- * Dimensions in comments: B batch, T time, S cache length, C hidden, H heads, K kv heads, D head size,
+ * Dimensions in comments: B batch, T time, S cache length or source time, C hidden, H heads, K kv heads, D head size,
  * F feed-forward, V vocabulary, P positions, E experts.
  */
 #ifndef PLIM_MODEL_MODEL_H
@@ -120,6 +122,11 @@ struct model_spec {
     enum pooling pooling;      /* of a row's vector; not part of config.json (sentence.h) */
     bool normalize;            /* to length 1 */
     double pair_scale;         /* of cosines in HEAD_PAIRS */
+    /* Encoder-decoder alone: num_layers are the encoder's. */
+    int decoder_layers;
+    int bias_buckets, bias_reach; /* of relative positions (tape/bias_bucket.h) */
+    bool gated;                   /* feed-forward gelu(gate) * up, else relu */
+    int64_t start_token_id;       /* what a target begins behind */
 };
 
 enum model_head {
@@ -130,6 +137,7 @@ enum model_head {
     HEAD_LABEL_LOGITS, /* "logits" [B,T,labels] */
     HEAD_EMBEDDING,    /* "embedding" f32 [B,C], pooled and normalised as the spec says */
     HEAD_PAIRS, /* loss over pairs: rows 0..B/2-1 are anchors, the others their positives in the same order */
+    HEAD_SOURCE, /* encoder-decoder with a cache: the source alone, into "cross.k" and "cross.v" [B,S,H,D] of each layer */
 };
 
 /* A step of a server: one row of tokens of many requests, whose keys and values lie in blocks of a pool. */
@@ -149,8 +157,9 @@ struct model_shape {
     bool whole_rows; /* no row holds several samples */
     bool standard;   /* attention over all scores at once, for debugging */
     struct model_flat flat;
-    bool training;   /* numbers are dropped as the spec's dropouts say */
-    int64_t longest; /* positions of the data's longest rows, where these are shorter; 0: they are not */
+    bool training;       /* numbers are dropped as the spec's dropouts say */
+    int64_t longest;     /* positions of the data's longest rows, where these are shorter; 0: they are not */
+    int64_t source_time; /* S of an encoder-decoder, else 0 */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */
@@ -179,11 +188,13 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  *
  * The host fills: "ids", "pos" i32[B,T]; of an encoder "lengths" i32[B], the tokens of each row, and "types" i32[B,T] where
  * it tells segments apart; for HEAD_LOSS and HEAD_LABELS "targets" i32[B,T], for HEAD_PAIRS "targets" i32[B/2], in which
- * pair i has i or -1, and with all three "step.scalars"; once "rope.inv_freq" (model_rope_frequencies, one set after the
+ * pair i has i or -1, and with all three "step.scalars"; of an encoder-decoder "source.ids" i32[B,S] and "source.lengths"
+ * i32[B], and for HEAD_SOURCE "source.pos" i32[B,S] in place of ids and pos; once "rope.inv_freq" (model_rope_frequencies, one set after the
  * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
  * "logits"; of experts also "router.loss" f64[3] (balance, z, number of micro-batches) and "router.load" f32[L,E], the rows
  * of each layer's experts. Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
- * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, all others -1.
+ * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, those of a decoder behind an encoder of L layers L + i, all
+ * others -1.
  *
  * A flat shape (HEAD_LAST_LOGITS) has one input instead, "flat", in which "ids", "pos", "slots" i32[N], "rows" i32[R,3],
  * "blocks" i32[R,M] and "last" i32[R] (the tokens whose "logits" [R,V] are wanted) lie one after the other, and one kept
@@ -214,7 +225,9 @@ void model_set_dropout(struct model_spec *spec, double value);
 enum param_init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
 struct param_init {
     enum param_init_kind kind;
-    float std; /* INIT_NORMAL: mean 0 */
+    float std;      /* INIT_NORMAL: mean 0 */
+    int64_t narrow; /* so many numbers from the first on have another one */
+    float narrow_std;
 };
 /* How the parameter with that label (the tensor's, with its %d) starts when a model is trained from nothing.
  */
@@ -225,6 +238,11 @@ bool model_param_is_head(const struct model_spec *spec, const char *label);
 
 /* The row of the position table that position 0 names: RoBERTa's begin behind its padding's. */
 int64_t model_first_position(const struct model_spec *spec);
+
+/* True for an encoder-decoder. */
+bool model_has_source(const struct model_spec *spec);
+/* Layers of all stacks. */
+int model_layers(const struct model_spec *spec);
 
 /* True when rows are read whole and padded by "lengths". */
 bool model_is_encoder(const struct model_spec *spec);

@@ -32,6 +32,8 @@ static bool has_experts(const struct model_spec *spec) { return spec->arch->keys
 static bool is_yarn(const struct model_spec *spec) { return spec->rope.kind == ROPE_YARN; }
 static bool is_longrope(const struct model_spec *spec) { return spec->rope.kind == ROPE_LONGROPE; }
 
+static bool has_source(const struct model_spec *spec) { return spec->arch->source; }
+
 static const struct field fields[] = {
     FIELD("vocab_size", vocab_size, FIELD_INT64),
     FIELD("hidden_size", hidden_size, FIELD_INT64),
@@ -81,6 +83,11 @@ static const struct field fields[] = {
     SOME("router_aux_loss_coef", balance_coef, FIELD_DOUBLE, has_experts),
     SOME("router_z_loss_coef", z_coef, FIELD_DOUBLE, has_experts),
     SOME("output_router_logits", router_losses, FIELD_BOOL, has_experts),
+    SOME("num_decoder_layers", decoder_layers, FIELD_INT, has_source),
+    SOME("relative_attention_num_buckets", bias_buckets, FIELD_INT, has_source),
+    SOME("relative_attention_max_distance", bias_reach, FIELD_INT, has_source),
+    SOME("gated_feed_forward", gated, FIELD_BOOL, has_source),
+    SOME("decoder_start_token_id", start_token_id, FIELD_INT64, has_source),
 };
 _Static_assert(sizeof(enum rope_kind) == sizeof(int) && sizeof(enum model_task) == sizeof(int),
                "kinds of scaling and tasks are compared as int");

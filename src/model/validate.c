@@ -22,7 +22,8 @@ static enum plim_status check_sizes(const struct model_spec *spec, struct plim_e
         {keys->intermediate, spec->intermediate_size, 1, INT64_C(1) << 20},
         {keys->layers, spec->num_layers, 1, MODEL_MAX_LAYERS},
         {keys->heads, spec->num_heads, 1, 8192},
-        {keys->positions, spec->max_positions, 1, INT64_C(1) << 30},
+        {keys->positions ? keys->positions : "max_position_embeddings", spec->max_positions, 1,
+         INT64_C(1) << 30},
         {"sliding_window", spec->sliding_window, 0, INT64_C(1) << 30},
         {"type_vocab_size", spec->token_types, 0, INT64_C(1) << 24},
         {"num_labels", spec->num_labels, spec->task == TASK_LABELS, INT64_C(1) << 24},
@@ -170,8 +171,8 @@ static enum plim_status check_scaling(const struct model_spec *spec, struct plim
 static enum plim_status check_rope(const struct model_spec *spec, struct plim_error *err)
 {
     if (!spec->arch->rope && spec->rope_theta != 0)
-        return plim_fail(err, PLIM_UNSUPPORTED, "key 'rope_theta': %s has learned positions; remove the key",
-                         spec->arch->name);
+        return plim_fail(err, PLIM_UNSUPPORTED, "key 'rope_theta': %s has %s positions; remove the key",
+                         spec->arch->name, spec->arch->source ? "relative" : "learned");
     if (!spec->arch->rope) return PLIM_OK;
     enum plim_status status = check_rotation(spec, err);
     return status == PLIM_OK ? check_scaling(spec, err) : status;
@@ -338,6 +339,7 @@ enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
         spec->intermediate_size = spec->arch->inner_multiple * spec->hidden_size;
     if (spec->query_scalar == 0 && spec->arch->extras.caps) spec->query_scalar = spec->head_dim;
     if (spec->partial_rotary == 1) spec->partial_rotary = 0;
+    if (spec->decoder_layers == 0 && spec->arch->source) spec->decoder_layers = spec->num_layers;
     enum plim_status status = check_pattern(spec, err);
     if (status != PLIM_OK) return status;
     settle_layers(spec);

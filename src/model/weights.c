@@ -248,11 +248,21 @@ static enum plim_status match_masters(struct matching *m, struct plim_error *err
 /* What checkpoints carry beside parameters: a tied head, masks and tables that are made anew. */
 static bool is_expected_extra(const char *name)
 {
-    static const char *const ends[] = {
-        "lm_head.weight",         "rotary_emb.inv_freq",        "attn.bias",
-        "attn.masked_bias",       "embeddings.position_ids",    "pooler.dense.weight",
-        "pooler.dense.bias",      "predictions.decoder.weight", "predictions.decoder.bias",
-        "lm_head.decoder.weight", "lm_head.decoder.bias",       "vocab_projector.weight"};
+    static const char *const ends[] = {"lm_head.weight",
+                                       "rotary_emb.inv_freq",
+                                       "attn.bias",
+                                       "attn.masked_bias",
+                                       "embeddings.position_ids",
+                                       "pooler.dense.weight",
+                                       "pooler.dense.bias",
+                                       "predictions.decoder.weight",
+                                       "predictions.decoder.bias",
+                                       "lm_head.decoder.weight",
+                                       "lm_head.decoder.bias",
+                                       "vocab_projector.weight",
+                                       "encoder.embed_tokens.weight",
+                                       "decoder.embed_tokens.weight",
+                                       "EncDecAttention.relative_attention_bias.weight"};
     size_t n = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         size_t k = strlen(ends[i]);

@@ -26,7 +26,7 @@ void report_json_knobs(struct json_writer *w, const char *key, const struct job 
 {
     json_begin_object(w, key);
     struct knobs shown = *knobs;
-    if (shown.recompute == RECOMPUTE_FULL) shown.full_layers = job->spec.num_layers;
+    if (shown.recompute == RECOMPUTE_FULL) shown.full_layers = model_layers(&job->spec);
     knobs_json(w, &shown);
     json_str(w, "precision", precision_name((enum precision)job->training.precision));
     json_str(w, "optimizer", optimizer_name((enum optimizer)job->training.optimizer));

@@ -144,7 +144,7 @@ static struct saving flash(const struct job *job, const struct plan *plan)
     const struct knobs *k = &plan->knobs;
     int64_t element = job->training.precision == PRECISION_F32 ? 4 : 2;
     int64_t matrix = k->micro_batch * s->num_heads * job->max_length * job->max_length * element;
-    int64_t kept = k->recompute == RECOMPUTE_FULL ? 0 : s->num_layers - k->full_layers;
+    int64_t kept = k->recompute == RECOMPUTE_FULL ? 0 : model_layers(s) - k->full_layers;
     return (struct saving){.name = "flash attention", .on = true, .bytes = matrix * (kept > 1 ? kept : 1)};
 }
 

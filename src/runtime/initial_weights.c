@@ -27,6 +27,17 @@ struct fill {
     struct buffers workers[];
 };
 
+/* Numbers [first, first + n), of which those before init.narrow have a deviation of their own. */
+static void fill_normal(const struct fill *f, int64_t first, int64_t n, float *out)
+{
+    int64_t narrow = f->init.narrow - first < 0 ? 0 : f->init.narrow - first < n ? f->init.narrow - first : n;
+    if (narrow > 0)
+        rng_fill_normal(f->seed, f->stream, (uint64_t)first, out, (size_t)narrow, 0, f->init.narrow_std);
+    if (narrow < n)
+        rng_fill_normal(f->seed, f->stream, (uint64_t)(first + narrow), out + narrow, (size_t)(n - narrow), 0,
+                        f->init.std);
+}
+
 /* One piece of a parameter: fp32 values, then its own type and, where there is one, the master's. */
 static enum plim_status fill_piece(struct fill *f, int64_t piece, struct buffers *b)
 {
@@ -34,7 +45,7 @@ static enum plim_status fill_piece(struct fill *f, int64_t piece, struct buffers
     enum dtype type = f->exec->tape->tensors[f->param].type;
     struct plim_error *err = &b->err;
     if (f->init.kind == INIT_NORMAL)
-        rng_fill_normal(f->seed, f->stream, (uint64_t)first, b->values, (size_t)n, 0, f->init.std);
+        fill_normal(f, first, n, b->values);
     else
         for (int64_t i = 0; i < n; i++) b->values[i] = f->init.kind == INIT_ONES ? 1.0f : 0.0f;
     if (type == DT_F32) return weights_put(f->exec, f->param, first, b->values, n, err);

@@ -69,6 +69,21 @@ void engine_tell(const struct engine *e, const char *stage)
     if (e->options.stage) e->options.stage(e->options.stage_arg, stage);
 }
 
+enum plim_status engine_check_model(const char *model, const struct model_spec *spec, struct plim_error *err)
+{
+    if (model_is_encoder(spec))
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: a %s model makes vectors and writes no text; see plimsoll embed", model,
+                         model_architecture_name(spec->arch));
+    if (model_has_source(spec))
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: a %s model reads a source before it writes, which an engine does not; see plimsoll "
+            "generate",
+            model, model_architecture_name(spec->arch));
+    return PLIM_OK;
+}
+
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err)
 {
@@ -83,10 +98,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     e->incoming_end = &e->incoming;
     enum plim_status status = check_options(options, err);
     if (status == PLIM_OK) status = hf_config_load(e->model, &e->spec, err);
-    if (status == PLIM_OK && model_is_encoder(&e->spec))
-        status = plim_fail(err, PLIM_UNSUPPORTED,
-                           "%s: a %s model makes vectors and writes no text; see plimsoll embed", e->model,
-                           model_architecture_name(e->spec.arch));
+    if (status == PLIM_OK) status = engine_check_model(e->model, &e->spec, err);
     if (status == PLIM_OK) status = engine_make_plan(e, err);
     if (status == PLIM_OK) engine_tell(e, "weights_mapped");
     if (status == PLIM_OK) status = take_buffers(e, err);

@@ -98,7 +98,10 @@ struct engine_request {
     void *arg;
 };
 
-/* The errors of hf_config_load and weights; PLIM_NO_FIT with the bytes missing. The device is borrowed. */
+/* PLIM_UNSUPPORTED for a model that an engine cannot run: one that writes no text, or reads a source first. */
+enum plim_status engine_check_model(const char *model, const struct model_spec *spec, struct plim_error *err);
+
+/* The errors of hf_config_load, engine_check_model and weights; PLIM_NO_FIT with the bytes missing. The device is borrowed. */
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err);
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */

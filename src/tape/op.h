@@ -60,7 +60,8 @@
  * fp32's; a device that has no use for it multiplies fp32.
  *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
- * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap).
+ * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap); scale, x
+ * attr.scale (0: 1).
  *
  * Pooling (attr.pooling): p = the mean of x[b,t] over t below lengths[b] (T without lengths), or the first of them; 0 when
  * there is none. y = scale p, with attr.normalize scale p stat with stat = 1 / max(|p|, 1e-12); else stat is 1. Rows from

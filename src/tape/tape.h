@@ -107,6 +107,7 @@ enum activation {
     ACTIVATION_GELU,      /* by the error function */
     ACTIVATION_RELU,
     ACTIVATION_TANH,
+    ACTIVATION_SCALE, /* none: x times attr.scale */
     ACTIVATION_COUNT
 };
 
@@ -145,7 +146,7 @@ struct op_attr {
     bool nesterov;
     float eps,
         scale; /* norm and optimizer epsilon; of attention's products, of embed's rows, of rope_table's numbers, of pool's
-                       * vectors (0: 1) */
+                       * vectors, of act's scale (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */

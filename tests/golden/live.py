@@ -17,7 +17,7 @@ here = os.path.dirname(os.path.abspath(__file__))
 seed = int(os.environ.get("LIVE_SEED", "100"))
 with tempfile.TemporaryDirectory() as folder:
     failed = 0
-    for script, test in (("make_golden.py", "test_parity"), ("make_encoders.py", "test_encoders")):
+    for script, test in (("make_golden.py", "test_parity"), ("make_encoders.py", "test_encoders"), ("make_t5.py", "test_t5")):
         subprocess.run([python, os.path.join(here, script), "--out", folder, "--seed", str(seed)], check=True)
         print(f"# seed {seed}", flush=True)
         program = os.path.join(os.environ["BUILD_DIR"], "tests", "golden", test)

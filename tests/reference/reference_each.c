@@ -36,6 +36,9 @@ static double activate(const struct op_attr *attr, double x, double *slope)
         s = tanh(x / cap);
         *slope = 1 - s * s;
         return cap * s;
+    case ACTIVATION_SCALE:
+        *slope = attr->scale > 0 ? (double)attr->scale : 1;
+        return *slope * x;
     default:
         s = sigmoid(x);
         *slope = s * (1 + x * (1 - s)); /* silu' = s + x s (1 - s) */

@@ -17,7 +17,11 @@ static void must(struct model_rig *rig, enum plim_status status)
 
 static void build(struct model_rig *rig, const struct rig_options *o)
 {
-    struct model_shape shape = {.batch = o->batch, .time = o->time, .head = o->head, .training = o->training};
+    struct model_shape shape = {.batch = o->batch,
+                                .time = o->time,
+                                .source_time = o->source_time,
+                                .head = o->head,
+                                .training = o->training};
     tape_init(&rig->tape);
     must(rig, model_emit(&rig->spec, &shape, &rig->tape, &rig->err));
     must(rig, pass_precision(&rig->tape, o->precision, &rig->err));

@@ -16,7 +16,7 @@
 
 struct rig_options {
     const char *model; /* Hugging Face directory */
-    int64_t batch, time;
+    int64_t batch, time, source_time;
     enum model_head head;
     enum pooling pooling; /* of vectors, and whether they have length 1 */
     bool normalize, training;

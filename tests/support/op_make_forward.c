@@ -72,9 +72,10 @@ void make_linear(struct op_case *c)
 
 void case_activation(struct op_case *c)
 {
-    static const char *const names[ACTIVATION_COUNT] = {"silu", "gelu_tanh", "gelu", "relu", "tanh"};
+    static const char *const names[ACTIVATION_COUNT] = {"silu", "gelu_tanh", "gelu", "relu", "tanh", "scale"};
     c->op.attr.activation = (enum activation)case_below(c, ACTIVATION_COUNT);
     if (c->op.attr.activation == ACTIVATION_TANH && case_flip(c)) c->op.attr.cap = (float)PICK(c, 2, 30);
+    if (c->op.attr.activation == ACTIVATION_SCALE && case_flip(c)) c->op.attr.scale = 0.125f;
     case_note(c, "%s cap %g", names[c->op.attr.activation], (double)c->op.attr.cap);
 }
 

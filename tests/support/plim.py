@@ -93,6 +93,20 @@ def job(folder, **changes):
     return path
 
 
+def pairs(folder, rows=40):
+    """JSON lines of sources and targets cut from the corpus, of many lengths; the path."""
+    path = os.path.join(folder, "pairs.jsonl")
+    with open(path, "w") as f:
+        for i in range(rows):
+            source, target = CORPUS[31 * i:31 * i + 1 + 29 * i % 64], CORPUS[17 * i:17 * i + 1 + 23 * i % 48]
+            f.write(json.dumps({"source": source, "target": target}) + "\n")
+    return path
+
+
+T5 = dict(model__architecture="t5", model__num_key_value_heads=4, model__head_dim=24, model__num_decoder_layers=2,
+          model__feed_forward_proj="gated-gelu", model__tie_word_embeddings="false", data__max_length=48, data__max_source_length=64)
+
+
 def run(*args, env=None):
     """The program to its end. A quiet train tells its losses as JSON, as tests want them."""
     if args[:1] == ("train",) and "-q" in args and not {"--json", "--log"} & set(args): args += ("--json",)

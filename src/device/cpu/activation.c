@@ -17,11 +17,12 @@ struct elements {
 static struct elements elements_of(const struct kernel_call *call)
 {
     const struct op_attr *attr = &call->op->attr;
+    float number = attr->activation == ACTIVATION_SCALE ? attr->scale : attr->cap;
     return (struct elements){row_ops(),
                              call_in(call, EACH_IN)->type,
                              call->in,
                              call->out,
-                             {attr->activation, attr->cap > 0 ? attr->cap : 1}};
+                             {attr->activation, number > 0 ? number : 1}};
 }
 
 static void run(const struct kernel_call *call, threads_body *body)

@@ -30,7 +30,7 @@ struct row_norm_bwd {
     bool plus_one;    /* RMSNorm: the weight is 1 + w */
 };
 
-/* An activation; cap is that of ACTIVATION_TANH: cap tanh(x / cap). */
+/* An activation; cap is that of ACTIVATION_TANH, cap tanh(x / cap), and the factor of ACTIVATION_SCALE. */
 struct row_act {
     enum activation kind;
     float cap;

@@ -59,6 +59,8 @@ RARE act_rare(struct row_act a, const vf *x, vf *y)
         *y = gelu_of(*x, normal_tail(*x, &e));
     else if (a.kind == ACTIVATION_RELU)
         *y = v_max(v_all(0), *x);
+    else if (a.kind == ACTIVATION_SCALE)
+        *y = v_mul(v_all(a.cap), *x);
     else
         *y = v_mul(v_all(a.cap), v_tanh(v_div(*x, v_all(a.cap))));
 }
@@ -74,6 +76,9 @@ RARE act_rare_slope(struct row_act a, const vf *at, vf *y, vf *slope)
     } else if (a.kind == ACTIVATION_RELU) {
         *y = v_max(v_all(0), x);
         *slope = v_is_above(x);
+    } else if (a.kind == ACTIVATION_SCALE) {
+        *y = v_mul(v_all(a.cap), x);
+        *slope = v_all(a.cap);
     } else {
         vf t = v_tanh(v_div(x, v_all(a.cap)));
         *y = v_mul(v_all(a.cap), t);

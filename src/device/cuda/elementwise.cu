@@ -32,8 +32,14 @@ constexpr float GELU_B = 0.07135481627260025f; /* 0.044715 a */
 /* An activation as the call has it. */
 struct how {
     enum activation kind;
-    float cap;
+    float cap; /* of tanh; the factor of scale */
 };
+
+static how how_of(const struct op_attr *attr)
+{
+    float number = attr->activation == ACTIVATION_SCALE ? attr->scale : attr->cap;
+    return {attr->activation, number > 0 ? number : 1.0f};
+}
 
 /* KIND: the one activation a kernel is made for, or ANY: asked for each element. */
 enum { ANY = ACTIVATION_COUNT };
@@ -50,6 +56,8 @@ template <class T, int KIND> ON_GPU float activate(const how &h, float x)
         return fmaxf(x, 0.0f);
     case ACTIVATION_TANH:
         return h.cap * tanhf(x / h.cap);
+    case ACTIVATION_SCALE:
+        return h.cap * x;
     default:
         return divide_for<T>(x, 1.0f + exp_for<T>(-x));
     }
@@ -76,6 +84,9 @@ template <class T, int KIND> ON_GPU float slope_of(const how &h, float x, float 
         s = tanhf(x / h.cap);
         *value = h.cap * s;
         return fmaf(-s, s, 1.0f);
+    case ACTIVATION_SCALE:
+        *value = h.cap * x;
+        return h.cap;
     default:
         sigmoid<T>(x, &s, &c);
         *value = x * s;
@@ -210,7 +221,7 @@ static int run_each(const struct cuda_queue *queue, const struct kernel_call *ca
 {
     operands<T, F::IN, F::OUT> o;
     const struct op_attr *attr = &call->op->attr;
-    how h = {attr->activation, attr->cap > 0 ? attr->cap : 1.0f};
+    how h = how_of(attr);
     int64_t count = tensor_count(call_in(call, EACH_IN));
     bool wide = true;
     for (int k = 0; k < F::IN; k++) o.in[k] = (const T *)call->in[k], wide = wide && aligned(call->in[k]);
@@ -263,7 +274,7 @@ static int run_rows(const struct cuda_queue *queue, const struct kernel_call *ca
                     int in, int out)
 {
     const struct op_attr *attr = &call->op->attr;
-    how h = {attr->activation, attr->cap > 0 ? attr->cap : 1.0f};
+    how h = how_of(attr);
     int64_t width = half->dim[half->ndim - 1], count = tensor_count(half);
     strided<T, F::IN, F::OUT> s;
     bool wide = width % lanes<T> == 0;

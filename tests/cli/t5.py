@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Encoder-decoders from a configuration: every pass has the same losses, a run goes on where it stopped, lengths of both sides are in the plan, planned is
+ledger, and bad input is one line."""
+import json
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+
+T5 = dict(model__architecture="t5", model__num_layers=2, model__num_decoder_layers=3, model__num_key_value_heads=4, model__head_dim=24,
+          model__feed_forward_proj="gated-gelu", model__tie_word_embeddings="false", data__max_length=16, data__max_source_length=32)
+PASSES = ("recompute=full", "recompute=selective", "recompute_layers=4", "loss_chunks=2", "state_tier=disk", "state_tier=disk grad_tier=disk")
+
+
+def train(path, *more):
+    told = plim.run("train", path, "--json", "-q", *more)
+    return told, plim.losses(told.stdout)
+
+
+def refused(what, told, *words):
+    line = told.stderr
+    good = told.returncode != 0 and line.count("\n") == 1 and all(w in line for w in words)
+    plim.ok(good, f"{what}: {line.strip()}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    data, bad = f"{folder}/pairs.jsonl", f"{folder}/bad.jsonl"
+    with open(data, "w") as f:
+        for i in range(24): f.write(json.dumps({"source": "abcdefghij "[i % 7:] * (1 + i % 3), "target": "xyzw"[: 1 + i % 4] * (1 + i % 5)}) + "\n")
+        f.write(json.dumps({"source": "a", "target": "b"}) + "\n")
+    with open(bad, "w") as f: f.write(json.dumps({"source": "abc", "answer": "b"}) + "\n")
+    job = {**T5, "data__train": f"[{data}]", "data__validation": f"[{data}]"}
+    path = plim.job(folder, **job)
+    told, reference = train(path, "--no-checkpoint", "--set", "training.micro_batch_size=4")
+    plim.ok(len(reference) == 4, f"trains {told.stderr.strip()}")
+    end = [e for e in plim.events(told.stdout) if e["event"] == "end"][-1]
+    plim.ok(end["ledger_peak"] == end["planned_peak"], f"ledger {end['ledger_peak']} = planned {end['planned_peak']}")
+    for pins in PASSES:
+        sets = [w for pin in pins.split() for w in ("--set", f"training.{pin}")]
+        told, losses = train(path, "--no-checkpoint", "--set", "training.micro_batch_size=4", *sets)
+        plim.ok(losses == reference, f"{pins}: the same losses {told.stderr.strip()}")
+    plain, _ = plim.plan(path, "--budget", "1GiB")
+    wide, _ = plim.plan(path, "--budget", "1GiB", "--set", "data.max_source_length=512")
+    plim.ok(wide["peak_bytes"]["total"] > plain["peak_bytes"]["total"] + (1 << 20), "a longer source takes more")
+
+    train(path, "--set", "training.steps=2")
+    _, rest = train(path, "--resume")
+    plim.ok(rest and all(abs(rest[s] - reference[s]) < 2e-6 * reference[s] for s in rest) and 4 in rest, f"goes on {rest}")
+    told = plim.run("inspect", f"{folder}/run/checkpoint-00000004")
+    plim.ok(told.returncode == 0 and "EncDecAttention" in told.stdout + plim.run("inspect", f"{folder}/run/checkpoint-00000004", "--tensors").stdout,
+            f"inspect shows it {told.stderr.strip()}")
+
+    write = ["generate", f"{folder}/run", "--device", "cpu", "-n", 6, "-t", 0, "-q"]
+    sources = ["abcdefghij", "a", "cde " * 4]
+    for beams in (1, 3):
+        alone = [json.loads(plim.run(*write, "--json", "--beams", beams, "-p", p).stdout) for p in sources]
+        told = plim.run(*write, "--json", "--beams", beams, *[w for p in sources for w in ("-p", p)])
+        together = json.loads(told.stdout) if told.returncode == 0 else {"answers": []}
+        plim.ok([a["tokens"] for a in together["answers"]] == [a["tokens"] for a in alone] and together["parallel"] == 1,
+                f"{beams} beams: several sources are answered as each alone {told.stderr.strip()}")
+        memory = together["memory"]
+        plim.ok(memory["ledger_peak"] == memory["planned_total"] and memory["positions"] == 6, f"{beams} beams: planned is ledger {memory}")
+    told = plim.run(*write, "-p", "abc", "-p", "xyz")
+    plim.ok(told.returncode == 0 and told.stdout.startswith("==> 1 <==\n") and "==> 2 <==\n" in told.stdout, "answers of several sources are told apart")
+    refused("no room", plim.run(*write, "-p", "abc", "--budget", "1KiB"), "missing")
+    refused("a server", plim.run("serve", f"{folder}/run", "-q", "--device", "cpu", "--port", 0), "t5", "plimsoll generate")
+    refused("a record without a target", plim.run("train", path, "--no-checkpoint", "--set", f"data.train={bad}", "--set", f"output.dir={folder}/x"),
+            "bad.jsonl:1", "target")
+    refused("next_token", plim.run("train", path, "--set", "training.objective=next_token", "--set", f"output.dir={folder}/x"), "source_target")
+    refused("rope", plim.run("plan", path, "--set", "model.rope_theta=10000"), "rope_theta", "relative")
+    refused("beams of a decoder", plim.run("generate", f"{folder}/run", "-p", "abc", "--beams", 0), "--beams")
+    llama = plim.job(folder, training__steps=1, output__dir=f"{folder}/llama")
+    plim.run("train", llama, "-q")
+    refused("beams of a decoder", plim.run("generate", f"{folder}/llama", "-p", "abc", "--beams", 4, "--device", "cpu"), "--beams", "llama")
+    refused("decoder layers of a decoder", plim.run("plan", llama, "--set", "model.num_decoder_layers=2"), "num_decoder_layers")
+plim.done()

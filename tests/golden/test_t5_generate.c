@@ -1,0 +1,104 @@
+/* test_t5_generate.c - greedy and beam search of encoder-decoders: for 50 sources of different lengths the tokens that
+ * transformers' generate() writes (make_t5.py). */
+#include "device/device.h"
+#include "serve/generate_seq2seq.h"
+#include "store/safetensors.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { TEXTS = 50, SOURCE = 20, ANSWER = 12 };
+
+struct answer {
+    int32_t token[ANSWER];
+    int count;
+};
+
+static bool hear(void *arg, int32_t token)
+{
+    struct answer *a = arg;
+    a->token[a->count++] = token;
+    return true;
+}
+
+static void read_numbers(const struct safetensors *set, const char *name, int32_t *out)
+{
+    struct plim_error err = {0};
+    const struct safetensor *t = safetensors_find(set, name);
+    assert_non_null(t);
+    assert_int_equal(safetensors_read_all(set, t, DT_I32, out, &err), PLIM_OK);
+}
+
+/* The end token, 1, and what follows it are not handed out. */
+static int length_of(const int32_t *tokens)
+{
+    int n = 0;
+    while (n < ANSWER && tokens[n] != 1) n++;
+    return n;
+}
+
+static void compare(const char *model, const char *name, int beams)
+{
+    const char *dir = getenv("GOLDEN_DIR"), *src = getenv("SRC_DIR");
+    static int32_t ids[TEXTS][SOURCE], want[TEXTS][ANSWER], lengths[TEXTS];
+    char path[512], file[600];
+    struct plim_error err = {0};
+    struct safetensors set;
+    struct device *device;
+    struct seq2seq *s;
+    int ended = 0;
+    snprintf(path, sizeof path, "%s%s/%s", dir ? dir : src ? src : ".", dir ? "" : "/tests/golden", model);
+    snprintf(file, sizeof file, "%s/expected.safetensors", path);
+    assert_int_equal(safetensors_open(file, &set, &err), PLIM_OK);
+    read_numbers(&set, "text.ids", ids[0]);
+    read_numbers(&set, "text.lengths", lengths);
+    read_numbers(&set, name, want[0]);
+    safetensors_close(&set);
+    assert_int_equal(device_cpu_open(2, &device, &err), PLIM_OK);
+    struct seq2seq_room room = {.source = SOURCE, .tokens = ANSWER, .beams = beams};
+    if (seq2seq_open(path, device, &room, &s, &err) != PLIM_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < TEXTS; i++) {
+        struct answer have = {.count = 0};
+        struct seq2seq_result result;
+        struct seq2seq_request ask = {.source = ids[i],
+                                      .count = lengths[i],
+                                      .tokens = ANSWER,
+                                      .length_penalty = 1,
+                                      .hear = hear,
+                                      .arg = &have};
+        if (seq2seq_run(s, &ask, &result, &err) != PLIM_OK) fail_msg("%s", err.text);
+        int n = length_of(want[i]);
+        ended += result.stop == SEQ2SEQ_END;
+        if (have.count != n || memcmp(have.token, want[i], (size_t)n * sizeof *want[i]))
+            fail_msg("%s: %s: source %d of %d tokens: %d tokens, transformers %d", model, name, i, lengths[i],
+                     have.count, n);
+    }
+    print_message("# %s: %s: %d answers equal, %d of them ended by themselves\n", model, name, TEXTS, ended);
+    seq2seq_close(s);
+    device->ops->close(device);
+}
+
+static void test_greedy(void **state)
+{
+    (void)state;
+    compare("t5-v10", "greedy", 1);
+    compare("t5-v11", "greedy", 1);
+}
+
+static void test_beams(void **state)
+{
+    (void)state;
+    compare("t5-v10", "beam", 4);
+    compare("t5-v11", "beam", 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_greedy), cmocka_unit_test(test_beams)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
