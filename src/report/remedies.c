@@ -396,11 +396,15 @@ static void cost_of_raise(struct attempt *a, int64_t device_more, int64_t host_m
                  bytes_format(has, f->host_bytes));
 }
 
+/* The host's line is held against the process too, and processes of one job differ by some pages. */
+#define PROCESS_DIFFERS (1 << 20)
+
 /* Lines raised to these needs, or a little more where the search does not come back to the smallest plan. */
 static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t device, int64_t host, int tries)
 {
     const struct plan_request *r = fresh->asked;
     bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
+    host += PROCESS_DIFFERS;
     for (int i = 0; i < tries; i++, device += device / 32, host += host / 32) {
         struct attempt a = *fresh;
         int64_t most = (int64_t)r->facts->memory_bytes;
