@@ -49,7 +49,8 @@ bool runtime_search_again(const struct runtime *rt, const struct plan_request *r
 
 int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
 {
-    return rt->device->facts.unified_memory ? budget : 0; /* else the host tier is taken after plans were compared */
+    return rt->device->facts.unified_memory ? budget
+                                            : 0; /* else the host tier is taken after plans were compared */
 }
 
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
