@@ -165,7 +165,11 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
     struct layout_options options = plan_layout_options(r, knobs);
     struct tape_time time = {0};
     enum plim_status status = build(o, knobs, part, err);
-    if (status == PLIM_OK) status = layout_bound(&o->tape, &options, &layout, err);
+    if (status != PLIM_OK) return status;
+    struct plan_own least = plan_own_bytes(&o->tape, &(struct layout){.part_tensors = {o->tape.ntensors, 0}});
+    if (least.loop + least.update > plan_tape_most(r)) /* before the layout is made */
+        return plan_refuse_search(r, least.loop + least.update, err);
+    status = layout_bound(&o->tape, &options, &layout, err);
     if (status != PLIM_OK) return status;
     status = tape_time_of(&o->tape, r->facts, knobs->accumulation == 1, &time, err);
     struct plan_own own = plan_own_bytes(&o->tape, &layout);

@@ -248,8 +248,8 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
     if (kv != DT_F32 && kv != DT_COUNT && kv != type)
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "keys and values in %s: only the type of the weights, %s, for now", dtype_name(kv),
-                         dtype_name(type));
+                         "keys and values in %s are not supported; the type of the weights, %s, is",
+                         dtype_name(kv), dtype_name(type));
     struct sizes s = wanted(e);
     e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * spec->head_dim * KV_BLOCK *
                      (int64_t)dtype_size(type);

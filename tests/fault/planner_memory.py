@@ -54,9 +54,11 @@ with tempfile.TemporaryDirectory() as folder:
     above = {s: u for s, u in used.items() if u > (low if s in (2, 3, 6, 7) else full)}
     plim.ok(len(used) == 8 and not above, f"after each move it is below its line: {[round(u / MIB, 1) for u in used.values()]} MiB")
 
-for layers in (200, 600):
+for architecture, layers, lines in (("llama", 200, (2, 8, 10, 11)), ("llama", 600, (2, 8, 12, 16, 20, 24, 26, 27, 28)),
+                                    ("gpt2", 600, (22, 26, 28))):
     with tempfile.TemporaryDirectory() as folder:
-        path = plim.job(folder, model__num_layers=layers, **NARROW)
-        for line in (2, 8, 12, 16, 20, 28) if layers == 600 else (2, 8, 10, 11):
-            train(path, line * MIB, f"{layers} layers, {line} MiB are refused", refused=True)
+        path = plim.job(folder, **dict(NARROW, model__architecture=architecture, model__num_layers=layers,
+                                       model__num_key_value_heads=2))
+        for line in lines:
+            train(path, line * MIB, f"{architecture} of {layers} layers, {line} MiB are refused", refused=True)
 plim.done()

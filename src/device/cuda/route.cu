@@ -117,7 +117,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) find_places(routin
         for (int b = 0; b < r.blocks; b++) {
             sum += r.sums[(int64_t)b * r.experts + e];
             int32_t mine = r.begin[(int64_t)b * r.experts + e];
-            r.begin[(int64_t)b * r.experts + e] = rows; /* within the expert for now */
+            r.begin[(int64_t)b * r.experts + e] =
+                rows; /* within the expert; its own beginning is added below */
             rows += mine;
         }
         r.ends[e] = rows;
