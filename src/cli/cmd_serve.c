@@ -271,11 +271,10 @@ static void tell_plan(const struct serving *g)
 
 static enum plim_status open_all(struct serving *g, const char *what, struct plim_error *err)
 {
-    struct model_spec spec;
+    struct model_spec spec; /* a folder that is none is refused before anybody is told where to ask */
     serve_log_hear(&g->stages, "start");
     enum plim_status status = cli_find_model(what, g->dir, sizeof g->dir, err);
     if (status == PLIM_OK) status = hf_config_load(g->dir, &spec, err);
-    if (status == PLIM_OK) status = engine_check_model(g->dir, &spec, err);
     if (status == PLIM_OK) status = listen_first(g, err);
     if (status != PLIM_OK) return status;
     name_model(g, what);
