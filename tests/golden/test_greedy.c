@@ -15,6 +15,7 @@
 enum { ANSWER = 12, MOST = 1000 };
 
 static const char *cases_file; /* NULL: the golden one */
+static int64_t shared;         /* tokens, by all models */
 
 struct heard {
     int32_t tokens[ANSWER];
@@ -93,12 +94,14 @@ static void check(const char *model, const struct node *cases, struct engine_opt
     engine_stats(e, &stats);
     bool decoder = !engine_plan(e)->answer;
     if (tight && decoder) assert_true(stats.preemptions > 0);
-    if (decoder) assert_true(o.alone ? !stats.shared_tokens : stats.shared_tokens > 0);
+    if (o.alone) assert_int_equal(stats.shared_tokens, 0);
+    shared += stats.shared_tokens;
     if (cases_file)
-        print_message("%-12s %zu prompts, %d at once%s: log-probabilities %.1e apart, %lld tokens shared, %lld "
-                      "preemptions\n",
-                      model, n, engine_plan(e)->parallel, o.chunk ? ", chunks" : "", worst,
-                      (long long)stats.shared_tokens, (long long)stats.preemptions);
+        print_message(
+            "%-12s %zu prompts, %d at once%s: log-probabilities %.1e apart, %lld tokens shared, %lld "
+            "preemptions\n",
+            model, n, engine_plan(e)->parallel, o.chunk ? ", chunks" : "", worst,
+            (long long)stats.shared_tokens, (long long)stats.preemptions);
     engine_close(e);
     device->ops->close(device);
 }
@@ -110,14 +113,16 @@ static void test_greedy(void **state)
     struct plim_error err = {0};
     if (json_load(cases_file ? cases_file : golden("greedy.json"), &doc, &err) != PLIM_OK)
         fail_msg("%s", err.text);
-    assert_in_range(node_count(&doc->root), 16, 100);
+    assert_in_range(node_count(&doc->root), 1, 100);
     for (size_t i = 0; i < node_count(&doc->root); i++) {
         const struct node *cases = node_item(&doc->root, i);
         assert_in_range(node_count(cases), 10, MOST);
         check(cases->key, cases, (struct engine_options){.parallel = 1, .alone = true}, false);
         check(cases->key, cases, (struct engine_options){.parallel = 16}, false);
-        check(cases->key, cases, (struct engine_options){.parallel = 8, .step_tokens = 37, .chunk = 13}, true);
+        check(cases->key, cases, (struct engine_options){.parallel = 8, .step_tokens = 37, .chunk = 13},
+              true);
     }
+    assert_true(shared > 0);
     doc_free(doc);
 }
 
