@@ -129,19 +129,23 @@ class Server:
         return False
 
     def idle(self):
-        """Nothing runs, waits or is in use."""
-        h = json.loads(self.get("/hold")[1])
-        return h["running"] == h["waiting"] == h["blocks_used"] == 0
+        return is_idle(self)
 
 
-def open_connection(s, path, ask, receive=None):
+def is_idle(s, headers=None):
+    """Nothing runs, waits or is in use."""
+    h = json.loads(s.request("GET", "/hold", headers=headers)[2])
+    return h["running"] == h["waiting"] == h["blocks_used"] == 0
+
+
+def open_connection(s, path, ask, receive=None, headers=""):
     """A connection that has asked and not read."""
     body = json.dumps(ask).encode()
     c = socket.socket()
     if receive: c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
     c.settimeout(60)
     c.connect(("127.0.0.1", s.port))
-    c.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    c.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body)
     return c
 
 
