@@ -66,8 +66,8 @@ static const struct command command = {
     .summary = "answer HTTP requests with a trained model, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
-        "Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /generate, /tokenize, /detokenize, "
-        "/health, "
+        "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /generate, /tokenize, "
+        "/detokenize, /health, "
         "/metrics, and / is a page to chat with the model and to watch its memory. See docs/serving.md.\n\n"
         "MODEL and CONFIG as for generate. Memory is planned and committed before the first request. A "
         "request that can "

@@ -42,7 +42,7 @@ def lie(folder, what, change, *words):
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         f.truncate(8 + len(text) + body)
-    refused(what, f"{folder}/lie", "model.safetensors", *words)
+    refused(what, f"{folder}/lie", *(words or ["model.safetensors"]))
 
 
 def safetensors(folder):
