@@ -5,7 +5,7 @@ Mixed requests of all text endpoints, some of which cannot be, from clients some
 or 429, every answer is the one that was given before the storm, whoever is taken waits no longer than those before it take, and the process,
 read from outside, stays below the line. Then clients that vanish, read slowly or not at all, show wrong keys or send garbage: nothing is left
 over, and answers are the same as ever. Prints what came of them and how long they took. FLAGs are those of plimsoll serve."""
-# run-tests: timeout=300
+# run-tests: timeout=300, not=tsan
 import argparse
 import os
 import sys
