@@ -61,6 +61,12 @@ static const struct command command = {
 #define HTTP_IN false
 #endif
 
+#ifdef PLIMSOLL_MPI /* an MPI was there, says the build */
+#define MPI_IN true
+#else
+#define MPI_IN false
+#endif
+
 /* Everything the design knows; what this build lacks is said. */
 static const struct {
     const char *name, *what;
@@ -74,6 +80,7 @@ static const struct {
     {"mpi", "several ranks", false},
     {"nccl", "collectives between GPUs", false},
     {"http", "HTTP server (libmicrohttpd)", HTTP_IN},
+    {"mpi", "several ranks (MPI)", MPI_IN},
     {"tokenizers", "tokenizer.json of Hugging Face, chat templates", true},
 };
 enum { FEATURES = sizeof features / sizeof features[0] };

@@ -44,6 +44,15 @@ static bool joins_last(const struct tape *tape, int i)
 static double longer(double a, double b) { return a > b ? a : b; }
 static double shorter(double a, double b) { return a < b ? a : b; }
 
+/* Seconds of an exchange between ranks: a rank sends and gets all but its own piece. */
+static double link_time(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+{
+    struct op_cost cost = op_cost_of(tape, op);
+    double share = facts->ranks > 1 ? (double)(facts->ranks - 1) / facts->ranks : 0;
+    if (cost.link_bytes <= 0 || facts->link_bandwidth <= 0) return cost.bytes / facts->bandwidth;
+    return facts->link_seconds + share * cost.link_bytes / facts->link_bandwidth;
+}
+
 /* Seconds of an op that computes on the device. */
 static double compute_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
@@ -96,7 +105,8 @@ static void run_op(struct clock *c, int index)
     enum lane lane = lane_of(op);
     double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
-        double seconds = compute_seconds(c->tape, op, c->facts);
+        double seconds =
+            op_collects(op) ? link_time(c->tape, op, c->facts) : compute_seconds(c->tape, op, c->facts);
         if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
         c->free[LANE_COMPUTE] = start + seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
@@ -165,7 +175,8 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
         if (is_idle(op, once)) continue;
         double seconds = op_moves(op)
                              ? op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds
-                             : compute_seconds(tape, op, facts);
+                         : op_collects(op) ? link_time(tape, op, facts)
+                                           : compute_seconds(tape, op, facts);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
     }
