@@ -102,10 +102,11 @@ static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_
     const char *failed = comm->ops->open(comm, patience());
     if (failed) return plim_fail(err, PLIM_IO, "%s: %s", comm->ops->name, failed);
     if (comm->ranks != ranks)
-        return plim_fail(err, PLIM_IO,
-                         "environment: %s says that %s started %d ranks, and %s knows of %d; start with its own "
-                         "launcher, or unset %s",
-                         sizes[row].name, sizes[row].launcher, ranks, comm->ops->name, comm->ranks, sizes[row].name);
+        return plim_fail(
+            err, PLIM_IO,
+            "environment: %s says that %s started %d ranks, and %s knows of %d; start with its own "
+            "launcher, or unset %s",
+            sizes[row].name, sizes[row].launcher, ranks, comm->ops->name, comm->ranks, sizes[row].name);
     return PLIM_OK;
 }
 

@@ -47,11 +47,13 @@ static void set_precision(struct tape *tape, const struct job *job)
     }
 }
 
-static enum plim_status prefetch(struct tape *tape, const struct offload_options *o,
-                                 const struct knobs *knobs, struct plim_error *err)
+static enum plim_status prefetch(struct tape *tape, const struct device_facts *facts,
+                                 const struct offload_options *o, const struct knobs *knobs,
+                                 struct plim_error *err)
 {
     bool copies_beside = o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST ||
                          o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
+    copies_beside = copies_beside || (knobs && knobs->zero == ZERO_PARAMS && facts && facts->async_copies);
     struct prefetch_options options = prefetch_of(knobs);
     return copies_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
 }
@@ -139,7 +141,7 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);
     if (status == PLIM_OK)
         status = pass_offload_activations(tape, (int)knobs->offload_layers, request->facts->copy_pace, err);
-    return status == PLIM_OK ? prefetch(tape, &offload, knobs, err) : status;
+    return status == PLIM_OK ? prefetch(tape, request->facts, &offload, knobs, err) : status;
 }
 
 enum plim_status job_build_eval(const struct job *job, const struct device_facts *facts,
@@ -163,7 +165,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     set_precision(out, job);
     if (status == PLIM_OK) status = pass_shard(out, &shard, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
-    if (status == PLIM_OK) status = prefetch(out, &offload, knobs, err);
+    if (status == PLIM_OK) status = prefetch(out, facts, &offload, knobs, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;

@@ -53,6 +53,16 @@ static double link_time(const struct tape *tape, const struct op *op, const stru
     return facts->link_seconds + share * cost.link_bytes / facts->link_bandwidth;
 }
 
+double tape_link_bytes(const struct tape *tape, const struct device_facts *facts, int64_t accumulation)
+{
+    double sum = 0;
+    for (int i = 0; i < tape->nops && facts->ranks > 1; i++)
+        if (op_collects(&tape->ops[i]))
+            sum +=
+                op_cost_of(tape, &tape->ops[i]).link_bytes * (i < tape->loop_end ? (double)accumulation : 1);
+    return facts->ranks > 1 ? sum * (facts->ranks - 1) / facts->ranks : 0;
+}
+
 /* Seconds of an op that computes on the device. */
 static double compute_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
@@ -69,6 +79,7 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
 static enum lane lane_of(const struct op *op)
 {
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
+    if (op_collects(op)) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
 }
 
@@ -105,8 +116,7 @@ static void run_op(struct clock *c, int index)
     enum lane lane = lane_of(op);
     double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
-        double seconds =
-            op_collects(op) ? link_time(c->tape, op, c->facts) : compute_seconds(c->tape, op, c->facts);
+        double seconds = compute_seconds(c->tape, op, c->facts);
         if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
         c->free[LANE_COMPUTE] = start + seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
@@ -116,6 +126,10 @@ static void run_op(struct clock *c, int index)
     if (lane == LANE_HOST) {
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
+        c->busy[lane] += end - start;
+    } else if (lane == LANE_LINK) {
+        bytes = 0; /* none of the host's */
+        end += link_time(c->tape, op, c->facts);
         c->busy[lane] += end - start;
     } else { /* both ways at once are a little slower */
         double other = c->free[lane == LANE_COPY_IN ? LANE_COPY_OUT : LANE_COPY_IN];

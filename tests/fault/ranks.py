@@ -64,9 +64,8 @@ def memory(folder):
     path = plim.job(folder, model__hidden_size=512, model__intermediate_size=1408, model__num_layers=4, training__gradient_accumulation_steps=1, training__threads=1)
     kept = {}
     for count in (1, 2, 4):
-        base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", 1, "--set", f"training.batch_size={4 // count}"]
-        text = (plim.run(*base) if count == 1 else ranks.run(count, *base, "--set", "training.zero_stage=3")).stdout
-        planned = next((e for e in plim.events(text) if e["event"] == "plan"), None)
+        base = ["--set", f"training.batch_size={4 // count}", *(["--set", "training.zero_stage=3"] if count > 1 else [])]
+        planned, _ = plim.plan(path, "--no-checkpoint", "--ranks", count, *base)
         kept[count] = planned and planned["by_class"]
     if not plim.ok(all(kept.values()), "plans of 1, 2 and 4 ranks are told"): return
     for count in (2, 4):
