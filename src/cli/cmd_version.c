@@ -77,10 +77,9 @@ static const struct {
     {"safetensors", "Hugging Face folders", true},
     {"cuda", CUDA_WHAT, CUDA_IN},
     {"pjrt", "XLA devices", false},
-    {"mpi", "several ranks", false},
+    {"mpi", "several ranks", MPI_IN},
     {"nccl", "collectives between GPUs", false},
     {"http", "HTTP server (libmicrohttpd)", HTTP_IN},
-    {"mpi", "several ranks (MPI)", MPI_IN},
     {"tokenizers", "tokenizer.json of Hugging Face, chat templates", true},
 };
 enum { FEATURES = sizeof features / sizeof features[0] };
