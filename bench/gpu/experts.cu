@@ -1,7 +1,8 @@
 /* experts.cu - products of experts (src/device/cuda/expert_linear*.cu) against one dense product with as many rows.
  *
  *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src bench/gpu/experts.cu \
- *         src/device/cuda/expert_linear.cu src/device/cuda/expert_linear_hopper.cu -lcublas -o experts && ./experts
+ *         src/device/cuda/expert_linear.cu src/device/cuda/expert_linear_hopper.cu src/device/cuda/cuda_workspace.c \
+ *         -lcublas -o experts && ./experts
  *
  * In bf16, gradients of weights in fp32 (+=: added to those there), with rows spread over the experts evenly, each expert half
  * as many as the one before, most on one of eight, and all on one expert. A card that is warm is slower than one that was idle,
@@ -63,8 +64,9 @@ static std::vector<int32_t> spread(int experts, int64_t rows, int load)
     for (int e = 0; e < experts; e++) {
         int64_t mine = load == 0   ? rows * (e + 1) / experts - rows * e / experts
                        : load == 1 ? (rows - at + 1) / 2
-                       : load == 2 ? e % 8 ? rows / 16 / (experts - experts / 8) : rows * 15 / 16 / (experts / 8)
-                                   : 0;
+                       : load == 2
+                           ? e % 8 ? rows / 16 / (experts - experts / 8) : rows * 15 / 16 / (experts / 8)
+                           : 0;
         if (load == 3 && e == experts / 2) mine = rows;
         at += e == experts - 1 ? rows - at : mine;
         ends[e] = (int32_t)at;
@@ -96,8 +98,19 @@ static int32_t *ends_at;
 static struct grouped problem(int kind, int experts, int m, int k, int64_t rows)
 {
     const bool weights = kind >= GROUPED_DW;
-    struct grouped g = {weights ? GROUPED_DW : (enum grouped_kind)kind, DT_BF16, weights ? DT_F32 : DT_BF16, a, b,
-                        kind == ADDED ? c : NULL, c, ends_at, rows, experts, m, k, (int32_t *)turns};
+    struct grouped g = {weights ? GROUPED_DW : (enum grouped_kind)kind,
+                        DT_BF16,
+                        weights ? DT_F32 : DT_BF16,
+                        a,
+                        b,
+                        kind == ADDED ? c : NULL,
+                        c,
+                        ends_at,
+                        rows,
+                        experts,
+                        m,
+                        k,
+                        (int32_t *)turns};
     return g;
 }
 
@@ -106,7 +119,7 @@ static void compare(int kind, int times)
 {
     const int experts = 5, m = 520, k = 392;
     const int64_t rows = 1000 * times, count = kind == GROUPED_DW ? (int64_t)experts * m * k
-                                                          : rows * (kind == GROUPED_LINEAR ? m : k);
+                                                                  : rows * (kind == GROUPED_LINEAR ? m : k);
     const int32_t ends[experts] = {0, 301 * times, 301 * times, 777 * times, 1000 * times};
     CHECK(cudaMemcpy(ends_at, ends, sizeof ends, cudaMemcpyHostToDevice));
     for (int add = 0; add < 2; add++) {
@@ -124,7 +137,11 @@ static void compare(int kind, int times)
             if (!plain && !grouped_on_warpgroups(&q, &g)) printf("no warpgroups here\n");
             CHECK(grouped_run(&q, &g));
             CHECK(cudaStreamSynchronize(stream));
-            CHECK(cudaMemcpy((plain ? ref : run ? again : got).data(), g.c, (size_t)count * size, cudaMemcpyDeviceToHost));
+            CHECK(cudaMemcpy((plain ? ref
+                              : run ? again
+                                    : got)
+                                 .data(),
+                             g.c, (size_t)count * size, cudaMemcpyDeviceToHost));
         }
         for (int64_t i = 0; i < count; i++) {
             float x =
@@ -134,8 +151,9 @@ static void compare(int kind, int times)
             worst += (double)(x - y) * (x - y), norm += (double)y * y;
             if (x != x) worst = INFINITY;
         }
-        printf("%-6s %s %5d rows differs from the plain kernel by %.2e%s\n", kinds[kind], add ? "added " : "       ",
-               (int)rows, sqrt(worst / norm), got == again ? "" : " and from itself");
+        printf("%-6s %s %5d rows differs from the plain kernel by %.2e%s\n", kinds[kind],
+               add ? "added " : "       ", (int)rows, sqrt(worst / norm),
+               got == again ? "" : " and from itself");
     }
 }
 
@@ -154,7 +172,8 @@ static void dense(int kind, int m, int k, int64_t rows)
                            CUBLAS_GEMM_DEFAULT));
     else
         CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, k, m, (int)rows, &one, b, CUDA_R_16BF, k, a,
-                           CUDA_R_16BF, m, kind == ADDED ? &one : &zero, c, CUDA_R_32F, k, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+                           CUDA_R_16BF, m, kind == ADDED ? &one : &zero, c, CUDA_R_32F, k, CUBLAS_COMPUTE_32F,
+                           CUBLAS_GEMM_DEFAULT));
 }
 
 static void measure(const struct shape *s, bool down, int kind)
@@ -172,7 +191,8 @@ static void measure(const struct shape *s, bool down, int kind)
             many[load] = fmin(many[load], time_of([&] { CHECK(grouped_run_warpgroups(&queue, &g)); }));
         }
     }
-    printf("%-8s %-4s %-6s dense %6.1f TFLOP/s", s->name, down ? "down" : "up", kinds[kind], flops / one * 1e-12);
+    printf("%-8s %-4s %-6s dense %6.1f TFLOP/s", s->name, down ? "down" : "up", kinds[kind],
+           flops / one * 1e-12);
     for (int load = 0; load < LOADS; load++)
         printf("  %s %6.1f %.2f", loads[load], flops / many[load] * 1e-12, one / many[load]);
     printf("\n");

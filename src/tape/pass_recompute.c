@@ -24,13 +24,16 @@ struct remat {
     const struct op *ops; /* the ops before the pass */
     int *producer;        /* by tensor: index of its forward op, -1: none */
     bool *dropped;
-    int *again;    /* by tensor: the tensor that holds it in the backward part, -1: not made again yet */
-    bool *crowded; /* by layer: it has experts */
+    int *again;         /* by tensor: the tensor that holds it in the backward part, -1: not made again yet */
+    bool *crowded;      /* by layer: it has experts */
     int *fresh, nfresh; /* what was made again for the op at hand */
     int count;
 };
 
-static bool is_crowded(const struct remat *r, const struct op *op) { return op->layer >= 0 && r->crowded[op->layer]; }
+static bool is_crowded(const struct remat *r, const struct op *op)
+{
+    return op->layer >= 0 && r->crowded[op->layer];
+}
 
 static bool wants_drop(const struct op *op, const struct tensor *t, const struct recompute_options *options)
 {
@@ -130,7 +133,8 @@ static void forget(struct remat *r, const struct op *op)
     for (int i = 0; i < r->nfresh; i++) {
         int id = r->fresh[i];
         const struct op *by = &r->ops[r->producer[id]];
-        bool brief = is_crowded(r, by) && op_row(by->kind)->cheap && !(r->tape->tensors[id].flags & TENSOR_STAT);
+        bool brief =
+            is_crowded(r, by) && op_row(by->kind)->cheap && !(r->tape->tensors[id].flags & TENSOR_STAT);
         if (brief && (by->kind == OP_DISPATCH || !reads(op, id))) r->again[id] = -1;
     }
     r->nfresh = 0;
@@ -162,9 +166,11 @@ static bool remade_by(struct remat *r, const struct op *op, const struct op *nex
 
 /* Invariant 4: whether `dw`, the gradient of experts' weights, goes before that of their input: not where the op behind both
  * leaves what dw wants. */
-static bool weights_first(const struct remat *r, const struct op *dx, const struct op *dw, const struct op *behind)
+static bool weights_first(const struct remat *r, const struct op *dx, const struct op *dw,
+                          const struct op *behind)
 {
-    if (dx->kind != OP_EXPERT_LINEAR_DX || dw->kind != OP_EXPERT_LINEAR_DW || !is_crowded(r, dx)) return false;
+    if (dx->kind != OP_EXPERT_LINEAR_DX || dw->kind != OP_EXPERT_LINEAR_DW || !is_crowded(r, dx))
+        return false;
     int x = dw->in[EXPERT_LINEAR_DW_X];
     return x < r->count && r->dropped[x] && !(behind && remaker_of(&r->ops[r->producer[x]], behind));
 }

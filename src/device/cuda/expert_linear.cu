@@ -158,7 +158,8 @@ int cuda_expert_linear_dw(const struct cuda_queue *queue, const struct kernel_ca
 {
     const struct tensor *w = call_out(call, EXPERT_LINEAR_DW_DW), *dy = call_in(call, EXPERT_LINEAR_DW_DY);
     void *dw = call->out[EXPERT_LINEAR_DW_DW];
-    const bool turns = cuda_expert_turns(w->dim[0], w->dim[1], w->dim[2], tensor_count(dy) / w->dim[1]) && w->type == DT_F32;
+    const bool turns =
+        cuda_expert_turns(w->dim[0], w->dim[1], w->dim[2], tensor_count(dy) / w->dim[1]) && w->type == DT_F32;
     struct grouped g = {GROUPED_DW,
                         dy->type,
                         w->type,

@@ -142,7 +142,8 @@ ON_GPU void product(float (&c)[SUM_BLOCKS][4], uint64_t a, uint64_t b, bool add)
 /* --- operands ----------------------------------------------------------------------------------------------- */
 
 /* Both blocks of an operand, from (x, y) on: the second is the next 64 along y, turned along x. */
-template <bool TURNED> ON_GPU void bring_operand(const CUtensorMap *map, int x, int y, uint32_t to, uint32_t full)
+template <bool TURNED>
+ON_GPU void bring_operand(const CUtensorMap *map, int x, int y, uint32_t to, uint32_t full)
 {
     bring(to, map, x, y, full);
     bring(to + BLOCK, map, TURNED ? x + 64 : x, TURNED ? y : y + 64, full);
@@ -257,7 +258,9 @@ ON_GPU void consume(const expert_problem &p, const ring &r, const expert_work &w
             for (int h = 0; h < 2; h++)
 #pragma unroll
                 for (int n = 0; n < SUM_BLOCKS; n++)
-                    asm volatile("" : "+f"(c[h][n][0]), "+f"(c[h][n][1]), "+f"(c[h][n][2]), "+f"(c[h][n][3])::"memory");
+                    asm volatile(""
+                                 : "+f"(c[h][n][0]), "+f"(c[h][n][1]), "+f"(c[h][n][2]),
+                                   "+f"(c[h][n][3])::"memory");
             if (threadIdx.x % 32 == 0) barrier_arrive(r.empty + last * 8);
             if (t.chunk) {
                 if (threadIdx.x % WG_THREADS == 0) await_turn(p, t);
@@ -344,13 +347,15 @@ template <class T, class G, int KIND> static int run(const struct cuda_queue *qu
 {
     maps m;
     const bool chunks = KIND == GROUPED_DW && g->turns;
-    expert_problem p = {g->ends, g->add, g->c, g->turns, g->experts, g->m, g->k, chunks ? CUDA_EXPERT_CHUNK : 1 << 30};
+    expert_problem p = {g->ends,    g->add, g->c, g->turns,
+                        g->experts, g->m,   g->k, chunks ? CUDA_EXPERT_CHUNK : 1 << 30};
     auto kernel = multiply<T, G, KIND>;
     if (!describe_both(&m, g)) return (int)cudaErrorNotSupported;
     int code =
         (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
     if (!code && chunks)
-        code = (int)cudaMemsetAsync(g->turns, 0, cuda_expert_turns(g->experts, g->m, g->k, g->rows), stream_of(queue));
+        code = (int)cudaMemsetAsync(g->turns, 0, cuda_expert_turns(g->experts, g->m, g->k, g->rows),
+                                    stream_of(queue));
     if (code) return code;
     kernel<<<(unsigned)queue->sms, THREADS, SHARED, stream_of(queue)>>>(p, m);
     return launched();

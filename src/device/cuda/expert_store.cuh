@@ -47,13 +47,14 @@ ON_GPU void store_row(bool add, float *line, int columns, bool in, const float (
 #pragma unroll
     for (int n = 0; n < SUM_BLOCKS; n += 2) {
         const float *a = &c[n][HALF * 2], *b = &c[n + 1][HALF * 2];
-        const float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1), y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
+        const float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1),
+                    y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
         const float4 v = odd ? make_float4(x, y, b[0], b[1]) : make_float4(a[0], a[1], x, y);
         const int at = (n + odd) * 8 + quad / 2 * 4;
         if (!in || at >= columns) continue;
         if (add)
-            asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(line + at), "f"(v.x),
-                         "f"(v.y), "f"(v.z), "f"(v.w)
+            asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(line + at),
+                         "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                          : "memory");
         else
             *(float4 *)(line + at) = v;
@@ -90,10 +91,12 @@ ON_GPU void store_row(const G *add, G *line, int columns, bool in, const float (
 
 /* Sums of 64 rows, from row `top` of the tile on. All threads of the warpgroup come here. */
 template <class G, int KIND>
-ON_GPU void store_sums(const expert_problem &p, const expert_tile &t, int top, const float (&c)[SUM_BLOCKS][4])
+ON_GPU void store_sums(const expert_problem &p, const expert_tile &t, int top,
+                       const float (&c)[SUM_BLOCKS][4])
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = t.row + top + warp * 16 + lane / 4;
-    const int end = KIND == GROUPED_DW ? p.m : t.end, width = expert_width<KIND>(p), columns = width - t.column;
+    const int end = KIND == GROUPED_DW ? p.m : t.end, width = expert_width<KIND>(p),
+              columns = width - t.column;
     const int64_t base = KIND == GROUPED_DW ? (int64_t)t.expert * p.m * p.k : 0;
     const int64_t at = base + (int64_t)row * width + t.column, next = at + (int64_t)8 * width;
     G *c_at = (G *)p.c;
@@ -146,7 +149,8 @@ ON_GPU void clear_idle_experts(const expert_problem &p, const expert_work &w, in
     int idle = 0;
     for (int e = 0; e < p.experts; e++) idle += expert_rows(p, e) == 0;
     const float steps = (float)parts(p.ends[p.experts - 1], EXPERT_STEP) * (w.down * w.across) / gridDim.x;
-    const unsigned nap = idle ? (unsigned)min(steps * STEP_LEAST * stride / ((float)idle * count), 1000.0f) : 0;
+    const unsigned nap =
+        idle ? (unsigned)min(steps * STEP_LEAST * stride / ((float)idle * count), 1000.0f) : 0;
     for (int e = 0; e < p.experts; e++) {
         if (expert_rows(p, e)) continue;
         uint4 *at = (uint4 *)p.c + e * count;

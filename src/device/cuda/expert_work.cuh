@@ -17,14 +17,11 @@
 
 #include "device/cuda/expert_linear.cuh"
 
-#ifndef EXPERT_GROUP_ROWS
-#define EXPERT_GROUP_ROWS 16
-#endif
 enum {
     EXPERT_TILE = CUDA_EXPERT_TILE,
-    EXPERT_STEP = 64,    /* of k, that are brought at once */
-    EXPERT_MOST = 1024,  /* experts that there are places for */
-    EXPERT_GROUP = EXPERT_GROUP_ROWS,/* rows of tiles that go together */
+    EXPERT_STEP = 64,   /* of k, that are brought at once */
+    EXPERT_MOST = 1024, /* experts that there are places for */
+    EXPERT_GROUP = 16,  /* rows of tiles that go together */
 };
 
 /* What of the problem a kernel reads. */
@@ -45,8 +42,9 @@ struct expert_tile {
 
 /* Places in shared memory; first the last thread's sums, then whoever asks. */
 struct expert_lists {
-    int before[EXPERT_MOST + 1]; /* rows of tiles, or chunks, of the experts before; of experts of one chunk none */
-    int single[EXPERT_MOST];     /* weights: experts of one chunk, the longest first */
+    int before[EXPERT_MOST +
+               1]; /* rows of tiles, or chunks, of the experts before; of experts of one chunk none */
+    int single[EXPERT_MOST]; /* weights: experts of one chunk, the longest first */
     int singles;
 };
 
@@ -57,7 +55,10 @@ struct expert_work {
     int chunked;      /* weights: of those, tiles of experts of several chunks */
 };
 
-template <int KIND> ON_GPU int expert_width(const expert_problem &p) { return KIND == GROUPED_LINEAR ? p.m : p.k; }
+template <int KIND> ON_GPU int expert_width(const expert_problem &p)
+{
+    return KIND == GROUPED_LINEAR ? p.m : p.k;
+}
 
 ON_GPU int expert_rows(const expert_problem &p, int e) { return p.ends[e] - (e ? p.ends[e - 1] : 0); }
 
@@ -132,13 +133,15 @@ ON_GPU int taken_from(const expert_work &w, int index)
     return (round - min((round + 1) / 2, back)) * blocks + block;
 }
 
-template <int KIND> ON_GPU expert_tile expert_tile_at(const expert_problem &p, const expert_work &w, int index)
+template <int KIND>
+ON_GPU expert_tile expert_tile_at(const expert_problem &p, const expert_work &w, int index)
 {
     const expert_lists &l = *w.lists;
     expert_tile t;
     if constexpr (KIND == GROUPED_DW) {
         const int each = w.down * w.across, at = taken_from(w, index), part = at / each;
-        const int chunks = l.before[p.experts], e = part < chunks ? find_expert(l.before, p.experts, part) : l.single[part - chunks];
+        const int chunks = l.before[p.experts],
+                  e = part < chunks ? find_expert(l.before, p.experts, part) : l.single[part - chunks];
         const int first = e ? p.ends[e - 1] : 0, end = p.ends[e];
         t.expert = e, t.chunk = part < chunks ? part - l.before[e] : 0;
         t.first = first + t.chunk * p.chunk, t.end = min(end, t.first + p.chunk), t.more = t.end < end;
