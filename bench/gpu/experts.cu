@@ -6,7 +6,8 @@
  *
  * In bf16, gradients of weights in fp32 (+=: added to those there), with rows spread over the experts evenly, each expert half
  * as many as the one before, most on one of eight, and all on one expert. A card that is warm is slower than one that was idle,
- * so dense and grouped products are timed in turn, and the fastest turn of each counts. Printed: TFLOP/s of both, and the speed of the experts' as a share of the dense one's.
+ * so dense and grouped products are timed in turn, and the fastest turn of each counts. Printed: TFLOP/s of both, and the
+ * speed of the experts' as a share of the dense one's.
  * Each product is first compared with the same by the plain kernel on a smaller problem. */
 extern "C" {
 #include "device/cuda/kernels.h"

@@ -134,7 +134,7 @@ static void test_nothing_is_made_twice(void **state)
 }
 
 /* Ops of one part that read the tensor. */
-static int readers(const struct tape *tape, int id, int part)
+static int readers(const struct tape *tape, int id, enum op_part part)
 {
     int count = 0;
     for (int i = 0; i < tape->nops; i++)
