@@ -32,7 +32,7 @@ struct http {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct http_connection *first, *last; /* oldest first */
+    struct http_connection *first, *last;   /* oldest first */
     int connections, idle, active, leaving; /* idle: not of those that were hung up on and are leaving */
     bool stop, closing;
     pthread_t watcher;
