@@ -85,7 +85,7 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
     struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
-                                .source_time = job_source_time(job),
+                                .source_time = job_source_time(job, request->time),
                                 .longest = job->max_length,
                                 .head = job_head(job),
                                 .whole_rows = !job->data.packing,
@@ -142,7 +142,7 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
     struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
                                 .time = time,
-                                .source_time = job_source_time(job),
+                                .source_time = job_source_time(job, time),
                                 .longest = job->max_length,
                                 .head = job_eval_head(job),
                                 .standard = !job->model.flash};

@@ -39,6 +39,8 @@ from transformers import (
     Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -378,6 +380,53 @@ CASES = {
         batch=2,
         time=19,
     ),
+    # An expert that every token has, behind its gate; a layer without experts.
+    "qwen2_moe": dict(
+        make=lambda: Qwen2MoeForCausalLM(
+            Qwen2MoeConfig(
+                vocab_size=98,
+                hidden_size=36,
+                intermediate_size=46,
+                moe_intermediate_size=22,
+                shared_expert_intermediate_size=30,
+                num_hidden_layers=3,
+                num_attention_heads=6,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                num_experts=6,
+                num_experts_per_tok=2,
+                mlp_only_layers=[1],
+                output_router_logits=True,
+                router_aux_loss_coef=0.02,
+                attn_implementation="eager",
+                experts_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=22,
+    ),
+    # Attention over blocks, ours alone: torch has it as a mask.
+    "llama-sparse": dict(
+        make=lambda: LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=104,
+                hidden_size=32,
+                intermediate_size=40,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                tie_word_embeddings=False,
+                attention_type="sparse",
+                sparse_block_size=5,
+                num_local_blocks=2,
+                num_global_blocks=1,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=30,
+    ),
 }
 PACKED_LENGTHS = (13, 19)
 
@@ -424,6 +473,18 @@ def file_tensors(model, tensors):
     return out
 
 
+def mask_of(model, time):
+    """What torch is given beside the ids: nothing, or the mask of attention over blocks."""
+    config = model.config
+    if getattr(config, "attention_type", None) != "sparse": return {}
+    block = torch.arange(time) // config.sparse_block_size
+    back = block[:, None] - block[None, :]
+    past = torch.arange(time)[:, None] >= torch.arange(time)[None, :]
+    sees = past & ((back < config.num_local_blocks) | (block[None, :] < config.num_global_blocks))
+    hidden = torch.full((time, time), torch.finfo(model.dtype).min, dtype=model.dtype).masked_fill(sees, 0)
+    return dict(attention_mask=hidden[None, None])
+
+
 def total_loss(logits, targets):
     flat = logits.float().reshape(-1, logits.shape[-1])
     return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
@@ -442,7 +503,7 @@ def run(model, samples):
     count = sum(int((t != IGNORE).sum()) for _, t in samples)
     logits, total = [], 0.0
     for ids, targets in samples:
-        made = model(input_ids=ids)
+        made = model(input_ids=ids, **mask_of(model, ids.shape[1]))
         out = made.logits
         loss = total_loss(out, targets) / count + router_loss(model.config, made)
         loss.backward()
@@ -527,8 +588,9 @@ def save_model(model, folder):
 def check_own_loss(model, ids, targets):
     """transformers shifts labels itself; its loss must be ours."""
     labels = torch.cat([torch.full((ids.shape[0], 1), IGNORE), targets[:, :-1]], dim=1)
-    theirs = model(input_ids=ids, labels=labels).loss
-    made = model(input_ids=ids)
+    mask = mask_of(model, ids.shape[1])
+    theirs = model(input_ids=ids, labels=labels, **mask).loss
+    made = model(input_ids=ids, **mask)
     ours = total_loss(made.logits, targets) / (targets != IGNORE).sum()
     if getattr(made, "aux_loss", None) is not None: ours += model.config.router_aux_loss_coef * made.aux_loss
     assert torch.allclose(theirs, ours, rtol=1e-5), (theirs, ours)

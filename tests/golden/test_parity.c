@@ -253,7 +253,8 @@ static void check_losses(const char *name, const struct rig_options *how)
 
 static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral",   "qwen2",
                                     "gpt2",       "qwen3",        "gemma2",       "gemma3",    "phi3",
-                                    "olmo2",      "smollm3",      "mixtral",      "qwen3_moe", "olmoe"};
+                                    "olmo2",      "smollm3",      "mixtral",      "qwen3_moe", "olmoe",
+                                    "qwen2_moe",  "llama-sparse"};
 #define NCASES (sizeof cases / sizeof *cases)
 
 static void test_logits_fp32(void **state)
