@@ -193,6 +193,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .overhead = overhead + job->loader_bytes,
                                  .rows = job_rows(job),
                                  .time = job->max_length,
+                                 .source_time = job_source_time(job, job->max_length),
                                  .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
                                  .layers = model_layers(&job->spec),
                                  .needs_global_norm =

@@ -34,6 +34,7 @@ struct plan_request {
     int64_t beside;  /* bytes that others hold of search_line while plans are compared */
     int64_t rows;    /* effective batch of this rank */
     int64_t time;    /* T, tokens per row */
+    int64_t source_time; /* S, of the source beside them; 0: there is none */
     int layers;
     bool
         whole_passes; /* every pass has micro_batch rows, whatever their length: they are told from each other */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# run-tests: serial, not=asan, not=tsan
+# run-tests: serial, not=tsan
 """Truth, stated minimum, budget stair and kill test for one model of each family beside the decoder: encoders (labels of words, pairs of
-sentences, both with an evaluation), an encoder-decoder, and experts."""
+sentences, both with an evaluation), an encoder-decoder, and experts. Sanitizers, whose resident memory means nothing, see the stair alone."""
 import os
 import random
 import shutil
@@ -15,7 +15,7 @@ import encoder_jobs
 import plim
 
 MIB = 1 << 20
-STEPS, KILLS, STAIR = 6, 6, 12
+STEPS, KILLS, STAIR = 6, 6, 4 if plim.SANITIZED else 12
 rng = random.Random(4)
 
 
@@ -38,7 +38,7 @@ WIDE_ENCODER = dict(model__hidden_size=256, model__intermediate_size=1024, model
 # A job of each family, its changes for a stair, and those that make a plan of which 1 % is more than what processes differ by.
 FAMILIES = {
     "labels": (encoder("token_labels"), WIDE_ENCODER,
-               dict(model__hidden_size=768, model__intermediate_size=3072, model__num_layers=8, model__num_attention_heads=12)),
+               dict(model__hidden_size=768, model__intermediate_size=3072, model__num_layers=10, model__num_attention_heads=12, data__max_line_bytes="4KiB", data__shuffle_bytes="64KiB", data__workers=0)),
     "pairs": (encoder("sentence_pairs"), WIDE_ENCODER, None),
     "masked": (encoder("masked_tokens"), WIDE_ENCODER, None),
     "t5": (seq2seq, {}, dict(model__vocab_size=65536, model__hidden_size=320, training__batch_size=2)),
@@ -56,9 +56,10 @@ def truth(root, name, budget, changes):
     end = events[-1] if events else {}
     if not plim.ok(code == 0 and end.get("event") == "end", f"{name}: trained {stderr.strip()}"): return
     plim.ok(end["ledger_peak"] == end["planned_peak"], f"{name}: ledger {end['ledger_peak']} = planned {end['planned_peak']}")
-    spare, near = planned["by_class"]["io"], max(0.01 * total, 6 * MIB)  # the loader has memory for longer lines than these
+    near = max(0.01 * total, 6 * MIB)
+    spare = planned["by_class"]["io"] if total < 600 * MIB else 0  # the loader has memory for longer lines than these
     plim.ok(total - near - spare <= peak <= total + near,
-            f"{name}: RSS {peak / MIB:.2f} MiB, planned {total / MIB:.2f} MiB ({100 * (peak / total - 1):+.2f} %), {spare / MIB:.2f} MiB of them for longer lines")
+            f"{name}: RSS {peak / MIB:.2f} MiB, planned {total / MIB:.2f} MiB ({100 * (peak / total - 1):+.2f} %), {spare / MIB:.2f} MiB of them may be for longer lines")
     evaluates = FAMILIES[name][0] not in (seq2seq, experts)
     plim.ok([e["event"] for e in events].count("eval") == evaluates, f"{name}: evaluated {evaluates}")
 
@@ -127,9 +128,10 @@ def kills(root, name):
 with tempfile.TemporaryDirectory() as root_:
     for name_, (_, wide_, huge) in FAMILIES.items():
         at, more = f"{root_}/{name_}", dict(pairs=dict(data__padding="longest"), masked=dict(training__mixed_precision="bf16")).get(name_, {})
+        if name_ != "masked": stair(at, name_)
+        if plim.SANITIZED: continue
         truth(at, name_, "160MiB", dict(wide_, training__steps=2, **more))
         if huge: truth(at, name_, "4GiB", huge)
         if huge: minimum(at, name_)
-        if name_ != "masked": stair(at, name_)
         if name_ not in ("masked", "labels"): kills(at, name_)
 plim.done()
