@@ -100,6 +100,9 @@ struct plan_bound {
 /* The knobs that what is computed depends on; the others are 0. */
 struct knobs plan_compute_knobs(const struct knobs *knobs);
 
+/* Bytes of the device outside the arena: what the context takes, and programs of further lengths. */
+int64_t plan_device_overhead(const struct plan_request *request);
+
 /* What the two lines are held against: an arena of so many bytes, the plan's own data structures, and what is offloaded to
  * the host. */
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
