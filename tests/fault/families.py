@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, not=tsan
+# run-tests: not=tsan
 """Truth, stated minimum, budget stair and kill test for one model of each family beside the decoder: encoders (labels of words, pairs of
 sentences, both with an evaluation), an encoder-decoder, and experts. Sanitizers, whose resident memory means nothing, see the stair alone."""
 import os
