@@ -32,6 +32,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     const struct build_arg *b = arg;
     struct model_shape shape = {
         .batch = 1, .time = b->size.tokens, .head = HEAD_LAST_LOGITS, .flat = b->size};
+    shape.flat.samples = !b->e->device->facts.unified_memory;
     (void)unused;
     tape_init(out);
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
@@ -54,7 +55,11 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void add_size(struct family *f, const struct sizes *s, int64_t tokens, int64_t rows)
 {
     if (f->count == ENGINE_MEMBERS) return;
-    f->size[f->count++] = (struct model_flat){tokens, rows, s->blocks, blocks_for(s->context), s->context};
+    f->size[f->count++] = (struct model_flat){.tokens = tokens,
+                                              .rows = rows,
+                                              .blocks = s->blocks,
+                                              .reach = blocks_for(s->context),
+                                              .length = s->context};
 }
 
 /* Powers of two, from 32 on also the half-way ones; many rows only where many tokens can be the last of theirs. */
@@ -209,7 +214,7 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
            drawer_bytes(e->device->team, e->spec.vocab_size) + blocks_bytes(s->blocks) +
            s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
     if (!e->device->facts.unified_memory)
-        *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 4) + 3 * s->step);
+        *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 5 + SAMPLE_WORDS) + 3 * s->step);
     free(f);
     return status;
 }
@@ -282,8 +287,8 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
 
 static void find_ends(struct family *f, int i, struct exec *exec)
 {
-    f->member[i] =
-        (struct member){exec, tape_find(exec->tape, "flat", -1), tape_find(exec->tape, "logits", -1)};
+    f->member[i] = (struct member){exec, tape_find(exec->tape, "flat", -1),
+                                   tape_find(exec->tape, "logits", -1), tape_find(exec->tape, "tokens", -1)};
 }
 
 /* Members beyond the first, and programs of all of them. */

@@ -1,7 +1,7 @@
 /* test_sample.c - sampling from logits, and bytes becoming text. */
 #include "text/byte_text.h"
 #include "base/rng.h"
-#include "serve/sample.h"
+#include "tensor/sample.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

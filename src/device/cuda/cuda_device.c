@@ -68,7 +68,6 @@ static void note(struct cuda *cuda, int code, const char *where)
         note(cuda, launch(&cuda->queue, call), op_row(call->op->kind)->name);                                \
     }
 #define LAUNCHERS(X)                                                                                         \
-    X(cuda_embed)                                                                                            \
     X(cuda_norm)                                                                                             \
     X(cuda_rope_table)                                                                                       \
     X(cuda_rope)                                                                                             \
@@ -82,6 +81,7 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_kv_append)                                                                                        \
     X(cuda_kv_put)                                                                                           \
     X(cuda_attn_paged)                                                                                       \
+    X(cuda_sample)                                                                                           \
     X(cuda_split3)                                                                                           \
     X(cuda_embed_bwd)                                                                                        \
     X(cuda_norm_bwd)                                                                                         \
@@ -115,6 +115,13 @@ static void cuda_linear_run(const struct kernel_call *call)
     note(cuda, code, code ? cuda_matmul_words(cuda->matmul) : NULL);
 }
 
+static void cuda_embed_run(const struct kernel_call *call)
+{
+    struct cuda *cuda = call->backend;
+    cuda->chain = cuda->chain || tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
+    note(cuda, cuda_embed(&cuda->queue, call), "embed");
+}
+
 static void cuda_attention_op_run(const struct kernel_call *call)
 {
     struct cuda *cuda = call->backend;
@@ -137,6 +144,7 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
     [OP_KV_PUT] = {cuda_kv_put_run, NULL},
     [OP_ATTN_PAGED] = {cuda_attn_paged_run, NULL},
+    [OP_SAMPLE] = {cuda_sample_run, NULL},
     [OP_SPLIT3] = {cuda_split3_run, NULL},
     [OP_EMBED_BWD] = {cuda_embed_bwd_run, NULL},
     [OP_NORM_BWD] = {cuda_norm_bwd_run, NULL},
@@ -176,8 +184,10 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true, [OP_LINEAR] = true, [OP_ATTN] = true,      [OP_GLU] = true,
-    [OP_ACT] = true,  [OP_ADD] = true,    [OP_KV_APPEND] = true, [OP_SPLIT3] = true,
+    [OP_NORM] = true,   [OP_LINEAR] = true,    [OP_ATTN] = true,   [OP_GLU] = true,
+    [OP_ACT] = true,    [OP_ADD] = true,       [OP_SPLIT3] = true, [OP_KV_APPEND] = true,
+    [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,  [OP_ROPE_TABLE] = true,
+    [OP_SAMPLE] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
@@ -277,7 +287,7 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
     note(cuda, code, "waiting for copies");
 }
 
-/* A linear of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
+/* A linear or an embedding of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
  * only there, kernels are so short that what lies between them counts. */
 static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
 {

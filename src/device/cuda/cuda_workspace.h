@@ -41,7 +41,8 @@ enum {
     ATTN_MAX_SPLITS = 64,
     ATTN_DECODE_ROWS = 64, /* rows (queries times heads of a group) up to which keys are split */
     CUDA_ROUTE_ROWS = 256, /* route.cu: rows that are counted together */
-    CUDA_FEW_ROWS = 8,     /* rows up to which linear is matmul_few.cu's */
+    CUDA_SAMPLE_PARTS = 32, /* sample.cu: of a row of logits */
+    CUDA_FEW_ROWS = 8,      /* rows up to which linear is matmul_few.cu's */
 };
 
 /* Matrix products: cuBLASLt may take this much, the bias gradient's sums come after it. */
@@ -81,6 +82,7 @@ struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const s
 /* Attention over blocks: keys of a piece, and pieces that are work of their own; 1: none are. */
 enum { CUDA_PAGED_PIECE = 256 };
 int cuda_paged_splits(const struct tensor *const *desc);
+bool cuda_paged_on_tensor_cores(const struct tensor *const *desc);
 
 struct cuda_attn_places {
     size_t delta, range, spans, drop_lines, lines, bucket_sums, bytes;

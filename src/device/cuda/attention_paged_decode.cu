@@ -1,0 +1,406 @@
+/* attention_paged_decode.cu - tokens that are alone in their row, on the tensor cores: what memory gives is the limit.
+ *
+ * A block of threads has one token and up to 16 query heads of one kv head. It takes keys in pieces of CUDA_PAGED_PIECE, a warp
+ * 64 of them: four blocks. A lane loads 16 bytes of keys or values as they lie, and all of a warp's loads are under way
+ * before the first is used. The order of the sums inside a product of matrices is free, so nothing is moved between
+ * lanes: with g = lane / 4 and t = lane % 4
+ *
+ *     scores   lane (g, t) has 8 keys of half a block, 8 g .. 8 g + 7 of the 64, for elements t, t + 4, t + 8, t + 12 of
+ *              every 16 of the head. Words of two elements of one key are B of product j for key 8 g + j; what comes out,
+ *              columns 2 t and 2 t + 1 of product j, are keys 16 t + j and 16 t + 8 + j: block t
+ *     output   so lane (g, t) has the probabilities of block t, four of them for each step, as A; it loads elements
+ *              8 g .. 8 g + 7 of the same keys' values, and product j is for elements 8 g + j
+ *
+ * Invariants
+ *  1. The warps of a piece are joined in order, then pieces, in order. Where there are few tokens a piece is a block's work
+ *     and a second kernel joins them by the same operations: a token's bits depend on its own row alone.
+ *  2. Blocks behind the token's position are not read, and values of such positions count as 0.
+ *  3. Keys before the row's context are older than this step: they are read before what was queued earlier has ended
+ *     (overlap.cuh).
+ */
+#include "device/cuda/attention_paged.cuh"
+#include "device/cuda/attention_ptx.cuh"
+#include "device/cuda/overlap.cuh"
+
+namespace
+{
+
+enum { WARPS = 4, THREADS = 32 * WARPS, CHUNK = 64, ROWS = 16, JOIN_WARPS = 4 };
+static_assert(CUDA_PAGED_PIECE == WARPS * CHUNK, "a warp has a chunk of each piece");
+
+/* Eight neighbouring elements of the pool as 16-bit words. Keys and values of another type than the queries' are
+ * another struct like this. */
+struct kv_16bit {
+    static __device__ __forceinline__ uint4 eight(const void *pool, int64_t at)
+    {
+        return *(const uint4 *)((const uint16_t *)pool + at);
+    }
+};
+
+ON_GPU uint32_t word_of(const uint4 &x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+
+/* Element j of x and of y as one word. */
+ON_GPU uint32_t pair_of(const uint4 &x, const uint4 &y, int j)
+{
+    return __byte_perm(word_of(x, j / 2), word_of(y, j / 2), j % 2 ? 0x7632 : 0x5410);
+}
+
+/* The token a block of threads has; row < 0: there is none, and o is 0 if the token is one at all. */
+struct item {
+    int row, token, position, context;
+};
+
+/* By token where there are as many rows, else by row: those of one token. */
+ON_GPU struct item item_of(const struct paged &a, int index)
+{
+    struct item it = {-1, -1, 0, 0};
+    if (a.tokens > a.nrows) {
+        if (a.rows[3 * index + 1] != 1) return it;
+        it.row = index, it.token = a.rows[3 * index];
+    } else {
+        it.token = index;
+        auto has = [&](int r) { return index >= a.rows[3 * r] && index < a.rows[3 * r] + a.rows[3 * r + 1]; };
+        if (has(index)) it.row = index; /* so the engine lays them out when all decode */
+        for (int r = 0; r < a.nrows && it.row < 0; r++)
+            if (has(r)) it.row = r;
+        if (it.row < 0) return it;
+    }
+    it.context = a.rows[3 * it.row + 2], it.position = it.context + it.token - a.rows[3 * it.row];
+    return it;
+}
+
+/* What a warp has of the lines' keys so far. SETS: of 64 elements of the head. */
+template <int SETS> struct lines {
+    float out[SETS][8][4]; /* lane (g, t): lines g and g + 8, elements 16 t + j and 16 t + 8 + j of a set */
+    float top[2], sum[2];
+};
+
+template <int SETS> struct keys {
+    uint4 at[SETS * 4][4];
+};
+struct values { /* of one set */
+    uint4 at[4][4];
+};
+
+/* The loads of the 64 keys from `key` on. */
+template <class KV, int SETS>
+ON_GPU void load_keys(const struct paged &a, const struct item &it, int kv, int key, keys<SETS> &k)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int32_t *table = a.blocks + (int64_t)it.row * a.reach + key / KV_BLOCK;
+    const bool have = key + g / 2 * KV_BLOCK <= it.position;
+    const int64_t at = have ? paged_at(a, table[g / 2], kv) + g % 2 * 8 : 0;
+#pragma unroll
+    for (int s = 0; s < SETS * 4; s++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int d = s * 16 + t + 4 * i;
+            k.at[s][i] = have && d < a.size ? KV::eight(a.pool, at + d * KV_BLOCK) : make_uint4(0, 0, 0, 0);
+        }
+}
+
+template <class KV>
+ON_GPU void load_values(const struct paged &a, const struct item &it, int kv, int key, int set, values &v)
+{
+    const int lane = threadIdx.x % 32, d = set * 64 + lane / 4 * 8, mine = key + lane % 4 * KV_BLOCK;
+    const int32_t *table = a.blocks + (int64_t)it.row * a.reach + mine / KV_BLOCK;
+    const int64_t at = mine <= it.position ? paged_at(a, *table, kv) + a.plane + d : 0;
+#pragma unroll
+    for (int s = 0; s < 4; s++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bool have = mine + 4 * s + i <= it.position && d < a.size;
+            v.at[s][i] = have ? KV::eight(a.pool, at + (4 * s + i) * a.size) : make_uint4(0, 0, 0, 0);
+        }
+}
+
+/* Fragments of the queries, in the order of elements in which keys come. */
+template <int SETS>
+ON_GPU void load_queries(const struct paged &a, int64_t at, int heads, uint32_t (&q)[SETS * 4][4])
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint16_t *from = (const uint16_t *)a.q + at;
+#pragma unroll
+    for (int s = 0; s < SETS * 4; s++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int line = g + i % 2 * 8, d = s * 16 + t + i / 2 * 8;
+            uint32_t low = line < heads && d < a.size ? from[line * a.size + d] : 0;
+            uint32_t high = line < heads && d + 4 < a.size ? from[line * a.size + d + 4] : 0;
+            q[s][i] = low | high << 16;
+        }
+}
+
+/* Products of a line's 16 keys in this lane become probabilities against the maximum of the 64 from `key` on. */
+ON_GPU void soften(const struct paged &a, float (&s)[8][4], int half, int position, int key, float &top,
+                   float &sum)
+{
+    const int mine = key + threadIdx.x % 4 * KV_BLOCK, last = position - mine;
+    const int first = (a.window ? max(position - a.window + 1, 0) : 0) - mine;
+    top = -INFINITY, sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float *x = &s[j][2 * half + i];
+            int at = 8 * i + j;
+            *x = at < first || at > last ? -INFINITY : paged_score(a, *x);
+            top = fmaxf(top, *x);
+        }
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    float base = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float p = exp2f((s[j][2 * half + i] - base) * a.scale2);
+            s[j][2 * half + i] = p, sum += p;
+        }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+}
+
+template <class type, int SETS>
+ON_GPU void multiply_keys(float (&s)[8][4], const uint32_t (&q)[SETS * 4][4], const keys<SETS> &k)
+{
+#pragma unroll
+    for (int step = 0; step < SETS * 4; step++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            type::multiply(s[j], q[step], pair_of(k.at[step][0], k.at[step][1], j),
+                           pair_of(k.at[step][2], k.at[step][3], j));
+}
+
+/* Step i: keys 4 i .. 4 i + 3 of the lane's block. */
+template <class type> ON_GPU void multiply_values(float (&out)[8][4], const float (&s)[8][4], const values &v)
+{
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+        const int j = step % 2 * 4, i = step / 2;
+        const uint32_t p[4] = {type::pack(s[j][i], s[j + 1][i]), type::pack(s[j][2 + i], s[j + 1][2 + i]),
+                               type::pack(s[j + 2][i], s[j + 3][i]),
+                               type::pack(s[j + 2][2 + i], s[j + 3][2 + i])};
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            type::multiply(out[n], p, pair_of(v.at[step][0], v.at[step][1], n),
+                           pair_of(v.at[step][2], v.at[step][3], n));
+    }
+}
+
+/* Shared memory: results of the warps, and of all pieces so far. */
+template <int SETS> struct room {
+    float out[WARPS][ROWS][SETS * 64 + 4], stat[WARPS][ROWS][2];
+    float total[ROWS][SETS * 64 + 4], all[ROWS][2], piece[ROWS][2];
+};
+
+template <int SETS> ON_GPU void leave(const lines<SETS> &w, room<SETS> &r)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int line = g + 8 * half;
+        if (t == 0) r.stat[warp][line][0] = w.top[half], r.stat[warp][line][1] = w.sum[half];
+#pragma unroll
+        for (int set = 0; set < SETS; set++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int j = 0; j < 8; j += 4)
+                    *(float4 *)&r.out[warp][line][set * 64 + 16 * t + 8 * i + j] =
+                        make_float4(w.out[set][j][2 * half + i], w.out[set][j + 1][2 * half + i],
+                                    w.out[set][j + 2][2 * half + i], w.out[set][j + 3][2 * half + i]);
+    }
+}
+
+/* The warps of a piece, in order; warps without keys have the sum 0. */
+template <int SETS> ON_GPU void join_stats(const struct paged &a, room<SETS> &r, int line)
+{
+    float top = -INFINITY, sum = 0;
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, r.stat[w][line][0]);
+    float base = top == -INFINITY ? 0.0f : top;
+    for (int w = 0; w < WARPS; w++)
+        sum = __fmaf_rn(exp2f((r.stat[w][line][0] - base) * a.scale2), r.stat[w][line][1], sum);
+    r.piece[line][0] = top, r.piece[line][1] = sum;
+}
+
+template <int SETS> ON_GPU float join_warps(const struct paged &a, const room<SETS> &r, int line, int d)
+{
+    float base = r.piece[line][0] == -INFINITY ? 0.0f : r.piece[line][0], x = 0;
+    for (int w = 0; w < WARPS; w++)
+        x = __fmaf_rn(exp2f((r.stat[w][line][0] - base) * a.scale2), r.out[w][line][d], x);
+    return x;
+}
+
+ON_GPU float *part_at(const struct paged &a, int64_t line, int piece)
+{
+    return a.parts + (line * a.splits + piece) * (a.size + 2);
+}
+
+template <class type> ON_GPU void put(const struct paged &a, int64_t at, float x)
+{
+    ((uint16_t *)a.o)[at] = (uint16_t)type::pack(x, 0);
+}
+
+/* A piece to its place, where pieces are work of their own. */
+template <int SETS>
+ON_GPU void keep_piece(const struct paged &a, const room<SETS> &r, int64_t line, int heads, int piece)
+{
+    for (int i = threadIdx.x; i < heads * a.size; i += THREADS)
+        part_at(a, line + i / a.size, piece)[i % a.size] = join_warps(a, r, i / a.size, i % a.size);
+    for (int l = threadIdx.x; l < heads; l += THREADS) {
+        float *part = part_at(a, line + l, piece);
+        part[a.size] = r.piece[l][0], part[a.size + 1] = r.piece[l][1];
+    }
+}
+
+template <int SETS> ON_GPU void join_piece(const struct paged &a, room<SETS> &r, int heads)
+{
+    for (int i = threadIdx.x; i < heads * a.size; i += THREADS) {
+        int l = i / a.size, d = i % a.size;
+        r.total[l][d] = paged_joined(r.total[l][d], r.all[l][0], r.all[l][1], join_warps(a, r, l, d),
+                                     r.piece[l][0], r.piece[l][1], a.scale2);
+    }
+    __syncthreads();
+    for (int l = threadIdx.x; l < heads; l += THREADS) {
+        float top = r.all[l][0], sum = r.all[l][1], more_top = r.piece[l][0], more = r.piece[l][1];
+        r.all[l][1] = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
+        r.all[l][0] = paged_joined_top(top, sum, more_top, more);
+    }
+}
+
+/* What a block of threads has to do. */
+struct work {
+    struct item it;
+    int kv, head, heads, from, end, split; /* pieces [from, end); split < 0: all of them */
+    int64_t line;                          /* of parts */
+};
+
+ON_GPU struct work work_of(const struct paged &a)
+{
+    const int chunks = (a.group + ROWS - 1) / ROWS;
+    int index = blockIdx.x;
+    struct work w;
+    w.split = a.splits > 1 ? index % a.splits : -1, index /= a.splits;
+    const int chunk = index % chunks;
+    index /= chunks;
+    w.kv = index % a.kv_heads, index /= a.kv_heads;
+    w.it = item_of(a, index);
+    w.head = w.kv * a.group + chunk * ROWS, w.heads = min(ROWS, (w.kv + 1) * a.group - w.head);
+    w.line = (int64_t)index * a.heads + w.head;
+    const int first = a.window ? max(w.it.position - a.window + 1, 0) : 0;
+    w.from = first / CUDA_PAGED_PIECE, w.end = w.it.position / CUDA_PAGED_PIECE + 1;
+    if (w.split >= 0) w.from = max(w.from, w.split), w.end = min(w.end, w.split + 1);
+    return w;
+}
+
+/* A token without a row. */
+template <class type> ON_GPU void blank(const struct paged &a, const struct work &w)
+{
+    if (w.split > 0 || w.it.token < 0) return;
+    for (int i = threadIdx.x; i < w.heads * a.size; i += THREADS)
+        put<type>(a, ((int64_t)w.it.token * a.heads + w.head) * a.size + i, 0);
+}
+
+/* Heads of up to 64: values are asked for together with the keys; registers for more there are not. */
+template <class type, class KV, int SETS>
+__global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
+{
+    constexpr bool BOTH = SETS == 1;
+    __shared__ room<SETS> r;
+    const int warp = threadIdx.x / 32;
+    next_may_begin();
+    const struct work w = work_of(a);
+    keys<SETS> k;
+    values v;
+    int key = w.from * CUDA_PAGED_PIECE + warp * CHUNK;
+    bool loaded = w.it.row >= 0 && w.from < w.end && key + CHUNK <= w.it.context;
+    if (loaded) load_keys<KV>(a, w.it, w.kv, key, k);
+    if (loaded && BOTH) load_values<KV>(a, w.it, w.kv, key, 0, v);
+    await_previous();
+    if (w.it.row < 0) blank<type>(a, w);
+    if (w.it.row < 0 || w.from >= w.end) return;
+    const int64_t at = ((int64_t)w.it.token * a.heads + w.head) * a.size;
+    uint32_t q[SETS * 4][4];
+    load_queries<SETS>(a, at, w.heads, q);
+    for (int l = threadIdx.x; l < ROWS; l += THREADS) r.all[l][0] = -INFINITY, r.all[l][1] = 0;
+    for (int piece = w.from; piece < w.end; piece++, key += CUDA_PAGED_PIECE, loaded = false) {
+        lines<SETS> mine = {};
+        mine.top[0] = mine.top[1] = -INFINITY;
+        if (key <= w.it.position) {
+            float s[8][4] = {};
+            if (!loaded) load_keys<KV>(a, w.it, w.kv, key, k);
+            if (!loaded && BOTH) load_values<KV>(a, w.it, w.kv, key, 0, v);
+            multiply_keys<type, SETS>(s, q, k);
+            if (!BOTH) load_values<KV>(a, w.it, w.kv, key, 0, v);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                soften(a, s, half, w.it.position, key, mine.top[half], mine.sum[half]);
+#pragma unroll
+            for (int set = 0; set < SETS; set++) {
+                if (set > 0) load_values<KV>(a, w.it, w.kv, key, set, v);
+                multiply_values<type>(mine.out[set], s, v);
+            }
+        }
+        __syncthreads(); /* the last piece was read */
+        leave(mine, r);
+        __syncthreads();
+        for (int l = threadIdx.x; l < w.heads; l += THREADS) join_stats(a, r, l);
+        __syncthreads();
+        if (w.split >= 0)
+            keep_piece(a, r, w.line, w.heads, piece);
+        else
+            join_piece(a, r, w.heads);
+    }
+    if (w.split >= 0) return;
+    __syncthreads();
+    for (int i = threadIdx.x; i < w.heads * a.size; i += THREADS)
+        put<type>(a, at + i, r.total[i / a.size][i % a.size] / r.all[i / a.size][1]);
+}
+
+/* The pieces of a line, in order: a warp to a line. */
+template <class type> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const struct paged a)
+{
+    const int lane = threadIdx.x % 32;
+    const int64_t line = (int64_t)blockIdx.x * JOIN_WARPS + threadIdx.x / 32;
+    const int items = a.tokens > a.nrows ? a.nrows : a.tokens;
+    next_may_begin();
+    const struct item it = item_of(a, min((int)(line / a.heads), items - 1));
+    await_previous();
+    if (line >= (int64_t)items * a.heads || it.row < 0) return;
+    const int first = a.window ? max(it.position - a.window + 1, 0) : 0;
+    float top = -INFINITY, sum = 0, out[ATTN_MMA_SIZE / 32] = {};
+    for (int piece = first / CUDA_PAGED_PIECE; piece * CUDA_PAGED_PIECE <= it.position; piece++) {
+        const float *part = part_at(a, line, piece);
+        float more_top = part[a.size], more = part[a.size + 1];
+#pragma unroll
+        for (int j = 0; j < ATTN_MMA_SIZE / 32; j++)
+            if (j * 32 + lane < a.size)
+                out[j] = paged_joined(out[j], top, sum, part[j * 32 + lane], more_top, more, a.scale2);
+        float both = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
+        top = paged_joined_top(top, sum, more_top, more), sum = both;
+    }
+    const int64_t at = ((int64_t)it.token * a.heads + line % a.heads) * a.size;
+#pragma unroll
+    for (int j = 0; j < ATTN_MMA_SIZE / 32; j++)
+        if (j * 32 + lane < a.size) put<type>(a, at + j * 32 + lane, out[j] / sum);
+}
+
+template <class type> int start(const struct cuda_queue *queue, const struct paged &a)
+{
+    const int64_t items = fewest(a.tokens, a.nrows);
+    const int64_t blocks = items * a.kv_heads * parts_of(a.group, ROWS) * a.splits;
+    int failed = a.size <= 64 ? launch(queue, decode<type, kv_16bit, 1>, blocks, THREADS, 0, a)
+                              : launch(queue, decode<type, kv_16bit, 2>, blocks, THREADS, 0, a);
+    if (failed || a.splits == 1) return failed;
+    struct cuda_queue behind = *queue; /* the first kernel is one that awaits */
+    behind.follows = queue->warpgroups;
+    return launch(&behind, join<type>, parts_of(items * a.heads, JOIN_WARPS), JOIN_WARPS * 32, 0, a);
+}
+
+} // namespace
+
+int cuda_paged_decode(const struct cuda_queue *queue, const struct paged *a)
+{
+    return a->type == DT_BF16 ? start<type_bf16>(queue, *a) : start<type_f16>(queue, *a);
+}
