@@ -27,6 +27,20 @@ struct build_arg {
     struct model_flat size;
 };
 
+/* A gated unit whose result goes into the product behind it and nowhere else. */
+static bool is_read_once(const struct tape *tape, int i)
+{
+    if (tape->ops[i].kind != OP_GLU || i + 1 == tape->nops) return false;
+    int made = tape_root(tape, tape->ops[i].out[GLU_H]), reads = 0;
+    for (int j = 0; j < tape->nops; j++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            int in = tape->ops[j].in[k];
+            reads += in >= 0 && tape_root(tape, in) == made;
+        }
+    return reads == 1 && tape->ops[i + 1].kind == OP_LINEAR &&
+           tape_root(tape, tape->ops[i + 1].in[LINEAR_X]) == made;
+}
+
 static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
 {
     const struct build_arg *b = arg;
@@ -38,7 +52,10 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, b->e->plan.precision, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
+    for (int i = 0; i < out->nops; i++) {
+        out->ops[i].attr.repeatable = true; /* same seed, same text */
+        out->ops[i].attr.read_once = is_read_once(out, i);
+    }
     if (status != PLIM_OK) tape_release(out);
     return status;
 }

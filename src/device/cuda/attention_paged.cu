@@ -332,11 +332,10 @@ template <class T> __global__ void put(const struct kv_put p)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, d, h;
     next_may_begin();
-    await_previous();
-    if (i >= 2 * p.count) return;
-    bool is_value = i >= p.count;
+    const bool is_value = i >= p.count, have = i < 2 * p.count;
     if (is_value) i -= p.count;
-    int64_t token = divide(divide(i, p.size, &d), p.heads, &h), slot = p.slots[token];
+    int64_t token = divide(divide(i, p.size, &d), p.heads, &h), slot = have ? p.slots[token] : -1; /* an input */
+    await_previous();
     if (slot < 0) return;
     T *to =
         (T *)p.pool + slot / KV_BLOCK * p.block + p.layer + (is_value ? p.plane : 0) + h * KV_BLOCK * p.size;

@@ -75,6 +75,10 @@ template <int SETS> struct lines {
     float top[2], sum[2];
 };
 
+/* Where a lane's keys and values of a chunk begin; below 0: it is behind the token's position. */
+struct places {
+    int64_t k, v;
+};
 template <int SETS> struct keys {
     uint4 at[SETS * 4][4];
 };
@@ -82,36 +86,40 @@ struct values { /* of one set */
     uint4 at[4][4];
 };
 
-/* The loads of the 64 keys from `key` on. */
-template <class KV, int SETS>
-ON_GPU void load_keys(const struct paged &a, const struct item &it, int kv, int key, keys<SETS> &k)
+ON_GPU struct places find_chunk(const struct paged &a, const struct item &it, int kv, int key)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int32_t *table = a.blocks + (int64_t)it.row * a.reach + key / KV_BLOCK;
-    const bool have = key + g / 2 * KV_BLOCK <= it.position;
-    const int64_t at = have ? paged_at(a, table[g / 2], kv) + g % 2 * 8 : 0;
+    struct places p = {-1, -1};
+    if (key + g / 2 * KV_BLOCK <= it.position) p.k = paged_at(a, table[g / 2], kv) + g % 2 * 8;
+    if (key + t * KV_BLOCK <= it.position) p.v = paged_at(a, table[t], kv) + a.plane + g * 8;
+    return p;
+}
+
+template <class KV, int SETS> ON_GPU void load_keys(const struct paged &a, const struct places &p, keys<SETS> &k)
+{
 #pragma unroll
     for (int s = 0; s < SETS * 4; s++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int d = s * 16 + t + 4 * i;
-            k.at[s][i] = have && d < a.size ? KV::eight(a.pool, at + d * KV_BLOCK) : make_uint4(0, 0, 0, 0);
+            int d = s * 16 + threadIdx.x % 4 + 4 * i;
+            k.at[s][i] = p.k >= 0 && d < a.size ? KV::eight(a.pool, p.k + d * KV_BLOCK) : make_uint4(0, 0, 0, 0);
         }
 }
 
+/* Of set `set`; `last`: the token's position, counted from the chunk's first key on. */
 template <class KV>
-ON_GPU void load_values(const struct paged &a, const struct item &it, int kv, int key, int set, values &v)
+ON_GPU void load_values(const struct paged &a, const struct places &p, int set, int last, values &v)
 {
-    const int lane = threadIdx.x % 32, d = set * 64 + lane / 4 * 8, mine = key + lane % 4 * KV_BLOCK;
-    const int32_t *table = a.blocks + (int64_t)it.row * a.reach + mine / KV_BLOCK;
-    const int64_t at = mine <= it.position ? paged_at(a, *table, kv) + a.plane + d : 0;
+    const int lane = threadIdx.x % 32, mine = lane % 4 * KV_BLOCK;
+    const bool have = p.v >= 0 && set * 64 + lane / 4 * 8 < a.size;
 #pragma unroll
     for (int s = 0; s < 4; s++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bool have = mine + 4 * s + i <= it.position && d < a.size;
-            v.at[s][i] = have ? KV::eight(a.pool, at + (4 * s + i) * a.size) : make_uint4(0, 0, 0, 0);
-        }
+        for (int i = 0; i < 4; i++)
+            v.at[s][i] = have && mine + 4 * s + i <= last
+                             ? KV::eight(a.pool, p.v + (4 * s + i) * a.size + set * 64)
+                             : make_uint4(0, 0, 0, 0);
 }
 
 /* Fragments of the queries, in the order of elements in which keys come. */
@@ -154,7 +162,7 @@ ON_GPU void soften(const struct paged &a, float (&s)[8][4], int half, int positi
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float p = exp2f((s[j][2 * half + i] - base) * a.scale2);
+            float p = exp2_fast((s[j][2 * half + i] - base) * a.scale2);
             s[j][2 * half + i] = p, sum += p;
         }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -188,10 +196,10 @@ template <class type> ON_GPU void multiply_values(float (&out)[8][4], const floa
     }
 }
 
-/* Shared memory: results of the warps, and of all pieces so far. */
+/* Shared memory: results of the warps, and of all pieces so far, whose statistics have two places: pieces take turns. */
 template <int SETS> struct room {
     float out[WARPS][ROWS][SETS * 64 + 4], stat[WARPS][ROWS][2];
-    float total[ROWS][SETS * 64 + 4], all[ROWS][2], piece[ROWS][2];
+    float total[ROWS][SETS * 64], all[2][ROWS][2];
 };
 
 template <int SETS> ON_GPU void leave(const lines<SETS> &w, room<SETS> &r)
@@ -213,23 +221,24 @@ template <int SETS> ON_GPU void leave(const lines<SETS> &w, room<SETS> &r)
     }
 }
 
-/* The warps of a piece, in order; warps without keys have the sum 0. */
-template <int SETS> ON_GPU void join_stats(const struct paged &a, room<SETS> &r, int line)
-{
-    float top = -INFINITY, sum = 0;
-    for (int w = 0; w < WARPS; w++) top = fmaxf(top, r.stat[w][line][0]);
-    float base = top == -INFINITY ? 0.0f : top;
-    for (int w = 0; w < WARPS; w++)
-        sum = __fmaf_rn(exp2f((r.stat[w][line][0] - base) * a.scale2), r.stat[w][line][1], sum);
-    r.piece[line][0] = top, r.piece[line][1] = sum;
-}
+/* Element d of a line over one piece: its warps, in order; those without keys have the sum 0. */
+struct result {
+    float x, top, sum;
+};
 
-template <int SETS> ON_GPU float join_warps(const struct paged &a, const room<SETS> &r, int line, int d)
+template <int SETS> ON_GPU struct result join_warps(const struct paged &a, const room<SETS> &r, int line, int d)
 {
-    float base = r.piece[line][0] == -INFINITY ? 0.0f : r.piece[line][0], x = 0;
-    for (int w = 0; w < WARPS; w++)
-        x = __fmaf_rn(exp2f((r.stat[w][line][0] - base) * a.scale2), r.out[w][line][d], x);
-    return x;
+    struct result y = {0, -INFINITY, 0};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) y.top = fmaxf(y.top, r.stat[w][line][0]);
+    const float base = y.top == -INFINITY ? 0.0f : y.top;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float fade = exp2_fast((r.stat[w][line][0] - base) * a.scale2);
+        y.sum = __fmaf_rn(fade, r.stat[w][line][1], y.sum);
+        y.x = __fmaf_rn(fade, r.out[w][line][d], y.x);
+    }
+    return y;
 }
 
 ON_GPU float *part_at(const struct paged &a, int64_t line, int piece)
@@ -242,31 +251,37 @@ template <class type> ON_GPU void put(const struct paged &a, int64_t at, float x
     ((uint16_t *)a.o)[at] = (uint16_t)type::pack(x, 0);
 }
 
+/* f(line, d) for this thread's elements of the heads: always the same ones. */
+template <int SETS, class F> ON_GPU void each_element(const struct paged &a, int heads, F f)
+{
+    const int d = threadIdx.x % (SETS * 64);
+    for (int line = threadIdx.x / (SETS * 64); line < heads; line += THREADS / (SETS * 64))
+        if (d < a.size) f(line, d);
+}
+
 /* A piece to its place, where pieces are work of their own. */
 template <int SETS>
 ON_GPU void keep_piece(const struct paged &a, const room<SETS> &r, int64_t line, int heads, int piece)
 {
-    for (int i = threadIdx.x; i < heads * a.size; i += THREADS)
-        part_at(a, line + i / a.size, piece)[i % a.size] = join_warps(a, r, i / a.size, i % a.size);
-    for (int l = threadIdx.x; l < heads; l += THREADS) {
+    each_element<SETS>(a, heads, [&](int l, int d) {
+        const struct result y = join_warps(a, r, l, d);
         float *part = part_at(a, line + l, piece);
-        part[a.size] = r.piece[l][0], part[a.size + 1] = r.piece[l][1];
-    }
+        part[d] = y.x;
+        if (d == 0) part[a.size] = y.top, part[a.size + 1] = y.sum;
+    });
 }
 
-template <int SETS> ON_GPU void join_piece(const struct paged &a, room<SETS> &r, int heads)
+/* A piece joins those before it; turn: where their statistics are. */
+template <int SETS> ON_GPU void join_piece(const struct paged &a, room<SETS> &r, int heads, int turn)
 {
-    for (int i = threadIdx.x; i < heads * a.size; i += THREADS) {
-        int l = i / a.size, d = i % a.size;
-        r.total[l][d] = paged_joined(r.total[l][d], r.all[l][0], r.all[l][1], join_warps(a, r, l, d),
-                                     r.piece[l][0], r.piece[l][1], a.scale2);
-    }
-    __syncthreads();
-    for (int l = threadIdx.x; l < heads; l += THREADS) {
-        float top = r.all[l][0], sum = r.all[l][1], more_top = r.piece[l][0], more = r.piece[l][1];
-        r.all[l][1] = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
-        r.all[l][0] = paged_joined_top(top, sum, more_top, more);
-    }
+    each_element<SETS>(a, heads, [&](int l, int d) {
+        const struct result y = join_warps(a, r, l, d);
+        const float top = r.all[turn][l][0], sum = r.all[turn][l][1];
+        r.total[l][d] = paged_joined(r.total[l][d], top, sum, y.x, y.top, y.sum, a.scale2);
+        if (d > 0) return;
+        r.all[turn ^ 1][l][0] = paged_joined_top(top, sum, y.top, y.sum);
+        r.all[turn ^ 1][l][1] = paged_joined(sum, top, sum, y.sum, y.top, y.sum, a.scale2);
+    });
 }
 
 /* What a block of threads has to do. */
@@ -302,60 +317,83 @@ template <class type> ON_GPU void blank(const struct paged &a, const struct work
         put<type>(a, ((int64_t)w.it.token * a.heads + w.head) * a.size + i, 0);
 }
 
-/* Heads of up to 64: values are asked for together with the keys; registers for more there are not. */
+/* The 64 keys that a warp has of a piece. */
+template <class type, class KV, int SETS> struct walk {
+    static constexpr bool AHEAD = SETS == 1; /* loads of the next chunk begin while this one is worked on */
+    struct places at;
+    keys<SETS> k;
+    values v;
+    bool ready;
+
+    __device__ __forceinline__ void load(const struct paged &a, int last)
+    {
+        load_keys<KV>(a, at, k), ready = true;
+        if (AHEAD) load_values<KV>(a, at, 0, last, v);
+    }
+
+    /* last: the token's position in this chunk, below 0: nothing is seen of it. */
+    __device__ __forceinline__ void meet(const struct paged &a, const struct item &it, int kv, int key,
+                                         const uint32_t (&q)[SETS * 4][4], lines<SETS> &w)
+    {
+        const int last = it.position - key, next = key + CUDA_PAGED_PIECE;
+        const struct places here = at;
+        float s[8][4] = {};
+        if (last >= 0 && !AHEAD && !ready) load_keys<KV>(a, at, k);
+        if (last >= 0) multiply_keys<type, SETS>(s, q, k);
+        if (AHEAD && next <= it.position) at = find_chunk(a, it, kv, next), load_keys<KV>(a, at, k);
+        if (last < 0) return;
+        if (!AHEAD) load_values<KV>(a, here, 0, last, v);
+#pragma unroll
+        for (int half = 0; half < 2; half++) soften(a, s, half, it.position, key, w.top[half], w.sum[half]);
+#pragma unroll
+        for (int set = 0; set < SETS; set++) {
+            if (set > 0) load_values<KV>(a, here, set, last, v);
+            multiply_values<type>(w.out[set], s, v);
+        }
+        if (next > it.position) return;
+        if (AHEAD)
+            load_values<KV>(a, at, 0, it.position - next, v);
+        else
+            at = find_chunk(a, it, kv, next), ready = false;
+    }
+};
+
 template <class type, class KV, int SETS>
 __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
 {
-    constexpr bool BOTH = SETS == 1;
     __shared__ room<SETS> r;
-    const int warp = threadIdx.x / 32;
     next_may_begin();
     const struct work w = work_of(a);
-    keys<SETS> k;
-    values v;
-    int key = w.from * CUDA_PAGED_PIECE + warp * CHUNK;
-    bool loaded = w.it.row >= 0 && w.from < w.end && key + CHUNK <= w.it.context;
-    if (loaded) load_keys<KV>(a, w.it, w.kv, key, k);
-    if (loaded && BOTH) load_values<KV>(a, w.it, w.kv, key, 0, v);
+    walk<type, KV, SETS> c;
+    int key = w.from * CUDA_PAGED_PIECE + threadIdx.x / 32 * CHUNK, turn = 0;
+    const bool some = w.it.row >= 0 && w.from < w.end, old = key + CHUNK <= w.it.context;
+    if (some) c.at = find_chunk(a, w.it, w.kv, key);
+    if (some && old) c.load(a, w.it.position - key);
     await_previous();
     if (w.it.row < 0) blank<type>(a, w);
-    if (w.it.row < 0 || w.from >= w.end) return;
+    if (!some) return;
+    if (!old) c.load(a, w.it.position - key);
     const int64_t at = ((int64_t)w.it.token * a.heads + w.head) * a.size;
     uint32_t q[SETS * 4][4];
     load_queries<SETS>(a, at, w.heads, q);
-    for (int l = threadIdx.x; l < ROWS; l += THREADS) r.all[l][0] = -INFINITY, r.all[l][1] = 0;
-    for (int piece = w.from; piece < w.end; piece++, key += CUDA_PAGED_PIECE, loaded = false) {
+    if (threadIdx.x < ROWS) r.all[0][threadIdx.x][0] = -INFINITY, r.all[0][threadIdx.x][1] = 0;
+    for (int piece = w.from; piece < w.end; piece++, key += CUDA_PAGED_PIECE, turn ^= 1) {
         lines<SETS> mine = {};
         mine.top[0] = mine.top[1] = -INFINITY;
-        if (key <= w.it.position) {
-            float s[8][4] = {};
-            if (!loaded) load_keys<KV>(a, w.it, w.kv, key, k);
-            if (!loaded && BOTH) load_values<KV>(a, w.it, w.kv, key, 0, v);
-            multiply_keys<type, SETS>(s, q, k);
-            if (!BOTH) load_values<KV>(a, w.it, w.kv, key, 0, v);
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                soften(a, s, half, w.it.position, key, mine.top[half], mine.sum[half]);
-#pragma unroll
-            for (int set = 0; set < SETS; set++) {
-                if (set > 0) load_values<KV>(a, w.it, w.kv, key, set, v);
-                multiply_values<type>(mine.out[set], s, v);
-            }
-        }
+        c.meet(a, w.it, w.kv, key, q, mine);
         __syncthreads(); /* the last piece was read */
         leave(mine, r);
-        __syncthreads();
-        for (int l = threadIdx.x; l < w.heads; l += THREADS) join_stats(a, r, l);
         __syncthreads();
         if (w.split >= 0)
             keep_piece(a, r, w.line, w.heads, piece);
         else
-            join_piece(a, r, w.heads);
+            join_piece(a, r, w.heads, turn);
     }
     if (w.split >= 0) return;
     __syncthreads();
-    for (int i = threadIdx.x; i < w.heads * a.size; i += THREADS)
-        put<type>(a, at + i, r.total[i / a.size][i % a.size] / r.all[i / a.size][1]);
+    each_element<SETS>(a, w.heads, [&](int l, int d) {
+        put<type>(a, at + l * a.size + d, r.total[l][d] / r.all[turn][l][1]);
+    });
 }
 
 /* The pieces of a line, in order: a warp to a line. */

@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_arena.h"
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/cuda_calibrate.h"
+#include "device/cuda/cuda_fuse.h"
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/cuda_staging.h"
 #include "device/cuda/cuda_transfer.h"
@@ -37,6 +38,9 @@ struct cuda {
     struct cuda_staging staging;
     struct cuda_queue queue;
     bool chain;           /* what was queued last is a kernel of a chain (begin_chained) */
+    bool recording;       /* a program is being compiled: ops of few rows may become one launch */
+    struct cuda_fuse fuse;
+    bool fuse_follows; /* the first op of what is held goes on with a chain */
     pthread_mutex_t lock; /* of what read, write and sync change */
     int index;
     char bus[32];
@@ -296,19 +300,46 @@ static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
     cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
 }
 
+/* Launches what is held, before whatever comes next. */
+static void flush(struct cuda *cuda)
+{
+    bool follows = cuda->queue.follows;
+    if (cuda_fuse_empty(&cuda->fuse)) return;
+    cuda->queue.follows = cuda->fuse_follows;
+    note(cuda, cuda_fuse_launch(&cuda->fuse, &cuda->queue), "linear of few rows");
+    cuda->queue.follows = follows;
+}
+
+/* True: the op is held, or was launched with those before it. */
+static bool fuse(struct cuda *cuda, const struct kernel_call *call)
+{
+    bool first = cuda_fuse_empty(&cuda->fuse);
+    if (!cuda_fuse_add(&cuda->fuse, call)) {
+        flush(cuda);
+        first = true;
+        if (!cuda_fuse_add(&cuda->fuse, call)) return false;
+    }
+    if (first) cuda->fuse_follows = cuda->queue.follows;
+    if (call->op->kind == OP_LINEAR) cuda->chain = true;
+    if (cuda_fuse_full(&cuda->fuse)) flush(cuda);
+    return true;
+}
+
 static void cuda_run(struct device *dev, struct kernel_call *call)
 {
+    struct cuda *cuda = cuda_of(dev);
     call->backend = dev;
-    begin_chained(cuda_of(dev), call);
-    await_copies(cuda_of(dev), call);
-    kernels[call->op->kind].run(call);
-    cuda_of(dev)->queue.follows = false;
+    begin_chained(cuda, call);
+    await_copies(cuda, call);
+    if (!cuda->recording || !fuse(cuda, call)) kernels[call->op->kind].run(call);
+    cuda->queue.follows = false;
 }
 
 static void cuda_run_many(struct device *dev, struct kernel_call *calls, int count)
 {
     struct cuda *cuda = cuda_of(dev);
     int kind = calls[0].op->kind;
+    flush(cuda);
     cuda->chain = false;
     for (int i = 0; i < count; i++) {
         calls[i].backend = dev;
@@ -324,6 +355,7 @@ static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum devi
 {
     struct cuda *cuda = cuda_of(dev);
     void *at = (char *)cuda_base(dev) + offset;
+    flush(cuda);
     cuda->chain = false;
     note(cuda,
          with == FILL_NOISE ? cuda_fill_noise(&cuda->queue, at, bytes)
@@ -365,7 +397,10 @@ static cudaGraph_t record(struct cuda *cuda, device_give *give, void *arg)
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
     bool began = !cuda->failed;
+    cuda->recording = true;
     enum plim_status status = give(arg);
+    flush(cuda);
+    cuda->recording = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamEndCapture(stream_of(cuda), &graph);
     bool good = code == cudaSuccess && status == PLIM_OK && !cuda->failed && graph;
@@ -429,16 +464,19 @@ static void *cuda_host_base(struct device *dev) { return cuda_transfer_base(cuda
 
 static void cuda_fetch(struct device *dev, size_t host_offset, void *to, size_t bytes)
 {
+    flush(cuda_of(dev));
     note(cuda_of(dev), cuda_transfer_fetch(cuda_of(dev)->transfer, host_offset, to, bytes), "fetch");
 }
 
 static void cuda_store(struct device *dev, const void *from, size_t host_offset, size_t bytes)
 {
+    flush(cuda_of(dev));
     note(cuda_of(dev), cuda_transfer_store(cuda_of(dev)->transfer, from, host_offset, bytes), "store");
 }
 
 static void cuda_run_host(struct device *dev, struct kernel_call *call)
 {
+    flush(cuda_of(dev));
     note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_row(call->op->kind)->name);
 }
 
