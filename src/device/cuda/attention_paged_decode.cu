@@ -12,8 +12,9 @@
  *              8 g .. 8 g + 7 of the same keys' values, and product j is for elements 8 g + j
  *
  * Invariants
- *  1. The warps of a piece are joined in order, then pieces, in order. Where there are few tokens a piece is a block's work
- *     and a second kernel joins them by the same operations: a token's bits depend on its own row alone.
+ *  1. A warp joins its chunks of one piece after the other, in order, and at the end the warps are joined, in order. Where
+ *     there are few tokens a piece is a block's work and a second kernel joins the chunks by the same operations: a
+ *     token's bits depend on its own row alone.
  *  2. Blocks behind the token's position are not read, and values of such positions count as 0.
  *  3. Keys before the row's context are older than this step: they are read before what was queued earlier has ended
  *     (overlap.cuh).
@@ -25,7 +26,7 @@
 namespace
 {
 
-enum { WARPS = 4, THREADS = 32 * WARPS, CHUNK = 64, ROWS = 16, JOIN_WARPS = 4 };
+enum { WARPS = CUDA_PAGED_WARPS, THREADS = 32 * WARPS, CHUNK = 64, ROWS = 16 };
 static_assert(CUDA_PAGED_PIECE == WARPS * CHUNK, "a warp has a chunk of each piece");
 
 /* Eight neighbouring elements of the pool as 16-bit words. Keys and values of another type than the queries' are
@@ -69,10 +70,61 @@ ON_GPU struct item item_of(const struct paged &a, int index)
     return it;
 }
 
-/* What a warp has of the lines' keys so far. SETS: of 64 elements of the head. */
-template <int SETS> struct lines {
+/* What a warp has of the lines' keys. SETS: of 64 elements of the head; HALVES: of 8 lines. */
+template <int SETS, int HALVES> struct lines {
     float out[SETS][8][4]; /* lane (g, t): lines g and g + 8, elements 16 t + j and 16 t + 8 + j of a set */
-    float top[2], sum[2];
+    float top[HALVES], sum[HALVES];
+
+    __device__ __forceinline__ void clear(void)
+    {
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) top[half] = -INFINITY, sum[half] = 0;
+#pragma unroll
+        for (int set = 0; set < SETS; set++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) out[set][j][i] = 0;
+    }
+
+    /* Those of a further chunk. */
+    __device__ __forceinline__ void join(const lines &more, float scale2)
+    {
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) {
+            const float a = top[half], b = sum[half], c = more.top[half], d = more.sum[half];
+#pragma unroll
+            for (int set = 0; set < SETS; set++)
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+#pragma unroll
+                    for (int i = 2 * half; i < 2 * half + 2; i++)
+                        out[set][j][i] = paged_joined(out[set][j][i], a, b, more.out[set][j][i], c, d, scale2);
+            top[half] = paged_joined_top(a, b, c, d), sum[half] = paged_joined(b, a, b, d, c, d, scale2);
+        }
+    }
+
+    /* to(line): where a line's elements go, 16 bytes at a time, and behind them maximum and sum. */
+    template <class F> __device__ __forceinline__ void leave(int size, int heads, F to) const
+    {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) {
+            if (g + 8 * half >= heads) continue;
+            float *line = to(g + 8 * half);
+            if (t == 0) line[size] = top[half], line[size + 1] = sum[half];
+#pragma unroll
+            for (int set = 0; set < SETS; set++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+#pragma unroll
+                    for (int j = 0; j < 8; j += 4)
+                        if (int d = set * 64 + 16 * t + 8 * i + j; d < size)
+                            *(float4 *)(line + d) =
+                                make_float4(out[set][j][2 * half + i], out[set][j + 1][2 * half + i],
+                                            out[set][j + 2][2 * half + i], out[set][j + 3][2 * half + i]);
+        }
+    }
 };
 
 /* Where a lane's keys and values of a chunk begin; below 0: it is behind the token's position. */
@@ -181,7 +233,8 @@ ON_GPU void multiply_keys(float (&s)[8][4], const uint32_t (&q)[SETS * 4][4], co
 }
 
 /* Step i: keys 4 i .. 4 i + 3 of the lane's block. */
-template <class type> ON_GPU void multiply_values(float (&out)[8][4], const float (&s)[8][4], const values &v)
+template <class type>
+ON_GPU void multiply_values(float (&out)[8][4], const float (&s)[8][4], const values &v)
 {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
@@ -196,92 +249,33 @@ template <class type> ON_GPU void multiply_values(float (&out)[8][4], const floa
     }
 }
 
-/* Shared memory: results of the warps, and of all pieces so far, whose statistics have two places: pieces take turns. */
-template <int SETS> struct room {
-    float out[WARPS][ROWS][SETS * 64 + 4], stat[WARPS][ROWS][2];
-    float total[ROWS][SETS * 64], all[2][ROWS][2];
-};
+/* A line as `leave` lays it out, padded to whole steps of 16 bytes. */
+ON_GPU int line_floats(int size) { return size + CUDA_PAGED_STAT; }
 
-template <int SETS> ON_GPU void leave(const lines<SETS> &w, room<SETS> &r)
+/* The warps' results of a line, in order; stride: floats from one warp's to the next. Warps without keys have the sum 0. */
+ON_GPU float join_warps(const float *line, int stride, int size, int d, float scale2)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float top = -INFINITY, sum = 0, x = 0;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int line = g + 8 * half;
-        if (t == 0) r.stat[warp][line][0] = w.top[half], r.stat[warp][line][1] = w.sum[half];
-#pragma unroll
-        for (int set = 0; set < SETS; set++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-#pragma unroll
-                for (int j = 0; j < 8; j += 4)
-                    *(float4 *)&r.out[warp][line][set * 64 + 16 * t + 8 * i + j] =
-                        make_float4(w.out[set][j][2 * half + i], w.out[set][j + 1][2 * half + i],
-                                    w.out[set][j + 2][2 * half + i], w.out[set][j + 3][2 * half + i]);
-    }
-}
-
-/* Element d of a line over one piece: its warps, in order; those without keys have the sum 0. */
-struct result {
-    float x, top, sum;
-};
-
-template <int SETS> ON_GPU struct result join_warps(const struct paged &a, const room<SETS> &r, int line, int d)
-{
-    struct result y = {0, -INFINITY, 0};
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) y.top = fmaxf(y.top, r.stat[w][line][0]);
-    const float base = y.top == -INFINITY ? 0.0f : y.top;
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, line[w * stride + size]);
+    const float base = top == -INFINITY ? 0.0f : top;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-        const float fade = exp2_fast((r.stat[w][line][0] - base) * a.scale2);
-        y.sum = __fmaf_rn(fade, r.stat[w][line][1], y.sum);
-        y.x = __fmaf_rn(fade, r.out[w][line][d], y.x);
+        const float fade = exp2f((line[w * stride + size] - base) * scale2);
+        sum = __fmaf_rn(fade, line[w * stride + size + 1], sum);
+        x = __fmaf_rn(fade, line[w * stride + d], x);
     }
-    return y;
+    return x / sum;
 }
 
-ON_GPU float *part_at(const struct paged &a, int64_t line, int piece)
+ON_GPU float *part_at(const struct paged &a, int64_t line, int piece, int warp)
 {
-    return a.parts + (line * a.splits + piece) * (a.size + 2);
+    return a.parts + ((line * a.splits + piece) * WARPS + warp) * line_floats(a.size);
 }
 
 template <class type> ON_GPU void put(const struct paged &a, int64_t at, float x)
 {
     ((uint16_t *)a.o)[at] = (uint16_t)type::pack(x, 0);
-}
-
-/* f(line, d) for this thread's elements of the heads: always the same ones. */
-template <int SETS, class F> ON_GPU void each_element(const struct paged &a, int heads, F f)
-{
-    const int d = threadIdx.x % (SETS * 64);
-    for (int line = threadIdx.x / (SETS * 64); line < heads; line += THREADS / (SETS * 64))
-        if (d < a.size) f(line, d);
-}
-
-/* A piece to its place, where pieces are work of their own. */
-template <int SETS>
-ON_GPU void keep_piece(const struct paged &a, const room<SETS> &r, int64_t line, int heads, int piece)
-{
-    each_element<SETS>(a, heads, [&](int l, int d) {
-        const struct result y = join_warps(a, r, l, d);
-        float *part = part_at(a, line + l, piece);
-        part[d] = y.x;
-        if (d == 0) part[a.size] = y.top, part[a.size + 1] = y.sum;
-    });
-}
-
-/* A piece joins those before it; turn: where their statistics are. */
-template <int SETS> ON_GPU void join_piece(const struct paged &a, room<SETS> &r, int heads, int turn)
-{
-    each_element<SETS>(a, heads, [&](int l, int d) {
-        const struct result y = join_warps(a, r, l, d);
-        const float top = r.all[turn][l][0], sum = r.all[turn][l][1];
-        r.total[l][d] = paged_joined(r.total[l][d], top, sum, y.x, y.top, y.sum, a.scale2);
-        if (d > 0) return;
-        r.all[turn ^ 1][l][0] = paged_joined_top(top, sum, y.top, y.sum);
-        r.all[turn ^ 1][l][1] = paged_joined(sum, top, sum, y.sum, y.top, y.sum, a.scale2);
-    });
 }
 
 /* What a block of threads has to do. */
@@ -318,122 +312,131 @@ template <class type> ON_GPU void blank(const struct paged &a, const struct work
 }
 
 /* The 64 keys that a warp has of a piece. */
-template <class type, class KV, int SETS> struct walk {
-    static constexpr bool AHEAD = SETS == 1; /* loads of the next chunk begin while this one is worked on */
+template <class type, class KV, int SETS, int HALVES> struct walk {
+    /* Loads of the next chunk begin while this one is worked on, where there are registers for them. */
+    static constexpr bool AHEAD = SETS == 1 && HALVES == 1;
     struct places at;
     keys<SETS> k;
     values v;
-    bool ready;
 
     __device__ __forceinline__ void load(const struct paged &a, int last)
     {
-        load_keys<KV>(a, at, k), ready = true;
-        if (AHEAD) load_values<KV>(a, at, 0, last, v);
+        if (AHEAD) load_keys<KV>(a, at, k), load_values<KV>(a, at, 0, last, v);
     }
 
-    /* last: the token's position in this chunk, below 0: nothing is seen of it. */
-    __device__ __forceinline__ void meet(const struct paged &a, const struct item &it, int kv, int key,
-                                         const uint32_t (&q)[SETS * 4][4], lines<SETS> &w)
+    /* The lines over the chunk alone; `more`: the next piece's will be met. */
+    __device__ __forceinline__ void meet(const struct paged &a, const struct item &it, int kv, int key, bool more,
+                                         const uint32_t (&q)[SETS * 4][4], lines<SETS, HALVES> &w)
     {
         const int last = it.position - key, next = key + CUDA_PAGED_PIECE;
         const struct places here = at;
         float s[8][4] = {};
-        if (last >= 0 && !AHEAD && !ready) load_keys<KV>(a, at, k);
-        if (last >= 0) multiply_keys<type, SETS>(s, q, k);
-        if (AHEAD && next <= it.position) at = find_chunk(a, it, kv, next), load_keys<KV>(a, at, k);
-        if (last < 0) return;
+        if (!AHEAD) load_keys<KV>(a, at, k);
+        multiply_keys<type, SETS>(s, q, k);
+        more = more && next <= it.position;
+        if (more) at = find_chunk(a, it, kv, next);
+        if (AHEAD && more) load_keys<KV>(a, at, k);
         if (!AHEAD) load_values<KV>(a, here, 0, last, v);
+        w.clear();
 #pragma unroll
-        for (int half = 0; half < 2; half++) soften(a, s, half, it.position, key, w.top[half], w.sum[half]);
+        for (int half = 0; half < HALVES; half++)
+            soften(a, s, half, it.position, key, w.top[half], w.sum[half]);
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
             if (set > 0) load_values<KV>(a, here, set, last, v);
             multiply_values<type>(w.out[set], s, v);
         }
-        if (next > it.position) return;
-        if (AHEAD)
-            load_values<KV>(a, at, 0, it.position - next, v);
-        else
-            at = find_chunk(a, it, kv, next), ready = false;
+        if (AHEAD && more) load_values<KV>(a, at, 0, it.position - next, v);
     }
 };
 
-template <class type, class KV, int SETS>
+template <class type, class KV, int SETS, int HALVES>
 __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
 {
-    __shared__ room<SETS> r;
+    __shared__ __align__(16) float room[WARPS][8 * HALVES][SETS * 64 + CUDA_PAGED_STAT];
+    const int warp = threadIdx.x / 32;
     next_may_begin();
     const struct work w = work_of(a);
-    walk<type, KV, SETS> c;
-    int key = w.from * CUDA_PAGED_PIECE + threadIdx.x / 32 * CHUNK, turn = 0;
-    const bool some = w.it.row >= 0 && w.from < w.end, old = key + CHUNK <= w.it.context;
-    if (some) c.at = find_chunk(a, w.it, w.kv, key);
-    if (some && old) c.load(a, w.it.position - key);
+    walk<type, KV, SETS, HALVES> c;
+    int key = w.from * CUDA_PAGED_PIECE + warp * CHUNK;
+    const bool some = w.it.row >= 0 && w.from < w.end, mine = some && key <= w.it.position,
+               old = key + CHUNK <= w.it.context;
+    if (mine) c.at = find_chunk(a, w.it, w.kv, key);
+    if (mine && old) c.load(a, w.it.position - key);
     await_previous();
     if (w.it.row < 0) blank<type>(a, w);
     if (!some) return;
-    if (!old) c.load(a, w.it.position - key);
     const int64_t at = ((int64_t)w.it.token * a.heads + w.head) * a.size;
-    uint32_t q[SETS * 4][4];
-    load_queries<SETS>(a, at, w.heads, q);
-    if (threadIdx.x < ROWS) r.all[0][threadIdx.x][0] = -INFINITY, r.all[0][threadIdx.x][1] = 0;
-    for (int piece = w.from; piece < w.end; piece++, key += CUDA_PAGED_PIECE, turn ^= 1) {
-        lines<SETS> mine = {};
-        mine.top[0] = mine.top[1] = -INFINITY;
-        c.meet(a, w.it, w.kv, key, q, mine);
-        __syncthreads(); /* the last piece was read */
-        leave(mine, r);
-        __syncthreads();
-        if (w.split >= 0)
-            keep_piece(a, r, w.line, w.heads, piece);
-        else
-            join_piece(a, r, w.heads, turn);
+    lines<SETS, HALVES> all;
+    all.clear();
+    if (mine) {
+        if (!old) c.load(a, w.it.position - key);
+        uint32_t q[SETS * 4][4];
+        load_queries<SETS>(a, at, w.heads, q);
+        for (int piece = w.from; piece < w.end && key <= w.it.position; piece++, key += CUDA_PAGED_PIECE) {
+            lines<SETS, HALVES> chunk;
+            c.meet(a, w.it, w.kv, key, piece + 1 < w.end, q, chunk);
+            all.join(chunk, a.scale2);
+        }
     }
-    if (w.split >= 0) return;
+    if (w.split >= 0) {
+        if (mine) all.leave(a.size, w.heads, [&](int l) { return part_at(a, w.line + l, w.split, warp); });
+        return;
+    }
+    all.leave(a.size, w.heads, [&](int l) { return room[warp][l]; });
     __syncthreads();
-    each_element<SETS>(a, w.heads, [&](int l, int d) {
-        put<type>(a, at + l * a.size + d, r.total[l][d] / r.all[turn][l][1]);
-    });
+    const int d = threadIdx.x % (SETS * 64), stride = sizeof room[0] / sizeof(float);
+    for (int l = threadIdx.x / (SETS * 64); l < w.heads; l += THREADS / (SETS * 64))
+        if (d < a.size) put<type>(a, at + l * a.size + d, join_warps(room[0][l], stride, a.size, d, a.scale2));
 }
 
-/* The pieces of a line, in order: a warp to a line. */
-template <class type> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const struct paged a)
+/* The chunks of a line, a block to a line: as decode does it where it has all pieces. */
+template <class type> __global__ void __launch_bounds__(THREADS) join(const struct paged a)
 {
-    const int lane = threadIdx.x % 32;
-    const int64_t line = (int64_t)blockIdx.x * JOIN_WARPS + threadIdx.x / 32;
-    const int items = a.tokens > a.nrows ? a.nrows : a.tokens;
+    __shared__ float room[WARPS][ATTN_MMA_SIZE + CUDA_PAGED_STAT];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     next_may_begin();
-    const struct item it = item_of(a, min((int)(line / a.heads), items - 1));
+    const struct item it = item_of(a, (int)(blockIdx.x / a.heads));
     await_previous();
-    if (line >= (int64_t)items * a.heads || it.row < 0) return;
+    if (it.row < 0) return;
     const int first = a.window ? max(it.position - a.window + 1, 0) : 0;
     float top = -INFINITY, sum = 0, out[ATTN_MMA_SIZE / 32] = {};
-    for (int piece = first / CUDA_PAGED_PIECE; piece * CUDA_PAGED_PIECE <= it.position; piece++) {
-        const float *part = part_at(a, line, piece);
-        float more_top = part[a.size], more = part[a.size + 1];
+    for (int piece = first / CUDA_PAGED_PIECE; piece * CUDA_PAGED_PIECE + warp * CHUNK <= it.position; piece++) {
+        const float *part = part_at(a, blockIdx.x, piece, warp);
+        const float more_top = part[a.size], more = part[a.size + 1];
 #pragma unroll
         for (int j = 0; j < ATTN_MMA_SIZE / 32; j++)
             if (j * 32 + lane < a.size)
                 out[j] = paged_joined(out[j], top, sum, part[j * 32 + lane], more_top, more, a.scale2);
-        float both = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
+        const float both = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
         top = paged_joined_top(top, sum, more_top, more), sum = both;
     }
-    const int64_t at = ((int64_t)it.token * a.heads + line % a.heads) * a.size;
 #pragma unroll
     for (int j = 0; j < ATTN_MMA_SIZE / 32; j++)
-        if (j * 32 + lane < a.size) put<type>(a, at + j * 32 + lane, out[j] / sum);
+        if (j * 32 + lane < a.size) room[warp][j * 32 + lane] = out[j];
+    if (lane == 0) room[warp][a.size] = top, room[warp][a.size + 1] = sum;
+    __syncthreads();
+    const int64_t at = ((int64_t)it.token * a.heads + blockIdx.x % a.heads) * a.size;
+    if (threadIdx.x < a.size)
+        put<type>(a, at + threadIdx.x,
+                  join_warps(room[0], sizeof room[0] / sizeof(float), a.size, threadIdx.x, a.scale2));
+}
+
+template <class type, int SETS> int start_lines(const struct cuda_queue *queue, const struct paged &a, int64_t blocks)
+{
+    return a.group <= 8 ? launch(queue, decode<type, kv_16bit, SETS, 1>, blocks, THREADS, 0, a)
+                        : launch(queue, decode<type, kv_16bit, SETS, 2>, blocks, THREADS, 0, a);
 }
 
 template <class type> int start(const struct cuda_queue *queue, const struct paged &a)
 {
     const int64_t items = fewest(a.tokens, a.nrows);
     const int64_t blocks = items * a.kv_heads * parts_of(a.group, ROWS) * a.splits;
-    int failed = a.size <= 64 ? launch(queue, decode<type, kv_16bit, 1>, blocks, THREADS, 0, a)
-                              : launch(queue, decode<type, kv_16bit, 2>, blocks, THREADS, 0, a);
+    int failed = a.size <= 64 ? start_lines<type, 1>(queue, a, blocks) : start_lines<type, 2>(queue, a, blocks);
     if (failed || a.splits == 1) return failed;
     struct cuda_queue behind = *queue; /* the first kernel is one that awaits */
     behind.follows = queue->warpgroups;
-    return launch(&behind, join<type>, parts_of(items * a.heads, JOIN_WARPS), JOIN_WARPS * 32, 0, a);
+    return launch(&behind, join<type>, items * a.heads, THREADS, 0, a);
 }
 
 } // namespace

@@ -273,8 +273,11 @@ static size_t attn_paged(const struct cuda_card *card, const struct tensor *cons
     (void)card, (void)op;
     const struct tensor *q = desc[ATTN_PAGED_Q];
     int splits = cuda_paged_splits(desc);
-    size_t lines = (size_t)(paged_items(desc) * q->dim[2]);
-    return splits > 1 ? lines * (size_t)splits * (size_t)(q->dim[3] + 2) * sizeof(float) : 0;
+    size_t lines = (size_t)(paged_items(desc) * q->dim[2]) * (size_t)splits;
+    if (splits == 1) return 0;
+    return cuda_paged_on_tensor_cores(desc)
+               ? lines * CUDA_PAGED_WARPS * (size_t)(q->dim[3] + CUDA_PAGED_STAT) * sizeof(float)
+               : lines * (size_t)(q->dim[3] + 2) * sizeof(float);
 }
 
 /* A logit and its token for each part. */

@@ -80,7 +80,7 @@ struct cuda_attn_parts {
 struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const struct op *op);
 
 /* Attention over blocks: keys of a piece, and pieces that are work of their own; 1: none are. */
-enum { CUDA_PAGED_PIECE = 256 };
+enum { CUDA_PAGED_PIECE = 256, CUDA_PAGED_WARPS = 4, CUDA_PAGED_STAT = 4 };
 int cuda_paged_splits(const struct tensor *const *desc);
 bool cuda_paged_on_tensor_cores(const struct tensor *const *desc);
 
