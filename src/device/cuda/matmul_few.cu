@@ -37,7 +37,6 @@ template <class T> struct fusion {
     float *stat;
     float eps;
     bool plus_one;
-    int ahead; /* tiles that are likely to be worked on at once */
 };
 
 /* 16 bytes of a weight, which no kernel writes meanwhile. Volatile: it stays before await_previous. */
@@ -66,7 +65,6 @@ template <class T> ON_GPU void finish(const product<T> &p, int64_t r, int64_t i,
 /* --- by tile ----------------------------------------------------------------------------------------------- */
 
 enum { TILE = 16, PART = 32, STEP = 2 * PART, DEPTH = 4 }; /* of M; of K: a part, a step, steps under way */
-enum { AHEAD = 2 };                                         /* tiles that a waiting block asks the cache for */
 
 template <class T> struct tensor_cores;
 template <> struct tensor_cores<bf16> : type_bf16 {
@@ -111,30 +109,6 @@ template <class T> ON_GPU void multiply(float (&c)[2][4], const w_step<T> &w, co
             uint32_t a[4] = {w.at[i][0].w[j], w.at[i][1].w[j], w.at[i][0].w[j + 1], w.at[i][1].w[j + 1]};
             tensor_cores<T>::multiply(c[i], a, x.at[i].w[j], x.at[i].w[j + 1]);
         }
-}
-
-/* Asks the second-level cache for bytes, a multiple of 16. */
-ON_GPU void prefetch(const void *from, int64_t bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"((unsigned)bytes) : "memory");
-#endif
-}
-
-/* While a block waits, memory would be idle once its registers are full: the rest of its tile and, of those that come first,
- * the tiles behind them are on their way to the cache then. A thread has a row. */
-template <class T> ON_GPU void prefetch_tiles(const product<T> &p, const fusion<T> &f, int64_t tile, int64_t loaded)
-{
-    const int64_t tiles = (p.m + TILE - 1) / TILE, all = tiles + (f.w2 ? (f.m2 + TILE - 1) / TILE : 0);
-    const int i = threadIdx.x;
-    if (i >= TILE) return;
-    for (int64_t t = tile, from = loaded; t < all && (t == tile || t <= tile + AHEAD * f.ahead);
-         t += f.ahead, from = 0) {
-        const T *w = t < tiles ? p.w : f.w2;
-        const int64_t row = (t < tiles ? t : t - tiles) * TILE + i, rows = t < tiles ? p.m : f.m2;
-        if (row < rows && from < p.k) prefetch(w + row * p.k + from, (p.k - from) * (int64_t)sizeof(T));
-        if (tile >= f.ahead) return;
-    }
 }
 
 /* Rows of x in shared memory begin so far apart that eight lanes of two rows meet no bank twice. */
@@ -222,7 +196,6 @@ __global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p, 
     extern __shared__ __align__(16) char made[];
     __shared__ float sums[WARPS][ROWS][TILE + 1];
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const product<T> whole = p;
     int64_t tile = blockIdx.x;
     if (f.w2 && tile >= (p.m + TILE - 1) / TILE)
         tile -= (p.m + TILE - 1) / TILE, p.w = f.w2, p.y = f.y2, p.m = f.m2;
@@ -243,7 +216,6 @@ __global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p, 
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
         if (k + d * STRIDE < p.k) load_weights<WHOLE>(w[d], row, k + d * STRIDE, end);
-    if (WHOLE) prefetch_tiles(whole, f, blockIdx.x, DEPTH * STRIDE);
     await_previous();
     if (SOURCE == FEW_NORM) make_norm(p, f, scales, xs, (float(*)[WARPS])sums);
     if (SOURCE == FEW_GLU) make_glu(p, f, xs);
@@ -272,7 +244,7 @@ __global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p, 
 template <class T> static int run_tiles(const struct cuda_queue *queue, const product<T> &p, const few_product *f)
 {
     fusion<T> with = {(const T *)f->w2, (T *)f->y2, f->m2, (const T *)f->a, (const T *)f->b, f->stat, f->eps,
-                      f->plus_one, queue->sms > 0 ? queue->sms : 1};
+                      f->plus_one};
     int64_t tiles = parts_of(p.m, TILE) + (f->w2 ? parts_of(f->m2, TILE) : 0);
     auto kernel = f->source == FEW_NORM  ? by_tile<T, true, FEW_NORM>
                   : f->source == FEW_GLU ? by_tile<T, true, FEW_GLU>
