@@ -4,7 +4,8 @@
  *
  * KIND is decode (tokens per second from when all streams write until the first one ends), all (answers of all streams
  * over the whole time, prompts read), or prefill (tokens of the prompts over the time to the last first token). Each line has
- * an engine of its own; "first" is the time from opening the device to the first token of the line. */
+ * an engine of its own; "first" is the time from opening the device to the first token of the line. Without a LINE: those
+ * with goals for LLaMA-1B on an H200. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "device/registry.h"
@@ -22,6 +23,9 @@ struct line {
     long long prompt, tokens;
     double goal;
 };
+
+static char *const usual[] = {"decode:1:8:64:1200",       "decode:1:8:512:1200",     "decode:64:512:128:35000",
+                              "decode:256:512:128:60000", "all:256:512:128:25000", "prefill:1:5500:1:150000"};
 
 struct run {
     double begun, first, last_first, all_writing, first_end, end;
@@ -134,12 +138,14 @@ int main(int argc, char **argv)
     const struct backend *backend = argc > 2 ? backend_find(argv[2]) : NULL;
     struct plim_error err = {0};
     if (!backend) {
-        fprintf(stderr, "usage: bench_serve MODEL cpu|cuda KIND:STREAMS:PROMPT:TOKENS[:GOAL]...\n");
+        fprintf(stderr, "usage: bench_serve MODEL cpu|cuda [KIND:STREAMS:PROMPT:TOKENS[:GOAL]...]\n");
         return 2;
     }
-    for (int i = 3; i < argc; i++) {
+    char *const *lines = argc > 3 ? argv + 3 : usual;
+    int count = argc > 3 ? argc - 3 : (int)(sizeof usual / sizeof *usual);
+    for (int i = 0; i < count; i++) {
         struct line l;
-        if (!read_line(argv[i], &l)) return fprintf(stderr, "bench_serve: %s is no line\n", argv[i]), 2;
+        if (!read_line(lines[i], &l)) return fprintf(stderr, "bench_serve: %s is no line\n", lines[i]), 2;
         if (measure(argv[1], backend, &l, &err) != PLIM_OK) return fprintf(stderr, "%s\n", err.text), 1;
     }
     return 0;

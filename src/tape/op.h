@@ -107,7 +107,8 @@
  * [first, first + count), query i stands at position context + i and sees what a causal query with a cache sees, with
  * attr.window and attr.cap; position p is in block blocks[row][p / 16]. Tokens that are in no row have
  * o = 0. A query's o depends on its own row's context alone, bit for bit: not on how a sequence was
- * cut into rows, on other rows or on threads.
+ * cut into rows, on other rows or on threads. A device with tensor cores may sum tokens of longer rows in another order
+ * than those that are alone in theirs.
  *
  * Sampling. A row has SAMPLE_WORDS words (enum sample_word; of a double the lower one first). By its mode the token is -1, the
  * likeliest of the first `vocab` (of equal ones the first), or drawn as tensor/sample.h says it, by the number. A

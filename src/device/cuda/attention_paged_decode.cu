@@ -17,7 +17,7 @@
  *     token's bits depend on its own row alone.
  *  2. Blocks behind the token's position are not read, and values of such positions count as 0.
  *  3. Keys before the row's context are older than this step: they are read before what was queued earlier has ended
- *     (overlap.cuh).
+ *     (overlap.cuh), those of the step itself afterwards.
  */
 #include "device/cuda/attention_paged.cuh"
 #include "device/cuda/attention_ptx.cuh"
@@ -319,9 +319,19 @@ template <class type, class KV, int SETS, int HALVES> struct walk {
     keys<SETS> k;
     values v;
 
-    __device__ __forceinline__ void load(const struct paged &a, int last)
+    /* What is older than the step, `old` keys of the chunk, and then the rest: lanes have 8 keys and 16 values. */
+    __device__ __forceinline__ void load_old(const struct paged &a, int old)
     {
-        if (AHEAD) load_keys<KV>(a, at, k), load_values<KV>(a, at, 0, last, v);
+        if (!AHEAD) return;
+        const struct places here = {threadIdx.x % 32 / 4 * 8 + 8 <= old ? at.k : -1, at.v};
+        load_keys<KV>(a, here, k), load_values<KV>(a, here, 0, old - 1, v);
+    }
+
+    __device__ __forceinline__ void load_rest(const struct paged &a, int old, int last)
+    {
+        if (!AHEAD) return;
+        if (threadIdx.x % 32 / 4 * 8 + 8 > old) load_keys<KV>(a, at, k);
+        if (threadIdx.x % 4 * KV_BLOCK + KV_BLOCK > old) load_values<KV>(a, at, 0, last, v);
     }
 
     /* The lines over the chunk alone; `more`: the next piece's will be met. */
@@ -359,10 +369,9 @@ __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
     const struct work w = work_of(a);
     walk<type, KV, SETS, HALVES> c;
     int key = w.from * CUDA_PAGED_PIECE + warp * CHUNK;
-    const bool some = w.it.row >= 0 && w.from < w.end, mine = some && key <= w.it.position,
-               old = key + CHUNK <= w.it.context;
-    if (mine) c.at = find_chunk(a, w.it, w.kv, key);
-    if (mine && old) c.load(a, w.it.position - key);
+    const bool some = w.it.row >= 0 && w.from < w.end, mine = some && key <= w.it.position;
+    const int old = w.it.context - key;
+    if (mine) c.at = find_chunk(a, w.it, w.kv, key), c.load_old(a, old);
     await_previous();
     if (w.it.row < 0) blank<type>(a, w);
     if (!some) return;
@@ -370,7 +379,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
     lines<SETS, HALVES> all;
     all.clear();
     if (mine) {
-        if (!old) c.load(a, w.it.position - key);
+        c.load_rest(a, old, w.it.position - key);
         uint32_t q[SETS * 4][4];
         load_queries<SETS>(a, at, w.heads, q);
         for (int piece = w.from; piece < w.end && key <= w.it.position; piece++, key += CUDA_PAGED_PIECE) {
