@@ -24,7 +24,7 @@ struct line {
     double goal;
 };
 
-static char *const usual[] = {"decode:1:8:64:1200",       "decode:1:8:512:1200",     "decode:64:512:128:35000",
+static char *const usual[] = {"decode:1:8:64:1200",       "decode:1:8:512:1200",   "decode:64:512:128:35000",
                               "decode:256:512:128:60000", "all:256:512:128:25000", "prefill:1:5500:1:150000"};
 
 struct run {
@@ -71,7 +71,8 @@ static enum plim_status submit(struct engine *e, const struct line *l, int numbe
     return status;
 }
 
-static enum plim_status run_line(struct engine *e, const struct line *l, struct run *r, struct plim_error *err)
+static enum plim_status run_line(struct engine *e, const struct line *l, struct run *r,
+                                 struct plim_error *err)
 {
     static struct stream streams[STREAMS_MOST];
     enum plim_status status = PLIM_OK;
@@ -83,7 +84,8 @@ static enum plim_status run_line(struct engine *e, const struct line *l, struct 
     while (status == PLIM_OK && engine_busy(e)) {
         status = engine_step(e, err);
         r->steps++;
-        if (r->writing == l->streams && !r->all_writing) r->all_writing = clock_seconds(), r->at_writing = r->made;
+        if (r->writing == l->streams && !r->all_writing)
+            r->all_writing = clock_seconds(), r->at_writing = r->made;
     }
     r->end = clock_seconds();
     return status;
@@ -99,7 +101,8 @@ static double rate_of(const struct line *l, const struct run *r)
 static bool read_line(const char *text, struct line *l)
 {
     *l = (struct line){.goal = 0};
-    return sscanf(text, "%15[a-z]:%d:%lld:%lld:%lf", l->kind, &l->streams, &l->prompt, &l->tokens, &l->goal) >= 4 &&
+    return sscanf(text, "%15[a-z]:%d:%lld:%lld:%lf", l->kind, &l->streams, &l->prompt, &l->tokens,
+                  &l->goal) >= 4 &&
            l->streams >= 1 && l->streams <= STREAMS_MOST && l->prompt >= 1 && l->tokens >= 1;
 }
 

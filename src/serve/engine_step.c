@@ -208,8 +208,8 @@ static enum plim_status read_logits(struct engine *e, const struct step *s, stru
     while (first < end && e->draws[first].done) first++;
     while (end > first && e->draws[end - 1].done) end--;
     if (!from && first < end)
-        status = exec_read(exec, s->member->logits, e->raw + first * row, first * row, (end - first) * row,
-                           err);
+        status =
+            exec_read(exec, s->member->logits, e->raw + first * row, first * row, (end - first) * row, err);
     for (int i = first; i < end; i++)
         e->draws[i].logits = (from ? from : e->raw) + i * row, e->draws[i].type = t->type;
     return status;

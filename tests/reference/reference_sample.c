@@ -30,7 +30,8 @@ static int64_t kept_of(const struct candidate *c, int64_t n, int64_t top_k, doub
     double all = 0, sum = 0;
     int64_t kept = 0;
     if (top_k > 0 && top_k < n) n = top_k;
-    while (n > 1 && c[n - 1].weight < min_p && top_k > 0) n--; /* top-k ends before or where too light ones begin */
+    while (n > 1 && c[n - 1].weight < min_p && top_k > 0)
+        n--; /* top-k ends before or where too light ones begin */
     for (int64_t i = 0; i < n; i++) all += c[i].weight;
     double share = top_p > 0 ? top_p : 1;
     while (kept < n && (share >= 1 || sum < share * all) && !(kept && c[kept].weight < min_p))
@@ -65,8 +66,8 @@ void ref_sample(const struct ref_call *call)
         for (int64_t i = 1; i < n; i++)
             if (x[i] > x[best]) best = i;
         for (int64_t i = 0; i < n; i++)
-            c[i] = (struct candidate){(double)(float)exp((x[i] - x[best]) / number_of(row + SAMPLE_TEMPERATURE)),
-                                      (int)i};
+            c[i] = (struct candidate){
+                (double)(float)exp((x[i] - x[best]) / number_of(row + SAMPLE_TEMPERATURE)), (int)i};
         call->out[SAMPLE_TOKEN].i[r] = row[SAMPLE_MODE] == SAMPLE_NONE        ? SAMPLED_NONE
                                        : row[SAMPLE_MODE] == SAMPLE_LIKELIEST ? (int32_t)best
                                                                               : draw(c, n, row);

@@ -18,7 +18,8 @@ static void set_row(struct op_case *c, int64_t at, int64_t vocab, bool few)
     if (kept && case_flip(c))
         case_set_int(c, SAMPLE_ROWS, at + SAMPLE_TOP_K, (int32_t)PICK(c, 1, 2, 7, 40, 5000));
     set_number(c, at + SAMPLE_TEMPERATURE, case_uniform(c, 0.1, 2));
-    set_number(c, at + SAMPLE_TOP_P, kept && case_flip(c) ? case_uniform(c, 0.05, 1) : (double)case_below(c, 2));
+    set_number(c, at + SAMPLE_TOP_P,
+               kept && case_flip(c) ? case_uniform(c, 0.05, 1) : (double)case_below(c, 2));
     set_number(c, at + SAMPLE_MIN_P, kept && case_below(c, 3) == 0 ? case_uniform(c, 0, 1) : 0);
     set_number(c, at + SAMPLE_NUMBER, case_below(c, 9) ? case_uniform(c, 0, 1) : 0);
 }

@@ -193,8 +193,8 @@ ON_GPU void run_tile(const struct plain &a, const struct tile &t, int split, roo
             if (split >= 0)
                 part_at(a, t.at(a, l), split)[d] = x;
             else
-                total[i] =
-                    paged_joined(total[i], s.total[l][0], s.total[l][1], x, s.piece[l][0], s.piece[l][1], a.scale2);
+                total[i] = paged_joined(total[i], s.total[l][0], s.total[l][1], x, s.piece[l][0],
+                                        s.piece[l][1], a.scale2);
         }
         __syncthreads();
         for (int l = threadIdx.x; l < t.lines(); l += THREADS) {
@@ -334,7 +334,8 @@ template <class T> __global__ void put(const struct kv_put p)
     next_may_begin();
     const bool is_value = i >= p.count, have = i < 2 * p.count;
     if (is_value) i -= p.count;
-    int64_t token = divide(divide(i, p.size, &d), p.heads, &h), slot = have ? p.slots[token] : -1; /* an input */
+    int64_t token = divide(divide(i, p.size, &d), p.heads, &h),
+            slot = have ? p.slots[token] : -1; /* an input */
     await_previous();
     if (slot < 0) return;
     T *to =

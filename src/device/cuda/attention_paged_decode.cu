@@ -99,7 +99,8 @@ template <int SETS, int HALVES> struct lines {
                 for (int j = 0; j < 8; j++)
 #pragma unroll
                     for (int i = 2 * half; i < 2 * half + 2; i++)
-                        out[set][j][i] = paged_joined(out[set][j][i], a, b, more.out[set][j][i], c, d, scale2);
+                        out[set][j][i] =
+                            paged_joined(out[set][j][i], a, b, more.out[set][j][i], c, d, scale2);
             top[half] = paged_joined_top(a, b, c, d), sum[half] = paged_joined(b, a, b, d, c, d, scale2);
         }
     }
@@ -148,14 +149,16 @@ ON_GPU struct places find_chunk(const struct paged &a, const struct item &it, in
     return p;
 }
 
-template <class KV, int SETS> ON_GPU void load_keys(const struct paged &a, const struct places &p, keys<SETS> &k)
+template <class KV, int SETS>
+ON_GPU void load_keys(const struct paged &a, const struct places &p, keys<SETS> &k)
 {
 #pragma unroll
     for (int s = 0; s < SETS * 4; s++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int d = s * 16 + threadIdx.x % 4 + 4 * i;
-            k.at[s][i] = p.k >= 0 && d < a.size ? KV::eight(a.pool, p.k + d * KV_BLOCK) : make_uint4(0, 0, 0, 0);
+            k.at[s][i] =
+                p.k >= 0 && d < a.size ? KV::eight(a.pool, p.k + d * KV_BLOCK) : make_uint4(0, 0, 0, 0);
         }
 }
 
@@ -233,8 +236,7 @@ ON_GPU void multiply_keys(float (&s)[8][4], const uint32_t (&q)[SETS * 4][4], co
 }
 
 /* Step i: keys 4 i .. 4 i + 3 of the lane's block. */
-template <class type>
-ON_GPU void multiply_values(float (&out)[8][4], const float (&s)[8][4], const values &v)
+template <class type> ON_GPU void multiply_values(float (&out)[8][4], const float (&s)[8][4], const values &v)
 {
 #pragma unroll
     for (int step = 0; step < 4; step++) {
@@ -335,8 +337,8 @@ template <class type, class KV, int SETS, int HALVES> struct walk {
     }
 
     /* The lines over the chunk alone; `more`: the next piece's will be met. */
-    __device__ __forceinline__ void meet(const struct paged &a, const struct item &it, int kv, int key, bool more,
-                                         const uint32_t (&q)[SETS * 4][4], lines<SETS, HALVES> &w)
+    __device__ __forceinline__ void meet(const struct paged &a, const struct item &it, int kv, int key,
+                                         bool more, const uint32_t (&q)[SETS * 4][4], lines<SETS, HALVES> &w)
     {
         const int last = it.position - key, next = key + CUDA_PAGED_PIECE;
         const struct places here = at;
@@ -396,7 +398,8 @@ __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
     __syncthreads();
     const int d = threadIdx.x % (SETS * 64), stride = sizeof room[0] / sizeof(float);
     for (int l = threadIdx.x / (SETS * 64); l < w.heads; l += THREADS / (SETS * 64))
-        if (d < a.size) put<type>(a, at + l * a.size + d, join_warps(room[0][l], stride, a.size, d, a.scale2));
+        if (d < a.size)
+            put<type>(a, at + l * a.size + d, join_warps(room[0][l], stride, a.size, d, a.scale2));
 }
 
 /* The chunks of a line, a block to a line: as decode does it where it has all pieces. */
@@ -410,7 +413,8 @@ template <class type> __global__ void __launch_bounds__(THREADS) join(const stru
     if (it.row < 0) return;
     const int first = a.window ? max(it.position - a.window + 1, 0) : 0;
     float top = -INFINITY, sum = 0, out[ATTN_MMA_SIZE / 32] = {};
-    for (int piece = first / CUDA_PAGED_PIECE; piece * CUDA_PAGED_PIECE + warp * CHUNK <= it.position; piece++) {
+    for (int piece = first / CUDA_PAGED_PIECE; piece * CUDA_PAGED_PIECE + warp * CHUNK <= it.position;
+         piece++) {
         const float *part = part_at(a, blockIdx.x, piece, warp);
         const float more_top = part[a.size], more = part[a.size + 1];
 #pragma unroll
@@ -431,7 +435,8 @@ template <class type> __global__ void __launch_bounds__(THREADS) join(const stru
                   join_warps(room[0], sizeof room[0] / sizeof(float), a.size, threadIdx.x, a.scale2));
 }
 
-template <class type, int SETS> int start_lines(const struct cuda_queue *queue, const struct paged &a, int64_t blocks)
+template <class type, int SETS>
+int start_lines(const struct cuda_queue *queue, const struct paged &a, int64_t blocks)
 {
     return a.group <= 8 ? launch(queue, decode<type, kv_16bit, SETS, 1>, blocks, THREADS, 0, a)
                         : launch(queue, decode<type, kv_16bit, SETS, 2>, blocks, THREADS, 0, a);
@@ -441,7 +446,8 @@ template <class type> int start(const struct cuda_queue *queue, const struct pag
 {
     const int64_t items = fewest(a.tokens, a.nrows);
     const int64_t blocks = items * a.kv_heads * parts_of(a.group, ROWS) * a.splits;
-    int failed = a.size <= 64 ? start_lines<type, 1>(queue, a, blocks) : start_lines<type, 2>(queue, a, blocks);
+    int failed =
+        a.size <= 64 ? start_lines<type, 1>(queue, a, blocks) : start_lines<type, 2>(queue, a, blocks);
     if (failed || a.splits == 1) return failed;
     struct cuda_queue behind = *queue; /* the first kernel is one that awaits */
     behind.follows = queue->warpgroups;

@@ -37,10 +37,10 @@ struct cuda {
     struct cuda_transfer *transfer;
     struct cuda_staging staging;
     struct cuda_queue queue;
-    bool chain;           /* what was queued last is a kernel of a chain (begin_chained) */
-    bool recording;       /* a program is being compiled: ops of few rows may become one launch */
+    bool chain;     /* what was queued last is a kernel of a chain (begin_chained) */
+    bool recording; /* a program is being compiled: ops of few rows may become one launch */
     struct cuda_fuse fuse;
-    bool fuse_follows; /* the first op of what is held goes on with a chain */
+    bool fuse_follows;    /* the first op of what is held goes on with a chain */
     pthread_mutex_t lock; /* of what read, write and sync change */
     int index;
     char bus[32];
@@ -188,8 +188,8 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true,   [OP_LINEAR] = true,    [OP_ATTN] = true,   [OP_GLU] = true,
-    [OP_ACT] = true,    [OP_ADD] = true,       [OP_SPLIT3] = true, [OP_KV_APPEND] = true,
+    [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,   [OP_GLU] = true,
+    [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true, [OP_KV_APPEND] = true,
     [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,  [OP_ROPE_TABLE] = true,
     [OP_SAMPLE] = true,
 };

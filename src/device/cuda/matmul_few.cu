@@ -146,7 +146,8 @@ template <class T> ON_GPU void load_norm(const product<T> &p, const fusion<T> &f
 
 /* The rows of a norm; the first block leaves them in memory too. sums: [R][WARPS]. */
 template <class T>
-ON_GPU void make_norm(const product<T> &p, const fusion<T> &f, const norm_weights<T> &w, T *xs, float (*sums)[WARPS])
+ON_GPU void make_norm(const product<T> &p, const fusion<T> &f, const norm_weights<T> &w, T *xs,
+                      float (*sums)[WARPS])
 {
     constexpr int N = lanes<T>;
     for (int64_t r = 0; r < p.rows; r++) {
@@ -203,8 +204,9 @@ __global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p, 
     const T *const row[2] = {p.w + min(first + g, p.m - 1) * p.k + t * lanes<T>,
                              p.w + min(first + g + 8, p.m - 1) * p.k + t * lanes<T>};
     T *xs = (T *)made;
-    const T *x_row = SOURCE == FEW_PLAIN ? p.x + min((int64_t)g, p.rows - 1) * p.k + t * lanes<T>
-                                         : xs + min((int64_t)g, p.rows - 1) * shared_stride(p.k) + t * lanes<T>;
+    const T *x_row = SOURCE == FEW_PLAIN
+                         ? p.x + min((int64_t)g, p.rows - 1) * p.k + t * lanes<T>
+                         : xs + min((int64_t)g, p.rows - 1) * shared_stride(p.k) + t * lanes<T>;
     const int64_t end = p.k - t * lanes<T>;
     w_step<T> w[DEPTH];
     x_step<T> x[DEPTH];
@@ -241,10 +243,11 @@ __global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p, 
     finish(p, r, first + i, sum);
 }
 
-template <class T> static int run_tiles(const struct cuda_queue *queue, const product<T> &p, const few_product *f)
+template <class T>
+static int run_tiles(const struct cuda_queue *queue, const product<T> &p, const few_product *f)
 {
-    fusion<T> with = {(const T *)f->w2, (T *)f->y2, f->m2, (const T *)f->a, (const T *)f->b, f->stat, f->eps,
-                      f->plus_one};
+    fusion<T> with = {(const T *)f->w2, (T *)f->y2, f->m2,  (const T *)f->a,
+                      (const T *)f->b,  f->stat,    f->eps, f->plus_one};
     int64_t tiles = parts_of(p.m, TILE) + (f->w2 ? parts_of(f->m2, TILE) : 0);
     auto kernel = f->source == FEW_NORM  ? by_tile<T, true, FEW_NORM>
                   : f->source == FEW_GLU ? by_tile<T, true, FEW_GLU>
@@ -252,8 +255,8 @@ template <class T> static int run_tiles(const struct cuda_queue *queue, const pr
                                          : by_tile<T, true, FEW_PLAIN>;
     size_t shared = f->source == FEW_PLAIN ? 0 : (size_t)(p.rows * (p.k + 32)) * sizeof(T);
     if (shared > ((size_t)40 << 10)) {
-        int failed = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)shared);
+        int failed = (int)cudaFuncSetAttribute((const void *)kernel,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         if (failed) return failed;
     }
     return launch(queue, kernel, tiles, THREADS, shared, p, with);
@@ -406,6 +409,6 @@ extern "C" bool cuda_matmul_few_fuses(const struct few_product *p)
 {
     const int64_t most = p->source == FEW_NORM ? NORM_MOST * THREADS * 8 : INT64_MAX;
     const int64_t rows = p->source == FEW_GLU ? p->rows : ROWS;
-    return p->type != DT_F32 && !p->kn && p->k % STEP == 0 && p->k <= most && rows * (p->k + 32) * 2 <= 90 << 10 &&
-           aligned(p->x, p->w, p->w2, p->a, p->b);
+    return p->type != DT_F32 && !p->kn && p->k % STEP == 0 && p->k <= most &&
+           rows * (p->k + 32) * 2 <= 90 << 10 && aligned(p->x, p->w, p->w2, p->a, p->b);
 }

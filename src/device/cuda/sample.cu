@@ -101,7 +101,8 @@ struct room {
 };
 
 /* The sum of all weights; room->before has what is before each span. */
-template <class T> ON_GPU double sum_weights(const sampling<T> &s, const struct order &o, int64_t row, room *r)
+template <class T>
+ON_GPU double sum_weights(const sampling<T> &s, const struct order &o, int64_t row, room *r)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, spans = (o.vocab + SPAN - 1) / SPAN;
     for (int span = warp; span < spans; span += WARPS) {
@@ -126,7 +127,8 @@ template <class T> ON_GPU double sum_weights(const sampling<T> &s, const struct 
 
 /* The first token of the span with which the sum passes the target: one warp. */
 template <class T>
-ON_GPU int scan_span(const sampling<T> &s, const struct order &o, int64_t row, int span, double sum, double target)
+ON_GPU int scan_span(const sampling<T> &s, const struct order &o, int64_t row, int span, double sum,
+                     double target)
 {
     enum { EACH = SPAN / 32 };
     const int lane = threadIdx.x % 32, from = span * SPAN + lane * EACH, end = min(from + EACH, o.vocab);
@@ -286,7 +288,8 @@ template <class T> int run_sample(const struct cuda_queue *queue, const struct k
     const int64_t rows = tensor_count(call_in(call, SAMPLE_LOGITS)) / s.width;
     if (rows == 0) return 0;
     bool wide = s.width % lanes<T> == 0 && aligned(s.logits);
-    int failed = launch(queue, wide ? find_peaks<T, lanes<T>> : find_peaks<T, 1>, rows * PARTS, THREADS, 0, s);
+    int failed =
+        launch(queue, wide ? find_peaks<T, lanes<T>> : find_peaks<T, 1>, rows * PARTS, THREADS, 0, s);
     struct cuda_queue behind = *queue; /* find_peaks awaits what is before it */
     behind.follows = queue->warpgroups;
     return failed ? failed : launch(&behind, choose_token<T>, rows, WIDE, 0, s);
