@@ -14,7 +14,7 @@
 
 #include "base/node.h"
 #include "serve/refusal.h"
-#include "serve/sample.h"
+#include "tensor/sample.h"
 #include "serve/stop_text.h"
 
 enum ask_form {

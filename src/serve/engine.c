@@ -45,10 +45,11 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     e->drawn = calloc(rows, sizeof *e->drawn);
     bool good = e->rows && e->draws && e->drawn;
     if (!e->device->facts.unified_memory) {
-        int64_t numbers = 3 * p->step_tokens + p->parallel * (largest->reach + 4);
+        int64_t numbers = 3 * p->step_tokens + p->parallel * (largest->reach + 4 + SAMPLE_WORDS);
         e->staged = malloc((size_t)numbers * sizeof *e->staged);
+        e->tokens = malloc(rows * sizeof *e->tokens);
         e->raw = malloc(rows * (size_t)e->spec.vocab_size * sizeof(float)); /* no type is wider */
-        good = good && e->staged && e->raw;
+        good = good && e->staged && e->tokens && e->raw;
     }
     if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
     int64_t vocab =
@@ -131,6 +132,7 @@ void engine_close(struct engine *e)
     free(e->draws);
     free(e->drawn);
     free(e->staged);
+    free(e->tokens);
     free(e->raw);
     free(e->model);
     free(e);

@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "model/model.h"
-#include "serve/sample.h"
+#include "tensor/sample.h"
 #include "tape/op.h"
 #include "tape/pass.h"
 

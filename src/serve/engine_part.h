@@ -23,9 +23,9 @@ struct family {
     struct runtime runtime;
     struct forward more[ENGINE_MEMBERS]; /* of member i + 1 */
     struct model_flat size[ENGINE_MEMBERS];
-    struct member { /* where tokens go in and logits come out */
+    struct member { /* where tokens go in and logits come out, and tokens where the device samples; else -1 */
         struct exec *exec;
-        int flat, logits;
+        int flat, logits, tokens;
     } member[ENGINE_MEMBERS];
     int count;
 };
@@ -73,7 +73,8 @@ struct engine {
     struct request **drawn; /* [parallel]: whose they are */
     struct drawer drawer;
     int32_t *staged; /* inputs of the largest member, for a device with its own memory */
-    char *raw;       /* logits, likewise */
+    int32_t *tokens; /* [parallel]: what it has sampled, likewise */
+    char *raw;       /* logits, likewise: of rows that the host draws */
 
     pthread_mutex_t lock;
     pthread_cond_t more;  /* there is something to do */
