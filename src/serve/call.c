@@ -205,7 +205,7 @@ bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why
 static bool count_tokens(const struct call *c, const struct call_prompt *p, int64_t *tokens,
                          struct refusal *why)
 {
-    int64_t context = engine_plan(c->server->model.engine)->context, count = (int64_t)p->ids.count;
+    int64_t context = engine_plan_now(c->server->model.engine).context, count = (int64_t)p->ids.count;
     int64_t wanted = c->ask.max_tokens;
     if (!count) return refuse(why, 422, "prompt", "invalid_value", "the prompt has no tokens");
     if (wanted < 0) wanted = context - count;
@@ -220,8 +220,8 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
 
 static bool make_choices(struct call *c, struct refusal *why)
 {
-    const struct engine_plan *plan = engine_plan(c->server->model.engine);
-    int64_t count = c->prompt_count * c->ask.n, most = plan->parallel + plan->queue;
+    struct engine_plan plan = engine_plan_now(c->server->model.engine);
+    int64_t count = c->prompt_count * c->ask.n, most = plan.parallel + plan.queue;
     if (count > most || count > ASK_CHOICES)
         return refuse(why, 422, c->ask.n > 1 ? "n" : "prompt", "invalid_value",
                       "%lld answers at once are more than the %lld that this server takes", (long long)count,

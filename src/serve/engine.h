@@ -47,6 +47,14 @@ struct engine_options {
     int64_t
         beside; /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
     bool alone; /* requests that begin alike do not share blocks */
+    /* What serve/ladder.h chooses. */
+    bool whole;  /* PLIM_NO_FIT rather than fewer requests at once or shorter ones */
+    bool stream; /* parameters that do not fit the device live on the tier below and come when they are read */
+    bool exact;  /* computes in float32 whatever type the weights have */
+    int64_t window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
+                     * Others come out than without it */
+    const char *rung; /* static text, for the plan; NULL: it has no name */
+    bool plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
     const struct log *log; /* NULL: nobody */
     void (*stage)(void *arg,
                   const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
@@ -56,11 +64,17 @@ struct engine_options {
 /* The plan that was committed. */
 struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
+    int64_t transient, overhead, host; /* of the arena, a step's; the process's; of the host beside a device's own */
+    int64_t streamed;                  /* bytes of parameters that are on the tier below */
+    int64_t window;                    /* 0: none */
+    double prefill_rate, decode_rate, full_rate; /* predicted tokens/s: prompts, one request, as many as run at once */
     int64_t blocks;                             /* of the pool */
     int64_t context;                            /* positions of the largest request that is promised */
     int64_t step_tokens;
     int parallel, queue;
-    enum precision precision; /* of weights, keys and values */
+    enum precision precision; /* of weights, and of keys and values unless kv_type says otherwise */
+    enum dtype kv_type;
+    const char *rung; /* of the ladder, as the options call it; static text, NULL: none was named */
 };
 
 enum engine_finish { FINISH_NONE, FINISH_LENGTH, FINISH_EOS, FINISH_CANCELLED, FINISH_FAILED };
@@ -104,11 +118,17 @@ enum plim_status engine_check_model(const char *model, const struct model_spec *
 /* The errors of hf_config_load, engine_check_model and weights; PLIM_NO_FIT with the bytes missing. The device is borrowed. */
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err);
+/* Another plan, on the same or another device, in the stead of one that failed: what runs and waits stays and is read again.
+ * Requests longer than the new plan promises end as FINISH_FAILED. Model and line are the same. On an error nothing stands, and it may
+ * be tried again. By the stepping thread. */
+enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
+                               struct plim_error *err);
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
 
 const struct model_spec *engine_spec(const struct engine *e);
-/* Bytes and blocks in it follow the line: other threads than the stepping one read those in engine_stats. */
+/* It follows the line and what engine_reopen makes of it: other threads than the stepping one take engine_plan_now. */
 const struct engine_plan *engine_plan(const struct engine *e);
+struct engine_plan engine_plan_now(struct engine *e);
 
 /* Queues a request. PLIM_NO_FIT: it can never run (the numbers are in the error); PLIM_BUSY: the queue is full, try later;
  * PLIM_BAD_INPUT: tokens outside the vocabulary, sampling that makes no sense. */

@@ -50,8 +50,10 @@ struct engine {
     struct model_spec spec;
     struct engine_plan plan;
     struct overhead overhead;
+    enum dtype kv_type;
     int64_t block_bytes, base; /* base: the total without blocks */
     int64_t least_blocks, most_blocks;
+    int stream_share; /* of OFFLOAD_SHARES parts of the parameters, so many are on the tier below */
     struct family family;
     struct blocks blocks;
     struct schedule schedule;
@@ -79,6 +81,7 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err);
 /* The line that was asked for last; nothing under way is lost. */
 enum plim_status engine_move_line(struct engine *e, struct plim_error *err);
 void family_close(struct family *f);
+void family_drop(struct family *f); /* a plan that nobody has committed */
 /* The smallest member for so many tokens and rows. */
 const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows,
                                    struct model_flat *size);
@@ -87,6 +90,8 @@ int64_t engine_blocks_within(const struct engine *e, int64_t budget);
 
 /* engine_step.c: the end of a request, told and freed. */
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event);
+/* Under another plan: requests that it does not promise end, the others wait for their turn. */
+enum plim_status engine_readmit(struct engine *e, struct plim_error *err);
 
 /* Opening has come so far. */
 void engine_tell(const struct engine *e, const char *stage);

@@ -5,6 +5,7 @@
  * and, when nobody asked for a length, the length.
  */
 #include "base/bytes.h"
+#include "plan/cost.h"
 #include "runtime/load.h"
 #include "serve/engine_part.h"
 
@@ -27,6 +28,18 @@ struct build_arg {
     struct model_flat size;
 };
 
+/* Parameters of the last layers are on the tier below and are fetched before the ops that read them. */
+static enum plim_status stream(const struct engine *e, struct tape *tape, struct plim_error *err)
+{
+    struct offload_options offload = {.param_tier = e->device->facts.lower_tier,
+                                      .param_share = e->stream_share,
+                                      .slice_bytes = 1 << 20}; /* nothing is updated */
+    struct prefetch_options ahead = {.loop_lead = PREFETCH_AHEAD, .loop_lag = PREFETCH_AHEAD};
+    enum plim_status status = pass_offload(tape, &offload, err);
+    if (status != PLIM_OK || !e->device->facts.async_copies) return status;
+    return pass_prefetch(tape, &ahead, err);
+}
+
 static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
 {
     const struct build_arg *b = arg;
@@ -36,6 +49,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     tape_init(out);
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, b->e->plan.precision, err);
+    if (status == PLIM_OK && b->e->stream_share) status = stream(b->e, out, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
     if (status != PLIM_OK) tape_release(out);
@@ -47,6 +61,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
 /* A plan in numbers. */
 struct sizes {
     int64_t step, parallel, context, blocks;
+    int64_t seen; /* positions of a request in the pool, at most: context, or the window */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -54,7 +69,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void add_size(struct family *f, const struct sizes *s, int64_t tokens, int64_t rows)
 {
     if (f->count == ENGINE_MEMBERS) return;
-    f->size[f->count++] = (struct model_flat){tokens, rows, s->blocks, blocks_for(s->context), s->context};
+    f->size[f->count++] = (struct model_flat){tokens, rows, s->blocks, blocks_for(s->seen), s->seen};
 }
 
 /* Powers of two, from 32 on also the half-way ones; many rows only where many tokens can be the last of theirs. */
@@ -92,8 +107,7 @@ static enum plim_status plan_family(const struct engine *e, const struct sizes *
     return status;
 }
 
-/* Frees a plan that nobody committed. */
-static void drop_plan(struct family *f)
+void family_drop(struct family *f)
 {
     for (int i = 0; i < ENGINE_MEMBERS; i++) forward_close(&f->more[i]);
     plan_release(&f->runtime.plan);
@@ -109,7 +123,7 @@ static enum plim_status measure(struct engine *e, const struct sizes *s, int64_t
     enum plim_status status = plan_family(e, s, 0, true, f, err);
     *total = f->runtime.plan.total;
     e->plan.arena = f->runtime.arena;
-    drop_plan(f);
+    family_drop(f);
     free(f);
     return status;
 }
@@ -122,10 +136,18 @@ int64_t engine_blocks_within(const struct engine *e, int64_t budget)
 
 /* --- fitting ---------------------------------------------------------------------------------------------- */
 
+static void set_context(const struct engine *e, struct sizes *s, int64_t context)
+{
+    s->context = context;
+    s->seen = e->options.window ? least(context, e->options.window) : context;
+    s->blocks = blocks_for(s->seen);
+}
+
 /* The next smaller plan; false: there is none. */
 static bool shrink(const struct engine *e, struct sizes *s)
 {
-    bool free_parallel = !e->options.parallel, free_context = !e->options.max_context;
+    bool free_parallel = !e->options.parallel && !e->options.whole;
+    bool free_context = !e->options.max_context && !e->options.whole && !e->options.window;
     if (s->step > 32 && s->step / 2 >= s->parallel)
         s->step /= 2;
     else if (free_parallel && s->parallel > 1)
@@ -136,7 +158,16 @@ static bool shrink(const struct engine *e, struct sizes *s)
         s->step = s->step / 2 > s->parallel ? s->step / 2 : s->parallel;
     else
         return false;
-    s->blocks = blocks_for(s->context);
+    set_context(e, s, s->context);
+    return true;
+}
+
+/* More parameters leave the device; false: all have left, or none may. */
+static bool stream_more(struct engine *e)
+{
+    bool may = e->options.stream && !e->device->facts.unified_memory;
+    if (!may || e->stream_share == OFFLOAD_SHARES) return false;
+    e->stream_share += OFFLOAD_SHARES / 8;
     return true;
 }
 
@@ -163,6 +194,7 @@ static enum plim_status fit(struct engine *e, struct sizes *s, int64_t *total, s
         if (status != PLIM_OK) return status;
         if (!budget || *total <= budget) return PLIM_OK;
         struct sizes smaller = *s;
+        if (stream_more(e)) continue;
         if (shrink(e, &smaller)) {
             *s = smaller;
             continue;
@@ -179,12 +211,18 @@ static struct sizes wanted(const struct engine *e)
     bool host = e->device->facts.unified_memory;
     struct sizes s = {.step = o->step_tokens ? o->step_tokens : host ? STEP_HOST : STEP_DEVICE};
     s.parallel = o->parallel ? o->parallel : host ? PARALLEL_HOST : PARALLEL_MOST;
-    s.context = o->max_context ? o->max_context : e->spec.max_positions;
-    s.context = least(s.context, e->spec.max_positions);
-    if (s.step > s.context * s.parallel) s.step = s.context * s.parallel; /* no step can be fuller */
+    int64_t context = o->max_context ? o->max_context : e->spec.max_positions;
+    set_context(e, &s, least(context, e->spec.max_positions));
+    if (s.step > s.seen * s.parallel) s.step = s.seen * s.parallel; /* no step can be fuller */
     if (s.step < s.parallel) s.step = s.parallel;
-    s.blocks = blocks_for(s.context);
+    if (o->window && s.step < s.seen) s.step = s.seen;
     return s;
+}
+
+static int64_t own_drawer(const struct engine *e)
+{
+    if (e->device->team) return drawer_bytes(e->device->team, e->spec.vocab_size);
+    return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
 }
 
 /* Host bytes beside the arena: requests, blocks, logits and what draws from them, tapes and layouts of all members. */
@@ -193,20 +231,20 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
 {
     struct family *f = calloc(1, sizeof *f);
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
-    struct sizes one = {1, 1, s->context, s->blocks};
+    struct sizes one = {1, 1, s->context, s->blocks, s->seen};
     enum plim_status status = plan_family(e, &one, 0, true, f, err);
     int64_t tape = 0;
     if (status == PLIM_OK) {
         struct plan_own own = plan_own_bytes(&f->runtime.plan.tape, &f->runtime.plan.layout);
         tape = own.loop + own.update;
     }
-    drop_plan(f);
+    family_drop(f);
     list_sizes(f, s);
     e->bytes_room = s->parallel * s->context * 5;
     if (e->bytes_room > (4 << 20)) e->bytes_room = 4 << 20;
     if (e->bytes_room < s->context * 5 + 4096) e->bytes_room = s->context * 5 + 4096;
     *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room +
-           drawer_bytes(e->device->team, e->spec.vocab_size) + blocks_bytes(s->blocks) +
+           own_drawer(e) + blocks_bytes(s->blocks) +
            s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
     if (!e->device->facts.unified_memory)
         *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 4) + 3 * s->step);
@@ -222,21 +260,66 @@ static void note_line(struct engine *e, int64_t blocks)
     pthread_mutex_lock(&e->lock);
     p->budget = rt->request.budget, p->total = rt->plan.total, p->arena = rt->arena;
     p->blocks = blocks, p->pool = blocks * e->block_bytes;
+    p->transient = rt->arena - rt->plan.layout.kept_bytes;
     pthread_mutex_unlock(&e->lock);
+}
+
+/* Bytes of parameters, wherever they live: all, or those on a lower tier. */
+static int64_t parameter_bytes(const struct tape *tape, bool below)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->cls == CLASS_PARAM && t->view_of < 0 && (!below || t->tier != TIER_DEVICE))
+            bytes += tensor_bytes(t);
+    }
+    return bytes;
+}
+
+/* Tokens a second of the smallest member for so many tokens and rows; 0: nobody knows. */
+static double rate_of(const struct engine *e, int64_t tokens, int64_t rows)
+{
+    const struct family *f = &e->family;
+    struct tape_time time;
+    int i = 0;
+    while (i + 1 < f->count && (f->size[i].tokens < tokens || f->size[i].rows < rows)) i++;
+    const struct tape *tape = i ? &f->more[i - 1].tape : &f->runtime.plan.tape;
+    if (tape_time_of(tape, &e->device->facts, true, &time, NULL) != PLIM_OK) return 0;
+    return time.loop_seconds > 0 ? (double)tokens / time.loop_seconds : 0;
 }
 
 static void note_plan(struct engine *e, const struct sizes *s)
 {
-    struct engine_plan *p = &e->plan;
+    const struct plan *plan = &e->family.runtime.plan;
+    struct engine_plan p = {.context = s->context,
+                            .step_tokens = s->step,
+                            .parallel = (int)s->parallel,
+                            .precision = e->plan.precision,
+                            .window = e->options.window,
+                            .kv_type = e->kv_type,
+                            .rung = e->options.rung,
+                            .params = parameter_bytes(&plan->tape, false),
+                            .streamed = parameter_bytes(&plan->tape, true),
+                            .overhead = plan->overhead,
+                            .host = e->device->facts.unified_memory ? 0 : plan->host};
+    p.queue = e->options.queue ? e->options.queue : 4 * p.parallel;
+    /* With a window every token costs a step of it. */
+    int64_t each = e->options.window ? s->seen : 1;
+    p.prefill_rate = rate_of(e, s->step, 1);
+    p.decode_rate = rate_of(e, each, 1) / (double)each;
+    p.full_rate = rate_of(e, each * s->parallel, s->parallel) / (double)each;
+    pthread_mutex_lock(&e->lock);
+    e->plan = p;
+    pthread_mutex_unlock(&e->lock);
     note_line(e, s->blocks);
-    p->params = e->family.runtime.plan.layout.by_class[CLASS_PARAM];
-    p->context = s->context, p->step_tokens = s->step, p->parallel = (int)s->parallel;
-    p->queue = e->options.queue ? e->options.queue : 4 * p->parallel;
 }
 
 static struct sizes sizes_now(const struct engine *e)
 {
-    return (struct sizes){e->plan.step_tokens, e->plan.parallel, e->plan.context, e->plan.blocks};
+    struct sizes s = {.step = e->plan.step_tokens, .parallel = e->plan.parallel};
+    set_context(e, &s, e->plan.context);
+    s.blocks = e->plan.blocks;
+    return s;
 }
 
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
@@ -245,6 +328,9 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     int64_t own = 0, total = 0;
     enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
     if (status != PLIM_OK) return status;
+    engine_tell(e, "weights_mapped");
+    if (e->options.exact) e->plan.precision = PRECISION_F32;
+    e->stream_share = 0, e->overhead = (struct overhead){0}, e->bytes_room = 0;
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
     if (kv != DT_F32 && kv != DT_COUNT && kv != type)
         return plim_fail(err, PLIM_UNSUPPORTED,
@@ -253,6 +339,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     struct sizes s = wanted(e);
     e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * spec->head_dim * KV_BLOCK *
                      (int64_t)dtype_size(type);
+    e->kv_type = type;
     if (e->options.overhead) {
         e->overhead = (struct overhead){.bytes = e->options.overhead};
     } else {
@@ -267,11 +354,12 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
         e->plan.total = total, e->plan.context = s.context;
         return status;
     }
+    int64_t usual = e->options.budget ? s.seen : least(s.seen, USUAL_CONTEXT);
+    int64_t most = s.parallel * blocks_for(usual);
+    pthread_mutex_lock(&e->lock);
     e->base = total - s.blocks * e->block_bytes;
-    e->least_blocks = s.blocks;
-    int64_t usual = e->options.budget ? s.context : least(s.context, USUAL_CONTEXT);
-    e->most_blocks = s.parallel * blocks_for(usual);
-    if (e->most_blocks < e->least_blocks) e->most_blocks = e->least_blocks;
+    e->least_blocks = s.blocks, e->most_blocks = most < s.blocks ? s.blocks : most;
+    pthread_mutex_unlock(&e->lock);
     s.blocks = engine_blocks_within(e, e->options.budget);
     status = plan_family(e, &s, e->options.budget, false, &e->family, err);
     if (status == PLIM_OK) note_plan(e, &s);
@@ -303,10 +391,14 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err)
 {
     struct family *f = &e->family;
     enum plim_status status = runtime_commit(&f->runtime, err);
-    if (status == PLIM_OK) engine_tell(e, "inputs_on_device"), status = start_members(f, err);
     if (status != PLIM_OK) return status;
+    engine_tell(e, "inputs_on_device");
     status = weights_from_directory(&f->runtime.exec, &e->spec, e->model, e->options.log, err);
-    if (status == PLIM_OK) engine_tell(e, "model_on_device");
+    if (status != PLIM_OK) return status;
+    engine_tell(e, "model_on_device");
+    engine_tell(e, "compilation_started");
+    status = start_members(f, err);
+    if (status == PLIM_OK) engine_tell(e, "compilation_complete");
     return status;
 }
 
@@ -405,7 +497,7 @@ enum plim_status engine_move_line(struct engine *e, struct plim_error *err)
         note_line(e, s.blocks);
     }
     if (status == PLIM_OK && !less) status = resize_pool(e, s.blocks, err);
-    drop_plan(next);
+    family_drop(next);
     free(next);
     return status;
 }

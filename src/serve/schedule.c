@@ -108,10 +108,13 @@ static bool take_part(struct schedule *s, int i, int64_t most, struct left *left
 {
     struct sequence *q = s->queue[i];
     int64_t count = q->known - q->computed;
+    int64_t skipped = s->window && count > s->window ? count - s->window : 0;
+    if (s->window && count - skipped > most) return false; /* nothing of it would be kept */
+    count -= skipped;
     if (count > most) count = most;
     if (q->every && count > left->logits) count = left->logits;
     if (count < 1 || !left->rows || !left->logits || !hold(s, i, q->computed + count)) return false;
-    *row = (struct step_row){q, q->computed, count, q->computed + count == q->known};
+    *row = (struct step_row){q, q->computed, count, skipped, q->computed + skipped + count == q->known};
     left->tokens -= count, left->rows--;
     left->logits -= q->every ? count : 1;
     return true;
@@ -124,7 +127,8 @@ static bool let_in(struct schedule *s, int i)
 {
     struct sequence *q = s->queue[i];
     find_shared(s, q);
-    bool fits = blocks_left(s->blocks) >= blocks_for(q->known) - q->held;
+    int64_t seen = s->window && s->window < q->known ? s->window : q->known;
+    bool fits = blocks_left(s->blocks) >= blocks_for(seen) - q->held;
     if (!fits && i > 0) give_back(s, q);
     q->running = fits || i == 0;
     return q->running;
@@ -174,7 +178,7 @@ int schedule_step(struct schedule *s, struct step_row *rows)
 
 void schedule_done(struct schedule *s, const struct step_row *rows, int count)
 {
-    for (int k = 0; k < count; k++) {
+    for (int k = 0; k < count && !s->window; k++) {
         rows[k].sequence->computed += rows[k].count;
         name_blocks(s, rows[k].sequence);
     }
@@ -185,6 +189,15 @@ void schedule_shrink(struct schedule *s, int64_t most)
     int victim;
     while (s->blocks->count - blocks_left(s->blocks) > most && (victim = youngest(s, -1)) >= 0)
         preempt(s, victim);
+}
+
+void schedule_restart(struct schedule *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        struct sequence *q = s->queue[i];
+        q->held = q->computed = q->named = 0;
+        q->running = false;
+    }
 }
 
 void schedule_renumber(struct schedule *s, const int32_t *to)

@@ -39,6 +39,7 @@ struct sequence {
 struct step_row {
     struct sequence *sequence;
     int64_t first, count; /* tokens, from position `first` on */
+    int64_t skipped;      /* of the sequence's tokens, those before position 0: there is a window */
     bool last;            /* of all that are known: the next token can be drawn */
 };
 
@@ -47,6 +48,7 @@ struct schedule {
     int64_t tokens; /* of a step, at most */
     int64_t rows;   /* of a step, at most; and tokens whose logits are wanted */
     int64_t chunk;  /* tokens of one prompt in one step, at most; 0: no such limit */
+    int64_t window; /* tokens that the next one is computed from, at most, each time anew; 0: all, and each once */
     uint64_t seed;  /* of names */
     bool share;
     struct sequence **queue; /* all of them, the oldest first */
@@ -64,6 +66,8 @@ void schedule_done(struct schedule *s, const struct step_row *rows, int count);
 
 /* Gives way until no more than `most` blocks are owned. */
 void schedule_shrink(struct schedule *s, int64_t most);
+/* Every sequence waits in its place and owns nothing: the pool has gone. */
+void schedule_restart(struct schedule *s);
 /* After blocks_resize. */
 void schedule_renumber(struct schedule *s, const int32_t *to);
 
