@@ -58,7 +58,8 @@ static const struct option_row rows[] = {
     {"control", 0, OPTION_STRING, AT(control), "PATH",
      "socket for plimsoll ctl, or none (serve-PORT.sock in $XDG_RUNTIME_DIR/plimsoll, if that is set)"},
     {"allow-degraded", 0, OPTION_STRING, AT(allowed), "KINDS",
-     "rather than not to serve: kv8 (keys and values in 8 bits), window (each token from the last 32), all (none)"},
+     "rather than not to serve: kv8 (keys and values in 8 bits), window (each token from the last 32), all "
+     "(none)"},
 };
 
 static const struct option_example examples[] = {
@@ -217,7 +218,10 @@ static enum plim_status open_device(void *arg, bool fallback, struct device **ou
     return fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
 }
 
-static void device_opened(void *arg, struct device *device) { ((struct serving *)arg)->stages.device = device; }
+static void device_opened(void *arg, struct device *device)
+{
+    ((struct serving *)arg)->stages.device = device;
+}
 
 static enum plim_status open_engine(struct serving *g, struct plim_error *err)
 {

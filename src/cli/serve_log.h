@@ -16,7 +16,7 @@ struct serve_log {
     const struct log *log;
     const struct device *device; /* NULL: none is open yet */
     double began;
-    int heard; /* stages, all up to the last */
+    int heard;         /* stages, all up to the last */
     const char *stage; /* the last one; NULL: none */
 };
 

@@ -48,13 +48,17 @@ struct engine_options {
         beside; /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
     bool alone; /* requests that begin alike do not share blocks */
     /* What serve/ladder.h chooses. */
-    bool whole;  /* PLIM_NO_FIT rather than fewer requests at once or shorter ones */
-    bool stream; /* parameters that do not fit the device live on the tier below and come when they are read */
-    bool exact;  /* computes in float32 whatever type the weights have */
-    int64_t window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
+    bool whole;            /* PLIM_NO_FIT rather than fewer requests at once or shorter ones */
+    int64_t least_context; /* requests may be made no shorter than this; 0: as short as a block */
+    bool
+        stream; /* parameters that do not fit the device live on the tier below and come when they are read */
+    bool exact; /* computes in float32 whatever type the weights have */
+    int64_t
+        window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
                      * Others come out than without it */
     const char *rung; /* static text, for the plan; NULL: it has no name */
-    bool plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
+    bool
+        plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
     const struct log *log; /* NULL: nobody */
     void (*stage)(void *arg,
                   const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
@@ -64,12 +68,14 @@ struct engine_options {
 /* The plan that was committed. */
 struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
-    int64_t transient, overhead, host; /* of the arena, a step's; the process's; of the host beside a device's own */
-    int64_t streamed;                  /* bytes of parameters that are on the tier below */
-    int64_t window;                    /* 0: none */
-    double prefill_rate, decode_rate, full_rate; /* predicted tokens/s: prompts, one request, as many as run at once */
-    int64_t blocks;                             /* of the pool */
-    int64_t context;                            /* positions of the largest request that is promised */
+    int64_t transient, overhead,
+        host;         /* of the arena, a step's; the process's; of the host beside a device's own */
+    int64_t streamed; /* bytes of parameters that are on the tier below */
+    int64_t window;   /* 0: none */
+    double prefill_rate, decode_rate,
+        full_rate;   /* predicted tokens/s: prompts, one request, as many as run at once */
+    int64_t blocks;  /* of the pool */
+    int64_t context; /* positions of the largest request that is promised */
     int64_t step_tokens;
     int parallel, queue;
     enum precision precision; /* of weights, and of keys and values unless kv_type says otherwise */

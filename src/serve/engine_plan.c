@@ -148,12 +148,13 @@ static bool shrink(const struct engine *e, struct sizes *s)
 {
     bool free_parallel = !e->options.parallel && !e->options.whole;
     bool free_context = !e->options.max_context && !e->options.whole && !e->options.window;
+    int64_t floor = e->options.least_context ? e->options.least_context : KV_BLOCK;
     if (s->step > 32 && s->step / 2 >= s->parallel)
         s->step /= 2;
     else if (free_parallel && s->parallel > 1)
         s->parallel /= 2;
-    else if (free_context && s->context > 16)
-        s->context = s->context / 2 > 16 ? s->context / 2 : 16;
+    else if (free_context && s->context > floor)
+        s->context = s->context / 2 > floor ? s->context / 2 : floor;
     else if (s->step > s->parallel)
         s->step = s->step / 2 > s->parallel ? s->step / 2 : s->parallel;
     else
@@ -243,9 +244,8 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
     e->bytes_room = s->parallel * s->context * 5;
     if (e->bytes_room > (4 << 20)) e->bytes_room = 4 << 20;
     if (e->bytes_room < s->context * 5 + 4096) e->bytes_room = s->context * 5 + 4096;
-    *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room +
-           own_drawer(e) + blocks_bytes(s->blocks) +
-           s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
+    *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room + own_drawer(e) +
+           blocks_bytes(s->blocks) + s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
     if (!e->device->facts.unified_memory)
         *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 4) + 3 * s->step);
     free(f);

@@ -275,7 +275,8 @@ static void count_up(struct engine *e, const struct step *s)
     for (int r = 0; r < s->rows; r++) {
         struct request *q = request_of(e->rows[r].sequence);
         int64_t before = e->rows[r].first, prompt = q->ask.count - before;
-        if (prompt > 0 && !(e->options.window && q->seen)) e->stats.prompt_tokens += prompt < e->rows[r].count ? prompt : e->rows[r].count;
+        if (prompt > 0 && !(e->options.window && q->seen))
+            e->stats.prompt_tokens += prompt < e->rows[r].count ? prompt : e->rows[r].count;
         if (q->seen) continue;
         q->seen = true, q->started = now;
         e->stats.shared_tokens += q->sequence.shared;
@@ -307,9 +308,10 @@ enum plim_status engine_readmit(struct engine *e, struct plim_error *err)
         if (r->ask.count + r->ask.tokens - 1 <= e->plan.context &&
             !(e->options.window && r->ask.prompt_logprobs))
             continue;
-        snprintf(why, sizeof why,
-                 "the device failed; what is left of the server takes %lld positions, this request may need %lld",
-                 (long long)e->plan.context, (long long)(r->ask.count + r->ask.tokens - 1));
+        snprintf(
+            why, sizeof why,
+            "the device failed; what is left of the server takes %lld positions, this request may need %lld",
+            (long long)e->plan.context, (long long)(r->ask.count + r->ask.tokens - 1));
         engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
     }
     note_blocks(e);

@@ -7,22 +7,23 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WINDOW = 32 }; /* tokens of the smallest rung of a device */
+/* Tokens of the smallest rung of a device; where it may be used, requests are not made shorter than LEAST_CONTEXT before. */
+enum { WINDOW = 32, LEAST_CONTEXT = 256 };
 
 /* --- failures ---------------------------------------------------------------------------------------------- */
 
 const char *failure_name(enum failure f)
 {
-    static const char *const names[FAILURES] = {"failed", "RESOURCE_EXHAUSTED", "buffer allocation", "compile",
-                                                "device lost"};
+    static const char *const names[FAILURES] = {"failed", "RESOURCE_EXHAUSTED", "buffer allocation",
+                                                "compile", "device lost"};
     return names[f];
 }
 
 enum failure failure_of(enum plim_status status, const char *stage, struct device *device)
 {
     /* What comes after these stages looks at ops and their kernels; before, and with weights, it is files that say what is asked. */
-    bool compiles = stage && device &&
-                    (!strcmp(stage, "model_loaded_cpu") || !strcmp(stage, "compilation_started"));
+    bool compiles =
+        stage && device && (!strcmp(stage, "model_loaded_cpu") || !strcmp(stage, "compilation_started"));
     switch (status) {
     case PLIM_NO_MEMORY:
         return FAILURE_EXHAUSTED;
@@ -70,11 +71,7 @@ static void set_exact(struct engine_options *o) { o->exact = true; }
 static const struct rung rungs[] = {
     {.name = "full", .what = "as many requests, and as long ones, as were asked for", .set = set_full},
     {.name = "fewer", .what = "fewer requests at once, and shorter ones", .helps = MEMORY, .set = set_fewer},
-    {.name = "kv8",
-     .what = "keys and values in 8 bits",
-     .needs = ALLOW_KV8,
-     .helps = MEMORY,
-     .set = set_kv8},
+    {.name = "kv8", .what = "keys and values in 8 bits", .needs = ALLOW_KV8, .helps = MEMORY, .set = set_kv8},
     {.name = "streamed",
      .what = "parameters on the host, fetched for each step",
      .helps = MEMORY,
@@ -109,7 +106,8 @@ bool ladder_read_allowed(const char *text, unsigned *out)
     static const struct {
         const char *name;
         unsigned bits;
-    } kinds[] = {{"kv8", ALLOW_KV8}, {"window", ALLOW_WINDOW}, {"all", ALLOW_KV8 | ALLOW_WINDOW}, {"none", 0}};
+    } kinds[] = {
+        {"kv8", ALLOW_KV8}, {"window", ALLOW_WINDOW}, {"all", ALLOW_KV8 | ALLOW_WINDOW}, {"none", 0}};
     enum { KINDS = sizeof kinds / sizeof *kinds };
     *out = 0;
     for (;; text++) {
@@ -164,6 +162,7 @@ static struct engine_options options_of(struct ladder *l, int n)
     struct engine_options o = l->options;
     for (int i = 0; i <= n; i++)
         if (rungs[i].fallback == rungs[n].fallback && allowed(l, &rungs[i])) rungs[i].set(&o);
+    if (l->allowed & ALLOW_WINDOW) o.least_context = LEAST_CONTEXT;
     o.rung = rungs[n].name, o.stage = hear_stage, o.stage_arg = l;
     return o;
 }
@@ -211,8 +210,9 @@ static void tell_failure(const struct ladder *l, enum failure cause, int next, c
     const char *at = l->stage ? l->stage : "ready";
     memory_text(l->device, memory);
     if (next < 0) return; /* the caller tells the error itself */
-    log_say(l->log, grave ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "rung %s: %s after stage %s (%s): %s; next: %s, %s",
-           rungs[l->rung].name, failure_name(cause), at, memory, why, rungs[next].name, rungs[next].what);
+    log_say(l->log, grave ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+            "rung %s: %s after stage %s (%s): %s; next: %s, %s", rungs[l->rung].name, failure_name(cause), at,
+            memory, why, rungs[next].name, rungs[next].what);
 }
 
 static enum plim_status come_down(struct ladder *l, enum plim_status status, struct engine **e,
@@ -228,7 +228,7 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
     const struct rung *r = &rungs[l->rung];
     l->stage = NULL;
     log_say(l->log, r->limited ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "rung %s: %s%s", r->name, r->what,
-           r->limited ? "; performance will be limited" : "");
+            r->limited ? "; performance will be limited" : "");
     return PLIM_OK;
 }
 

@@ -54,8 +54,8 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
     line(out, "parameters", p->params - p->streamed, precision_name(p->precision));
     line(out, "keys and values", p->pool, dtype_name(p->kv_type));
     line(out, "a step", p->transient, "inputs, activations, logits");
-    line(out, own ? "driver, libraries" : "process", own ? (int64_t)facts->overhead_bytes : p->overhead - server,
-         "");
+    line(out, own ? "driver, libraries" : "process",
+         own ? (int64_t)facts->overhead_bytes : p->overhead - server, "");
     if (!own) line(out, "connections, requests", server, "at most");
     line(out, "total", p->total, p->budget ? "" : "no budget: nothing holds it");
     if (own) line(out, "beside it, on the host", p->host, "");
@@ -66,13 +66,15 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
 
 static void requests_part(const struct engine_plan *p, struct strbuf *out)
 {
-    strbuf_addf(out, "  %lld blocks of %d positions; up to %d requests at once, %d may wait, %lld tokens a step\n",
+    strbuf_addf(out,
+                "  %lld blocks of %d positions; up to %d requests at once, %d may wait, %lld tokens a step\n",
                 (long long)p->blocks, ENGINE_BLOCK, p->parallel, p->queue, (long long)p->step_tokens);
     if (p->window)
-        strbuf_addf(out, "  each token is computed from the last %lld, without a cache\n", (long long)p->window);
+        strbuf_addf(out, "  each token is computed from the last %lld, without a cache\n",
+                    (long long)p->window);
     for (int64_t length = p->context, shown = 0; shown < 4 && length >= ENGINE_BLOCK; length /= 2, shown++)
-        strbuf_addf(out, "  %8lld at once of %lld tokens, prompt and answer\n", (long long)together(p, length),
-                    (long long)length);
+        strbuf_addf(out, "  %8lld at once of %lld tokens, prompt and answer\n",
+                    (long long)together(p, length), (long long)length);
 }
 
 void plan_text(const struct engine_plan *p, const struct device_facts *facts, int64_t server,

@@ -48,8 +48,9 @@ struct schedule {
     int64_t tokens; /* of a step, at most */
     int64_t rows;   /* of a step, at most; and tokens whose logits are wanted */
     int64_t chunk;  /* tokens of one prompt in one step, at most; 0: no such limit */
-    int64_t window; /* tokens that the next one is computed from, at most, each time anew; 0: all, and each once */
-    uint64_t seed;  /* of names */
+    int64_t
+        window; /* tokens that the next one is computed from, at most, each time anew; 0: all, and each once */
+    uint64_t seed; /* of names */
     bool share;
     struct sequence **queue; /* all of them, the oldest first */
     int count, room;
