@@ -15,7 +15,7 @@
 struct plan_options {
     struct job_options job;
     const char *device, *html;
-    bool json, tape, list_devices, save;
+    bool json, tape, list_devices, save, serve;
 };
 
 #define AT(field) offsetof(struct plan_options, field)
@@ -32,6 +32,8 @@ static const struct option_row rows[] = {
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
+    {"serve", 0, OPTION_FLAG, AT(serve), NULL,
+     "of serving a model instead: MODEL and every option as for plimsoll serve, which see"},
 };
 
 static const struct option_example examples[] = {
@@ -39,6 +41,7 @@ static const struct option_example examples[] = {
     {"plan small.yaml --json | jq .peak_bytes", "the peak, for a program"},
     {"plan llama.yaml --device a10g", "on a card that is not here"},
     {"plan small.yaml --html plan.html", "a picture of the hold"},
+    {"plan --serve runs/demo --budget 64MiB", "how many requests of which length a server would have"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -143,8 +146,18 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     return code;
 }
 
+/* plan --serve ...: the same words to serve --plan. */
+static int plan_serving(int argc, char **argv, int at)
+{
+    char plan[] = "--plan";
+    argv[at] = plan;
+    return subcommand_serve.run(argc, argv);
+}
+
 static int run(int argc, char **argv)
 {
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
+        if (!strcmp(argv[i], "--serve")) return plan_serving(argc, argv, i);
     struct plan_options o = {.save = true};
     struct bump store = {0};
     struct options_rest rest;

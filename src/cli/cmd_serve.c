@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/serve_control.h"
 #include "cli/serve_log.h"
+#include "cli/serve_plan.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -22,7 +23,7 @@ struct serve_flags {
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
-    bool budget_given, quiet, verbose;
+    bool budget_given, quiet, verbose, plan, json;
 };
 
 #define AT(field) offsetof(struct serve_flags, field)
@@ -60,6 +61,9 @@ static const struct option_row rows[] = {
     {"allow-degraded", 0, OPTION_STRING, AT(allowed), "KINDS",
      "rather than not to serve: kv8 (keys and values in 8 bits), window (each token from the last 32), all "
      "(none)"},
+    {"plan", 0, OPTION_FLAG, AT(plan), NULL,
+     "show the plan and stop, as plan --serve does; --device may be a preset's name then"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
 };
 
 static const struct option_example examples[] = {
@@ -114,7 +118,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
 {
     struct device_name unused;
     unsigned unused_kinds;
-    if (!device_name_read(f->device, &unused))
+    if (f->json && !f->plan) return bad_flag(err, "json", "only with --plan");
+    if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
         return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
     if (!ladder_read_allowed(f->allowed, &unused_kinds))
         return bad_flag(err, "allow-degraded", "write kv8, window, both with a comma, all or none");
@@ -187,7 +192,9 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
     if (g->keys.open_to_others)
         log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
     g->limits = server_options(g);
+    if (f->plan) g->limits.host = "127.0.0.1", g->limits.port = 0;
     status = server_open(&g->limits, &g->server, err);
+    if (status != PLIM_OK || f->plan) return status;
     if (status == PLIM_OK) status = serve_control_open(f->control, g->server, &g->log, &g->control, err);
     if (status != PLIM_OK) return status;
     bool v6 = strchr(f->host, ':');
@@ -207,13 +214,14 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
     if (g->flags->template) return *err = g->no_chat, status;
-    log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
+    if (!g->flags->plan) log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
     return PLIM_OK;
 }
 
 static enum plim_status open_device(void *arg, bool fallback, struct device **out, struct plim_error *err)
 {
     const struct serve_flags *f = ((struct serving *)arg)->flags;
+    if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
     struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
     return fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
 }
@@ -235,6 +243,8 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .vocab = g->codec.vocab_size,
                                      .kv_type = DT_COUNT,
                                      .log = &g->log,
+                                     .plan_only = f->plan,
+                                     .remember = true,
                                      .stage = serve_log_hear,
                                      .stage_arg = &g->stages};
     g->ladder = (struct ladder){.options = options,
@@ -302,6 +312,8 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     status = open_text(g, err);
     if (status == PLIM_OK) serve_log_hear(&g->stages, "tokenizer_loaded"), status = open_engine(g, err);
     if (status == PLIM_OK) status = check_vocabulary(g, err);
+    if (status == PLIM_OK && g->flags->plan) engine_remember(g->engine);
+    if (status != PLIM_OK || g->flags->plan) return status;
     if (status == PLIM_OK) status = warm_up(g, err);
     while (status != PLIM_OK && g->engine && ladder_down(&g->ladder, g->engine, status, err) == PLIM_OK)
         status = warm_up(g, err);
@@ -309,6 +321,8 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     struct server_model model = {g->engine, &g->codec, g->chat, g->no_chat.text, g->name};
     if (status == PLIM_OK) status = server_ready(g->server, &model, err);
     if (status != PLIM_OK) return status;
+    engine_remember(g->engine);
+    serve_log_hear(&g->stages, "model_saved");
     malloc_trim(0);
     serve_log_hear(&g->stages, "final_cleanup");
     tell_plan(g);
@@ -389,20 +403,34 @@ static void close_all(struct serving *g)
     secrets_release(&g->keys);
 }
 
+/* plan --serve: what serve would commit, and nothing is. */
+static int show_plan(struct serving *g)
+{
+    const struct engine_plan *plan = engine_plan(g->engine);
+    struct strbuf out = STRBUF_INIT;
+    if (g->flags->json)
+        serve_plan_json(g->name, &g->ladder.device->facts, plan, server_bytes(&g->limits), &out);
+    else
+        plan_text(plan, &g->ladder.device->facts, server_bytes(&g->limits), &out);
+    return cli_print(&out);
+}
+
 static int serve(const struct serve_flags *f, const char *what)
 {
+    int shown = 0;
     struct serving g = {.flags = f};
     struct plim_error err = {0};
-    g.log = (struct log){f->quiet     ? LOG_LEVEL_WARN
-                         : f->verbose ? LOG_LEVEL_DEBUG
-                                      : LOG_LEVEL_INFO,
+    g.log = (struct log){f->quiet || f->plan ? LOG_LEVEL_WARN
+                         : f->verbose        ? LOG_LEVEL_DEBUG
+                                             : LOG_LEVEL_INFO,
                          log_to_file, stderr};
     serve_log_open(&g.stages, &g.log);
     enum plim_status status = check_flags(f, &err);
     bool opening = status == PLIM_OK;
     if (status == PLIM_OK) status = open_all(&g, what, &err);
-    if (status != PLIM_OK && opening) serve_log_failure(&g.stages, status);
-    if (status == PLIM_OK) {
+    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status);
+    if (status == PLIM_OK && f->plan) shown = show_plan(&g);
+    if (status == PLIM_OK && !f->plan) {
         volatile sig_atomic_t *stop = cli_stop_flag();
         status = run_engine(&g, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
@@ -410,7 +438,7 @@ static int serve(const struct serve_flags *f, const char *what)
     }
     close_all(&g);
     if (status == PLIM_OK) log_info(&g.log, "stopped");
-    return status == PLIM_OK ? 0 : cli_error(&err);
+    return status == PLIM_OK ? shown : cli_error(&err);
 }
 
 static int run(int argc, char **argv)

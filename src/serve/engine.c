@@ -115,7 +115,7 @@ static void lie_down(struct engine *e)
 enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
                                struct plim_error *err)
 {
-    int64_t line = e->options.budget;
+    int64_t line = e->options.budget ? e->options.budget : options->budget;
     lie_down(e);
     e->device = device, e->options = *options, e->options.model = e->model, e->options.budget = line;
     return stand_up(e, err);

@@ -56,6 +56,8 @@ struct engine_options {
     int64_t
         window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
                      * Others come out than without it */
+    bool
+        remember; /* sizes that stood before are tried first (serve/plan_cache.h); engine_remember keeps them */
     const char *rung; /* static text, for the plan; NULL: it has no name */
     bool
         plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
@@ -72,6 +74,7 @@ struct engine_plan {
         host;         /* of the arena, a step's; the process's; of the host beside a device's own */
     int64_t streamed; /* bytes of parameters that are on the tier below */
     int64_t window;   /* 0: none */
+    bool remembered;  /* its sizes are those of an earlier start */
     double prefill_rate, decode_rate,
         full_rate;   /* predicted tokens/s: prompts, one request, as many as run at once */
     int64_t blocks;  /* of the pool */
@@ -125,7 +128,7 @@ enum plim_status engine_check_model(const char *model, const struct model_spec *
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err);
 /* Another plan, on the same or another device, in the stead of one that failed: what runs and waits stays and is read again.
- * Requests longer than the new plan promises end as FINISH_FAILED. Model and line are the same. On an error nothing stands, and it may
+ * Requests longer than the new plan promises end as FINISH_FAILED. The model is the same, and the line where there is one. On an error nothing stands, and it may
  * be tried again. By the stepping thread. */
 enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
                                struct plim_error *err);
@@ -135,6 +138,8 @@ const struct model_spec *engine_spec(const struct engine *e);
 /* It follows the line and what engine_reopen makes of it: other threads than the stepping one take engine_plan_now. */
 const struct engine_plan *engine_plan(const struct engine *e);
 struct engine_plan engine_plan_now(struct engine *e);
+/* The plan stands: the next start begins with its sizes. */
+void engine_remember(const struct engine *e);
 
 /* Queues a request. PLIM_NO_FIT: it can never run (the numbers are in the error); PLIM_BUSY: the queue is full, try later;
  * PLIM_BAD_INPUT: tokens outside the vocabulary, sampling that makes no sense. */

@@ -12,6 +12,7 @@
 #include "runtime/runtime.h"
 #include "serve/draw.h"
 #include "serve/engine.h"
+#include "serve/plan_cache.h"
 #include "serve/schedule.h"
 #include <pthread.h>
 
@@ -50,10 +51,13 @@ struct engine {
     struct model_spec spec;
     struct engine_plan plan;
     struct overhead overhead;
+    int64_t stated_overhead; /* before a reserve was used up */
     enum dtype kv_type;
     int64_t block_bytes, base; /* base: the total without blocks */
     int64_t least_blocks, most_blocks;
-    int stream_share; /* of OFFLOAD_SHARES parts of the parameters, so many are on the tier below */
+    bool remembered;      /* the plan's sizes are an earlier start's */
+    int64_t asked_budget; /* the line that the plan was made for first */
+    int stream_share;     /* of OFFLOAD_SHARES parts of the parameters, so many are on the tier below */
     struct family family;
     struct blocks blocks;
     struct schedule schedule;

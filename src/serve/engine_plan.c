@@ -128,10 +128,19 @@ static enum plim_status measure(struct engine *e, const struct sizes *s, int64_t
     return status;
 }
 
+/* Without a line, what a device with its own memory has; 0: nobody knows. */
+static int64_t line_of(const struct engine *e, int64_t budget)
+{
+    const struct device_facts *facts = &e->device->facts;
+    if (budget || facts->unified_memory) return budget;
+    return (int64_t)(facts->free_bytes ? facts->free_bytes : facts->memory_bytes);
+}
+
 int64_t engine_blocks_within(const struct engine *e, int64_t budget)
 {
-    if (!budget) return e->most_blocks;
-    return least((budget - e->base) / e->block_bytes, e->most_blocks);
+    int64_t line = line_of(e, budget);
+    if (!line) return e->most_blocks;
+    return least((line - e->base) / e->block_bytes, e->most_blocks);
 }
 
 /* --- fitting ---------------------------------------------------------------------------------------------- */
@@ -177,19 +186,21 @@ static enum plim_status refuse(const struct engine *e, const struct sizes *s, in
 {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)total);
-    bytes_format(have, (uint64_t)e->options.budget);
-    bytes_format(missing, (uint64_t)(total - e->options.budget));
-    return plim_fail(
-        err, PLIM_NO_FIT,
-        "%s: does not fit: parameters, a cache of %lld positions and one pass take %s, the budget is %s: "
-        "%s (%lld bytes) missing; raise the budget or ask for fewer tokens",
-        e->model, (long long)s->context, need, have, missing, (long long)(total - e->options.budget));
+    int64_t line = line_of(e, e->options.budget);
+    bytes_format(have, (uint64_t)line);
+    bytes_format(missing, (uint64_t)(total - line));
+    return plim_fail(err, PLIM_NO_FIT,
+                     "%s: does not fit: parameters, a cache of %lld positions and one pass take %s, %s %s: "
+                     "%s (%lld bytes) missing; raise the budget or ask for fewer tokens",
+                     e->model, (long long)s->seen, need,
+                     e->options.budget ? "the budget is" : "the device has", have, missing,
+                     (long long)(total - line));
 }
 
 /* Sizes whose smallest pool is below the line; *total is what they take. The process's reserve is used up last. */
 static enum plim_status fit(struct engine *e, struct sizes *s, int64_t *total, struct plim_error *err)
 {
-    int64_t budget = e->options.budget;
+    int64_t budget = line_of(e, e->options.budget);
     for (;;) {
         enum plim_status status = measure(e, s, total, err);
         if (status != PLIM_OK) return status;
@@ -298,6 +309,7 @@ static void note_plan(struct engine *e, const struct sizes *s)
                             .window = e->options.window,
                             .kv_type = e->kv_type,
                             .rung = e->options.rung,
+                            .remembered = e->remembered,
                             .params = parameter_bytes(&plan->tape, false),
                             .streamed = parameter_bytes(&plan->tape, true),
                             .overhead = plan->overhead,
@@ -320,6 +332,39 @@ static struct sizes sizes_now(const struct engine *e)
     set_context(e, &s, e->plan.context);
     s.blocks = e->plan.blocks;
     return s;
+}
+
+/* Sizes of an earlier start come first, with the overhead that it stated: this process, which differs by some pages, then has
+ * the very same plan. */
+static void recall(struct engine *e, struct sizes *s)
+{
+    struct plan_key key;
+    struct kept_plan kept;
+    int64_t least_overhead = e->overhead.bytes - e->overhead.reserve, near = e->overhead.bytes / 16;
+    plan_key_make(&key, e->model, &e->device->facts, &e->options);
+    bool good = plan_cache_load(&key, &kept) && kept.overhead >= least_overhead &&
+                kept.overhead <= e->overhead.bytes + near && kept.step <= s->step &&
+                kept.parallel <= s->parallel && kept.context <= s->context && kept.share <= OFFLOAD_SHARES;
+    plan_key_release(&key);
+    if (!good) return;
+    e->overhead = (struct overhead){kept.overhead, kept.overhead - least_overhead};
+    s->step = kept.step, s->parallel = kept.parallel,
+    e->stream_share = e->options.stream ? (int)kept.share : 0;
+    set_context(e, s, kept.context);
+    e->remembered = true;
+}
+
+void engine_remember(const struct engine *e)
+{
+    struct plan_key key;
+    const struct engine_plan *p = &e->plan;
+    struct engine_options asked = e->options;
+    if (!e->options.remember || e->remembered) return;
+    asked.budget = e->asked_budget;
+    plan_key_make(&key, e->model, &e->device->facts, &asked);
+    plan_cache_save(&key, &(struct kept_plan){e->stated_overhead, p->step_tokens, p->parallel, p->context,
+                                              e->stream_share});
+    plan_key_release(&key);
 }
 
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
@@ -349,6 +394,9 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     }
     e->overhead.bytes += e->options.beside;
     if (!e->bytes_room) e->bytes_room = INT64_MAX;
+    e->remembered = false, e->asked_budget = e->options.budget;
+    if (e->options.remember) recall(e, &s);
+    e->stated_overhead = e->overhead.bytes;
     status = fit(e, &s, &total, err);
     if (status != PLIM_OK) {
         e->plan.total = total, e->plan.context = s.context;

@@ -156,6 +156,16 @@ static void hear_stage(void *arg, const char *stage)
     if (l->options.stage) l->options.stage(l->options.stage_arg, stage);
 }
 
+/* What the device has for us, where nobody gave a line: below the first rung a plan must be held against something. */
+static int64_t free_bytes(const struct device *device)
+{
+    struct os_machine machine = {0};
+    struct os_process me = {0};
+    if (!device->facts.unified_memory) return (int64_t)device->facts.free_bytes;
+    if (os_machine_memory(&machine, NULL) != PLIM_OK || os_process_memory(&me, NULL) != PLIM_OK) return 0;
+    return (int64_t)((machine.available + me.rss) / 10 * 9);
+}
+
 /* The options of rung number n: what is above it on the same device, and its own. */
 static struct engine_options options_of(struct ladder *l, int n)
 {
@@ -163,6 +173,7 @@ static struct engine_options options_of(struct ladder *l, int n)
     for (int i = 0; i <= n; i++)
         if (rungs[i].fallback == rungs[n].fallback && allowed(l, &rungs[i])) rungs[i].set(&o);
     if (l->allowed & ALLOW_WINDOW) o.least_context = LEAST_CONTEXT;
+    if (!o.budget && n > 0 && rungs[n].helps & MEMORY) o.budget = free_bytes(l->device);
     o.rung = rungs[n].name, o.stage = hear_stage, o.stage_arg = l;
     return o;
 }

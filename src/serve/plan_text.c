@@ -33,6 +33,7 @@ void plan_text_json(const struct engine_plan *p, struct json_writer *w)
     json_int(w, "queue", p->queue);
     json_int(w, "step_tokens", p->step_tokens);
     json_str(w, "precision", precision_name(p->precision));
+    json_bool(w, "remembered", p->remembered);
     json_str(w, "kv_type", dtype_name(p->kv_type));
     json_int(w, "longest_at_once", together(p, p->context));
     json_double(w, "prefill_tokens_per_second", p->prefill_rate);
