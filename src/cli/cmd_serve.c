@@ -327,6 +327,8 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     serve_log_hear(&g->stages, "final_cleanup");
     tell_plan(g);
     serve_log_hear(&g->stages, "ready");
+    g->ladder.stage = NULL;
+    log_info(&g->log, "ready after %.2f s", clock_seconds() - g->stages.began);
     return PLIM_OK;
 }
 

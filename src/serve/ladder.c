@@ -229,6 +229,7 @@ static void tell_failure(const struct ladder *l, enum failure cause, int next, c
 static enum plim_status come_down(struct ladder *l, enum plim_status status, struct engine **e,
                                   struct plim_error *err)
 {
+    bool served = !l->stage;
     while (status != PLIM_OK) {
         enum failure cause = failure_of(status, l->stage, l->device);
         int next = next_rung(l, cause);
@@ -237,7 +238,7 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
         status = try_rung(l, next, e, err);
     }
     const struct rung *r = &rungs[l->rung];
-    l->stage = NULL;
+    if (served) l->stage = NULL;
     log_say(l->log, r->limited ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "rung %s: %s%s", r->name, r->what,
             r->limited ? "; performance will be limited" : "");
     return PLIM_OK;

@@ -64,7 +64,7 @@ struct ladder {
     const struct log *log;
     /* The ladder's own. */
     struct device *device; /* open, or NULL */
-    const char *stage;     /* how far the rung has come; NULL: it stands */
+    const char *stage;     /* how far the start has come; the caller sets it to NULL when it serves */
     int rung;              /* the one in use, or the last one tried */
 };
 

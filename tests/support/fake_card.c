@@ -1,7 +1,7 @@
 /* fake_card.c - a machine with a card, for tests of the program: the fake device (fake_device.h) where the GPU would be.
  *
  * tests/CMakeLists.txt links the program once more with `-Wl,--wrap` for the three functions here. FAKE_CARD is a list like
- * "lost=40,memory=100000000": lost (programs launched before the device is lost), full (1: it has no memory for anybody),
+ * "lost=40,memory=100000000": lost (the device is lost when so many programs are launched), full (1: it has no memory for anybody),
  * memory (bytes that it has), absent (1: there is no card).
  */
 #include "support/fake_device.h"
@@ -26,8 +26,10 @@ bool __wrap_device_cuda_present(void) { return !setting("absent"); }
 
 bool __wrap_device_cuda_peek(int index, struct device_facts *out)
 {
-    (void)index, (void)out;
-    return false;
+    (void)index;
+    *out = (struct device_facts){.name = "fake",
+                                 .overhead_bytes = 1}; /* it was open before, and takes nothing */
+    return !setting("absent");
 }
 
 enum plim_status __wrap_device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)
@@ -36,7 +38,8 @@ enum plim_status __wrap_device_cuda_open(int index, int threads, struct device *
     if (setting("absent")) return plim_fail(err, PLIM_UNSUPPORTED, "there is no card");
     struct fake *fake = fake_open(LATE_FETCHES);
     fake->lose_after = (int)setting("lost"), fake->full = setting("full");
-    if (setting("memory")) fake->device.facts.memory_bytes = fake->device.facts.free_bytes = (size_t)setting("memory");
+    if (setting("memory"))
+        fake->device.facts.memory_bytes = fake->device.facts.free_bytes = (size_t)setting("memory");
     *out = &fake->device;
     return PLIM_OK;
 }

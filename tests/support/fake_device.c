@@ -217,7 +217,7 @@ static void fake_launch(struct device_program *program)
     struct fake *f = fake_of(program->device);
     struct fake_program *p = (struct fake_program *)program;
     assert_false(p->freed);
-    if (f->lose_after && f->launches >= f->lose_after) f->lost = true;
+    if (f->lose_after && f->launches + 1 >= f->lose_after) f->lost = true;
     for (int i = 0; i < p->count && !f->lost; i++) {
         struct fake_event e = p->events[i];
         assert_all_there(f, &e);

@@ -71,6 +71,7 @@ static struct engine *stand(struct place *p)
     struct engine *e;
     struct plim_error err = {0};
     if (ladder_open(&p->ladder, &e, &err) != PLIM_OK) fail_msg("%s\n%s", err.text, p->log);
+    p->ladder.stage = NULL;
     return e;
 }
 
