@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 struct serve_flags {
-    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed;
+    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
@@ -64,6 +64,8 @@ static const struct option_row rows[] = {
     {"plan", 0, OPTION_FLAG, AT(plan), NULL,
      "show the plan and stop, as plan --serve does; --device may be a preset's name then"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
+    {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
+     "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
 };
 
 static const struct option_example examples[] = {
@@ -114,6 +116,18 @@ static enum plim_status bad_flag(struct plim_error *err, const char *flag, const
     return plim_fail(err, PLIM_BAD_INPUT, "serve: option '--%s': %s", flag, what);
 }
 
+/* DT_F64: there is no such type. */
+static enum dtype kv_type_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } types[] = {{"auto", DT_COUNT}, {"i8", DT_U8}, {"f32", DT_F32}, {"bf16", DT_BF16}, {"f16", DT_F16}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(types[i].name, name)) return types[i].type;
+    return DT_F64;
+}
+
 static enum plim_status check_flags(const struct serve_flags *f, struct plim_error *err)
 {
     struct device_name unused;
@@ -121,6 +135,7 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->json && !f->plan) return bad_flag(err, "json", "only with --plan");
     if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
         return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
+    if (kv_type_of(f->kv_type) == DT_F64) return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
     if (!ladder_read_allowed(f->allowed, &unused_kinds))
         return bad_flag(err, "allow-degraded", "write kv8, window, both with a comma, all or none");
     if (f->port < 0 || f->port > 65535)
@@ -241,7 +256,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .parallel = f->parallel,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
-                                     .kv_type = DT_COUNT,
+                                     .kv_type = kv_type_of(f->kv_type),
                                      .log = &g->log,
                                      .plan_only = f->plan,
                                      .remember = true,
@@ -449,6 +464,7 @@ static int run(int argc, char **argv)
                             .port = 8000,
                             .device = "auto",
                             .allowed = "none",
+                            .kv_type = "auto",
                             .http_threads = HTTP_THREADS,
                             .connections = 1024,
                             .timeout = 30,

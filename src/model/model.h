@@ -148,6 +148,7 @@ struct model_flat {
     int64_t reach;  /* M: blocks of one request, at most */
     int64_t
         length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
+    bool coded; /* keys and values in 8 bits (tensor/kv8.h) */
 };
 
 struct model_shape {

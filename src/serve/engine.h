@@ -41,7 +41,7 @@ struct engine_options {
     int64_t step_tokens; /* of a step, at most; 0: chosen */
     int queue;           /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;       /* ids from here on have no text and are never drawn; 0: all may be */
-    enum dtype kv_type;  /* 0 or DT_COUNT: the type of the weights; no other yet */
+    enum dtype kv_type;  /* 0 or DT_COUNT: the type of the weights; DT_U8: 8 bits (tensor/kv8.h) */
     int64_t overhead;    /* host bytes outside the arena; 0: measured now */
     int64_t chunk;       /* tokens of one prompt in one step, at most; 0: as the step has room for */
     int64_t

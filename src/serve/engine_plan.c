@@ -8,6 +8,7 @@
 #include "plan/cost.h"
 #include "runtime/load.h"
 #include "serve/engine_part.h"
+#include "tensor/kv8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
 struct sizes {
     int64_t step, parallel, context, blocks;
     int64_t seen; /* positions of a request in the pool, at most: context, or the window */
+    bool coded;   /* keys and values in 8 bits */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -69,7 +71,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void add_size(struct family *f, const struct sizes *s, int64_t tokens, int64_t rows)
 {
     if (f->count == ENGINE_MEMBERS) return;
-    f->size[f->count++] = (struct model_flat){tokens, rows, s->blocks, blocks_for(s->seen), s->seen};
+    f->size[f->count++] =
+        (struct model_flat){tokens, rows, s->blocks, blocks_for(s->seen), s->seen, s->coded};
 }
 
 /* Powers of two, from 32 on also the half-way ones; many rows only where many tokens can be the last of theirs. */
@@ -221,7 +224,10 @@ static struct sizes wanted(const struct engine *e)
 {
     const struct engine_options *o = &e->options;
     bool host = e->device->facts.unified_memory;
-    struct sizes s = {.step = o->step_tokens ? o->step_tokens : host ? STEP_HOST : STEP_DEVICE};
+    struct sizes s = {.coded = o->kv_type == DT_U8,
+                      .step = o->step_tokens ? o->step_tokens
+                              : host         ? STEP_HOST
+                                             : STEP_DEVICE};
     s.parallel = o->parallel ? o->parallel : host ? PARALLEL_HOST : PARALLEL_MOST;
     int64_t context = o->max_context ? o->max_context : e->spec.max_positions;
     set_context(e, &s, least(context, e->spec.max_positions));
@@ -243,7 +249,7 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
 {
     struct family *f = calloc(1, sizeof *f);
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
-    struct sizes one = {1, 1, s->context, s->blocks, s->seen};
+    struct sizes one = {1, 1, s->context, s->blocks, s->seen, s->coded};
     enum plim_status status = plan_family(e, &one, 0, true, f, err);
     int64_t tape = 0;
     if (status == PLIM_OK) {
@@ -328,7 +334,8 @@ static void note_plan(struct engine *e, const struct sizes *s)
 
 static struct sizes sizes_now(const struct engine *e)
 {
-    struct sizes s = {.step = e->plan.step_tokens, .parallel = e->plan.parallel};
+    struct sizes s = {
+        .step = e->plan.step_tokens, .parallel = e->plan.parallel, .coded = e->kv_type == DT_U8};
     set_context(e, &s, e->plan.context);
     s.blocks = e->plan.blocks;
     return s;
@@ -377,14 +384,16 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     if (e->options.exact) e->plan.precision = PRECISION_F32;
     e->stream_share = 0, e->overhead = (struct overhead){0}, e->bytes_room = 0;
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
-    if (kv != DT_F32 && kv != DT_COUNT && kv != type)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "keys and values in %s are not supported; the type of the weights, %s, is",
-                         dtype_name(kv), dtype_name(type));
+    if (kv != DT_F32 && kv != DT_COUNT && kv != DT_U8 && kv != type)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "keys and values in %s are not supported; the type of the weights, %s, and 8 bits are",
+            dtype_name(kv), dtype_name(type));
     struct sizes s = wanted(e);
-    e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * spec->head_dim * KV_BLOCK *
-                     (int64_t)dtype_size(type);
-    e->kv_type = type;
+    e->kv_type = kv == DT_U8 ? kv : type;
+    int64_t head = KV_BLOCK * spec->head_dim * (int64_t)dtype_size(type);
+    if (e->kv_type == DT_U8) head = kv8_bytes(KV_BLOCK, spec->head_dim);
+    e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * head;
     if (e->options.overhead) {
         e->overhead = (struct overhead){.bytes = e->options.overhead};
     } else {

@@ -24,6 +24,9 @@
  *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
  *                blocks[R,M]i32
+ *  kv_put8       k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16(D+4)]u8   pool                        the same in 8 bits
+ *  attn_paged8   q[1,N,H,D] pool[P,2L,K,16(D+4)]u8 rows[R,3]i32    o[1,N,H,D]                  the same over them
+ *                blocks[R,M]i32
  *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
  *  route         logits[R,E]                                       weight[R,K]f32 expert[R,K]i32      the K experts of each row, see below
@@ -99,6 +102,9 @@
  * attr.window and attr.cap; position p is in block blocks[row][p / 16]. Tokens that are in no row have
  * o = 0. A query's o depends on its own row's context alone, bit for bit: not on how a sequence was
  * cut into rows, on other rows or on threads.
+ *
+ * kv_put8 and attn_paged8 are the same over a pool of bytes: pool[block,2l,head] is 16 D codes, as the elements above lie, and then
+ * 16 fp32 scales, one for each position (tensor/kv8.h is the arithmetic). kv_put8 makes them; an element is code * scale.
  *
  * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
  * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
@@ -238,6 +244,8 @@ enum op_kind {
     OP_HOLD,
     OP_KV_PUT,
     OP_ATTN_PAGED,
+    OP_KV_PUT8,
+    OP_ATTN_PAGED8,
     OP_KIND_COUNT
 };
 

@@ -268,6 +268,8 @@ static void run_op(void **state, int kind)
     X(kv_append, OP_KV_APPEND)                                                                               \
     X(kv_put, OP_KV_PUT)                                                                                     \
     X(attn_paged, OP_ATTN_PAGED)                                                                             \
+    X(kv_put8, OP_KV_PUT8)                                                                                   \
+    X(attn_paged8, OP_ATTN_PAGED8)                                                                           \
     X(split3, OP_SPLIT3)                                                                                     \
     X(embed_bwd, OP_EMBED_BWD)                                                                               \
     X(norm_bwd, OP_NORM_BWD)                                                                                 \
