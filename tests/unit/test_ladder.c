@@ -191,6 +191,7 @@ static void each_budget_has_its_rung(void **state)
                  {full, 0, "full", false},
                  {full - 1, 0, "fewer", false},
                  {fewer, 0, "fewer", false},
+                 {fewer - 1, ALLOW_KV8, "kv8", false},
                  {fewer - 1, 0, "streamed", true},
                  {streamed, 0, "streamed", true},
                  {fewer_long, ALLOW_WINDOW, "fewer", false},
@@ -207,6 +208,7 @@ static void each_budget_has_its_rung(void **state)
         assert_int_equal(engine_plan(e)->window, strcmp(cases[i].rung, "minimal") ? 0 : 32);
         if (engine_plan(e)->streamed == 0) assert_string_not_equal(cases[i].rung, "streamed");
         assert_true(!strstr(p.log, "performance will be limited") == !cases[i].limited);
+        assert_int_equal(engine_plan(e)->kv_type == DT_U8, !strcmp(cases[i].rung, "kv8"));
         if (engine_plan(e)->context >= CONTEXT && !engine_plan(e)->window) {
             submit_all(e, got);
             finish_all(e);
