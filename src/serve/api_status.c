@@ -58,6 +58,7 @@ void server_write_status(struct server *s, struct json_writer *w)
     json_int(w, "generated_tokens", now.engine.generated_tokens);
     json_int(w, "prompt_tokens", now.engine.prompt_tokens);
     json_int(w, "preemptions", now.engine.preemptions);
+    json_int(w, "swapped", now.engine.swapped);
     json_int(w, "process", now.process_bytes);
     if (state == SERVER_LOADING) return;
     struct engine_plan plan = engine_plan_now(s->model.engine);

@@ -58,6 +58,7 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     struct schedule *s = &e->schedule; /* who is in its queue stays there */
     s->blocks = &e->blocks, s->tokens = p->step_tokens, s->rows = p->parallel, s->chunk = e->options.chunk;
     s->window = e->options.window, s->share = !e->options.alone && !e->options.window, s->seed = secret();
+    s->keeper = engine_keeper(e);
     return status;
 }
 

@@ -61,6 +61,8 @@ struct engine {
     struct family family;
     struct blocks blocks;
     struct schedule schedule;
+    int64_t kept_bytes,
+        kept_room; /* of waiting requests' keys and values on the host (engine_keep.c); room 0: none */
     struct step_row *rows;  /* [parallel] */
     struct draw *draws;     /* [parallel] */
     struct request **drawn; /* [parallel]: whose they are */
@@ -91,6 +93,10 @@ const struct member *family_member(const struct family *f, int64_t tokens, int64
                                    struct model_flat *size);
 /* The most blocks under a line; below least_blocks: it does not fit. */
 int64_t engine_blocks_within(const struct engine *e, int64_t budget);
+
+/* engine_keep.c: keys and values of requests that wait, in the host's memory. */
+struct keeper engine_keeper(struct engine *e);
+int64_t engine_keep_room(const struct engine *e, int64_t request_bytes);
 
 /* engine_step.c: the end of a request, told and freed. */
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event);

@@ -263,6 +263,8 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
     if (e->bytes_room < s->context * 5 + 4096) e->bytes_room = s->context * 5 + 4096;
     *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room + own_drawer(e) +
            blocks_bytes(s->blocks) + s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
+    e->kept_room = engine_keep_room(e, s->blocks * e->block_bytes);
+    *out += e->kept_room;
     if (!e->device->facts.unified_memory)
         *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 4) + 3 * s->step);
     free(f);
@@ -382,7 +384,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     if (status != PLIM_OK) return status;
     engine_tell(e, "weights_mapped");
     if (e->options.exact) e->plan.precision = PRECISION_F32;
-    e->stream_share = 0, e->overhead = (struct overhead){0}, e->bytes_room = 0;
+    e->stream_share = 0, e->overhead = (struct overhead){0}, e->bytes_room = e->kept_room = 0;
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
     if (kv != DT_F32 && kv != DT_COUNT && kv != DT_U8 && kv != type)
         return plim_fail(
@@ -396,6 +398,8 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * head;
     if (e->options.overhead) {
         e->overhead = (struct overhead){.bytes = e->options.overhead};
+        e->kept_room = engine_keep_room(e, s.blocks * e->block_bytes);
+        if (e->kept_room > e->options.overhead / 2) e->kept_room = e->options.overhead / 2;
     } else {
         status = own_bytes(e, &s, &own, err);
         if (status != PLIM_OK) return status;

@@ -23,6 +23,11 @@ static void give_back(struct schedule *s, struct sequence *q)
     q->running = false;
 }
 
+static void forget(struct schedule *s, struct sequence *q)
+{
+    if (q->saved) s->keeper.drop(s->keeper.arg, q);
+}
+
 void schedule_remove(struct schedule *s, struct sequence *q)
 {
     int i = 0;
@@ -31,6 +36,7 @@ void schedule_remove(struct schedule *s, struct sequence *q)
     memmove(s->queue + i, s->queue + i + 1, (size_t)(s->count - i - 1) * sizeof(struct sequence *));
     s->count--;
     give_back(s, q);
+    forget(s, q);
 }
 
 void schedule_release(struct schedule *s)
@@ -51,7 +57,10 @@ static int youngest(const struct schedule *s, int after)
 
 static void preempt(struct schedule *s, int i)
 {
-    give_back(s, s->queue[i]);
+    struct sequence *q = s->queue[i];
+    bool keep = s->keeper.save && !q->every && !s->window && q->computed > q->shared;
+    if (keep) s->keeper.save(s->keeper.arg, q);
+    give_back(s, q);
     s->preemptions++;
 }
 
@@ -122,6 +131,19 @@ static bool take_part(struct schedule *s, int i, int64_t most, struct left *left
 
 static bool decodes(const struct sequence *q) { return q->running && q->known - q->computed == 1; }
 
+/* What the keeper has beyond shared blocks goes into blocks of its own; where it cannot, it is computed again. */
+static void load_saved(struct schedule *s, struct sequence *q)
+{
+    int64_t first = q->held;
+    if (q->saved_positions <= q->computed) return;
+    while (q->held < blocks_for(q->saved_positions)) {
+        int32_t block = blocks_take(s->blocks);
+        if (block < 0) return;
+        q->table[q->held++] = block;
+    }
+    if (s->keeper.load(s->keeper.arg, q, first)) q->computed = q->saved_positions, name_blocks(s, q);
+}
+
 /* A waiting sequence is let in when there are blocks for all that it has; the oldest of all whatever there is. */
 static bool let_in(struct schedule *s, int i)
 {
@@ -131,6 +153,8 @@ static bool let_in(struct schedule *s, int i)
     bool fits = blocks_left(s->blocks) >= blocks_for(seen) - q->held;
     if (!fits && i > 0) give_back(s, q);
     q->running = fits || i == 0;
+    if (q->saved && fits) load_saved(s, q);
+    if (q->running) forget(s, q);
     return q->running;
 }
 
@@ -197,6 +221,7 @@ void schedule_restart(struct schedule *s)
         struct sequence *q = s->queue[i];
         q->held = q->computed = q->named = 0;
         q->running = false;
+        forget(s, q);
     }
 }
 

@@ -9,7 +9,8 @@
  *
  * A step takes one token of each sequence that decodes, then as much of prompts as it has left, the oldest first. Waiting
  * sequences join when there is a row for them and blocks for all that they have so far. When blocks run out, the youngest
- * running sequence gives its own back, waits in its old place of the queue and is read again later.
+ * running sequence gives its own back, waits in its old place of the queue and is read again later, unless a keeper has
+ * what was in them.
  *
  * Invariants
  *  1. The oldest sequence takes part in every step, whatever the others need, as long as the pool is as large as the
@@ -34,6 +35,18 @@ struct sequence {
     int64_t shared;          /* tokens found in blocks of others when it was last let in */
     bool every; /* logits of each token are wanted: nothing is shared, and fewer tokens go in one step */
     bool running;
+    void *saved;             /* the keeper's copy of its first blocks, while it waits; NULL: none */
+    int64_t saved_positions; /* that are in it */
+};
+
+/* Keeps what is in blocks while a sequence waits, instead of computing it again; all NULL: nobody does. save copies positions
+ * [0, computed) and sets both fields, or does nothing where there is no room; load writes blocks from number `first` on back; drop
+ * forgets the copy. */
+struct keeper {
+    void (*save)(void *arg, struct sequence *q);
+    bool (*load)(void *arg, struct sequence *q, int64_t first);
+    void (*drop)(void *arg, struct sequence *q);
+    void *arg;
 };
 
 struct step_row {
@@ -55,6 +68,7 @@ struct schedule {
     struct sequence **queue; /* all of them, the oldest first */
     int count, room;
     int64_t preemptions;
+    struct keeper keeper;
 };
 
 enum plim_status schedule_add(struct schedule *s, struct sequence *sequence, struct plim_error *err);

@@ -316,6 +316,28 @@ static void move_lines(bool fake)
     device->ops->close(device);
 }
 
+/* A device with its own memory keeps what preempted requests have on the host: nothing is read twice, and everybody gets the same. */
+static void test_swapped(void **state)
+{
+    (void)state;
+    struct heard one[REQUESTS], other[REQUESTS];
+    struct setting single = {.model = "llama-tied", .parallel = 1, .alone = true};
+    struct setting wide = {.model = "llama-tied", .parallel = 8, .fake = true}, s = wide;
+    make_prompts(one, REQUESTS), make_prompts(other, REQUESTS);
+    answer_all(&single, one, REQUESTS, 0);
+    answer_all(&wide, other, 0, 0);
+    for (int alone = 0; alone < 2; alone++) {
+        s.budget = smallest_budget(&wide), s.alone = alone;
+        make_prompts(other, REQUESTS);
+        answer_all(&s, other, REQUESTS, 0);
+        same(other, one, REQUESTS, "swapped");
+        assert_true(s.stats.preemptions > 0 && (!alone || s.stats.swapped > 0));
+        int64_t all = 0; /* each token once */
+        for (int r = 0; r < REQUESTS; r++) all += one[r].length;
+        if (alone) assert_int_equal(s.stats.prompt_tokens, all);
+    }
+}
+
 static void test_moving_line(void **state) { (void)state, move_lines(false); }
 static void test_moving_line_of_a_device(void **state) { (void)state, move_lines(true); }
 
@@ -503,6 +525,7 @@ int main(void)
         cmocka_unit_test(test_olmo2),
         cmocka_unit_test(test_smollm3),
         cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_swapped),
         cmocka_unit_test(test_moving_line),
         cmocka_unit_test(test_moving_line_of_a_device),
         cmocka_unit_test(test_cancel),
