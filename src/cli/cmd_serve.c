@@ -62,7 +62,7 @@ static const struct option_row rows[] = {
      "rather than not to serve: kv8 (keys and values in 8 bits), window (each token from the last 32), all "
      "(none)"},
     {"plan", 0, OPTION_FLAG, AT(plan), NULL,
-     "show the plan and stop, as plan --serve does; --device may be a preset's name then"},
+     "show the plan and stop; --device may be a preset's name then"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
      "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
@@ -333,14 +333,15 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     while (status != PLIM_OK && g->engine && ladder_down(&g->ladder, g->engine, status, err) == PLIM_OK)
         status = warm_up(g, err);
     if (status == PLIM_OK) serve_log_hear(&g->stages, "warmup_complete");
-    struct server_model model = {g->engine, &g->codec, g->chat, g->no_chat.text, g->name};
-    if (status == PLIM_OK) status = server_ready(g->server, &model, err);
     if (status != PLIM_OK) return status;
     engine_remember(g->engine);
     serve_log_hear(&g->stages, "model_saved");
     malloc_trim(0);
     serve_log_hear(&g->stages, "final_cleanup");
     tell_plan(g);
+    struct server_model model = {g->engine, &g->codec, g->chat, g->no_chat.text, g->name};
+    status = server_ready(g->server, &model, err);
+    if (status != PLIM_OK) return status;
     serve_log_hear(&g->stages, "ready");
     g->ladder.stage = NULL;
     log_info(&g->log, "ready after %.2f s", clock_seconds() - g->stages.began);

@@ -124,6 +124,7 @@ def text_of(s, prompt): return text(s, prompt=prompt)
 
 def stages(model):
     with serve(model) as s:
+        s.wait_for(lambda: "ready after" in s.log())
         s.stop()
         found = re.findall(r"stage +(\d+)/13 (\S+) +([\d.]+) s, host (\S+ \S+), device (.*)", s.log())
         ok([f[1] for f in found] == STAGES and [float(f[2]) for f in found] == sorted(float(f[2]) for f in found)
