@@ -61,8 +61,7 @@ static const struct option_row rows[] = {
     {"allow-degraded", 0, OPTION_STRING, AT(allowed), "KINDS",
      "rather than not to serve: kv8 (keys and values in 8 bits), window (each token from the last 32), all "
      "(none)"},
-    {"plan", 0, OPTION_FLAG, AT(plan), NULL,
-     "show the plan and stop; --device may be a preset's name then"},
+    {"plan", 0, OPTION_FLAG, AT(plan), NULL, "show the plan and stop; --device may be a preset's name then"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
      "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
