@@ -116,7 +116,8 @@ def lost_while_serving(model):
     with serve(model, device="cuda", card="lost=30") as s:
         codes = [t for t in (server.background(s.post, "/v1/completions", dict(ASK, max_tokens=200)) for _ in range(2))]
         for t in codes: t.join()
-        ok(all(t.result[0] == 500 for t in codes) and s.process.wait(30) == 2 and "device lost" in s.log(), f"with no rung left: 500, exit {s.process.returncode}")
+        told = [t.result[0] for t in codes] # one that comes when the server has given up hears that it shuts down
+        ok(500 in told and set(told) <= {500, 503} and s.process.wait(30) == 2 and "device lost" in s.log(), f"with no rung left: {told}, exit {s.process.returncode}")
 
 
 def text_of(s, prompt): return text(s, prompt=prompt)
