@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve", "write", "disk"};
+static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve", "write", "disk", "compile"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {
@@ -27,8 +27,8 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
         return PLIM_OK;
     }
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N or disk:N", (int)len,
-                     text);
+                     "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N or compile:N",
+                     (int)len, text);
 }
 
 enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_error *err)

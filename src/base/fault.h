@@ -21,6 +21,7 @@ enum fault_point {
     FAULT_RESERVE, /* ledger_reserve                       */
     FAULT_WRITE,   /* file_pwrite_full and everything on it */
     FAULT_DISK,    /* file_free_bytes: finds none          */
+    FAULT_COMPILE, /* exec_open: a kernel is missing       */
     FAULT_POINTS
 };
 

@@ -16,7 +16,7 @@
 struct plan_options {
     struct job_options job;
     const char *device, *html;
-    bool json, tape, list_devices, save;
+    bool json, tape, list_devices, save, serve;
     struct cluster cluster;
 };
 
@@ -41,6 +41,8 @@ static const struct option_row rows[] = {
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
+    {"serve", 0, OPTION_FLAG, AT(serve), NULL,
+     "of serving a model instead: MODEL and every option as for plimsoll serve, which see"},
 };
 
 static const struct option_example examples[] = {
@@ -50,6 +52,7 @@ static const struct option_example examples[] = {
     {"plan llama.yaml --device g5.12xlarge", "on a machine of four cards"},
     {"plan llama.yaml --device h100 --ranks 1024 --nodes 128 --link nvlink", "on 128 nodes of eight"},
     {"plan small.yaml --html plan.html", "a picture of the hold"},
+    {"plan --serve runs/demo --budget 64MiB", "how many requests of which length a server would have"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -158,8 +161,18 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     return code;
 }
 
+/* plan --serve ...: the same words to serve --plan. */
+static int plan_serving(int argc, char **argv, int at)
+{
+    char plan[] = "--plan";
+    argv[at] = plan;
+    return subcommand_serve.run(argc, argv);
+}
+
 static int run(int argc, char **argv)
 {
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
+        if (!strcmp(argv[i], "--serve")) return plan_serving(argc, argv, i);
     struct plan_options o = {.save = true};
     struct bump store = {0};
     struct options_rest rest;

@@ -1,11 +1,14 @@
 /* cmd_serve.c - plimsoll serve: a model behind HTTP, inside a budget. Flags, the start-up log, signals. */
 #include "cli/cli.h"
+#include "cli/serve_control.h"
 #include "cli/serve_log.h"
+#include "cli/serve_plan.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "device/registry.h"
 #include "model/hf.h"
+#include "serve/ladder.h"
 #include "serve/server.h"
 
 #include <malloc.h>
@@ -16,11 +19,11 @@
 #include <unistd.h>
 
 struct serve_flags {
-    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix;
+    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
-    bool budget_given, quiet, verbose;
+    bool budget_given, quiet, verbose, plan, json;
 };
 
 #define AT(field) offsetof(struct serve_flags, field)
@@ -53,6 +56,15 @@ static const struct option_row rows[] = {
     {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
+    {"control", 0, OPTION_STRING, AT(control), "PATH",
+     "socket for plimsoll ctl, or none (serve-PORT.sock in $XDG_RUNTIME_DIR/plimsoll, if that is set)"},
+    {"allow-degraded", 0, OPTION_STRING, AT(allowed), "KINDS",
+     "rather than not to serve: kv8 (keys and values in 8 bits), window (each token from the last 32), all "
+     "(none)"},
+    {"plan", 0, OPTION_FLAG, AT(plan), NULL, "show the plan and stop; --device may be a preset's name then"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
+    {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
+     "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
 };
 
 static const struct option_example examples[] = {
@@ -90,7 +102,8 @@ struct serving {
     struct secrets keys;
     struct server_options limits;
     struct server *server;
-    struct device *device;
+    struct control *control;
+    struct ladder ladder;
     struct codec codec;
     struct chat_template *chat;
     struct plim_error no_chat;
@@ -102,11 +115,28 @@ static enum plim_status bad_flag(struct plim_error *err, const char *flag, const
     return plim_fail(err, PLIM_BAD_INPUT, "serve: option '--%s': %s", flag, what);
 }
 
+/* DT_F64: there is no such type. */
+static enum dtype kv_type_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } types[] = {{"auto", DT_COUNT}, {"i8", DT_U8}, {"f32", DT_F32}, {"bf16", DT_BF16}, {"f16", DT_F16}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(types[i].name, name)) return types[i].type;
+    return DT_F64;
+}
+
 static enum plim_status check_flags(const struct serve_flags *f, struct plim_error *err)
 {
     struct device_name unused;
-    if (!device_name_read(f->device, &unused))
+    unsigned unused_kinds;
+    if (f->json && !f->plan) return bad_flag(err, "json", "only with --plan");
+    if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
         return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
+    if (kv_type_of(f->kv_type) == DT_F64) return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
+    if (!ladder_read_allowed(f->allowed, &unused_kinds))
+        return bad_flag(err, "allow-degraded", "write kv8, window, both with a comma, all or none");
     if (f->port < 0 || f->port > 65535)
         return bad_flag(err, "port", "write a number from 0 to 65535, e.g. 8000");
     if (f->budget_given && !f->budget)
@@ -156,6 +186,7 @@ static struct server_options server_options(const struct serving *g)
                                .limits = HTTP_LIMITS,
                                .keys = &g->keys,
                                .metrics_prefix = f->prefix,
+                               .stop = serve_control_stop,
                                .log = &g->log};
     o.limits.connections = f->connections, o.limits.idle = f->connections / 2;
     o.limits.receive_seconds = o.limits.send_seconds = f->timeout;
@@ -175,7 +206,10 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
     if (g->keys.open_to_others)
         log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
     g->limits = server_options(g);
+    if (f->plan) g->limits.host = "127.0.0.1", g->limits.port = 0;
     status = server_open(&g->limits, &g->server, err);
+    if (status != PLIM_OK || f->plan) return status;
+    if (status == PLIM_OK) status = serve_control_open(f->control, g->server, &g->log, &g->control, err);
     if (status != PLIM_OK) return status;
     bool v6 = strchr(f->host, ':');
     printf("http://%s%s%s:%d\n", v6 ? "[" : "", f->host, v6 ? "]" : "", server_port(g->server));
@@ -194,8 +228,21 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
     if (g->flags->template) return *err = g->no_chat, status;
-    log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
+    if (!g->flags->plan) log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
     return PLIM_OK;
+}
+
+static enum plim_status open_device(void *arg, bool fallback, struct device **out, struct plim_error *err)
+{
+    const struct serve_flags *f = ((struct serving *)arg)->flags;
+    if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
+    struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
+    return fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
+}
+
+static void device_opened(void *arg, struct device *device)
+{
+    ((struct serving *)arg)->stages.device = device;
 }
 
 static enum plim_status open_engine(struct serving *g, struct plim_error *err)
@@ -208,24 +255,20 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .parallel = f->parallel,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
-                                     .kv_type = DT_COUNT,
+                                     .kv_type = kv_type_of(f->kv_type),
                                      .log = &g->log,
+                                     .plan_only = f->plan,
+                                     .remember = true,
                                      .stage = serve_log_hear,
                                      .stage_arg = &g->stages};
-    struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
-    enum plim_status status = cli_open_device_as(&wish, &g->device, err);
-    g->stages.device = g->device;
-    if (status == PLIM_OK) status = engine_open(g->device, &options, &g->engine, err);
-    const struct backend *other = backend_fallback();
-    bool chosen = g->device && !strcmp(f->device, "auto") && strcmp(g->device->ops->name, other->name);
-    if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
-    log_warn(&g->log, "%s at stage %s: %s; using %s, performance will be limited", serve_log_class(status),
-             serve_log_at(&g->stages), err->text, other->what);
-    g->device->ops->close(g->device);
-    g->device = NULL, g->stages.device = NULL;
-    status = other->open(0, f->threads, &g->device, err);
-    g->stages.device = g->device;
-    return status == PLIM_OK ? engine_open(g->device, &options, &g->engine, err) : status;
+    g->ladder = (struct ladder){.options = options,
+                                .fallback = !strcmp(f->device, "auto"),
+                                .open = open_device,
+                                .opened = device_opened,
+                                .arg = g,
+                                .log = &g->log};
+    ladder_read_allowed(f->allowed, &g->ladder.allowed);
+    return ladder_open(&g->ladder, &g->engine, err);
 }
 
 static enum plim_status check_vocabulary(const struct serving *g, struct plim_error *err)
@@ -282,15 +325,24 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     status = open_text(g, err);
     if (status == PLIM_OK) serve_log_hear(&g->stages, "tokenizer_loaded"), status = open_engine(g, err);
     if (status == PLIM_OK) status = check_vocabulary(g, err);
-    if (status == PLIM_OK) serve_log_hear(&g->stages, "compilation_complete"), status = warm_up(g, err);
+    if (status == PLIM_OK && g->flags->plan) engine_remember(g->engine);
+    if (status != PLIM_OK || g->flags->plan) return status;
+    if (status == PLIM_OK) status = warm_up(g, err);
+    while (status != PLIM_OK && g->engine && ladder_down(&g->ladder, g->engine, status, err) == PLIM_OK)
+        status = warm_up(g, err);
     if (status == PLIM_OK) serve_log_hear(&g->stages, "warmup_complete");
-    struct server_model model = {g->engine, &g->codec, g->chat, g->no_chat.text, g->name};
-    if (status == PLIM_OK) status = server_ready(g->server, &model, err);
     if (status != PLIM_OK) return status;
+    engine_remember(g->engine);
+    serve_log_hear(&g->stages, "model_saved");
     malloc_trim(0);
     serve_log_hear(&g->stages, "final_cleanup");
     tell_plan(g);
+    struct server_model model = {g->engine, &g->codec, g->chat, g->no_chat.text, g->name};
+    status = server_ready(g->server, &model, err);
+    if (status != PLIM_OK) return status;
     serve_log_hear(&g->stages, "ready");
+    g->ladder.stage = NULL;
+    log_info(&g->log, "ready after %.2f s", clock_seconds() - g->stages.began);
     return PLIM_OK;
 }
 
@@ -298,7 +350,8 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
 
 enum { STEP_FAILURES = 3 };
 
-/* Steps until told to stop. A step that fails is tried again; so many in a row without one that works end the server. */
+/* Steps until told to stop. A step that fails is tried again; after so many in a row without one that works, or when the device is
+ * lost, the engine goes down the ladder, and the server ends where no rung is left. */
 static enum plim_status run_engine(struct serving *g, const volatile int *stop, struct plim_error *err)
 {
     struct engine_stats stats = {0};
@@ -309,8 +362,14 @@ static enum plim_status run_engine(struct serving *g, const volatile int *stop, 
         engine_stats(g->engine, &stats);
         failures = stats.steps == steps ? failures + 1 : 1;
         steps = stats.steps;
-        log_error(&g->log, "%s: a step failed: %s", serve_log_class(status), err->text);
-        if (failures == STEP_FAILURES) return status;
+        enum failure cause = failure_of(status, NULL, g->ladder.device);
+        log_error(&g->log, "%s: a step failed: %s", failure_name(cause), err->text);
+        if (cause == FAILURE_LOST || failures == STEP_FAILURES) {
+            status = ladder_down(&g->ladder, g->engine, status, err);
+            if (status != PLIM_OK) return status;
+            failures = 0;
+            continue;
+        }
         struct timespec pause = {0, 100000000};
         nanosleep(&pause, NULL);
     }
@@ -350,29 +409,44 @@ static void give_up(struct serving *g, const struct plim_error *err)
 
 static void close_all(struct serving *g)
 {
+    control_close(g->control);
     server_stop(g->server);
     if (g->engine) engine_close(g->engine);
     server_close(g->server);
-    if (g->device) g->device->ops->close(g->device);
+    ladder_close(&g->ladder);
     chat_template_free(g->chat);
     codec_close(&g->codec);
     secrets_release(&g->keys);
 }
 
+/* plan --serve: what serve would commit, and nothing is. */
+static int show_plan(struct serving *g)
+{
+    const struct engine_plan *plan = engine_plan(g->engine);
+    struct strbuf out = STRBUF_INIT;
+    if (g->flags->json)
+        serve_plan_json(g->name, &g->ladder.device->facts, plan, server_bytes(&g->limits), &out);
+    else
+        plan_text(plan, &g->ladder.device->facts, server_bytes(&g->limits), &out);
+    return cli_print(&out);
+}
+
 static int serve(const struct serve_flags *f, const char *what)
 {
+    int shown = 0;
     struct serving g = {.flags = f};
     struct plim_error err = {0};
-    g.log = (struct log){f->quiet     ? LOG_LEVEL_WARN
-                         : f->verbose ? LOG_LEVEL_DEBUG
-                                      : LOG_LEVEL_INFO,
+    g.log = (struct log){f->quiet || f->plan ? LOG_LEVEL_WARN
+                         : f->verbose        ? LOG_LEVEL_DEBUG
+                                             : LOG_LEVEL_INFO,
                          log_to_file, stderr};
     serve_log_open(&g.stages, &g.log);
     enum plim_status status = check_flags(f, &err);
     bool opening = status == PLIM_OK;
     if (status == PLIM_OK) status = open_all(&g, what, &err);
-    if (status != PLIM_OK && opening) serve_log_failure(&g.stages, status);
-    if (status == PLIM_OK) {
+    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status);
+    if (status == PLIM_OK && f->plan) shown = show_plan(&g);
+    if (status == PLIM_OK && !f->plan) {
         volatile sig_atomic_t *stop = cli_stop_flag();
         status = run_engine(&g, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
@@ -380,7 +454,7 @@ static int serve(const struct serve_flags *f, const char *what)
     }
     close_all(&g);
     if (status == PLIM_OK) log_info(&g.log, "stopped");
-    return status == PLIM_OK ? 0 : cli_error(&err);
+    return status == PLIM_OK ? shown : cli_error(&err);
 }
 
 static int run(int argc, char **argv)
@@ -388,6 +462,8 @@ static int run(int argc, char **argv)
     struct serve_flags f = {.host = "127.0.0.1",
                             .port = 8000,
                             .device = "auto",
+                            .allowed = "none",
+                            .kv_type = "auto",
                             .http_threads = HTTP_THREADS,
                             .connections = 1024,
                             .timeout = 30,

@@ -10,22 +10,21 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "device/device.h"
+#include "serve/ladder.h"
 
 struct serve_log {
     const struct log *log;
     const struct device *device; /* NULL: none is open yet */
     double began;
-    int heard; /* stages, all up to the last */
+    int heard;         /* stages, all up to the last */
+    const char *stage; /* the last one; NULL: none */
 };
 
 void serve_log_open(struct serve_log *s, const struct log *log);
 void serve_log_hear(void *serve_log, const char *stage);
 const char *serve_log_at(const struct serve_log *s); /* the stage that is being worked at */
 
-/* What kind of failure a status is: "RESOURCE_EXHAUSTED", ... */
-const char *serve_log_class(enum plim_status status);
-/* One line: the kind, the stage and the memory. Nothing for what failed before the model was begun: that is bad input. */
+/* One line: the kind (serve/ladder.h), the stage and the memory. Nothing for what failed before the model was begun: that is bad input. */
 void serve_log_failure(const struct serve_log *s, enum plim_status status);
 
 #endif

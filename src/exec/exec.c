@@ -3,6 +3,7 @@
  * Fetches run ahead on the disk store's thread; an op that touches a tensor still being filled waits for it.
  * Stores are finished before the next op starts, so the packer's lifetimes hold as they are. */
 #include "exec/exec_part.h"
+#include "base/fault.h"
 #include "base/clock.h"
 #include "tape/group.h"
 
@@ -24,6 +25,9 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
                            const struct layout *layout, struct disk_store *disk, struct plim_error *err)
 {
     *exec = (struct exec){.device = device, .tape = tape, .layout = layout, .disk = disk};
+    if (fault_hit(NULL, FAULT_COMPILE))
+        return plim_fail(err, PLIM_UNSUPPORTED, "device %s: a fault was asked for (PLIMSOLL_FAULT)",
+                         device->ops->name);
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         if (op_moves(op) && !tier_is_open(device, disk, lower_tier(tape, op)))

@@ -2,6 +2,7 @@
  *
  * All inputs are views of one tensor, so that a step costs one copy to a device with its own memory. */
 #include "model/build.h"
+#include "tensor/kv8.h"
 
 static int declare(struct builder *b, struct tensor t)
 {
@@ -32,14 +33,16 @@ static int64_t numbers(const struct model_flat *f)
 static int pool(struct builder *b)
 {
     const struct model_spec *spec = b->spec;
-    return declare(b, (struct tensor){.label = "kv.pool",
-                                      .type = DT_F32,
-                                      .cls = CLASS_KV,
-                                      .flags = TENSOR_KEPT,
-                                      .ndim = 4,
-                                      .dim = {b->shape->flat.blocks, 2 * spec->num_layers, spec->num_kv_heads,
-                                              (int64_t)KV_BLOCK * spec->head_dim},
-                                      .view_of = -1});
+    bool coded = b->shape->flat.coded;
+    int64_t head = coded ? kv8_bytes(KV_BLOCK, spec->head_dim) : (int64_t)KV_BLOCK * spec->head_dim;
+    return declare(
+        b, (struct tensor){.label = "kv.pool",
+                           .type = coded ? DT_U8 : DT_F32,
+                           .cls = CLASS_KV,
+                           .flags = TENSOR_KEPT,
+                           .ndim = 4,
+                           .dim = {b->shape->flat.blocks, 2 * spec->num_layers, spec->num_kv_heads, head},
+                           .view_of = -1});
 }
 
 void build_flat_inputs(struct builder *b)
@@ -65,7 +68,9 @@ void build_flat_inputs(struct builder *b)
 
 int build_paged(struct builder *b, const struct build_parts *p, struct op_attr attr)
 {
-    struct op put = tape_op(OP_KV_PUT, b->layer), op = tape_op(OP_ATTN_PAGED, b->layer);
+    bool coded = b->shape->flat.coded;
+    struct op put = tape_op(coded ? OP_KV_PUT8 : OP_KV_PUT, b->layer);
+    struct op op = tape_op(coded ? OP_ATTN_PAGED8 : OP_ATTN_PAGED, b->layer);
     put.part = op.part = b->part;
     put.attr = op.attr = attr;
     put.in[KV_PUT_K] = p->k, put.in[KV_PUT_V] = p->v, put.in[KV_PUT_SLOTS] = b->slots;

@@ -155,6 +155,7 @@ struct model_flat {
     int64_t
         length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
     bool samples; /* the tape ends with tokens, not with logits */
+    bool coded;   /* keys and values in 8 bits (tensor/kv8.h) */
 };
 
 struct model_shape {

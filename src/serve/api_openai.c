@@ -338,7 +338,7 @@ void api_models(struct server *s, struct http_exchange *x)
     json_str(&w, "object", "model");
     json_int(&w, "created", s->created);
     json_str(&w, "owned_by", "plimsoll");
-    json_int(&w, "max_model_len", engine_plan(s->model.engine)->context);
+    json_int(&w, "max_model_len", engine_plan_now(s->model.engine).context);
     json_end_object(&w);
     json_end_array(&w);
     json_end_object(&w);

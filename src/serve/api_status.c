@@ -1,5 +1,6 @@
 /* api_status.c - /health, /metrics, /hold and the page. */
 #include "serve/server_part.h"
+#include "serve/plan_text.h"
 #include "base/embedded.h"
 #include "mem/os.h"
 
@@ -38,15 +39,32 @@ void api_metrics(struct server *s, struct http_exchange *x)
     http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
 }
 
-static void write_plan(struct json_writer *w, const struct engine_plan *plan)
+void server_write_status(struct server *s, struct json_writer *w)
 {
+    struct metrics_now now;
+    int state = atomic_load(&s->state);
+    read_now(s, &now);
+    json_str(w, "status", states[state]);
+    json_str(w, "model", state == SERVER_LOADING ? NULL : s->model.name);
+    json_bool(w, "chat", state != SERVER_LOADING && s->model.chat);
+    json_int(w, "running", now.engine.running);
+    json_int(w, "waiting", now.engine.waiting);
+    json_int(w, "blocks", now.engine.blocks);
+    json_int(w, "blocks_used", now.engine.blocks_used);
+    json_int(w, "blocks_shared", now.engine.blocks_shared);
+    json_int(w, "block_tokens", ENGINE_BLOCK);
+    json_int(w, "budget", now.engine.budget);
+    json_int(w, "used", now.engine.used);
+    json_int(w, "generated_tokens", now.engine.generated_tokens);
+    json_int(w, "prompt_tokens", now.engine.prompt_tokens);
+    json_int(w, "preemptions", now.engine.preemptions);
+    json_int(w, "swapped", now.engine.swapped);
+    json_int(w, "process", now.process_bytes);
+    if (state == SERVER_LOADING) return;
+    struct engine_plan plan = engine_plan_now(s->model.engine);
+    json_str(w, "rung", plan.rung);
     json_begin_object(w, "plan");
-    json_int(w, "total", plan->total);
-    json_int(w, "parameters", plan->params);
-    json_int(w, "pool", plan->pool);
-    json_int(w, "context", plan->context);
-    json_int(w, "parallel", plan->parallel);
-    json_int(w, "queue", plan->queue);
+    plan_text_json(&plan, w);
     json_end_object(w);
 }
 
@@ -54,28 +72,10 @@ void api_hold(struct server *s, struct http_exchange *x)
 {
     struct strbuf out = STRBUF_INIT;
     struct json_writer w;
-    struct metrics_now now;
-    int state = atomic_load(&s->state);
-    read_now(s, &now);
     http_set_header(x, "Cache-Control", "no-store");
     json_writer_init(&w, &out, 0);
     json_begin_object(&w, NULL);
-    json_str(&w, "status", states[state]);
-    json_str(&w, "model", state == SERVER_LOADING ? NULL : s->model.name);
-    json_bool(&w, "chat", state != SERVER_LOADING && s->model.chat);
-    json_int(&w, "running", now.engine.running);
-    json_int(&w, "waiting", now.engine.waiting);
-    json_int(&w, "blocks", now.engine.blocks);
-    json_int(&w, "blocks_used", now.engine.blocks_used);
-    json_int(&w, "blocks_shared", now.engine.blocks_shared);
-    json_int(&w, "block_tokens", ENGINE_BLOCK);
-    json_int(&w, "budget", now.engine.budget);
-    json_int(&w, "used", now.engine.used);
-    json_int(&w, "generated_tokens", now.engine.generated_tokens);
-    json_int(&w, "prompt_tokens", now.engine.prompt_tokens);
-    json_int(&w, "preemptions", now.engine.preemptions);
-    json_int(&w, "process", now.process_bytes);
-    if (state != SERVER_LOADING) write_plan(&w, engine_plan(s->model.engine));
+    server_write_status(s, &w);
     json_end_object(&w);
     reply_json(x, 200, &out);
 }

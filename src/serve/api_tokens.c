@@ -33,7 +33,7 @@ void api_tokenize(struct server *s, struct http_exchange *x)
     json_writer_init(&w, &out, 0);
     json_begin_object(&w, NULL);
     json_int(&w, "count", (int64_t)ids.count);
-    json_int(&w, "max_model_len", engine_plan(s->model.engine)->context);
+    json_int(&w, "max_model_len", engine_plan_now(s->model.engine).context);
     json_begin_array(&w, "tokens");
     for (size_t i = 0; i < ids.count; i++) json_int(&w, NULL, ids.id[i]);
     json_end_array(&w);

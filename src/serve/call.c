@@ -215,41 +215,42 @@ bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why
 static bool count_tokens(const struct call *c, const struct call_prompt *p, int64_t *tokens,
                          struct refusal *why)
 {
-    const struct engine_plan *plan = engine_plan(c->server->model.engine);
-    int64_t count = (int64_t)p->ids.count, room = engine_answer_room(plan, count), wanted = c->ask.max_tokens;
+    struct engine_plan plan = engine_plan_now(c->server->model.engine);
+    int64_t count = (int64_t)p->ids.count, room = engine_answer_room(&plan, count),
+            wanted = c->ask.max_tokens;
     if (!count) return refuse(why, 422, "prompt", "invalid_value", "the prompt has no tokens");
-    if (plan->width) wanted = 0;
+    if (plan.width) wanted = 0;
     if (wanted < 0) wanted = room;
-    *tokens = wanted > 0 ? wanted : !plan->width;
+    *tokens = wanted > 0 ? wanted : !plan.width;
     if (*tokens <= room) return true;
-    if (plan->width)
+    if (plan.width)
         return refuse(why, 400, "input", "context_length_exceeded",
                       "this server's context is %lld tokens; a text of the input has %lld: %lld too many",
-                      (long long)plan->context, (long long)count, (long long)(count - plan->context));
-    if (plan->answer)
+                      (long long)plan.context, (long long)count, (long long)(count - plan.context));
+    if (plan.answer)
         return refuse(
             why, 400, "max_tokens", "context_length_exceeded",
             "this server takes a prompt of %lld tokens and an answer of %lld; the prompt has %lld and "
             "the answer may have %lld",
-            (long long)plan->context, (long long)plan->answer, (long long)count, (long long)*tokens);
+            (long long)plan.context, (long long)plan.answer, (long long)count, (long long)*tokens);
     return refuse(
         why, 400, c->ask.max_tokens < 0 ? "messages" : "max_tokens", "context_length_exceeded",
         "this server's context is %lld tokens; the prompt has %lld and the answer may have %lld: %lld "
         "too many",
-        (long long)plan->context, (long long)count, (long long)*tokens, (long long)(*tokens - room));
+        (long long)plan.context, (long long)count, (long long)*tokens, (long long)(*tokens - room));
 }
 
 static bool make_choices(struct call *c, struct refusal *why)
 {
-    const struct engine_plan *plan = engine_plan(c->server->model.engine);
-    int64_t count = c->prompt_count * c->ask.n, most = plan->parallel + plan->queue;
+    struct engine_plan plan = engine_plan_now(c->server->model.engine);
+    int64_t count = c->prompt_count * c->ask.n, most = plan.parallel + plan.queue;
     int64_t of_form = c->form->most ? c->form->most : ASK_CHOICES;
     if (most > of_form) most = of_form;
     if (count > most)
         return refuse(why, 422,
-                      c->ask.n > 1  ? "n"
-                      : plan->width ? "input"
-                                    : "prompt",
+                      c->ask.n > 1 ? "n"
+                      : plan.width ? "input"
+                                   : "prompt",
                       "invalid_value", "%lld answers at once are more than the %lld that this server takes",
                       (long long)count, (long long)most);
     c->choices = calloc((size_t)count, sizeof *c->choices);
@@ -308,8 +309,8 @@ static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refu
     struct engine_request r = {.prompt = p->ids.id, .count = (int64_t)p->ids.count, .hear = hear, .arg = ch};
     if (!count_tokens(c, p, &r.tokens, why)) return false;
     /* The answer of an encoder-decoder is a text of its own. */
-    const struct engine_plan *plan = engine_plan(c->server->model.engine);
-    bool follows = !plan->answer && !plan->width;
+    struct engine_plan plan = engine_plan_now(c->server->model.engine);
+    bool follows = !plan.answer && !plan.width;
     if (follows && token_text_follow(&ch->decoder, p->ids.id, p->ids.count, &err) != PLIM_OK)
         return refuse_error(why, "prompt", &err);
     r.sampling = ask_sampling(&c->ask, seed);

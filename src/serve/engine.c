@@ -56,12 +56,10 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
         e->options.vocab && e->options.vocab < e->spec.vocab_size ? e->options.vocab : e->spec.vocab_size;
     enum plim_status status = drawer_init(&e->drawer, e->device->team, vocab, err);
     if (status == PLIM_OK) status = blocks_init(&e->blocks, p->blocks, err);
-    e->schedule = (struct schedule){.blocks = &e->blocks,
-                                    .tokens = p->step_tokens,
-                                    .rows = p->parallel,
-                                    .chunk = e->options.chunk,
-                                    .seed = secret(),
-                                    .share = !e->options.alone};
+    struct schedule *s = &e->schedule; /* who is in its queue stays there */
+    s->blocks = &e->blocks, s->tokens = p->step_tokens, s->rows = p->parallel, s->chunk = e->options.chunk;
+    s->window = e->options.window, s->share = !e->options.alone && !e->options.window, s->seed = secret();
+    s->keeper = engine_keeper(e);
     return status;
 }
 
@@ -73,16 +71,29 @@ void engine_tell(const struct engine *e, const char *stage)
 static enum plim_status open_decoder(struct engine *e, struct plim_error *err)
 {
     enum plim_status status = engine_make_plan(e, err);
-    if (status == PLIM_OK) engine_tell(e, "weights_mapped");
-    if (status == PLIM_OK) status = take_buffers(e, err);
-    return status == PLIM_OK ? engine_commit(e, err) : status;
+    if (status != PLIM_OK || e->options.plan_only) return status;
+    engine_tell(e, "model_loaded_cpu");
+    status = take_buffers(e, err);
+    if (status == PLIM_OK) status = engine_commit(e, err);
+    return status == PLIM_OK ? engine_readmit(e, err) : status;
 }
 
 static void close_decoder(struct engine *e)
 {
-    schedule_release(&e->schedule);
+    schedule_restart(&e->schedule);
+    drawer_release(&e->drawer);
     blocks_release(&e->blocks);
-    family_close(&e->family);
+    if (e->options.plan_only)
+        family_drop(&e->family);
+    else
+        family_close(&e->family);
+    memset(&e->family, 0, sizeof e->family);
+    free(e->rows), e->rows = NULL;
+    free(e->draws), e->draws = NULL;
+    free(e->drawn), e->drawn = NULL;
+    free(e->staged), e->staged = NULL;
+    free(e->tokens), e->tokens = NULL;
+    free(e->raw), e->raw = NULL;
 }
 
 const struct engine_kind engine_decoder = {open_decoder, close_decoder, engine_step_decoder, true};
@@ -92,6 +103,28 @@ static const struct engine_kind *kind_of(const struct model_spec *spec)
     return model_is_encoder(spec)   ? &engine_vectors
            : model_has_source(spec) ? &engine_source
                                     : &engine_decoder;
+}
+
+/* A plan, and everything that it needs. */
+static enum plim_status stand_up(struct engine *e, struct plim_error *err)
+{
+    enum plim_status status = check_options(&e->options, err);
+    if (status == PLIM_OK && e->options.plan_only && e->kind != &engine_decoder)
+        status = plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model is planned when it is served, not before",
+                           e->model, model_architecture_name(e->spec.arch));
+    return status == PLIM_OK ? e->kind->open(e, err) : status;
+}
+
+/* Requests stay; all else goes. */
+static void lie_down(struct engine *e) { e->kind->close(e); }
+
+enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
+                               struct plim_error *err)
+{
+    int64_t line = e->options.budget ? e->options.budget : options->budget;
+    lie_down(e);
+    e->device = device, e->options = *options, e->options.model = e->model, e->options.budget = line;
+    return stand_up(e, err);
 }
 
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
@@ -106,15 +139,12 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->more, NULL);
     e->incoming_end = &e->incoming;
-    enum plim_status status = check_options(options, err);
-    if (status == PLIM_OK) status = hf_config_load(e->model, &e->spec, err);
-    if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = e->kind->open(e, err);
+    enum plim_status status = hf_config_load(e->model, &e->spec, err);
+    if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = stand_up(e, err);
     if (status != PLIM_OK) {
         engine_close(e);
         return status;
     }
-    e->stats.blocks = e->plan.blocks, e->stats.budget = e->plan.budget;
-    e->stats.used = (int64_t)ledger_current(device->ledger[TIER_DEVICE]);
     *out = e;
     return PLIM_OK;
 }
@@ -124,28 +154,15 @@ void engine_close(struct engine *e)
     if (!e) return;
     while (e->live)
         engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
-    drawer_release(&e->drawer);
-    if (e->kind) e->kind->close(e);
+    if (e->kind) lie_down(e);
+    schedule_release(&e->schedule);
     pthread_cond_destroy(&e->more);
     pthread_mutex_destroy(&e->lock);
-    free(e->rows);
-    free(e->draws);
-    free(e->drawn);
-    free(e->staged);
-    free(e->tokens);
-    free(e->raw);
     free(e->model);
     free(e);
 }
 
 /* --- requests --------------------------------------------------------------------------------------------- */
-
-/* The last token is handed out and never read, so it needs no position. */
-static bool fits(const struct engine_plan *p, const struct engine_request *r)
-{
-    int64_t room = engine_answer_room(p, r->count);
-    return room >= 0 && (p->width || r->tokens - !p->answer <= room);
-}
 
 static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
                                       struct plim_error *err)
@@ -162,12 +179,30 @@ static enum plim_status check_request(const struct engine *e, const struct engin
     if (r->prompt_logprobs && e->kind != &engine_decoder)
         return plim_fail(err, PLIM_UNSUPPORTED, "prompts of a %s model have no log-probabilities",
                          model_architecture_name(e->spec.arch));
+    return sampling_check(&r->sampling, err);
+}
+
+/* The last token is handed out and never read, so it needs no position. */
+static bool fits(const struct engine_plan *p, const struct engine_request *r)
+{
+    int64_t room = engine_answer_room(p, r->count);
+    return room >= 0 && (p->width || r->tokens - !p->answer <= room);
+}
+
+/* Against the plan of the moment, under the lock. */
+static enum plim_status check_fit(const struct engine *e, const struct engine_request *r,
+                                  struct plim_error *err)
+{
     if (!fits(&e->plan, r))
         return plim_fail(
             err, PLIM_NO_FIT,
             "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
             (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
-    return sampling_check(&r->sampling, err);
+    if (e->plan.window && r->prompt_logprobs)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "log-probabilities of prompts are not there with a window of %lld tokens",
+                         (long long)e->plan.window);
+    return PLIM_OK;
 }
 
 static struct request *new_request(const struct engine_request *ask)
@@ -197,6 +232,8 @@ static struct request *new_request(const struct engine_request *ask)
 /* Under the lock. */
 static enum plim_status enqueue(struct engine *e, struct request *r, struct plim_error *err)
 {
+    enum plim_status status = check_fit(e, &r->ask, err);
+    if (status != PLIM_OK) return status;
     if (e->draining) return plim_fail(err, PLIM_BUSY, "no more requests are taken");
     if (e->live_count >= e->plan.parallel + e->plan.queue)
         return plim_fail(err, PLIM_BUSY, "%lld requests run or wait; try later", (long long)e->live_count);
@@ -342,21 +379,31 @@ void engine_drain(struct engine *e)
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err)
 {
     char line[BYTES_TEXT], need[BYTES_TEXT];
-    int64_t smallest = e->base + e->least_blocks * e->block_bytes;
     if (!e->kind->line_moves)
         return plim_fail(err, PLIM_UNSUPPORTED, "the line of a %s model stays where it is; start it again",
                          model_architecture_name(e->spec.arch));
-    if (budget < 0 || engine_blocks_within(e, budget) < e->least_blocks)
+    pthread_mutex_lock(&e->lock);
+    int64_t smallest = e->base + e->least_blocks * e->block_bytes, context = e->plan.context;
+    if (budget < 0 || engine_blocks_within(e, budget) < e->least_blocks) {
+        pthread_mutex_unlock(&e->lock);
         return plim_fail(
             err, PLIM_NO_FIT,
             "a line of %s does not hold parameters, one step and a request of %lld positions: these take %s",
-            bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)e->plan.context,
+            bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)context,
             bytes_format(need, (uint64_t)smallest));
-    pthread_mutex_lock(&e->lock);
+    }
     e->wanted_budget = budget, e->budget_moved = true;
     pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
     return PLIM_OK;
+}
+
+struct engine_plan engine_plan_now(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    struct engine_plan plan = e->plan;
+    pthread_mutex_unlock(&e->lock);
+    return plan;
 }
 
 void engine_stats(struct engine *e, struct engine_stats *out)

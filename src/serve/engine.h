@@ -44,12 +44,26 @@ struct engine_options {
     int64_t step_tokens; /* of a step, at most; 0: chosen */
     int queue;           /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;       /* ids from here on have no text and are never drawn; 0: all may be */
-    enum dtype kv_type;  /* 0 or DT_COUNT: the type of the weights; no other yet */
+    enum dtype kv_type;  /* 0 or DT_COUNT: the type of the weights; DT_U8: 8 bits (tensor/kv8.h) */
     int64_t overhead;    /* host bytes outside the arena; 0: measured now */
     int64_t chunk;       /* tokens of one prompt in one step, at most; 0: as the step has room for */
     int64_t
         beside; /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
     bool alone; /* requests that begin alike do not share blocks */
+    /* What serve/ladder.h chooses. */
+    bool whole;            /* PLIM_NO_FIT rather than fewer requests at once or shorter ones */
+    int64_t least_context; /* requests may be made no shorter than this; 0: as short as a block */
+    bool
+        stream; /* parameters that do not fit the device live on the tier below and come when they are read */
+    bool exact; /* computes in float32 whatever type the weights have */
+    int64_t
+        window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
+                     * Others come out than without it */
+    bool
+        remember; /* sizes that stood before are tried first (serve/plan_cache.h); engine_remember keeps them */
+    const char *rung; /* static text, for the plan; NULL: it has no name */
+    bool
+        plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
     const struct log *log; /* NULL: nobody */
     void (*stage)(void *arg,
                   const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
@@ -59,14 +73,23 @@ struct engine_options {
 /* The plan that was committed. */
 struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
-    int64_t blocks;                             /* of the pool */
-    int64_t context;                            /* positions of the largest request that is promised */
+    int64_t transient, overhead,
+        host;         /* of the arena, a step's; the process's; of the host beside a device's own */
+    int64_t streamed; /* bytes of parameters that are on the tier below */
+    int64_t window;   /* 0: none */
+    bool remembered;  /* its sizes are those of an earlier start */
+    double prefill_rate, decode_rate,
+        full_rate;   /* predicted tokens/s: prompts, one request, as many as run at once */
+    int64_t blocks;  /* of the pool */
+    int64_t context; /* positions of the largest request that is promised */
     int64_t
         answer; /* of its answer, where that has positions of its own (encoder-decoder); 0: they are the context's */
     int64_t width; /* numbers of a vector, where the model makes vectors and no text (encoder); else 0 */
     int64_t step_tokens;
     int parallel, queue;
-    enum precision precision; /* of weights, keys and values */
+    enum precision precision; /* of weights, and of keys and values unless kv_type says otherwise */
+    enum dtype kv_type;
+    const char *rung; /* of the ladder, as the options call it; static text, NULL: none was named */
 };
 
 enum engine_finish { FINISH_NONE, FINISH_LENGTH, FINISH_EOS, FINISH_CANCELLED, FINISH_FAILED };
@@ -109,11 +132,19 @@ struct engine_request {
 /* The errors of hf_config_load and weights; PLIM_NO_FIT with the bytes missing. The device is borrowed. */
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err);
+/* Another plan, on the same or another device, in the stead of one that failed: what runs and waits stays and is read again.
+ * Requests longer than the new plan promises end as FINISH_FAILED. The model is the same, and the line where there is one. On an error nothing stands, and it may
+ * be tried again. By the stepping thread. */
+enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
+                               struct plim_error *err);
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
 
 const struct model_spec *engine_spec(const struct engine *e);
-/* Bytes and blocks in it follow the line: other threads than the stepping one read those in engine_stats. */
+/* It follows the line and what engine_reopen makes of it: other threads than the stepping one take engine_plan_now. */
 const struct engine_plan *engine_plan(const struct engine *e);
+struct engine_plan engine_plan_now(struct engine *e);
+/* The plan stands: the next start begins with its sizes. */
+void engine_remember(const struct engine *e);
 /* Tokens that the answer to a prompt of so many may have; below 0 the prompt alone is too long. */
 static inline int64_t engine_answer_room(const struct engine_plan *plan, int64_t prompt)
 {
@@ -142,6 +173,7 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
 struct engine_stats {
     int running, waiting;
     int64_t blocks, blocks_used, blocks_shared;
+    int64_t swapped; /* of preempted requests, those whose keys and values were kept on the host */
     int64_t steps, preemptions, prompt_tokens, generated_tokens, shared_tokens;
     int64_t finished[5];  /* by enum engine_finish */
     int64_t budget, used; /* bytes of the line and on the ledger */

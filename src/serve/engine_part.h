@@ -13,6 +13,7 @@
 #include "runtime/runtime.h"
 #include "serve/draw.h"
 #include "serve/engine.h"
+#include "serve/plan_cache.h"
 #include "serve/schedule.h"
 #include <pthread.h>
 
@@ -63,11 +64,18 @@ struct engine {
     struct model_spec spec;
     struct engine_plan plan;
     struct overhead overhead;
+    int64_t stated_overhead; /* before a reserve was used up */
+    enum dtype kv_type;
     int64_t block_bytes, base; /* base: the total without blocks */
     int64_t least_blocks, most_blocks;
+    bool remembered;      /* the plan's sizes are an earlier start's */
+    int64_t asked_budget; /* the line that the plan was made for first */
+    int stream_share;     /* of OFFLOAD_SHARES parts of the parameters, so many are on the tier below */
     struct family family;
     struct blocks blocks;
     struct schedule schedule;
+    int64_t kept_bytes,
+        kept_room; /* of waiting requests' keys and values on the host (engine_keep.c); room 0: none */
     struct step_row *rows;  /* [parallel] */
     struct draw *draws;     /* [parallel] */
     struct request **drawn; /* [parallel]: whose they are */
@@ -93,11 +101,16 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err);
 /* The line that was asked for last; nothing under way is lost. */
 enum plim_status engine_move_line(struct engine *e, struct plim_error *err);
 void family_close(struct family *f);
+void family_drop(struct family *f); /* a plan that nobody has committed */
 /* The smallest member for so many tokens and rows. */
 const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows,
                                    struct model_flat *size);
 /* The most blocks under a line; below least_blocks: it does not fit. */
 int64_t engine_blocks_within(const struct engine *e, int64_t budget);
+
+/* engine_keep.c: keys and values of requests that wait, in the host's memory. */
+struct keeper engine_keeper(struct engine *e);
+int64_t engine_keep_room(const struct engine *e, int64_t request_bytes);
 
 /* engine_step.c: the end of a request, told and freed. */
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event);
@@ -114,6 +127,8 @@ bool engine_is_cancelled(struct engine *e, const struct request *r);
 void engine_note(struct engine *e, int running, int rows);
 /* Host bytes that requests may take together, and the most that wait within it. */
 void engine_set_room(struct engine *e, int64_t request_bytes);
+/* Under another plan: requests that it does not promise end, the others wait for their turn. */
+enum plim_status engine_readmit(struct engine *e, struct plim_error *err);
 
 /* Opening has come so far. */
 void engine_tell(const struct engine *e, const char *stage);

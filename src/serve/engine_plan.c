@@ -5,8 +5,10 @@
  * and, when nobody asked for a length, the length.
  */
 #include "base/bytes.h"
+#include "plan/cost.h"
 #include "runtime/load.h"
 #include "serve/engine_part.h"
+#include "tensor/kv8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +43,18 @@ static bool is_read_once(const struct tape *tape, int i)
            tape_root(tape, tape->ops[i + 1].in[LINEAR_X]) == made;
 }
 
+/* Parameters of the last layers are on the tier below and are fetched before the ops that read them. */
+static enum plim_status stream(const struct engine *e, struct tape *tape, struct plim_error *err)
+{
+    struct offload_options offload = {.param_tier = e->device->facts.lower_tier,
+                                      .param_share = e->stream_share,
+                                      .slice_bytes = 1 << 20}; /* nothing is updated */
+    struct prefetch_options ahead = {.loop_lead = PREFETCH_AHEAD, .loop_lag = PREFETCH_AHEAD};
+    enum plim_status status = pass_offload(tape, &offload, err);
+    if (status != PLIM_OK || !e->device->facts.async_copies) return status;
+    return pass_prefetch(tape, &ahead, err);
+}
+
 static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
 {
     const struct build_arg *b = arg;
@@ -51,6 +65,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     tape_init(out);
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, b->e->plan.precision, err);
+    if (status == PLIM_OK && b->e->stream_share) status = stream(b->e, out, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     for (int i = 0; i < out->nops; i++) {
         out->ops[i].attr.repeatable = true; /* same seed, same text */
@@ -65,6 +80,8 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
 /* A plan in numbers. */
 struct sizes {
     int64_t step, parallel, context, blocks;
+    int64_t seen; /* positions of a request in the pool, at most: context, or the window */
+    bool coded;   /* keys and values in 8 bits */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -75,8 +92,9 @@ static void add_size(struct family *f, const struct sizes *s, int64_t tokens, in
     f->size[f->count++] = (struct model_flat){.tokens = tokens,
                                               .rows = rows,
                                               .blocks = s->blocks,
-                                              .reach = blocks_for(s->context),
-                                              .length = s->context};
+                                              .reach = blocks_for(s->seen),
+                                              .length = s->seen,
+                                              .coded = s->coded};
 }
 
 /* Powers of two, from 32 on also the half-way ones; many rows only where many tokens can be the last of theirs. */
@@ -114,8 +132,7 @@ static enum plim_status plan_family(const struct engine *e, const struct sizes *
     return status;
 }
 
-/* Frees a plan that nobody committed. */
-static void drop_plan(struct family *f)
+void family_drop(struct family *f)
 {
     for (int i = 0; i < ENGINE_MEMBERS; i++) forward_close(&f->more[i]);
     plan_release(&f->runtime.plan);
@@ -131,34 +148,61 @@ static enum plim_status measure(struct engine *e, const struct sizes *s, int64_t
     enum plim_status status = plan_family(e, s, 0, true, f, err);
     *total = f->runtime.plan.total;
     e->plan.arena = f->runtime.arena;
-    drop_plan(f);
+    family_drop(f);
     free(f);
     return status;
 }
 
+/* Without a line, what a device with its own memory has; 0: nobody knows. */
+static int64_t line_of(const struct engine *e, int64_t budget)
+{
+    const struct device_facts *facts = &e->device->facts;
+    if (budget || facts->unified_memory) return budget;
+    return (int64_t)(facts->free_bytes ? facts->free_bytes : facts->memory_bytes);
+}
+
 int64_t engine_blocks_within(const struct engine *e, int64_t budget)
 {
-    if (!budget) return e->most_blocks;
-    return least((budget - e->base) / e->block_bytes, e->most_blocks);
+    int64_t line = line_of(e, budget);
+    if (!line) return e->most_blocks;
+    return least((line - e->base) / e->block_bytes, e->most_blocks);
 }
 
 /* --- fitting ---------------------------------------------------------------------------------------------- */
 
+static void set_context(const struct engine *e, struct sizes *s, int64_t context)
+{
+    s->context = context;
+    s->seen = e->options.window ? least(context, e->options.window) : context;
+    s->blocks = blocks_for(s->seen);
+}
+
 /* The next smaller plan; false: there is none. */
 static bool shrink(const struct engine *e, struct sizes *s)
 {
-    bool free_parallel = !e->options.parallel, free_context = !e->options.max_context;
+    bool free_parallel = !e->options.parallel && !e->options.whole;
+    bool free_context = !e->options.max_context && !e->options.whole && !e->options.window;
+    int64_t floor = e->options.least_context ? e->options.least_context : KV_BLOCK;
     if (s->step > 32 && s->step / 2 >= s->parallel)
         s->step /= 2;
     else if (free_parallel && s->parallel > 1)
         s->parallel /= 2;
-    else if (free_context && s->context > 16)
-        s->context = s->context / 2 > 16 ? s->context / 2 : 16;
+    else if (free_context && s->context > floor)
+        s->context = s->context / 2 > floor ? s->context / 2 : floor;
     else if (s->step > s->parallel)
         s->step = s->step / 2 > s->parallel ? s->step / 2 : s->parallel;
     else
         return false;
-    s->blocks = blocks_for(s->context);
+    set_context(e, s, s->context);
+    return true;
+}
+
+/* More parameters leave the device; false: all have left, or none may. */
+static bool stream_more(struct engine *e)
+{
+    bool may = e->options.stream && !e->device->facts.unified_memory;
+    if (!may || e->stream_share == OFFLOAD_SHARES) return false;
+    e->stream_share += OFFLOAD_SHARES / 8;
     return true;
 }
 
@@ -167,24 +211,27 @@ static enum plim_status refuse(const struct engine *e, const struct sizes *s, in
 {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)total);
-    bytes_format(have, (uint64_t)e->options.budget);
-    bytes_format(missing, (uint64_t)(total - e->options.budget));
-    return plim_fail(
-        err, PLIM_NO_FIT,
-        "%s: does not fit: parameters, a cache of %lld positions and one pass take %s, the budget is %s: "
-        "%s (%lld bytes) missing; raise the budget or ask for fewer tokens",
-        e->model, (long long)s->context, need, have, missing, (long long)(total - e->options.budget));
+    int64_t line = line_of(e, e->options.budget);
+    bytes_format(have, (uint64_t)line);
+    bytes_format(missing, (uint64_t)(total - line));
+    return plim_fail(err, PLIM_NO_FIT,
+                     "%s: does not fit: parameters, a cache of %lld positions and one pass take %s, %s %s: "
+                     "%s (%lld bytes) missing; raise the budget or ask for fewer tokens",
+                     e->model, (long long)s->seen, need,
+                     e->options.budget ? "the budget is" : "the device has", have, missing,
+                     (long long)(total - line));
 }
 
 /* Sizes whose smallest pool is below the line; *total is what they take. The process's reserve is used up last. */
 static enum plim_status fit(struct engine *e, struct sizes *s, int64_t *total, struct plim_error *err)
 {
-    int64_t budget = e->options.budget;
+    int64_t budget = line_of(e, e->options.budget);
     for (;;) {
         enum plim_status status = measure(e, s, total, err);
         if (status != PLIM_OK) return status;
         if (!budget || *total <= budget) return PLIM_OK;
         struct sizes smaller = *s;
+        if (stream_more(e)) continue;
         if (shrink(e, &smaller)) {
             *s = smaller;
             continue;
@@ -199,14 +246,23 @@ static struct sizes wanted(const struct engine *e)
 {
     const struct engine_options *o = &e->options;
     bool host = e->device->facts.unified_memory;
-    struct sizes s = {.step = o->step_tokens ? o->step_tokens : host ? STEP_HOST : STEP_DEVICE};
+    struct sizes s = {.coded = o->kv_type == DT_U8,
+                      .step = o->step_tokens ? o->step_tokens
+                              : host         ? STEP_HOST
+                                             : STEP_DEVICE};
     s.parallel = o->parallel ? o->parallel : host ? PARALLEL_HOST : PARALLEL_MOST;
-    s.context = o->max_context ? o->max_context : e->spec.max_positions;
-    s.context = least(s.context, e->spec.max_positions);
-    if (s.step > s.context * s.parallel) s.step = s.context * s.parallel; /* no step can be fuller */
+    int64_t context = o->max_context ? o->max_context : e->spec.max_positions;
+    set_context(e, &s, least(context, e->spec.max_positions));
+    if (s.step > s.seen * s.parallel) s.step = s.seen * s.parallel; /* no step can be fuller */
     if (s.step < s.parallel) s.step = s.parallel;
-    s.blocks = blocks_for(s.context);
+    if (o->window && s.step < s.seen) s.step = s.seen;
     return s;
+}
+
+static int64_t own_drawer(const struct engine *e)
+{
+    if (e->device->team) return drawer_bytes(e->device->team, e->spec.vocab_size);
+    return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
 }
 
 /* Host bytes beside the arena: requests, blocks, logits and what draws from them, tapes and layouts of all members. */
@@ -215,21 +271,22 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
 {
     struct family *f = calloc(1, sizeof *f);
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
-    struct sizes one = {1, 1, s->context, s->blocks};
+    struct sizes one = {1, 1, s->context, s->blocks, s->seen, s->coded};
     enum plim_status status = plan_family(e, &one, 0, true, f, err);
     int64_t tape = 0;
     if (status == PLIM_OK) {
         struct plan_own own = plan_own_bytes(&f->runtime.plan.tape, &f->runtime.plan.layout);
         tape = own.loop + own.update;
     }
-    drop_plan(f);
+    family_drop(f);
     list_sizes(f, s);
     e->bytes_room = s->parallel * s->context * 5;
     if (e->bytes_room > (4 << 20)) e->bytes_room = 4 << 20;
     if (e->bytes_room < s->context * 5 + 4096) e->bytes_room = s->context * 5 + 4096;
-    *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room +
-           drawer_bytes(e->device->team, e->spec.vocab_size) + blocks_bytes(s->blocks) +
-           s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
+    *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room + own_drawer(e) +
+           blocks_bytes(s->blocks) + s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
+    e->kept_room = engine_keep_room(e, s->blocks * e->block_bytes);
+    *out += e->kept_room;
     if (!e->device->facts.unified_memory)
         *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 5 + SAMPLE_WORDS) + 3 * s->step);
     free(f);
@@ -244,21 +301,101 @@ static void note_line(struct engine *e, int64_t blocks)
     pthread_mutex_lock(&e->lock);
     p->budget = rt->request.budget, p->total = rt->plan.total, p->arena = rt->arena;
     p->blocks = blocks, p->pool = blocks * e->block_bytes;
+    p->transient = rt->arena - rt->plan.layout.kept_bytes;
     pthread_mutex_unlock(&e->lock);
+}
+
+/* Bytes of parameters, wherever they live: all, or those on a lower tier. */
+static int64_t parameter_bytes(const struct tape *tape, bool below)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->cls == CLASS_PARAM && t->view_of < 0 && (!below || t->tier != TIER_DEVICE))
+            bytes += tensor_bytes(t);
+    }
+    return bytes;
+}
+
+/* Tokens a second of the smallest member for so many tokens and rows; 0: nobody knows. */
+static double rate_of(const struct engine *e, int64_t tokens, int64_t rows)
+{
+    const struct family *f = &e->family;
+    struct tape_time time;
+    int i = 0;
+    while (i + 1 < f->count && (f->size[i].tokens < tokens || f->size[i].rows < rows)) i++;
+    const struct tape *tape = i ? &f->more[i - 1].tape : &f->runtime.plan.tape;
+    if (tape_time_of(tape, &e->device->facts, true, &time, NULL) != PLIM_OK) return 0;
+    return time.loop_seconds > 0 ? (double)tokens / time.loop_seconds : 0;
 }
 
 static void note_plan(struct engine *e, const struct sizes *s)
 {
-    struct engine_plan *p = &e->plan;
+    const struct plan *plan = &e->family.runtime.plan;
+    struct engine_plan p = {.context = s->context,
+                            .step_tokens = s->step,
+                            .parallel = (int)s->parallel,
+                            .precision = e->plan.precision,
+                            .window = e->options.window,
+                            .kv_type = e->kv_type,
+                            .rung = e->options.rung,
+                            .remembered = e->remembered,
+                            .params = parameter_bytes(&plan->tape, false),
+                            .streamed = parameter_bytes(&plan->tape, true),
+                            .overhead = plan->overhead,
+                            .host = e->device->facts.unified_memory ? 0 : plan->host};
+    p.queue = e->options.queue ? e->options.queue : 4 * p.parallel;
+    /* With a window every token costs a step of it. */
+    int64_t each = e->options.window ? s->seen : 1;
+    p.prefill_rate = rate_of(e, s->step, 1);
+    p.decode_rate = rate_of(e, each, 1) / (double)each;
+    p.full_rate = rate_of(e, each * s->parallel, s->parallel) / (double)each;
+    pthread_mutex_lock(&e->lock);
+    e->plan = p;
+    pthread_mutex_unlock(&e->lock);
     note_line(e, s->blocks);
-    p->params = e->family.runtime.plan.layout.by_class[CLASS_PARAM];
-    p->context = s->context, p->step_tokens = s->step, p->parallel = (int)s->parallel;
-    p->queue = e->options.queue ? e->options.queue : 4 * p->parallel;
 }
 
 static struct sizes sizes_now(const struct engine *e)
 {
-    return (struct sizes){e->plan.step_tokens, e->plan.parallel, e->plan.context, e->plan.blocks};
+    struct sizes s = {
+        .step = e->plan.step_tokens, .parallel = e->plan.parallel, .coded = e->kv_type == DT_U8};
+    set_context(e, &s, e->plan.context);
+    s.blocks = e->plan.blocks;
+    return s;
+}
+
+/* Sizes of an earlier start come first, with the overhead that it stated: this process, which differs by some pages, then has
+ * the very same plan. */
+static void recall(struct engine *e, struct sizes *s)
+{
+    struct plan_key key;
+    struct kept_plan kept;
+    int64_t least_overhead = e->overhead.bytes - e->overhead.reserve, near = e->overhead.bytes / 16;
+    plan_key_make(&key, e->model, &e->device->facts, &e->options);
+    bool good = plan_cache_load(&key, &kept) && kept.overhead >= least_overhead &&
+                kept.overhead <= e->overhead.bytes + near && kept.step <= s->step &&
+                kept.parallel <= s->parallel && kept.context <= s->context && kept.share <= OFFLOAD_SHARES;
+    plan_key_release(&key);
+    if (!good) return;
+    e->overhead = (struct overhead){kept.overhead, kept.overhead - least_overhead};
+    s->step = kept.step, s->parallel = kept.parallel,
+    e->stream_share = e->options.stream ? (int)kept.share : 0;
+    set_context(e, s, kept.context);
+    e->remembered = true;
+}
+
+void engine_remember(const struct engine *e)
+{
+    struct plan_key key;
+    const struct engine_plan *p = &e->plan;
+    struct engine_options asked = e->options;
+    if (!e->options.remember || e->remembered) return;
+    asked.budget = e->asked_budget;
+    plan_key_make(&key, e->model, &e->device->facts, &asked);
+    plan_cache_save(&key, &(struct kept_plan){e->stated_overhead, p->step_tokens, p->parallel, p->context,
+                                              e->stream_share});
+    plan_key_release(&key);
 }
 
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
@@ -267,16 +404,24 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     int64_t own = 0, total = 0;
     enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
     if (status != PLIM_OK) return status;
+    engine_tell(e, "weights_mapped");
+    if (e->options.exact) e->plan.precision = PRECISION_F32;
+    e->stream_share = 0, e->overhead = (struct overhead){0}, e->bytes_room = e->kept_room = 0;
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
-    if (kv != DT_F32 && kv != DT_COUNT && kv != type)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "keys and values in %s are not supported; the type of the weights, %s, is",
-                         dtype_name(kv), dtype_name(type));
+    if (kv != DT_F32 && kv != DT_COUNT && kv != DT_U8 && kv != type)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "keys and values in %s are not supported; the type of the weights, %s, and 8 bits are",
+            dtype_name(kv), dtype_name(type));
     struct sizes s = wanted(e);
-    e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * spec->head_dim * KV_BLOCK *
-                     (int64_t)dtype_size(type);
+    e->kv_type = kv == DT_U8 ? kv : type;
+    int64_t head = KV_BLOCK * spec->head_dim * (int64_t)dtype_size(type);
+    if (e->kv_type == DT_U8) head = kv8_bytes(KV_BLOCK, spec->head_dim);
+    e->block_bytes = (int64_t)2 * spec->num_layers * spec->num_kv_heads * head;
     if (e->options.overhead) {
         e->overhead = (struct overhead){.bytes = e->options.overhead};
+        e->kept_room = engine_keep_room(e, s.blocks * e->block_bytes);
+        if (e->kept_room > e->options.overhead / 2) e->kept_room = e->options.overhead / 2;
     } else {
         status = own_bytes(e, &s, &own, err);
         if (status != PLIM_OK) return status;
@@ -284,16 +429,20 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     }
     e->overhead.bytes += e->options.beside;
     if (!e->bytes_room) e->bytes_room = INT64_MAX;
+    e->remembered = false, e->asked_budget = e->options.budget;
+    if (e->options.remember) recall(e, &s);
+    e->stated_overhead = e->overhead.bytes;
     status = fit(e, &s, &total, err);
     if (status != PLIM_OK) {
         e->plan.total = total, e->plan.context = s.context;
         return status;
     }
+    int64_t usual = e->options.budget ? s.seen : least(s.seen, USUAL_CONTEXT);
+    int64_t most = s.parallel * blocks_for(usual);
+    pthread_mutex_lock(&e->lock);
     e->base = total - s.blocks * e->block_bytes;
-    e->least_blocks = s.blocks;
-    int64_t usual = e->options.budget ? s.context : least(s.context, USUAL_CONTEXT);
-    e->most_blocks = s.parallel * blocks_for(usual);
-    if (e->most_blocks < e->least_blocks) e->most_blocks = e->least_blocks;
+    e->least_blocks = s.blocks, e->most_blocks = most < s.blocks ? s.blocks : most;
+    pthread_mutex_unlock(&e->lock);
     s.blocks = engine_blocks_within(e, e->options.budget);
     status = plan_family(e, &s, e->options.budget, false, &e->family, err);
     if (status == PLIM_OK) note_plan(e, &s);
@@ -325,10 +474,14 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err)
 {
     struct family *f = &e->family;
     enum plim_status status = runtime_commit(&f->runtime, err);
-    if (status == PLIM_OK) engine_tell(e, "inputs_on_device"), status = start_members(f, err);
     if (status != PLIM_OK) return status;
+    engine_tell(e, "inputs_on_device");
     status = weights_from_directory(&f->runtime.exec, &e->spec, e->model, e->options.log, err);
-    if (status == PLIM_OK) engine_tell(e, "model_on_device");
+    if (status != PLIM_OK) return status;
+    engine_tell(e, "model_on_device");
+    engine_tell(e, "compilation_started");
+    status = start_members(f, err);
+    if (status == PLIM_OK) engine_tell(e, "compilation_complete");
     return status;
 }
 
@@ -427,7 +580,7 @@ enum plim_status engine_move_line(struct engine *e, struct plim_error *err)
         note_line(e, s.blocks);
     }
     if (status == PLIM_OK && !less) status = resize_pool(e, s.blocks, err);
-    drop_plan(next);
+    family_drop(next);
     free(next);
     return status;
 }

@@ -256,6 +256,7 @@ static void close_source(struct engine *e)
     free(s->row);
     free(s->input);
     free(s);
+    e->own = NULL;
 }
 
 /* --- a step ----------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "serve/engine_part.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +90,7 @@ static void put_row(const struct inputs *in, const struct model_flat *size, cons
     const struct sequence *q = row->sequence;
     for (int64_t i = 0; i < row->count; i++) {
         int64_t p = row->first + i;
-        in->ids[at + i] = q->tokens[p], in->pos[at + i] = (int32_t)p;
+        in->ids[at + i] = q->tokens[row->skipped + p], in->pos[at + i] = (int32_t)p;
         in->slots[at + i] = q->table[p / KV_BLOCK] * KV_BLOCK + (int32_t)(p % KV_BLOCK);
     }
     in->rows[3 * r] = (int32_t)at, in->rows[3 * r + 1] = (int32_t)row->count;
@@ -111,7 +112,7 @@ static void pad(const struct inputs *in, const struct model_flat *size, int64_t 
 static bool wants(const struct step_row *row, int64_t i)
 {
     const struct request *r = request_of(row->sequence);
-    int64_t next = row->first + i + 1;
+    int64_t next = row->skipped + row->first + i + 1;
     return (row->last && i + 1 == row->count) ||
            (row->sequence->every && next < r->ask.count && next >= r->told);
 }
@@ -171,7 +172,7 @@ static enum plim_status run_pass(struct engine *e, struct step *s, struct plim_e
         for (int64_t i = 0; i < row->count; i++) {
             if (!wants(row, i)) continue;
             in.last[s->draws] = (int32_t)(at + i);
-            add_draw(e, s, request_of(row->sequence), row->first + i);
+            add_draw(e, s, request_of(row->sequence), row->skipped + row->first + i);
         }
         at += row->count;
     }
@@ -309,7 +310,8 @@ static void count_up(struct engine *e, const struct step *s)
     for (int r = 0; r < s->rows; r++) {
         struct request *q = request_of(e->rows[r].sequence);
         int64_t before = e->rows[r].first, prompt = q->ask.count - before;
-        if (prompt > 0) e->stats.prompt_tokens += prompt < e->rows[r].count ? prompt : e->rows[r].count;
+        if (prompt > 0 && !(e->options.window && q->seen))
+            e->stats.prompt_tokens += prompt < e->rows[r].count ? prompt : e->rows[r].count;
         if (q->seen) continue;
         q->seen = true, q->started = now;
         e->stats.shared_tokens += q->sequence.shared;
@@ -330,6 +332,25 @@ static void note_blocks(struct engine *e)
     e->stats.budget = e->plan.budget;
     e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
     pthread_mutex_unlock(&e->lock);
+}
+
+enum plim_status engine_readmit(struct engine *e, struct plim_error *err)
+{
+    char why[160];
+    enum plim_status status = take_in(e, err);
+    for (int i = e->schedule.count - 1; i >= 0; i--) {
+        struct request *r = request_of(e->schedule.queue[i]);
+        if (r->ask.count + r->ask.tokens - 1 <= e->plan.context &&
+            !(e->options.window && r->ask.prompt_logprobs))
+            continue;
+        snprintf(
+            why, sizeof why,
+            "the device failed; what is left of the server takes %lld positions, this request may need %lld",
+            (long long)e->plan.context, (long long)(r->ask.count + r->ask.tokens - 1));
+        engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
+    }
+    note_blocks(e);
+    return status;
 }
 
 static enum plim_status move_line(struct engine *e, struct plim_error *err)

@@ -79,6 +79,7 @@ static void close_vectors(struct engine *e)
     free(v->requests);
     free(v->vectors);
     free(v);
+    e->own = NULL;
 }
 
 /* Those that were cancelled since make place for those that wait. */

@@ -23,6 +23,11 @@ static void give_back(struct schedule *s, struct sequence *q)
     q->running = false;
 }
 
+static void forget(struct schedule *s, struct sequence *q)
+{
+    if (q->saved) s->keeper.drop(s->keeper.arg, q);
+}
+
 void schedule_remove(struct schedule *s, struct sequence *q)
 {
     int i = 0;
@@ -31,6 +36,7 @@ void schedule_remove(struct schedule *s, struct sequence *q)
     memmove(s->queue + i, s->queue + i + 1, (size_t)(s->count - i - 1) * sizeof(struct sequence *));
     s->count--;
     give_back(s, q);
+    forget(s, q);
 }
 
 void schedule_release(struct schedule *s)
@@ -51,7 +57,10 @@ static int youngest(const struct schedule *s, int after)
 
 static void preempt(struct schedule *s, int i)
 {
-    give_back(s, s->queue[i]);
+    struct sequence *q = s->queue[i];
+    bool keep = s->keeper.save && !q->every && !s->window && q->computed > q->shared;
+    if (keep) s->keeper.save(s->keeper.arg, q);
+    give_back(s, q);
     s->preemptions++;
 }
 
@@ -108,10 +117,13 @@ static bool take_part(struct schedule *s, int i, int64_t most, struct left *left
 {
     struct sequence *q = s->queue[i];
     int64_t count = q->known - q->computed;
+    int64_t skipped = s->window && count > s->window ? count - s->window : 0;
+    if (s->window && count - skipped > most) return false; /* nothing of it would be kept */
+    count -= skipped;
     if (count > most) count = most;
     if (q->every && count > left->logits) count = left->logits;
     if (count < 1 || !left->rows || !left->logits || !hold(s, i, q->computed + count)) return false;
-    *row = (struct step_row){q, q->computed, count, q->computed + count == q->known};
+    *row = (struct step_row){q, q->computed, count, skipped, q->computed + skipped + count == q->known};
     left->tokens -= count, left->rows--;
     left->logits -= q->every ? count : 1;
     return true;
@@ -119,14 +131,30 @@ static bool take_part(struct schedule *s, int i, int64_t most, struct left *left
 
 static bool decodes(const struct sequence *q) { return q->running && q->known - q->computed == 1; }
 
+/* What the keeper has beyond shared blocks goes into blocks of its own; where it cannot, it is computed again. */
+static void load_saved(struct schedule *s, struct sequence *q)
+{
+    int64_t first = q->held;
+    if (q->saved_positions <= q->computed) return;
+    while (q->held < blocks_for(q->saved_positions)) {
+        int32_t block = blocks_take(s->blocks);
+        if (block < 0) return;
+        q->table[q->held++] = block;
+    }
+    if (s->keeper.load(s->keeper.arg, q, first)) q->computed = q->saved_positions, name_blocks(s, q);
+}
+
 /* A waiting sequence is let in when there are blocks for all that it has; the oldest of all whatever there is. */
 static bool let_in(struct schedule *s, int i)
 {
     struct sequence *q = s->queue[i];
     find_shared(s, q);
-    bool fits = blocks_left(s->blocks) >= blocks_for(q->known) - q->held;
+    int64_t seen = s->window && s->window < q->known ? s->window : q->known;
+    bool fits = blocks_left(s->blocks) >= blocks_for(seen) - q->held;
     if (!fits && i > 0) give_back(s, q);
     q->running = fits || i == 0;
+    if (q->saved && fits) load_saved(s, q);
+    if (q->running) forget(s, q);
     return q->running;
 }
 
@@ -174,7 +202,7 @@ int schedule_step(struct schedule *s, struct step_row *rows)
 
 void schedule_done(struct schedule *s, const struct step_row *rows, int count)
 {
-    for (int k = 0; k < count; k++) {
+    for (int k = 0; k < count && !s->window; k++) {
         rows[k].sequence->computed += rows[k].count;
         name_blocks(s, rows[k].sequence);
     }
@@ -185,6 +213,16 @@ void schedule_shrink(struct schedule *s, int64_t most)
     int victim;
     while (s->blocks->count - blocks_left(s->blocks) > most && (victim = youngest(s, -1)) >= 0)
         preempt(s, victim);
+}
+
+void schedule_restart(struct schedule *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        struct sequence *q = s->queue[i];
+        q->held = q->computed = q->named = 0;
+        q->running = false;
+        forget(s, q);
+    }
 }
 
 void schedule_renumber(struct schedule *s, const int32_t *to)

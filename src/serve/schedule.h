@@ -9,7 +9,8 @@
  *
  * A step takes one token of each sequence that decodes, then as much of prompts as it has left, the oldest first. Waiting
  * sequences join when there is a row for them and blocks for all that they have so far. When blocks run out, the youngest
- * running sequence gives its own back, waits in its old place of the queue and is read again later.
+ * running sequence gives its own back, waits in its old place of the queue and is read again later, unless a keeper has
+ * what was in them.
  *
  * Invariants
  *  1. The oldest sequence takes part in every step, whatever the others need, as long as the pool is as large as the
@@ -34,11 +35,24 @@ struct sequence {
     int64_t shared;          /* tokens found in blocks of others when it was last let in */
     bool every; /* logits of each token are wanted: nothing is shared, and fewer tokens go in one step */
     bool running;
+    void *saved;             /* the keeper's copy of its first blocks, while it waits; NULL: none */
+    int64_t saved_positions; /* that are in it */
+};
+
+/* Keeps what is in blocks while a sequence waits, instead of computing it again; all NULL: nobody does. save copies positions
+ * [0, computed) and sets both fields, or does nothing where there is no room; load writes blocks from number `first` on back; drop
+ * forgets the copy. */
+struct keeper {
+    void (*save)(void *arg, struct sequence *q);
+    bool (*load)(void *arg, struct sequence *q, int64_t first);
+    void (*drop)(void *arg, struct sequence *q);
+    void *arg;
 };
 
 struct step_row {
     struct sequence *sequence;
     int64_t first, count; /* tokens, from position `first` on */
+    int64_t skipped;      /* of the sequence's tokens, those before position 0: there is a window */
     bool last;            /* of all that are known: the next token can be drawn */
 };
 
@@ -47,11 +61,14 @@ struct schedule {
     int64_t tokens; /* of a step, at most */
     int64_t rows;   /* of a step, at most; and tokens whose logits are wanted */
     int64_t chunk;  /* tokens of one prompt in one step, at most; 0: no such limit */
-    uint64_t seed;  /* of names */
+    int64_t
+        window; /* tokens that the next one is computed from, at most, each time anew; 0: all, and each once */
+    uint64_t seed; /* of names */
     bool share;
     struct sequence **queue; /* all of them, the oldest first */
     int count, room;
     int64_t preemptions;
+    struct keeper keeper;
 };
 
 enum plim_status schedule_add(struct schedule *s, struct sequence *sequence, struct plim_error *err);
@@ -64,6 +81,8 @@ void schedule_done(struct schedule *s, const struct step_row *rows, int count);
 
 /* Gives way until no more than `most` blocks are owned. */
 void schedule_shrink(struct schedule *s, int64_t most);
+/* Every sequence waits in its place and owns nothing: the pool has gone. */
+void schedule_restart(struct schedule *s);
 /* After blocks_resize. */
 void schedule_renumber(struct schedule *s, const int32_t *to);
 

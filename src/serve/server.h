@@ -17,6 +17,7 @@
 #ifndef PLIM_SERVE_SERVER_H
 #define PLIM_SERVE_SERVER_H
 
+#include "base/json.h"
 #include "net/http.h"
 #include "net/secret.h"
 #include "serve/engine.h"
@@ -36,6 +37,7 @@ struct server_options {
     int64_t
         answer_bytes; /* that all requests may come to hold of their answers; 0: SERVER_ANSWERS. One request may
                                  * always come, however large */
+    void (*stop)(void); /* does what SIGTERM does, when the control socket is told to; NULL: it cannot */
     const struct log *log;
 };
 
@@ -57,6 +59,11 @@ void server_fail(struct server *s, const char *why);
 /* Hangs up on whoever is left. Before engine_close: the engine still knows of their requests, and server_close comes after it. */
 void server_stop(struct server *s);
 void server_close(struct server *s);
+
+/* A control_answer (net/control.h); arg is the struct server. {"do":"status"}: what /hold says; {"do":"budget","bytes":N}: another
+ * line, answered when it is held or with why it cannot be; {"do":"stop"}: what is under way is answered first. */
+enum plim_status server_control(void *server, const char *what, const struct node *message,
+                                struct json_writer *reply, struct plim_error *err);
 
 int server_port(const struct server *s);
 int server_active(struct server *s); /* requests not yet answered to their end */

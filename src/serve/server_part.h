@@ -50,6 +50,9 @@ void api_metrics(struct server *s, struct http_exchange *x);
 void api_hold(struct server *s, struct http_exchange *x);
 void api_page(struct server *s, struct http_exchange *x);
 
+/* State, blocks, bytes and queue, as members of an object that is open. */
+void server_write_status(struct server *s, struct json_writer *w);
+
 /* Answers. */
 void reply_json(struct http_exchange *x, int status, struct strbuf *json);
 void reply_refusal(struct server *s, struct http_exchange *x, const struct refusal *why);

@@ -331,6 +331,29 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .in = {[SAMPLE_LOGITS] = "x#RV", [SAMPLE_ROWS] = "iRP"},
             .out = {[SAMPLE_TOKEN] = "i#R"},
         },
+    [OP_KV_PUT8] =
+        {
+            .name = "kv_put8",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[KV_PUT_K] = "xBTKD",
+                   [KV_PUT_V] = "xBTKD",
+                   [KV_PUT_SLOTS] = "i#BT",
+                   [KV_PUT_POOL] = "qPLKE"},
+            .out = {[KV_PUT_NEW_POOL] = "qPLKE"},
+            .writes_kept = true,
+            .cost = cost_kv_put,
+        },
+    [OP_ATTN_PAGED8] =
+        {
+            .name = "attn_paged8",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ATTN_PAGED_Q] = "xBTHD",
+                   [ATTN_PAGED_POOL] = "qPLKE",
+                   [ATTN_PAGED_ROWS] = "iR3",
+                   [ATTN_PAGED_BLOCKS] = "iRM"},
+            .out = {[ATTN_PAGED_O] = "xBTHD"},
+            .cost = cost_attn_paged,
+        },
     [OP_SPLIT3] =
         {
             .name = "split3",

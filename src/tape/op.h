@@ -26,6 +26,9 @@
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
  *                blocks[R,M]i32
  *  sample        logits[R,V] rows[R,12]i32                         token[R]i32                 the next token of each row, see below
+ *  kv_put8       k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16(D+4)]u8   pool                        the same in 8 bits
+ *  attn_paged8   q[1,N,H,D] pool[P,2L,K,16(D+4)]u8 rows[R,3]i32    o[1,N,H,D]                  the same over them
+ *                blocks[R,M]i32
  *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
  *  route         logits[R,E]                                       weight[R,K]f32 expert[R,K]i32      the K experts of each row, see below
@@ -115,6 +118,9 @@
  * Sampling. A row has SAMPLE_WORDS words (enum sample_word; of a double the lower one first). By its mode the token is -1, the
  * likeliest of the first `vocab` (of equal ones the first), or drawn as tensor/sample.h says it, by the number. A
  * backend may leave a row that keeps more candidates than it has room for to the caller: the token is then -2.
+ *
+ * kv_put8 and attn_paged8 are the same over a pool of bytes: pool[block,2l,head] is 16 D codes, as the elements above lie, and then
+ * 16 fp32 scales, one for each position (tensor/kv8.h is the arithmetic). kv_put8 makes them; an element is code * scale.
  *
  * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
  * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
@@ -271,6 +277,8 @@ enum op_kind {
     OP_KV_PUT,
     OP_ATTN_PAGED,
     OP_SAMPLE,
+    OP_KV_PUT8,
+    OP_ATTN_PAGED8,
     OP_GATHER,
     OP_REDUCE,
     OP_PIECE,

@@ -31,6 +31,8 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_KV_PUT] = ref_kv_put,
     [OP_ATTN_PAGED] = ref_attn_paged,
     [OP_SAMPLE] = ref_sample,
+    [OP_KV_PUT8] = ref_kv_put8,
+    [OP_ATTN_PAGED8] = ref_attn_paged,
     [OP_SPLIT3] = ref_split3,
     [OP_EMBED_BWD] = ref_embed_bwd,
     [OP_NORM_BWD] = ref_norm_bwd,
@@ -290,4 +292,6 @@ const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_KV_PUT] = ROW,
     [OP_ATTN_PAGED] = ROW,
     [OP_SAMPLE] = ROW,
+    [OP_KV_PUT8] = ROW,
+    [OP_ATTN_PAGED8] = ROW,
 };

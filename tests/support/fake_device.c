@@ -217,7 +217,8 @@ static void fake_launch(struct device_program *program)
     struct fake *f = fake_of(program->device);
     struct fake_program *p = (struct fake_program *)program;
     assert_false(p->freed);
-    for (int i = 0; i < p->count; i++) {
+    if (f->lose_after && f->launches + 1 >= f->lose_after) f->lost = true;
+    for (int i = 0; i < p->count && !f->lost; i++) {
         struct fake_event e = p->events[i];
         assert_all_there(f, &e);
         perform(f, &e);
@@ -243,11 +244,15 @@ int fake_programs(const struct fake *f)
     return alive;
 }
 
+static enum plim_status is_there(const struct fake *f, struct plim_error *e)
+{
+    return f->lost ? plim_fail(e, PLIM_IO, "the fake device is lost") : PLIM_OK;
+}
+
 static enum plim_status fake_sync(struct device *dev, struct plim_error *e)
 {
-    (void)e;
     join(fake_of(dev));
-    return PLIM_OK;
+    return is_there(fake_of(dev), e);
 }
 
 static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base(fake_of(dev)->cpu); }
@@ -255,7 +260,7 @@ static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base
 static enum plim_status fake_commit(struct device *dev, size_t bytes, struct plim_error *e)
 {
     join(fake_of(dev));
-    if (fake_of(dev)->refuse) {
+    if (fake_of(dev)->refuse || (fake_of(dev)->full && bytes > fake_of(dev)->committed)) {
         fake_of(dev)->refuse = false;
         return plim_fail(e, PLIM_NO_MEMORY, "refused");
     }
@@ -278,6 +283,7 @@ static enum plim_status fake_read(struct device *dev, size_t at, void *host, siz
                                   struct plim_error *e)
 {
     __atomic_add_fetch(&fake_of(dev)->reads, 1, __ATOMIC_RELAXED);
+    if (fake_of(dev)->lost) return is_there(fake_of(dev), e);
     if (fake_of(dev)->npending)
         settle(fake_of(dev), (struct use){.near = (char *)fake_base(dev) + at, .bytes = bytes});
     return fake_of(dev)->cpu->ops->read(fake_of(dev)->cpu, at, host, bytes, e);
@@ -288,6 +294,7 @@ static enum plim_status fake_write(struct device *dev, size_t at, const void *ho
 {
     __atomic_add_fetch(&fake_of(dev)->writes, 1,
                        __ATOMIC_RELAXED); /* fresh weights come from several threads */
+    if (fake_of(dev)->lost) return is_there(fake_of(dev), e);
     if (fake_of(dev)->npending)
         settle(fake_of(dev),
                (struct use){.near = (char *)fake_base(dev) + at, .bytes = bytes, .writes = true});

@@ -38,6 +38,9 @@ struct fake {
     enum fake_timing timing;
     bool cannot_compile; /* compile says so */
     bool refuse;         /* the next commit fails */
+    bool full;           /* every commit of more than there is fails */
+    int lose_after;      /* it is lost when so many programs are launched; 0: it is not */
+    bool lost;           /* sync, read and write fail from now on, and nothing is computed */
     char *host;
     size_t host_bytes, committed;
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */

@@ -79,6 +79,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
                              .pool = 1 << 20,
                              .context = context,
                              .step_tokens = 256,
+                             .rung = options->rung,
                              .parallel = parallel,
                              .queue = options->queue ? options->queue : (int)setting("queue", 4 * parallel)};
     e->plan.blocks = parallel * ((context + ENGINE_BLOCK - 1) / ENGINE_BLOCK);
@@ -92,6 +93,18 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
 
 const struct model_spec *engine_spec(const struct engine *e) { return &e->spec; }
 const struct engine_plan *engine_plan(const struct engine *e) { return &e->plan; }
+
+void engine_remember(const struct engine *e) { (void)e; }
+
+struct engine_plan engine_plan_now(struct engine *e) { return e->plan; }
+
+enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
+                               struct plim_error *err)
+{
+    (void)device, (void)err;
+    e->plan.rung = options->rung;
+    return PLIM_OK;
+}
 
 static float logprob_of(int32_t token) { return -(float)(token % 8) / 4; }
 

@@ -1,17 +1,22 @@
 /* op_make_paged.c - makers of cases with keys and values in blocks. */
 #include "support/op_make.h"
 
+#include "tensor/kv8.h"
+
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct pool {
     int64_t tokens, heads, kv_heads, size, blocks, layers;
+    bool coded; /* in 8 bits */
 };
 
 /* Heads that are whole steps of kernels and that are not. */
-static struct pool any_pool(struct op_case *c)
+static struct pool any_pool(struct op_case *c, bool coded)
 {
-    struct pool s = {.tokens = PICK(c, 1, 2, 5, 16, 33, 70, 140), .kv_heads = PICK(c, 1, 2, 3)};
+    struct pool s = {
+        .tokens = PICK(c, 1, 2, 5, 16, 33, 70, 140), .kv_heads = PICK(c, 1, 2, 3), .coded = coded};
     s.heads = s.kv_heads * PICK(c, 1, 1, 2, 4, 7);
     s.size = PICK(c, 16, 20, 32, 64, 64, 80, 96, 100, 128, 256);
     s.layers = PICK(c, 1, 1, 2, 3);
@@ -19,9 +24,25 @@ static struct pool any_pool(struct op_case *c)
     return s;
 }
 
+/* Bytes and their scales: elements of about the sizes that other pools have. */
+static void fill_coded(struct op_case *c, int slot, const struct pool *s)
+{
+    uint8_t *bytes = c->in[slot];
+    int64_t codes = KV_BLOCK * s->size, chunks = s->blocks * 2 * s->layers * s->kv_heads;
+    for (int64_t i = 0; i < chunks; i++, bytes += codes + KV_BLOCK * KV8_SCALE) {
+        for (int64_t j = 0; j < codes; j++) bytes[j] = (uint8_t)case_below(c, 256);
+        for (int64_t p = 0; p < KV_BLOCK; p++) {
+            float scale = (float)(case_below(c, 9) ? case_uniform(c, 0.001, 0.02) : 0);
+            memcpy(bytes + codes + p * KV8_SCALE, &scale, sizeof scale);
+        }
+    }
+}
+
 static void pool_in(struct op_case *c, int slot, const struct pool *s)
 {
-    case_in(c, slot, c->type, DIMS(s->blocks, 2 * s->layers, s->kv_heads, KV_BLOCK * s->size));
+    int64_t chunk = s->coded ? kv8_bytes(KV_BLOCK, s->size) : KV_BLOCK * s->size;
+    case_in(c, slot, s->coded ? DT_U8 : c->type, DIMS(s->blocks, 2 * s->layers, s->kv_heads, chunk));
+    if (s->coded) fill_coded(c, slot, s);
 }
 
 /* Numbers below `blocks` in a random order. */
@@ -37,9 +58,9 @@ static int32_t *shuffled(struct op_case *c, int64_t blocks)
 }
 
 /* Every token somewhere else; some nowhere. */
-void make_kv_put(struct op_case *c)
+static void make_put(struct op_case *c, bool coded)
 {
-    struct pool s = any_pool(c);
+    struct pool s = any_pool(c, coded);
     s.blocks = s.tokens / KV_BLOCK + 1 + case_below(c, 5);
     int32_t *order = shuffled(c, s.blocks * KV_BLOCK);
     for (int i = KV_PUT_K; i <= KV_PUT_V; i++) case_in(c, i, c->type, DIMS(1, s.tokens, s.kv_heads, s.size));
@@ -50,6 +71,9 @@ void make_kv_put(struct op_case *c)
     c->exact = true;
     free(order);
 }
+
+void make_kv_put(struct op_case *c) { make_put(c, false); }
+void make_kv_put8(struct op_case *c) { make_put(c, true); }
 
 /* Rows of the tokens, in any order of their contexts; the last tokens and some rows are padding. */
 static int64_t any_rows(struct op_case *c, const struct pool *s, int64_t rows, int64_t furthest)
@@ -68,9 +92,9 @@ static int64_t any_rows(struct op_case *c, const struct pool *s, int64_t rows, i
     return most;
 }
 
-void make_attn_paged(struct op_case *c)
+static void make_paged(struct op_case *c, bool coded)
 {
-    struct pool s = any_pool(c);
+    struct pool s = any_pool(c, coded);
     int64_t rows = 1 + case_below(c, 5), furthest = PICK(c, 1, 40, 200, 200, 700, 1500);
     double limit = 3e6;
     while (s.heads > s.kv_heads && (double)(s.tokens * s.heads * s.size * furthest) > limit)
@@ -100,3 +124,6 @@ void make_attn_paged(struct op_case *c)
     case_note(c, "%d rows up to %d layer %d window %d cap %g heat %.0f", (int)rows, (int)furthest,
               c->op.layer, attr->window, (double)attr->cap, heat);
 }
+
+void make_attn_paged(struct op_case *c) { make_paged(c, false); }
+void make_attn_paged8(struct op_case *c) { make_paged(c, true); }

@@ -63,6 +63,7 @@ struct setting {
     int threads, parallel;
     int64_t step, chunk, budget;
     bool alone, fake;
+    enum dtype kv_type; /* 0: the weights' */
     struct engine_stats stats;
     struct engine_plan plan;
 };
@@ -88,6 +89,7 @@ static struct engine *open_engine(struct setting *s, struct device *device)
                                .chunk = s->chunk,
                                .queue = REQUESTS,
                                .alone = s->alone,
+                               .kv_type = s->kv_type,
                                .overhead = OVERHEAD};
     if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
     s->plan = *engine_plan(e);
@@ -234,6 +236,48 @@ static void test_olmo2(void **state) { (void)state, check_model("olmo2"); }
 static void test_smollm3(void **state) { (void)state, check_model("smollm3"); }
 static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
 
+/* --- keys and values in 8 bits ------------------------------------------------------------------------------ */
+
+/* What a request gets depends on nothing but itself in 8 bits too; how far the likelihood of its first token is from that of
+ * exact keys and values is bounded, and the pool is smaller. */
+static void check_coded(const char *model)
+{
+    struct heard exact[REQUESTS], one[REQUESTS], other[REQUESTS];
+    struct setting whole = {.model = model, .parallel = 1, .alone = true};
+    struct setting single = {.model = model, .parallel = 1, .alone = true, .kv_type = DT_U8};
+    make_prompts(exact, REQUESTS), make_prompts(one, REQUESTS);
+    answer_all(&whole, exact, REQUESTS, 0), answer_all(&single, one, REQUESTS, 0);
+    assert_int_equal(single.plan.kv_type, DT_U8);
+    assert_true(2 * single.plan.pool / single.plan.blocks < whole.plan.pool / whole.plan.blocks);
+    for (int r = 0; r < REQUESTS; r++)
+        if (one[r].tokens[0] == exact[r].tokens[0])
+            assert_true(fabsf(one[r].logprob[0] - exact[r].logprob[0]) < 0.15f);
+    const struct setting settings[] = {
+        {.model = model, .parallel = 8, .kv_type = DT_U8},
+        {.model = model, .parallel = 4, .step = 11, .chunk = 7, .threads = 1, .kv_type = DT_U8},
+        {.model = model, .parallel = 8, .fake = true, .kv_type = DT_U8},
+        {.model = model, .parallel = 8, .budget = 1, .kv_type = DT_U8},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        struct setting s = settings[i];
+        if (s.budget) {
+            struct setting wide = settings[0];
+            answer_all(&wide, other, 0, 0);
+            s.budget = smallest_budget(&wide);
+        }
+        make_prompts(other, REQUESTS);
+        answer_all(&s, other, REQUESTS, 0);
+        same(other, one, REQUESTS, "8 bits");
+        if (s.budget) assert_true(s.stats.preemptions > 0);
+    }
+}
+
+static void test_coded(void **state)
+{
+    (void)state;
+    check_coded("llama-tied"), check_coded("gemma2"), check_coded("qwen3");
+}
+
 /* --- lines that move, requests that go --------------------------------------------------------------------- */
 
 /* 100, 60, 30 and again 100 % of a pool, under load: the same answers, no request lost, plan and ledger agree. */
@@ -270,6 +314,28 @@ static void move_lines(bool fake)
     engine_close(e);
     assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), 0);
     device->ops->close(device);
+}
+
+/* A device with its own memory keeps what preempted requests have on the host: nothing is read twice, and everybody gets the same. */
+static void test_swapped(void **state)
+{
+    (void)state;
+    struct heard one[REQUESTS], other[REQUESTS];
+    struct setting single = {.model = "llama-tied", .parallel = 1, .alone = true};
+    struct setting wide = {.model = "llama-tied", .parallel = 8, .fake = true}, s = wide;
+    make_prompts(one, REQUESTS), make_prompts(other, REQUESTS);
+    answer_all(&single, one, REQUESTS, 0);
+    answer_all(&wide, other, 0, 0);
+    for (int alone = 0; alone < 2; alone++) {
+        s.budget = smallest_budget(&wide), s.alone = alone;
+        make_prompts(other, REQUESTS);
+        answer_all(&s, other, REQUESTS, 0);
+        same(other, one, REQUESTS, "swapped");
+        assert_true(s.stats.preemptions > 0 && (!alone || s.stats.swapped > 0));
+        int64_t all = 0; /* each token once */
+        for (int r = 0; r < REQUESTS; r++) all += one[r].length;
+        if (alone) assert_int_equal(s.stats.prompt_tokens, all);
+    }
 }
 
 static void test_moving_line(void **state) { (void)state, move_lines(false); }
@@ -458,6 +524,8 @@ int main(void)
         cmocka_unit_test(test_phi3),
         cmocka_unit_test(test_olmo2),
         cmocka_unit_test(test_smollm3),
+        cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_swapped),
         cmocka_unit_test(test_moving_line),
         cmocka_unit_test(test_moving_line_of_a_device),
         cmocka_unit_test(test_cancel),

@@ -13,6 +13,7 @@
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/paged.h"
+#include "tensor/kv8.h"
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -27,7 +28,9 @@ enum {
 
 struct paged {
     const struct paged_rows *rows;
-    enum dtype type;
+    enum dtype type; /* of queries and results, and of the pool unless it is coded */
+    bool coded;      /* the pool is in 8 bits */
+    size_t chunk;    /* bytes of a block's keys or values of one head */
     int64_t tokens, heads, kv_heads, group, d, d_rounded, planes, layer;
     int64_t nrows, reach; /* rows, blocks of one */
     int64_t window;
@@ -64,8 +67,11 @@ static struct paged shape_of(const struct tensor *const *desc, const struct op *
                       .reach = blocks->dim[1],
                       .window = op->attr.window,
                       .scale = op->attr.scale,
-                      .cap = op->attr.cap};
-    assert(pool->dim[3] == KV_BLOCK * a.d && 2 * a.layer + 1 < a.planes);
+                      .cap = op->attr.cap,
+                      .coded = pool->type == DT_U8,
+                      .chunk = (size_t)pool->dim[3] * dtype_size(pool->type)};
+    assert(pool->dim[3] == (a.coded ? kv8_bytes(KV_BLOCK, a.d) : KV_BLOCK * a.d) &&
+           2 * a.layer + 1 < a.planes);
     a.item_tokens = a.group < ITEM_LINES ? ITEM_LINES / a.group : 1;
     bool few = a.tokens * a.kv_heads <= (int64_t)threads * LEAST_ITEMS && threads > 1;
     a.pieces = few ? (a.reach * KV_BLOCK + PIECE - 1) / PIECE : 1;
@@ -125,7 +131,7 @@ static const void *block_at(const struct paged *a, const struct item *it, int64_
 {
     int64_t block = a->blocks[it->row * a->reach + key / KV_BLOCK];
     int64_t index = (block * a->planes + 2 * a->layer + plane) * a->kv_heads + it->kv;
-    return element(a->pool, a->type, index * KV_BLOCK * a->d);
+    return (const char *)a->pool + (size_t)index * a->chunk;
 }
 
 /* Keys that line `i` sees, from `first` to `last`. */
@@ -135,19 +141,29 @@ static void sight(const struct paged *a, const struct item *it, int64_t i, int64
     *first = a->window && *last - a->window + 1 > 0 ? *last - a->window + 1 : 0;
 }
 
+static void widen_coded(const struct paged *a, const struct paged_tile *t, int b, float *k, float *v)
+{
+    const char *keys = t->k[b], *values = t->v[b];
+    size_t codes = (size_t)(KV_BLOCK * a->d);
+    a->rows->widen_keys(k, (const int8_t *)keys, (const float *)(const void *)(keys + codes), a->d);
+    a->rows->widen_values(v, a->d_rounded, (const int8_t *)values,
+                          (const float *)(const void *)(values + codes), a->d);
+}
+
 /* The tile's blocks: where they lie or, for many lines and for heads that are no whole steps, widened once. */
 static void find_blocks(const struct paged *a, const struct item *it, int64_t key, struct room *r,
                         struct paged_tile *t)
 {
-    bool widen = (a->type != DT_F32 && it->lines > PAGED_LINES) || a->d != a->d_rounded;
+    bool widen = a->coded || (a->type != DT_F32 && it->lines > PAGED_LINES) || a->d != a->d_rounded;
     t->type = widen ? DT_F32 : a->type;
     t->v_stride = a->d_rounded;
     for (int b = 0; b * KV_BLOCK < t->keys; b++) {
         t->k[b] = block_at(a, it, key + b * KV_BLOCK, 0), t->v[b] = block_at(a, it, key + b * KV_BLOCK, 1);
         if (!widen) continue;
         float *k = r->k + b * KV_BLOCK * a->d, *v = r->v + b * KV_BLOCK * a->d_rounded;
-        dtype_convert(k, DT_F32, t->k[b], a->type, KV_BLOCK * a->d);
-        for (int i = 0; i < KV_BLOCK; i++)
+        if (a->coded) widen_coded(a, t, b, k, v);
+        if (!a->coded) dtype_convert(k, DT_F32, t->k[b], a->type, KV_BLOCK * a->d);
+        for (int i = 0; i < KV_BLOCK && !a->coded; i++)
             dtype_convert(v + i * a->d_rounded, DT_F32, element(t->v[b], a->type, i * a->d), a->type, a->d);
         t->k[b] = k, t->v[b] = v;
     }
@@ -392,4 +408,62 @@ void cpu_kv_put(const struct kernel_call *call)
                        .layer = call->op->layer > 0 ? call->op->layer : 0,
                        .size = dtype_size(k->type)};
     threads_each(call->team, k->dim[0] * k->dim[1], row_grain(2 * p.kv_heads * p.d), put_body, &p);
+}
+
+/* ---- storing in 8 bits ---- */
+
+struct kv_put8 {
+    const int32_t *slots;
+    const void *from[2]; /* k, v: [N,K,D] */
+    enum dtype type;
+    char *pool;
+    int64_t kv_heads, d, planes, layer, chunk;
+};
+
+/* One position of one head: its codes, `step` apart, and its scale. */
+static void put_coded(int8_t *to, int64_t step, float *scale, const float *x, int64_t d)
+{
+    float most = kv8_most(x, d), inverse = kv8_inverse(most);
+    *scale = kv8_scale(most);
+    for (int64_t j = 0; j < d; j++) to[j * step] = kv8_code(x[j], inverse);
+}
+
+static void put8_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct kv_put8 *p = arg;
+    float x[KV8_MOST];
+    (void)worker;
+    for (int64_t n = begin; n < end; n++) {
+        if (p->slots[n] < 0) continue;
+        int64_t block = p->slots[n] / KV_BLOCK, at = p->slots[n] % KV_BLOCK;
+        for (int64_t i = 0; i < 2 * p->kv_heads; i++) {
+            int64_t value = i / p->kv_heads, h = i % p->kv_heads;
+            char *to = p->pool + ((block * p->planes + 2 * p->layer + value) * p->kv_heads + h) * p->chunk;
+            float *scale = (float *)(void *)(to + KV_BLOCK * p->d) + at;
+            dtype_convert(x, DT_F32, element(p->from[value], p->type, (n * p->kv_heads + h) * p->d), p->type,
+                          p->d);
+            if (value)
+                put_coded((int8_t *)to + at * p->d, 1, scale, x, p->d);
+            else
+                put_coded((int8_t *)to + at, KV_BLOCK, scale, x, p->d);
+        }
+    }
+}
+
+void cpu_kv_put8(const struct kernel_call *call)
+{
+    const struct tensor *k = call_in(call, KV_PUT_K), *pool = call_in(call, KV_PUT_POOL);
+    if (call->out[KV_PUT_NEW_POOL] != call->in[KV_PUT_POOL])
+        memcpy(call->out[KV_PUT_NEW_POOL], call->in[KV_PUT_POOL], (size_t)tensor_bytes(pool));
+    struct kv_put8 p = {.slots = call->in[KV_PUT_SLOTS],
+                        .from = {call->in[KV_PUT_K], call->in[KV_PUT_V]},
+                        .type = k->type,
+                        .pool = call->out[KV_PUT_NEW_POOL],
+                        .kv_heads = k->dim[2],
+                        .d = k->dim[3],
+                        .planes = pool->dim[1],
+                        .layer = call->op->layer > 0 ? call->op->layer : 0,
+                        .chunk = pool->dim[3]};
+    assert(p.d <= KV8_MOST);
+    threads_each(call->team, k->dim[0] * k->dim[1], row_grain(2 * p.kv_heads * p.d), put8_body, &p);
 }

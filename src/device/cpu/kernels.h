@@ -53,7 +53,7 @@ kernel_run cpu_xent;
 kernel_workspace cpu_xent_workspace;
 
 kernel_run cpu_kv_append, cpu_kv_put;
-kernel_run cpu_attn_paged;
+kernel_run cpu_attn_paged, cpu_kv_put8;
 kernel_workspace cpu_attn_paged_workspace;
 kernel_run cpu_sample;
 kernel_workspace cpu_sample_workspace;

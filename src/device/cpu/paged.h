@@ -46,6 +46,9 @@ struct paged_rows {
     void (*scores)(const struct paged_tile *t);
     float (*soften)(const struct paged_soft *s); /* what acc has to be multiplied with first */
     void (*mix)(const struct paged_tile *t, const float *fade);
+    /* A block in 8 bits (tensor/kv8.h) as fp32: keys [d][16], values [16][stride]. */
+    void (*widen_keys)(float *to, const int8_t *codes, const float *scale, int64_t d);
+    void (*widen_values)(float *to, int64_t stride, const int8_t *codes, const float *scale, int64_t d);
 };
 
 const struct paged_rows *paged_rows(void);

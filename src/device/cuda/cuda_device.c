@@ -88,6 +88,8 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_kv_put)                                                                                           \
     X(cuda_attn_paged)                                                                                       \
     X(cuda_sample)                                                                                           \
+    X(cuda_kv_put8)                                                                                          \
+    X(cuda_attn_paged8)                                                                                      \
     X(cuda_split3)                                                                                           \
     X(cuda_embed_bwd)                                                                                        \
     X(cuda_norm_bwd)                                                                                         \
@@ -153,6 +155,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_KV_PUT] = {cuda_kv_put_run, NULL},
     [OP_ATTN_PAGED] = {cuda_attn_paged_run, NULL},
     [OP_SAMPLE] = {cuda_sample_run, NULL},
+    [OP_KV_PUT8] = {cuda_kv_put8_run, NULL},
+    [OP_ATTN_PAGED8] = {cuda_attn_paged8_run, NULL},
     [OP_SPLIT3] = {cuda_split3_run, NULL},
     [OP_EMBED_BWD] = {cuda_embed_bwd_run, NULL},
     [OP_NORM_BWD] = {cuda_norm_bwd_run, NULL},

@@ -48,6 +48,8 @@ cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_ap
 cuda_launch cuda_kv_put, cuda_attn_paged;
 /* sample.cu */
 cuda_launch cuda_sample;
+/* attention_paged8.cu */
+cuda_launch cuda_kv_put8, cuda_attn_paged8;
 /* row_gate.cu */
 cuda_launch cuda_row_gate, cuda_row_gate_bwd;
 /* dropout.cu */

@@ -1,0 +1,201 @@
+/* attention_paged8.cu - keys and values in 8 bits into blocks, and attention over them (tape/op.h, tensor/kv8.h).
+ *
+ * A warp has one line, a query head of one token, and walks over its keys 32 at a time in their order: a lane has the product of the
+ * query with one key, then some elements of the values. Nothing of a line depends on others. Half the bytes are read; the tensor
+ * cores are not used.
+ */
+#include "device/cuda/vec.cuh"
+#include "tensor/kv8.h"
+
+namespace
+{
+
+enum { WARPS = 4, MOST_SIZE = 256, TURNS = MOST_SIZE / 32 };
+
+struct coded {
+    const void *q;
+    const unsigned char *pool;
+    void *o;
+    const int32_t *rows, *blocks; /* [R,3], [R,M] */
+    int tokens, heads, group, size, nrows, reach;
+    int64_t chunk, plane, block,
+        layer; /* bytes: of a head, of all heads' keys, of a block; where the layer begins */
+    int window;
+    float scale, cap;
+};
+
+ON_GPU float warp_most(float x)
+{
+    for (int by = 16; by; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
+    return x;
+}
+
+ON_GPU float warp_total(float x)
+{
+    for (int by = 16; by; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+    return x;
+}
+
+/* The row that has a token, -1: none. */
+ON_GPU int row_of(const struct coded &a, int token, int lane)
+{
+    int row = -1;
+    for (int r = lane; r < a.nrows; r += 32)
+        if (token >= a.rows[3 * r] && token < a.rows[3 * r] + a.rows[3 * r + 1]) row = r;
+    for (int by = 16; by; by /= 2) row = max(row, __shfl_xor_sync(~0u, row, by));
+    return row;
+}
+
+/* One kv head's keys, or values with `plane`, of the block that has a position. */
+ON_GPU const unsigned char *chunk_of(const struct coded &a, int row, int kv, int position, int64_t plane)
+{
+    int64_t block = a.blocks[(int64_t)row * a.reach + position / KV_BLOCK];
+    return a.pool + block * a.block + a.layer + plane + kv * a.chunk;
+}
+
+ON_GPU float scale_of(const struct coded &a, const unsigned char *chunk, int position)
+{
+    return ((const float *)(chunk + KV_BLOCK * a.size))[position % KV_BLOCK];
+}
+
+ON_GPU float score(const struct coded &a, const float *q, const unsigned char *chunk, int key)
+{
+    float dot = 0;
+    for (int j = 0; j < a.size; j++)
+        dot = fmaf(q[j], (float)(signed char)chunk[j * KV_BLOCK + key % KV_BLOCK], dot);
+    dot *= scale_of(a, chunk, key) * a.scale;
+    return a.cap > 0 ? a.cap * tanhf(dot / a.cap) : dot;
+}
+
+/* acc += p v of up to 32 keys from `tile` on; lane i has the p of key tile + i. */
+ON_GPU void mix(const struct coded &a, int row, int kv, int tile, int first, int last, float p, int lane,
+                float *acc)
+{
+    for (int i = 0; i < 32; i++) {
+        float of_key = __shfl_sync(~0u, p, i);
+        int key = tile + i;
+        if (key < first || key > last) continue;
+        const unsigned char *chunk = chunk_of(a, row, kv, key, a.plane);
+        float w = of_key * scale_of(a, chunk, key);
+        for (int n = 0; n < TURNS; n++) {
+            int j = n * 32 + lane;
+            if (j < a.size) acc[n] = fmaf(w, (float)(signed char)chunk[key % KV_BLOCK * a.size + j], acc[n]);
+        }
+    }
+}
+
+template <class T> __global__ void attend(const struct coded a)
+{
+    __shared__ float queries[WARPS][MOST_SIZE];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t line = (int64_t)blockIdx.x * WARPS + warp;
+    if (line >= (int64_t)a.tokens * a.heads) return;
+    int token = (int)(line / a.heads), kv = (int)(line % a.heads) / a.group, row = row_of(a, token, lane);
+    T *o = (T *)a.o + line * a.size;
+    float *q = queries[warp], acc[TURNS] = {0}, top = -INFINITY, sum = 0;
+    for (int j = lane; j < a.size; j += 32) {
+        float x[1];
+        load<1>((const T *)a.q + line * a.size + j, x);
+        q[j] = x[0];
+    }
+    __syncwarp();
+    int last = row < 0 ? -1 : a.rows[3 * row + 2] + token - a.rows[3 * row];
+    int first = a.window && last - a.window + 1 > 0 ? last - a.window + 1 : 0;
+    for (int tile = first / 32 * 32; tile <= last; tile += 32) {
+        int key = tile + lane;
+        bool sees = key >= first && key <= last;
+        float x = sees ? score(a, q, chunk_of(a, row, kv, key, 0), key) : -INFINITY;
+        float best = fmaxf(top, warp_most(x)), fade = top == -INFINITY ? 0 : expf(top - best);
+        float p = sees ? expf(x - best) : 0;
+        sum = sum * fade + warp_total(p), top = best;
+        for (int n = 0; n < TURNS; n++) acc[n] *= fade;
+        mix(a, row, kv, tile, first, last, p, lane, acc);
+    }
+    for (int n = 0; n < TURNS; n++) {
+        float v[1] = {row < 0 ? 0 : acc[n] / sum};
+        if (n * 32 + lane < a.size) save<1>(o + n * 32 + lane, v);
+    }
+}
+
+struct put8 {
+    const void *from[2];
+    unsigned char *pool;
+    const int32_t *slots;
+    int64_t heads_all, chunk, plane, block, layer; /* heads_all: tokens times heads */
+    int heads, size;
+};
+
+/* A warp has one position of one head, keys or values. */
+template <class T> __global__ void put(const struct put8 p)
+{
+    int lane = threadIdx.x % 32;
+    int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (i >= 2 * p.heads_all) return;
+    bool is_value = i >= p.heads_all;
+    if (is_value) i -= p.heads_all;
+    int64_t slot = p.slots[i / p.heads];
+    if (slot < 0) return;
+    const T *from = (const T *)p.from[is_value] + i * p.size;
+    int at = (int)(slot % KV_BLOCK);
+    unsigned char *to =
+        p.pool + slot / KV_BLOCK * p.block + p.layer + (is_value ? p.plane : 0) + i % p.heads * p.chunk;
+    float most = 0, bad = 0, x[1];
+    for (int j = lane; j < p.size; j += 32) {
+        load<1>(from + j, x);
+        most = fmaxf(most, fabsf(x[0])), bad = fmaxf(bad, fabsf(x[0]) < INFINITY ? 0.0f : 1.0f);
+    }
+    most = warp_most(bad) > 0 ? NAN : warp_most(most);
+    float times = most > 0 ? __fdiv_rn(127.0f, most) : 0;
+    if (lane == 0) ((float *)(to + KV_BLOCK * p.size))[at] = __fdiv_rn(most, 127.0f);
+    for (int j = lane; j < p.size; j += 32) {
+        load<1>(from + j, x);
+        int code = max(-127, min(127, __float2int_rn(x[0] * times)));
+        to[is_value ? at * p.size + j : j * KV_BLOCK + at] = (unsigned char)(signed char)code;
+    }
+}
+
+} // namespace
+
+extern "C" int cuda_kv_put8(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const struct tensor *k = call_in(call, KV_PUT_K), *pool = call_in(call, KV_PUT_POOL);
+    void *to = call->out[KV_PUT_NEW_POOL];
+    if (to != call->in[KV_PUT_POOL]) {
+        int failed = (int)cudaMemcpyAsync(to, call->in[KV_PUT_POOL], (size_t)tensor_bytes(pool),
+                                          cudaMemcpyDefault, stream_of(queue));
+        if (failed) return failed;
+    }
+    struct put8 p = {{call->in[KV_PUT_K], call->in[KV_PUT_V]},
+                     (unsigned char *)to,
+                     (const int32_t *)call->in[KV_PUT_SLOTS]};
+    p.heads = (int)k->dim[2], p.size = (int)k->dim[3], p.heads_all = k->dim[0] * k->dim[1] * k->dim[2];
+    p.chunk = pool->dim[3], p.plane = pool->dim[2] * p.chunk, p.block = pool->dim[1] * p.plane;
+    p.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * p.plane;
+    return with_type(k->type, [&](auto t) {
+        using T = typename decltype(t)::type;
+        put<T><<<(unsigned)parts_of(2 * p.heads_all, WARPS), 32 * WARPS, 0, stream_of(queue)>>>(p);
+        return launched();
+    });
+}
+
+extern "C" int cuda_attn_paged8(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const struct tensor *q = call_in(call, ATTN_PAGED_Q), *pool = call_in(call, ATTN_PAGED_POOL),
+                        *blocks = call_in(call, ATTN_PAGED_BLOCKS);
+    struct coded a = {call->in[ATTN_PAGED_Q], (const unsigned char *)call->in[ATTN_PAGED_POOL],
+                      call->out[ATTN_PAGED_O]};
+    a.rows = (const int32_t *)call->in[ATTN_PAGED_ROWS],
+    a.blocks = (const int32_t *)call->in[ATTN_PAGED_BLOCKS];
+    a.tokens = (int)(q->dim[0] * q->dim[1]), a.heads = (int)q->dim[2], a.size = (int)q->dim[3];
+    a.group = a.heads / (int)pool->dim[2], a.nrows = (int)blocks->dim[0], a.reach = (int)blocks->dim[1];
+    a.chunk = pool->dim[3], a.plane = pool->dim[2] * a.chunk, a.block = pool->dim[1] * a.plane;
+    a.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * a.plane;
+    a.window = call->op->attr.window, a.scale = call->op->attr.scale, a.cap = call->op->attr.cap;
+    if (a.size > MOST_SIZE) return (int)cudaErrorInvalidValue;
+    return with_type(q->type, [&](auto t) {
+        using T = typename decltype(t)::type;
+        attend<T>
+            <<<(unsigned)parts_of((int64_t)a.tokens * a.heads, WARPS), 32 * WARPS, 0, stream_of(queue)>>>(a);
+        return launched();
+    });
+}

@@ -1,0 +1,83 @@
+/* api_control.c - what the owner of a server asks and orders over its control socket. See server.h and net/control.h. */
+#include "serve/server_part.h"
+#include "base/clock.h"
+#include "mem/os.h"
+
+#include <string.h>
+#include <time.h>
+
+/* A step of the engine ends before the line moves; nobody waits longer than that for the answer. */
+enum { APPLY_SECONDS = 5 };
+
+typedef enum plim_status order(struct server *s, const struct node *message, struct json_writer *reply,
+                               struct plim_error *err);
+
+static enum plim_status tell_status(struct server *s, const struct node *message, struct json_writer *reply,
+                                    struct plim_error *err)
+{
+    (void)message, (void)err;
+    server_write_status(s, reply);
+    return PLIM_OK;
+}
+
+/* Has the engine's line come to be `bytes`? */
+static bool line_is(struct server *s, int64_t bytes, struct engine_stats *stats)
+{
+    engine_stats(s->model.engine, stats);
+    return stats->budget == bytes;
+}
+
+static enum plim_status move_line(struct server *s, const struct node *message, struct json_writer *reply,
+                                  struct plim_error *err)
+{
+    int64_t bytes;
+    struct engine_stats stats;
+    struct timespec pause = {0, 2000000};
+    if (!node_is_whole(node_get(message, "bytes"), &bytes) || bytes <= 0)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "budget: say how many, e.g. {\"do\":\"budget\",\"bytes\":1073741824}");
+    if (atomic_load(&s->state) == SERVER_LOADING)
+        return plim_fail(err, PLIM_BUSY, "the model is being loaded; try again later");
+    engine_stats(s->model.engine, &stats);
+    int64_t before = stats.budget, process = 0;
+    enum plim_status status = engine_set_budget(s->model.engine, bytes, err);
+    if (status != PLIM_OK) return status;
+    double until = clock_seconds() + APPLY_SECONDS;
+    bool applied = line_is(s, bytes, &stats);
+    while (!applied && clock_seconds() < until) nanosleep(&pause, NULL), applied = line_is(s, bytes, &stats);
+    struct os_process me = {0};
+    if (os_process_memory(&me, NULL) == PLIM_OK) process = (int64_t)me.rss;
+    json_bool(reply, "applied", applied);
+    json_int(reply, "before", before);
+    json_int(reply, "budget", stats.budget);
+    json_int(reply, "used", stats.used);
+    json_int(reply, "process", process);
+    json_int(reply, "blocks", stats.blocks);
+    json_int(reply, "tokens", stats.blocks * ENGINE_BLOCK);
+    json_int(reply, "running", stats.running);
+    json_int(reply, "waiting", stats.waiting);
+    return PLIM_OK;
+}
+
+static enum plim_status stop(struct server *s, const struct node *message, struct json_writer *reply,
+                             struct plim_error *err)
+{
+    (void)message;
+    if (!s->options.stop) return plim_fail(err, PLIM_UNSUPPORTED, "nobody here can stop the server");
+    json_int(reply, "active", server_active(s));
+    s->options.stop();
+    return PLIM_OK;
+}
+
+static const struct {
+    const char *what;
+    order *obey;
+} orders[] = {{"status", tell_status}, {"budget", move_line}, {"stop", stop}};
+
+enum plim_status server_control(void *server, const char *what, const struct node *message,
+                                struct json_writer *reply, struct plim_error *err)
+{
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
+        if (!strcmp(orders[i].what, what)) return orders[i].obey(server, message, reply, err);
+    return plim_fail(err, PLIM_UNSUPPORTED, "a server takes status, budget and stop, not '%.40s'", what);
+}

@@ -1,0 +1,77 @@
+/* ladder.h - what a server comes down to where its device cannot hold what was asked, or fails: a table of rungs.
+ *
+ *     struct ladder l = {.options = options, .open = open_device, .arg = me, .log = &log, .fallback = true};
+ *     ladder_open(&l, &engine, &err);                  // the first rung that stands
+ *     engine_run(engine, stop, &err);                  // a step fails
+ *     ladder_down(&l, engine, status, &err);           // the same engine on a lower rung; what ran and waits goes on
+ *     engine_close(engine), ladder_close(&l);
+ *
+ * A rung is the options asked for, and those of every rung above it on the same device that were allowed, and its own. Which rung
+ * is next depends on what failed: less memory does not help a device that is lost. A rung whose answers have other numbers
+ * than those asked for is used only where its kind was allowed.
+ *
+ * Invariants
+ *  1. Rungs are tried in the order of the table, each at most once: coming down ends.
+ *  2. What no rung helps against (a file that lies, a model nobody knows) is told at once, as it came.
+ *  3. When ladder_open or ladder_down fail, the error is that of the last rung that was tried.
+ */
+#ifndef PLIM_SERVE_LADDER_H
+#define PLIM_SERVE_LADDER_H
+
+#include "serve/engine.h"
+
+/* What failed, as people who run servers call it. */
+enum failure {
+    FAILURE_OTHER,     /* nothing that a rung helps against */
+    FAILURE_EXHAUSTED, /* RESOURCE_EXHAUSTED: the system or the driver refused bytes */
+    FAILURE_BUFFER,    /* buffer allocation: a plan does not fit the line */
+    FAILURE_COMPILE,   /* compile: the device has no kernel for an op, or cannot make its program */
+    FAILURE_LOST,      /* device lost */
+    FAILURES
+};
+const char *failure_name(enum failure f);
+/* `device` is asked whether it still answers; NULL: there is none. `stage`: how far opening had come, NULL: it was over. */
+enum failure failure_of(enum plim_status status, const char *stage, struct device *device);
+/* "host 12.3 MiB, device 1.20 GiB" */
+enum { MEMORY_TEXT = 96 };
+const char *memory_text(const struct device *device, char text[MEMORY_TEXT]);
+
+/* Kinds of other numbers, for ladder.allowed. */
+enum { ALLOW_KV8 = 1, ALLOW_WINDOW = 2 };
+/* "kv8,window", "all" or "none"; false: it is none of these. */
+bool ladder_read_allowed(const char *text, unsigned *out);
+
+struct rung {
+    const char *name, *what; /* "streamed"; what it is, for people */
+    unsigned needs;          /* must be allowed */
+    unsigned helps;          /* a bit for each enum failure that it may help against */
+    bool own_memory;         /* only for a device with its own */
+    bool fallback;           /* on the fallback device, whatever the rungs above were on */
+    bool limited;            /* performance will be limited */
+    void (*set)(struct engine_options *options);
+};
+/* By number, from 0; NULL behind the last. */
+const struct rung *ladder_rung(int number);
+
+struct ladder {
+    struct engine_options options; /* as asked for */
+    unsigned allowed;
+    bool fallback; /* the fallback device may be used in the stead of the one asked for */
+    /* The device asked for, or the fallback. */
+    enum plim_status (*open)(void *arg, bool fallback, struct device **out, struct plim_error *err);
+    void (*opened)(void *arg, struct device *device); /* told of the device in use; NULL: nobody */
+    void *arg;
+    const struct log *log;
+    /* The ladder's own. */
+    struct device *device; /* open, or NULL */
+    const char *stage;     /* how far the start has come; the caller sets it to NULL when it serves */
+    int rung;              /* the one in use, or the last one tried */
+};
+
+enum plim_status ladder_open(struct ladder *l, struct engine **out, struct plim_error *err);
+/* After a step that failed with `status`; err has its text and, on a failure, keeps it or gets the last rung's. Nobody else steps. */
+enum plim_status ladder_down(struct ladder *l, struct engine *e, enum plim_status status,
+                             struct plim_error *err);
+void ladder_close(struct ladder *l); /* the device; after engine_close */
+
+#endif

@@ -1,0 +1,123 @@
+/* plan_cache.c - see plan_cache.h. */
+#include "serve/plan_cache.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* --- the key ----------------------------------------------------------------------------------------------- */
+
+static void add_file(struct strbuf *out, const char *path, const char *name)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) return;
+    strbuf_addf(out, " %s %lld %lld.%09ld", name, (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+                st.st_mtim.tv_nsec);
+}
+
+/* What says that the model is another one: its files by name, size and time. */
+static void add_model(struct strbuf *out, const char *model)
+{
+    struct dirent **names;
+    int n = scandir(model, &names, NULL, alphasort);
+    if (n < 0) add_file(out, model, model);
+    for (int i = 0; i < n; i++) {
+        struct strbuf path = STRBUF_INIT;
+        strbuf_addf(&path, "%s/%s", model, names[i]->d_name);
+        add_file(out, strbuf_text(&path), names[i]->d_name);
+        strbuf_release(&path);
+        free(names[i]);
+    }
+    if (n >= 0) free(names);
+}
+
+void plan_key_make(struct plan_key *key, const char *model, const struct device_facts *facts,
+                   const struct engine_options *o)
+{
+    key->text = (struct strbuf)STRBUF_INIT;
+    strbuf_addf(&key->text, "plimsoll %s; %s, %zu bytes, %d threads; ", PLIMSOLL_VERSION, facts->name,
+                facts->memory_bytes, facts->threads);
+    strbuf_addf(
+        &key->text, "budget %lld %lld, context %lld %lld, parallel %d, step %lld, queue %d, vocab %lld, ",
+        (long long)o->budget, (long long)o->host_budget, (long long)o->max_context,
+        (long long)o->least_context, o->parallel, (long long)o->step_tokens, o->queue, (long long)o->vocab);
+    strbuf_addf(&key->text, "type %d, overhead %lld, beside %lld, window %lld, %d%d%d;", (int)o->kv_type,
+                (long long)o->overhead, (long long)o->beside, (long long)o->window, o->whole, o->stream,
+                o->exact);
+    add_model(&key->text, model);
+}
+
+void plan_key_release(struct plan_key *key) { strbuf_release(&key->text); }
+
+/* Both stay empty when there is no place for a cache. */
+static void name_file(const struct plan_key *key, struct strbuf *folder, struct strbuf *path)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (key->text.failed) return;
+    if (base && base[0] == '/')
+        strbuf_addf(folder, "%s/plimsoll", base);
+    else if (home && home[0])
+        strbuf_addf(folder, "%s/.cache/plimsoll", home);
+    else
+        return;
+    strbuf_addf(path, "%s/serve-%016llx.json", strbuf_text(folder),
+                (unsigned long long)hash_text(strbuf_text(&key->text)));
+}
+
+/* --- the file ---------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    size_t offset;
+    int64_t least;
+} numbers[] = {{"overhead", offsetof(struct kept_plan, overhead), 1},
+               {"step", offsetof(struct kept_plan, step), 1},
+               {"parallel", offsetof(struct kept_plan, parallel), 1},
+               {"context", offsetof(struct kept_plan, context), 1},
+               {"share", offsetof(struct kept_plan, share), 0}};
+enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+bool plan_cache_load(const struct plan_key *key, struct kept_plan *out)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    struct doc *doc = NULL;
+    bool good = false;
+    *out = (struct kept_plan){0};
+    name_file(key, &folder, &path);
+    if (path.len && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
+        good = !strcmp(node_string(node_get(&doc->root, "key"), ""), strbuf_text(&key->text));
+        for (int i = 0; i < NUMBERS; i++) {
+            int64_t *value = (int64_t *)(void *)((char *)out + numbers[i].offset);
+            good = good && node_is_whole(node_get(&doc->root, numbers[i].name), value) &&
+                   *value >= numbers[i].least;
+        }
+        doc_free(doc);
+    }
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    return good;
+}
+
+void plan_cache_save(const struct plan_key *key, const struct kept_plan *plan)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
+    struct json_writer w;
+    name_file(key, &folder, &path);
+    json_writer_init(&w, &text, 2);
+    json_begin_object(&w, NULL);
+    json_str(&w, "key", strbuf_text(&key->text));
+    for (int i = 0; i < NUMBERS; i++)
+        json_int(&w, numbers[i].name,
+                 *(const int64_t *)(const void *)((const char *)plan + numbers[i].offset));
+    json_end_object(&w);
+    strbuf_addc(&text, '\n');
+    if (path.len && !text.failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
+        file_write_atomic(strbuf_text(&path), text.data, text.len, NULL);
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    strbuf_release(&text);
+}

@@ -1,0 +1,36 @@
+/* plan_cache.h - sizes of a plan that stood, for the next start of the same model on the same device with the same options.
+ *
+ *     struct plan_key key;
+ *     plan_key_make(&key, "llama-dir", facts, &options);
+ *     if (plan_cache_load(&key, &kept)) ...             // the search begins, and ends, with these sizes
+ *     plan_cache_save(&key, &kept);                     // when they have stood
+ *
+ * The file is serve-KEY.json in $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll). The key has everything that the sizes depend on: this
+ * program's version, names, sizes and times of the model's files, the device and the options. A file that is not there, damaged or
+ * for another key is no error: then sizes are looked for as at the first start. What is loaded is held against the line as
+ * any other plan is.
+ */
+#ifndef PLIM_SERVE_PLAN_CACHE_H
+#define PLIM_SERVE_PLAN_CACHE_H
+
+#include "base/strbuf.h"
+#include "serve/engine.h"
+
+struct plan_key {
+    struct strbuf text;
+};
+
+struct kept_plan {
+    int64_t overhead; /* host bytes beside the arena, as the plan counted them */
+    int64_t step, parallel, context, share;
+};
+
+void plan_key_make(struct plan_key *key, const char *model, const struct device_facts *facts,
+                   const struct engine_options *options);
+void plan_key_release(struct plan_key *key);
+
+bool plan_cache_load(const struct plan_key *key, struct kept_plan *out);
+/* Nobody is told when this fails: only the next start is slower. */
+void plan_cache_save(const struct plan_key *key, const struct kept_plan *plan);
+
+#endif

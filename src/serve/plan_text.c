@@ -1,0 +1,92 @@
+/* plan_text.c - see plan_text.h. */
+#include "serve/plan_text.h"
+#include "base/bytes.h"
+
+/* Positions of a request in the pool, at most. */
+static int64_t seen(const struct engine_plan *p, int64_t length)
+{
+    return p->window && p->window < length ? p->window : length;
+}
+
+/* Requests of a length whose keys and values the pool has at once. */
+static int64_t together(const struct engine_plan *p, int64_t length)
+{
+    int64_t blocks = (seen(p, length) + ENGINE_BLOCK - 1) / ENGINE_BLOCK;
+    int64_t n = blocks ? p->blocks / blocks : 0;
+    return n < p->parallel ? n : p->parallel;
+}
+
+void plan_text_json(const struct engine_plan *p, struct json_writer *w)
+{
+    json_int(w, "total", p->total);
+    json_int(w, "arena", p->arena);
+    json_int(w, "parameters", p->params);
+    json_int(w, "streamed", p->streamed);
+    json_int(w, "pool", p->pool);
+    json_int(w, "transient", p->transient);
+    json_int(w, "overhead", p->overhead);
+    json_int(w, "host", p->host);
+    json_int(w, "blocks", p->blocks);
+    json_int(w, "context", p->context);
+    json_int(w, "window", p->window);
+    json_int(w, "parallel", p->parallel);
+    json_int(w, "queue", p->queue);
+    json_int(w, "step_tokens", p->step_tokens);
+    json_str(w, "precision", precision_name(p->precision));
+    json_bool(w, "remembered", p->remembered);
+    json_str(w, "kv_type", dtype_name(p->kv_type));
+    json_int(w, "longest_at_once", together(p, p->context));
+    json_double(w, "prefill_tokens_per_second", p->prefill_rate);
+    json_double(w, "decode_tokens_per_second", p->decode_rate);
+    json_double(w, "decode_tokens_per_second_full", p->full_rate);
+}
+
+static void line(struct strbuf *out, const char *name, int64_t bytes, const char *what)
+{
+    char text[BYTES_TEXT];
+    if (bytes) strbuf_addf(out, "  %-22s %12s  %s\n", name, bytes_format(text, (uint64_t)bytes), what);
+}
+
+static void bytes_part(const struct engine_plan *p, const struct device_facts *facts, int64_t server,
+                       struct strbuf *out)
+{
+    bool own = !facts->unified_memory;
+    char below[BYTES_TEXT];
+    line(out, "parameters", p->params - p->streamed, precision_name(p->precision));
+    line(out, "keys and values", p->pool, dtype_name(p->kv_type));
+    line(out, "a step", p->transient, "inputs, activations, logits");
+    line(out, own ? "driver, libraries" : "process",
+         own ? (int64_t)facts->overhead_bytes : p->overhead - server, "");
+    if (!own) line(out, "connections, requests", server, "at most");
+    line(out, "total", p->total, p->budget ? "" : "no budget: nothing holds it");
+    if (own) line(out, "beside it, on the host", p->host, "");
+    if (p->streamed)
+        strbuf_addf(out, "  %s of parameters live on the host and come for each step\n",
+                    bytes_format(below, (uint64_t)p->streamed));
+}
+
+static void requests_part(const struct engine_plan *p, struct strbuf *out)
+{
+    strbuf_addf(out,
+                "  %lld blocks of %d positions; up to %d requests at once, %d may wait, %lld tokens a step\n",
+                (long long)p->blocks, ENGINE_BLOCK, p->parallel, p->queue, (long long)p->step_tokens);
+    if (p->window)
+        strbuf_addf(out, "  each token is computed from the last %lld, without a cache\n",
+                    (long long)p->window);
+    for (int64_t length = p->context, shown = 0; shown < 4 && length >= ENGINE_BLOCK; length /= 2, shown++)
+        strbuf_addf(out, "  %8lld at once of %lld tokens, prompt and answer\n",
+                    (long long)together(p, length), (long long)length);
+}
+
+void plan_text(const struct engine_plan *p, const struct device_facts *facts, int64_t server,
+               struct strbuf *out)
+{
+    char budget[BYTES_TEXT];
+    strbuf_addf(out, "serving on %s, %s%s, rung %s\n", facts->name, p->budget ? "budget " : "no budget",
+                p->budget ? bytes_format(budget, (uint64_t)p->budget) : "", p->rung ? p->rung : "full");
+    bytes_part(p, facts, server, out);
+    strbuf_addf(out, "requests\n");
+    requests_part(p, out);
+    strbuf_addf(out, "predicted tokens/s\n  prompts %.0f, answers %.0f for one request, %.0f for %d\n",
+                p->prefill_rate, p->decode_rate, p->full_rate, p->parallel);
+}

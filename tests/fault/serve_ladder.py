@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""The whole server on every rung: faults at start-up and a card lost while requests run, by log, exit code and answers; the stages of a
+start; and a start after SIGKILL."""
+# run-tests: timeout=300
+import os
+import sys
+
+sys.path[0] = os.path.join(sys.path[0], "..", "support")
+import json
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+import llama_folder
+import plim
+from plim import ok
+import server
+
+server.need_http()
+CARD = os.path.join(os.environ.get("BUILD_DIR", "build/release"), "tests", "fake_card", "plimsoll")
+STAGES = ["start", "config_loaded", "tokenizer_loaded", "weights_mapped", "model_loaded_cpu", "inputs_on_device", "model_on_device",
+          "compilation_started", "compilation_complete", "warmup_complete", "model_saved", "final_cleanup", "ready"]
+ASK = {"prompt": "The ship", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+
+
+class Env:
+    """Variables of the environment for a while."""
+
+    def __init__(self, **values): self.values = values
+    def __enter__(self): os.environ.update(self.values)
+    def __exit__(self, *_):
+        for k in self.values: del os.environ[k]
+
+
+def serve(model, *flags, card="absent=1", fault="", device="auto"):
+    with Env(FAKE_CARD=card, PLIMSOLL_FAULT=fault) if fault else Env(FAKE_CARD=card):
+        return server.Server(model, *flags, "--device", device, program=CARD)
+
+
+def text(s, **more):
+    code, r = s.post("/v1/completions", {**ASK, **more})
+    return r["choices"][0]["text"] if code == 200 else (code, r)
+
+
+def start(model, wanted, rung, words, *flags, **how):
+    """A server that must stand on this rung, say these words and give the usual text (None: another one will do)."""
+    what = f"{flags} {how}"
+    with serve(model, *flags, **how) as s:
+        hold = json.loads(s.get("/hold")[1])
+        got = text(s)
+        log = s.log()
+        missing = [w for w in words if w not in log]
+        ok(hold.get("rung") == rung and not missing and (wanted is None or got == wanted), f"{what}: rung {hold.get('rung')}, missing {missing}, {got!r}")
+        if missing: print("# " + log.replace("\n", "\n# "))
+        ok(s.stop() == 0, "and stops with 0")
+
+
+def faults_at_start(model, wanted):
+    start(model, wanted, "full", ["rung full:"])
+    start(model, wanted, "full", ["rung full:"], card="")
+    start(model, wanted, "fewer", ["rung full: RESOURCE_EXHAUSTED after stage model_loaded_cpu (host ", "rung fewer:"], fault="alloc:1")
+    start(model, wanted, "cpu-fp32", ["rung full: compile after stage model_loaded_cpu", "performance will be limited"], fault="compile:1")
+    start(model, wanted, "cpu-fp32", ["rung full: compile after stage compilation_started"], fault="compile:2")
+    start(model, wanted, "cpu", ["rung full: compile", "next: cpu,", "performance will be limited"], card="x=1", fault="compile:2")
+    start(model, wanted, "cpu", ["rung full: RESOURCE_EXHAUSTED", "rung fewer: RESOURCE_EXHAUSTED", "rung streamed: RESOURCE_EXHAUSTED", "rung cpu: on the CPU"], card="full=1")
+    start(model, wanted, "cpu", ["rung full: device lost after stage compilation_complete", "rung cpu"], card="lost=1")
+
+
+def rung_at(model, budget, *flags):
+    r = subprocess.run([CARD, "plan", "--serve", model, "--json", "--device", "cuda", "--budget", str(budget), *flags], capture_output=True, text=True,
+                       env=dict(os.environ, FAKE_CARD="x=1"))
+    return json.loads(r.stdout)["rung"] if r.returncode == 0 else None
+
+
+def least(model, rungs, *flags):
+    """The smallest budget whose plan is on one of these rungs."""
+    low, high = 0, 2 << 20
+    while high - low > 16384:
+        middle = (low + high) // 2
+        low, high = (low, middle) if rung_at(model, middle, *flags) in rungs else (middle, high)
+    return high
+
+
+def budgets(model, wanted):
+    full, fewer = least(model, ("full",)), least(model, ("full", "fewer"))
+    start(model, wanted, "full", ["rung full"], "--budget", full, card="x=1")
+    start(model, wanted, "fewer", ["rung full: buffer allocation", "next: fewer"], "--budget", full - 16384, card="x=1")
+    start(model, None, "streamed", ["rung fewer: buffer allocation", "rung streamed", "performance will be limited"], "--budget", fewer - 16384, card="x=1")
+    longest = least(model, ("full", "fewer", "streamed"), "--allow-degraded", "window")
+    start(model, None, "minimal", ["rung streamed: buffer allocation", "each token computed from the last 32"], "--budget", longest - 16384,
+          "--allow-degraded", "window", card="x=1")
+
+
+def exit_codes(model):
+    run = lambda *flags, **env: subprocess.run([CARD, "serve", model, "--port", "0", *flags], capture_output=True, text=True, timeout=60,
+                                               env=dict(os.environ, **{"FAKE_CARD": "x=1", **env}))
+    for code, words, r in ((3, "buffer allocation", run("--device", "cuda", "--budget", "100000")),
+                           (4, "RESOURCE_EXHAUSTED", run("--device", "cuda", FAKE_CARD="full=1")),
+                           (2, "device lost", run("--device", "cuda", FAKE_CARD="lost=1")),
+                           (2, "compile", run("--device", "cuda", PLIMSOLL_FAULT="compile:1"))):
+        ok(r.returncode == code and words in r.stderr and r.stderr.count("\nplimsoll: ") == 1, f"no rung is left: exit {r.returncode}, {r.stderr.splitlines()[-2:]}")
+
+
+def lost_while_serving(model):
+    with serve(model) as s: wanted = [text(s, prompt="The ship " * n) for n in range(1, 9)]
+    with serve(model, "--parallel", 4, card="lost=30") as s:
+        threads = [server.background(text_of, s, "The ship " * n) for n in range(1, 9)]
+        for t in threads: t.join()
+        log = s.log()
+        ok([t.result for t in threads] == wanted, f"a card lost while 8 requests run and wait: all answered, as without {[t.result for t in threads if t.result not in wanted]}")
+        ok("rung full: device lost after stage ready" in log and "rung cpu: on the CPU" in log and "performance will be limited" in log, f"the log says why {log.splitlines()[-3:]}")
+        ok(json.loads(s.get("/hold")[1])["rung"] == "cpu" and s.get("/health")[0] == 200 and text(s, prompt="The ship ") == wanted[0], "it goes on")
+        ok(s.stop() == 0, "and stops with 0")
+    with serve(model, device="cuda", card="lost=30") as s:
+        codes = [t for t in (server.background(s.post, "/v1/completions", dict(ASK, max_tokens=200)) for _ in range(2))]
+        for t in codes: t.join()
+        told = [t.result[0] for t in codes] # one that comes when the server has given up hears that it shuts down
+        ok(500 in told and set(told) <= {500, 503} and s.process.wait(30) == 2 and "device lost" in s.log(), f"with no rung left: {told}, exit {s.process.returncode}")
+
+
+def text_of(s, prompt): return text(s, prompt=prompt)
+
+
+def stages(model):
+    with serve(model) as s:
+        s.wait_for(lambda: "ready after" in s.log())
+        s.stop()
+        found = re.findall(r"stage +(\d+)/13 (\S+) +([\d.]+) s, host (\S+ \S+), device (.*)", s.log())
+        ok([f[1] for f in found] == STAGES and [float(f[2]) for f in found] == sorted(float(f[2]) for f in found)
+           and not any("part of" in f[4] for f in found), f"thirteen stages, each by itself, with memory {[f[1:3] for f in found]}")
+        ok(re.search(r"ready after [\d.]+ s", s.log()), "the time of the start is told")
+
+
+def killed(folder):
+    """SIGKILL and a start: ready as soon as after a usual end, compared in the same run."""
+    model = llama_folder.make(f"{folder}/large", hidden_size=512, intermediate_size=2048, num_hidden_layers=6, head_dim=64, num_attention_heads=8, num_key_value_heads=8)
+    def begin(number):
+        at = time.monotonic()
+        with serve(model, "--budget", "400MiB", "--control", f"{folder}/kill.sock") as s:
+            seconds = time.monotonic() - at
+            asked = [server.background(lambda: try_post(s)) for _ in range(3)]
+            time.sleep(0.05)
+            s.process.send_signal(number)
+            s.process.wait()
+            for a in asked: a.join()
+        return seconds
+    begin(signal.SIGTERM)
+    warm = sorted(begin(signal.SIGTERM) for _ in range(3))[1]
+    begin(signal.SIGKILL)
+    after = sorted(begin(signal.SIGKILL) for _ in range(3))[1]
+    ok(after <= 1.5 * warm + 0.1, f"after SIGKILL it is ready in {after:.3f} s, {after / warm:.2f} of a warm start")
+
+
+def try_post(s):
+    try: return s.post("/v1/completions", dict(ASK, max_tokens=400))
+    except OSError: return None
+    except Exception: return None
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        model = llama_folder.make(f"{folder}/m")
+        with serve(model) as s: wanted = text(s)
+        faults_at_start(model, wanted)
+        budgets(model, wanted)
+        exit_codes(model)
+        lost_while_serving(model)
+        stages(model)
+        killed(folder)
+    plim.done()
+
+
+main()
