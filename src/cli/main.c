@@ -14,7 +14,8 @@ static const struct subcommand *const subcommands[] = {&subcommand_plan,      &s
                                                        &subcommand_tokenize,  &subcommand_inspect,
                                                        &subcommand_calibrate, &subcommand_pack,
                                                        &subcommand_version,   &subcommand_docs,
-                                                       &subcommand_embed,     NULL};
+                                                       &subcommand_embed,     &subcommand_config,
+                                                       NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
