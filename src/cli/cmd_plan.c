@@ -31,6 +31,7 @@ static const struct option_row rows[] = {
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
+    JOB_FLAG_ROWS(struct plan_options, job),
     {"settings", 0, OPTION_FLAG, AT(settings), NULL,
      "list settings at their defaults, too, with where each came from"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},

@@ -134,10 +134,7 @@ enum plim_status cli_read_job(struct job *job, const struct job_options *options
     enum plim_status status = job_load(job, options->config, listener, err);
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
         status = job_set(job, options->set.items[i], listener, err);
-    if (options->budget_given) {
-        job->budget = options->budget, job->budget_given = true;
-        job_origin_set(job, "budget", ORIGIN_FLAG, "--budget");
-    }
+    if (status == PLIM_OK) status = cli_take_flags(job, options, listener, err);
     if (status == PLIM_OK) status = take_environment(job, options, err);
     return status;
 }
