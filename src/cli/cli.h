@@ -17,7 +17,8 @@ struct subcommand {
 
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
-    subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_config;
+    subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_config,
+    subcommand_doctor;
 
 /* All of them, ending with a NULL command. */
 const struct subcommand *const *cli_subcommands(void);
@@ -52,6 +53,7 @@ struct job_options {
     bool quiet;
     const char *flags[JOB_FLAGS]; /* NULL: not given */
     bool no_graphs, no_compilation;
+    const struct schema_listener *notes; /* hears of needless keys; NULL: stderr, unless quiet */
 };
 
 /* Rows of an option table for them; `field` is the struct job_options inside `type`. */

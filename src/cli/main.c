@@ -15,6 +15,7 @@ static const struct subcommand *const subcommands[] = {&subcommand_plan,      &s
                                                        &subcommand_calibrate, &subcommand_pack,
                                                        &subcommand_version,   &subcommand_docs,
                                                        &subcommand_embed,     &subcommand_config,
+                                                       &subcommand_doctor,
                                                        NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
@@ -129,7 +130,9 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
     struct schema_listener notes = {print_note, NULL};
-    const struct schema_listener *listener = options->quiet ? NULL : &notes;
+    const struct schema_listener *listener = options->notes   ? options->notes
+                                             : options->quiet ? NULL
+                                                              : &notes;
     job_init(job);
     enum plim_status status = job_load(job, options->config, listener, err);
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
