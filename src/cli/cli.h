@@ -70,10 +70,16 @@ struct job_options {
         JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"),                     \
         JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"),                  \
         JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"),            \
-        {"disable-cudagraphs", 0, OPTION_FLAG, offsetof(type, field.no_graphs), NULL,                        \
+        {"disable-cudagraphs",                                                                               \
+         0,                                                                                                  \
+         OPTION_FLAG,                                                                                        \
+         offsetof(type, field.no_graphs),                                                                    \
+         NULL,                                                                                               \
          "the same as --set performance.cuda_graphs=false"},                                                 \
-        {"disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL,                  \
-         "accepted: kernels are compiled ahead"}
+    {                                                                                                        \
+        "disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL,                   \
+            "accepted: kernels are compiled ahead"                                                           \
+    }
 
 /* What the flags say, --budget too. */
 enum plim_status cli_take_flags(struct job *job, const struct job_options *options,

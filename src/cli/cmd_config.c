@@ -28,7 +28,8 @@ static const struct option_example examples[] = {
     {"config show small.yaml --all", "with everything that is at its default"},
     {"config explain training.batch_size small.yaml", "what a key means, and what it is in this job"},
     {"config explain training.memory", "all keys of a section"},
-    {"config convert training_args.json > job.yaml", "from Hugging Face's TrainingArguments, or Axolotl's YAML"},
+    {"config convert training_args.json > job.yaml",
+     "from Hugging Face's TrainingArguments, or Axolotl's YAML"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -38,10 +39,12 @@ static const struct command command = {
     .description =
         "show prints the configuration as YAML that gives the same job, with a comment behind each setting: "
         "a flag, --set, a line of the job file, an environment variable, a line of .env beside the job, or a "
-        "preset; that is also their order of authority. Without a job: the defaults, and what the environment "
+        "preset; that is also their order of authority. Without a job: the defaults, and what the "
+        "environment "
         "makes of them.\n\n"
         "explain says what a key takes and means, its other names, and what it does to the plan.\n\n"
-        "convert reads the JSON of Hugging Face's TrainingArguments or YAML with Axolotl's names and prints a job file. "
+        "convert reads the JSON of Hugging Face's TrainingArguments or YAML with Axolotl's names and prints "
+        "a job file. "
         "What is not carried over is listed at its end, and on standard error.",
     COMMAND_ROWS(rows),
     .examples = examples,
@@ -49,7 +52,8 @@ static const struct command command = {
 };
 
 /* The job, or without one the defaults under this environment; finished where it is a whole job. */
-static enum plim_status load(struct job *job, struct config_flags *f, const char *path, struct plim_error *err)
+static enum plim_status load(struct job *job, struct config_flags *f, const char *path,
+                             struct plim_error *err)
 {
     if (path) {
         f->job.config = path;
@@ -133,8 +137,9 @@ static int run(int argc, char **argv)
         bool known = rest.args.count && i < PARTS && rest.args.count >= parts[i].least &&
                      rest.args.count <= parts[i].most;
         if (!known)
-            plim_fail(&err, PLIM_BAD_INPUT,
-                      "config: give show [JOB], explain KEY [JOB] or convert FILE; see plimsoll config --help");
+            plim_fail(
+                &err, PLIM_BAD_INPUT,
+                "config: give show [JOB], explain KEY [JOB] or convert FILE; see plimsoll config --help");
         code = known ? parts[i].run(&f, &rest.args) : cli_error(&err);
     }
     bump_free(&store);

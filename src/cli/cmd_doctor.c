@@ -35,11 +35,13 @@ static const struct command command = {
     .name = "doctor",
     .summary = "name what is wrong with a job or a run, and say what is on and what is ignored",
     .usage = "[OPTION...] [CONFIG|RUN]",
-    .description =
-        "Problems come first: settings that contradict each other or what they are for, budgets that nothing fits, "
-        "damaged checkpoints. Then the tricks that are on and what they save, those that are off and what they "
-        "would, and what of job file and environment is ignored, and why. Exits 0 without problems and 1 with "
-        "some.",
+    .description = "Problems come first: settings that contradict each other or what they are for, budgets "
+                   "that nothing fits, "
+                   "damaged checkpoints. Then the tricks that are on and what they save, those that are off "
+                   "and what they "
+                   "would, and what of job file and environment is ignored, and why. Exits 0 without "
+                   "problems and 1 with "
+                   "some.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -148,7 +150,8 @@ static void examine_run(struct diagnosis *d)
     struct checkpoint *saved = NULL;
     enum plim_status status = checkpoint_find(d->subject, &saved, &err);
     if (status != PLIM_OK) add_problem(d, err.text);
-    if (status == PLIM_OK && !saved) add_problem(d, "there is no checkpoint; point at a run folder or a job file");
+    if (status == PLIM_OK && !saved)
+        add_problem(d, "there is no checkpoint; point at a run folder or a job file");
     if (!saved) return;
     const struct node *manifest = checkpoint_manifest(saved);
     strbuf_addf(&d->about, "%s is whole\n", checkpoint_path(saved));
@@ -268,7 +271,8 @@ static int run(int argc, char **argv)
     struct plim_error err = {0};
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0 && rest.args.count > 1) {
-        plim_fail(&err, PLIM_BAD_INPUT, "doctor: give one job file or run folder; see plimsoll doctor --help");
+        plim_fail(&err, PLIM_BAD_INPUT,
+                  "doctor: give one job file or run folder; see plimsoll doctor --help");
         code = cli_error(&err);
     }
     if (code < 0) code = examine(&f, rest.args.count ? rest.args.items[0] : NULL);

@@ -23,8 +23,7 @@ enum plim_status cli_take_flags(struct job *job, const struct job_options *optio
         if (options->flags[i])
             status = job_set_flag(job, keys[i].flag, keys[i].key, options->flags[i], notes, err);
     if (status == PLIM_OK && options->no_graphs)
-        status =
-            job_set_flag(job, "--disable-cudagraphs", "performance.cuda_graphs", "false", notes, err);
+        status = job_set_flag(job, "--disable-cudagraphs", "performance.cuda_graphs", "false", notes, err);
     if (options->no_compilation && notes)
         notes->say(notes->arg, "--disable-compilation", "--disable-compilation",
                    "needless: kernels are compiled ahead");

@@ -8,15 +8,11 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {&subcommand_plan,      &subcommand_train,
-                                                       &subcommand_generate,  &subcommand_serve,
-                                                       &subcommand_eval,      &subcommand_export,
-                                                       &subcommand_tokenize,  &subcommand_inspect,
-                                                       &subcommand_calibrate, &subcommand_pack,
-                                                       &subcommand_version,   &subcommand_docs,
-                                                       &subcommand_embed,     &subcommand_config,
-                                                       &subcommand_doctor,
-                                                       NULL};
+static const struct subcommand *const subcommands[] = {
+    &subcommand_plan,      &subcommand_train,  &subcommand_generate, &subcommand_serve,
+    &subcommand_eval,      &subcommand_export, &subcommand_tokenize, &subcommand_inspect,
+    &subcommand_calibrate, &subcommand_pack,   &subcommand_version,  &subcommand_docs,
+    &subcommand_embed,     &subcommand_config, &subcommand_doctor,   NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -130,9 +126,7 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
     struct schema_listener notes = {print_note, NULL};
-    const struct schema_listener *listener = options->notes   ? options->notes
-                                             : options->quiet ? NULL
-                                                              : &notes;
+    const struct schema_listener *listener = options->notes ? options->notes : options->quiet ? NULL : &notes;
     job_init(job);
     enum plim_status status = job_load(job, options->config, listener, err);
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)

@@ -56,12 +56,18 @@ static void leave(struct converting *c, const struct node *value, const char *wh
 static bool is_nothing(const struct node *v)
 {
     switch (v->kind) {
-    case NODE_NULL: return true;
-    case NODE_BOOL: return !v->as.boolean;
-    case NODE_INT: return v->as.integer == 0;
-    case NODE_FLOAT: return v->as.real == 0;
-    case NODE_STRING: return v->as.string.len == 0 || !strcmp(v->as.string.text, "none");
-    default: return node_count(v) == 0;
+    case NODE_NULL:
+        return true;
+    case NODE_BOOL:
+        return !v->as.boolean;
+    case NODE_INT:
+        return v->as.integer == 0;
+    case NODE_FLOAT:
+        return v->as.real == 0;
+    case NODE_STRING:
+        return v->as.string.len == 0 || !strcmp(v->as.string.text, "none");
+    default:
+        return node_count(v) == 0;
     }
 }
 
@@ -225,7 +231,9 @@ static void datasets(struct converting *c, const struct carry *row, const struct
         {"dataloader_prefetch_factor", "data.prefetch_factor", where_positive, NULL},                        \
         {"dataloader_pin_memory", NULL, needless, NULL}, {"torch_compile", NULL, needless, NULL},            \
         {"report_to", NULL, report, NULL}, {"deepspeed", NULL, deepspeed, NULL},                             \
-        {"output_dir", "output.dir", as_it_is, NULL}
+    {                                                                                                        \
+        "output_dir", "output.dir", as_it_is, NULL                                                           \
+    }
 
 static const struct carry training_arguments[] = {
     SHARED,
@@ -335,8 +343,8 @@ static bool has_one(const struct node *root, const char *const *names, int count
     return false;
 }
 
-static enum plim_status recognise(const struct node *root, const char *file,
-                                  const struct trainer_names **out, struct plim_error *err)
+static enum plim_status recognise(const struct node *root, const char *file, const struct trainer_names **out,
+                                  struct plim_error *err)
 {
     static const char *const ds[] = {"zero_optimization", "train_micro_batch_size_per_gpu"};
     static const char *const own[] = {"model", "data", "training"};
@@ -352,10 +360,11 @@ static enum plim_status recognise(const struct node *root, const char *file,
     if (root->kind == NODE_MAP && has_one(root, own, COUNT(own)))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: this is a job file already; see plimsoll config show %s",
                          file, file);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: neither TrainingArguments as JSON nor Axolotl's YAML; write a job file by hand, see "
-                     "docs/configuration.md",
-                     file);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: neither TrainingArguments as JSON nor Axolotl's YAML; write a job file by hand, see "
+        "docs/configuration.md",
+        file);
 }
 
 static void carry_all(struct converting *c, const struct trainer_names *names)
@@ -379,7 +388,8 @@ static void carry_defaults(struct converting *c, const struct trainer_names *nam
         struct node value = {.kind = NODE_STRING, .key = row->theirs};
         if (!row->fallback || node_get(c->root, row->theirs)) continue;
         value.as.string.text = row->fallback, value.as.string.len = strlen(row->fallback);
-        if (row->how == epochs && (c->job.training.epochs > 0 || node_float(node_get(c->root, "max_steps"), 0) > 0))
+        if (row->how == epochs &&
+            (c->job.training.epochs > 0 || node_float(node_get(c->root, "max_steps"), 0) > 0))
             continue;
         set_text(c, row->ours, &value, row->fallback);
         char where[96];

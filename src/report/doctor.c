@@ -28,7 +28,8 @@ static void check_validation(const struct doctor_case *c, struct strbuf *out)
     const struct job *job = c->job;
     bool wants = job->training.eval_every > 0 || job->training.eval_strategy == EVERY_EPOCH;
     if (!wants || job->validation.count || job->training.eval_strategy == EVERY_NEVER) return;
-    put_key(job, job->training.eval_strategy == EVERY_EPOCH ? "training.eval_strategy" : "training.eval_every",
+    put_key(job,
+            job->training.eval_strategy == EVERY_EPOCH ? "training.eval_strategy" : "training.eval_every",
             out);
     strbuf_add(out, "asks for evaluations, but there is no data.validation; add it\n");
 }
@@ -62,7 +63,8 @@ static void check_padding(const struct doctor_case *c, struct strbuf *out)
     const struct job_epoch *e = &c->job->epoch;
     if (!e->positions || c->job->data.packing || 2 * e->tokens > e->positions) return;
     put_key(c->job, "data.padding", out);
-    strbuf_addf(out, "%.0f %% of what is computed is padding; write data.padding: longest or data.packing: true\n",
+    strbuf_addf(out,
+                "%.0f %% of what is computed is padding; write data.padding: longest or data.packing: true\n",
                 100 - 100 * (double)e->tokens / (double)e->positions);
 }
 
@@ -91,8 +93,9 @@ static void check_warmup(const struct doctor_case *c, struct strbuf *out)
     bool ratio = job->schedule.warmup_ratio >= 1;
     if (!ratio && (job->schedule.warmup_steps < job->training.steps || !job->schedule.warmup_steps)) return;
     put_key(job, ratio ? "training.warmup_ratio" : "training.warmup_steps", out);
-    strbuf_addf(out, "the run ends after %lld steps, before the rate is what training.learning_rate says; "
-                     "write less\n",
+    strbuf_addf(out,
+                "the run ends after %lld steps, before the rate is what training.learning_rate says; "
+                "write less\n",
                 (long long)job->training.steps);
 }
 
@@ -100,10 +103,10 @@ static void check_rate(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job_schedule *s = &c->job->schedule;
     bool adam = c->job->training.optimizer != OPTIMIZER_SGD;
-    const char *wrong = s->learning_rate == 0                   ? "is 0: nothing is learned; write e.g. 3e-4"
-                        : adam && s->learning_rate > 0.05       ? "is far above what this optimizer stands; "
-                                                                  "usual are 1e-5 to 1e-3"
-                                                                : NULL;
+    const char *wrong = s->learning_rate == 0             ? "is 0: nothing is learned; write e.g. 3e-4"
+                        : adam && s->learning_rate > 0.05 ? "is far above what this optimizer stands; "
+                                                            "usual are 1e-5 to 1e-3"
+                                                          : NULL;
     if (!wrong) return;
     put_key(c->job, "training.learning_rate", out);
     strbuf_addf(out, "%g %s\n", s->learning_rate, wrong);
@@ -159,7 +162,8 @@ static void check_debug(const struct doctor_case *c, struct strbuf *out)
 {
     if (!c->job->training.check_numerics) return;
     put_key(c->job, "training.debug", out);
-    strbuf_add(out, "every tensor of every step is looked at: much slower; remove it when nothing overflows\n");
+    strbuf_add(out,
+               "every tensor of every step is looked at: much slower; remove it when nothing overflows\n");
 }
 
 static void check_device(const struct doctor_case *c, struct strbuf *out)
@@ -191,9 +195,11 @@ static void check_thresholds(const struct doctor_case *c, struct strbuf *out)
     job_thresholds(c->job, &p);
     if (p.target <= p.warning || c->job->budget_given) return;
     put_key(c->job, "training.memory.target_utilization", out);
-    strbuf_addf(out, "a plan that fills %.0f %% of the memory is always above the warning at %.0f %%; lower it, or "
-                     "raise training.memory.warning_threshold\n",
-                100 * p.target, 100 * p.warning);
+    strbuf_addf(
+        out,
+        "a plan that fills %.0f %% of the memory is always above the warning at %.0f %%; lower it, or "
+        "raise training.memory.warning_threshold\n",
+        100 * p.target, 100 * p.warning);
 }
 
 static void check_attention(const struct doctor_case *c, struct strbuf *out)
@@ -233,9 +239,11 @@ static void check_pins(const struct doctor_case *c, struct strbuf *out)
             for (int n = 0; n < 3 && pinned[k].keys[n]; n++) {
                 if (strcmp(pinned[k].trick, s->name) || !is_given(c->job, pinned[k].keys[n])) continue;
                 put_key(c->job, pinned[k].keys[n], out);
-                strbuf_addf(out, "pins %s, which takes %.0f %% of the time and is not needed: the budget holds without "
-                                 "it; remove the key\n",
-                            s->name, 100 * s->time_cost);
+                strbuf_addf(
+                    out,
+                    "pins %s, which takes %.0f %% of the time and is not needed: the budget holds without "
+                    "it; remove the key\n",
+                    s->name, 100 * s->time_cost);
                 return;
             }
     }
@@ -251,10 +259,10 @@ static void check_ranks(const struct doctor_case *c, struct strbuf *out)
 }
 
 static check *const checks[] = {
-    check_fit,    check_ranks,    check_validation, check_same_data, check_passes,     check_padding,
-    check_length, check_warmup,   check_rate,       check_floor,     check_greedy,     check_saves,
-    check_folder, check_debug,    check_device,     check_workers,   check_thresholds, check_attention,
-    check_precision, check_pins,
+    check_fit,     check_ranks,      check_validation, check_same_data, check_passes,
+    check_padding, check_length,     check_warmup,     check_rate,      check_floor,
+    check_greedy,  check_saves,      check_folder,     check_debug,     check_device,
+    check_workers, check_thresholds, check_attention,  check_precision, check_pins,
 };
 
 int doctor_examine(const struct doctor_case *c, struct strbuf *problems)

@@ -53,7 +53,8 @@ static void test_values(void **state)
             continue;
         }
         const struct dotenv_entry *e = dotenv_find(&vars, rows[i].name);
-        if (!e || strcmp(e->value, rows[i].value)) fail_msg("'%s': '%s'", rows[i].text, e ? e->value : "none");
+        if (!e || strcmp(e->value, rows[i].value))
+            fail_msg("'%s': '%s'", rows[i].text, e ? e->value : "none");
         dotenv_release(&vars);
     }
 }
@@ -79,7 +80,8 @@ static void test_option_strings(void **state)
     static const struct {
         const char *text, *wrong; /* NULL: fine */
     } rows[] = {
-        {"expandable_segments:True,max_split_size_mb:128,roundup_power2_divisions:16,garbage_collection_threshold:0.7",
+        {"expandable_segments:True,max_split_size_mb:128,roundup_power2_divisions:16,garbage_collection_"
+         "threshold:0.7",
          NULL},
         {"garbage_collection_threshold:0.8,max_split_size_mb:512", NULL},
         {" backend : native , roundup_power2_divisions:[64:8,256:4,>:1]", NULL},
@@ -150,12 +152,14 @@ static void test_order_of_authority(void **state)
     start(&job);
     assert_int_equal(job_take_environment(&job, dir, &err), PLIM_OK);
     assert_int_equal(job.training.max_micro_batch, 8);
-    assert_string_equal(job_origin(&job, "training.max_micro_batch_size")->where, "environment MAX_BATCH_SIZE");
+    assert_string_equal(job_origin(&job, "training.max_micro_batch_size")->where,
+                        "environment MAX_BATCH_SIZE");
     job_release(&job);
 
     start(&job);
     assert_int_equal(job_set(&job, "training.max_micro_batch_size=2", NULL, &err), PLIM_OK);
-    assert_int_equal(job_set_flag(&job, "--x", "training.memory.target_utilization", "0.7", NULL, &err), PLIM_OK);
+    assert_int_equal(job_set_flag(&job, "--x", "training.memory.target_utilization", "0.7", NULL, &err),
+                     PLIM_OK);
     assert_int_equal(job_take_environment(&job, dir, &err), PLIM_OK);
     assert_int_equal(job.training.max_micro_batch, 2);
     assert_true(job.wishes.cuda_fraction == 0);
@@ -180,7 +184,8 @@ static void test_every_variable(void **state)
         {"ENABLE_MIXED_PRECISION", "true", "maybe", "training.mixed_precision", "auto"},
         {"ENABLE_MIXED_PRECISION", "0", "2", "training.mixed_precision", "fp32"},
         {"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "expandable_segments:1", NULL, NULL},
-        {"PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.25", "x:1", "training.memory.cuda_memory_fraction", "0.25"},
+        {"PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.25", "x:1",
+         "training.memory.cuda_memory_fraction", "0.25"},
         {"PLIMSOLL_ALLOC_CONF", "backend:native", "backend", NULL, NULL},
         {"DISCORD_WEBHOOK", "https://discord.com/api/webhooks/1/2", "discord.com", NULL, NULL},
         {"WANDB_API_KEY", "0123456789", NULL, NULL, NULL},
@@ -229,10 +234,19 @@ static void test_every_variable(void **state)
 
 static int setup(void **state)
 {
-    static const char *const names[] = {"MAX_BATCH_SIZE", "CUDA_MEMORY_FRACTION", "ENABLE_MIXED_PRECISION", "RANK",
-                                        "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
-                                        "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PLIMSOLL_ALLOC_CONF",
-                                        "DISCORD_WEBHOOK", "WANDB_API_KEY"};
+    static const char *const names[] = {"MAX_BATCH_SIZE",
+                                        "CUDA_MEMORY_FRACTION",
+                                        "ENABLE_MIXED_PRECISION",
+                                        "RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "PYTORCH_CUDA_ALLOC_CONF",
+                                        "PYTORCH_ALLOC_CONF",
+                                        "PLIMSOLL_ALLOC_CONF",
+                                        "DISCORD_WEBHOOK",
+                                        "WANDB_API_KEY"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
     return mkdtemp(dir) ? 0 : -1;
