@@ -24,7 +24,10 @@ static const struct man_section sections[] = {
     {"ENVIRONMENT",
      "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
      "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
-     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
+     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
+     "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
+     "beside "
+     "it; plimsoll doctor tells what they do."},
     {NULL, NULL}};
 
 static struct program program = {
