@@ -127,6 +127,8 @@ def zero(jobs):
            lambda p: p["knobs"]["state_tier"] == "host" and p["knobs"]["param_tier"] == "device", "--device", "a10g")
     effect(jobs, "with stage 3 parameters, too", deepspeed(cpu_offload=True, zero_stage=3),
            lambda p: p["knobs"]["state_tier"] == p["knobs"]["param_tier"] == "host", "--device", "a10g")
+    plan, _ = jobs.plan(deepspeed(**on_card), "--device", "a10g")
+    plim.ok(plan and plan["pins"] == ["training.deepspeed.cpu_offload"], f"the pin is named as the job has it: {plan and plan['pins']}")
     effect(jobs, "a CPU has all of it there", deepspeed(**on_card), knob("state_tier", "device"))
     effect(jobs, "nvme_offload is the disk under a CPU", deepspeed(nvme_offload=True),
            lambda p: p["knobs"]["state_tier"] == "disk" and p["knobs"]["param_tier"] == "device" and p["peak_bytes"]["disk"] > 0)
@@ -168,6 +170,8 @@ def batching(jobs):
     tight = free["by_class"]["overhead"] + 3 * MIB
     effect(jobs, "a small budget takes a small micro-batch", dynamic(enabled=True), lambda p: p["knobs"]["micro_batch"] < 4, "--budget", tight)
     effect(jobs, "but not below the bound", dynamic(enabled=True, min_batch_size=4), lambda p: p["knobs"]["micro_batch"] >= 4, "--budget", tight)
+    least = effect(jobs, "a bound that nothing fits", dynamic(enabled=True, min_batch_size=48), lambda p: not p["fits"], "--budget", tight - 2 * MIB)
+    plim.ok(least and any(r["set"] == {"training.dynamic_batching.min_batch_size": "1"} for r in least["remedies"]), "is named among the remedies")
     effect(jobs, "enabled: false", dynamic(enabled=False, min_batch_size=5, max_batch_size=5), lambda p: p["fits"])
     jobs.refused("no divisor", dynamic(min_batch_size=5, max_batch_size=5), "96 rows", "5")
     effect(jobs, "target_memory_utilization", dynamic(target_memory_utilization=0.25), lambda p: p["budget_bytes"] == GIB, "--device", "cpu-4gb")
