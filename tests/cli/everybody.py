@@ -122,6 +122,8 @@ def zero(jobs):
     for stage in (0, 1, 2, 3):
         _, result = jobs.plan(deepspeed(use_deepspeed=True, zero_stage=stage, cpu_offload=False, nvme_offload=False))
         plim.ok(result.returncode == 0 and result.stderr.count("zero_stage") == 1, f"zero_stage: {stage} with one rank is said once")
+        effect(jobs, f"zero_stage: {stage} with four", deepspeed(zero_stage=stage), lambda p: p["ranks"]["zero_stage"] == stage, "--ranks", 4)
+    jobs.refused("two stages", training(zero_stage=2, deepspeed={"zero_stage": 1}), "training.zero_stage: 2", "training.deepspeed.zero_stage: 1")
     on_card = {"cpu_offload": True, "zero_stage": 1}
     effect(jobs, "cpu_offload puts a card's state on the host", deepspeed(**on_card),
            lambda p: p["knobs"]["state_tier"] == "host" and p["knobs"]["param_tier"] == "device", "--device", "a10g")
