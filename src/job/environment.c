@@ -111,8 +111,10 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
     "every byte is planned: there is no cache to tune, and the arena's addresses are reserved once and "     \
     "hold "                                                                                                  \
     "memory as the plan needs it, which is what expandable_segments is for"
-#define ONE_RANK "ranks are started by mpirun or srun, which have variables of their own; train refuses a WORLD_SIZE above 1"
-#define SILENT   "nothing is sent: this version has no notifier"
+#define ONE_RANK                                                                                             \
+    "ranks are started by mpirun or srun, which have variables of their own; train refuses a WORLD_SIZE "    \
+    "above 1"
+#define SILENT "nothing is sent: this version has no notifier"
 #define FRACTION                                                                                             \
     {                                                                                                        \
         "budget", "training.memory.cuda_memory_fraction", "training.memory.target_utilization"               \
