@@ -144,6 +144,38 @@ void make_combine_dw(struct op_case *c)
     c->scale[COMBINE_DW_DWEIGHT] = sqrt((double)width);
 }
 
+/* Gates from nearly shut to nearly open. */
+static struct lead any_gates(struct op_case *c, int slot)
+{
+    struct lead lead = case_lead(c, 200);
+    case_in_rows(c, slot, c->type, lead, 1);
+    case_fill(c, slot, 0, (double)PICK(c, 1, 4, 20));
+    return lead;
+}
+
+void make_row_gate(struct op_case *c)
+{
+    int64_t width = any_width(c);
+    struct lead lead = any_gates(c, ROW_GATE_GATE);
+    case_in_rows(c, ROW_GATE_X, c->type, lead, width);
+    if (case_flip(c)) case_in_rows(c, ROW_GATE_ADD, c->type, lead, width);
+    case_out_rows(c, ROW_GATE_Y, c->type, lead, width);
+    c->inner[ROW_GATE_Y] = 8 * F32_UNIT;
+}
+
+void make_row_gate_bwd(struct op_case *c)
+{
+    int64_t width = any_width(c);
+    struct lead lead = any_gates(c, ROW_GATE_BWD_GATE);
+    case_in_rows(c, ROW_GATE_BWD_DY, c->type, lead, width);
+    case_in_rows(c, ROW_GATE_BWD_X, c->type, lead, width);
+    case_out_rows(c, ROW_GATE_BWD_DX, c->type, lead, width);
+    case_out_rows(c, ROW_GATE_BWD_DGATE, c->type, lead, 1);
+    c->inner[ROW_GATE_BWD_DX] = 8 * F32_UNIT;
+    c->inner[ROW_GATE_BWD_DGATE] = sum_error(width);
+    c->scale[ROW_GATE_BWD_DGATE] = sqrt((double)width);
+}
+
 /* Sizes of the products: some are whole tiles of a tensor core's kernel, some are nothing of the kind. */
 struct product {
     struct sizes s;
@@ -190,6 +222,10 @@ void make_expert_linear_dx(struct op_case *c)
 void make_expert_linear_dw(struct op_case *c)
 {
     struct product p = any_product(c);
+    if (case_below(c, 8) == 0) { /* more rows than a kernel sums in one go */
+        p.s.rows = 9001, p.s.top = 1, p.pairs = 9001;
+        p.m = PICK(c, 16, 136), p.k = PICK(c, 24, 136);
+    }
     case_in(c, EXPERT_LINEAR_DW_DY, c->type, DIMS(p.pairs, p.m));
     case_in(c, EXPERT_LINEAR_DW_X, c->type, DIMS(p.pairs, p.k));
     case_in(c, EXPERT_LINEAR_DW_ENDS, DT_I32, DIMS(p.s.experts));
