@@ -43,7 +43,6 @@ static const char *const paddings[] = {"max_length", "longest", "do_not_pad", NU
 static const struct schema_synonym padding_words[] = {
     {"true", "longest"}, {"false", "do_not_pad"}, {NULL, NULL}};
 
-
 /* clang-format off */
 static const struct schema_row rows[] = {
     /* model */
