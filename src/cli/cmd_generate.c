@@ -7,8 +7,9 @@
 #include <string.h>
 
 enum {
-    PARALLEL = 8,     /* prompts at once where nobody says */
-    STEP_TOKENS = 256 /* of prompts and answers in one pass, at most */
+    PARALLEL = 8,             /* prompts at once where nobody says */
+    STEP_TOKENS = 256,        /* of prompts and answers in one pass, at most */
+    STEP_TOKENS_DEVICE = 2048 /* where it is a device with its own memory that computes */
 };
 
 #define AT(field) offsetof(struct generate_flags, field)
@@ -135,6 +136,7 @@ struct writer {
     struct seq2seq_room room;
     struct engine *engine;
     struct seq2seq *seq2seq;
+    int64_t tokens; /* of all prompts */
 };
 
 /* Room for exactly what prompts and answers need. */
@@ -149,6 +151,10 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
         if (count > most) most = count;
     }
     w->room.source = most, w->room.tokens = f->tokens, w->room.beams = f->beams;
+    if (model_is_encoder(spec))
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
+                         model_architecture_name(spec->arch));
     if (model_has_source(spec)) return PLIM_OK; /* it has no last position */
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
@@ -163,7 +169,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     w->options.max_context = most + (f->tokens - 1 < left ? f->tokens - 1 : left);
     int parallel = f->parallel ? f->parallel : PARALLEL;
     w->options.parallel = (size_t)parallel < g->count ? parallel : (int)g->count;
-    w->options.step_tokens = all < STEP_TOKENS ? all : STEP_TOKENS;
+    w->tokens = all;
     return PLIM_OK;
 }
 
@@ -181,6 +187,8 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
 
 static enum plim_status writer_open(struct writer *w, struct device *device, struct plim_error *err)
 {
+    int64_t most = device->facts.unified_memory ? STEP_TOKENS : STEP_TOKENS_DEVICE;
+    w->options.step_tokens = w->tokens < most ? w->tokens : most;
     return model_has_source(&w->spec) ? seq2seq_open(w->options.model, device, &w->room, &w->seq2seq, err)
                                       : engine_open(device, &w->options, &w->engine, err);
 }

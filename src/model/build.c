@@ -465,9 +465,10 @@ void build_logits(struct builder *b, int x, const struct build_linear *l, int64_
     struct tensor first = logits, last = logits;
     last.flags = loss ? 0 : TENSOR_OUTPUT;
     first.label = "logits.raw";
-    int y = build_linear(b, x, l, declare(b, capped ? first : last));
+    int y = build_linear(b, x, l, declare(b, capped ? first : last)), whole = y;
     if (loss) build_loss(b, y, input_i32(b, "targets"));
-    if (capped) build_cap(b, y, declare(b, last));
+    if (capped) build_cap(b, y, whole = declare(b, last));
+    if (flat) build_flat_sample(b, whole);
 }
 
 void build_head(struct builder *b, int x, int weight)

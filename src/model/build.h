@@ -16,9 +16,9 @@ struct builder {
     int layer; /* -1 outside layers */
     int below; /* layers of the stacks before this one: ops and activations are numbered through, parameters are not */
     enum op_part part;
-    int ids, pos;                  /* i32 [B,T] */
-    int slots, rows, blocks, last; /* of a flat shape */
-    int pool;                      /* likewise: keys and values of all layers */
+    int ids, pos;                            /* i32 [B,T] */
+    int slots, rows, blocks, last, sampling; /* of a flat shape */
+    int pool;                                /* likewise: keys and values of all layers */
     int rope_table
         [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
     int types;             /* i32 [B,T], -1: segments are not told apart */
@@ -79,6 +79,7 @@ struct build_parts {
 void build_flat_inputs(struct builder *b);
 int build_paged(struct builder *b, const struct build_parts *p, struct op_attr attr);
 int build_flat_last(struct builder *b, int x);
+void build_flat_sample(struct builder *b, int logits); /* where the shape samples */
 
 /* The same with norms of queries and keys before they are rotated; their weights, -1: none. */
 int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm);

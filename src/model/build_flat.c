@@ -24,7 +24,10 @@ static int part(struct builder *b, int root, int64_t *at, const char *label, int
     return declare(b, t);
 }
 
-static int64_t numbers(const struct model_flat *f) { return 3 * f->tokens + f->rows * (3 + f->reach + 1); }
+static int64_t numbers(const struct model_flat *f)
+{
+    return 3 * f->tokens + f->rows * (3 + f->reach + 1 + (f->samples ? SAMPLE_WORDS : 0));
+}
 
 static int pool(struct builder *b)
 {
@@ -56,6 +59,7 @@ void build_flat_inputs(struct builder *b)
     b->rows = part(b, root, &at, "rows", f->rows, 3);
     b->blocks = part(b, root, &at, "blocks", f->rows, f->reach);
     b->last = part(b, root, &at, "last", f->rows, 0);
+    b->sampling = f->samples ? part(b, root, &at, "sampling", f->rows, SAMPLE_WORDS) : -1;
     b->pool = pool(b);
 }
 
@@ -92,4 +96,20 @@ int build_flat_last(struct builder *b, int x)
                                                  .view_of = -1});
     tape_append(b->tape, &op);
     return op.out[EMBED_Y];
+}
+
+void build_flat_sample(struct builder *b, int logits)
+{
+    struct op op = tape_op(OP_SAMPLE, b->layer);
+    if (!b->shape->flat.samples || logits < 0) return;
+    op.part = b->part;
+    op.in[SAMPLE_LOGITS] = logits, op.in[SAMPLE_ROWS] = b->sampling;
+    op.out[SAMPLE_TOKEN] = declare(b, (struct tensor){.label = "tokens",
+                                                      .type = DT_I32,
+                                                      .cls = CLASS_ACT,
+                                                      .flags = TENSOR_OUTPUT,
+                                                      .ndim = 1,
+                                                      .dim = {b->shape->flat.rows},
+                                                      .view_of = -1});
+    tape_append(b->tape, &op);
 }

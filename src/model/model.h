@@ -154,6 +154,7 @@ struct model_flat {
     int64_t reach;  /* M: blocks of one request, at most */
     int64_t
         length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
+    bool samples; /* the tape ends with tokens, not with logits */
 };
 
 struct model_shape {
@@ -166,6 +167,8 @@ struct model_shape {
     bool training;       /* numbers are dropped as the spec's dropouts say */
     int64_t longest;     /* positions of the data's longest rows, where these are shorter; 0: they are not */
     int64_t source_time; /* S of an encoder-decoder, else 0 */
+    int64_t
+        source_cache; /* HEAD_SOURCE: positions of the cache that it writes, where rows of others lie too; 0: S */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */
@@ -204,7 +207,8 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  *
  * A flat shape (HEAD_LAST_LOGITS) has one input instead, "flat", in which "ids", "pos", "slots" i32[N], "rows" i32[R,3],
  * "blocks" i32[R,M] and "last" i32[R] (the tokens whose "logits" [R,V] are wanted) lie one after the other, and one kept
- * CLASS_KV "kv.pool" for all layers; op.h, kv_put and attn_paged, says what is in them. */
+ * CLASS_KV "kv.pool" for all layers; op.h, kv_put and attn_paged, says what is in them. One that samples has "sampling"
+ * i32[R,SAMPLE_WORDS] as the last of its inputs and reads "tokens" i32[R] beside the logits. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);
 

@@ -103,6 +103,7 @@ static void find_logprobs(const float *row, int64_t vocab, struct draw *w)
 
 static void draw_row(struct drawer *d, struct draw_room *r, struct draw *w)
 {
+    if (w->done) return;
     dtype_convert(r->row, DT_F32, w->logits, w->type, d->vocab);
     w->token = w->given, w->ntop = 0, w->logprob = 0;
     if (w->given < 0) {
@@ -132,4 +133,21 @@ void drawer_run(struct drawer *d, struct draw *draws, int count)
         draw_row(d, &d->room[0], draws);
     }
     d->draws = NULL;
+}
+
+static void put_number(int32_t *words, double x) { memcpy(words, &x, sizeof x); }
+
+bool draw_words(const struct draw *w, int64_t vocab, int32_t words[SAMPLE_WORDS])
+{
+    const struct sampling *s = w->sampling;
+    memset(words, 0, SAMPLE_WORDS * sizeof *words);
+    if (w->given >= 0 || w->logprobs >= 0 || penalised(s)) return false;
+    words[SAMPLE_MODE] = s->temperature > 0 ? SAMPLE_DRAWN : SAMPLE_LIKELIEST;
+    words[SAMPLE_VOCAB] = (int32_t)vocab;
+    words[SAMPLE_TOP_K] = (int32_t)(s->top_k < vocab ? s->top_k : 0);
+    put_number(words + SAMPLE_TEMPERATURE, s->temperature);
+    put_number(words + SAMPLE_TOP_P, s->top_p);
+    put_number(words + SAMPLE_MIN_P, s->min_p);
+    if (s->temperature > 0) put_number(words + SAMPLE_NUMBER, sampling_number(s, w->step));
+    return true;
 }

@@ -5,7 +5,7 @@
  *     drawer_run(&drawer, draws, n);                  // draws[i].token, .logprob, .top
  *     drawer_release(&drawer);
  *
- * Penalties first, then serve/sample.h. Log-probabilities are of the logits as the model gave them. A row's result depends
+ * Penalties first, then tensor/sample.h. Log-probabilities are of the logits as the model gave them. A row's result depends
  * on its own logits and parameters alone; the team only shares rows or, of a single row, its work.
  */
 #ifndef PLIM_SERVE_DRAW_H
@@ -23,6 +23,7 @@ struct draw {
     int64_t prompt, known;
     int32_t given; /* the token is this one; -1: it is drawn */
     int logprobs;  /* -1: none, else so many of the likeliest too */
+    bool done;     /* the token is there already, and nothing else is wanted */
     int32_t token; /* out, as are those below */
     float logprob;
     int ntop;
@@ -46,5 +47,9 @@ void drawer_release(struct drawer *d);
 int64_t drawer_bytes(struct threads *team, int64_t vocab);
 
 void drawer_run(struct drawer *d, struct draw *draws, int count);
+
+/* What a device needs to draw the token of a row (tape/op.h, sample); false: it cannot, because log-probabilities, penalties
+ * or a given token are asked for, and the words say that there is nothing to draw. */
+bool draw_words(const struct draw *draw, int64_t vocab, int32_t words[SAMPLE_WORDS]);
 
 #endif

@@ -27,17 +27,35 @@ struct build_arg {
     struct model_flat size;
 };
 
+/* A gated unit whose result goes into the product behind it and nowhere else. */
+static bool is_read_once(const struct tape *tape, int i)
+{
+    if (tape->ops[i].kind != OP_GLU || i + 1 == tape->nops) return false;
+    int made = tape_root(tape, tape->ops[i].out[GLU_H]), reads = 0;
+    for (int j = 0; j < tape->nops; j++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            int in = tape->ops[j].in[k];
+            reads += in >= 0 && tape_root(tape, in) == made;
+        }
+    return reads == 1 && tape->ops[i + 1].kind == OP_LINEAR &&
+           tape_root(tape, tape->ops[i + 1].in[LINEAR_X]) == made;
+}
+
 static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
 {
     const struct build_arg *b = arg;
     struct model_shape shape = {
         .batch = 1, .time = b->size.tokens, .head = HEAD_LAST_LOGITS, .flat = b->size};
+    shape.flat.samples = !b->e->device->facts.unified_memory;
     (void)unused;
     tape_init(out);
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, b->e->plan.precision, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
+    for (int i = 0; i < out->nops; i++) {
+        out->ops[i].attr.repeatable = true; /* same seed, same text */
+        out->ops[i].attr.read_once = is_read_once(out, i);
+    }
     if (status != PLIM_OK) tape_release(out);
     return status;
 }
@@ -54,7 +72,11 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void add_size(struct family *f, const struct sizes *s, int64_t tokens, int64_t rows)
 {
     if (f->count == ENGINE_MEMBERS) return;
-    f->size[f->count++] = (struct model_flat){tokens, rows, s->blocks, blocks_for(s->context), s->context};
+    f->size[f->count++] = (struct model_flat){.tokens = tokens,
+                                              .rows = rows,
+                                              .blocks = s->blocks,
+                                              .reach = blocks_for(s->context),
+                                              .length = s->context};
 }
 
 /* Powers of two, from 32 on also the half-way ones; many rows only where many tokens can be the last of theirs. */
@@ -209,7 +231,7 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
            drawer_bytes(e->device->team, e->spec.vocab_size) + blocks_bytes(s->blocks) +
            s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
     if (!e->device->facts.unified_memory)
-        *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 4) + 3 * s->step);
+        *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 5 + SAMPLE_WORDS) + 3 * s->step);
     free(f);
     return status;
 }
@@ -282,8 +304,8 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
 
 static void find_ends(struct family *f, int i, struct exec *exec)
 {
-    f->member[i] =
-        (struct member){exec, tape_find(exec->tape, "flat", -1), tape_find(exec->tape, "logits", -1)};
+    f->member[i] = (struct member){exec, tape_find(exec->tape, "flat", -1),
+                                   tape_find(exec->tape, "logits", -1), tape_find(exec->tape, "tokens", -1)};
 }
 
 /* Members beyond the first, and programs of all of them. */

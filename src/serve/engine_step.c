@@ -42,7 +42,7 @@ void engine_finish(struct engine *e, struct request *r, struct engine_event *eve
     free(r);
 }
 
-static void cancel(struct engine *e, struct request *r)
+void engine_finish_cancelled(struct engine *e, struct request *r)
 {
     engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
 }
@@ -68,6 +68,7 @@ static enum plim_status take_in(struct engine *e, struct plim_error *err)
 /* Numbers of a step, where the host writes them. */
 struct inputs {
     int32_t *ids, *pos, *slots, *rows, *blocks, *last;
+    int32_t *sampling; /* where the device samples */
 };
 
 static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
@@ -78,6 +79,7 @@ static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
     in.rows = in.slots + size->tokens;
     in.blocks = in.rows + 3 * size->rows;
     in.last = in.blocks + size->rows * size->reach;
+    in.sampling = in.last + size->rows;
     return in;
 }
 
@@ -148,6 +150,15 @@ static void add_draw(struct engine *e, struct step *s, struct request *r, int64_
                                          .logprobs = r->ask.logprobs};
 }
 
+/* What the device draws by itself, and rows without anything to draw behind it. */
+static void put_sampling(struct engine *e, const struct step *s, int32_t *words)
+{
+    for (int i = 0; i < s->draws; i++)
+        draw_words(&e->draws[i], e->drawer.vocab, words + (int64_t)i * SAMPLE_WORDS);
+    memset(words + (int64_t)s->draws * SAMPLE_WORDS, 0,
+           (size_t)((s->size.rows - s->draws) * SAMPLE_WORDS) * sizeof *words);
+}
+
 static enum plim_status run_pass(struct engine *e, struct step *s, struct plim_error *err)
 {
     struct exec *exec = s->member->exec;
@@ -165,12 +176,27 @@ static enum plim_status run_pass(struct engine *e, struct step *s, struct plim_e
         at += row->count;
     }
     pad(&in, &s->size, s->tokens, s->rows, s->draws);
+    if (s->member->tokens >= 0) put_sampling(e, s, in.sampling);
     const struct tensor *flat = &exec->tape->tensors[s->member->flat];
     enum plim_status status = PLIM_OK;
     if (!direct) status = exec_write(exec, s->member->flat, e->staged, 0, tensor_bytes(flat), err);
     return status == PLIM_OK ? exec_loop(exec, 0, err) : status;
 }
 
+/* Tokens that the device has drawn. */
+static enum plim_status read_tokens(struct engine *e, const struct step *s, struct plim_error *err)
+{
+    enum plim_status status = exec_read(s->member->exec, s->member->tokens, e->tokens, 0,
+                                        s->draws * (int64_t)sizeof *e->tokens, err);
+    for (int i = 0; i < s->draws && status == PLIM_OK; i++) {
+        struct draw *d = &e->draws[i];
+        d->done = e->tokens[i] >= 0;
+        if (d->done) d->token = e->tokens[i];
+    }
+    return status;
+}
+
+/* Logits of the rows that are left to the host: those from the first to the last of them. */
 static enum plim_status read_logits(struct engine *e, const struct step *s, struct plim_error *err)
 {
     const struct exec *exec = s->member->exec;
@@ -178,11 +204,27 @@ static enum plim_status read_logits(struct engine *e, const struct step *s, stru
     int64_t row = e->spec.vocab_size * (int64_t)dtype_size(t->type);
     const char *from = exec_host(exec, s->member->logits);
     enum plim_status status = PLIM_OK;
-    if (!from) from = e->raw;
-    if (from == e->raw && s->draws)
-        status = exec_read(exec, s->member->logits, e->raw, 0, s->draws * row, err);
-    if (from == e->raw && !s->draws) status = e->device->ops->sync(e->device, err);
-    for (int i = 0; i < s->draws; i++) e->draws[i].logits = from + i * row, e->draws[i].type = t->type;
+    int first = 0, end = s->draws;
+    while (first < end && e->draws[first].done) first++;
+    while (end > first && e->draws[end - 1].done) end--;
+    if (!from && first < end)
+        status =
+            exec_read(exec, s->member->logits, e->raw + first * row, first * row, (end - first) * row, err);
+    for (int i = first; i < end; i++)
+        e->draws[i].logits = (from ? from : e->raw) + i * row, e->draws[i].type = t->type;
+    return status;
+}
+
+/* Tokens of all rows. */
+static enum plim_status draw_tokens(struct engine *e, const struct step *s, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    int left = 0;
+    if (!s->draws) return e->device->ops->sync(e->device, err);
+    if (s->member->tokens >= 0) status = read_tokens(e, s, err);
+    for (int i = 0; i < s->draws; i++) left += !e->draws[i].done;
+    if (status == PLIM_OK && left) status = read_logits(e, s, err);
+    if (status == PLIM_OK && left) drawer_run(&e->drawer, e->draws, s->draws);
     return status;
 }
 
@@ -216,16 +258,12 @@ static void tell_prompt(struct engine *e, struct request *r, const struct draw *
     pthread_mutex_unlock(&e->lock);
 }
 
-/* The next token of the answer. */
-static void tell_answer(struct engine *e, struct request *r, const struct draw *d)
+bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
 {
     struct engine_event end = {.token = -1, .finish = FINISH_EOS};
     bool ends = !r->ask.ignore_eos && is_end(&e->spec, d->token);
     if (!r->made) r->answered = clock_seconds();
-    if (ends) {
-        engine_finish(e, r, &end);
-        return;
-    }
+    if (ends) return engine_finish(e, r, &end), false;
     r->tokens[r->sequence.known++] = d->token;
     r->made++;
     pthread_mutex_lock(&e->lock);
@@ -237,10 +275,10 @@ static void tell_answer(struct engine *e, struct request *r, const struct draw *
                                     .logprob = d->logprob,
                                     .ntop = d->ntop,
                                     .top = d->top};
-        engine_finish(e, r, &end);
-    } else if (!tell(r, d, d->token, FINISH_NONE)) {
-        cancel(e, r);
+        return engine_finish(e, r, &end), false;
     }
+    if (tell(r, d, d->token, FINISH_NONE)) return true;
+    return engine_finish_cancelled(e, r), false;
 }
 
 static void tell_all(struct engine *e, const struct step *s)
@@ -251,7 +289,7 @@ static void tell_all(struct engine *e, const struct step *s)
         if (d->given >= 0)
             tell_prompt(e, r, d);
         else
-            tell_answer(e, r, d);
+            engine_answer(e, r, d);
     }
 }
 
@@ -260,10 +298,7 @@ static void sweep(struct engine *e)
 {
     for (int i = e->schedule.count - 1; i >= 0; i--) {
         struct request *r = request_of(e->schedule.queue[i]);
-        pthread_mutex_lock(&e->lock);
-        bool cancelled = r->cancelled;
-        pthread_mutex_unlock(&e->lock);
-        if (cancelled) cancel(e, r);
+        if (engine_is_cancelled(e, r)) engine_finish_cancelled(e, r);
     }
 }
 
@@ -314,7 +349,7 @@ static enum plim_status move_line(struct engine *e, struct plim_error *err)
     return status;
 }
 
-enum plim_status engine_step(struct engine *e, struct plim_error *err)
+enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err)
 {
     struct step s = {0};
     enum plim_status status = move_line(e, err);
@@ -327,10 +362,9 @@ enum plim_status engine_step(struct engine *e, struct plim_error *err)
     count_step(e, &s);
     count_up(e, &s);
     status = run_pass(e, &s, err);
-    if (status == PLIM_OK) status = read_logits(e, &s, err);
+    if (status == PLIM_OK) status = draw_tokens(e, &s, err);
     if (status != PLIM_OK) return status;
     schedule_done(&e->schedule, e->rows, s.rows);
-    drawer_run(&e->drawer, e->draws, s.draws);
     tell_all(e, &s);
     sweep(e);
     note_blocks(e);

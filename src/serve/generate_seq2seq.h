@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "model/model.h"
-#include "serve/sample.h"
+#include "tensor/sample.h"
 #include "tape/pass.h"
 #include <signal.h>
 

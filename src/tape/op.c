@@ -324,6 +324,13 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .out = {[ATTN_PAGED_O] = "xBTHD"},
             .cost = cost_attn_paged,
         },
+    [OP_SAMPLE] =
+        {
+            .name = "sample",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[SAMPLE_LOGITS] = "x#RV", [SAMPLE_ROWS] = "iRP"},
+            .out = {[SAMPLE_TOKEN] = "i#R"},
+        },
     [OP_SPLIT3] =
         {
             .name = "split3",

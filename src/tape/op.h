@@ -25,6 +25,7 @@
  *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
  *                blocks[R,M]i32
+ *  sample        logits[R,V] rows[R,12]i32                         token[R]i32                 the next token of each row, see below
  *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
  *  route         logits[R,E]                                       weight[R,K]f32 expert[R,K]i32      the K experts of each row, see below
@@ -108,7 +109,12 @@
  * [first, first + count), query i stands at position context + i and sees what a causal query with a cache sees, with
  * attr.window and attr.cap; position p is in block blocks[row][p / 16]. Tokens that are in no row have
  * o = 0. A query's o depends on its own row's context alone, bit for bit: not on how a sequence was
- * cut into rows, on other rows or on threads.
+ * cut into rows, on other rows or on threads. A device with tensor cores may sum tokens of longer rows in another order
+ * than those that are alone in theirs.
+ *
+ * Sampling. A row has SAMPLE_WORDS words (enum sample_word; of a double the lower one first). By its mode the token is -1, the
+ * likeliest of the first `vocab` (of equal ones the first), or drawn as tensor/sample.h says it, by the number. A
+ * backend may leave a row that keeps more candidates than it has room for to the caller: the token is then -2.
  *
  * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
  * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
@@ -203,6 +209,20 @@
 /* Positions of a block of keys and values. */
 enum { KV_BLOCK = 16 };
 
+/* Words of a row of sample. */
+enum sample_word {
+    SAMPLE_MODE,
+    SAMPLE_VOCAB,
+    SAMPLE_TOP_K,           /* 0: all */
+    SAMPLE_TEMPERATURE = 4, /* doubles from here on */
+    SAMPLE_TOP_P = 6,
+    SAMPLE_MIN_P = 8,
+    SAMPLE_NUMBER = 10, /* in [0,1) */
+    SAMPLE_WORDS = 12
+};
+enum sample_mode { SAMPLE_NONE, SAMPLE_LIKELIEST, SAMPLE_DRAWN };
+enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
+
 enum op_kind {
     OP_EMBED,
     OP_NORM,
@@ -250,6 +270,7 @@ enum op_kind {
     OP_HOLD,
     OP_KV_PUT,
     OP_ATTN_PAGED,
+    OP_SAMPLE,
     OP_GATHER,
     OP_REDUCE,
     OP_PIECE,

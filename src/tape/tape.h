@@ -133,7 +133,9 @@ struct op_attr {
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
     bool standard;   /* attention by plain loops over all scores, for debugging */
     bool repeatable; /*the same bits on every run, whatever that costs; any op */
-    bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
+    bool
+        read_once; /* what the op makes is read by the next op alone, and need not be written if both are one */
+    bool tf32;     /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool
         split; /* linear and its gradients: fp32 operands may be multiplied as sums of bf16 parts, as exact */
     bool layer_norm;       /* norm: LayerNorm instead of RMSNorm */

@@ -30,6 +30,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_KV_APPEND] = ref_kv_append,
     [OP_KV_PUT] = ref_kv_put,
     [OP_ATTN_PAGED] = ref_attn_paged,
+    [OP_SAMPLE] = ref_sample,
     [OP_SPLIT3] = ref_split3,
     [OP_EMBED_BWD] = ref_embed_bwd,
     [OP_NORM_BWD] = ref_norm_bwd,
@@ -288,4 +289,5 @@ const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_POOL_BWD] = ROW,
     [OP_KV_PUT] = ROW,
     [OP_ATTN_PAGED] = ROW,
+    [OP_SAMPLE] = ROW,
 };

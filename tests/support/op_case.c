@@ -27,6 +27,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_KV_APPEND] = make_kv_append,
     [OP_KV_PUT] = make_kv_put,
     [OP_ATTN_PAGED] = make_attn_paged,
+    [OP_SAMPLE] = make_sample,
     [OP_SPLIT3] = make_split3,
     [OP_EMBED_BWD] = make_embed_bwd,
     [OP_NORM_BWD] = make_norm_bwd,

@@ -1,7 +1,8 @@
 /* test_sample.c - sampling from logits, and bytes becoming text. */
 #include "text/byte_text.h"
 #include "base/rng.h"
-#include "serve/sample.h"
+#include "serve/draw.h"
+#include "tensor/sample.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,6 +49,35 @@ static void test_seed_names_the_token(void **state)
         differ += draw(&a, slope, step) != draw(&b, slope, step);
     }
     assert_true(differ > 10);
+}
+
+/* What a device draws by itself: a row's words carry all that sampler_pick needs, over memory of the caller's. */
+static void test_words(void **state)
+{
+    (void)state;
+    static double memory[64];
+    struct sampling s = {.temperature = 0.7, .top_k = 5, .top_p = 0.9, .min_p = 0.01, .seed = 3};
+    struct sampler sampler;
+    int32_t words[SAMPLE_WORDS];
+    assert_true(sampler_bytes(VOCAB) <= (int64_t)sizeof memory);
+    for (uint64_t step = 0; step < 50; step++) {
+        struct draw w = {.sampling = &s, .step = step, .given = -1, .logprobs = -1};
+        double number;
+        assert_true(draw_words(&w, VOCAB, words) && words[SAMPLE_MODE] == SAMPLE_DRAWN);
+        assert_true(words[SAMPLE_VOCAB] == VOCAB && words[SAMPLE_TOP_K] == 5);
+        memcpy(&number, words + SAMPLE_NUMBER, sizeof number);
+        sampler_bind(&sampler, VOCAB, memory);
+        sampler.sampling = s;
+        assert_int_equal(sampler_pick(&sampler, slope, number), draw(&s, slope, step));
+    }
+    s.temperature = 0;
+    struct draw likeliest = {.sampling = &s, .given = -1, .logprobs = -1};
+    assert_true(draw_words(&likeliest, VOCAB, words) && words[SAMPLE_MODE] == SAMPLE_LIKELIEST);
+    struct draw given = {.sampling = &s, .given = 4, .logprobs = -1}, told = {.sampling = &s, .given = -1};
+    assert_false(draw_words(&given, VOCAB, words) || words[SAMPLE_MODE] != SAMPLE_NONE);
+    assert_false(draw_words(&told, VOCAB, words));
+    s.presence_penalty = 1;
+    assert_false(draw_words(&likeliest, VOCAB, words));
 }
 
 /* How often each token comes, over many steps. */
@@ -231,7 +261,7 @@ int main(void)
         cmocka_unit_test(test_shares),     cmocka_unit_test(test_top_k),
         cmocka_unit_test(test_top_p),      cmocka_unit_test(test_bad_numbers),
         cmocka_unit_test(test_short_cuts), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_text_waits),
+        cmocka_unit_test(test_text_waits), cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

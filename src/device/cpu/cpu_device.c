@@ -30,6 +30,7 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_KV_APPEND] = {cpu_kv_append, NULL},
     [OP_KV_PUT] = {cpu_kv_put, NULL},
     [OP_ATTN_PAGED] = {cpu_attn_paged, cpu_attn_paged_workspace},
+    [OP_SAMPLE] = {cpu_sample, cpu_sample_workspace},
     [OP_SPLIT3] = {cpu_split3, NULL},
     [OP_ROUTE] = {cpu_route, cpu_route_workspace},
     [OP_DISPATCH] = {cpu_dispatch, NULL},

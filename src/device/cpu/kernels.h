@@ -55,6 +55,8 @@ kernel_workspace cpu_xent_workspace;
 kernel_run cpu_kv_append, cpu_kv_put;
 kernel_run cpu_attn_paged;
 kernel_workspace cpu_attn_paged_workspace;
+kernel_run cpu_sample;
+kernel_workspace cpu_sample_workspace;
 
 kernel_run cpu_sumsq, cpu_clip, cpu_adamw, cpu_sgd, cpu_adamw8, cpu_adafactor;
 kernel_workspace cpu_sumsq_workspace;

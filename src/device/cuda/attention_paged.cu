@@ -1,4 +1,5 @@
-/* attention_paged.cu - keys and values into blocks, and attention of rows of tokens over them (tape/op.h).
+/* attention_paged.cu - keys and values into blocks, and attention of rows of tokens over them (tape/op.h): the choice of a
+ * way (attention_paged.cuh), and the one that takes every type and size of heads.
  *
  * A line is one query head of one token. A block of threads has up to LINES lines of one row and kv head and walks over
  * their keys in pieces of PIECE positions: its warps take the piece's blocks of 16 keys in turn, by their number, each
@@ -9,24 +10,16 @@
  * Of 16 keys a lane has one, and every other element of the head: what the two halves of a warp have summed is added.
  * Values are the lanes' by elements. Every byte is read once for all lines; nothing here uses the tensor cores.
  */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/attention_paged.cuh"
+#include "device/cuda/overlap.cuh"
 
 namespace
 {
 
 enum { WARPS = 4, THREADS = 32 * WARPS, PIECE = CUDA_PAGED_PIECE, MOST_SIZE = 256, JOIN_WARPS = 4 };
 
-struct paged {
-    const void *q, *pool;
-    void *o;
-    const int32_t *rows, *blocks; /* [R,3], [R,M] */
-    float *parts;                 /* [N,H,splits,D+2], NULL: pieces are joined where they are made */
-    int tokens, heads, kv_heads, group, size, nrows, reach, splits;
+struct plain : paged {
     int tile_tokens, tile_heads; /* of a block of threads: their product is at most LINES */
-    int64_t plane, block;        /* elements of one layer's keys or values; of a block of all layers */
-    int64_t layer;               /* element with which the layer's keys begin */
-    int window;
-    float scale, cap, scale2;
 };
 
 template <class T> ON_GPU float value(const T *at)
@@ -37,7 +30,7 @@ template <class T> ON_GPU float value(const T *at)
 }
 
 /* The row that has a token, -1: none; asked by all threads of a block. */
-ON_GPU int row_of(const struct paged &a, int token, int *found)
+ON_GPU int row_of(const struct plain &a, int token, int *found)
 {
     __syncthreads();
     if (threadIdx.x == 0) *found = -1;
@@ -53,7 +46,7 @@ struct tile {
     int row, token, count, head, heads, kv, position; /* position: of the first token */
     __device__ int lines() const { return count * heads; }
     __device__ int last(int line) const { return position + line / heads; }
-    __device__ int64_t at(const struct paged &a, int line) const
+    __device__ int64_t at(const struct plain &a, int line) const
     {
         return ((int64_t)(token + line / heads) * a.heads + head + line % heads) * a.size;
     }
@@ -65,11 +58,10 @@ template <int LINES, int WIDTH> struct lines {
 
 /* 16 keys from `key` on. */
 template <class T, int LINES, int WIDTH>
-ON_GPU void meet(const struct paged &a, const struct tile &t, const float *q, int key, lines<LINES, WIDTH> &w)
+ON_GPU void meet(const struct plain &a, const struct tile &t, const float *q, int key, lines<LINES, WIDTH> &w)
 {
     const int lane = threadIdx.x % 32, mine = key + lane % 16;
-    const int64_t at =
-        a.blocks[(int64_t)t.row * a.reach + key / 16] * a.block + a.layer + (int64_t)t.kv * 16 * a.size;
+    const int64_t at = paged_at(a, a.blocks[(int64_t)t.row * a.reach + key / 16], t.kv);
     const T *k = (const T *)a.pool + at + lane % 16, *v = (const T *)a.pool + at + a.plane;
     float s[LINES];
 #pragma unroll
@@ -84,7 +76,7 @@ ON_GPU void meet(const struct paged &a, const struct tile &t, const float *q, in
     for (int l = 0; l < LINES; l++) {
         if (l >= t.lines()) continue;
         float x = s[l] + __shfl_xor_sync(0xffffffffu, s[l], 16);
-        if (a.cap > 0) x = a.cap * tanhf(x * (a.scale / a.cap));
+        x = paged_score(a, x);
         int last = t.last(l), first = a.window ? last - a.window + 1 : 0;
         if (mine > last || mine < first) x = -INFINITY;
         float top = w.top[l];
@@ -117,21 +109,6 @@ ON_GPU void meet(const struct paged &a, const struct tile &t, const float *q, in
     }
 }
 
-/* What a line has of some of its keys: [0, size) outputs, then maximum and sum. A further result joins what comes before
- * it; `put` says what becomes of the element. */
-ON_GPU float joined(float x, float top, float sum, float y, float more_top, float more, float scale2)
-{
-    if (more == 0) return x;
-    if (sum == 0) return y;
-    float best = fmaxf(top, more_top);
-    return __fmaf_rn(exp2f((more_top - best) * scale2), y, __fmul_rn(exp2f((top - best) * scale2), x));
-}
-
-ON_GPU float joined_top(float top, float sum, float more_top, float more)
-{
-    return more == 0 ? top : sum == 0 ? more_top : fmaxf(top, more_top);
-}
-
 /* Shared memory of a block of threads. */
 template <int LINES> struct room {
     float q[LINES * MOST_SIZE];
@@ -142,7 +119,7 @@ template <int LINES> struct room {
 
 /* The warps' results of element `d` of a line, in order; `out` is [WARPS][LINES][size]. */
 template <int LINES>
-ON_GPU float join_warps(const struct paged &a, const room<LINES> &s, const float *out, int line, int d)
+ON_GPU float join_warps(const struct plain &a, const room<LINES> &s, const float *out, int line, int d)
 {
     float top = -INFINITY, x = 0;
     for (int w = 0; w < WARPS; w++) top = fmaxf(top, s.warp[w][line][0]);
@@ -152,7 +129,7 @@ ON_GPU float join_warps(const struct paged &a, const room<LINES> &s, const float
     return x;
 }
 
-template <int LINES> ON_GPU void join_stats(const struct paged &a, room<LINES> &s, int line)
+template <int LINES> ON_GPU void join_stats(const struct plain &a, room<LINES> &s, int line)
 {
     float top = -INFINITY, sum = 0;
     for (int w = 0; w < WARPS; w++) top = fmaxf(top, s.warp[w][line][0]);
@@ -162,14 +139,14 @@ template <int LINES> ON_GPU void join_stats(const struct paged &a, room<LINES> &
     s.piece[line][0] = top, s.piece[line][1] = sum;
 }
 
-ON_GPU float *part_at(const struct paged &a, int64_t line, int split)
+ON_GPU float *part_at(const struct plain &a, int64_t line, int split)
 {
     return a.parts + (line / a.size * a.splits + split) * (a.size + 2);
 }
 
 /* One piece of a tile's keys; the warps' results are in shared memory afterwards. */
 template <class T, int LINES, int WIDTH>
-ON_GPU void walk(const struct paged &a, const struct tile &t, int piece, room<LINES> &s, float *out)
+ON_GPU void walk(const struct plain &a, const struct tile &t, int piece, room<LINES> &s, float *out)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     lines<LINES, WIDTH> w;
@@ -197,7 +174,7 @@ ON_GPU void walk(const struct paged &a, const struct tile &t, int piece, room<LI
 
 /* All lines of a tile: `total` is [LINES][size] in shared memory. */
 template <class T, int LINES, int WIDTH>
-ON_GPU void run_tile(const struct paged &a, const struct tile &t, int split, room<LINES> &s, float *out,
+ON_GPU void run_tile(const struct plain &a, const struct tile &t, int split, room<LINES> &s, float *out,
                      float *total)
 {
     for (int i = threadIdx.x; i < LINES * a.size; i += THREADS) {
@@ -216,14 +193,14 @@ ON_GPU void run_tile(const struct paged &a, const struct tile &t, int split, roo
             if (split >= 0)
                 part_at(a, t.at(a, l), split)[d] = x;
             else
-                total[i] =
-                    joined(total[i], s.total[l][0], s.total[l][1], x, s.piece[l][0], s.piece[l][1], a.scale2);
+                total[i] = paged_joined(total[i], s.total[l][0], s.total[l][1], x, s.piece[l][0],
+                                        s.piece[l][1], a.scale2);
         }
         __syncthreads();
         for (int l = threadIdx.x; l < t.lines(); l += THREADS) {
             float top = s.total[l][0], sum = s.total[l][1], more_top = s.piece[l][0], more = s.piece[l][1];
-            s.total[l][1] = joined(sum, top, sum, more, more_top, more, a.scale2);
-            s.total[l][0] = joined_top(top, sum, more_top, more);
+            s.total[l][1] = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
+            s.total[l][0] = paged_joined_top(top, sum, more_top, more);
         }
         __syncthreads();
     }
@@ -241,7 +218,7 @@ ON_GPU void run_tile(const struct paged &a, const struct tile &t, int split, roo
 }
 
 /* Tokens of a tile that are in no row. */
-template <class T> ON_GPU void blank(const struct paged &a, const struct tile &t)
+template <class T> ON_GPU void blank(const struct plain &a, const struct tile &t)
 {
     for (int i = threadIdx.x; i < t.lines() * a.size; i += THREADS) {
         float x[1] = {0};
@@ -250,7 +227,7 @@ template <class T> ON_GPU void blank(const struct paged &a, const struct tile &t
 }
 
 template <class T, int LINES, int WIDTH>
-__global__ void __launch_bounds__(THREADS) attend(const struct paged a)
+__global__ void __launch_bounds__(THREADS) attend(const struct plain a)
 {
     extern __shared__ float pool[];
     __shared__ room<LINES> s;
@@ -281,7 +258,7 @@ __global__ void __launch_bounds__(THREADS) attend(const struct paged a)
 }
 
 /* The pieces of a line, in order: a warp to a line. */
-template <class T> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const struct paged a)
+template <class T> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const struct plain a)
 {
     __shared__ int found[JOIN_WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -302,9 +279,9 @@ template <class T> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const
 #pragma unroll
         for (int j = 0; j < MOST_SIZE / 32; j++)
             if (j * 32 + lane < a.size)
-                out[j] = joined(out[j], top, sum, part[j * 32 + lane], more_top, more, a.scale2);
-        float both = joined(sum, top, sum, more, more_top, more, a.scale2);
-        top = joined_top(top, sum, more_top, more), sum = both;
+                out[j] = paged_joined(out[j], top, sum, part[j * 32 + lane], more_top, more, a.scale2);
+        float both = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
+        top = paged_joined_top(top, sum, more_top, more), sum = both;
     }
 #pragma unroll
     for (int j = 0; j < MOST_SIZE / 32; j++) {
@@ -313,7 +290,7 @@ template <class T> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const
     }
 }
 
-template <class T, int LINES, int WIDTH> int start(const struct cuda_queue *queue, struct paged a)
+template <class T, int LINES, int WIDTH> int start(const struct cuda_queue *queue, struct plain a)
 {
     a.tile_heads = a.group < LINES ? a.group : LINES;
     a.tile_tokens = a.tokens > a.nrows ? LINES / a.tile_heads : 1;
@@ -331,14 +308,14 @@ template <class T, int LINES, int WIDTH> int start(const struct cuda_queue *queu
     return launched();
 }
 
-template <class T, int WIDTH> int start_lines(const struct cuda_queue *queue, const struct paged &a)
+template <class T, int WIDTH> int start_lines(const struct cuda_queue *queue, const struct plain &a)
 {
     bool many = a.tokens > a.nrows || a.group > 4;
     if (many && WIDTH <= 4) return start<T, 8, WIDTH>(queue, a);
     return a.group > 1 || many ? start<T, 4, WIDTH>(queue, a) : start<T, 1, WIDTH>(queue, a);
 }
 
-template <class T> int start_width(const struct cuda_queue *queue, const struct paged &a)
+template <class T> int start_width(const struct cuda_queue *queue, const struct plain &a)
 {
     if (a.size <= 64) return start_lines<T, 2>(queue, a);
     return a.size <= 128 ? start_lines<T, 4>(queue, a) : start_lines<T, 8>(queue, a);
@@ -354,10 +331,12 @@ struct kv_put {
 template <class T> __global__ void put(const struct kv_put p)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, d, h;
-    if (i >= 2 * p.count) return;
-    bool is_value = i >= p.count;
+    next_may_begin();
+    const bool is_value = i >= p.count, have = i < 2 * p.count;
     if (is_value) i -= p.count;
-    int64_t token = divide(divide(i, p.size, &d), p.heads, &h), slot = p.slots[token];
+    int64_t token = divide(divide(i, p.size, &d), p.heads, &h),
+            slot = have ? p.slots[token] : -1; /* an input */
+    await_previous();
     if (slot < 0) return;
     T *to =
         (T *)p.pool + slot / KV_BLOCK * p.block + p.layer + (is_value ? p.plane : 0) + h * KV_BLOCK * p.size;
@@ -382,9 +361,14 @@ extern "C" int cuda_kv_put(const struct cuda_queue *queue, const struct kernel_c
     p.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * p.plane;
     return with_type(k->type, [&](auto t) {
         using T = typename decltype(t)::type;
-        put<T><<<(unsigned)parts_of(2 * p.count, 256), 256, 0, stream_of(queue)>>>(p);
-        return launched();
+        return launch(queue, put<T>, parts_of(2 * p.count, 256), 256, 0, p);
     });
+}
+
+static int by_tensor_cores(const struct cuda_queue *queue, const struct paged &a)
+{
+    int failed = cuda_paged_decode(queue, &a);
+    return failed || a.tokens <= a.nrows ? failed : cuda_paged_prompt(queue, &a);
 }
 
 extern "C" int cuda_attn_paged(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -392,7 +376,7 @@ extern "C" int cuda_attn_paged(const struct cuda_queue *queue, const struct kern
     const struct tensor *q = call_in(call, ATTN_PAGED_Q), *pool = call_in(call, ATTN_PAGED_POOL),
                         *blocks = call_in(call, ATTN_PAGED_BLOCKS);
     const struct op_attr *attr = &call->op->attr;
-    struct paged a = {call->in[ATTN_PAGED_Q], call->in[ATTN_PAGED_POOL], call->out[ATTN_PAGED_O]};
+    struct plain a = {{call->in[ATTN_PAGED_Q], call->in[ATTN_PAGED_POOL], call->out[ATTN_PAGED_O]}};
     a.rows = (const int32_t *)call->in[ATTN_PAGED_ROWS],
     a.blocks = (const int32_t *)call->in[ATTN_PAGED_BLOCKS];
     a.parts = (float *)call->work;
@@ -403,7 +387,8 @@ extern "C" int cuda_attn_paged(const struct cuda_queue *queue, const struct kern
     a.plane = (int64_t)a.kv_heads * KV_BLOCK * a.size, a.block = pool->dim[1] * a.plane;
     a.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * a.plane;
     a.window = attr->window, a.scale = attr->scale, a.cap = attr->cap;
-    a.scale2 = (attr->cap > 0 ? 1 : attr->scale) * 1.44269504f;
+    a.scale2 = (attr->cap > 0 ? 1 : attr->scale) * 1.44269504f, a.type = q->type;
+    if (cuda_paged_on_tensor_cores(call->desc)) return by_tensor_cores(queue, a);
     if (a.size > MOST_SIZE) return (int)cudaErrorInvalidValue;
     return with_type(q->type, [&](auto t) { return start_width<typename decltype(t)::type>(queue, a); });
 }

@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_arena.h"
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/cuda_calibrate.h"
+#include "device/cuda/cuda_fuse.h"
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/cuda_staging.h"
 #include "device/cuda/cuda_transfer.h"
@@ -36,7 +37,10 @@ struct cuda {
     struct cuda_transfer *transfer;
     struct cuda_staging staging;
     struct cuda_queue queue;
-    bool chain;           /* what was queued last is a kernel of a chain (begin_chained) */
+    bool chain;     /* what was queued last is a kernel of a chain (begin_chained) */
+    bool recording; /* a program is being compiled: ops of few rows may become one launch */
+    struct cuda_fuse fuse;
+    bool fuse_follows;    /* the first op of what is held goes on with a chain */
     pthread_mutex_t lock; /* of what read, write and sync change */
     int index;
     char bus[32];
@@ -68,7 +72,6 @@ static void note(struct cuda *cuda, int code, const char *where)
         note(cuda, launch(&cuda->queue, call), op_row(call->op->kind)->name);                                \
     }
 #define LAUNCHERS(X)                                                                                         \
-    X(cuda_embed)                                                                                            \
     X(cuda_norm)                                                                                             \
     X(cuda_rope_table)                                                                                       \
     X(cuda_rope)                                                                                             \
@@ -84,6 +87,7 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_kv_append)                                                                                        \
     X(cuda_kv_put)                                                                                           \
     X(cuda_attn_paged)                                                                                       \
+    X(cuda_sample)                                                                                           \
     X(cuda_split3)                                                                                           \
     X(cuda_embed_bwd)                                                                                        \
     X(cuda_norm_bwd)                                                                                         \
@@ -117,6 +121,13 @@ static void cuda_linear_run(const struct kernel_call *call)
     note(cuda, code, code ? cuda_matmul_words(cuda->matmul) : NULL);
 }
 
+static void cuda_embed_run(const struct kernel_call *call)
+{
+    struct cuda *cuda = call->backend;
+    cuda->chain = cuda->chain || tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
+    note(cuda, cuda_embed(&cuda->queue, call), "embed");
+}
+
 static void cuda_attention_op_run(const struct kernel_call *call)
 {
     struct cuda *cuda = call->backend;
@@ -141,6 +152,7 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
     [OP_KV_PUT] = {cuda_kv_put_run, NULL},
     [OP_ATTN_PAGED] = {cuda_attn_paged_run, NULL},
+    [OP_SAMPLE] = {cuda_sample_run, NULL},
     [OP_SPLIT3] = {cuda_split3_run, NULL},
     [OP_EMBED_BWD] = {cuda_embed_bwd_run, NULL},
     [OP_NORM_BWD] = {cuda_norm_bwd_run, NULL},
@@ -180,8 +192,10 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true, [OP_LINEAR] = true, [OP_ATTN] = true,      [OP_GLU] = true,
-    [OP_ACT] = true,  [OP_ADD] = true,    [OP_KV_APPEND] = true, [OP_SPLIT3] = true,
+    [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,   [OP_GLU] = true,
+    [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true, [OP_KV_APPEND] = true,
+    [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,  [OP_ROPE_TABLE] = true,
+    [OP_SAMPLE] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
@@ -281,7 +295,7 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
     note(cuda, code, "waiting for copies");
 }
 
-/* A linear of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
+/* A linear or an embedding of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
  * only there, kernels are so short that what lies between them counts. */
 static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
 {
@@ -290,19 +304,46 @@ static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
     cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
 }
 
+/* Launches what is held, before whatever comes next. */
+static void flush(struct cuda *cuda)
+{
+    bool follows = cuda->queue.follows;
+    if (cuda_fuse_empty(&cuda->fuse)) return;
+    cuda->queue.follows = cuda->fuse_follows;
+    note(cuda, cuda_fuse_launch(&cuda->fuse, &cuda->queue), "linear of few rows");
+    cuda->queue.follows = follows;
+}
+
+/* True: the op is held, or was launched with those before it. */
+static bool fuse(struct cuda *cuda, const struct kernel_call *call)
+{
+    bool first = cuda_fuse_empty(&cuda->fuse);
+    if (!cuda_fuse_add(&cuda->fuse, call)) {
+        flush(cuda);
+        first = true;
+        if (!cuda_fuse_add(&cuda->fuse, call)) return false;
+    }
+    if (first) cuda->fuse_follows = cuda->queue.follows;
+    if (call->op->kind == OP_LINEAR) cuda->chain = true;
+    if (cuda_fuse_full(&cuda->fuse)) flush(cuda);
+    return true;
+}
+
 static void cuda_run(struct device *dev, struct kernel_call *call)
 {
+    struct cuda *cuda = cuda_of(dev);
     call->backend = dev;
-    begin_chained(cuda_of(dev), call);
-    await_copies(cuda_of(dev), call);
-    kernels[call->op->kind].run(call);
-    cuda_of(dev)->queue.follows = false;
+    begin_chained(cuda, call);
+    await_copies(cuda, call);
+    if (!cuda->recording || !fuse(cuda, call)) kernels[call->op->kind].run(call);
+    cuda->queue.follows = false;
 }
 
 static void cuda_run_many(struct device *dev, struct kernel_call *calls, int count)
 {
     struct cuda *cuda = cuda_of(dev);
     int kind = calls[0].op->kind;
+    flush(cuda);
     cuda->chain = false;
     for (int i = 0; i < count; i++) {
         calls[i].backend = dev;
@@ -318,6 +359,7 @@ static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum devi
 {
     struct cuda *cuda = cuda_of(dev);
     void *at = (char *)cuda_base(dev) + offset;
+    flush(cuda);
     cuda->chain = false;
     note(cuda,
          with == FILL_NOISE ? cuda_fill_noise(&cuda->queue, at, bytes)
@@ -359,7 +401,10 @@ static cudaGraph_t record(struct cuda *cuda, device_give *give, void *arg)
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
     bool began = !cuda->failed;
+    cuda->recording = true;
     enum plim_status status = give(arg);
+    flush(cuda);
+    cuda->recording = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamEndCapture(stream_of(cuda), &graph);
     bool good = code == cudaSuccess && status == PLIM_OK && !cuda->failed && graph;
@@ -423,16 +468,19 @@ static void *cuda_host_base(struct device *dev) { return cuda_transfer_base(cuda
 
 static void cuda_fetch(struct device *dev, size_t host_offset, void *to, size_t bytes)
 {
+    flush(cuda_of(dev));
     note(cuda_of(dev), cuda_transfer_fetch(cuda_of(dev)->transfer, host_offset, to, bytes), "fetch");
 }
 
 static void cuda_store(struct device *dev, const void *from, size_t host_offset, size_t bytes)
 {
+    flush(cuda_of(dev));
     note(cuda_of(dev), cuda_transfer_store(cuda_of(dev)->transfer, from, host_offset, bytes), "store");
 }
 
 static void cuda_run_host(struct device *dev, struct kernel_call *call)
 {
+    flush(cuda_of(dev));
     note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_row(call->op->kind)->name);
 }
 

@@ -9,7 +9,6 @@
  *            kn   D = dW [M x K]   A = dy (M x R)                            B = x  (K x R, transposed)
  */
 #include "device/cuda/cuda_matmul.h"
-#include "device/cuda/matmul_few.h"
 #include "device/cuda/matmul_small.h"
 
 #include <stdlib.h>
@@ -284,20 +283,25 @@ static int multiply_small(const struct cuda_queue *queue, const struct product *
     return cuda_matmul_small(queue, &s);
 }
 
-static int multiply_few(const struct cuda_queue *queue, const struct kernel_call *call)
+struct few_product cuda_linear_few(const struct kernel_call *call)
 {
     bool kn = call->op->attr.weight_kn;
     struct weight w = weight_of(call->in[LINEAR_W], call_in(call, LINEAR_W), kn);
-    struct few_product f = {.x = call->in[LINEAR_X],
-                            .w = call->in[LINEAR_W],
-                            .bias = call->in[LINEAR_BIAS],
-                            .add = call->in[LINEAR_ADD],
-                            .y = call->out[LINEAR_Y],
-                            .rows = tensor_count(call_in(call, LINEAR_X)) / w.k,
-                            .m = w.m,
-                            .k = w.k,
-                            .kn = kn,
-                            .type = w.matrix.type};
+    return (struct few_product){.x = call->in[LINEAR_X],
+                                .w = call->in[LINEAR_W],
+                                .bias = call->in[LINEAR_BIAS],
+                                .add = call->in[LINEAR_ADD],
+                                .y = call->out[LINEAR_Y],
+                                .rows = tensor_count(call_in(call, LINEAR_X)) / w.k,
+                                .m = w.m,
+                                .k = w.k,
+                                .kn = kn,
+                                .type = w.matrix.type};
+}
+
+static int multiply_few(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct few_product f = cuda_linear_few(call);
     return cuda_matmul_few(queue, &f);
 }
 

@@ -13,6 +13,7 @@
 
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/kernels.h"
+#include "device/cuda/matmul_few.h"
 
 struct cuda_matmul;
 
@@ -22,6 +23,9 @@ void cuda_matmul_close(struct cuda_matmul *matmul);
 
 int cuda_matmul_run(struct cuda_matmul *matmul, const struct cuda_queue *queue,
                     const struct kernel_call *call);
+
+/* A linear that cuda_linear_is_few as its kernel gets it. */
+struct few_product cuda_linear_few(const struct kernel_call *call);
 
 /* What cuBLASLt said when a run failed. */
 const char *cuda_matmul_words(const struct cuda_matmul *matmul);

@@ -150,7 +150,7 @@ static size_t factor_stat(const struct cuda_card *card, const struct tensor *con
 /* --- attention ------------------------------------------------------------------------------------------- */
 
 /* Of a split cache: blocks at most, keys of a piece at least. */
-enum { BLOCKS_WANTED = 512, LEAST_KEYS = 256, PARTS_MOST = 8192 };
+enum { BLOCKS_WANTED = 512, LEAST_KEYS = 256, PARTS_MOST = 32768, PAGED_GROUP_MOST = 128 };
 
 struct shape {
     int64_t batch, time, heads, size, keys, kv_heads;
@@ -259,13 +259,28 @@ static size_t attn(const struct cuda_card *card, const struct tensor *const *des
     return theirs > own ? theirs : own;
 }
 
+bool cuda_paged_on_tensor_cores(const struct tensor *const *desc)
+{
+    const struct tensor *q = desc[ATTN_PAGED_Q], *pool = desc[ATTN_PAGED_POOL];
+    return cuda_attn_on_tensor_cores(q->type, q->dim[3]) && pool->type == q->type &&
+           q->dim[2] / pool->dim[2] <= PAGED_GROUP_MOST;
+}
+
+/* Tokens, or rows that may be one token, of which each has results of its pieces. */
+static int64_t paged_items(const struct tensor *const *desc)
+{
+    int64_t tokens = desc[ATTN_PAGED_Q]->dim[0] * desc[ATTN_PAGED_Q]->dim[1],
+            rows = desc[ATTN_PAGED_BLOCKS]->dim[0];
+    return cuda_paged_on_tensor_cores(desc) && rows < tokens ? rows : tokens;
+}
+
 /* Few tokens over long contexts: pieces of keys are work of their own, as long as their results are few. */
 int cuda_paged_splits(const struct tensor *const *desc)
 {
-    const struct tensor *q = desc[ATTN_PAGED_Q];
-    int64_t lines = q->dim[0] * q->dim[1] * desc[ATTN_PAGED_POOL]->dim[2];
+    int64_t lines = paged_items(desc) * desc[ATTN_PAGED_POOL]->dim[2];
     int64_t pieces = parts_of(desc[ATTN_PAGED_BLOCKS]->dim[1] * KV_BLOCK, CUDA_PAGED_PIECE);
-    return lines < BLOCKS_WANTED && lines * pieces <= PARTS_MOST ? (int)pieces : 1;
+    bool worth = pieces > (cuda_paged_on_tensor_cores(desc) ? 2 : 1);
+    return worth && lines < BLOCKS_WANTED && lines * pieces <= PARTS_MOST ? (int)pieces : 1;
 }
 
 static size_t attn_paged(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
@@ -273,8 +288,19 @@ static size_t attn_paged(const struct cuda_card *card, const struct tensor *cons
     (void)card, (void)op;
     const struct tensor *q = desc[ATTN_PAGED_Q];
     int splits = cuda_paged_splits(desc);
-    size_t lines = (size_t)(tensor_count(q) / q->dim[3]);
-    return splits > 1 ? lines * (size_t)splits * (size_t)(q->dim[3] + 2) * sizeof(float) : 0;
+    size_t lines = (size_t)(paged_items(desc) * q->dim[2]) * (size_t)splits;
+    if (splits == 1) return 0;
+    return cuda_paged_on_tensor_cores(desc)
+               ? lines * CUDA_PAGED_WARPS * (size_t)(q->dim[3] + CUDA_PAGED_STAT) * sizeof(float)
+               : lines * (size_t)(q->dim[3] + 2) * sizeof(float);
+}
+
+/* A logit and its token for each part. */
+static size_t sample(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    const struct tensor *logits = desc[SAMPLE_LOGITS];
+    (void)card, (void)op;
+    return (size_t)(tensor_count(logits) / logits->dim[logits->ndim - 1]) * CUDA_SAMPLE_PARTS * 8;
 }
 
 /* --- the table ------------------------------------------------------------------------------------------- */
@@ -293,6 +319,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_POOL] = pool,
     [OP_POOL_BWD] = pool_bwd,
     [OP_ATTN_PAGED] = attn_paged,
+    [OP_SAMPLE] = sample,
     [OP_ROUTE] = route,
     [OP_EXPERT_LINEAR_DW] = expert_dw,
 };

@@ -39,9 +39,10 @@ enum {
     ATTN_GRAIN = 32,         /* queries that share a span in the backward passes */
     ATTN_PAD = 128,          /* prepared statistics are padded to a multiple of it */
     ATTN_MAX_SPLITS = 64,
-    ATTN_DECODE_ROWS = 64, /* rows (queries times heads of a group) up to which keys are split */
-    CUDA_ROUTE_ROWS = 256, /* route.cu: rows that are counted together */
-    CUDA_FEW_ROWS = 8,     /* rows up to which linear is matmul_few.cu's */
+    ATTN_DECODE_ROWS = 64,  /* rows (queries times heads of a group) up to which keys are split */
+    CUDA_ROUTE_ROWS = 256,  /* route.cu: rows that are counted together */
+    CUDA_SAMPLE_PARTS = 32, /* sample.cu: of a row of logits */
+    CUDA_FEW_ROWS = 8,      /* rows up to which linear is matmul_few.cu's */
 };
 
 /* Matrix products: cuBLASLt may take this much, the bias gradient's sums come after it. */
@@ -84,8 +85,9 @@ struct cuda_attn_parts {
 struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const struct op *op);
 
 /* Attention over blocks: keys of a piece, and pieces that are work of their own; 1: none are. */
-enum { CUDA_PAGED_PIECE = 256 };
+enum { CUDA_PAGED_PIECE = 256, CUDA_PAGED_WARPS = 4, CUDA_PAGED_STAT = 4 };
 int cuda_paged_splits(const struct tensor *const *desc);
+bool cuda_paged_on_tensor_cores(const struct tensor *const *desc);
 
 struct cuda_attn_places {
     size_t delta, range, spans, drop_lines, lines, bucket_sums, bytes;

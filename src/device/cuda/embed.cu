@@ -5,7 +5,7 @@
  * cut into tiles of TILE. A run of equal ids inside a tile is summed and added to the table at once. A run that
  * crosses tiles leaves one partial sum per tile, in `head` where it came from the tile before, in `tail` where it
  * begins; the tile where it begins adds them up in order. So however often an id comes, work stays even. */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/overlap.cuh"
 
 namespace
 {
@@ -25,6 +25,8 @@ __global__ void __launch_bounds__(THREADS)
     constexpr int U = 4;
     int64_t first = (int64_t)blockIdx.x * (THREADS * U) + threadIdx.x, packets = columns / N;
     packet<T, N> x[U], a[U];
+    next_may_begin();
+    await_previous();
 #pragma unroll
     for (int u = 0; u < U; u++) {
         int64_t i = first + u * THREADS, c, r = divide(i, packets, &c);
@@ -311,15 +313,11 @@ template <class T> static int run_forward(const struct cuda_queue *queue, const 
     T *y = (T *)call->out[EMBED_Y];
     bool wide = columns % lanes<T> == 0 && aligned(table, add, y);
     int64_t packets = rows * columns / (wide ? lanes<T> : 1);
-    unsigned blocks = (unsigned)parts_of(packets, THREADS * 4);
+    int64_t blocks = parts_of(packets, THREADS * 4);
     float scale = dtype_round(call_in(call, EMBED_W)->type, call->op->attr.scale);
     if (packets == 0) return 0;
-    if (wide)
-        gather<T, lanes<T>>
-            <<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns, scale);
-    else
-        gather<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(ids, table, add, y, rows, columns, scale);
-    return launched();
+    return launch(queue, wide ? gather<T, lanes<T>> : gather<T, 1>, blocks, THREADS, 0, ids, table, add, y,
+                  rows, columns, scale);
 }
 
 } // namespace

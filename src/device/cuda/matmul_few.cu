@@ -7,6 +7,8 @@
  *              products are those of the tensor cores, W as the 16 rows of a tile and x as its 8 columns: no
  *              conversions, and 8 rows cost what one does. The order of K within a tile is free, so a lane's packet
  *              of 8 neighbours serves two products as it is (below).
+ *              x may be made on the way, of a norm's or a gated unit's operands: every block makes the rows for itself, in
+ *              shared memory, which costs less than a kernel between two of these.
  *  by row      f32, and rows that are not whole packets: a warp has a row of W.
  *  by column   weights [K,M]: four threads have the neighbouring columns of a block, 64 such fours take k in turn.
  *
@@ -24,6 +26,17 @@ template <class T> struct product {
     const T *x, *w, *bias, *add; /* [R,K]; [M,K] or [K,M]; [M]; [R,M] */
     T *y;                        /* [R,M] */
     int64_t rows, m, k;
+};
+
+/* A second product, and what x is made of (matmul_few.h). */
+template <class T> struct fusion {
+    const T *w2;
+    T *y2;
+    int64_t m2;
+    const T *a, *b;
+    float *stat;
+    float eps;
+    bool plus_one;
 };
 
 /* 16 bytes of a weight, which no kernel writes meanwhile. Volatile: it stays before await_previous. */
@@ -98,26 +111,116 @@ template <class T> ON_GPU void multiply(float (&c)[2][4], const w_step<T> &w, co
         }
 }
 
-/* Rows behind the last of W or x are the last once more, and written by nobody. */
-template <class T, bool WHOLE> __global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p)
+/* Rows of x in shared memory begin so far apart that eight lanes of two rows meet no bank twice. */
+ON_GPU int64_t shared_stride(int64_t k) { return k + 32; }
+enum { NORM_MOST = 4 }; /* packets of a row that a thread has */
+
+/* The rows of a GLU. */
+template <class T> ON_GPU void make_glu(const product<T> &p, const fusion<T> &f, T *xs)
+{
+    constexpr int N = lanes<T>;
+    const int64_t packets = p.k / N;
+    for (int64_t i = threadIdx.x; i < p.rows * packets; i += THREADS) {
+        int64_t c, r = divide(i, packets, &c);
+        float g[N], u[N];
+        load(f.a + i * N, g), load(f.b + i * N, u);
+#pragma unroll
+        for (int j = 0; j < N; j++) g[j] = divide_for<T>(g[j] * u[j], 1.0f + exp_for<T>(-g[j]));
+        save(xs + r * shared_stride(p.k) + c * N, g);
+    }
+    __syncthreads();
+}
+
+template <class T> struct norm_weights {
+    packet<T, lanes<T>> at[NORM_MOST];
+};
+
+template <class T> ON_GPU void load_norm(const product<T> &p, const fusion<T> &f, norm_weights<T> &w)
+{
+#pragma unroll
+    for (int j = 0; j < NORM_MOST; j++) {
+        int64_t c = (threadIdx.x + j * THREADS) * lanes<T>;
+        w.at[j] = c < p.k ? fetch_weight<T, lanes<T>>(f.b + c) : zeros<T, lanes<T>>();
+    }
+}
+
+/* The rows of a norm; the first block leaves them in memory too. sums: [R][WARPS]. */
+template <class T>
+ON_GPU void make_norm(const product<T> &p, const fusion<T> &f, const norm_weights<T> &w, T *xs,
+                      float (*sums)[WARPS])
+{
+    constexpr int N = lanes<T>;
+    for (int64_t r = 0; r < p.rows; r++) {
+        float square = 0;
+#pragma unroll
+        for (int j = 0; j < NORM_MOST; j++) {
+            int64_t c = (threadIdx.x + j * THREADS) * N;
+            if (c >= p.k) continue;
+            packet<T, N> x = fetch<T, N>(f.a + r * p.k + c);
+            float v[N];
+            unpack(x, v);
+#pragma unroll
+            for (int k = 0; k < N; k++) square = fmaf(v[k], v[k], square);
+            store(xs + r * shared_stride(p.k) + c, x);
+        }
+        square = warp_sum(square);
+        if (threadIdx.x % 32 == 0) sums[r][threadIdx.x / 32] = square;
+    }
+    __syncthreads();
+    for (int64_t r = 0; r < p.rows; r++) {
+        float square = 0;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) square += sums[r][i];
+        const float rstd = 1.0f / sqrtf(square / (float)p.k + f.eps);
+        if (blockIdx.x == 0 && threadIdx.x == 0) f.stat[r] = rstd;
+#pragma unroll
+        for (int j = 0; j < NORM_MOST; j++) {
+            int64_t c = (threadIdx.x + j * THREADS) * N;
+            if (c >= p.k) continue;
+            T *at = xs + r * shared_stride(p.k) + c;
+            float v[N], by[N];
+            load(at, v), unpack(w.at[j], by);
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = v[k] * rstd * (f.plus_one ? by[k] + 1.0f : by[k]);
+            save(at, v);
+            if (blockIdx.x == 0) save((T *)p.x + r * p.k + c, v);
+        }
+    }
+    __syncthreads();
+}
+
+/* Rows behind the last of W or x are the last once more, and written by nobody. SOURCE: enum few_source. */
+template <class T, bool WHOLE, int SOURCE>
+__global__ void __launch_bounds__(THREADS, WHOLE ? 2 : 1) by_tile(product<T> p, const fusion<T> f)
 {
     constexpr int STRIDE = WARPS * STEP;
+    extern __shared__ __align__(16) char made[];
     __shared__ float sums[WARPS][ROWS][TILE + 1];
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int64_t first = (int64_t)blockIdx.x * TILE;
+    int64_t tile = blockIdx.x;
+    if (f.w2 && tile >= (p.m + TILE - 1) / TILE)
+        tile -= (p.m + TILE - 1) / TILE, p.w = f.w2, p.y = f.y2, p.m = f.m2;
+    const int64_t first = tile * TILE;
     const T *const row[2] = {p.w + min(first + g, p.m - 1) * p.k + t * lanes<T>,
                              p.w + min(first + g + 8, p.m - 1) * p.k + t * lanes<T>};
-    const T *x_row = p.x + min((int64_t)g, p.rows - 1) * p.k + t * lanes<T>;
+    T *xs = (T *)made;
+    const T *x_row = SOURCE == FEW_PLAIN
+                         ? p.x + min((int64_t)g, p.rows - 1) * p.k + t * lanes<T>
+                         : xs + min((int64_t)g, p.rows - 1) * shared_stride(p.k) + t * lanes<T>;
     const int64_t end = p.k - t * lanes<T>;
     w_step<T> w[DEPTH];
     x_step<T> x[DEPTH];
+    norm_weights<T> scales;
     float c[2][4] = {}; /* of a step's parts */
     int64_t k = warp * STEP;
     next_may_begin();
+    if (SOURCE == FEW_NORM) load_norm(p, f, scales);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
         if (k + d * STRIDE < p.k) load_weights<WHOLE>(w[d], row, k + d * STRIDE, end);
     await_previous();
+    if (SOURCE == FEW_NORM) make_norm(p, f, scales, xs, (float(*)[WARPS])sums);
+    if (SOURCE == FEW_GLU) make_glu(p, f, xs);
     for (; k < p.k; k += DEPTH * STRIDE) {
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
@@ -138,6 +241,25 @@ template <class T, bool WHOLE> __global__ void __launch_bounds__(THREADS, WHOLE 
 #pragma unroll
     for (int j = 0; j < WARPS; j++) sum += sums[j][r][i];
     finish(p, r, first + i, sum);
+}
+
+template <class T>
+static int run_tiles(const struct cuda_queue *queue, const product<T> &p, const few_product *f)
+{
+    fusion<T> with = {(const T *)f->w2, (T *)f->y2, f->m2,  (const T *)f->a,
+                      (const T *)f->b,  f->stat,    f->eps, f->plus_one};
+    int64_t tiles = parts_of(p.m, TILE) + (f->w2 ? parts_of(f->m2, TILE) : 0);
+    auto kernel = f->source == FEW_NORM  ? by_tile<T, true, FEW_NORM>
+                  : f->source == FEW_GLU ? by_tile<T, true, FEW_GLU>
+                  : p.k % STEP           ? by_tile<T, false, FEW_PLAIN>
+                                         : by_tile<T, true, FEW_PLAIN>;
+    size_t shared = f->source == FEW_PLAIN ? 0 : (size_t)(p.rows * (p.k + 32)) * sizeof(T);
+    if (shared > ((size_t)40 << 10)) {
+        int failed = (int)cudaFuncSetAttribute((const void *)kernel,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (failed) return failed;
+    }
+    return launch(queue, kernel, tiles, THREADS, shared, p, with);
 }
 
 /* --- by row ------------------------------------------------------------------------------------------------ */
@@ -271,9 +393,7 @@ template <class T> static int choose(const struct cuda_queue *queue, const few_p
     if (p.rows == 0 || p.m == 0) return 0;
     if (!whole) return run<T, 1, ROWS>(queue, p, f->kn);
     if constexpr (sizeof(T) == 2)
-        if (!f->kn)
-            return launch(queue, p.k % STEP ? by_tile<T, false> : by_tile<T, true>, parts_of(p.m, TILE),
-                          THREADS, 0, p);
+        if (!f->kn) return run_tiles(queue, p, f);
     return run_packets(queue, p, f->kn);
 }
 
@@ -282,4 +402,13 @@ template <class T> static int choose(const struct cuda_queue *queue, const few_p
 extern "C" int cuda_matmul_few(const struct cuda_queue *queue, const struct few_product *p)
 {
     return with_type(p->type, [&](auto t) { return choose<typename decltype(t)::type>(queue, p); });
+}
+
+/* Rows that a block of threads makes fit into the shared memory of every card, as many as there may be. */
+extern "C" bool cuda_matmul_few_fuses(const struct few_product *p)
+{
+    const int64_t most = p->source == FEW_NORM ? NORM_MOST * THREADS * 8 : INT64_MAX;
+    const int64_t rows = p->source == FEW_GLU ? p->rows : ROWS;
+    return p->type != DT_F32 && !p->kn && p->k % STEP == 0 && p->k <= most &&
+           rows * (p->k + 32) * 2 <= 90 << 10 && aligned(p->x, p->w, p->w2, p->a, p->b);
 }

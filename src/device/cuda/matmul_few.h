@@ -8,14 +8,33 @@
 extern "C" {
 #endif
 
-/* y[R,M] = x[R,K] W' (+ bias[M]) (+ add[R,M]), R at most CUDA_FEW_ROWS, all of one type. y may be add. */
+/* What makes the rows x on the way, by every block of threads for itself. */
+enum few_source {
+    FEW_PLAIN, /* they are there */
+    FEW_NORM,  /* RMSNorm of a with the weights b; x and stat are written too */
+    FEW_GLU,   /* silu(a) b; nothing else reads x, and it is not written */
+};
+
+/* y[R,M] = x[R,K] W' (+ bias[M]) (+ add[R,M]), R at most CUDA_FEW_ROWS, all of one type. y may be add. A second product of the
+ * same rows may come along: y2 = x W2'. Sources and second products: cuda_matmul_few_fuses. */
 struct few_product {
     const void *x, *w, *bias, *add; /* bias, add: NULL when absent */
     void *y;
     int64_t rows, m, k;
     bool kn; /* W is [K,M], else [M,K] */
     enum dtype type;
+    const void *w2; /* NULL: none; [M2,K] */
+    void *y2;
+    int64_t m2;
+    enum few_source source;
+    const void *a, *b;
+    float *stat; /* [R] */
+    float eps;
+    bool plus_one;
 };
+
+/* Whether a product of this kind may have a source or a second one beside it; the bits of a row do not depend on R. */
+bool cuda_matmul_few_fuses(const struct few_product *p);
 
 int cuda_matmul_few(const struct cuda_queue *queue, const struct few_product *p);
 

@@ -17,6 +17,8 @@ static __global__ void __launch_bounds__(THREADS)
                float scale)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, k, r = divide(i, half, &k);
+    next_may_begin();
+    await_previous();
     if (i >= rows * half) return;
     double s, c, angle = (double)__fmul_rn((float)pos[r], inv_freq[k]);
     sincospi(angle * 0.31830988618379067154, &s, &c);
@@ -176,11 +178,10 @@ int cuda_rope_table(const struct cuda_queue *queue, const struct kernel_call *ca
     int64_t rows = tensor_count(call_in(call, ROPE_TABLE_POS)),
             half = tensor_count(call_in(call, ROPE_TABLE_INV_FREQ));
     if (rows * half == 0) return 0;
-    fill_table<<<(unsigned)parts_of(rows * half, THREADS), THREADS, 0, stream_of(queue)>>>(
-        (const int32_t *)call->in[ROPE_TABLE_POS], (const float *)call->in[ROPE_TABLE_INV_FREQ],
-        (float *)call->out[ROPE_TABLE_TABLE], rows, half,
-        call->op->attr.scale == 0 ? 1.0f : call->op->attr.scale);
-    return launched();
+    return launch(queue, fill_table, parts_of(rows * half, THREADS), THREADS, 0,
+                  (const int32_t *)call->in[ROPE_TABLE_POS], (const float *)call->in[ROPE_TABLE_INV_FREQ],
+                  (float *)call->out[ROPE_TABLE_TABLE], rows, half,
+                  call->op->attr.scale == 0 ? 1.0f : call->op->attr.scale);
 }
 
 /* A part that is all queries: from the joint rows to their own, or back. */

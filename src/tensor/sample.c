@@ -7,7 +7,7 @@
  * Only tokens above a small share of the likeliest are candidates at first: all others rank behind every one of them, so
  * whatever stops among the candidates would have stopped there among all. When they run out, the share falls.
  */
-#include "serve/sample.h"
+#include "tensor/sample.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -73,6 +73,13 @@ void sampler_release(struct sampler *s)
     free(s->weight);
     free(s->before);
     s->heap = NULL, s->weight = NULL, s->before = NULL;
+}
+
+void sampler_bind(struct sampler *s, int64_t vocab, void *memory)
+{
+    *s = (struct sampler){.vocab = (int32_t)vocab, .before = memory};
+    s->weight = (float *)(s->before + blocks_of(vocab));
+    s->heap = (int32_t *)(s->weight + vocab);
 }
 
 /* The largest of x[0..n) and `best`, in lanes that a compiler makes vectors of. */
@@ -234,14 +241,24 @@ static int32_t draw_kept(struct sampler *s, double u)
     return token;
 }
 
-int32_t sampler_draw(struct sampler *s, const float *logits, uint64_t step)
+double sampling_number(const struct sampling *sampling, uint64_t step)
+{
+    return rng_uniform(sampling->seed, SAMPLE_STREAM, step);
+}
+
+int32_t sampler_pick(struct sampler *s, const float *logits, double number)
 {
     const struct sampling *o = &s->sampling;
     int32_t best = likeliest(logits, s->vocab);
     if (o->temperature <= 0) return best;
     struct weigh w = {s, logits, (double)logits[best]};
     threads_each(s->team, s->vocab, 4 * BLOCK, weigh_body, &w);
-    double u = rng_uniform(o->seed, SAMPLE_STREAM, step);
     bool all = (o->top_k <= 0 || o->top_k >= s->vocab) && (o->top_p <= 0 || o->top_p >= 1) && o->min_p <= 0;
-    return all ? draw_all(s, u) : draw_kept(s, u);
+    return all ? draw_all(s, number) : draw_kept(s, number);
+}
+
+int32_t sampler_draw(struct sampler *s, const float *logits, uint64_t step)
+{
+    double number = s->sampling.temperature > 0 ? sampling_number(&s->sampling, step) : 0;
+    return sampler_pick(s, logits, number);
 }

@@ -11,8 +11,8 @@
  * and the logits; neither the team that helps nor how many candidates are looked at changes it. Nothing is allocated
  * after sampler_init.
  */
-#ifndef PLIM_SERVE_SAMPLE_H
-#define PLIM_SERVE_SAMPLE_H
+#ifndef PLIM_TENSOR_SAMPLE_H
+#define PLIM_TENSOR_SAMPLE_H
 
 #include "base/status.h"
 #include "base/threads.h"
@@ -51,5 +51,12 @@ int64_t sampler_bytes(int64_t vocab);
 
 /* The token at place `step`; logits[vocab]. */
 int32_t sampler_draw(struct sampler *sampler, const float *logits, uint64_t step);
+
+/* The random number in [0,1) of that place, and the token that it draws: sampler_draw is both. */
+double sampling_number(const struct sampling *sampling, uint64_t step);
+int32_t sampler_pick(struct sampler *sampler, const float *logits, double number);
+
+/* A sampler over sampler_bytes(vocab) bytes of the caller's, a multiple of 8; sampler_release is not called. */
+void sampler_bind(struct sampler *sampler, int64_t vocab, void *memory);
 
 #endif

@@ -1,0 +1,62 @@
+/* attention_paged.cuh - what the kernels of attention over blocks share. cuda_attn_paged (attention_paged.cu) chooses:
+ *
+ *     attention_paged_decode.cu   tensor cores, tokens that are alone in their row: keys as they lie in blocks go
+ *                                 straight to registers, 64 to a warp
+ *     attention_paged_prompt.cu   tensor cores, rows of several tokens: tiles of queries, blocks through shared memory
+ *     attention_paged.cu          f32 arithmetic, every type and size of heads
+ *
+ * Where a step has as many rows as tokens the first kernel takes them all, also those of longer rows; else it takes rows of
+ * one token and the second one the others. Which kernel a token meets, and in which order its keys are summed, depends on
+ * its own row and on the shape alone.
+ */
+#ifndef PLIM_DEVICE_CUDA_ATTENTION_PAGED_CUH
+#define PLIM_DEVICE_CUDA_ATTENTION_PAGED_CUH
+
+#include "device/cuda/vec.cuh"
+
+struct paged {
+    const void *q, *pool;
+    void *o;
+    const int32_t *rows, *blocks; /* [R,3], [R,M] */
+    float *parts;                 /* [items,H,splits,D+2]; pieces of keys that are work of their own */
+    int tokens, heads, kv_heads, group, size, nrows, reach, splits;
+    int64_t plane, block; /* elements of one layer's keys or values; of a block of all layers */
+    int64_t layer;        /* element with which the layer's keys begin */
+    int window;
+    float scale, cap, scale2; /* of products; scale2: of what the softmax sees, to base 2 */
+    enum dtype type;
+};
+
+/* The ways. Each launches and returns cudaError_t as an int. */
+int cuda_paged_decode(const struct cuda_queue *queue, const struct paged *a);
+int cuda_paged_prompt(const struct cuda_queue *queue, const struct paged *a);
+
+/* ---- on the device ----------------------------------------------------------------------------- */
+
+/* The first element of a block's keys of a head; its values are a.plane behind. */
+ON_GPU int64_t paged_at(const struct paged &a, int block, int kv)
+{
+    return block * a.block + a.layer + (int64_t)kv * KV_BLOCK * a.size;
+}
+
+/* Results of parts of a line's keys are joined in order: element x of (top, sum) and y of a further (top, sum). */
+ON_GPU float paged_joined(float x, float top, float sum, float y, float more_top, float more, float scale2)
+{
+    if (more == 0) return x;
+    if (sum == 0) return y;
+    float best = fmaxf(top, more_top);
+    return __fmaf_rn(exp2f((more_top - best) * scale2), y, __fmul_rn(exp2f((top - best) * scale2), x));
+}
+
+ON_GPU float paged_joined_top(float top, float sum, float more_top, float more)
+{
+    return more == 0 ? top : sum == 0 ? more_top : fmaxf(top, more_top);
+}
+
+/* The score of a product. */
+ON_GPU float paged_score(const struct paged &a, float x)
+{
+    return a.cap > 0 ? a.cap * tanhf(x * (a.scale / a.cap)) : x;
+}
+
+#endif
