@@ -42,6 +42,7 @@ static const struct option_row rows[] = {
      "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
+    JOB_FLAG_ROWS(struct train_flags, job),
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL,
      "with each step a line per layer about the load of its experts"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
@@ -198,7 +199,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .listener = {comm_rank(comm) == 0 ? train_log_hear : NULL, log},
                                     .stop = cli_stop_flag(),
                                     .profile = f->profile,
-                                    .numerics = f->numerics,
+                                    .numerics = f->numerics || job->training.check_numerics,
                                     .save_at_end = f->save};
     return trainer_open(job, *device, &options, trainer, err);
 }
@@ -248,7 +249,10 @@ static enum plim_status load(struct job *job, struct train_flags *f, struct plim
     if (status == PLIM_OK && f->steps_given && f->steps < 1)
         status = plim_fail(err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
                            (long long)f->steps);
-    if (f->steps_given) job->training.steps = f->steps, job->training.epochs = 0;
+    if (f->steps_given) {
+        job->training.steps = f->steps, job->training.epochs = 0;
+        job_origin_set(job, "training.steps", ORIGIN_FLAG, "--steps");
+    }
     job->no_final_checkpoint = !f->save;
     return status;
 }

@@ -8,13 +8,11 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {&subcommand_plan,      &subcommand_train,
-                                                       &subcommand_generate,  &subcommand_serve,
-                                                       &subcommand_eval,      &subcommand_export,
-                                                       &subcommand_tokenize,  &subcommand_inspect,
-                                                       &subcommand_calibrate, &subcommand_pack,
-                                                       &subcommand_version,   &subcommand_docs,
-                                                       &subcommand_embed,     NULL};
+static const struct subcommand *const subcommands[] = {
+    &subcommand_plan,      &subcommand_train,  &subcommand_generate, &subcommand_serve,
+    &subcommand_eval,      &subcommand_export, &subcommand_tokenize, &subcommand_inspect,
+    &subcommand_calibrate, &subcommand_pack,   &subcommand_version,  &subcommand_docs,
+    &subcommand_embed,     &subcommand_config, &subcommand_doctor,   NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -26,7 +24,10 @@ static const struct man_section sections[] = {
     {"ENVIRONMENT",
      "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
      "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
-     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
+     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
+     "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
+     "beside "
+     "it; plimsoll doctor tells what they do."},
     {NULL, NULL}};
 
 static struct program program = {
@@ -110,15 +111,31 @@ static void print_note(void *arg, const char *where, const char *path, const cha
     fprintf(stderr, "plimsoll: %s: '%s' is accepted: %s\n", where, path, note);
 }
 
+/* Variables, and a .env beside the job file. */
+static enum plim_status take_environment(struct job *job, const struct job_options *options,
+                                         struct plim_error *err)
+{
+    const char *slash = strrchr(options->config, '/');
+    char dir[CLI_PATH] = "";
+    if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - options->config), options->config);
+    enum plim_status status = job_take_environment(job, slash == options->config ? "/" : dir, err);
+    for (int i = 0; job->environment && i < job->environment->count && !options->quiet; i++) {
+        const struct variable_seen *v = &job->environment->seen[i];
+        if (v->note && v->why) fprintf(stderr, "plimsoll: %s is ignored: %s\n", v->where, v->why);
+    }
+    return status;
+}
+
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
     struct schema_listener notes = {print_note, NULL};
-    const struct schema_listener *listener = options->quiet ? NULL : &notes;
+    const struct schema_listener *listener = options->notes ? options->notes : options->quiet ? NULL : &notes;
     job_init(job);
     enum plim_status status = job_load(job, options->config, listener, err);
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
         status = job_set(job, options->set.items[i], listener, err);
-    if (options->budget_given) job->budget = options->budget, job->budget_given = true;
+    if (status == PLIM_OK) status = cli_take_flags(job, options, listener, err);
+    if (status == PLIM_OK) status = take_environment(job, options, err);
     return status;
 }
 
@@ -135,6 +152,10 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
     enum plim_status status = job_meet_device(job, facts, err);
     if (status == PLIM_OK && !options->quiet) job_preset_text(job, facts, &note);
     if (note.len) fprintf(stderr, "plimsoll: %s: %s\n", job->name, note.data);
+    strbuf_clear(&note);
+    if (status == PLIM_OK && !options->quiet) job_idle_text(job, facts, &note);
+    for (const char *line = strbuf_text(&note); *line; line = strchr(line, '\n') + 1)
+        fprintf(stderr, "plimsoll: %.*s\n", (int)strcspn(line, "\n"), line);
     strbuf_release(&note);
     return status;
 }

@@ -19,6 +19,7 @@ struct plan_report {
     const char *pins[PINS_MAX]; /* keys that pin a knob */
     int npins;
     struct disk_line disk; /* zero: of no interest, the device is not here */
+    bool all_settings;     /* text: settings at their defaults, too */
 };
 
 /* Does the plan hold every line that is known: the budget, the host's, the disk's? */
@@ -33,6 +34,12 @@ void report_json(const struct plan_report *report, struct strbuf *out);
 /* The knobs as a JSON object value, shared with the train events. */
 void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
                        const struct knobs *knobs);
+
+/* "savings": [...], inside an object. */
+void report_json_savings(struct json_writer *w, const struct plan_report *report);
+
+/* The tricks alone, as a table. */
+void report_savings(const struct plan_report *report, bool colour, struct strbuf *out);
 
 /* A table with bars. */
 void report_text(const struct plan_report *report, bool colour, struct strbuf *out);
