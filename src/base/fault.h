@@ -21,6 +21,8 @@ enum fault_point {
     FAULT_RESERVE, /* ledger_reserve                       */
     FAULT_WRITE,   /* file_pwrite_full and everything on it */
     FAULT_DISK,    /* file_free_bytes: finds none          */
+    FAULT_LEAK,    /* a training step: it and those after it keep memory */
+    FAULT_LEAK_LOADER, /* likewise, in the loader's name */
     FAULT_POINTS
 };
 

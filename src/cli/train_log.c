@@ -10,7 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[] = {"plan", "note", "resume", "step", "eval", "replan", "checkpoint", "end"};
+static const char *const names[] = {"plan", "note",   "resume",     "step", "eval",
+                                    "replan", "checkpoint", "end", "memory"};
 
 static void put_memory(struct json_writer *w, const struct train_event *e)
 {
@@ -18,6 +19,13 @@ static void put_memory(struct json_writer *w, const struct train_event *e)
     json_int(w, "used", e->used);
     json_int(w, "budget", e->budget);
     json_str(w, "status", memory_status_name(e->status));
+    json_str(w, "level", adapt_level_name(e->level));
+    if (e->monitor && e->monitor->gauges) {
+        const struct gauge *g = &e->monitor->gauge[0];
+        json_int(w, "machine_used", g->used);
+        json_int(w, "machine_total", g->total);
+        json_str(w, "strain", strain_name(e->monitor->strain));
+    }
     json_end_object(w);
 }
 
@@ -104,6 +112,11 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         break;
     case TRAIN_NOTE:
         json_str(w, "text", e->text);
+        break;
+    case TRAIN_MEMORY:
+        json_str(w, "text", e->text);
+        json_str(w, "action", e->action);
+        put_memory(w, e);
         break;
     case TRAIN_RESUMED:
     case TRAIN_SAVED:
@@ -261,7 +274,8 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         if (log->verbose && e->router) tell_experts(log, e->router);
         break;
     case TRAIN_NOTE:
-        fprintf(log->people, "%s\n", e->text);
+    case TRAIN_MEMORY:
+        fprintf(log->people, "%s%s\n", clear, e->text);
         break;
     case TRAIN_RESUMED:
         fprintf(log->people, "going on after step %lld from %s\n", (long long)e->step, e->text);

@@ -182,6 +182,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
     if (status == PLIM_OK) tell_notes(t);
     if (status == PLIM_OK) status = fill(t, err);
+    if (status == PLIM_OK) trainer_watch_open(t);
     if (status != PLIM_OK) {
         trainer_close(t);
         return status;
@@ -193,6 +194,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
+    trainer_watch_close(t);
     trainer_unbind(t);
     cutting_close(&t->cutting);
     router_release(&t->router);
@@ -201,5 +203,9 @@ void trainer_close(struct trainer *t)
     corpus_close(&t->corpus);
     runtime_close(&t->runtime);
     run_start_end(&t->start);
+    for (void *next; t->lost; t->lost = next) {
+        next = *(void **)t->lost;
+        free(t->lost);
+    }
     free(t);
 }
