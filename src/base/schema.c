@@ -124,6 +124,8 @@ static enum plim_status apply(const struct schema *schema, const struct schema_r
         return status;
     }
     if (node->kind != NODE_NULL) set_flag(row, target, true);
+    if (listener && listener->given)
+        listener->given(listener->arg, node->kind == NODE_NULL ? NULL : where, row, named->path);
     const char *note = named->note ? named->note : row->note;
     if (note && listener && listener->say) listener->say(listener->arg, where, named->path, note);
     return PLIM_OK;
@@ -212,20 +214,27 @@ enum plim_status schema_read(const struct schema *schema, const struct node *roo
     return status;
 }
 
+enum plim_status schema_set_from(const struct schema *schema, const char *where, const char *path,
+                                 const char *value, void *target, struct bump *store,
+                                 const struct schema_listener *listener, struct plim_error *err)
+{
+    const struct schema_row *named = find_row(schema, path), *row = real_row(schema, named);
+    struct node node;
+    if (!named) return unknown_key(schema, where, path, err);
+    if (!row) return plim_fail(err, PLIM_BUG, "key '%s' is an alias of nothing", path);
+    enum plim_status status = schema_text_node(row, value, store, &node, err);
+    if (status != PLIM_OK) {
+        plim_error_prefix(err, "%s: key '%s'", where, path);
+        return status;
+    }
+    return apply(schema, named, where, &node, target, store, listener, err);
+}
+
 enum plim_status schema_set(const struct schema *schema, const char *path, const char *value, void *target,
                             struct bump *store, const struct schema_listener *listener,
                             struct plim_error *err)
 {
-    const struct schema_row *named = find_row(schema, path), *row = real_row(schema, named);
-    struct node node;
-    if (!named) return unknown_key(schema, "--set", path, err);
-    if (!row) return plim_fail(err, PLIM_BUG, "key '%s' is an alias of nothing", path);
-    enum plim_status status = schema_text_node(row, value, store, &node, err);
-    if (status != PLIM_OK) {
-        plim_error_prefix(err, "--set: key '%s'", path);
-        return status;
-    }
-    return apply(schema, named, "--set", &node, target, store, listener, err);
+    return schema_set_from(schema, "--set", path, value, target, store, listener, err);
 }
 
 enum plim_status schema_assign(const struct schema *schema, const char *assignment, void *target,

@@ -62,14 +62,20 @@ struct schema_floats {
     size_t count;
 };
 
+/* Another word for one of an enum's names. */
+struct schema_synonym {
+    const char *word, *name;
+};
+
 struct schema_row {
     const char *path; /* dotted, e.g. "training.batch_size"                                */
     enum schema_kind kind;
     size_t offset;            /* of the field in the target                                        */
     size_t flag;              /* SCHEMA_FLAG(struct, bool field) set true when given; 0: none      */
     double min, max;          /* numbers, bytes and list items; both 0: no limit                   */
-    const char *const *names; /* SCHEMA_ENUM: NULL-terminated                                      */
-    const char *fallback;     /* default as one would write it; NULL: the target is left as it was */
+    const char *const *names; /* SCHEMA_ENUM: NULL-terminated; SCHEMA_BYTES: words that stand for 0 */
+    const struct schema_synonym *synonyms; /* SCHEMA_ENUM: ends with a NULL word; NULL: none        */
+    const char *fallback; /* default as one would write it; NULL: the target is left as it was */
     const char *help;
     const char *note;  /* said to the listener when the key is given                        */
     const char *alias; /* this key is another name for the row with that path               */
@@ -87,10 +93,12 @@ struct schema {
         (table), sizeof(table) / sizeof((table)[0])                                                          \
     }
 
-/* Hears of every given key that has a note: where ("job.yaml:7" or "--set"), the key and the note. */
+/* Hears of every given key that has a note: where ("job.yaml:7" or "--set"), the key and the note; and, with `given`, of every
+ * key: its row, and the path it was given under. `where` NULL: the row is back at its default. Both may be NULL. */
 struct schema_listener {
     void (*say)(void *arg, const char *where, const char *path, const char *note);
     void *arg;
+    void (*given)(void *arg, const char *where, const struct schema_row *row, const char *path);
 };
 
 /* Write every row's default into the target. An unreadable default is PLIM_BUG. */
@@ -109,6 +117,11 @@ enum plim_status schema_read(const struct schema *schema, const struct node *roo
 enum plim_status schema_set(const struct schema *schema, const char *path, const char *value, void *target,
                             struct bump *store, const struct schema_listener *listener,
                             struct plim_error *err);
+
+/* The same, from another place than --set, which errors and the listener are told. */
+enum plim_status schema_set_from(const struct schema *schema, const char *where, const char *path,
+                                 const char *value, void *target, struct bump *store,
+                                 const struct schema_listener *listener, struct plim_error *err);
 
 /* The same from one argument "key=value". */
 enum plim_status schema_assign(const struct schema *schema, const char *assignment, void *target,

@@ -173,6 +173,13 @@ static enum plim_status bad_name(struct storing *s, const char *word)
     return plim_fail(s->err, PLIM_BAD_INPUT, "expected one of %s; found '%.80s'", list, word);
 }
 
+static int name_index(const struct schema_row *row, const char *word)
+{
+    for (int i = 0; row->names && row->names[i]; i++)
+        if (strcmp(row->names[i], word) == 0) return i;
+    return -1;
+}
+
 /* Names such as 8 or none arrive as other kinds than text, so the comparison is by what was written. */
 static enum plim_status put_enum(struct storing *s)
 {
@@ -182,18 +189,22 @@ static enum plim_status put_enum(struct storing *s)
         snprintf(word, sizeof word, "%s", s->node->as.string.text);
     else
         describe(s->node, word, sizeof word);
-    for (int i = 0; s->row->names[i]; i++) {
-        if (strcmp(s->row->names[i], word) != 0) continue;
-        *(int *)s->field = i;
-        return PLIM_OK;
-    }
-    return bad_name(s, word);
+    const struct schema_synonym *same = s->row->synonyms;
+    while (same && same->word && strcmp(same->word, word) != 0) same++;
+    int at = name_index(s->row, same && same->word ? same->name : word);
+    if (at < 0) return bad_name(s, word);
+    *(int *)s->field = at;
+    return PLIM_OK;
 }
 
 static enum plim_status put_bytes(struct storing *s)
 {
     int64_t whole;
     uint64_t value;
+    if (s->node->kind == NODE_STRING && name_index(s->row, s->node->as.string.text) >= 0) {
+        *(uint64_t *)s->field = 0;
+        return PLIM_OK;
+    }
     if (s->node->kind == NODE_STRING) {
         enum plim_status status = bytes_parse(s->node->as.string.text, &value, s->err);
         if (status != PLIM_OK) return status;
@@ -322,9 +333,9 @@ static void print_enum(const struct schema_row *row, const void *field, struct s
 
 static void print_bytes(const struct schema_row *row, const void *field, struct strbuf *out)
 {
-    (void)row;
     char text[BYTES_TEXT];
-    strbuf_add(out, bytes_format(text, *(const uint64_t *)field));
+    uint64_t bytes = *(const uint64_t *)field;
+    strbuf_add(out, row->names && !bytes ? row->names[0] : bytes_format(text, bytes));
 }
 
 static void print_strings(const struct schema_row *row, const void *field, struct strbuf *out)
@@ -393,10 +404,14 @@ void schema_type(const struct schema_row *row, struct strbuf *out)
 {
     if (row->kind == SCHEMA_ENUM) {
         for (int i = 0; row->names[i]; i++) strbuf_addf(out, "%s`%s`", i ? ", " : "", row->names[i]);
+        const struct schema_synonym *same = row->synonyms;
+        for (bool first = true; same && same->word; same++, first = false)
+            strbuf_addf(out, "%s`%s` is %s", first ? "; " : ", ", same->word, same->name);
         return;
     }
     char limits[128];
     strbuf_add(out, kinds[row->kind].plain);
+    for (int i = 0; row->names && row->names[i]; i++) strbuf_addf(out, " or `%s`,", row->names[i]);
     if (!has_limits(row)) return;
     limits_text(row, limits, sizeof limits);
     strbuf_addf(out, " %s", limits);

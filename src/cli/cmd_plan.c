@@ -15,7 +15,7 @@
 struct plan_options {
     struct job_options job;
     const char *device, *html;
-    bool json, tape, list_devices, save;
+    bool json, tape, list_devices, save, settings;
 };
 
 #define AT(field) offsetof(struct plan_options, field)
@@ -31,6 +31,8 @@ static const struct option_row rows[] = {
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
+    {"settings", 0, OPTION_FLAG, AT(settings), NULL,
+     "list settings at their defaults, too, with where each came from"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
 };
 
@@ -76,6 +78,9 @@ static enum plim_status find_device(struct job *job, const struct plan_options *
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
     if (status == PLIM_OK && o->device) job_take_profile(job, preset);
+    if (status == PLIM_OK && o->device && preset->cards > 1 && !o->job.quiet)
+        fprintf(stderr, "plimsoll: %s has %d cards; the plan is for one %s\n", o->device, preset->cards,
+                preset->facts.name);
     return status;
 }
 
@@ -123,6 +128,7 @@ static int show(struct job *job, const struct plan_options *o, const struct devi
     if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
         shown = false, status = err.status;
     if (!shown && err.status == PLIM_OK) err = no_fit;
+    report.all_settings = o->settings;
     if (shown && !o->device) disk_line_of(job, &plan, checkpoint_count(job->output_dir), &report.disk);
     if (status == PLIM_NO_FIT && shown) corpus_remedies(&report);
     if (status == PLIM_OK) status = beyond_device(job, &request, &plan, &no_fit);

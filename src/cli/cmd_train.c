@@ -152,7 +152,7 @@ static int train(struct job *job, const struct train_flags *f)
                                         .stop = cli_stop_flag(),
                                         .save_now = cli_save_flag(),
                                         .profile = f->profile,
-                                        .numerics = f->numerics,
+                                        .numerics = f->numerics || job->training.check_numerics,
                                         .save_at_end = f->save};
         status = trainer_open(job, device, &options, &trainer, &err);
     }

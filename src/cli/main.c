@@ -127,6 +127,21 @@ static void print_note(void *arg, const char *where, const char *path, const cha
     fprintf(stderr, "plimsoll: %s: '%s' is accepted: %s\n", where, path, note);
 }
 
+/* Variables, and a .env beside the job file. */
+static enum plim_status take_environment(struct job *job, const struct job_options *options,
+                                         struct plim_error *err)
+{
+    const char *slash = strrchr(options->config, '/');
+    char dir[CLI_PATH] = "";
+    if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - options->config), options->config);
+    enum plim_status status = job_take_environment(job, slash == options->config ? "/" : dir, err);
+    for (int i = 0; job->environment && i < job->environment->count && !options->quiet; i++) {
+        const struct variable_seen *v = &job->environment->seen[i];
+        if (v->note && v->why) fprintf(stderr, "plimsoll: %s is ignored: %s\n", v->where, v->why);
+    }
+    return status;
+}
+
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
     struct schema_listener notes = {print_note, NULL};
@@ -135,7 +150,11 @@ enum plim_status cli_read_job(struct job *job, const struct job_options *options
     enum plim_status status = job_load(job, options->config, listener, err);
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
         status = job_set(job, options->set.items[i], listener, err);
-    if (options->budget_given) job->budget = options->budget, job->budget_given = true;
+    if (options->budget_given) {
+        job->budget = options->budget, job->budget_given = true;
+        job_origin_set(job, "budget", ORIGIN_FLAG, "--budget");
+    }
+    if (status == PLIM_OK) status = take_environment(job, options, err);
     return status;
 }
 

@@ -99,6 +99,7 @@ enum plim_status job_plan(struct job *job, struct plan_request *request, struct 
     bool counted = false;
     for (;;) {
         enum plim_status status = plan_search(request, out, err);
+        if (status == PLIM_BAD_INPUT) plim_error_prefix(err, "%s", job->name);
         if (status != PLIM_NO_FIT && status != PLIM_OK) return status;
         int64_t missing = missing_beside_loader(request, out), before = job->loader_bytes;
         bool shrunk = status == PLIM_NO_FIT && missing > 0 && !counted && job_shrink_loader(job, missing);

@@ -27,6 +27,8 @@ enum plim_status job_load(struct job *job, const char *path, const struct schema
     job->name = bump_copy(&job->store, path, strlen(path));
     status = job->name ? schema_defaults(&job_schema, job, &job->store, err)
                        : plim_fail(err, PLIM_NO_MEMORY, "out of memory while %s was read", path);
+    struct origin_recorder recorder;
+    notes = origin_record(&recorder, job, ORIGIN_FILE, notes);
     if (status == PLIM_OK) status = schema_read(&job_schema, &doc->root, path, job, &job->store, notes, err);
     doc_free(doc);
     return status;
@@ -38,8 +40,19 @@ enum plim_status job_set(struct job *job, const char *assignment, const struct s
     char key[128];
     snprintf(key, sizeof key, "%.*s", (int)strcspn(assignment, "="), assignment);
     const struct schema_row *row = schema_find(&job_schema, key);
+    struct origin_recorder recorder;
+    notes = origin_record(&recorder, job, ORIGIN_SET, notes);
     enum plim_status status = schema_assign(&job_schema, assignment, job, &job->store, notes, err);
     return status == PLIM_OK && row ? job_override(job, row->path, err) : status;
+}
+
+enum plim_status job_set_flag(struct job *job, const char *flag, const char *key, const char *value,
+                              const struct schema_listener *notes, struct plim_error *err)
+{
+    struct origin_recorder recorder;
+    notes = origin_record(&recorder, job, ORIGIN_FLAG, notes);
+    enum plim_status status = schema_set_from(&job_schema, flag, key, value, job, &job->store, notes, err);
+    return status == PLIM_OK ? job_override(job, key, err) : status;
 }
 
 static enum plim_status fail_architecture(const struct job *job, struct plim_error *err)
@@ -183,12 +196,18 @@ static enum plim_status settle_precision(struct job *job, struct plim_error *err
     struct job_training *t = &job->training;
     enum plim_status status = job_agree(job, err);
     if (status != PLIM_OK) return status;
-    if (t->precision >= PRECISION_COUNT) t->precision = PRECISION_F32; /* "no" */
     if (t->bf16) t->precision = PRECISION_BF16;
     if (t->fp16) t->precision = PRECISION_F16;
+    if ((t->bf16 || t->fp16) && !t->precision_given)
+        job_origin_follow(job, "training.mixed_precision", t->bf16 ? "training.bf16" : "training.fp16");
+    if (t->tf32_given && !t->matmul_given) {
+        t->matmul_precision = t->tf32 ? MATMUL_HIGH : MATMUL_HIGHEST;
+        job_origin_follow(job, "performance.float32_matmul_precision", "training.tf32");
+    }
     if (t->checkpointing_given && !t->recompute_given) {
         t->recompute = t->checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         t->recompute_given = true;
+        job_origin_follow(job, "training.recompute", "training.gradient_checkpointing");
     }
     return PLIM_OK;
 }
@@ -245,7 +264,33 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
                          "%s: training.optimizer_in_backward and data.padding: longest exclude each other: a "
                          "step has passes of several lengths; drop one",
                          job->name);
-    return job_check_wishes(job, false, err);
+    return PLIM_OK;
+}
+
+/* What training.debug, report_to, steps and budget may say beside values. */
+static enum plim_status settle_words(struct job *job, struct plim_error *err)
+{
+    struct job_training *t = &job->training;
+    if (job->budget_given && !job->budget) job->budget_given = false, job->budget_auto = true;
+    for (size_t i = 0; i < t->debug.count; i++)
+        if (strcmp(t->debug.items[i], "underflow_overflow"))
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: key 'training.debug': '%.80s' is not known; write underflow_overflow",
+                             job->name, t->debug.items[i]);
+    t->check_numerics = t->debug.count > 0;
+    for (size_t i = 0; i < t->report_to.count; i++)
+        if (strcmp(t->report_to.items[i], "none"))
+            return plim_fail(
+                err, PLIM_UNSUPPORTED,
+                "%s: key 'training.report_to': '%.80s' is not supported by this version; write none: "
+                "plimsoll train --log FILE writes every step as a line of JSON",
+                job->name, t->report_to.items[i]);
+    if (t->steps < 1 && t->epochs <= 0)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.steps': %lld asks for training.epochs, which is 0; write one of them",
+            job->name, (long long)t->steps);
+    return PLIM_OK;
 }
 
 /* Checkpoints append names of their own. */
@@ -296,12 +341,10 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
 
 enum plim_status job_finish(struct job *job, struct plim_error *err)
 {
-    if (job->training.optimizer >= OPTIMIZER_COUNT)
-        job->training.optimizer = OPTIMIZER_ADAMW8; /* "adamw_8bit" */
-    if (job->data.padding == PADDING_TRUE) job->data.padding = PADDING_LONGEST;
-    if (job->data.padding == PADDING_FALSE) job->data.padding = PADDING_NONE;
     enum plim_status status = job_take_preset(job, NULL, err);
     if (status == PLIM_OK) status = settle_precision(job, err);
+    if (status == PLIM_OK) status = settle_words(job, err);
+    if (status == PLIM_OK) status = job_check_wishes(job, err);
     if (status == PLIM_OK && !job_awaits_device(job)) status = check_types(job, err);
     if (status == PLIM_OK) status = check_supported(job, err);
     if (status == PLIM_OK) status = find_spec(job, err);
@@ -311,16 +354,26 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     return status;
 }
 
+/* A CPU has bf16 when products of it are faster than of fp32 by more than measurements differ. */
+static int automatic_precision(const struct device_facts *facts)
+{
+    bool cpu_has_it = facts->flops[DT_BF16] > 1.25 * facts->flops[DT_F32];
+    if (facts->unified_memory) return cpu_has_it ? PRECISION_BF16 : PRECISION_F32;
+    return facts->capability && facts->capability < 80 ? PRECISION_F16 : PRECISION_BF16;
+}
+
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
+    if (job->training.precision == PRECISION_AUTO) job->training.precision = automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
-    return status == PLIM_OK && !facts->unified_memory ? job_check_wishes(job, true, err) : status;
+    return status == PLIM_OK ? job_grant_wishes(job, facts, err) : status;
 }
 
-enum plim_status job_check_training(const struct job *job, struct plim_error *err)
+enum plim_status job_check_training(struct job *job, struct plim_error *err)
 {
     const char *key;
+    if (job->training.eval_strategy == EVERY_NEVER) job->validation.count = 0;
     double dropout = model_dropout(&job->spec, &key);
     enum plim_status status = hf_config_expresses(&job->spec, err);
     if (status == PLIM_OK && dropout >= 1)
@@ -341,6 +394,36 @@ int64_t job_source_time(const struct job *job)
 {
     if (!model_has_source(&job->spec)) return 0;
     return job->data.max_source_length ? job->data.max_source_length : job->max_length;
+}
+
+void job_micro_bounds(const struct job *job, int64_t *least, int64_t *most)
+{
+    int64_t limit = job->training.max_micro_batch;
+    *least = job->batching.enabled ? job->batching.min : 1;
+    *most = job->batching.enabled ? job->batching.max : 0;
+    if (limit && (!*most || limit < *most)) *most = limit;
+}
+
+bool job_counts_epochs(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    return t->epochs > 0 || t->save_strategy == EVERY_EPOCH ||
+           (t->eval_strategy == EVERY_EPOCH && job->validation.count);
+}
+
+void job_settle_epoch(struct job *job)
+{
+    struct job_training *t = &job->training;
+    int64_t rows = job_rows(job), steps = (job->epoch.rows + rows - 1) / rows;
+    if (steps < 1) return;
+    if (t->eval_strategy == EVERY_EPOCH) {
+        t->eval_every = steps;
+        job_origin_follow(job, "training.eval_every", "training.eval_strategy");
+    }
+    if (t->save_strategy == EVERY_EPOCH) {
+        t->save_every = steps;
+        job_origin_follow(job, "training.save_every", "training.save_strategy");
+    }
 }
 
 int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }

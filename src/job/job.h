@@ -14,6 +14,7 @@
 
 #include "base/schema.h"
 #include "data/objective.h"
+#include "job/environment.h"
 #include "model/model.h"
 #include "plan/plan.h"
 #include "tape/pass.h"
@@ -31,6 +32,7 @@ struct job_schedule {
     int kind; /* enum schedule_kind */
     double learning_rate, min_lr;
     int64_t warmup_steps, decay_steps; /* decay_steps: the last steps of wsd */
+    double warmup_ratio;               /* share of the run's steps, instead of warmup_steps; 0: they count */
     /* GreedyLR; see docs/schedules.md */
     double factor, threshold, max_lr, eps;
     int64_t patience, cooldown, warmup, window_size, reset_start;
@@ -60,13 +62,19 @@ enum {
     MATMUL_MEDIUM
 }; /* as people know them from PyTorch; the last two are TF32 */
 
+/* training.eval_strategy and save_strategy. */
+enum { EVERY_STEPS, EVERY_EPOCH, EVERY_NEVER };
+
+/* training.mixed_precision: auto, until the device is known. */
+enum { PRECISION_AUTO = PRECISION_COUNT };
+
 struct job_training {
     const char *preset; /* "none", "auto" or a name; see job_take_preset */
-    int64_t batch_size, accumulation, micro_batch, steps;
+    int64_t batch_size, accumulation, micro_batch, max_micro_batch, steps;
     bool batch_size_given, accumulation_given, micro_batch_given;
     int objective;     /* 0: the architecture's; else 1 + enum objective */
     double pair_scale; /* sentence_pairs: of cosines in the loss */
-    int precision;     /* enum precision */
+    int precision;     /* enum precision, or PRECISION_AUTO before job_meet_device */
     bool precision_given, fp16_given, bf16_given;
     int optimizer;
     int master;                /* of narrow weights: 0 fp32, 1 none */
@@ -88,17 +96,21 @@ struct job_training {
     double host_update; /* share of the updates of state in host memory that the CPU makes */
     bool host_update_given;
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
-    double epochs; /* 0: not given */
+    int eval_strategy, save_strategy;    /* EVERY_EPOCH: settled by job_settle_epoch */
+    struct string_list debug, report_to; /* words of TrainingArguments */
+    bool check_numerics;                 /* training.debug: underflow_overflow */
+    double epochs;                       /* 0: not given */
     double loss_scale;
     int64_t loss_scale_window;
     int64_t threads;
     int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
-    bool deterministic;   /* the same bits on every run, on every device */
-    const char *device;   /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
+    bool matmul_given, tf32, tf32_given;
+    bool deterministic; /* the same bits on every run, on every device */
+    const char *device; /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
 };
 
-/* How far rows are padded; the last two are other frameworks' words for longest and none. */
-enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE, PADDING_TRUE, PADDING_FALSE };
+/* How far rows are padded. */
+enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE };
 
 struct job_data { /* see data/dataset.h and data/loader.h */
     int format, rows, overlong, padding;
@@ -116,13 +128,30 @@ struct job_data { /* see data/dataset.h and data/loader.h */
 
 /* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
 struct job_wishes {
-    bool use_deepspeed, cpu_offload, nvme_offload, checkpointing;
+    bool use_deepspeed, cpu_offload, nvme_offload, checkpointing, checkpointing_given;
     int64_t zero_stage;
-    bool memory_offload; /* training.memory.enable_cpu_offload */
-    double pool_gb;
-    bool dynamic_batching;
-    int64_t min_batch, max_batch;
-    double batch_target;
+    bool memory_offload; /* training.memory.enable_cpu_offload: the planner may offload, as it may anyway */
+    double pool_gb;      /* a budget in GB; 0: none */
+    double
+        cuda_fraction; /* share of a GPU's memory that is the budget, instead of the profile's; 0: not given */
+};
+
+/* What is watched beside a run. Thresholds are job_thresholds'. */
+struct job_monitor {
+    bool enabled;    /* monitoring.enabled */
+    bool silent;     /* training.memory.silent_mode: warnings are not printed; statuses and actions stay */
+    double interval; /* monitoring.interval: seconds between two readings */
+    uint64_t
+        reserve; /* monitoring.reserve: with budget: auto, bytes left free beside what others take; 0: 5 % */
+};
+
+/* How the micro-batch may move while a run goes on (training.dynamic_batching); its effective batch never does. */
+struct job_batching {
+    bool enabled;     /* false: the plan's micro-batch holds for the whole run */
+    int64_t min, max; /* rows; max 0: no limit. The planner keeps to them, too: job_micro_bounds */
+    double target;    /* share of memory, see job_thresholds; 0: training.memory.target_utilization alone */
+    int64_t every;    /* adjustment_frequency: steps between two looks */
+    bool smooth;      /* smooth_transitions: one divisor of the effective batch at a time */
 };
 
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
@@ -150,6 +179,8 @@ struct job {
     struct string_list train, validation;
     struct job_data data;
     struct job_wishes wishes;
+    struct job_monitor monitor;
+    struct job_batching batching;
     int64_t loader_bytes;  /* host memory of tokenizer and loaders; part of every plan's overhead */
     int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */
     struct loader_sizes loader_sizes;
@@ -157,17 +188,19 @@ struct job {
     int64_t max_length;
     const char *output_dir;
     int64_t keep_checkpoints;
-    bool no_final_checkpoint;     /* a run that was asked to save nothing at its end */
-    uint64_t budget, host_budget; /* host_budget 0: what the machine has */
-    bool budget_given;
+    bool no_final_checkpoint;       /* a run that was asked to save nothing at its end */
+    uint64_t budget, host_budget;   /* host_budget 0: what the machine has */
+    bool budget_given, budget_auto; /* budget_auto: `budget: auto`, which follows what others take */
     int profile;
     bool profile_given;
     char preset[32];                             /* whose recommendations were taken; empty: nobody's */
     double target, warning, critical, emergency; /* 0: the profile's */
 
-    struct model_spec spec; /* after job_finish */
-    const char *name;       /* the file it was read from */
-    struct bump store;      /* texts live here */
+    struct model_spec spec;              /* after job_finish */
+    const char *name;                    /* the file it was read from */
+    struct origin *origins;              /* per row of job_schema, see origin.h; NULL: all are defaults */
+    struct job_environment *environment; /* what was seen of it; NULL: nothing */
+    struct bump store;                   /* texts live here */
 };
 
 void job_init(struct job *job);
@@ -176,6 +209,9 @@ enum plim_status job_load(struct job *job, const char *path, const struct schema
                           struct plim_error *err);
 enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,
                          struct plim_error *err);
+/* A flag of a command that stands for a key: "--steps" for training.steps. */
+enum plim_status job_set_flag(struct job *job, const char *flag, const char *key, const char *value,
+                              const struct schema_listener *notes, struct plim_error *err);
 enum plim_status job_finish(struct job *job, struct plim_error *err);
 
 /* After job_finish, when the device is known (a preset's facts for one that is not here): training.preset: auto is
@@ -183,8 +219,8 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
 /* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
- * say, PLIM_BAD_INPUT when it would drop everything. */
-enum plim_status job_check_training(const struct job *job, struct plim_error *err);
+ * say, PLIM_BAD_INPUT when it would drop everything. With eval_strategy: no the job has no validation data from here on. */
+enum plim_status job_check_training(struct job *job, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED when the environment says that a launcher started several ranks (launch.c). */
 enum plim_status job_check_ranks(struct plim_error *err);
@@ -219,9 +255,20 @@ extern const struct schema job_schema;
 enum plim_status job_agree(struct job *job, struct plim_error *err);
 /* An override wins over such a key given before it: that one is as if it had not been given. */
 enum plim_status job_override(struct job *job, const char *key, struct plim_error *err);
-/* PLIM_UNSUPPORTED names a key whose wish cannot be granted and what to write instead. on_card: those that only a device
- * with memory of its own cannot grant, else all others. */
-enum plim_status job_check_wishes(const struct job *job, bool on_card, struct plim_error *err);
+/* What is asked for in other frameworks' words where Plimsoll has a word of its own: DeepSpeed's offload pins the tiers of
+ * state and, with stage 3, of parameters. PLIM_UNSUPPORTED names a key whose wish this device cannot grant and what to write
+ * instead, PLIM_BAD_INPUT one that contradicts another. */
+enum plim_status job_grant_wishes(struct job *job, const struct device_facts *facts, struct plim_error *err);
+/* For job_finish: what does not depend on the device. */
+enum plim_status job_check_wishes(struct job *job, struct plim_error *err);
+
+/* Rows of a micro-batch that dynamic_batching and max_micro_batch_size allow; *most 0: no limit. */
+void job_micro_bounds(const struct job *job, int64_t *least, int64_t *most);
+
+/* When the rows of an epoch are known: steps between evaluations and checkpoints where a strategy says epoch. */
+void job_settle_epoch(struct job *job);
+/* Must the rows of an epoch be counted before the run begins? */
+bool job_counts_epochs(const struct job *job);
 
 /* The tape of one set of knobs: plan_request.compute and .place, with the job as their build_arg. */
 enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
@@ -250,12 +297,13 @@ void job_preset_text(const struct job *job, const struct device_facts *facts, st
 struct preset;
 void job_take_profile(struct job *job, const struct preset *preset);
 
-/* Shares of memory at which the status changes: the profile's, or what training.memory says. */
+/* Shares of memory at which the status changes: the profile's, or what training.memory says. The target is the smaller of
+ * training.memory's and dynamic_batching's, where both are given. */
 struct profile;
 void job_thresholds(const struct job *job, struct profile *out);
 
 /* The budget: what was given, or the profile's share of the device's memory, but no more than 95 % of what is free
- * there. */
+ * there; and no more than training.memory.pool_size_gb. */
 int64_t job_budget(const struct job *job, const struct device_facts *facts);
 
 /* PLIM_BAD_INPUT when the budget is above what a device with memory of its own has; PLIM_UNSUPPORTED when a pinned tier is not below this device. */

@@ -4,14 +4,30 @@
 #define AT(field)    offsetof(struct job, field)
 #define GIVEN(field) SCHEMA_FLAG(struct job, field)
 
-static const char *const precisions[] = {PRECISION_NAMES, "no", NULL};
-static const char *const optimizers[] = {"adamw", "sgd", "adamw8bit", "adafactor", "adamw_8bit", NULL};
+static const char *const precisions[] = {PRECISION_NAMES, "auto", NULL};
+static const struct schema_synonym precision_words[] = {
+    {"no", "fp32"},    {"float32", "fp32"}, {"float16", "fp16"}, {"bfloat16", "bf16"},
+    {"false", "fp32"}, {"true", "auto"},    {NULL, NULL}};
+static const char *const optimizers[] = {"adamw", "sgd", "adamw8bit", "adafactor", NULL};
+static const struct schema_synonym optimizer_words[] = {
+    {"adamw_8bit", "adamw8bit"},       {"adamw_bnb_8bit", "adamw8bit"},
+    {"paged_adamw_8bit", "adamw8bit"}, {"adamw_torch", "adamw"},
+    {"adamw_torch_fused", "adamw"},    {"adamw_hf", "adamw"},
+    {"adamw_apex_fused", "adamw"},     {"paged_adamw_32bit", "adamw"},
+    {"paged_adamw", "adamw"},          {NULL, NULL}};
 static const char *const masters[] = {"fp32", "none", NULL};
 static const char *const widths[] = {"fp32", "bf16", NULL};
 static const char *const matmul_precisions[] = {"highest", "high", "medium", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 static const char *const tiers[] = {"device", "host", "disk", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", "wsd", "greedy", NULL};
+static const struct schema_synonym schedule_words[] = {{"constant_with_warmup", "constant"},
+                                                       {"cosine_with_min_lr", "cosine"},
+                                                       {"warmup_stable_decay", "wsd"},
+                                                       {"greedylr", "greedy"},
+                                                       {NULL, NULL}};
+static const char *const strategies[] = {"steps", "epoch", "no", NULL};
+static const char *const follows[] = {"auto", NULL};
 static const char *const greedy_events[] = {"step", "eval", NULL};
 static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens", NULL};
 static const char *const row_kinds[] = {"auto", "stream", "samples", NULL};
@@ -23,10 +39,11 @@ static const char *const attention_types[] = {"flash", "sliding_window", "sparse
 static const char *const objectives[] = {
     "auto", "next_token", "masked_tokens", "token_labels", "sentence_pairs", "source_target", NULL};
 static const char *const poolings[] = {"mean", "cls", NULL};
-static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
+static const char *const paddings[] = {"max_length", "longest", "do_not_pad", NULL};
+static const struct schema_synonym padding_words[] = {
+    {"true", "longest"}, {"false", "do_not_pad"}, {NULL, NULL}};
 
-#define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
-#define IN_PLAN "needless: the plan holds every byte and the planner chooses what fits; give a budget"
+#define SPARSE "only attention_type: sparse reads it, which is not supported yet"
 
 /* clang-format off */
 static const struct schema_row rows[] = {
@@ -103,7 +120,7 @@ static const struct schema_row rows[] = {
     {"data.buffer_size", .alias = "data.shuffle_buffer"},
     {"data.shuffle_bytes", SCHEMA_BYTES, AT(data.shuffle_bytes), .min = 4096, .max = 1e12, .fallback = "4MiB", .help = "the same in bytes of tokens (4 for each); the smaller of both counts"},
     {"data.persistent_workers", .note = "workers always live as long as the run"},
-    {"data.padding", SCHEMA_ENUM, AT(data.padding), .names = paddings, .fallback = "max_length", .help = "max_length: every row has data.max_length positions; longest (or true): rows of a pass have as many as its longest needs, in up to 8 lengths"},
+    {"data.padding", SCHEMA_ENUM, AT(data.padding), .names = paddings, .synonyms = padding_words, .fallback = "max_length", .help = "max_length: every row has data.max_length positions; longest: rows of a pass have as many as its longest needs, in up to 8 lengths"},
     {"data.group_by_length", SCHEMA_BOOL, AT(data.group_by_length), .flag = GIVEN(data.group_given), .fallback = "true", .help = "samples of like length share a step, in groups of 32 steps; absent: with padding: longest"},
     {"training.group_by_length", .alias = "data.group_by_length"},
     /* training */
@@ -114,14 +131,16 @@ static const struct schema_row rows[] = {
     {"training.per_device_train_batch_size", .alias = "training.batch_size"},
     {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .flag = GIVEN(training.accumulation_given), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},
     {"training.micro_batch_size", SCHEMA_INT64, AT(training.micro_batch), .flag = GIVEN(training.micro_batch_given), .min = 1, .max = 1e6, .help = "pins the rows of a micro-batch"},
-    {"training.steps", SCHEMA_INT64, AT(training.steps), .min = 1, .max = 1e12, .fallback = "100", .help = "optimizer steps"},
+    {"training.max_micro_batch_size", SCHEMA_INT64, AT(training.max_micro_batch), .min = 0, .max = 1e6, .fallback = "0", .help = "rows of a micro-batch at most; 0: as many as fit"},
+    {"training.steps", SCHEMA_INT64, AT(training.steps), .min = -1, .max = 1e12, .fallback = "100", .help = "optimizer steps; -1: training.epochs counts"},
     {"training.max_steps", .alias = "training.steps"},
     {"training.epochs", SCHEMA_FLOAT, AT(training.epochs), .min = 0, .max = 1e9, .fallback = "0", .help = "so many times over the training data, instead of training.steps; 0: steps count"},
     {"training.num_train_epochs", .alias = "training.epochs"},
     {"training.learning_rate", SCHEMA_FLOAT, AT(schedule.learning_rate), .min = 0, .max = 1000, .fallback = "3e-4", .help = "peak learning rate"},
-    {"training.lr_scheduler", SCHEMA_ENUM, AT(schedule.kind), .names = schedules, .fallback = "constant", .help = "how the rate moves"},
+    {"training.lr_scheduler", SCHEMA_ENUM, AT(schedule.kind), .names = schedules, .synonyms = schedule_words, .fallback = "constant", .help = "how the rate moves"},
     {"training.lr_scheduler_type", .alias = "training.lr_scheduler"},
     {"training.warmup_steps", SCHEMA_INT64, AT(schedule.warmup_steps), .min = 0, .max = 1e12, .fallback = "0", .help = "steps of linear warm-up"},
+    {"training.warmup_ratio", SCHEMA_FLOAT, AT(schedule.warmup_ratio), .min = 0, .max = 1, .fallback = "0", .help = "the same as a share of all steps; 0: warmup_steps counts"},
     {"training.decay_steps", SCHEMA_INT64, AT(schedule.decay_steps), .min = 0, .max = 1e12, .fallback = "0", .help = "wsd: the last steps, in which the rate falls; 0: a fifth of all"},
     {"training.min_lr", SCHEMA_FLOAT, AT(schedule.min_lr), .min = 0, .max = 1000, .fallback = "0", .help = "where the rate ends (greedy: its lowest)"},
     {"training.greedy.factor", SCHEMA_FLOAT, AT(schedule.factor), .min = 0, .max = 1, .fallback = "0.99", .help = "greedy: step of the rate"},
@@ -136,13 +155,14 @@ static const struct schema_row rows[] = {
     {"training.greedy.window_size", SCHEMA_INT64, AT(schedule.window_size), .min = 1, .max = 1000, .fallback = "50", .help = "greedy: how many losses the mean takes"},
     {"training.greedy.reset_start", SCHEMA_INT64, AT(schedule.reset_start), .min = 0, .max = 1e9, .fallback = "500", .help = "greedy: lowerings at the floor before it starts anew"},
     {"training.greedy.on", SCHEMA_ENUM, AT(schedule.on), .names = greedy_events, .fallback = "step", .help = "greedy: moves per optimizer step or per evaluation"},
-    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .flag = GIVEN(training.precision_given), .names = precisions, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master unless training.master_weights says otherwise"},
+    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .flag = GIVEN(training.precision_given), .names = precisions, .synonyms = precision_words, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master unless training.master_weights says otherwise; auto: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU"},
     {"training.fp16", SCHEMA_BOOL, AT(training.fp16), .flag = GIVEN(training.fp16_given), .fallback = "false", .help = "the same as mixed_precision: fp16"},
     {"training.bf16", SCHEMA_BOOL, AT(training.bf16), .flag = GIVEN(training.bf16_given), .fallback = "false", .help = "the same as mixed_precision: bf16"},
     {"training.loss_scale", SCHEMA_FLOAT, AT(training.loss_scale), .min = 1, .max = 1e9, .fallback = "65536", .help = "fp16: first loss scale"},
     {"training.loss_scale_window", SCHEMA_INT64, AT(training.loss_scale_window), .min = 1, .max = 1e9, .fallback = "2000", .help = "fp16: good steps before the scale doubles"},
-    {"training.optimizer", SCHEMA_ENUM, AT(training.optimizer), .names = optimizers, .fallback = "adamw", .help = "adamw; sgd; adamw8bit: moments in 8 bits, a scale for every 256 of them; adafactor: second moment by rows and columns (adamw_8bit is adamw8bit)"},
+    {"training.optimizer", SCHEMA_ENUM, AT(training.optimizer), .names = optimizers, .synonyms = optimizer_words, .fallback = "adamw", .help = "adamw; sgd; adamw8bit: moments in 8 bits, a scale for every 256 of them; adafactor: second moment by rows and columns"},
     {"optimizer.name", .alias = "training.optimizer"},
+    {"training.optim", .alias = "training.optimizer"},
     {"training.master_weights", SCHEMA_ENUM, AT(training.master), .names = masters, .fallback = "fp32", .help = "bf16: fp32 keeps the bits that rounding takes, none rounds weights stochastically and saves 2 bytes for each"},
     {"training.state_dtype", SCHEMA_ENUM, AT(training.state_type), .names = widths, .fallback = "fp32", .help = "type of the optimizer's moments; bf16 is rounded stochastically"},
     {"optimizer.state_dtype", .alias = "training.state_dtype"},
@@ -169,44 +189,54 @@ static const struct schema_row rows[] = {
     {"training.grad_tier", SCHEMA_ENUM, AT(training.grad_tier), .flag = GIVEN(training.grad_tier_given), .names = tiers, .help = "pins where gradients wait between micro-batches: device, disk under a CPU, host under a GPU"},
     {"training.eval_every", SCHEMA_INT64, AT(training.eval_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between evaluations; 0: only at the end"},
     {"training.eval_steps", .alias = "training.eval_every"},
+    {"training.eval_strategy", SCHEMA_ENUM, AT(training.eval_strategy), .names = strategies, .fallback = "steps", .help = "steps: as training.eval_every says; epoch: after every epoch; both at the end, too; no: never"},
+    {"training.evaluation_strategy", .alias = "training.eval_strategy"},
     {"training.eval_rows", SCHEMA_INT64, AT(training.eval_rows), .min = 1, .max = 1e9, .fallback = "32", .help = "rows of one evaluation"},
     {"training.eval_batch_size", SCHEMA_INT64, AT(training.eval_batch), .min = 0, .max = 1e9, .fallback = "0", .help = "rows of one pass of an evaluation, at most; 0: as many as fit"},
     {"training.per_device_eval_batch_size", .alias = "training.eval_batch_size"},
     {"training.save_every", SCHEMA_INT64, AT(training.save_every), .min = 0, .max = 1e12, .fallback = "0", .help = "steps between checkpoints; 0: only at the end"},
     {"training.save_steps", .alias = "training.save_every"},
+    {"training.save_strategy", SCHEMA_ENUM, AT(training.save_strategy), .names = strategies, .fallback = "steps", .help = "steps: as training.save_every says; epoch: after every epoch; both at the end, too; no: only at the end"},
+    {"training.debug", SCHEMA_STRING_LIST, AT(training.debug), .help = "underflow_overflow: the first tensor that overflows or underflows is named, as by train --check-numerics (slow)"},
+    {"training.report_to", SCHEMA_STRING_LIST, AT(training.report_to), .help = "only none: train --log FILE writes every step as a line of JSON"},
     {"training.log_every", SCHEMA_INT64, AT(training.log_every), .min = 1, .max = 1e9, .fallback = "1", .help = "steps between step lines"},
     {"training.logging_steps", .alias = "training.log_every"},
     {"training.seed", SCHEMA_INT64, AT(training.seed), .min = 0, .max = 9e15, .fallback = "1", .help = "of fresh weights, of the order of rows and of stochastic rounding"},
     {"training.device", SCHEMA_STRING, AT(training.device), .fallback = "auto", .help = "cpu, cuda, cuda:N (the N-th GPU), or auto: a GPU when there is one that works, else the CPU"},
     {"training.deterministic", SCHEMA_BOOL, AT(training.deterministic), .fallback = "false", .help = "cuda: the same bits on every run, at some cost in attention (the CPU always computes so)"},
     {"training.threads", SCHEMA_INT64, AT(training.threads), .min = 0, .max = 1024, .fallback = "0", .help = "CPU threads; 0: one per core"},
-    {"training.deepspeed.use_deepspeed", SCHEMA_BOOL, AT(wishes.use_deepspeed), .fallback = "true", .note = "needless: offload and recomputation are the planner's; give a budget", .help = "false: the keys of this section are not looked at"},
-    {"training.deepspeed.zero_stage", SCHEMA_INT64, AT(wishes.zero_stage), .min = 0, .max = 3, .fallback = "0", .help = "only 0 is supported yet: there is one rank, and nothing to shard"},
-    {"training.deepspeed.cpu_offload", SCHEMA_BOOL, AT(wishes.cpu_offload), .fallback = "false", .help = "a CPU has everything in host memory; under a GPU write training.state_tier: host instead"},
-    {"training.deepspeed.nvme_offload", SCHEMA_BOOL, AT(wishes.nvme_offload), .fallback = "false", .help = "only false: write training.state_tier: disk instead"},
-    {"training.deepspeed.activation_checkpointing", SCHEMA_BOOL, AT(wishes.checkpointing), .fallback = "false", .help = "true is training.gradient_checkpointing: true"},
+    {"training.deepspeed.use_deepspeed", SCHEMA_BOOL, AT(wishes.use_deepspeed), .fallback = "true", .help = "false: the keys of this section are not looked at"},
+    {"training.deepspeed.zero_stage", SCHEMA_INT64, AT(wishes.zero_stage), .min = 0, .max = 3, .fallback = "0", .note = "there is one rank, so that a stage has nothing to shard", .help = "what ranks share: 1 optimizer state, 2 gradients, 3 parameters; with one rank without effect, but 3 offloads parameters, too, where cpu_offload or nvme_offload is true"},
+    {"training.deepspeed.cpu_offload", SCHEMA_BOOL, AT(wishes.cpu_offload), .fallback = "false", .help = "true: optimizer state (with zero_stage: 3 parameters, too) is offloaded to a GPU's host memory; a CPU has everything there; false: where the budget asks for it"},
+    {"training.deepspeed.nvme_offload", SCHEMA_BOOL, AT(wishes.nvme_offload), .fallback = "false", .help = "true: the same to disk, under a CPU; under a GPU write cpu_offload"},
+    {"training.deepspeed.activation_checkpointing", SCHEMA_BOOL, AT(wishes.checkpointing), .flag = GIVEN(wishes.checkpointing_given), .fallback = "false", .help = "true is training.gradient_checkpointing: true"},
     {"training.memory.target_utilization", SCHEMA_FLOAT, AT(target), .min = 0.01, .max = 1, .help = "share of memory a plan may take when no budget is given"},
     {"training.memory.warning_threshold", SCHEMA_FLOAT, AT(warning), .min = 0.01, .max = 1, .help = "share at which the status is warning"},
     {"training.memory.critical_threshold", SCHEMA_FLOAT, AT(critical), .min = 0.01, .max = 1, .help = "share at which the status is critical"},
     {"training.memory.emergency_threshold", SCHEMA_FLOAT, AT(emergency), .min = 0.01, .max = 1, .help = "share at which the status is emergency"},
-    {"training.memory.silent_mode", .note = "needless: memory is a field of the step line and nothing else is said; --quiet silences that too"},
-    {"training.memory.pool_size_gb", SCHEMA_FLOAT, AT(wishes.pool_gb), .min = 0, .max = 1e9, .fallback = "0", .help = "only 0: write budget instead"},
-    {"training.memory.enable_cpu_offload", SCHEMA_BOOL, AT(wishes.memory_offload), .fallback = "false", .help = "as training.deepspeed.cpu_offload"},
+    {"training.memory.silent_mode", SCHEMA_BOOL, AT(monitor.silent), .fallback = "false", .help = "warnings of the monitor are not printed; what it does stays"},
+    {"training.memory.pool_size_gb", SCHEMA_FLOAT, AT(wishes.pool_gb), .min = 0, .max = 1e9, .fallback = "0", .help = "a budget in GB (1e9 bytes); the smaller of this and what the budget would be counts; 0: none"},
+    {"training.memory.cuda_memory_fraction", SCHEMA_FLOAT, AT(wishes.cuda_fraction), .min = 0, .max = 1, .fallback = "0", .help = "share of a GPU's memory that is the budget when none is given, instead of target_utilization; 0: none; a CPU does not look at it"},
+    {"training.memory.enable_cpu_offload", SCHEMA_BOOL, AT(wishes.memory_offload), .fallback = "false", .note = "tensors are offloaded where the budget asks for it, with or without this key", .help = "offloading is allowed; it is the planner's last resort anyway"},
     {"training.memory.clear_cache_frequency", .note = "needless: there is no cache to clear, every byte is planned"},
-    {"training.dynamic_batching.enabled", SCHEMA_BOOL, AT(wishes.dynamic_batching), .fallback = "true", .note = IN_PLAN, .help = "false: the keys of this section are not looked at"},
-    {"training.dynamic_batching.min_batch_size", SCHEMA_INT64, AT(wishes.min_batch), .min = 1, .max = 1e6, .fallback = "1", .help = "only 1: write training.micro_batch_size instead"},
-    {"training.dynamic_batching.max_batch_size", SCHEMA_INT64, AT(wishes.max_batch), .min = 0, .max = 1e6, .fallback = "0", .help = "only 0: write training.micro_batch_size instead"},
-    {"training.dynamic_batching.target_memory_utilization", SCHEMA_FLOAT, AT(wishes.batch_target), .min = 0, .max = 1, .fallback = "0", .help = "only 0: write training.memory.target_utilization instead"},
-    {"training.dynamic_batching.adjustment_frequency", .note = "needless: the plan holds for the whole run"},
-    {"training.dynamic_batching.smooth_transitions", .note = "needless: the plan holds for the whole run"},
+    {"training.dynamic_batching.enabled", SCHEMA_BOOL, AT(batching.enabled), .fallback = "true", .help = "the micro-batch may become smaller while memory is short, and is restored afterwards; the effective batch stays; false: the keys of this section are not looked at"},
+    {"training.dynamic_batching.min_batch_size", SCHEMA_INT64, AT(batching.min), .min = 1, .max = 1e6, .fallback = "1", .help = "rows of a micro-batch at least, in plans, too"},
+    {"training.dynamic_batching.max_batch_size", SCHEMA_INT64, AT(batching.max), .min = 0, .max = 1e6, .fallback = "0", .help = "rows of a micro-batch at most, in plans, too; 0: as many as fit"},
+    {"training.dynamic_batching.target_memory_utilization", SCHEMA_FLOAT, AT(batching.target), .min = 0, .max = 1, .fallback = "0", .help = "as training.memory.target_utilization; where both are given the smaller one counts; 0: not given"},
+    {"training.dynamic_batching.adjustment_frequency", SCHEMA_INT64, AT(batching.every), .min = 1, .max = 1e9, .fallback = "1", .help = "steps between two looks at the memory"},
+    {"training.dynamic_batching.smooth_transitions", SCHEMA_BOOL, AT(batching.smooth), .fallback = "true", .help = "the micro-batch moves by one divisor of the effective batch at a time"},
+    {"monitoring.enabled", SCHEMA_BOOL, AT(monitor.enabled), .fallback = "true", .help = "memory of device, host and container is watched beside the run"},
+    {"monitoring.interval", SCHEMA_FLOAT, AT(monitor.interval), .min = 0.01, .max = 3600, .fallback = "1", .help = "seconds between two readings"},
+    {"monitoring.reserve", SCHEMA_BYTES, AT(monitor.reserve), .min = 0, .max = 1e18, .fallback = "0", .help = "with budget: auto, bytes that stay free beside what others take; 0: 5 % of what the device has"},
     {"performance.torch_compile", .note = "needless: kernels are compiled ahead"},
-    {"performance.float32_matmul_precision", SCHEMA_ENUM, AT(training.matmul_precision), .names = matmul_precisions, .fallback = "highest", .help = "fp32 training on cuda: highest multiplies in fp32, high and medium in TF32 (the CPU always in fp32)"},
+    {"performance.float32_matmul_precision", SCHEMA_ENUM, AT(training.matmul_precision), .flag = GIVEN(training.matmul_given), .names = matmul_precisions, .fallback = "highest", .help = "fp32 training on cuda: highest multiplies in fp32, high and medium in TF32 (the CPU always in fp32)"},
+    {"training.tf32", SCHEMA_BOOL, AT(training.tf32), .flag = GIVEN(training.tf32_given), .fallback = "false", .help = "true is performance.float32_matmul_precision: high, false is highest"},
     /* output and budget */
     {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
     {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},
     {"training.save_total_limit", .alias = "output.keep_checkpoints"},
     {"host_budget", SCHEMA_BYTES, AT(host_budget), .min = 1, .max = 1e18, .help = "bytes of the host that a job on a GPU may take, host tier and program together; absent: what the machine has free"},
-    {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .min = 1, .max = 1e18, .help = "bytes the job may take; absent: what the machine has (or a container's limit), times the profile's target, and on a CPU no more than is free"},
+    {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .names = follows, .min = 1, .max = 1e18, .help = "bytes the job may take; auto: as absent at the start, and then it follows what others take; absent: what the machine has (or a container's limit), times the profile's target, and on a CPU no more than is free"},
     {"profile", SCHEMA_ENUM, AT(profile), .flag = GIVEN(profile_given), .names = profiles, .fallback = "balanced", .help = "memory profile: shares of memory for the budget and for what the monitor says"},
 };
 

@@ -1,4 +1,4 @@
-/* preset.c - see preset.h; data/devices.yaml and data/profiles.yaml. */
+/* preset.c - see preset.h; data/devices.yaml, data/instances.yaml and data/profiles.yaml. */
 #include "job/preset.h"
 #include "base/bytes.h"
 #include "base/embedded.h"
@@ -156,6 +156,7 @@ static void read_facts(const struct node *d, struct device_facts *f)
 static void read_preset(const struct node *d, struct preset *out)
 {
     *out = (struct preset){
+        .cards = 1,
         .batch = node_int(node_get(d, "batch"), 1),
         .accumulation = node_int(node_get(d, "accumulation"), 1),
         .precision = precision_of(node_string(node_get(d, "precision"), "")),
@@ -163,14 +164,31 @@ static void read_preset(const struct node *d, struct preset *out)
     read_facts(d, &out->facts);
 }
 
+/* The card of a rented machine, and how many it has; `card` keeps the name where it is none. */
+static enum plim_status find_instance(const char *name, char card[NAME_MAX_LETTERS], int *cards,
+                                      struct plim_error *err)
+{
+    struct doc *doc;
+    enum plim_status status = load("instances", &doc, err);
+    if (status != PLIM_OK) return status;
+    const struct node *machine = node_get(&doc->root, name);
+    snprintf(card, NAME_MAX_LETTERS, "%s", node_string(node_get(machine, "device"), name));
+    *cards = (int)node_int(node_get(machine, "cards"), 1);
+    doc_free(doc);
+    return PLIM_OK;
+}
+
 enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err)
 {
     struct doc *doc;
-    enum plim_status status = load("devices", &doc, err);
+    char card[NAME_MAX_LETTERS];
+    int cards;
+    enum plim_status status = find_instance(name, card, &cards, err);
+    if (status == PLIM_OK) status = load("devices", &doc, err);
     if (status != PLIM_OK) return status;
-    const struct node *d = node_get(&doc->root, name);
+    const struct node *d = node_get(&doc->root, card);
     if (d)
-        read_preset(d, out);
+        read_preset(d, out), out->cards = cards;
     else
         status = unknown(name, &doc->root, err);
     doc_free(doc);
@@ -220,10 +238,13 @@ static int64_t likeness(const struct node *d, const struct preset *p, const stru
     size_t usual = p->facts.memory_bytes;
     if (!strcmp(p->facts.name, facts->name)) return INT64_MAX;
     if (p->facts.unified_memory != facts->unified_memory) return 0;
-    if (!facts->unified_memory)
-        return is_near(facts->memory_bytes, usual)
-                   ? words_in(facts->name, node_string(node_get(d, "words"), ""))
-                   : 0;
+    if (!facts->unified_memory) {
+        const char *words = node_string(node_get(d, "words"), "");
+        bool any =
+            !*words && p->facts.capability; /* a tier: one word less than any card of its own name has */
+        if (!is_near(facts->memory_bytes, usual)) return 0;
+        return any ? 1 : 2 * words_in(facts->name, words);
+    }
     int64_t middle = INT64_C(1) << 40, mib = (int64_t)(usual >> 20);
     return facts->memory_bytes >= usual - usual / 8 ? middle + mib : middle - mib;
 }
@@ -259,6 +280,14 @@ void preset_list(struct strbuf *out)
                     *why ? "; cannot run there yet: " : "", why);
     }
     doc_free(doc);
+    if (load("instances", &doc, NULL) != PLIM_OK) return;
+    for (size_t i = 0; i < node_count(&doc->root); i++) {
+        const struct node *machine = node_item(&doc->root, i);
+        strbuf_addf(out, "%-12s %2lld x %s\n", machine->key,
+                    (long long)node_int(node_get(machine, "cards"), 1),
+                    node_string(node_get(machine, "device"), ""));
+    }
+    doc_free(doc);
 }
 
 /* --- what a job takes of it ------------------------------------------------------------------------------ */
@@ -277,7 +306,8 @@ static struct open_keys open_keys(const struct job *job)
 
 bool job_awaits_device(const struct job *job)
 {
-    return !strcmp(job->training.preset, "auto") && open_keys(job).precision;
+    return job->training.precision == PRECISION_AUTO ||
+           (!strcmp(job->training.preset, "auto") && open_keys(job).precision);
 }
 
 /* The preset that is asked for; found false: none, or not before the device is known. */
@@ -297,6 +327,21 @@ static enum plim_status choose(const struct job *job, const struct device_facts 
     return status;
 }
 
+static void note_origins(struct job *job, const struct open_keys *open, const char *preset)
+{
+    const struct {
+        const char *key;
+        bool filled;
+    } keys[] = {{"training.batch_size", open->batch},
+                {"training.gradient_accumulation_steps", open->accumulation},
+                {"training.mixed_precision", open->precision},
+                {"profile", open->profile}};
+    char where[48];
+    snprintf(where, sizeof where, "preset %s", preset);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].filled) job_origin_set(job, keys[i].key, ORIGIN_PRESET, where);
+}
+
 enum plim_status job_take_preset(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     struct preset preset;
@@ -308,13 +353,18 @@ enum plim_status job_take_preset(struct job *job, const struct device_facts *fac
     if (open.accumulation) job->training.accumulation = preset.accumulation;
     if (open.precision) job->training.precision = preset.precision;
     if (open.profile) job->profile = preset.profile;
+    note_origins(job, &open, preset.facts.name);
     snprintf(job->preset, sizeof job->preset, "%s", preset.facts.name);
     return PLIM_OK;
 }
 
 void job_take_profile(struct job *job, const struct preset *preset)
 {
-    if (!job->profile_given && !job->preset[0]) job->profile = preset->profile;
+    char where[48];
+    if (job->profile_given || job->preset[0]) return;
+    job->profile = preset->profile;
+    snprintf(where, sizeof where, "preset %s", preset->facts.name);
+    job_origin_set(job, "profile", ORIGIN_PRESET, where);
 }
 
 void job_preset_text(const struct job *job, const struct device_facts *facts, struct strbuf *out)
@@ -361,18 +411,29 @@ void job_thresholds(const struct job *job, struct profile *out)
 {
     if (profile_find(profile_names[job->profile], out, NULL) != PLIM_OK)
         *out = (struct profile){0.90, 0.92, 0.95, 0.97};
-    if (job->target > 0) out->target = job->target;
+    double target = job->target, other = job->batching.enabled ? job->batching.target : 0;
+    if (other > 0 && (target <= 0 || other < target)) target = other;
+    if (target > 0) out->target = target;
     if (job->warning > 0) out->warning = job->warning;
     if (job->critical > 0) out->critical = job->critical;
     if (job->emergency > 0) out->emergency = job->emergency;
 }
 
-int64_t job_budget(const struct job *job, const struct device_facts *facts)
+/* Without a budget of its own. */
+static int64_t share_of_memory(const struct job *job, const struct device_facts *facts)
 {
-    if (job->budget_given) return (int64_t)job->budget;
     struct profile profile;
     job_thresholds(job, &profile);
-    int64_t share = (int64_t)((double)facts->memory_bytes * profile.target);
+    bool fraction = job->wishes.cuda_fraction > 0 && !facts->unified_memory;
+    double target = fraction ? job->wishes.cuda_fraction : profile.target;
+    int64_t share = (int64_t)((double)facts->memory_bytes * target);
     int64_t free_share = (int64_t)(facts->free_bytes / 20 * 19);
     return free_share && free_share < share ? free_share : share;
+}
+
+int64_t job_budget(const struct job *job, const struct device_facts *facts)
+{
+    int64_t budget = job->budget_given ? (int64_t)job->budget : share_of_memory(job, facts);
+    int64_t pool = (int64_t)(job->wishes.pool_gb * 1e9);
+    return pool && pool < budget ? pool : budget;
 }

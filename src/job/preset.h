@@ -2,6 +2,7 @@
  *
  *     struct preset preset;
  *     preset_find("a10g", &preset, &err);              // PLIM_BAD_INPUT names what may be meant
+ *     preset_find("g5.12xlarge", &preset, &err);       // a machine one can rent: the card it has
  *     // preset.facts is ready for the planner: a plan for it counts what a run on it would take
  *     preset_detect(&device->facts, &preset);          // the one a device that is here belongs to
  *
@@ -17,6 +18,7 @@ struct preset {
     struct device_facts facts; /* name is the preset's */
     int precision;             /* enum precision */
     int64_t batch, accumulation;
+    int cards;   /* of the machine, where the name is a rented machine's: a plan is for one of them */
     int profile; /* as the key `profile` counts */
 };
 
@@ -26,7 +28,8 @@ enum plim_status preset_find(const char *name, struct preset *out, struct plim_e
  * none is like it. */
 bool preset_detect(const struct device_facts *facts, struct preset *out);
 
-/* A line per device: name, memory, precision, batch, profile, and why the program cannot run there if so. */
+/* A line per device: name, memory, precision, batch, profile, and why the program cannot run there if so; then a line per
+ * machine that can be rented: its cards. */
 void preset_list(struct strbuf *out);
 
 struct profile {

@@ -207,4 +207,5 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
     if (job->data.padding == PADDING_LONGEST) /* a tape of an evaluation is less than half as long */
         out->lengths = PLAN_LENGTHS + (job->validation.count ? PLAN_LENGTHS / 2 : 0);
     set_pins(job, &out->pins);
+    job_micro_bounds(job, &out->micro_least, &out->micro_most);
 }

@@ -1,9 +1,11 @@
-/* wishes.c - keys that ask for the same thing in other words, and keys whose wish this version cannot grant.
+/* wishes.c - keys that ask for the same thing in other words, and what other frameworks' words pin.
  *
  * Two names for one wish may both be given while they agree. A key that would silently do nothing is an error that says
  * what to write instead; at its default it asks for nothing. */
 #include "job/job.h"
+#include "job/preset.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the same wish in other words ---- */
@@ -29,20 +31,33 @@ static bool recompute_clash(const struct job *job)
            t->checkpointing != (t->recompute != RECOMPUTE_NONE);
 }
 
-static bool wants_checkpointing(const struct job *job)
+/* DeepSpeed's checkpointing counts while its section is on. */
+static bool deepspeed_speaks(const struct job *job)
 {
-    return job->wishes.use_deepspeed && job->wishes.checkpointing;
+    return job->wishes.use_deepspeed && job->wishes.checkpointing_given;
 }
 
 static bool deepspeed_recompute_clash(const struct job *job)
 {
-    return wants_checkpointing(job) && job->training.recompute_given &&
-           job->training.recompute == RECOMPUTE_NONE;
+    return deepspeed_speaks(job) && job->training.recompute_given &&
+           job->wishes.checkpointing != (job->training.recompute != RECOMPUTE_NONE);
 }
 
 static bool deepspeed_checkpointing_clash(const struct job *job)
 {
-    return wants_checkpointing(job) && job->training.checkpointing_given && !job->training.checkpointing;
+    return deepspeed_speaks(job) && job->training.checkpointing_given &&
+           job->wishes.checkpointing != job->training.checkpointing;
+}
+
+static bool tf32_clash(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    return t->matmul_given && t->tf32_given && t->tf32 != (t->matmul_precision != MATMUL_HIGHEST);
+}
+
+static bool warmup_clash(const struct job *job)
+{
+    return job->schedule.warmup_steps > 0 && job->schedule.warmup_ratio > 0;
 }
 
 static const struct {
@@ -56,6 +71,8 @@ static const struct {
     {"training.recompute", "training.deepspeed.activation_checkpointing", deepspeed_recompute_clash},
     {"training.gradient_checkpointing", "training.deepspeed.activation_checkpointing",
      deepspeed_checkpointing_clash},
+    {"performance.float32_matmul_precision", "training.tf32", tf32_clash},
+    {"training.warmup_steps", "training.warmup_ratio", warmup_clash},
 };
 enum { PAIRS = sizeof pairs / sizeof *pairs };
 
@@ -79,9 +96,21 @@ enum plim_status job_agree(struct job *job, struct plim_error *err)
         strbuf_release(&a);
         strbuf_release(&b);
     }
-    if (status == PLIM_OK && wants_checkpointing(job) && !job->training.recompute_given)
+    if (status == PLIM_OK && deepspeed_speaks(job) && job->wishes.checkpointing &&
+        !job->training.recompute_given && !job->training.checkpointing_given) {
         job->training.checkpointing = job->training.checkpointing_given = true;
+        job_origin_follow(job, "training.gradient_checkpointing",
+                          "training.deepspeed.activation_checkpointing");
+    }
     return status;
+}
+
+/* As if it had not been given. */
+static enum plim_status drop_key(struct job *job, const char *key, struct plim_error *err)
+{
+    struct origin_recorder recorder;
+    return schema_set(&job_schema, key, "", job, &job->store,
+                      origin_record(&recorder, job, ORIGIN_DEFAULT, NULL), err);
 }
 
 enum plim_status job_override(struct job *job, const char *key, struct plim_error *err)
@@ -90,60 +119,75 @@ enum plim_status job_override(struct job *job, const char *key, struct plim_erro
     for (int i = 0; i < PAIRS && status == PLIM_OK; i++) {
         bool is_a = !strcmp(key, pairs[i].a), is_b = !strcmp(key, pairs[i].b);
         if ((is_a || is_b) && pairs[i].clashes(job))
-            status = schema_set(&job_schema, is_a ? pairs[i].b : pairs[i].a, "", job, &job->store, NULL, err);
+            status = drop_key(job, is_a ? pairs[i].b : pairs[i].a, err);
     }
     return status;
 }
 
-/* ---- what cannot be granted yet ---- */
+/* ---- what the words of other frameworks pin ---- */
 
-#define AT(field) offsetof(struct job, field)
-#define OFFLOAD                                                                                              \
-    "a GPU's optimizer state goes to host memory with training.state_tier: host, or by itself when the "     \
-    "budget asks for it; write false"
-#define BATCHES                                                                                              \
-    "the effective batch is constant and the planner chooses the micro-batch; pin it with "                  \
-    "training.micro_batch_size, or remove the key"
-
-static const struct {
-    const char *key;
-    size_t section; /* of the bool that turns the key's section off; 0: none does */
-    bool on_card;   /* a CPU grants it */
-    const char *instead;
-} denied[] = {
-    {"training.deepspeed.zero_stage", AT(wishes.use_deepspeed), false,
-     "there is one rank, so there is nothing to shard; write 0, and a budget: what does not fit is "
-     "offloaded"},
-    {"training.deepspeed.nvme_offload", AT(wishes.use_deepspeed), false,
-     "write training.state_tier: disk instead (under a GPU: host), or only a budget: what does not fit is "
-     "offloaded"},
-    {"training.deepspeed.cpu_offload", AT(wishes.use_deepspeed), true, OFFLOAD},
-    {"training.memory.enable_cpu_offload", 0, true, OFFLOAD},
-    {"training.memory.pool_size_gb", 0, false, "there is no pool beside the plan; write budget instead"},
-    {"training.dynamic_batching.min_batch_size", AT(wishes.dynamic_batching), false, BATCHES},
-    {"training.dynamic_batching.max_batch_size", AT(wishes.dynamic_batching), false, BATCHES},
-    {"training.dynamic_batching.target_memory_utilization", AT(wishes.dynamic_batching), false,
-     "write training.memory.target_utilization, or a budget, instead"},
-};
-enum { DENIED = sizeof denied / sizeof *denied };
-
-static bool section_is_off(const struct job *job, size_t section)
+/* A status that comes before the one below it is never seen. */
+static enum plim_status check_thresholds(const struct job *job, struct plim_error *err)
 {
-    return section && !*(const bool *)((const char *)job + section);
+    struct profile p;
+    job_thresholds(job, &p);
+    const struct {
+        const char *key;
+        double value;
+    } lines[] = {{"warning_threshold", p.warning},
+                 {"critical_threshold", p.critical},
+                 {"emergency_threshold", p.emergency}};
+    for (int i = 0; i < 2; i++)
+        if (lines[i].value > lines[i + 1].value)
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: training.memory.%s %g is above %s %g; write them in rising order",
+                             job->name, lines[i].key, lines[i].value, lines[i + 1].key, lines[i + 1].value);
+    return PLIM_OK;
 }
 
-enum plim_status job_check_wishes(const struct job *job, bool on_card, struct plim_error *err)
+enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
 {
-    enum plim_status status = PLIM_OK;
-    for (int i = 0; i < DENIED && status == PLIM_OK; i++) {
-        const struct schema_row *row = schema_find(&job_schema, denied[i].key);
-        struct strbuf value = STRBUF_INIT;
-        schema_value(row, job, &value);
-        bool asked = strcmp(strbuf_text(&value), row->fallback) != 0;
-        if (asked && denied[i].on_card == on_card && !section_is_off(job, denied[i].section))
-            status = plim_fail(err, PLIM_UNSUPPORTED, "%s: key '%s': %s is not supported: %s", job->name,
-                               row->path, strbuf_text(&value), denied[i].instead);
-        strbuf_release(&value);
-    }
+    const struct job_batching *b = &job->batching;
+    if (b->enabled && b->max && b->max < b->min)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: training.dynamic_batching: max_batch_size %lld is below min_batch_size %lld; "
+                         "swap them",
+                         job->name, (long long)b->max, (long long)b->min);
+    if (job->training.save_strategy == EVERY_NEVER) job->training.save_every = 0;
+    return check_thresholds(job, err);
+}
+
+/* A tier that a word of DeepSpeed pins; the key that has the same meaning may say so, too. */
+static enum plim_status pin_tier(struct job *job, const char *word, const char *key, enum tier tier,
+                                 int *field, bool *given, struct plim_error *err)
+{
+    char name[64], from[64];
+    snprintf(name, sizeof name, "training.%s", key);
+    snprintf(from, sizeof from, "training.deepspeed.%s", word);
+    if (*given && *field != (int)tier)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: %s: true and %s: %s contradict each other; keep one",
+                         job->name, from, name, tier_name((enum tier) * field));
+    if (!*given) job_origin_follow(job, name, from);
+    *field = (int)tier, *given = true;
+    return PLIM_OK;
+}
+
+enum plim_status job_grant_wishes(struct job *job, const struct device_facts *facts, struct plim_error *err)
+{
+    const struct job_wishes *w = &job->wishes;
+    struct job_training *t = &job->training;
+    bool disk = w->use_deepspeed && w->nvme_offload, host = w->use_deepspeed && w->cpu_offload;
+    const char *word = disk ? "nvme_offload" : "cpu_offload";
+    if (disk && !facts->unified_memory)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: key 'training.deepspeed.nvme_offload': below a GPU there is its host's memory; "
+                         "write training.deepspeed.cpu_offload: true instead",
+                         job->name);
+    if (!disk && (!host || facts->unified_memory)) return PLIM_OK; /* a CPU's tensors are in host memory */
+    enum tier tier = facts->lower_tier;
+    enum plim_status status =
+        pin_tier(job, word, "state_tier", tier, &t->state_tier, &t->state_tier_given, err);
+    if (status == PLIM_OK && w->zero_stage == 3)
+        status = pin_tier(job, word, "param_tier", tier, &t->param_tier, &t->param_tier_given, err);
     return status;
 }

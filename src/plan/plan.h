@@ -35,6 +35,7 @@ struct plan_request {
     int64_t rows;    /* effective batch of this rank */
     int64_t time;    /* T, tokens per row */
     int layers;
+    int64_t micro_least, micro_most; /* rows of a micro-batch, where it is not pinned; 0: no limit */
     bool
         whole_passes; /* every pass has micro_batch rows, whatever their length: they are told from each other */
     int lengths; /* tapes of the loop, for rows of several lengths, that take turns over the plan's arena; 0: one */

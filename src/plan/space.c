@@ -2,6 +2,7 @@
 #include "plan/space.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define MAX_TOKENS INT32_MAX
@@ -18,7 +19,9 @@ static void list_places(struct space *s)
     for (int inside = 0; inside < 2; inside++)
         for (int lower = 0; lower < 2; lower++) {
             struct place p = {lower ? r->facts->lower_tier : TIER_DEVICE, inside};
-            bool can = !inside || (!lower && !r->needs_global_norm && pin_allows(pins->micro_batch, r->rows));
+            bool can =
+                !inside || (!lower && !r->needs_global_norm && pin_allows(pins->micro_batch, r->rows) &&
+                            (!r->micro_most || r->micro_most >= r->rows));
             if (can && pin_allows(pins->grad_tier, p.grad) && pin_allows(pins->optimizer_in_backward, inside))
                 s->places[s->nplaces++] = p;
         }
@@ -121,6 +124,27 @@ static int list_divisors(const struct plan_request *r, int64_t *out)
     return n;
 }
 
+/* Those that the request allows, in their order; how many. */
+static int keep_allowed(const struct plan_request *r, int64_t *divisors, int count)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        if (divisors[i] >= r->micro_least && (!r->micro_most || divisors[i] <= r->micro_most))
+            divisors[kept++] = divisors[i];
+    return kept;
+}
+
+static enum plim_status no_micro(const struct plan_request *r, struct plim_error *err)
+{
+    char most[24] = "any number";
+    if (r->micro_most) snprintf(most, sizeof most, "%lld", (long long)r->micro_most);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "no divisor of the effective batch of %lld rows lies between %lld and %s (the smallest and largest "
+        "micro-batch of training.dynamic_batching, training.max_micro_batch_size); change one of them",
+        (long long)r->rows, (long long)r->micro_least, most);
+}
+
 /* All divisors, or of very many a geometric row with both ends. */
 static enum plim_status list_micros(struct space *s, struct plim_error *err)
 {
@@ -137,7 +161,11 @@ static enum plim_status list_micros(struct space *s, struct plim_error *err)
     }
     int64_t *all = malloc(MAX_DIVISORS * sizeof *all);
     if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
-    int n = list_divisors(r, all);
+    int n = keep_allowed(r, all, list_divisors(r, all));
+    if (!n) {
+        free(all);
+        return no_micro(r, err);
+    }
     double ratio = n > SPACE_MICROS ? pow((double)all[n - 1], 1.0 / (SPACE_MICROS - 2)) : 1, next = INFINITY;
     for (int i = n - 1; i >= 0; i--) {
         if ((double)all[i] > next && i > 0) continue;

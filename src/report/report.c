@@ -215,6 +215,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_int(&w, "tensors", p->tape.ntensors);
     json_end_object(&w);
     put_search(&w, &p->search);
+    job_settings_json(r->job, &w);
     json_end_object(&w);
     strbuf_addf(out, "\n");
 }

@@ -19,6 +19,7 @@ struct plan_report {
     const char *pins[PINS_MAX]; /* keys that pin a knob */
     int npins;
     struct disk_line disk; /* zero: of no interest, the device is not here */
+    bool all_settings;     /* text: settings at their defaults, too */
 };
 
 /* Does the plan hold every line that is known: the budget, the host's, the disk's? */

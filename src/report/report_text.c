@@ -208,16 +208,24 @@ static void put_remedies(const struct plan_report *r, bool colour, struct strbuf
     table_release(&t);
 }
 
+static void put_settings(const struct plan_report *r, struct strbuf *out)
+{
+    struct strbuf lines = STRBUF_INIT;
+    job_settings_text(r->job, r->all_settings, &lines);
+    if (lines.len) strbuf_addf(out, "\n  settings, and where they came from:\n%s", lines.data);
+    strbuf_release(&lines);
+}
+
 void report_text(const struct plan_report *r, bool colour, struct strbuf *out)
 {
     put_head(r, colour, out);
     put_classes(r, colour, out);
     put_knobs(r, out);
     put_savings(r, colour, out);
-    if (r->plan->fits) return;
-    if (r->nremedies) put_remedies(r, colour, out);
     struct strbuf larger = STRBUF_INIT;
-    report_larger_device(r, &larger);
+    if (!r->plan->fits && r->nremedies) put_remedies(r, colour, out);
+    if (!r->plan->fits) report_larger_device(r, &larger);
     if (larger.len) strbuf_addf(out, "%s  %s\n", r->nremedies ? "" : "\n", strbuf_text(&larger));
     strbuf_release(&larger);
+    put_settings(r, out);
 }

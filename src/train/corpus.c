@@ -266,6 +266,7 @@ enum plim_status corpus_measure(struct job *job, struct plim_error *err)
     corpus_count(&c, job);
     if (c.train) epoch_estimate(&c, &job->epoch);
     if (job->training.epochs > 0 && job->epoch.rows) job->training.steps = epoch_steps(job, &job->epoch);
+    job_settle_epoch(job);
     corpus_close(&c);
     return PLIM_OK;
 }

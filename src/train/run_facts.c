@@ -24,8 +24,9 @@ static const char *const left_out[] = {
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",
     "training.state_tier", "training.param_tier", "training.grad_tier", "training.offload_layers",
     "training.host_update", "training.threads", "training.save_every", "training.log_every",
-    "training.deepspeed.", "training.memory.", "training.dynamic_batching.", "output.", "host_budget",
-    "budget", "profile",
+    "training.deepspeed.", "training.memory.", "training.dynamic_batching.", "training.max_micro_batch_size",
+    "training.eval_strategy", "training.save_strategy", "training.debug", "training.report_to",
+    "training.tf32", "monitoring.", "output.", "host_budget", "budget", "profile",
     /* a run that met a bad record may go on without it */
     "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
     "training.eval_batch_size",
@@ -130,7 +131,8 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     int kind = job->schedule.kind;
     bool on_eval = kind == SCHEDULE_GREEDY && job->schedule.on == 1 && job->validation.count;
     put_number(w, "training.batch_size", true, job_rows(job));
-    put_number(w, "training.steps", kind != SCHEDULE_CONSTANT && kind != SCHEDULE_GREEDY, t->steps);
+    bool counts = (kind != SCHEDULE_CONSTANT && kind != SCHEDULE_GREEDY) || job->schedule.warmup_ratio > 0;
+    put_number(w, "training.steps", counts, t->steps);
     put_number(w, "training.eval_every", on_eval, t->eval_every);
     put_number(w, "training.eval_rows", on_eval, t->eval_rows);
     number_format_double(text, job_beta1(job));

@@ -11,6 +11,8 @@ void schedule_init(struct schedule *s, const struct job_schedule *config, int64_
     memset(s, 0, sizeof *s);
     s->config = *config;
     s->total_steps = total_steps;
+    if (config->warmup_ratio > 0)
+        s->config.warmup_steps = (int64_t)ceil(config->warmup_ratio * (double)total_steps);
     s->lr = config->learning_rate;
     s->best = INFINITY;
     s->resets_left = config->reset_start;

@@ -23,11 +23,13 @@ static enum plim_status check_changes(struct job *job, const struct train_option
     return status;
 }
 
-/* training.epochs become steps. */
+/* training.epochs become steps, and so does what happens once in an epoch. */
 static enum plim_status count_steps(struct trainer *t, struct plim_error *err)
 {
     enum plim_status status = epoch_count(&t->corpus, &t->job->epoch, err);
-    if (status == PLIM_OK) t->job->training.steps = epoch_steps(t->job, &t->job->epoch);
+    if (status == PLIM_OK && t->job->training.epochs > 0)
+        t->job->training.steps = epoch_steps(t->job, &t->job->epoch);
+    if (status == PLIM_OK) job_settle_epoch(t->job);
     return status;
 }
 
@@ -36,7 +38,7 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
     t->corpus.stop = t->options.stop;
-    return status == PLIM_OK && t->job->training.epochs > 0 ? count_steps(t, err) : status;
+    return status == PLIM_OK && job_counts_epochs(t->job) ? count_steps(t, err) : status;
 }
 
 void trainer_unbind(struct trainer *t)

@@ -49,7 +49,10 @@ with tempfile.TemporaryDirectory() as folder:
 
     # Where the program has no kernels.
     listed = dict(line.split(None, 1) for line in plim.run("plan", "--list-devices").stdout.splitlines())
-    plim.ok(len(listed) == 16 and [n for n, rest in listed.items() if "cannot run" in rest] == ["t4", "inf2"],
+    plim.ok(listed["g5.12xlarge"] == "4 x a10g" and listed["p5"] == "8 x h100", "--list-devices names machines that can be rented")
+    noted = plim.run("plan", path, "--device", "g5.12xlarge", "--json")
+    plim.ok(noted.returncode == 0 and '"device": "a10g"' in noted.stdout and "4 cards" in noted.stderr, f"a machine is its card: {noted.stderr.strip()}")
+    plim.ok(len(listed) == 24 and [n for n, rest in listed.items() if "cannot run" in rest] == ["t4", "inf2"],
             "--list-devices marks the two without kernels")
     for name, why in (("t4", "7.5"), ("inf2", "NVIDIA")):
         card, result = plim.plan(path, "--device", name)
@@ -71,7 +74,7 @@ with tempfile.TemporaryDirectory() as folder:
     # training.preset fills what is open, and nothing else.
     path = plim.job(folder, **OPEN)
     plim.ok(rows(plim.plan(path)[0]) == (8, "fp32"), "no preset: the defaults")
-    for name, want in (("rtx-4090", (48, "fp16")), ("a10g", (128, "bf16")), ("h100", (48, "bf16")), ("cpu-1gb", (16, "fp32"))):
+    for name, want in (("rtx-4090", (48, "fp16")), ("a10g", (128, "bf16")), ("h100", (48, "bf16")), ("rtx-5090", (128, "bf16")), ("cpu-1gb", (16, "fp32"))):
         plan, result = plim.plan(path, "--set", f"training.preset={name}")
         plim.ok(rows(plan) == want, f"preset {name}: {rows(plan)} {result.stderr.strip()}")
     plan, _ = plim.plan(path, "--set", "training.preset=rtx-4090", "--set", "training.batch_size=3", "--set", "training.mixed_precision=bf16")
@@ -89,7 +92,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     # A note says what was filled; train agrees with plan.
     noted = plim.run("plan", path, "--set", "training.preset=cpu-1gb", "--json")
-    plim.ok(noted.returncode == 0 and "training.preset cpu-1gb: batch_size 2, gradient_accumulation_steps 8, mixed_precision fp32, "
+    plim.ok(noted.returncode == 0 and "training.preset cpu-1gb: batch_size 4, gradient_accumulation_steps 4, mixed_precision fp32, "
             "profile conservative" in noted.stderr and noted.stderr.count("\n") == 1, f"the note: {noted.stderr.strip()}")
     os.makedirs(f"{folder}/idle/proc")  # where nobody takes memory between the two
     with open(f"{folder}/idle/proc/meminfo", "w") as f: f.write("MemTotal: 4000000 kB\nMemAvailable: 4000000 kB\n")

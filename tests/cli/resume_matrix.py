@@ -170,7 +170,7 @@ MATRIX = {
     "data.add_special": ("lines", "false"), "data.append_eos": ("lines", "false"), "data.shuffle_buffer": ("lines", 8), "data.shuffle_bytes": ("lines", "8KiB"),
     "data.first_field": ("lines", "p"), "data.second_field": ("lines", "r"), "data.labels": ("lines", "[a,b]"), "data.max_source_length": ("lines", 16),
     "data.padding": ("lines", "longest"), "data.group_by_length": ("lines", "false"),
-    "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2),
+    "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2), "training.warmup_ratio": ("cosine", 0.5),
     "training.decay_steps": ("cosine", 2), "training.min_lr": ("cosine", 1e-5), "training.greedy.factor": ("bytes", 0.5), "training.greedy.patience": ("bytes", 2),
     "training.greedy.threshold": ("bytes", 0.5), "training.greedy.relative": ("bytes", "true"), "training.greedy.cooldown": ("bytes", 3),
     "training.greedy.warmup": ("bytes", 3), "training.greedy.max_lr": ("bytes", 0.5), "training.greedy.eps": ("bytes", 1e-5), "training.greedy.smooth": ("bytes", "true"),

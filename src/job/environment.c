@@ -1,0 +1,280 @@
+/* environment.c - see environment.h: a table of variables; each has a check, and most a key that it sets. */
+#include "job/environment.h"
+#include "base/dotenv.h"
+#include "base/number.h"
+#include "job/alloc_conf.h"
+#include "job/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { VALUE = 64, WISHES = 4 };
+
+/* Reads a value into the text that its key takes; an empty text: the variable sets nothing. False: it cannot be read. */
+typedef bool read_value(const char *value, char key_value[VALUE], struct plim_error *err);
+
+struct variable {
+    const char *name;
+    read_value *read;
+    const char *takes;           /* "a whole number, e.g. 16" */
+    const char *key;             /* NULL: none */
+    const char *says[WISHES];    /* keys that say the same: one of them in the job is stronger */
+    const char *why;             /* it sets nothing */
+    bool secret, launcher, note; /* launcher: only the process's environment counts */
+    const char *help;
+};
+
+static bool read_count(const char *value, char out[VALUE], struct plim_error *err)
+{
+    int64_t n;
+    (void)err;
+    snprintf(out, VALUE, "%s", value);
+    return number_parse_int64(value, strlen(value), &n) && n >= 1 && n <= 1000000;
+}
+
+static bool read_fraction(const char *value, char out[VALUE], struct plim_error *err)
+{
+    double x;
+    (void)err;
+    snprintf(out, VALUE, "%s", value);
+    return strlen(value) < VALUE && number_parse_double(value, strlen(value), &x) && x > 0 && x <= 1;
+}
+
+static bool is_word(const char *value, const char *const *words)
+{
+    while (*words && strcasecmp(*words, value)) words++;
+    return *words;
+}
+
+static bool read_mixed(const char *value, char out[VALUE], struct plim_error *err)
+{
+    static const char *const yes[] = {"true", "1", "yes", "on", NULL}, *const no[] = {"false", "0", "no",
+                                                                                      "off", NULL};
+    (void)err;
+    snprintf(out, VALUE, "%s", is_word(value, yes) ? "auto" : "fp32");
+    return is_word(value, yes) || is_word(value, no);
+}
+
+static bool read_allocator(const char *value, char out[VALUE], struct plim_error *err)
+{
+    struct alloc_conf conf;
+    out[0] = '\0';
+    if (alloc_conf_parse(value, &conf, err) != PLIM_OK) return false;
+    if (conf.fraction > 0) number_format_double(out, conf.fraction);
+    return true;
+}
+
+static bool read_url(const char *value, char out[VALUE], struct plim_error *err)
+{
+    (void)err;
+    out[0] = '\0';
+    return !strncmp(value, "https://", 8) || !strncmp(value, "http://", 7);
+}
+
+static bool read_any(const char *value, char out[VALUE], struct plim_error *err)
+{
+    (void)value, (void)err;
+    out[0] = '\0';
+    return true;
+}
+
+static bool in_range(const char *value, int64_t min, int64_t max)
+{
+    int64_t n;
+    return number_parse_int64(value, strlen(value), &n) && n >= min && n <= max;
+}
+
+static bool read_rank(const char *value, char out[VALUE], struct plim_error *err)
+{
+    (void)err;
+    out[0] = '\0';
+    return in_range(value, 0, 1000000);
+}
+
+static bool read_ranks(const char *value, char out[VALUE], struct plim_error *err)
+{
+    (void)err;
+    out[0] = '\0';
+    return in_range(value, 1, 1000000);
+}
+
+static bool read_port(const char *value, char out[VALUE], struct plim_error *err)
+{
+    (void)err;
+    out[0] = '\0';
+    return in_range(value, 1, 65535);
+}
+
+#define NO_CACHE                                                                                             \
+    "every byte is planned: there is no cache to tune, and the arena's addresses are reserved once and "     \
+    "hold "                                                                                                  \
+    "memory as the plan needs it, which is what expandable_segments is for"
+#define ONE_RANK "there is one rank; train refuses a WORLD_SIZE above 1"
+#define SILENT   "nothing is sent: this version has no notifier"
+#define FRACTION                                                                                             \
+    {                                                                                                        \
+        "budget", "training.memory.cuda_memory_fraction", "training.memory.target_utilization"               \
+    }
+#define ALLOCATOR                                                                                            \
+    .read = read_allocator, .takes = "options of PyTorch's allocator, e.g. max_split_size_mb:512",           \
+    .key = "training.memory.cuda_memory_fraction", .says = FRACTION, .why = NO_CACHE, .note = true
+
+static const struct variable variables[] = {
+    {"MAX_BATCH_SIZE", read_count, "a whole number of at least 1, e.g. 16", "training.max_micro_batch_size",
+     .says = {"training.max_micro_batch_size", "training.micro_batch_size"},
+     .help = "rows of a micro-batch at most"},
+    {"CUDA_MEMORY_FRACTION", read_fraction, "a number above 0 and at most 1, e.g. 0.8",
+     "training.memory.cuda_memory_fraction", .says = FRACTION,
+     .help = "share of a GPU's memory that is the budget; a CPU does not look at it"},
+    {"ENABLE_MIXED_PRECISION", read_mixed, "true or false", "training.mixed_precision",
+     .says = {"training.mixed_precision", "training.fp16", "training.bf16"},
+     .help = "true: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU; false: fp32"},
+    {"PLIMSOLL_ALLOC_CONF", ALLOCATOR,
+     .help = "checked; per_process_memory_fraction acts like CUDA_MEMORY_FRACTION, the rest has no cache to "
+             "tune"},
+    {"PYTORCH_ALLOC_CONF", ALLOCATOR, .help = "the same; the one above is stronger"},
+    {"PYTORCH_CUDA_ALLOC_CONF", ALLOCATOR, .help = "the same; those above are stronger"},
+    {"DISCORD_WEBHOOK", read_url, "an address that begins with https://", .why = SILENT, .secret = true,
+     .help = "ignored: nothing is sent"},
+    {"WANDB_API_KEY", read_any, "text", .why = SILENT, .secret = true, .help = "ignored: nothing is sent"},
+    {"WORLD_SIZE", read_ranks, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true,
+     .help = "1, as train has one rank; plan is one process anywhere"},
+    {"RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
+    {"LOCAL_RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
+    {"MASTER_ADDR", read_any, "a host", .why = ONE_RANK, .launcher = true,
+     .help = "ignored: one rank meets nobody"},
+    {"MASTER_PORT", read_port, "a port from 1 to 65535, e.g. 29500", .why = ONE_RANK, .launcher = true,
+     .help = "checked"},
+};
+enum { VARIABLES = sizeof variables / sizeof *variables };
+_Static_assert((int)VARIABLES * 2 < (int)VARIABLES_SEEN,
+               "all of them may be seen twice, and a few strangers");
+
+/* A variable on its way into a job. */
+struct arrival {
+    const struct variable *variable;
+    const char *value, *where;
+    enum origin_kind kind;
+};
+
+static enum plim_status unreadable(const struct arrival *a, const struct plim_error *why,
+                                   struct plim_error *err)
+{
+    const struct variable *v = a->variable;
+    char found[VALUE + 16] = "something else";
+    if (!v->secret) snprintf(found, sizeof found, "'%.60s'", a->value);
+    const char *where = a->kind == ORIGIN_DOTENV ? a->where : "environment";
+    if (why->status != PLIM_OK)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: %s; mend it, or unset it", where, v->name,
+                         why->text);
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: expected %s, found %s; mend it, or unset it",
+                     where, v->name, v->takes, found);
+}
+
+static void see(struct job *job, struct variable_seen seen)
+{
+    if (!job->environment) job->environment = bump_alloc(&job->store, sizeof *job->environment);
+    if (job->environment && job->environment->count < VARIABLES_SEEN)
+        job->environment->seen[job->environment->count++] = seen;
+}
+
+/* "job.yaml:7 gives training.bf16", where the job itself says the same; NULL: nobody does. */
+static const char *stronger(struct job *job, const struct variable *v)
+{
+    for (int i = 0; i < WISHES && v->says[i]; i++) {
+        const struct origin *o = job_origin(job, v->says[i]);
+        char text[256];
+        if (o->kind == ORIGIN_DEFAULT) continue;
+        snprintf(text, sizeof text, "%.150s gives %s", o->where, o->name ? o->name : v->says[i]);
+        const char *copy = bump_copy(&job->store, text, strlen(text));
+        return copy ? copy : "the job gives it";
+    }
+    return NULL;
+}
+
+static enum plim_status arrive(struct job *job, const struct arrival *a, struct plim_error *err)
+{
+    const struct variable *v = a->variable;
+    struct variable_seen seen = {.name = v->name, .where = a->where, .why = v->why, .note = v->note};
+    struct plim_error why = {0};
+    struct origin_recorder recorder;
+    char value[VALUE];
+    if (!v->read(a->value, value, &why)) return unreadable(a, &why, err);
+    enum plim_status status = PLIM_OK;
+    if (a->kind == ORIGIN_DOTENV && v->launcher)
+        seen.why = "a launcher sets it; it is not read from a file";
+    else if (v->key && *value && !(seen.why = stronger(job, v))) {
+        seen.key = v->key;
+        status = schema_set_from(&job_schema, a->where, v->key, value, job, &job->store,
+                                 origin_record(&recorder, job, a->kind, NULL), err);
+    }
+    see(job, seen);
+    return status;
+}
+
+static enum plim_status take_process(struct job *job, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < VARIABLES && status == PLIM_OK; i++) {
+        const char *value = getenv(variables[i].name);
+        char where[VALUE];
+        snprintf(where, sizeof where, "environment %s", variables[i].name);
+        if (!value || !*value) continue;
+        const char *copy = bump_copy(&job->store, where, strlen(where));
+        if (!copy) return plim_fail(err, PLIM_NO_MEMORY, "out of memory");
+        status = arrive(job, &(struct arrival){&variables[i], value, copy, ORIGIN_ENVIRONMENT}, err);
+    }
+    return status;
+}
+
+static const struct variable *find(const char *name)
+{
+    for (int i = 0; i < VARIABLES; i++)
+        if (!strcmp(variables[i].name, name)) return &variables[i];
+    return NULL;
+}
+
+/* A line of .env: ours, somebody else's, or a setting of the program itself. */
+static enum plim_status take_line(struct job *job, const char *path, const struct dotenv_entry *e,
+                                  struct plim_error *err)
+{
+    const struct variable *v = find(e->name);
+    char where[512];
+    snprintf(where, sizeof where, "%.480s:%d", path, e->line);
+    const char *copy = bump_copy(&job->store, where, strlen(where));
+    const char *name = bump_copy(&job->store, e->name, strlen(e->name));
+    if (!copy || !name) return plim_fail(err, PLIM_NO_MEMORY, "out of memory");
+    if (v && *e->value) return arrive(job, &(struct arrival){v, e->value, copy, ORIGIN_DOTENV}, err);
+    if (!v && !strncmp(name, "PLIMSOLL_", 9))
+        see(job, (struct variable_seen){.name = name,
+                                        .where = copy,
+                                        .why = "it is only read from the process's environment; export it"});
+    return PLIM_OK;
+}
+
+enum plim_status job_take_environment(struct job *job, const char *dir, struct plim_error *err)
+{
+    struct dotenv vars;
+    char path[512];
+    enum plim_status status = take_process(job, err);
+    if (status != PLIM_OK) return status;
+    if ((size_t)snprintf(path, sizeof path, "%s%s.env", dir, *dir ? "/" : "") >= sizeof path) return PLIM_OK;
+    status = dotenv_load(path, &vars, err);
+    for (size_t i = 0; i < vars.count && status == PLIM_OK; i++)
+        if (dotenv_find(&vars, vars.items[i].name) == &vars.items[i])
+            status = take_line(job, path, &vars.items[i], err);
+    dotenv_release(&vars);
+    return status;
+}
+
+void environment_markdown(struct strbuf *out)
+{
+    strbuf_add(out, "| variable | takes | sets | meaning |\n|---|---|---|---|\n");
+    for (int i = 0; i < VARIABLES; i++) {
+        const struct variable *v = &variables[i];
+        strbuf_addf(out, "| `%s` | %s | %s%s%s | %s |\n", v->name, v->takes, v->key ? "`" : "",
+                    v->key ? v->key : "", v->key ? "`" : "", v->help);
+    }
+}

@@ -1,0 +1,65 @@
+/* origin.h - where each setting of a job came from.
+ *
+ *     const struct origin *o = job_origin(&job, "training.batch_size");
+ *     printf("%s\n", o->where);                     // "job.yaml:7"
+ *
+ * Order of authority, the strongest first: a flag (--budget), --set, the job file, an environment variable, a line of .env, a
+ * preset, the default. What follows from another key (recompute from gradient_checkpointing) has that key's origin.
+ */
+#ifndef PLIM_JOB_ORIGIN_H
+#define PLIM_JOB_ORIGIN_H
+
+#include "base/schema.h"
+
+struct job;
+
+enum origin_kind {
+    ORIGIN_DEFAULT,
+    ORIGIN_PRESET,
+    ORIGIN_DOTENV,
+    ORIGIN_ENVIRONMENT,
+    ORIGIN_FILE,
+    ORIGIN_SET,
+    ORIGIN_FLAG,
+    ORIGIN_KINDS
+};
+
+struct origin {
+    enum origin_kind kind;
+    const char
+        *where; /* "job.yaml:7", "--set", "--budget", "environment MAX_BATCH_SIZE", ".env:3", "preset a10g" */
+    const char *name; /* the key as it was given, where that is another name for it; else NULL */
+};
+
+/* "default", "preset", ".env", "environment", "file", "--set", "flag". */
+const char *origin_kind_name(enum origin_kind kind);
+
+/* Never NULL; a key that nobody gave has ORIGIN_DEFAULT. */
+const struct origin *job_origin(const struct job *job, const char *key);
+
+/* A listener that notes the origin of every key that is given, and passes all on to another one (may be NULL). It lives as
+ * long as the recorder. Where there is no memory for it, origins stay what they were. */
+struct origin_recorder {
+    struct schema_listener listener;
+    struct job *job;
+    const struct schema_listener *outer;
+    enum origin_kind kind;
+};
+const struct schema_listener *origin_record(struct origin_recorder *recorder, struct job *job,
+                                            enum origin_kind kind, const struct schema_listener *outer);
+
+/* One key by hand; `where` is copied. */
+void job_origin_set(struct job *job, const char *key, enum origin_kind kind, const char *where);
+/* `key` has its value because `from` was given. */
+void job_origin_follow(struct job *job, const char *key, const char *from);
+
+/* Settings for people, one a line: key, value, where it came from. all: defaults, too. */
+void job_settings_text(const struct job *job, bool all, struct strbuf *out);
+struct json_writer;
+/* "settings": {"training.batch_size": {"value": "8", "from": "file", "where": "job.yaml:7"}, ...}: all that have a value. */
+void job_settings_json(const struct job *job, struct json_writer *w);
+/* The configuration as YAML that gives the same job when it is read; where each came from is a comment, and defaults are
+ * comments as a whole, as giving one may pin it. all: those, too. */
+void job_settings_yaml(const struct job *job, bool all, struct strbuf *out);
+
+#endif
