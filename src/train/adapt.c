@@ -12,12 +12,12 @@ static const enum adapt_act table[ADAPT_LEVELS][MEMORY_STATUSES] = {
     /*                normal   warning critical emergency */
     [ADAPT_FULL] = {STAY, STAY, SHRINK, TIGHTEN},
     [ADAPT_REDUCED] = {RESTORE, STAY, SHRINK, TIGHTEN},
-    [ADAPT_TIGHT] = {RESTORE, STAY, STAY, TIGHTEN},
+    [ADAPT_TIGHT] = {RESTORE, STAY, TIGHTEN, TIGHTEN},
 };
 
 static const char *const act_texts[ADAPT_ACTS] = {
     [ADAPT_SHRINK] = "reducing batch size",
-    [ADAPT_TIGHTEN] = "recomputing and offloading more, giving pages back",
+    [ADAPT_TIGHTEN] = "planning anew with less, giving pages back",
     [ADAPT_RESTORE] = "batch size restored",
 };
 const char *adapt_act_text(enum adapt_act act) { return act_texts[act] ? act_texts[act] : ""; }
@@ -29,7 +29,7 @@ static enum adapt_act asked_for(const struct adapt *a, const struct adapt_look *
 {
     if (a->rules.follows && look->status >= MEMORY_WARNING) return ADAPT_TIGHTEN;
     enum adapt_act act = table[a->level][look->status];
-    return act == ADAPT_SHRINK && a->rules.pinned ? ADAPT_STAY : act;
+    return act == ADAPT_SHRINK && a->rules.pinned ? ADAPT_TIGHTEN : act;
 }
 
 /* May it be done now? */
@@ -44,9 +44,9 @@ static bool allowed(const struct adapt *a, const struct adapt_look *look, enum a
 enum adapt_act adapt_decide(struct adapt *a, const struct adapt_look *look)
 {
     if (!a->rules.enabled || look->sample <= a->sample) return ADAPT_STAY;
-    a->sample = look->sample;
+    a->sample = look->sample, a->status = look->status;
     a->calm = look->status == MEMORY_NORMAL ? a->calm + 1 : 0;
-    if (look->status < a->spent) a->spent = MEMORY_NORMAL;
+    if (look->status == MEMORY_NORMAL) a->spent = MEMORY_NORMAL;
     enum adapt_act act = asked_for(a, look);
     return act != ADAPT_STAY && allowed(a, look, act) ? act : ADAPT_STAY;
 }
@@ -58,8 +58,7 @@ void adapt_done(struct adapt *a, enum adapt_act act, int64_t step, int64_t sampl
     a->sample = sample + SETTLE - 1;
     a->calm = 0;
     if (worked || act == ADAPT_RESTORE) a->next = step + a->rules.every;
-    if (!worked && act == ADAPT_SHRINK) a->spent = MEMORY_CRITICAL;
-    if (!worked && act == ADAPT_TIGHTEN) a->spent = MEMORY_EMERGENCY;
+    if (!worked && act != ADAPT_RESTORE) a->spent = a->status;
     if (!worked) return;
     a->level = act == ADAPT_RESTORE && !whole ? ADAPT_REDUCED : after[act];
 }

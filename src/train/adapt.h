@@ -9,8 +9,9 @@
  *                normal    warning   critical  emergency
  *     full       stay      stay      shrink    tighten      the plan of the job's own line
  *     reduced    restore   stay      shrink    tighten      smaller micro-batches, all else as planned
- *     tight      restore   stay      stay      tighten      planned anew under a lower line
+ *     tight      restore   stay      tighten   tighten      planned anew under a lower line: more recomputation, more offload
  *
+ * A run that cannot shrink (micro-batches are pinned, or none smaller takes less) tightens instead.
  * With a budget that follows the machine (`budget: auto`) a warning is answered by tighten: the run keeps the distance that
  * the target leaves from what others take.
  *
@@ -19,7 +20,7 @@
  *  2. Between two changes lie `every` steps, except in an emergency.
  *  3. Restoring waits for `calm` normal samples in a row and for room: with the full plan back the memory would still be
  *     below the warning line. So what was just given back does not bring the run back into what made it give.
- *  4. A change that could not be made is not tried again until the status has been better.
+ *  4. A change that could not be made is not tried again before things are worse, or have been normal.
  *  5. A run gives way only where that helps: what it has is at least an eighth of what is too much.
  */
 #ifndef PLIM_TRAIN_ADAPT_H
@@ -56,7 +57,8 @@ struct adapt {
     int64_t sample; /* decided on, or waited for */
     int64_t next;   /* step before which nothing but an emergency changes anything */
     int calm;       /* normal samples in a row */
-    enum memory_status spent; /* a change failed at this status; normal: none did */
+    enum memory_status status; /* decided on */
+    enum memory_status spent;  /* a change failed at this status; normal: none did */
 };
 
 enum adapt_act adapt_decide(struct adapt *adapt, const struct adapt_look *look);

@@ -125,7 +125,6 @@ static struct replan shrink(const struct trainer *t, const struct adapt_look *lo
     const struct plan *plan = &t->runtime.plan;
     double moving = (double)(plan->layout.arena_bytes - plan->layout.kept_bytes);
     double share = moving > 0 ? 1 - (double)look->over / moving : 0;
-    if (plan->knobs.optimizer_in_backward) return tighten(t, look); /* it lives on one micro-batch a step */
     return (struct replan){.budget = t->runtime.request.budget,
                            .micro_batch = adapt_smaller(t->runtime.request.rows, plan->knobs.micro_batch,
                                                         rules->least, rules->smooth ? 1 : share)};
@@ -145,28 +144,42 @@ static struct replan restore(const struct trainer *t, const struct adapt_look *l
 static struct replan (*const wishes[ADAPT_ACTS])(const struct trainer *, const struct adapt_look *) = {
     [ADAPT_SHRINK] = shrink, [ADAPT_TIGHTEN] = tighten, [ADAPT_RESTORE] = restore};
 
+/* Does as decided; what cannot shrink is planned anew. */
+static enum plim_status carry_out(struct trainer *t, enum adapt_act *act, const struct adapt_look *look,
+                                  bool *whole, struct plim_error *err)
+{
+    struct replan wish = wishes[*act](t, look);
+    bool smaller = *act != ADAPT_SHRINK || wish.micro_batch > 0;
+    wish.hold = true;
+    *whole = !wish.micro_batch && wish.budget == t->watch.line;
+    enum plim_status status = smaller ? trainer_replan_as(t, &wish, err) : PLIM_NO_FIT;
+    if (status == PLIM_NO_FIT && *act == ADAPT_SHRINK && !t->runtime.torn) {
+        *act = ADAPT_TIGHTEN;
+        return carry_out(t, act, look, whole, err);
+    }
+    if (*act == ADAPT_TIGHTEN) os_give_back();
+    return status;
+}
+
 enum plim_status trainer_adapt(struct trainer *t, struct plim_error *err)
 {
     struct run_watch *w = &t->watch;
     struct monitor_state newest;
+    bool whole;
     if (!w->monitor || !w->seen.gauges) return PLIM_OK;
     if (w->adapt.level == ADAPT_FULL)
         w->full_bytes = t->runtime.plan.total, w->full_micro = t->runtime.plan.knobs.micro_batch;
     struct adapt_look look = look_of(t);
     enum adapt_act act = adapt_decide(&w->adapt, &look);
     if (act == ADAPT_STAY) return PLIM_OK;
-    struct replan wish = wishes[act](t, &look);
-    bool nothing = act == ADAPT_SHRINK && !wish.micro_batch && !wish.or_smallest;
-    enum plim_status status = nothing ? PLIM_NO_FIT : trainer_replan_as(t, &wish, err);
-    if (act == ADAPT_TIGHTEN) os_give_back();
+    enum plim_status status = carry_out(t, &act, &look, &whole, err);
     monitor_look(w->monitor, &newest);
-    bool whole = !wish.micro_batch && wish.budget == w->line;
     adapt_done(&w->adapt, act, t->step, newest.sample, status == PLIM_OK, whole);
-    bool standing = (status == PLIM_NO_FIT || status == PLIM_NO_MEMORY) && !t->runtime.torn;
+    bool stands = (status == PLIM_NO_FIT || status == PLIM_NO_MEMORY) && !t->runtime.torn;
     if (status == PLIM_OK)
         tell_line(t, &w->seen.gauge[w->seen.leading], look.status, adapt_act_text(act));
     trainer_note_step(t, NULL);
-    return standing ? PLIM_OK : status; /* what cannot be given up stays as it is */
+    return stands ? PLIM_OK : status; /* what cannot be given up stays as it is */
 }
 
 /* --- opening and closing ------------------------------------------------------------------------------------------- */
