@@ -37,7 +37,7 @@ static bool allowed(const struct adapt *a, const struct adapt_look *look, enum a
 {
     bool emergency = look->status == MEMORY_EMERGENCY;
     if (look->step < a->next && !emergency) return false;
-    if (act == ADAPT_RESTORE) return a->calm >= a->rules.calm && look->room > look->more;
+    if (act == ADAPT_RESTORE) return a->calm >= a->rules.calm;
     return look->status > a->spent && look->over > 0 && look->ours >= look->over / 8;
 }
 
@@ -45,7 +45,7 @@ enum adapt_act adapt_decide(struct adapt *a, const struct adapt_look *look)
 {
     if (!a->rules.enabled || look->sample <= a->sample) return ADAPT_STAY;
     a->sample = look->sample, a->status = look->status;
-    a->calm = look->status == MEMORY_NORMAL ? a->calm + 1 : 0;
+    a->calm = look->status == MEMORY_NORMAL && look->room > look->more ? a->calm + 1 : 0;
     if (look->status == MEMORY_NORMAL) a->spent = MEMORY_NORMAL;
     enum adapt_act act = asked_for(a, look);
     return act != ADAPT_STAY && allowed(a, look, act) ? act : ADAPT_STAY;

@@ -18,8 +18,8 @@
  * Invariants, which keep a run from swinging to and fro
  *  1. Nothing is decided twice on one sample, nor on a sample taken before the last change settled.
  *  2. Between two changes lie `every` steps, except in an emergency.
- *  3. Restoring waits for `calm` normal samples in a row and for room: with the full plan back the memory would still be
- *     below the warning line. So what was just given back does not bring the run back into what made it give.
+ *  3. Restoring waits for `calm` samples in a row that are normal and have room: with the full plan back the memory would
+ *     still be below the warning line. So what was just given back does not bring the run back into what made it give.
  *  4. A change that could not be made is not tried again before things are worse, or have been normal.
  *  5. A run gives way only where that helps: what it has is at least an eighth of what is too much.
  */
@@ -56,7 +56,7 @@ struct adapt {
     enum adapt_level level;
     int64_t sample; /* decided on, or waited for */
     int64_t next;   /* step before which nothing but an emergency changes anything */
-    int calm;       /* normal samples in a row */
+    int calm;       /* such samples in a row (invariant 3) */
     enum memory_status status; /* decided on */
     enum memory_status spent;  /* a change failed at this status; normal: none did */
 };

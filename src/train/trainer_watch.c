@@ -77,6 +77,7 @@ void trainer_note_step(struct trainer *t, const struct train_event *event)
     monitor_tell(w->monitor, &(struct monitor_own){.step = t->step,
                                                    .budget = t->runtime.request.budget,
                                                    .loader_held = w->loader_held,
+                                                   .planned = t->runtime.plan.overhead,
                                                    .allowed = LEAK_ALLOWED});
     monitor_look(w->monitor, &w->seen);
     if (event && w->seen.gauges && (!w->told || w->told_status != w->seen.status))

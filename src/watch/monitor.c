@@ -104,7 +104,8 @@ static void watch_leak(const struct monitor *m, const struct monitor_own *own, s
     struct leak_parts parts = {.bytes = {[LEAK_LOADER] = own->loader_held,
                                          [LEAK_PAGE_CACHE] = file,
                                          [LEAK_UNKNOWN] = outside - file - own->loader_held}};
-    if (own->allowed <= 0 || outside <= 0) return;
+    if (own->allowed <= 0) return;
+    if (outside < own->planned) outside = own->planned;
     leak_look(&s->leak, own->step, outside, own->allowed, &parts);
     if (before || !s->leak.found || s->leak.who != LEAK_PAGE_CACHE) return;
     uint64_t now = os_library_bytes();

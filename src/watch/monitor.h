@@ -42,7 +42,8 @@ const char *strain_name(enum strain strain);
 struct monitor_own {
     int64_t step, budget; /* budget 0: none */
     int64_t loader_held;  /* heap that grew while the loader worked and was not given back */
-    int64_t allowed;      /* growth outside the plan that is no leak */
+    int64_t planned;      /* of the process outside the arena: up to there nothing has grown */
+    int64_t allowed;      /* growth beyond it that is no leak; 0: leaks are not looked for */
 };
 
 struct monitor_state {
