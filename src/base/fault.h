@@ -23,6 +23,7 @@ enum fault_point {
     FAULT_DISK,    /* file_free_bytes: finds none          */
     FAULT_LEAK,    /* a training step: it and those after it keep memory */
     FAULT_LEAK_LOADER, /* likewise, in the loader's name */
+    FAULT_EVAL,        /* trainer_evaluate: it does not fit */
     FAULT_POINTS
 };
 

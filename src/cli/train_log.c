@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const char *const names[] = {"plan", "note",   "resume",     "step", "eval",
-                                    "replan", "checkpoint", "end", "memory"};
+                                    "replan", "checkpoint", "end", "memory", "refused"};
 
 static void put_memory(struct json_writer *w, const struct train_event *e)
 {
@@ -117,6 +117,9 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         json_str(w, "text", e->text);
         json_str(w, "action", e->action);
         put_memory(w, e);
+        break;
+    case TRAIN_REFUSED:
+        explanation_json(e->why, w);
         break;
     case TRAIN_RESUMED:
     case TRAIN_SAVED:
@@ -261,6 +264,14 @@ static void tell_end(struct train_log *log, const struct train_event *e)
                 (long long)e->bad_records, (long long)e->dropped_samples);
 }
 
+static void tell_refusal(struct train_log *log, const struct train_event *e)
+{
+    struct strbuf text = STRBUF_INIT;
+    explanation_text(e->why, &text);
+    fprintf(log->people, "%s%s", log->bar ? "\r\033[K" : "", strbuf_text(&text));
+    strbuf_release(&text);
+}
+
 static void tell_people(struct train_log *log, const struct train_event *e)
 {
     const char *clear = log->bar ? "\r\033[K" : "";
@@ -276,6 +287,9 @@ static void tell_people(struct train_log *log, const struct train_event *e)
     case TRAIN_NOTE:
     case TRAIN_MEMORY:
         fprintf(log->people, "%s%s\n", clear, e->text);
+        break;
+    case TRAIN_REFUSED:
+        tell_refusal(log, e);
         break;
     case TRAIN_RESUMED:
         fprintf(log->people, "going on after step %lld from %s\n", (long long)e->step, e->text);

@@ -158,6 +158,13 @@ static bool fits(struct attempt *a)
 
 /* ---- changes ---- */
 
+static bool to_flash(struct job *job)
+{
+    bool may = !job->model.flash;
+    job->model.flash = true;
+    return may;
+}
+
 static bool to_bf16(struct job *job)
 {
     bool may = job->training.precision == PRECISION_F32;
@@ -223,6 +230,7 @@ static const struct row {
     change *change; /* NULL: halve the length until it fits */
     bool joins;     /* may be one of several */
 } rows[] = {
+    {"model.use_flash_attention", "true", "none but rounding; scores are not kept", to_flash, true},
     {"training.mixed_precision", "bf16", "bf16 rounding; weights keep an fp32 master", to_bf16, true},
     {"training.mixed_precision", "bf16", "bf16 instead of fp16: fewer bits, a wider range", f16_to_bf16,
      true},

@@ -204,6 +204,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
                               struct plim_error *err)
 {
     double start = clock_seconds();
+    t->stage = STAGE_STEP;
     struct loader_window window = {0};
     double lr = schedule_rate(&t->schedule, t->step);
     enum plim_status status = next_window(t, &window, err);
@@ -258,6 +259,7 @@ static void tell_end(struct trainer *t)
 static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_EVAL, .step = t->step};
+    t->stage = STAGE_EVALUATION;
     enum plim_status status = trainer_evaluate(t, &event.loss, &event.tokens, err);
     if (status == PLIM_NO_FIT && t->watch.adapt.level != ADAPT_FULL) { /* the full plan has room for it */
         trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE,
@@ -285,7 +287,8 @@ enum plim_status trainer_save(struct trainer *t, struct plim_error *err)
 static enum plim_status change_budget(struct trainer *t, struct plim_error *err)
 {
     while (t->next_change < t->options.nchanges && t->options.changes[t->next_change].step <= t->step + 1) {
-        enum plim_status status = trainer_replan(t, t->options.changes[t->next_change++].bytes, err);
+        t->stage = STAGE_REPLAN, t->wanted = t->options.changes[t->next_change++].bytes;
+        enum plim_status status = trainer_replan(t, t->wanted, err);
         if (status != PLIM_OK &&
             !t->runtime.torn) { /* the old plan still stands: keep the work before giving up */
             struct plim_error unsaved;
@@ -325,6 +328,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         trainer_save(t, &unsaved);
     }
     tell_end(t);
+    if (status != PLIM_OK) trainer_explain(t, err);
     if (status == PLIM_OK && !finished)
         return plim_fail(err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s",
                          t->options.stop && *t->options.stop ? "a signal" : "plimsoll ctl", (long long)t->step,

@@ -37,6 +37,7 @@
 #include "train/run_watch.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
+#include "watch/explain.h"
 #include <signal.h>
 
 enum train_event_kind {
@@ -48,13 +49,15 @@ enum train_event_kind {
     TRAIN_REPLANNED,
     TRAIN_SAVED,
     TRAIN_ENDED,
-    TRAIN_MEMORY, /* text: the step line of memory, when its status changes or something is done about it */
+    TRAIN_MEMORY,  /* text: the step line of memory, when its status changes or something is done about it */
+    TRAIN_REFUSED, /* why: memory was refused, and the run ends */
 };
 
 struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
     const char *text;   /* note, path of a checkpoint, step line of memory */
+    const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
     int64_t step, steps;
     double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
@@ -133,6 +136,8 @@ struct trainer {
     struct run_watch watch;
     bool loses, loses_in_loader; /* a test's faults: each step loses memory */
     void *lost;                  /* all of it, a list */
+    enum refusal_stage stage;    /* what is under way, should memory be refused */
+    int64_t wanted;              /* STAGE_REPLAN: the line */
 };
 
 enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
@@ -179,6 +184,8 @@ void trainer_watch_close(struct trainer *trainer);
 void trainer_note_step(struct trainer *trainer, const struct train_event *event);
 /* Gives way where memory is short, takes back what it gave where it is not. An error ends the run. */
 enum plim_status trainer_adapt(struct trainer *trainer, struct plim_error *err);
+/* After PLIM_NO_FIT or PLIM_NO_MEMORY: the listener is told why and what would help. Afterwards there is no runtime. */
+void trainer_explain(struct trainer *trainer, const struct plim_error *err);
 /* Orders that have come. */
 enum plim_status trainer_obey(struct trainer *trainer, struct plim_error *err);
 

@@ -130,6 +130,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
         status = corpus_evaluator(&t->corpus, t->corpus.validation, &t->evaluator, err);
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
+    t->stage = STAGE_COMMIT;
     status = runtime_commit(&t->runtime, err);
     if (status == PLIM_OK) status = cutting_open(&t->cutting, job_rows(job), err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
@@ -186,6 +187,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     if (status == PLIM_OK) status = fill(t, err);
     if (status == PLIM_OK) trainer_watch_open(t);
     if (status != PLIM_OK) {
+        trainer_explain(t, err);
         trainer_close(t);
         return status;
     }
