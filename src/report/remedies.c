@@ -137,6 +137,7 @@ static bool hopeless(const struct attempt *a, const struct plan_request *r)
     struct plan_bound bound;
     struct knobs knobs = tightest(r);
     if (r->pins.optimizer_in_backward == 1) return false; /* that is another tape */
+    if (r->search_line) return false;                     /* a bound is not made under a line, a search is */
     if (plan_bound_of(r, &knobs, a->room, &bound, NULL) != PLIM_OK) return true;
     bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
     return beyond(bound.total, r->budget) ||
@@ -149,7 +150,7 @@ static bool fits(struct attempt *a)
     struct plan_request r;
     struct plan plan = {0};
     job_request(&a->job, a->asked->facts, a->asked->overhead - a->original->loader_bytes, &r);
-    r.budget = a->budget, r.host_budget = a->host_budget;
+    r.budget = a->budget, r.host_budget = a->host_budget, r.search_line = a->asked->search_line;
     bool good = !hopeless(a, &r) && plan_search(&r, &plan, NULL) == PLIM_OK;
     a->remedy.total = plan.total, a->remedy.host = plan.host, a->remedy.step_seconds = plan.step_seconds;
     plan_release(&plan);

@@ -125,18 +125,18 @@ static struct plan_request affordable(const struct explanation *why)
     int64_t left = why->available / 20 * 19 >> 20 << 20;
     bool lower = why->refusal.status == PLIM_NO_MEMORY && left > 0 && left < request.budget;
     if (lower) request.budget = left;
-    request.search_line = request.beside = 0;
+    request.beside = 0;
     return request;
 }
 
 /* An evaluation lies in the arena of the plan: the line at which there is one large enough. */
-static void raise_for_evaluation(struct explanation *why, const struct plan *plan)
+static void raise_for_evaluation(struct explanation *why)
 {
     struct plan_request request = *why->refusal.request;
-    int64_t missing = why->refusal.arena - plan->layout.arena_bytes;
+    int64_t missing = why->refusal.arena - why->arena;
     struct plan larger = {0};
-    request.search_line = request.beside = 0;
-    request.budget = (((plan->total + missing) >> 20) + 1) << 20;
+    request.beside = 0;
+    request.budget = (((why->needed + missing) >> 20) + 1) << 20;
     if (missing > 0 && plan_search(&request, &larger, NULL) == PLIM_OK)
         offer_budget(why, request.budget, &larger);
     plan_release(&larger);
@@ -155,15 +155,16 @@ static void drop_raised_lines(struct explanation *why)
     why->nremedies = kept;
 }
 
+/* A plan without knobs: comparing plans takes more than the line. */
 static void find_remedies(struct explanation *why, const struct plan_request *request,
                           const struct plan *found, enum plim_status status)
 {
     struct plim_error err;
-    if (why->cause == CAUSE_EVALUATION && has_plan(why->refusal.plan))
-        raise_for_evaluation(why, why->refusal.plan);
+    if (why->cause == CAUSE_EVALUATION)
+        raise_for_evaluation(why);
     else if (status == PLIM_OK && request->budget < why->refusal.request->budget)
         offer_budget(why, request->budget, found);
-    else if (status == PLIM_NO_FIT)
+    else if (status == PLIM_NO_FIT && found->knobs.micro_batch > 0)
         job_remedies(why->refusal.job, request, found, why->remedies, &why->nremedies, &err);
     if (status == PLIM_NO_FIT && why->refusal.status == PLIM_NO_MEMORY) drop_raised_lines(why);
 }
@@ -178,19 +179,30 @@ static void read_memory(const struct watch_reading *r, const struct device_facts
                           : (int64_t)(r->machine.available + r->process.rss);
 }
 
+/* What can be said of a plan before its memory is wanted for others. */
+static void look_at(struct explanation *why, struct plan *plan)
+{
+    why->refusal.plan = plan;
+    why->needed = plan->total, why->arena = plan->layout.arena_bytes;
+    name_largest(plan, why);
+    while (!causes[why->cause].holds(why)) why->cause++;
+    why->refusal.plan = NULL;
+    tape_release(&plan->tape);
+    layout_release(&plan->layout);
+}
+
 void explain(const struct refusal *refusal, struct explanation *out)
 {
     *out = (struct explanation){.refusal = *refusal, .cls = ""};
     read_memory(refusal->reading, refusal->request->facts, out);
+    if (refusal->plan) look_at(out, refusal->plan);
     struct plan_request request = affordable(out);
     struct plan found = {0};
     enum plim_status status = plan_search(&request, &found, NULL);
-    if (!out->refusal.plan) out->refusal.plan = &found;
-    out->needed = out->refusal.plan->total;
-    name_largest(out->refusal.plan, out);
-    while (!causes[out->cause].holds(out)) out->cause++;
+    if (!refusal->plan) look_at(out, &found);
+    tape_release(&found.tape);
+    layout_release(&found.layout);
     out->nholders = holders_of(refusal->reading, os_machine_root(), out->holders);
     find_remedies(out, &request, &found, status);
-    out->refusal.plan = NULL; /* the words need it no more */
     plan_release(&found);
 }

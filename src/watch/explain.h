@@ -10,7 +10,7 @@
  * Causes are those people meet (docs/watching.md): the model is too large; something leaks, or the arena is fragmented; an
  * evaluation is larger than a step; attention over long rows; other processes. Each is a predicate, and the first that holds
  * is named. Every remedy is a plan that was found (report/savings.h). Planning takes memory of its own: a run that explains
- * has given its arena back.
+ * has given its arena back, and what cannot be compared under the line (plan.h, search_line) is not offered.
  */
 #ifndef PLIM_WATCH_EXPLAIN_H
 #define PLIM_WATCH_EXPLAIN_H
@@ -30,7 +30,7 @@ struct refusal {
     int64_t step;
     struct job *job;
     const struct plan_request *request; /* budget: the line that was missed */
-    const struct plan *plan;            /* what could not be had, or the smallest there is; NULL: it is looked for */
+    struct plan *plan; /* what could not be had, or the smallest there is; explain releases it; NULL: it is looked for */
     int64_t arena;                      /* STAGE_EVALUATION: bytes of an arena that would do; 0: unknown */
     const struct watch_reading *reading;
     const struct leak *leak; /* NULL: nobody watched */
@@ -41,7 +41,8 @@ struct explanation {
     enum refusal_cause cause;
     char tensor[96], op[48];      /* the largest at the plan's peak, and what runs there; empty: unknown */
     const char *cls;              /* its class, "work" for an op's scratch */
-    int64_t tensor_bytes, needed; /* needed: of the plan, in all */
+    int64_t tensor_bytes;
+    int64_t needed, arena;        /* of the plan, in all and of its arena */
     int64_t total, available;     /* of the memory it lies in, ours included in available; 0: unknown */
     struct holder holders[HOLDERS_MAX];
     int nholders;
