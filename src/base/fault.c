@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve", "write", "disk", "leak", "leak_loader",
-                                                      "eval"};
+static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve",     "write", "disk",
+                                                      "leak",  "leak_loader", "eval"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {
@@ -29,8 +29,8 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
     }
     return plim_fail(err, PLIM_BAD_INPUT,
                      "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N, leak:N, "
-                     "leak_loader:N or eval:N", (int)len,
-                     text);
+                     "leak_loader:N or eval:N",
+                     (int)len, text);
 }
 
 enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_error *err)

@@ -52,7 +52,8 @@ static const struct command command = {
 static const struct {
     const char *word;
     bool bytes; /* takes an amount */
-} words[] = {{"status", false}, {"budget", true}, {"checkpoint", false}, {"snapshot", false}, {"stop", false}};
+} words[] = {
+    {"status", false}, {"budget", true}, {"checkpoint", false}, {"snapshot", false}, {"stop", false}};
 
 static enum plim_status make_message(const struct string_list *args, struct strbuf *out,
                                      struct plim_error *err)
@@ -101,8 +102,7 @@ static void tell_gauges(const struct node *monitor)
     }
     if (strcmp(node_string(node_get(monitor, "strain"), "none"), "none") != 0)
         printf("strain: %s\n", node_string(node_get(monitor, "strain"), "none"));
-    for (size_t i = 0; i < node_count(advice); i++)
-        printf("  %s\n", node_string(node_item(advice, i), ""));
+    for (size_t i = 0; i < node_count(advice); i++) printf("  %s\n", node_string(node_item(advice, i), ""));
 }
 
 static void tell_memory(const struct node *memory)
@@ -160,8 +160,10 @@ static enum plim_status wait_for(const char *path, int64_t number, double second
         if (done) return status;
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     }
-    return plim_fail(err, PLIM_BUSY, "%s: order %lld is not done after %.0f s; it stands, plimsoll ctl status "
-                     "tells when it is", path, (long long)number, seconds);
+    return plim_fail(err, PLIM_BUSY,
+                     "%s: order %lld is not done after %.0f s; it stands, plimsoll ctl status "
+                     "tells when it is",
+                     path, (long long)number, seconds);
 }
 
 static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, const struct strbuf *reply,

@@ -60,7 +60,8 @@ static const struct command command = {
     .usage = "[OPTION...] CONFIG",
     .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "
                    "SIGTERM and SIGHUP "
-                   "save a checkpoint and exit with 130; SIGUSR1 saves one and goes on; output that nobody reads any more does not end a "
+                   "save a checkpoint and exit with 130; SIGUSR1 saves one and goes on; output that nobody "
+                   "reads any more does not end a "
                    "run. A budget that falls below what any plan needs saves a "
                    "checkpoint and exits with 3.",
     COMMAND_ROWS(rows),

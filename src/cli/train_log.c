@@ -10,8 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[] = {"plan", "note",   "resume",     "step", "eval",
-                                    "replan", "checkpoint", "end", "memory", "refused"};
+static const char *const names[] = {"plan",   "note",       "resume", "step",   "eval",
+                                    "replan", "checkpoint", "end",    "memory", "refused"};
 
 static void put_memory(struct json_writer *w, const struct train_event *e)
 {

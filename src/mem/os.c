@@ -62,7 +62,8 @@ enum plim_status os_process_memory(struct os_process *out, struct plim_error *er
         find_number(&text, "RssFile:", &file);
         find_number(&text, "RssShmem:", &shared);
         if (find_number(&text, "VmRSS:", &rss) && find_number(&text, "VmHWM:", &peak))
-            *out = (struct os_process){.rss = rss * 1024, .peak = peak * 1024, .file = (file + shared) * 1024};
+            *out =
+                (struct os_process){.rss = rss * 1024, .peak = peak * 1024, .file = (file + shared) * 1024};
         else
             status = plim_fail(err, PLIM_UNSUPPORTED, "/proc/self/status: has no VmRSS and VmHWM");
     }

@@ -151,9 +151,10 @@ struct runtime_moves {
 
 /* What a re-plan is asked for. */
 struct replan {
-    int64_t budget;      /* the line from now on */
-    int64_t micro_batch; /* 0: the fastest plan under it; else the present plan with micro-batches of so many rows */
-    bool or_smallest;    /* where nothing fits, the smallest plan there is: its bytes are the line then */
+    int64_t budget; /* the line from now on */
+    int64_t
+        micro_batch; /* 0: the fastest plan under it; else the present plan with micro-batches of so many rows */
+    bool or_smallest; /* where nothing fits, the smallest plan there is: its bytes are the line then */
     /* Others want the machine's memory: the arena keeps what the next plan may need of it throughout, because what is given
      * back may be gone. Comparing plans then takes its memory beside it, some MiB above the line for as long as that lasts. */
     bool hold;

@@ -34,12 +34,12 @@ enum adapt_level { ADAPT_FULL, ADAPT_REDUCED, ADAPT_TIGHT, ADAPT_LEVELS };
 /* training.dynamic_batching as it is meant. */
 struct adapt_rules {
     bool enabled;
-    bool smooth;    /* micro-batches go one divisor at a time */
-    bool follows;   /* the budget is the machine's: auto */
-    bool pinned;    /* micro-batches are the job's own and stay */
-    int64_t every;  /* steps between two changes, at least */
-    int64_t least;  /* rows of a micro-batch that the run does not go below */
-    int calm;       /* normal samples before it restores */
+    bool smooth;   /* micro-batches go one divisor at a time */
+    bool follows;  /* the budget is the machine's: auto */
+    bool pinned;   /* micro-batches are the job's own and stay */
+    int64_t every; /* steps between two changes, at least */
+    int64_t least; /* rows of a micro-batch that the run does not go below */
+    int calm;      /* normal samples before it restores */
 };
 
 struct adapt_look {
@@ -54,9 +54,9 @@ struct adapt_look {
 struct adapt {
     struct adapt_rules rules;
     enum adapt_level level;
-    int64_t sample; /* decided on, or waited for */
-    int64_t next;   /* step before which nothing but an emergency changes anything */
-    int calm;       /* such samples in a row (invariant 3) */
+    int64_t sample;            /* decided on, or waited for */
+    int64_t next;              /* step before which nothing but an emergency changes anything */
+    int calm;                  /* such samples in a row (invariant 3) */
     enum memory_status status; /* decided on */
     enum memory_status spent;  /* a change failed at this status; normal: none did */
 };

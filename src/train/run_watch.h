@@ -14,7 +14,7 @@ struct run_watch {
     int changes;                    /* of the plan, whoever asked */
     int64_t loader_held;            /* heap that grew in the loader and stayed */
     bool leak_told;
-    bool told;                      /* a step line has been told, with this status: */
+    bool told; /* a step line has been told, with this status: */
     enum memory_status told_status;
     struct run_facts facts;
 };

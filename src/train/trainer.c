@@ -74,7 +74,8 @@ bool trainer_may_save(const struct trainer *t)
 
 static bool stop_asked(const struct trainer *t)
 {
-    return (t->options.stop && *t->options.stop) || (t->watch.control && run_control_stopped(t->watch.control));
+    return (t->options.stop && *t->options.stop) ||
+           (t->watch.control && run_control_stopped(t->watch.control));
 }
 
 static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double lr, struct plim_error *err)
@@ -330,9 +331,9 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     tell_end(t);
     if (status != PLIM_OK) trainer_explain(t, err);
     if (status == PLIM_OK && !finished)
-        return plim_fail(err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s",
-                         t->options.stop && *t->options.stop ? "a signal" : "plimsoll ctl", (long long)t->step,
-                         trainer_may_save(t) ? "go on with --resume"
-                                             : "nothing was saved, as --no-checkpoint asks");
+        return plim_fail(
+            err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s",
+            t->options.stop && *t->options.stop ? "a signal" : "plimsoll ctl", (long long)t->step,
+            trainer_may_save(t) ? "go on with --resume" : "nothing was saved, as --no-checkpoint asks");
     return status;
 }

@@ -56,7 +56,7 @@ enum train_event_kind {
 struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
-    const char *text;   /* note, path of a checkpoint, step line of memory */
+    const char *text; /* note, path of a checkpoint, step line of memory */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
     int64_t step, steps;
@@ -70,11 +70,11 @@ struct train_event {
     int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
     int64_t positions, padding; /* computed, and of them without a token; likewise */
     double seconds, tokens_per_s;
-    int64_t used, budget; /* bytes of the process as the system or the driver tells them, and the line */
+    int64_t used, budget;      /* bytes of the process as the system or the driver tells them, and the line */
     enum memory_status status; /* the worst of all memories that are watched */
     enum adapt_level level;    /* how much of the plan the run has given up */
     const struct monitor_state *monitor; /* the newest sample looked at; NULL: nobody watches */
-    struct runtime_moves moves; /* TRAIN_REPLANNED */
+    struct runtime_moves moves;          /* TRAIN_REPLANNED */
     /* By tier, as its ledger carries it; 0 for the host where the device's ledger has both. */
     int64_t planned_peak[TIER_COUNT], ledger_peak[TIER_COUNT];
     int64_t rss_peak;
@@ -98,9 +98,10 @@ struct train_options {
     int nchanges;
     struct train_listener listener;
     volatile sig_atomic_t *stop; /* set by a signal handler; NULL: never */
-    volatile sig_atomic_t *save_now; /* likewise: a checkpoint after the step under way; the trainer clears it */
-    bool profile;                /* time every op */
-    bool numerics;               /* tell the first tensor that overflows or underflows */
+    volatile sig_atomic_t
+        *save_now;    /* likewise: a checkpoint after the step under way; the trainer clears it */
+    bool profile;     /* time every op */
+    bool numerics;    /* tell the first tensor that overflows or underflows */
     bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
 };
 

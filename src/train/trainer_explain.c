@@ -50,6 +50,7 @@ void trainer_explain(struct trainer *t, const struct plim_error *err)
     if (t->stage == STAGE_EVALUATION) refusal.arena = arena_for_evaluation(t);
     give_memory_back(t);
     explain(&refusal, &why);
-    struct train_event event = {.kind = TRAIN_REFUSED, .step = t->step, .why = &why, .plan = &t->runtime.plan};
+    struct train_event event = {
+        .kind = TRAIN_REFUSED, .step = t->step, .why = &why, .plan = &t->runtime.plan};
     t->options.listener.hear(t->options.listener.arg, &event);
 }

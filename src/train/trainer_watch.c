@@ -135,8 +135,7 @@ static struct replan restore(const struct trainer *t, const struct adapt_look *l
 {
     const struct run_watch *w = &t->watch;
     int64_t now = t->runtime.plan.knobs.micro_batch, afford = t->runtime.plan.total + look->room;
-    if (w->adapt.rules.follows)
-        return (struct replan){.budget = afford < w->line ? afford : w->line};
+    if (w->adapt.rules.follows) return (struct replan){.budget = afford < w->line ? afford : w->line};
     bool stepwise = w->adapt.rules.smooth && w->adapt.level == ADAPT_REDUCED;
     int64_t next = stepwise ? adapt_larger(t->runtime.request.rows, now, w->full_micro) : 0;
     return (struct replan){.budget = w->line, .micro_batch = next < w->full_micro ? next : 0};
@@ -177,8 +176,7 @@ enum plim_status trainer_adapt(struct trainer *t, struct plim_error *err)
     monitor_look(w->monitor, &newest);
     adapt_done(&w->adapt, act, t->step, newest.sample, status == PLIM_OK, whole);
     bool stands = (status == PLIM_NO_FIT || status == PLIM_NO_MEMORY) && !t->runtime.torn;
-    if (status == PLIM_OK)
-        tell_line(t, &w->seen.gauge[w->seen.leading], look.status, adapt_act_text(act));
+    if (status == PLIM_OK) tell_line(t, &w->seen.gauge[w->seen.leading], look.status, adapt_act_text(act));
     trainer_note_step(t, NULL);
     return stands ? PLIM_OK : status; /* what cannot be given up stays as it is */
 }

@@ -11,9 +11,10 @@
 #include <unistd.h>
 
 /* Variables that ask an allocator for something. The plan needs none of them; that they are set is worth knowing. */
-static const char *const variables[] = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PLIMSOLL_ALLOC_CONF",
-                                        "CUDA_VISIBLE_DEVICES",    "MALLOC_ARENA_MAX",   "OMP_NUM_THREADS",
-                                        "PLIMSOLL_CPU",            "PLIMSOLL_CALIBRATE", "PLIMSOLL_MACHINE"};
+static const char *const variables[] = {
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PLIMSOLL_ALLOC_CONF", "CUDA_VISIBLE_DEVICES",
+    "MALLOC_ARENA_MAX",        "OMP_NUM_THREADS",    "PLIMSOLL_CPU",        "PLIMSOLL_CALIBRATE",
+    "PLIMSOLL_MACHINE"};
 
 static const struct {
     const char *name;

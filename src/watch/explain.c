@@ -26,7 +26,8 @@ static int largest_at_peak(const struct plan *plan)
     int best = -1;
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *x = &tape->tensors[i];
-        bool counts = x->view_of < 0 && x->tier == TIER_DEVICE && alive(&plan->layout, i, plan->layout.peak_op);
+        bool counts =
+            x->view_of < 0 && x->tier == TIER_DEVICE && alive(&plan->layout, i, plan->layout.peak_op);
         if (counts && (best < 0 || tensor_bytes(x) > tensor_bytes(&tape->tensors[best]))) best = i;
     }
     return best;
@@ -112,7 +113,8 @@ const char *refusal_stage_name(enum refusal_stage stage) { return stages[stage];
 static void offer_budget(struct explanation *why, int64_t budget, const struct plan *plan)
 {
     struct remedy *r = &why->remedies[why->nremedies++];
-    *r = (struct remedy){.nkeys = 1, .total = plan->total, .host = plan->host, .step_seconds = plan->step_seconds};
+    *r = (struct remedy){
+        .nkeys = 1, .total = plan->total, .host = plan->host, .step_seconds = plan->step_seconds};
     r->keys[0].key = "budget";
     snprintf(r->keys[0].value, sizeof r->keys[0].value, "%lldMiB", (long long)(budget >> 20));
     snprintf(r->cost, sizeof r->cost, "none for the results; the same job, planned for what there is");
@@ -170,7 +172,8 @@ static void find_remedies(struct explanation *why, const struct plan_request *re
 }
 
 /* The memory that the plan lies in. */
-static void read_memory(const struct watch_reading *r, const struct device_facts *facts, struct explanation *why)
+static void read_memory(const struct watch_reading *r, const struct device_facts *facts,
+                        struct explanation *why)
 {
     bool card = !facts->unified_memory;
     if (!r) return;

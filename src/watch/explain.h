@@ -30,8 +30,9 @@ struct refusal {
     int64_t step;
     struct job *job;
     const struct plan_request *request; /* budget: the line that was missed */
-    struct plan *plan; /* what could not be had, or the smallest there is; explain releases it; NULL: it is looked for */
-    int64_t arena;                      /* STAGE_EVALUATION: bytes of an arena that would do; 0: unknown */
+    struct plan *
+        plan; /* what could not be had, or the smallest there is; explain releases it; NULL: it is looked for */
+    int64_t arena; /* STAGE_EVALUATION: bytes of an arena that would do; 0: unknown */
     const struct watch_reading *reading;
     const struct leak *leak; /* NULL: nobody watched */
 };
@@ -39,11 +40,11 @@ struct refusal {
 struct explanation {
     struct refusal refusal;
     enum refusal_cause cause;
-    char tensor[96], op[48];      /* the largest at the plan's peak, and what runs there; empty: unknown */
-    const char *cls;              /* its class, "work" for an op's scratch */
+    char tensor[96], op[48]; /* the largest at the plan's peak, and what runs there; empty: unknown */
+    const char *cls;         /* its class, "work" for an op's scratch */
     int64_t tensor_bytes;
-    int64_t needed, arena;        /* of the plan, in all and of its arena */
-    int64_t total, available;     /* of the memory it lies in, ours included in available; 0: unknown */
+    int64_t needed, arena;    /* of the plan, in all and of its arena */
+    int64_t total, available; /* of the memory it lies in, ours included in available; 0: unknown */
     struct holder holders[HOLDERS_MAX];
     int nholders;
     struct remedy remedies[REMEDIES_MAX];

@@ -14,11 +14,13 @@ static const char *const cause_words[CAUSES] = {
 static void put_remedies(const struct explanation *why, struct strbuf *out)
 {
     char keys[256], bytes[BYTES_TEXT], seconds[DURATION_TEXT];
-    strbuf_addf(out, why->nremedies ? "  what would help, each planned:\n" : "  nothing was found that would help\n");
+    strbuf_addf(out, why->nremedies ? "  what would help, each planned:\n"
+                                    : "  nothing was found that would help\n");
     for (int i = 0; i < why->nremedies; i++) {
         const struct remedy *r = &why->remedies[i];
         strbuf_addf(out, "    %s: %s, %s a step; %s\n", remedy_text(r, keys, sizeof keys),
-                    bytes_format(bytes, (uint64_t)r->total), report_duration(seconds, r->step_seconds), r->cost);
+                    bytes_format(bytes, (uint64_t)r->total), report_duration(seconds, r->step_seconds),
+                    r->cost);
     }
 }
 

@@ -6,8 +6,10 @@ static const struct {
     const char *name, *what;
 } part_rows[LEAK_PARTS] = {
     [LEAK_LOADER] = {"loader", "the data loader's buffers; lower data.num_workers or data.prefetch_factor"},
-    [LEAK_LIBRARIES] = {"libraries", "code and data of libraries; a driver or a library that was loaded late"},
-    [LEAK_PAGE_CACHE] = {"page cache", "pages of mapped files, which the system takes back when it needs them"},
+    [LEAK_LIBRARIES] = {"libraries",
+                        "code and data of libraries; a driver or a library that was loaded late"},
+    [LEAK_PAGE_CACHE] = {"page cache",
+                         "pages of mapped files, which the system takes back when it needs them"},
     [LEAK_UNKNOWN] = {"unknown", "memory that no part of the program accounts for; please report it with the "
                                  "file that plimsoll ctl RUN snapshot writes"},
 };
@@ -47,6 +49,6 @@ void leak_text(const struct leak *l, struct strbuf *out)
 {
     char bytes[BYTES_TEXT];
     strbuf_addf(out, "memory outside the plan has grown by %s in %lld steps, by %s: %s",
-                bytes_format(bytes, (uint64_t)l->growth), (long long)l->growth_steps,
-                part_rows[l->who].name, part_rows[l->who].what);
+                bytes_format(bytes, (uint64_t)l->growth), (long long)l->growth_steps, part_rows[l->who].name,
+                part_rows[l->who].what);
 }

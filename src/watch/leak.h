@@ -26,13 +26,13 @@ struct leak_parts {
 enum { LEAK_WINDOW = 4, LEAK_WINDOWS = 4 };
 
 struct leak {
-    int64_t least;             /* of the window under way */
-    struct leak_parts parts;   /* when `least` was seen */
-    int64_t step;              /* then */
-    int seen;                  /* samples of the window under way */
-    int rising;                /* windows in a row, each larger than the one before */
-    int64_t last;              /* the window before */
-    int64_t from, from_step;   /* where the rise began */
+    int64_t least;           /* of the window under way */
+    struct leak_parts parts; /* when `least` was seen */
+    int64_t step;            /* then */
+    int seen;                /* samples of the window under way */
+    int rising;              /* windows in a row, each larger than the one before */
+    int64_t last;            /* the window before */
+    int64_t from, from_step; /* where the rise began */
     struct leak_parts from_parts;
     bool found, told;
     int64_t growth, growth_steps; /* when found */

@@ -25,8 +25,8 @@ struct monitor {
     } past[MONITOR_TREND];
 };
 
-static const char *const strain_names[STRAINS] = {"none", "other processes", "a lowered limit", "this process",
-                                                  "above the budget", "waiting for memory"};
+static const char *const strain_names[STRAINS] = {"none",         "other processes",  "a lowered limit",
+                                                  "this process", "above the budget", "waiting for memory"};
 const char *strain_name(enum strain strain) { return strain_names[strain]; }
 
 /* --- one sample ------------------------------------------------------------------------------------------------ */
@@ -219,12 +219,17 @@ static const struct {
     const char *text;
 } advice[] = {
     {STRAIN_OTHERS, MEMORY_WARNING, "other processes take the memory: end or move one, or lower budget"},
-    {STRAIN_OTHERS, MEMORY_CRITICAL, "training.dynamic_batching.enabled: true lets the run give way by itself"},
-    {STRAIN_LIMIT, MEMORY_WARNING, "the limit was lowered: raise it again, or lower budget to what it leaves"},
-    {STRAIN_OURS, MEMORY_WARNING, "this job fills the memory: lower budget or training.memory.target_utilization"},
-    {STRAIN_BUDGET, MEMORY_WARNING, "the process is above its budget: something outside the plan grows; see "
-                                    "plimsoll ctl RUN snapshot"},
-    {STRAIN_STALL, MEMORY_WARNING, "tasks wait for memory: the system is swapping or dropping pages it needs"},
+    {STRAIN_OTHERS, MEMORY_CRITICAL,
+     "training.dynamic_batching.enabled: true lets the run give way by itself"},
+    {STRAIN_LIMIT, MEMORY_WARNING,
+     "the limit was lowered: raise it again, or lower budget to what it leaves"},
+    {STRAIN_OURS, MEMORY_WARNING,
+     "this job fills the memory: lower budget or training.memory.target_utilization"},
+    {STRAIN_BUDGET, MEMORY_WARNING,
+     "the process is above its budget: something outside the plan grows; see "
+     "plimsoll ctl RUN snapshot"},
+    {STRAIN_STALL, MEMORY_WARNING,
+     "tasks wait for memory: the system is swapping or dropping pages it needs"},
 };
 
 int monitor_recommend(const struct monitor_state *s, const char **out, int most)

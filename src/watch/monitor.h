@@ -51,7 +51,7 @@ struct monitor_state {
     struct watch_reading now;
     struct gauge gauge[GAUGES_MAX];
     int gauges;
-    int worst;  /* of all */
+    int worst;   /* of all */
     int leading; /* the worse of those that the job's plan can ease: the first, and the budget */
     enum memory_status status;
     enum strain strain;

@@ -23,9 +23,10 @@ struct watch_reading {
     struct os_process process;   /* ours, on the host */
     struct os_machine machine;   /* total 0: unknown */
     struct os_pressure pressure; /* of the container, else of the machine */
-    struct device_memory device; /* as the driver sees it, of all processes; total 0: the device's memory is the machine's */
-    int64_t arena;               /* of the process, committed for tensors, as our ledgers have it */
-    int64_t device_arena;        /* the same on a device with its own memory */
+    struct device_memory
+        device; /* as the driver sees it, of all processes; total 0: the device's memory is the machine's */
+    int64_t arena;        /* of the process, committed for tensors, as our ledgers have it */
+    int64_t device_arena; /* the same on a device with its own memory */
 };
 
 typedef void watch_reader(const struct watch_source *source, struct watch_reading *out);

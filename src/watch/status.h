@@ -14,13 +14,7 @@
 #include "base/strbuf.h"
 #include "job/preset.h"
 
-enum memory_status {
-    MEMORY_NORMAL,
-    MEMORY_WARNING,
-    MEMORY_CRITICAL,
-    MEMORY_EMERGENCY,
-    MEMORY_STATUSES
-};
+enum memory_status { MEMORY_NORMAL, MEMORY_WARNING, MEMORY_CRITICAL, MEMORY_EMERGENCY, MEMORY_STATUSES };
 const char *memory_status_name(enum memory_status status);
 
 /* Lines of a gauge, in the order in which a memory that fills up meets them. */
@@ -28,10 +22,10 @@ enum { LINE_TARGET, LINE_WARNING, LINE_CRITICAL, LINE_EMERGENCY, LINES };
 
 /* One memory that can run out. */
 struct gauge {
-    const char *name;   /* "device", "machine", "container", "budget" */
-    int64_t used;       /* by everybody */
-    int64_t total;      /* 0: unknown, and then it is never full */
-    int64_t ours;       /* of used, this process's */
+    const char *name;    /* "device", "machine", "container", "budget" */
+    int64_t used;        /* by everybody */
+    int64_t total;       /* 0: unknown, and then it is never full */
+    int64_t ours;        /* of used, this process's */
     int64_t line[LINES]; /* bytes */
 };
 

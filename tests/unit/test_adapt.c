@@ -20,12 +20,15 @@ struct world {
 static struct world world_of(bool smooth, int64_t every)
 {
     struct world w = {.total = 1000, .full = 400, .ours = 400, .kept = 80, .micro = 16, .others = 300};
-    w.adapt.rules = (struct adapt_rules){
-        .enabled = true, .smooth = smooth, .every = every, .least = 1, .calm = 3};
+    w.adapt.rules =
+        (struct adapt_rules){.enabled = true, .smooth = smooth, .every = every, .least = 1, .calm = 3};
     return w;
 }
 
-static int64_t bytes_at(const struct world *w, int64_t micro) { return w->kept + (w->full - w->kept) * micro / 16; }
+static int64_t bytes_at(const struct world *w, int64_t micro)
+{
+    return w->kept + (w->full - w->kept) * micro / 16;
+}
 
 /* What the trainer does, in small. */
 static bool apply(struct world *w, enum adapt_act act, const struct adapt_look *look, bool *whole)

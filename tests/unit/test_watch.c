@@ -264,7 +264,8 @@ static void files_are_read(void **state)
     assert_non_null(mkdtemp(root));
     os_memory_pressure_at(root, &pressure);
     assert_true(pressure.some == 0 && pressure.full == 0);
-    put("proc/pressure/memory", "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.25 avg60=0.00\n");
+    put("proc/pressure/memory",
+        "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.25 avg60=0.00\n");
     os_memory_pressure_at(root, &pressure);
     assert_true(pressure.some == 1.5 && pressure.full == 0.25);
     put("proc/self/cgroup", "0::/job\n");
@@ -310,10 +311,14 @@ static void the_thread_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_step_line),      cmocka_unit_test(statuses_by_profile),
-        cmocka_unit_test(a_card_comes_first), cmocka_unit_test(strains_are_told_apart),
-        cmocka_unit_test(the_trend),          cmocka_unit_test(leaks_are_named),
-        cmocka_unit_test(noise_is_no_leak),   cmocka_unit_test(files_are_read),
+        cmocka_unit_test(the_step_line),
+        cmocka_unit_test(statuses_by_profile),
+        cmocka_unit_test(a_card_comes_first),
+        cmocka_unit_test(strains_are_told_apart),
+        cmocka_unit_test(the_trend),
+        cmocka_unit_test(leaks_are_named),
+        cmocka_unit_test(noise_is_no_leak),
+        cmocka_unit_test(files_are_read),
         cmocka_unit_test(what_was_planned_is_no_leak),
         cmocka_unit_test(the_thread_samples),
     };

@@ -141,7 +141,6 @@ bool cuda_api_memory(const struct cuda_api *api, const char *pci_bus_id, struct 
     out->ours = ours_of(found, count);
     for (unsigned i = 0; i < count && out->holders < DEVICE_HOLDERS; i++)
         if (found[i].used != ~0ull)
-            out->holder[out->holders++] =
-                (struct device_holder){(int)found[i].pid, (size_t)found[i].used};
+            out->holder[out->holders++] = (struct device_holder){(int)found[i].pid, (size_t)found[i].used};
     return true;
 }
