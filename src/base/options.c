@@ -17,11 +17,18 @@ struct parsing {
     struct plim_error *err;
 };
 
+/* --lr_scheduler is --lr-scheduler. */
+static bool same_name(const char *row, const char *name, size_t len)
+{
+    size_t i = 0;
+    while (i < len && row[i] && (row[i] == name[i] || (row[i] == '-' && name[i] == '_'))) i++;
+    return i == len && !row[i];
+}
+
 static const struct option_row *find_name(const struct command *command, const char *name, size_t len)
 {
     for (size_t i = 0; i < command->row_count; i++)
-        if (strlen(command->rows[i].name) == len && memcmp(command->rows[i].name, name, len) == 0)
-            return &command->rows[i];
+        if (same_name(command->rows[i].name, name, len)) return &command->rows[i];
     return NULL;
 }
 

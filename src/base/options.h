@@ -18,7 +18,8 @@
  *     if (rest.help) { options_help(&plan_command, "plimsoll", &sb); ... }
  *
  * Accepted: --name value, --name=value, --flag, --no-flag, -x value, -xvalue, -xyz (flags together), `--`
- * ends the options, `-` alone is an argument, options and arguments may mix. -h and --help are always known.
+ * ends the options, `-` alone is an argument, options and arguments may mix. -h and --help are always known; in a long
+ * name `_` may stand for `-`.
  * A later option overrides an earlier one; STRING_LIST collects. Errors are PLIM_BAD_INPUT and one line
  * naming the nearest option.
  */

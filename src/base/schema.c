@@ -69,8 +69,8 @@ static const char *guess_key(const struct schema *schema, const char *path)
     return whole.best ? whole.best : by_part;
 }
 
-static enum plim_status unknown_key(const struct schema *schema, const char *where, const char *path,
-                                    struct plim_error *err)
+enum plim_status schema_unknown(const struct schema *schema, const char *where, const char *path,
+                                struct plim_error *err)
 {
     const char *guess = guess_key(schema, path);
     if (guess)
@@ -179,7 +179,7 @@ static enum plim_status read_child(struct reading *r, const struct node *child)
         return plim_fail(r->err, PLIM_BAD_INPUT,
                          "%s: key '%.200s': expected a section with keys of its own, found a %s", where, path,
                          node_kind_name(child->kind));
-    return unknown_key(r->schema, where, path, r->err);
+    return schema_unknown(r->schema, where, path, r->err);
 }
 
 static enum plim_status read_map(struct reading *r, const struct node *map)
@@ -220,7 +220,7 @@ enum plim_status schema_set_from(const struct schema *schema, const char *where,
 {
     const struct schema_row *named = find_row(schema, path), *row = real_row(schema, named);
     struct node node;
-    if (!named) return unknown_key(schema, where, path, err);
+    if (!named) return schema_unknown(schema, where, path, err);
     if (!row) return plim_fail(err, PLIM_BUG, "key '%s' is an alias of nothing", path);
     enum plim_status status = schema_text_node(row, value, store, &node, err);
     if (status != PLIM_OK) {

@@ -131,6 +131,10 @@ enum plim_status schema_assign(const struct schema *schema, const char *assignme
 /* The row with that path, aliases followed; NULL when there is none. */
 const struct schema_row *schema_find(const struct schema *schema, const char *path);
 
+/* PLIM_BAD_INPUT: no row has that path; names the nearest, if one is near. */
+enum plim_status schema_unknown(const struct schema *schema, const char *where, const char *path,
+                                struct plim_error *err);
+
 /* The table as Markdown: a section per first path component, a line per key; aliases and needless keys last.
  */
 void schema_markdown(const struct schema *schema, struct strbuf *out);

@@ -17,7 +17,8 @@ struct subcommand {
 
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
-    subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_ctl;
+    subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_config,
+    subcommand_doctor, subcommand_ctl;
 
 /* All of them, ending with a NULL command. */
 const struct subcommand *const *cli_subcommands(void);
@@ -31,6 +32,18 @@ int cli_error(const struct plim_error *err);
 int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,
                 struct options_rest *rest);
 
+/* Flags of other trainers' command lines; each stands for a key and is stronger than --set. */
+enum {
+    FLAG_EPOCHS,
+    FLAG_BATCH,
+    FLAG_ACCUMULATION,
+    FLAG_SCHEDULER,
+    FLAG_OUTPUT,
+    FLAG_MODEL,
+    FLAG_WORKERS,
+    JOB_FLAGS
+};
+
 /* The options every subcommand that reads a job has. */
 struct job_options {
     const char *config;
@@ -38,7 +51,39 @@ struct job_options {
     bool budget_given;
     struct string_list set;
     bool quiet;
+    const char *flags[JOB_FLAGS]; /* NULL: not given */
+    bool no_graphs, no_compilation;
+    const struct schema_listener *notes; /* hears of needless keys; NULL: stderr, unless quiet */
 };
+
+/* Rows of an option table for them; `field` is the struct job_options inside `type`. */
+#define JOB_FLAG_ROW(name, type, field, flag, metavar, key)                                                  \
+    {                                                                                                        \
+        name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "the same as --set " key         \
+    }
+#define JOB_FLAG_ROWS(type, field)                                                                           \
+    JOB_FLAG_ROW("epochs", type, field, FLAG_EPOCHS, "N", "training.epochs=N"),                              \
+        JOB_FLAG_ROW("batch-size", type, field, FLAG_BATCH, "N", "training.batch_size=N"),                   \
+        JOB_FLAG_ROW("gradient-accumulation-steps", type, field, FLAG_ACCUMULATION, "N",                     \
+                     "training.gradient_accumulation_steps=N"),                                              \
+        JOB_FLAG_ROW("lr-scheduler", type, field, FLAG_SCHEDULER, "NAME", "training.lr_scheduler=NAME"),     \
+        JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"),                     \
+        JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"),                  \
+        JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"),            \
+        {"disable-cudagraphs",                                                                               \
+         0,                                                                                                  \
+         OPTION_FLAG,                                                                                        \
+         offsetof(type, field.no_graphs),                                                                    \
+         NULL,                                                                                               \
+         "the same as --set performance.cuda_graphs=false"},                                                 \
+    {                                                                                                        \
+        "disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL,                   \
+            "accepted: kernels are compiled ahead"                                                           \
+    }
+
+/* What the flags say, --budget too. */
+enum plim_status cli_take_flags(struct job *job, const struct job_options *options,
+                                const struct schema_listener *notes, struct plim_error *err);
 
 /* Load the config and apply overrides; notes about needless keys go to stderr unless quiet. The job is to be
  * released whatever is returned. */

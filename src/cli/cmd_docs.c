@@ -25,7 +25,23 @@ static const char config_head[] =
     "    data:     {train: corpus.txt, max_length: 256}\n"
     "    training: {batch_size: 8, gradient_accumulation_steps: 4, steps: 100, mixed_precision: bf16}\n"
     "    output:   {dir: runs/small}\n"
-    "    budget:   64MiB\n\n";
+    "    budget:   64MiB\n\n"
+    "Where a setting is given more than once the strongest counts: a flag (`--budget`), `--set`, the job "
+    "file, an "
+    "environment\n"
+    "variable, a line of `.env` beside the job file, `training.preset`, the default. `plimsoll plan` and "
+    "`plimsoll "
+    "config show`\n"
+    "tell where each came from. Several names for one wish may be given while their values agree.\n\n";
+
+static const char environment_head[] = "## Environment variables\n\n"
+                                       "Read from the process's environment, then from a file `.env` beside "
+                                       "the job file (`NAME=VALUE` lines, quotes "
+                                       "and `#`\n"
+                                       "as usual). One that cannot be read is an error that names it. "
+                                       "`plimsoll doctor` tells what each does, or why "
+                                       "it is\n"
+                                       "ignored.\n\n";
 
 static void put_man(struct strbuf *out) { options_man(cli_program(), out); }
 static void put_bash(struct strbuf *out) { options_completion_bash(cli_program(), out); }
@@ -35,6 +51,8 @@ static void put_config(struct strbuf *out)
 {
     strbuf_add(out, config_head);
     schema_markdown(&job_schema, out);
+    strbuf_add(out, environment_head);
+    environment_markdown(out);
 }
 
 static void (*const writers[])(struct strbuf *) = {put_man, put_bash, put_zsh, put_config};

@@ -1,12 +1,8 @@
 /* cmd_plan.c - plimsoll plan: where every byte will live, before anything runs. */
 #include "cli/cli.h"
-#include "base/bytes.h"
 #include "base/file.h"
+#include "cli/plan_job.h"
 #include "job/preset.h"
-#include "report/report.h"
-#include "runtime/runtime.h"
-#include "train/checkpoint.h"
-#include "train/corpus.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +27,7 @@ static const struct option_row rows[] = {
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
+    JOB_FLAG_ROWS(struct plan_options, job),
     {"settings", 0, OPTION_FLAG, AT(settings), NULL,
      "list settings at their defaults, too, with where each came from"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
@@ -84,68 +81,28 @@ static enum plim_status find_device(struct job *job, const struct plan_options *
     return status;
 }
 
-/* A plan may hold its budget and still be more than the device has. */
-static enum plim_status beyond_device(const struct job *job, const struct plan_request *request,
-                                      const struct plan *plan, struct plim_error *err)
-{
-    char need[BYTES_TEXT], has[BYTES_TEXT];
-    const struct device_facts *f = request->facts;
-    if (plan->total <= (int64_t)f->memory_bytes) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_NO_FIT, "%s: does not fit %s: the plan takes %s, there are %s; lower the budget", job->name,
-        facts_holder(f), bytes_format(need, (uint64_t)plan->total), bytes_format(has, f->memory_bytes));
-}
-
-/* The plan that a run would have: compared inside the line, and where it is missed by no more than processes differ in size,
- * with the reserve. When there is none, plans are compared once more without a line, to name what is missing. */
-static enum plim_status make_plan(struct job *job, struct plan_request *request, struct overhead overhead,
-                                  struct plan *out, struct plim_error *err)
-{
-    request->search_line = request->facts->unified_memory ? request->budget : 0;
-    enum plim_status status = job_plan(job, request, out, err);
-    if (status != PLIM_NO_FIT) return status;
-    bool near = out->tape.nops && out->total - request->budget <= overhead.reserve;
-    if (near) request->overhead -= overhead.reserve;
-    if (!near) request->search_line = 0;
-    plan_release(out);
-    *err = (struct plim_error){0};
-    return job_plan(job, request, out, err);
-}
-
 /* Everything after the job is loaded: search, then the forms that were asked for. */
 static int show(struct job *job, const struct plan_options *o, const struct device_facts *facts)
 {
-    struct plan_request request;
-    struct plan plan = {0};
-    struct plan_report report;
-    struct plim_error err = {0}, no_fit = {0};
+    struct planned p;
+    struct plim_error err = {0}, html = {0};
     struct strbuf out = STRBUF_INIT;
-    struct overhead overhead = runtime_overhead();
-    enum plim_status status = corpus_measure(job, &err);
-    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &request, &err);
-    if (status == PLIM_OK) status = make_plan(job, &request, overhead, &plan, &no_fit);
-    bool shown = status == PLIM_OK || status == PLIM_NO_FIT;
-    if (shown && report_fill(&report, job, &request, &plan, &err) != PLIM_OK)
-        shown = false, status = err.status;
-    if (!shown && err.status == PLIM_OK) err = no_fit;
-    report.all_settings = o->settings;
-    if (shown && !o->device) disk_line_of(job, &plan, checkpoint_count(job->output_dir), &report.disk);
-    if (status == PLIM_NO_FIT && shown) corpus_remedies(&report);
-    if (status == PLIM_OK) status = beyond_device(job, &request, &plan, &no_fit);
-    if (status == PLIM_OK) status = disk_line_check(&report.disk, job, &no_fit);
-    if (shown && o->html && write_html(&report, o->html, &err) != PLIM_OK) shown = false, status = err.status;
-    int code = shown ? plim_exit_code(status) : cli_error(&err);
-    if (shown) {
-        if (o->tape) tape_print(&plan.tape, &out);
+    enum plim_status status = cli_plan_job(job, facts, !o->device, &p, &err);
+    int code = p.known ? plim_exit_code(status) : cli_error(&err);
+    if (p.known && o->html && write_html(&p.report, o->html, &html) != PLIM_OK)
+        p.known = false, code = cli_error(&html);
+    if (p.known) {
+        p.report.all_settings = o->settings;
+        if (o->tape) tape_print(&p.plan.tape, &out);
         if (o->json)
-            report_json(&report, &out);
+            report_json(&p.report, &out);
         else if (!o->tape)
-            report_text(&report, cli_colour(STDOUT_FILENO), &out);
+            report_text(&p.report, cli_colour(STDOUT_FILENO), &out);
         int failed = cli_print(&out);
-        if (status == PLIM_NO_FIT) fprintf(stderr, "plimsoll: %s\n", no_fit.text);
+        if (status == PLIM_NO_FIT) fprintf(stderr, "plimsoll: %s\n", err.text);
         if (failed) code = failed;
     }
-    plan_release(&plan);
+    planned_release(&p);
     return code;
 }
 

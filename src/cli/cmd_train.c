@@ -41,6 +41,7 @@ static const struct option_row rows[] = {
      "name the first tensor that overflows or underflows (slow)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
+    JOB_FLAG_ROWS(struct train_flags, job),
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL,
      "with each step a line per layer about the load of its experts"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
@@ -201,7 +202,10 @@ static int run(int argc, char **argv)
         if (status == PLIM_OK && f.steps_given && f.steps < 1)
             status = plim_fail(&err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
                                (long long)f.steps);
-        if (f.steps_given) job.training.steps = f.steps, job.training.epochs = 0;
+        if (f.steps_given) {
+            job.training.steps = f.steps, job.training.epochs = 0;
+            job_origin_set(&job, "training.steps", ORIGIN_FLAG, "--steps");
+        }
         job.no_final_checkpoint = !f.save;
         code = status == PLIM_OK ? train(&job, &f) : cli_error(&err);
         job_release(&job);

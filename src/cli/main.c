@@ -9,9 +9,11 @@
 #include <stdlib.h>
 
 static const struct subcommand *const subcommands[] = {
-    &subcommand_plan,    &subcommand_train,    &subcommand_generate, &subcommand_serve,     &subcommand_eval,
-    &subcommand_export,  &subcommand_tokenize, &subcommand_inspect,  &subcommand_calibrate, &subcommand_pack,
-    &subcommand_version, &subcommand_docs,     &subcommand_embed,    &subcommand_ctl,       NULL};
+    &subcommand_plan,      &subcommand_train,  &subcommand_generate, &subcommand_serve,
+    &subcommand_eval,      &subcommand_export, &subcommand_tokenize, &subcommand_inspect,
+    &subcommand_calibrate, &subcommand_pack,   &subcommand_version,  &subcommand_docs,
+    &subcommand_embed,     &subcommand_config, &subcommand_doctor,   &subcommand_ctl,
+    NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -23,7 +25,10 @@ static const struct man_section sections[] = {
     {"ENVIRONMENT",
      "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
      "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
-     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off."},
+     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
+     "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
+     "beside "
+     "it; plimsoll doctor tells what they do."},
     {NULL, NULL}};
 
 static struct program program = {
@@ -141,15 +146,12 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
     struct schema_listener notes = {print_note, NULL};
-    const struct schema_listener *listener = options->quiet ? NULL : &notes;
+    const struct schema_listener *listener = options->notes ? options->notes : options->quiet ? NULL : &notes;
     job_init(job);
     enum plim_status status = job_load(job, options->config, listener, err);
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
         status = job_set(job, options->set.items[i], listener, err);
-    if (options->budget_given) {
-        job->budget = options->budget, job->budget_given = true;
-        job_origin_set(job, "budget", ORIGIN_FLAG, "--budget");
-    }
+    if (status == PLIM_OK) status = cli_take_flags(job, options, listener, err);
     if (status == PLIM_OK) status = take_environment(job, options, err);
     return status;
 }

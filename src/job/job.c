@@ -416,6 +416,7 @@ void job_settle_epoch(struct job *job)
     struct job_training *t = &job->training;
     int64_t rows = job_rows(job), steps = (job->epoch.rows + rows - 1) / rows;
     if (steps < 1) return;
+    if (t->epochs > 0) job_origin_follow(job, "training.steps", "training.epochs");
     if (t->eval_strategy == EVERY_EPOCH) {
         t->eval_every = steps;
         job_origin_follow(job, "training.eval_every", "training.eval_strategy");

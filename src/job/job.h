@@ -105,6 +105,7 @@ struct job_training {
     int64_t threads;
     int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
     bool matmul_given, tf32, tf32_given;
+    bool cuda_graphs;   /* steps are compiled into programs where the device can */
     bool deterministic; /* the same bits on every run, on every device */
     const char *device; /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
 };

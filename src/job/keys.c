@@ -228,6 +228,7 @@ static const struct schema_row rows[] = {
     {"monitoring.enabled", SCHEMA_BOOL, AT(monitor.enabled), .fallback = "true", .help = "memory of device, host and container is watched beside the run"},
     {"monitoring.interval", SCHEMA_FLOAT, AT(monitor.interval), .min = 0.01, .max = 3600, .fallback = "1", .help = "seconds between two readings"},
     {"monitoring.reserve", SCHEMA_BYTES, AT(monitor.reserve), .min = 0, .max = 1e18, .fallback = "0", .help = "with budget: auto, bytes that stay free beside what others take; 0: 5 % of what the device has"},
+    {"performance.cuda_graphs", SCHEMA_BOOL, AT(training.cuda_graphs), .fallback = "true", .help = "cuda: a step is recorded once and launched as a whole; false: op by op, slower"},
     {"performance.torch_compile", .note = "needless: kernels are compiled ahead"},
     {"performance.float32_matmul_precision", SCHEMA_ENUM, AT(training.matmul_precision), .flag = GIVEN(training.matmul_given), .names = matmul_precisions, .fallback = "highest", .help = "fp32 training on cuda: highest multiplies in fp32, high and medium in TF32 (the CPU always in fp32)"},
     {"training.tf32", SCHEMA_BOOL, AT(training.tf32), .flag = GIVEN(training.tf32_given), .fallback = "false", .help = "true is performance.float32_matmul_precision: high, false is highest"},

@@ -86,11 +86,18 @@ static bool is_pinned(const struct job_training *t, int pin)
     return pin == PIN_RECOMPUTE ? given && !same : given;
 }
 
+/* The key as the job has it, which may be another name, or another framework's word that pins the same. */
+static const char *pin_name(const struct job *job, int pin)
+{
+    const char *name = job_origin(job, pins[pin].key)->name;
+    return name ? name : pins[pin].key;
+}
+
 int job_pins(const struct job *job, const char **keys)
 {
     int n = 0;
     for (int i = 0; i < NPINS; i++)
-        if (is_pinned(&job->training, i)) keys[n++] = pins[i].key;
+        if (is_pinned(&job->training, i)) keys[n++] = pin_name(job, i);
     return n;
 }
 
@@ -98,7 +105,7 @@ static void unpin(struct attempt *a, int pin)
 {
     struct job_training *t = &a->job.training;
     if (!is_pinned(t, pin)) return;
-    add_key(&a->remedy, pins[pin].key, "");
+    add_key(&a->remedy, pin_name(&a->job, pin), "");
     if (pin == PIN_RECOMPUTE && t->checkpointing_given)
         t->recompute = implied(t); /* it comes into force */
     else if (pin == PIN_CHECKPOINTING && t->recompute == implied(t))
@@ -223,6 +230,13 @@ static bool to_sgd(struct job *job)
     return may;
 }
 
+static bool small_passes(struct job *job)
+{
+    bool may = job->batching.enabled && job->batching.min > 1;
+    job->batching.min = 1;
+    return may;
+}
+
 /* Makes the change; false when it does not apply. */
 typedef bool change(struct job *job);
 
@@ -232,6 +246,8 @@ static const struct row {
     bool joins;     /* may be one of several */
 } rows[] = {
     {"model.use_flash_attention", "true", "none but rounding; scores are not kept", to_flash, true},
+    {"training.dynamic_batching.min_batch_size", "1", "smaller micro-batches: the same results", small_passes,
+     true},
     {"training.mixed_precision", "bf16", "bf16 rounding; weights keep an fp32 master", to_bf16, true},
     {"training.mixed_precision", "bf16", "bf16 instead of fp16: fewer bits, a wider range", f16_to_bf16,
      true},

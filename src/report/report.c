@@ -102,7 +102,7 @@ static void put_loader(struct json_writer *w, const struct job *job)
     json_end_object(w);
 }
 
-static void put_savings(struct json_writer *w, const struct plan_report *r)
+void report_json_savings(struct json_writer *w, const struct plan_report *r)
 {
     bool unified_memory = r->request->facts->unified_memory;
     json_begin_array(w, "savings");
@@ -200,7 +200,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_begin_array(&w, "pins");
     for (int i = 0; i < r->npins; i++) json_str(&w, NULL, r->pins[i]);
     json_end_array(&w);
-    put_savings(&w, r);
+    report_json_savings(&w, r);
     if (!p->fits) put_remedies(&w, r);
     json_begin_object(&w, "predicted");
     json_double(&w, "step_ms", p->step_seconds * 1e3);

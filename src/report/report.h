@@ -35,6 +35,12 @@ void report_json(const struct plan_report *report, struct strbuf *out);
 void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
                        const struct knobs *knobs);
 
+/* "savings": [...], inside an object. */
+void report_json_savings(struct json_writer *w, const struct plan_report *report);
+
+/* The tricks alone, as a table. */
+void report_savings(const struct plan_report *report, bool colour, struct strbuf *out);
+
 /* A table with bars. */
 void report_text(const struct plan_report *report, bool colour, struct strbuf *out);
 

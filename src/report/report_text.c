@@ -167,7 +167,7 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
     put_search(&r->plan->search, r->plan->fits, out);
 }
 
-static void put_savings(const struct plan_report *r, bool colour, struct strbuf *out)
+void report_savings(const struct plan_report *r, bool colour, struct strbuf *out)
 {
     struct table t;
     char near[SAVED_TEXT], far[SAVED_TEXT];
@@ -221,7 +221,7 @@ void report_text(const struct plan_report *r, bool colour, struct strbuf *out)
     put_head(r, colour, out);
     put_classes(r, colour, out);
     put_knobs(r, out);
-    put_savings(r, colour, out);
+    report_savings(r, colour, out);
     struct strbuf larger = STRBUF_INIT;
     if (!r->plan->fits && r->nremedies) put_remedies(r, colour, out);
     if (!r->plan->fits) report_larger_device(r, &larger);

@@ -129,7 +129,7 @@ enum plim_status runtime_adopt(struct runtime *rt, struct runtime *next, struct 
 enum plim_status forward_start(struct runtime *rt, struct forward *f, struct plim_error *err)
 {
     enum plim_status status = exec_open(&f->exec, rt->device, &f->tape, &f->layout, rt->disk, err);
-    return status == PLIM_OK ? exec_tune(&f->exec, err) : status;
+    return status == PLIM_OK ? runtime_tune(rt, &f->exec, err) : status;
 }
 
 void forward_close(struct forward *f)

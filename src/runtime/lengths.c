@@ -84,7 +84,7 @@ static enum plim_status open_program(const struct runtime *rt, int64_t time, str
         if (rt->request.whole_passes) break;
     }
     if (*fits) status = exec_open(&out->exec, rt->device, &out->tape, &out->layout, rt->disk, err);
-    if (*fits && status == PLIM_OK) status = exec_tune(&out->exec, err);
+    if (*fits && status == PLIM_OK) status = runtime_tune(rt, &out->exec, err);
     return status;
 }
 

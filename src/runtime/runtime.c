@@ -95,12 +95,19 @@ static void note_peaks(struct runtime *rt)
     }
 }
 
+enum plim_status runtime_tune(const struct runtime *rt, struct exec *exec, struct plim_error *err)
+{
+    enum plim_status status = exec_tune(exec, err);
+    if (rt->job && !rt->job->training.cuda_graphs) exec->compiles = false;
+    return status;
+}
+
 enum plim_status runtime_start(struct runtime *rt, bool fresh, struct plim_error *err)
 {
     enum plim_status status =
         exec_open(&rt->exec, rt->device, &rt->plan.tape, &rt->plan.layout, rt->disk, err);
     if (status == PLIM_OK && fresh) exec_fresh(&rt->exec);
-    if (status == PLIM_OK) status = exec_tune(&rt->exec, err);
+    if (status == PLIM_OK) status = runtime_tune(rt, &rt->exec, err);
     if (status == PLIM_OK) status = weights_write_constants(&rt->exec, &rt->spec, err);
     if (status == PLIM_OK) note_peaks(rt);
     return status;

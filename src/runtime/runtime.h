@@ -86,6 +86,9 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err);
 
+/* exec_tune, as the job wants it: performance.cuda_graphs. */
+enum plim_status runtime_tune(const struct runtime *rt, struct exec *exec, struct plim_error *err);
+
 /* Makes the job's data loader as small as a budget asks for that comes later: what is resident when the line moves cannot
  * shrink then. Nothing changes where nothing fits the budget even so, or the loader is small enough. */
 enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *facts,

@@ -150,6 +150,26 @@ static void test_programs_side_by_side(void **state)
     }
 }
 
+/* performance.cuda_graphs: false runs op by op, with the same bits. */
+static void test_without_programs(void **state)
+{
+    (void)state;
+    double losses[2][STEPS];
+    for (int graphs = 0; graphs < 2; graphs++) {
+        struct fake *f = fake_open(PROMPT);
+        struct job job;
+        struct trainer *t;
+        make_job(&job, MORE(graphs ? "performance.cuda_graphs=true" : "performance.cuda_graphs=false"));
+        must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
+        for (int i = 0; i < STEPS; i++) losses[graphs][i] = step(t);
+        assert_int_equal(f->compiled > 0, graphs);
+        trainer_close(t);
+        job_release(&job);
+        f->device.ops->close(&f->device);
+    }
+    assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+}
+
 /* An evaluation inside training is compiled like anything else, and leaves training's programs alone. */
 static void test_evaluation_keeps_programs(void **state)
 {
@@ -416,6 +436,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_programs_side_by_side),
+        cmocka_unit_test(test_without_programs),
         cmocka_unit_test(test_evaluation_keeps_programs),
         cmocka_unit_test(test_host_ledger),
         cmocka_unit_test(test_host_budget),

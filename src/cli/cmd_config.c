@@ -1,0 +1,149 @@
+/* cmd_config.c - plimsoll config: a job's settings as they count, one key explained, other trainers' files as ours. */
+#include "cli/cli.h"
+#include "base/json.h"
+#include "base/yaml.h"
+#include "job/convert.h"
+#include "job/explain.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct config_flags {
+    struct job_options job;
+    bool json, all;
+};
+
+#define AT(field) offsetof(struct config_flags, field)
+static const struct option_row rows[] = {
+    {"all", 'a', OPTION_FLAG, AT(all), NULL, "show: settings at their defaults, too, as comments"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "show: values and where they came from as JSON"},
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "show: with this budget instead of the config's",
+     .given = OPTION_GIVEN(struct config_flags, job.budget_given)},
+    {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
+    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes"},
+};
+
+static const struct option_example examples[] = {
+    {"config show small.yaml", "what counts, and where each setting came from"},
+    {"config show small.yaml --all", "with everything that is at its default"},
+    {"config explain training.batch_size small.yaml", "what a key means, and what it is in this job"},
+    {"config explain training.memory", "all keys of a section"},
+    {"config convert training_args.json > job.yaml",
+     "from Hugging Face's TrainingArguments, or Axolotl's YAML"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "config",
+    .summary = "show a job's settings and their origin, explain keys, convert other trainers' files",
+    .usage = "show [JOB] | explain KEY [JOB] | convert FILE",
+    .description =
+        "show prints the configuration as YAML that gives the same job, with a comment behind each setting: "
+        "a flag, --set, a line of the job file, an environment variable, a line of .env beside the job, or a "
+        "preset; that is also their order of authority. Without a job: the defaults, and what the "
+        "environment "
+        "makes of them.\n\n"
+        "explain says what a key takes and means, its other names, and what it does to the plan.\n\n"
+        "convert reads the JSON of Hugging Face's TrainingArguments or YAML with Axolotl's names and prints "
+        "a job file. "
+        "What is not carried over is listed at its end, and on standard error.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+/* The job, or without one the defaults under this environment; finished where it is a whole job. */
+static enum plim_status load(struct job *job, struct config_flags *f, const char *path,
+                             struct plim_error *err)
+{
+    if (path) {
+        f->job.config = path;
+        return cli_load_job(job, &f->job, err);
+    }
+    job_init(job);
+    enum plim_status status = schema_defaults(&job_schema, job, &job->store, err);
+    for (size_t i = 0; i < f->job.set.count && status == PLIM_OK; i++)
+        status = job_set(job, f->job.set.items[i], NULL, err);
+    return status == PLIM_OK ? job_take_environment(job, "", err) : status;
+}
+
+static int show(struct config_flags *f, const struct string_list *args)
+{
+    struct plim_error err = {0};
+    struct strbuf out = STRBUF_INIT;
+    struct json_writer w;
+    struct job job;
+    enum plim_status status = load(&job, f, args->count > 1 ? args->items[1] : NULL, &err);
+    if (status == PLIM_OK && f->json) {
+        json_writer_init(&w, &out, 2);
+        json_begin_object(&w, NULL);
+        job_settings_json(&job, &w);
+        json_end_object(&w);
+        strbuf_addc(&out, '\n');
+    } else if (status == PLIM_OK) {
+        job_settings_yaml(&job, f->all || args->count == 1, &out);
+    }
+    job_release(&job);
+    if (status == PLIM_OK) return cli_print(&out);
+    return cli_error(&err);
+}
+
+static int explain(struct config_flags *f, const struct string_list *args)
+{
+    struct plim_error err = {0};
+    struct strbuf out = STRBUF_INIT;
+    struct job job;
+    bool with_job = args->count > 2;
+    enum plim_status status = load(&job, f, with_job ? args->items[2] : NULL, &err);
+    if (status == PLIM_OK) status = job_explain(args->items[1], with_job ? &job : NULL, &out, &err);
+    job_release(&job);
+    if (status == PLIM_OK) return cli_print(&out);
+    strbuf_release(&out);
+    return cli_error(&err);
+}
+
+static int convert(struct config_flags *f, const struct string_list *args)
+{
+    const char *path = args->items[1], *end = strrchr(path, '.');
+    struct plim_error err = {0};
+    struct doc *doc = NULL;
+    struct conversion c;
+    bool json = end && !strcmp(end, ".json");
+    enum plim_status status = json ? json_load(path, &doc, &err) : yaml_load(path, &doc, &err);
+    if (status == PLIM_OK) status = job_convert(&doc->root, path, &c, &err);
+    doc_free(doc);
+    if (status != PLIM_OK) return cli_error(&err);
+    if (!f->job.quiet) fputs(strbuf_text(&c.left), stderr);
+    strbuf_release(&c.left);
+    return cli_print(&c.yaml);
+}
+
+static const struct {
+    const char *name;
+    size_t least, most; /* arguments, its name included */
+    int (*run)(struct config_flags *, const struct string_list *args);
+} parts[] = {{"show", 1, 2, show}, {"explain", 2, 3, explain}, {"convert", 2, 2, convert}};
+enum { PARTS = sizeof parts / sizeof *parts };
+
+static int run(int argc, char **argv)
+{
+    struct config_flags f = {0};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0) {
+        int i = 0;
+        while (i < PARTS && rest.args.count && strcmp(parts[i].name, rest.args.items[0])) i++;
+        bool known = rest.args.count && i < PARTS && rest.args.count >= parts[i].least &&
+                     rest.args.count <= parts[i].most;
+        if (!known)
+            plim_fail(
+                &err, PLIM_BAD_INPUT,
+                "config: give show [JOB], explain KEY [JOB] or convert FILE; see plimsoll config --help");
+        code = known ? parts[i].run(&f, &rest.args) : cli_error(&err);
+    }
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_config = {&command, run, false};

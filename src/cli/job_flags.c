@@ -1,0 +1,35 @@
+/* job_flags.c - flags of other trainers' command lines that stand for a key of ours. */
+#include "cli/cli.h"
+
+#include <stdio.h>
+
+static const struct {
+    const char *flag, *key;
+} keys[JOB_FLAGS] = {
+    [FLAG_EPOCHS] = {"--epochs", "training.epochs"},
+    [FLAG_BATCH] = {"--batch-size", "training.batch_size"},
+    [FLAG_ACCUMULATION] = {"--gradient-accumulation-steps", "training.gradient_accumulation_steps"},
+    [FLAG_SCHEDULER] = {"--lr-scheduler", "training.lr_scheduler"},
+    [FLAG_OUTPUT] = {"--model-output", "output.dir"},
+    [FLAG_MODEL] = {"--pretrained-model", "model.path"},
+    [FLAG_WORKERS] = {"--dataloader-num-workers", "data.workers"},
+};
+
+enum plim_status cli_take_flags(struct job *job, const struct job_options *options,
+                                const struct schema_listener *notes, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < JOB_FLAGS && status == PLIM_OK; i++)
+        if (options->flags[i])
+            status = job_set_flag(job, keys[i].flag, keys[i].key, options->flags[i], notes, err);
+    if (status == PLIM_OK && options->no_graphs)
+        status = job_set_flag(job, "--disable-cudagraphs", "performance.cuda_graphs", "false", notes, err);
+    if (options->no_compilation && notes)
+        notes->say(notes->arg, "--disable-compilation", "--disable-compilation",
+                   "needless: kernels are compiled ahead");
+    if (options->budget_given) {
+        job->budget = options->budget, job->budget_given = true;
+        job_origin_set(job, "budget", ORIGIN_FLAG, "--budget");
+    }
+    return status;
+}

@@ -1,0 +1,57 @@
+/* plan_job.c - see plan_job.h. */
+#include "cli/plan_job.h"
+#include "base/bytes.h"
+#include "runtime/runtime.h"
+#include "train/checkpoint.h"
+#include "train/corpus.h"
+
+/* A plan may hold its budget and still be more than the device has. */
+static enum plim_status beyond_device(const struct job *job, const struct plan_request *request,
+                                      const struct plan *plan, struct plim_error *err)
+{
+    char need[BYTES_TEXT], has[BYTES_TEXT];
+    const struct device_facts *f = request->facts;
+    if (plan->total <= (int64_t)f->memory_bytes) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_NO_FIT, "%s: does not fit %s: the plan takes %s, there are %s; lower the budget", job->name,
+        facts_holder(f), bytes_format(need, (uint64_t)plan->total), bytes_format(has, f->memory_bytes));
+}
+
+/* The plan that a run would have: compared inside the line, and where it is missed by no more than processes differ in size,
+ * with the reserve. When there is none, plans are compared once more without a line, to name what is missing. */
+static enum plim_status make_plan(struct job *job, struct plan_request *request, struct overhead overhead,
+                                  struct plan *out, struct plim_error *err)
+{
+    request->search_line = request->facts->unified_memory ? request->budget : 0;
+    enum plim_status status = job_plan(job, request, out, err);
+    if (status != PLIM_NO_FIT) return status;
+    bool near = out->tape.nops && out->total - request->budget <= overhead.reserve;
+    if (near) request->overhead -= overhead.reserve;
+    if (!near) request->search_line = 0;
+    plan_release(out);
+    *err = (struct plim_error){0};
+    return job_plan(job, request, out, err);
+}
+
+enum plim_status cli_plan_job(struct job *job, const struct device_facts *facts, bool here,
+                              struct planned *out, struct plim_error *err)
+{
+    struct overhead overhead = runtime_overhead();
+    struct plim_error filling = {0};
+    *out = (struct planned){0};
+    enum plim_status status = corpus_measure(job, err);
+    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &out->request, err);
+    if (status != PLIM_OK) return status;
+    status = make_plan(job, &out->request, overhead, &out->plan, err);
+    if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
+    if (report_fill(&out->report, job, &out->request, &out->plan, &filling) != PLIM_OK)
+        return *err = filling, filling.status;
+    out->known = true;
+    if (here) disk_line_of(job, &out->plan, checkpoint_count(job->output_dir), &out->report.disk);
+    if (status == PLIM_NO_FIT) corpus_remedies(&out->report);
+    if (status == PLIM_OK) status = beyond_device(job, &out->request, &out->plan, err);
+    if (status == PLIM_OK) status = disk_line_check(&out->report.disk, job, err);
+    return status;
+}
+
+void planned_release(struct planned *p) { plan_release(&p->plan); }

@@ -1,0 +1,20 @@
+/* plan_job.h - the plan that a run would have, with everything a report shows of it. For plan and doctor. */
+#ifndef PLIM_CLI_PLAN_JOB_H
+#define PLIM_CLI_PLAN_JOB_H
+
+#include "report/report.h"
+
+struct planned {
+    bool known; /* plan and report are filled, whether it fits or not */
+    struct plan_request request;
+    struct plan plan;
+    struct plan_report report;
+};
+
+/* PLIM_NO_FIT: err says what is missing, and `known` whether there is a report. `here`: the device is one of this machine, so
+ * that its disk counts, too. To be released whatever is returned. */
+enum plim_status cli_plan_job(struct job *job, const struct device_facts *facts, bool here,
+                              struct planned *out, struct plim_error *err);
+void planned_release(struct planned *p);
+
+#endif

@@ -1,0 +1,152 @@
+/* explain.c - see explain.h. Everything but the effect comes from the rows of job_schema; the effect is what the parts of a
+ * key's path have in common, the most particular first. */
+#include "job/explain.h"
+#include "base/schema_value.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PINS    "pins a choice that is the planner's otherwise; a plan may become slower, or not fit"
+#define RESULT  "changes the result, not the bytes"
+#define NOTHING "changes neither bytes nor result"
+#define RUN     "changes when a run tells, evaluates or saves; neither bytes nor result"
+#define TIERS                                                                                                \
+    "pins where tensors live: bytes leave the device for the tier below it, and each step copies them"
+
+static const struct {
+    const char *prefix, *effect;
+} effects[] = {
+    {"model.path", "decides every class of bytes: parameters, gradients, state and activations"},
+    {"model.use_flash_attention", "false keeps every score: activations grow with data.max_length squared"},
+    {"model.dropout", RESULT},
+    {"model.initializer_range", RESULT},
+    {"model.rms_norm_eps", RESULT},
+    {"model.rope", RESULT},
+    {"model.router", RESULT},
+    {"model.", "decides every class of bytes: parameters, gradients, state and activations"},
+    {"data.max_length", "activations grow with it; so does the time of a step"},
+    {"data.max_source_length", "activations grow with it; so does the time of a step"},
+    {"data.padding", "longest: a step takes the time its rows need; the arena is for the longest row"},
+    {"data.workers", "a part of the plan's line `data loader`"},
+    {"data.prefetch_factor", "a part of the plan's line `data loader`"},
+    {"data.shuffle_", "a part of the plan's line `data loader`"},
+    {"data.max_line_bytes", "a part of the plan's line `data loader`"},
+    {"data.tokenizer", "a part of the plan's line `data loader`, and what the tokens are"},
+    {"data.", "changes what is learned from, not the bytes of a step"},
+    {"training.preset", "fills batch_size, gradient_accumulation_steps, mixed_precision and profile"},
+    {"training.batch_size",
+     "the effective batch is this times gradient_accumulation_steps; the planner splits it"},
+    {"training.gradient_accumulation_steps", "multiplies the effective batch; the planner splits it"},
+    {"training.micro_batch_size", PINS},
+    {"training.max_micro_batch_size", "leaves out plans with larger micro-batches"},
+    {"training.mixed_precision", "bf16 and fp16 halve parameters and activations and add 16-bit masters"},
+    {"training.fp16", "as training.mixed_precision: fp16"},
+    {"training.bf16", "as training.mixed_precision: bf16"},
+    {"training.optimizer_in_backward", PINS},
+    {"training.optimizer",
+     "decides the optimizer state: 8 bytes a parameter for adamw, about 2 for adamw8bit"},
+    {"training.master_weights", "none saves 2 bytes a parameter"},
+    {"training.state_dtype", "bf16 halves the moments"},
+    {"training.grad_dtype", "bf16 halves the gradients"},
+    {"training.max_grad_norm", "above 0, no parameter is updated inside backward: all gradients stay"},
+    {"training.recompute", PINS},
+    {"training.gradient_checkpointing", PINS},
+    {"training.loss_chunks", PINS},
+    {"training.host_update", PINS},
+    {"training.offload_layers", PINS},
+    {"training.state_tier", TIERS},
+    {"training.param_tier", TIERS},
+    {"training.grad_tier", TIERS},
+    {"training.deepspeed.", "pins recomputation or tiers, as training.recompute and training.state_tier do"},
+    {"training.memory.", "decides the budget where none is given, and when the monitor speaks up"},
+    {"training.dynamic_batching.",
+     "bounds the micro-batch of plans, and how it may move while a run goes on"},
+    {"monitoring.", NOTHING},
+    {"training.eval_", RUN},
+    {"training.save_", RUN},
+    {"training.log_", RUN},
+    {"training.report_to", NOTHING},
+    {"training.debug", "one tensor after the other is looked at: much slower, the same bytes and result"},
+    {"training.device", "decides whose memory is planned"},
+    {"training.threads", "each thread has scratch of its own; the result is the same"},
+    {"training.steps", "decides how long the run is"},
+    {"training.epochs", "decides how long the run is"},
+    {"training.", RESULT},
+    {"performance.", "the time of fp32 products on a GPU, and their last bits"},
+    {"output.", "decides what lies on disk"},
+    {"host_budget", "the line that is held beside a GPU"},
+    {"budget", "the line that every plan is held against"},
+    {"profile", "the share of memory that is the budget where none is given"},
+};
+
+static const char *effect_of(const char *key)
+{
+    for (size_t i = 0; i < sizeof effects / sizeof *effects; i++)
+        if (!strncmp(effects[i].prefix, key, strlen(effects[i].prefix))) return effects[i].effect;
+    return RESULT;
+}
+
+static void put_names(const struct schema_row *row, struct strbuf *out)
+{
+    size_t before = out->len;
+    for (size_t i = 0; i < job_schema.count; i++) {
+        const struct schema_row *other = &job_schema.rows[i];
+        if (other->alias && !strcmp(other->alias, row->path))
+            strbuf_addf(out, "%s%s", out->len == before ? "  also      " : ", ", other->path);
+    }
+    if (out->len > before) strbuf_addc(out, '\n');
+}
+
+static void put_given(const struct schema_row *row, const struct job *job, struct strbuf *out)
+{
+    const struct origin *o = job_origin(job, row->path);
+    struct strbuf value = STRBUF_INIT;
+    schema_value(row, job, &value);
+    if (o->kind != ORIGIN_DEFAULT || row->fallback)
+        strbuf_addf(out, "  is        %s (%s%s%s)\n", strbuf_text(&value), o->where, o->name ? ", as " : "",
+                    o->name ? o->name : "");
+    else
+        strbuf_add(out, "  is        not given\n");
+    strbuf_release(&value);
+}
+
+static void put_key(const struct schema_row *row, const struct job *job, struct strbuf *out)
+{
+    struct strbuf type = STRBUF_INIT;
+    strbuf_addf(out, "%s\n", row->path);
+    if (row->kind == SCHEMA_NOTHING) {
+        strbuf_addf(out, "  accepted without effect: %s\n", row->note);
+        return;
+    }
+    schema_type(row, &type);
+    strbuf_addf(out, "  %s\n  takes     %s\n", row->help, strbuf_text(&type));
+    strbuf_addf(out, "  default   %s\n", row->fallback && *row->fallback ? row->fallback : "none");
+    put_names(row, out);
+    strbuf_addf(out, "  the plan  %s\n", effect_of(row->path));
+    if (row->note) strbuf_addf(out, "  note      %s\n", row->note);
+    if (job) put_given(row, job, out);
+    strbuf_release(&type);
+}
+
+/* "training.memory" stands for all below it. */
+static bool is_below(const char *section, const char *path)
+{
+    size_t n = strlen(section);
+    return !strncmp(section, path, n) && path[n] == '.';
+}
+
+enum plim_status job_explain(const char *key, const struct job *job, struct strbuf *out,
+                             struct plim_error *err)
+{
+    const struct schema_row *row = schema_find(&job_schema, key);
+    bool any = row != NULL;
+    if (row && strcmp(row->path, key)) strbuf_addf(out, "%s is another name for ", key);
+    if (row) put_key(row, job, out);
+    for (size_t i = 0; i < job_schema.count && !row; i++) {
+        const struct schema_row *below = &job_schema.rows[i];
+        if (below->alias || !is_below(key, below->path)) continue;
+        strbuf_addf(out, "%s\n    %s\n", below->path, below->help ? below->help : below->note);
+        any = true;
+    }
+    return any ? PLIM_OK : schema_unknown(&job_schema, "config explain", key, err);
+}
