@@ -182,7 +182,6 @@ static void examine_machine(struct diagnosis *d, struct job *job)
     enum plim_status status = schema_defaults(&job_schema, job, &job->store, &err);
     if (status == PLIM_OK) status = job_take_environment(job, "", &err);
     add_environment(d, job);
-    if (status == PLIM_OK) status = job_check_ranks(&err);
     if (status == PLIM_OK) status = cli_open_device(job, &device, &err);
     if (status == PLIM_OK)
         add_device(d, &device->facts);

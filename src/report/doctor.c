@@ -249,17 +249,8 @@ static void check_pins(const struct doctor_case *c, struct strbuf *out)
     }
 }
 
-/* ---- the environment ---- */
-
-static void check_ranks(const struct doctor_case *c, struct strbuf *out)
-{
-    struct plim_error err = {0};
-    (void)c;
-    if (job_check_ranks(&err) != PLIM_OK) strbuf_addf(out, "%s\n", err.text);
-}
-
 static check *const checks[] = {
-    check_fit,     check_ranks,      check_validation, check_same_data, check_passes,
+    check_fit,     check_validation, check_same_data, check_passes,
     check_padding, check_length,     check_warmup,     check_rate,      check_floor,
     check_greedy,  check_saves,      check_folder,     check_debug,     check_device,
     check_workers, check_thresholds, check_attention,  check_precision, check_pins,

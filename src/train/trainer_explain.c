@@ -12,7 +12,8 @@ static int64_t arena_for_evaluation(const struct trainer *t)
                                      .above = &plan->layout,
                                      .above_tape = &plan->tape};
     int64_t bytes = 0;
-    if (job_build_eval(t->job, &plan->knobs, 1, t->job->max_length, &tape, NULL) != PLIM_OK) return 0;
+    if (job_build_eval(t->job, options.facts, &plan->knobs, 1, t->job->max_length, &tape, NULL) != PLIM_OK)
+        return 0;
     if (layout_make(&tape, &options, &layout, NULL) == PLIM_OK) bytes = layout.arena_bytes;
     layout_release(&layout);
     tape_release(&tape);
@@ -35,7 +36,8 @@ void trainer_explain(struct trainer *t, const struct plim_error *err)
     struct watch_reading reading;
     struct explanation why;
     bool of_memory = err && (err->status == PLIM_NO_FIT || err->status == PLIM_NO_MEMORY);
-    if (!of_memory || !t->options.listener.hear || !request.facts) return;
+    bool alone = !t->runtime.device || !t->runtime.device->comm;
+    if (!of_memory || !alone || !t->options.listener.hear || !request.facts) return;
     watch_read(watch_readers, &(struct watch_source){os_machine_root(), t->runtime.device}, &reading);
     struct refusal refusal = {.status = err->status,
                               .error = err->text,

@@ -78,7 +78,8 @@ enum plim_status trainer_obey(struct trainer *t, struct plim_error *err)
     struct run_watch *w = &t->watch;
     struct run_order order;
     enum plim_status status = PLIM_OK;
-    if (t->options.save_now && *t->options.save_now) {
+    bool alone = !t->runtime.device->comm; /* ranks save together */
+    if (alone && t->options.save_now && *t->options.save_now) {
         *t->options.save_now = 0;
         status = trainer_save(t, err);
     }

@@ -21,7 +21,8 @@ static struct adapt_rules rules_of(const struct trainer *t)
     const struct job *job = t->job;
     int64_t least = 1, most = 0;
     job_micro_bounds(job, &least, &most);
-    return (struct adapt_rules){.enabled = job->batching.enabled,
+    bool alone = !t->runtime.device->comm; /* ranks would have to agree on every change */
+    return (struct adapt_rules){.enabled = job->batching.enabled && alone,
                                 .smooth = job->batching.smooth,
                                 .follows = job->budget_auto,
                                 .pinned = job->training.micro_batch_given,
@@ -201,7 +202,9 @@ void trainer_watch_open(struct trainer *t)
     w->line = t->runtime.request.budget;
     if (t->job->monitor.enabled && monitor_open(&options, &w->monitor, &err) != PLIM_OK)
         note(t, "the run goes on without a monitor", &err);
-    if (t->start.lock.held && run_control_open(t->job->output_dir, w->monitor, &w->control, &err) != PLIM_OK)
+    bool alone = !t->runtime.device->comm;
+    if (alone && t->start.lock.held &&
+        run_control_open(t->job->output_dir, w->monitor, &w->control, &err) != PLIM_OK)
         note(t, "the run goes on without a control socket", &err);
     trainer_note_step(t, NULL);
 }
