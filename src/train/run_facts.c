@@ -22,12 +22,12 @@ static const char *const left_out[] = {
     /* kept with the plan's knobs, or without influence on any bit */
     "training.micro_batch_size", "training.recompute", "training.recompute_layers",
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",
-    "training.zero_stage",
-    "training.state_tier", "training.param_tier", "training.grad_tier", "training.offload_layers",
-    "training.host_update", "training.threads", "training.save_every", "training.log_every",
-    "training.deepspeed.", "training.memory.", "training.dynamic_batching.", "training.max_micro_batch_size",
-    "training.eval_strategy", "training.save_strategy", "training.debug", "training.report_to",
-    "training.tf32", "performance.cuda_graphs", "monitoring.", "output.", "host_budget", "budget", "profile",
+    "training.zero_stage", "training.state_tier", "training.param_tier", "training.grad_tier",
+    "training.offload_layers", "training.host_update", "training.threads", "training.save_every",
+    "training.log_every", "training.deepspeed.", "training.memory.", "training.dynamic_batching.",
+    "training.max_micro_batch_size", "training.eval_strategy", "training.save_strategy", "training.debug",
+    "training.report_to", "training.tf32", "performance.cuda_graphs", "monitoring.", "output.", "host_budget",
+    "budget", "profile",
     /* a run that met a bad record may go on without it */
     "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
     "training.eval_batch_size",

@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     def neighbour(box): box.others = int(box.total * 0.955) - box.ours()
     def neighbour_leaves(box): box.others = full
-    squeezed(folder, path, full, calm, "a neighbour", "false", neighbour, neighbour_leaves)
+    squeezed(folder, path, full, calm, "a neighbour", "false", lambda box: box.invite(0.96), lambda box: box.dismiss())
     squeezed(folder, path, full, calm, "a neighbour, smoothly", "true", neighbour, neighbour_leaves)
 
     def lower(box): box.limit = int((box.others + box.ours()) / 0.955)

@@ -96,7 +96,10 @@ static void orders_wait_for_the_trainer(void **state)
 static void the_status_is_the_last_step(void **state)
 {
     (void)state;
-    run_control_tell(control, &(struct run_facts){.step = 7, .steps = 9, .loss = 2.5, .level = ADAPT_REDUCED,
+    run_control_tell(control, &(struct run_facts){.step = 7,
+                                                  .steps = 9,
+                                                  .loss = 2.5,
+                                                  .level = ADAPT_REDUCED,
                                                   .memory = {.budget = 100, .reserved = 50, .overhead = 10}});
     const char *text = ask("{\"do\":\"status\"}");
     assert_non_null(strstr(text, "\"what\":\"train\""));
