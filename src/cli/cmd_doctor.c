@@ -99,16 +99,6 @@ static bool gpu_is_here(void)
     return false;
 }
 
-/* A key that the CPU does not look at. */
-static void add_idle(struct diagnosis *d, const struct job *job, const struct device_facts *f)
-{
-    const struct origin *o = job_origin(job, "training.memory.cuda_memory_fraction");
-    if (o->kind != ORIGIN_DEFAULT && f->unified_memory)
-        strbuf_addf(&d->ignored, "%s, training.memory.cuda_memory_fraction: the device is a CPU\n", o->where);
-    if (o->kind != ORIGIN_DEFAULT && job->budget_given && !f->unified_memory)
-        strbuf_addf(&d->ignored, "%s, training.memory.cuda_memory_fraction: a budget is given\n", o->where);
-}
-
 static void examine_plan(struct diagnosis *d, struct job *job, struct device *device)
 {
     struct plim_error err = {0};
@@ -123,7 +113,7 @@ static void examine_plan(struct diagnosis *d, struct job *job, struct device *de
     if (status != PLIM_OK && !told) add_problem(d, err.text);
     d->count += doctor_examine(&c, &d->problems);
     add_device(d, &device->facts);
-    add_idle(d, job, &device->facts);
+    job_idle_text(job, &device->facts, &d->ignored);
 }
 
 static void examine_job(struct diagnosis *d, struct doctor_flags *f, struct job *job)

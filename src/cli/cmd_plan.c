@@ -90,9 +90,6 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
     if (status == PLIM_OK) status = cluster_apply(&o->cluster, &preset->facts, err);
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
     if (status == PLIM_OK && o->device) job_take_profile(job, preset);
-    if (status == PLIM_OK && o->device && preset->cards > 1 && !o->job.quiet)
-        fprintf(stderr, "plimsoll: %s has %d cards; the plan is for one %s\n", o->device, preset->cards,
-                preset->facts.name);
     return status;
 }
 

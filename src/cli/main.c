@@ -180,6 +180,10 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
     enum plim_status status = job_meet_device(job, facts, err);
     if (status == PLIM_OK && !options->quiet) job_preset_text(job, facts, &note);
     if (note.len) fprintf(stderr, "plimsoll: %s: %s\n", job->name, note.data);
+    strbuf_clear(&note);
+    if (status == PLIM_OK && !options->quiet) job_idle_text(job, facts, &note);
+    for (const char *line = strbuf_text(&note); *line; line = strchr(line, '\n') + 1)
+        fprintf(stderr, "plimsoll: %.*s\n", (int)strcspn(line, "\n"), line);
     strbuf_release(&note);
     return status;
 }

@@ -2,7 +2,9 @@
 #include "job/cluster.h"
 #include "base/nearest.h"
 #include "base/strbuf.h"
+#include "job/preset.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* What a rank sends and gets at the same time, in a collective of many ranks; about what such links give in practice. */
@@ -16,27 +18,16 @@ static const struct link {
 };
 enum { LINKS = sizeof links / sizeof *links };
 
-static const struct {
-    const char *name, *device, *link;
-    int ranks;
-} machines[] = {
-    {"g5.12xlarge", "a10g", "pcie", 4},       {"g5.24xlarge", "a10g", "pcie", 4},
-    {"g5.48xlarge", "a10g", "pcie", 8},       {"g6.12xlarge", "l4", "pcie", 4},
-    {"p4d.24xlarge", "a100-40", "nvlink", 8}, {"p4de.24xlarge", "a100-80", "nvlink", 8},
-    {"p5.48xlarge", "h100", "nvlink", 8},
-};
-
 bool cluster_find(const char *machine, struct cluster *cluster)
 {
-    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
-        if (strcmp(machines[i].name, machine)) continue;
-        int64_t nodes = cluster->nodes > 0 ? cluster->nodes : 1;
-        cluster->device = machines[i].device;
-        if (!cluster->ranks) cluster->ranks = machines[i].ranks * nodes;
-        if (!cluster->link) cluster->link = machines[i].link;
-        return true;
-    }
-    return false;
+    struct preset_machine found;
+    if (!preset_machine(machine, &found) || found.cards < 2) return false;
+    int64_t nodes = cluster->nodes > 0 ? cluster->nodes : 1;
+    snprintf(cluster->device, sizeof cluster->device, "%s", found.device);
+    if (!cluster->ranks) cluster->ranks = found.cards * nodes;
+    for (int i = 0; i < LINKS && !cluster->link; i++)
+        if (!strcmp(links[i].name, found.link)) cluster->link = links[i].name;
+    return true;
 }
 
 static enum plim_status find_link(const char *name, const struct link **out, struct plim_error *err)

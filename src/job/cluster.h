@@ -13,7 +13,7 @@ struct cluster {
     int64_t ranks, nodes; /* in all; 0: one */
     const char *link;     /* between the ranks of a node, and between nodes; NULL: the usual one */
     const char *network;
-    const char *device; /* of the machine, NULL: none was named */
+    char device[32]; /* of the machine; empty: none was named */
 };
 
 /* Is it the name of a machine with several devices? Then device, ranks and link are set where they are open. */

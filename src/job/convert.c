@@ -41,15 +41,14 @@ static void put_node(struct strbuf *out, const struct node *node)
 /* "args.json:12: deepspeed: ds.json is not carried over: ..." */
 static void leave(struct converting *c, const struct node *value, const char *why)
 {
-    struct strbuf text = STRBUF_INIT, *left = &c->out->left;
-    size_t start = left->len;
+    struct strbuf text = STRBUF_INIT, line = STRBUF_INIT, *left = &c->out->left;
     put_node(&text, value);
-    strbuf_addf(left, "%s:%d: %.100s: %.80s%s is not carried over: %s", c->file, value->line,
+    strbuf_addf(&line, "%s:%d: %.100s: %.80s%s is not carried over: %s", c->file, value->line,
                 value->key ? value->key : "", strbuf_text(&text), text.len > 80 ? "..." : "", why);
-    for (size_t i = start; i < left->len; i++) /* one line, whatever the file holds */
-        if ((unsigned char)left->data[i] < ' ') left->data[i] = ' ';
+    origin_put_comment(left, strbuf_text(&line), line.len); /* one line, whatever the file holds */
     strbuf_addc(left, '\n');
     strbuf_release(&text);
+    strbuf_release(&line);
 }
 
 /* Nothing is asked for: null, false, 0, "", [], {}. */
@@ -401,7 +400,9 @@ static void carry_defaults(struct converting *c, const struct trainer_names *nam
 static void print(struct converting *c, const struct trainer_names *names)
 {
     struct strbuf *out = &c->out->yaml;
-    strbuf_addf(out, "# From %s, which has the names of %s.\n", c->file, names->title);
+    strbuf_add(out, "# From ");
+    origin_put_comment(out, c->file, strlen(c->file));
+    strbuf_addf(out, ", which has the names of %s.\n", names->title);
     if (!c->job.model.path) strbuf_add(out, "# Add the model: model: {path: FOLDER}\n");
     if (!c->job.train.count) strbuf_add(out, "# Add the data: data: {train: FILE, tokenizer: FOLDER}\n");
     strbuf_addc(out, '\n');

@@ -111,8 +111,10 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
     "every byte is planned: there is no cache to tune, and the arena's addresses are reserved once and "     \
     "hold "                                                                                                  \
     "memory as the plan needs it, which is what expandable_segments is for"
-#define ONE_RANK "there is one rank; train refuses a WORLD_SIZE above 1"
-#define SILENT   "nothing is sent: this version has no notifier"
+#define ONE_RANK                                                                                             \
+    "ranks are started by mpirun or srun, which have variables of their own; train refuses a WORLD_SIZE "    \
+    "above 1"
+#define SILENT "nothing is sent: this version has no notifier"
 #define FRACTION                                                                                             \
     {                                                                                                        \
         "budget", "training.memory.cuda_memory_fraction", "training.memory.target_utilization"               \
@@ -140,11 +142,11 @@ static const struct variable variables[] = {
      .help = "ignored: nothing is sent"},
     {"WANDB_API_KEY", read_any, "text", .why = SILENT, .secret = true, .help = "ignored: nothing is sent"},
     {"WORLD_SIZE", read_ranks, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true,
-     .help = "1, as train has one rank; plan is one process anywhere"},
+     .help = "1: ranks are started by mpirun or srun (docs/ranks.md); plan is one process anywhere"},
     {"RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
     {"LOCAL_RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
     {"MASTER_ADDR", read_any, "a host", .why = ONE_RANK, .launcher = true,
-     .help = "ignored: one rank meets nobody"},
+     .help = "ignored: MPI's ranks find each other"},
     {"MASTER_PORT", read_port, "a port from 1 to 65535, e.g. 29500", .why = ONE_RANK, .launcher = true,
      .help = "checked"},
 };

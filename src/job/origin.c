@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/schema_value.h"
+#include "base/utf8.h"
 #include "base/yaml.h"
 #include "job/job.h"
 
@@ -131,6 +132,41 @@ void job_settings_json(const struct job *job, struct json_writer *w)
 
 /* ---- as YAML ---- */
 
+/* A character that YAML ends lines at, or does not have: controls of both kinds, separators, marks of byte order. */
+static bool is_odd(uint32_t point)
+{
+    return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 || point == 0x2029 ||
+           point == 0xfeff || point == 0xfffe || point == 0xffff;
+}
+
+void origin_put_comment(struct strbuf *out, const char *text, size_t len)
+{
+    uint32_t point;
+    for (size_t at = 0, n; at < len; at += n) {
+        bool good = (n = utf8_decode(text + at, len - at, &point)) > 0 && !is_odd(point);
+        if (!n) n = 1;
+        strbuf_addn(out, good ? text + at : " ", good ? n : 1);
+    }
+}
+
+/* In double quotes, with escapes where a character has no place in a file. */
+static void put_quoted(struct strbuf *out, const char *text, size_t len)
+{
+    uint32_t point;
+    strbuf_addc(out, '"');
+    for (size_t at = 0, n; at < len; at += n) {
+        n = utf8_decode(text + at, len - at, &point);
+        if (!n) n = 1, point = 0xfffd;
+        if (point == '"' || point == '\\')
+            strbuf_addf(out, "\\%c", (int)point);
+        else if (is_odd(point) || point == 0xfffd)
+            strbuf_addf(out, "\\u%04x", (unsigned)point);
+        else
+            strbuf_addn(out, text + at, n);
+    }
+    strbuf_addc(out, '"');
+}
+
 /* Without quotes where that is read as the same text. */
 static void put_text(struct strbuf *out, const char *text)
 {
@@ -141,7 +177,7 @@ static void put_text(struct strbuf *out, const char *text)
     if (len && node.kind == NODE_STRING && strspn(text, plain) == len && *text != '-')
         strbuf_add(out, text);
     else
-        json_quote(out, text, len);
+        put_quoted(out, text, len);
 }
 
 static void put_list(struct strbuf *out, const struct string_list *list)
@@ -189,7 +225,10 @@ static void put_line(const struct yaml_out *y, const struct schema_row *row, siz
     size_t width = y->out->len - start;
     strbuf_pad(y->out, ' ', width < 44 ? 44 - width : 1);
     strbuf_add(y->out, "# ");
-    put_where(o, y->out);
+    struct strbuf where = STRBUF_INIT;
+    put_where(o, &where);
+    origin_put_comment(y->out, strbuf_text(&where), where.len);
+    strbuf_release(&where);
     strbuf_addc(y->out, '\n');
 }
 

@@ -58,6 +58,8 @@ void job_settings_text(const struct job *job, bool all, struct strbuf *out);
 struct json_writer;
 /* "settings": {"training.batch_size": {"value": "8", "from": "file", "where": "job.yaml:7"}, ...}: all that have a value. */
 void job_settings_json(const struct job *job, struct json_writer *w);
+/* Text for a comment of a YAML file: what would end its line, or may not stand in such a file, becomes a blank. */
+void origin_put_comment(struct strbuf *out, const char *text, size_t len);
 /* The configuration as YAML that gives the same job when it is read; where each came from is a comment, and defaults are
  * comments as a whole, as giving one may pin it. all: those, too. */
 void job_settings_yaml(const struct job *job, bool all, struct strbuf *out);

@@ -157,7 +157,6 @@ static void read_facts(const struct node *d, struct device_facts *f)
 static void read_preset(const struct node *d, struct preset *out)
 {
     *out = (struct preset){
-        .cards = 1,
         .batch = node_int(node_get(d, "batch"), 1),
         .accumulation = node_int(node_get(d, "accumulation"), 1),
         .precision = precision_of(node_string(node_get(d, "precision"), "")),
@@ -165,31 +164,28 @@ static void read_preset(const struct node *d, struct preset *out)
     read_facts(d, &out->facts);
 }
 
-/* The card of a rented machine, and how many it has; `card` keeps the name where it is none. */
-static enum plim_status find_instance(const char *name, char card[NAME_MAX_LETTERS], int *cards,
-                                      struct plim_error *err)
+bool preset_machine(const char *name, struct preset_machine *out)
 {
     struct doc *doc;
-    enum plim_status status = load("instances", &doc, err);
-    if (status != PLIM_OK) return status;
+    if (load("instances", &doc, NULL) != PLIM_OK) return false;
     const struct node *machine = node_get(&doc->root, name);
-    snprintf(card, NAME_MAX_LETTERS, "%s", node_string(node_get(machine, "device"), name));
-    *cards = (int)node_int(node_get(machine, "cards"), 1);
+    *out = (struct preset_machine){.cards = (int)node_int(node_get(machine, "cards"), 1)};
+    snprintf(out->device, sizeof out->device, "%s", node_string(node_get(machine, "device"), ""));
+    snprintf(out->link, sizeof out->link, "%s", node_string(node_get(machine, "link"), ""));
     doc_free(doc);
-    return PLIM_OK;
+    return machine != NULL;
 }
 
 enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err)
 {
     struct doc *doc;
-    char card[NAME_MAX_LETTERS];
-    int cards;
-    enum plim_status status = find_instance(name, card, &cards, err);
-    if (status == PLIM_OK) status = load("devices", &doc, err);
+    struct preset_machine machine;
+    const char *card = preset_machine(name, &machine) ? machine.device : name;
+    enum plim_status status = load("devices", &doc, err);
     if (status != PLIM_OK) return status;
     const struct node *d = node_get(&doc->root, card);
     if (d)
-        read_preset(d, out), out->cards = cards;
+        read_preset(d, out);
     else
         status = unknown(name, &doc->root, err);
     doc_free(doc);
@@ -284,7 +280,7 @@ void preset_list(struct strbuf *out)
     if (load("instances", &doc, NULL) != PLIM_OK) return;
     for (size_t i = 0; i < node_count(&doc->root); i++) {
         const struct node *machine = node_item(&doc->root, i);
-        strbuf_addf(out, "%-12s %2lld x %s\n", machine->key,
+        strbuf_addf(out, "%-13s %lld x %s\n", machine->key,
                     (long long)node_int(node_get(machine, "cards"), 1),
                     node_string(node_get(machine, "device"), ""));
     }

@@ -18,11 +18,18 @@ struct preset {
     struct device_facts facts; /* name is the preset's */
     int precision;             /* enum precision */
     int64_t batch, accumulation;
-    int cards;   /* of the machine, where the name is a rented machine's: a plan is for one of them */
     int profile; /* as the key `profile` counts */
 };
 
 enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err);
+
+/* A machine that can be rented. */
+struct preset_machine {
+    char device[32]; /* a preset's name */
+    char link[16];   /* between its cards, see cluster.h; empty: there is one */
+    int cards;
+};
+bool preset_machine(const char *name, struct preset_machine *out);
 
 /* By the name the driver gives a card and its memory, or by a CPU's memory; facts of a preset are that preset. False:
  * none is like it. */

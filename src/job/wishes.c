@@ -49,6 +49,12 @@ static bool deepspeed_checkpointing_clash(const struct job *job)
            job->wishes.checkpointing != job->training.checkpointing;
 }
 
+static bool zero_clash(const struct job *job)
+{
+    return job->wishes.use_deepspeed && job->wishes.zero_given && job->training.zero_given &&
+           job->wishes.zero_stage != job->training.zero;
+}
+
 static bool tf32_clash(const struct job *job)
 {
     const struct job_training *t = &job->training;
@@ -71,6 +77,7 @@ static const struct {
     {"training.recompute", "training.deepspeed.activation_checkpointing", deepspeed_recompute_clash},
     {"training.gradient_checkpointing", "training.deepspeed.activation_checkpointing",
      deepspeed_checkpointing_clash},
+    {"training.zero_stage", "training.deepspeed.zero_stage", zero_clash},
     {"performance.float32_matmul_precision", "training.tf32", tf32_clash},
     {"training.warmup_steps", "training.warmup_ratio", warmup_clash},
 };
@@ -101,6 +108,11 @@ enum plim_status job_agree(struct job *job, struct plim_error *err)
         job->training.checkpointing = job->training.checkpointing_given = true;
         job_origin_follow(job, "training.gradient_checkpointing",
                           "training.deepspeed.activation_checkpointing");
+    }
+    if (status == PLIM_OK && job->wishes.use_deepspeed && job->wishes.zero_given &&
+        !job->training.zero_given) {
+        job->training.zero = job->wishes.zero_stage, job->training.zero_given = true;
+        job_origin_follow(job, "training.zero_stage", "training.deepspeed.zero_stage");
     }
     return status;
 }
@@ -190,4 +202,21 @@ enum plim_status job_grant_wishes(struct job *job, const struct device_facts *fa
     if (status == PLIM_OK && w->zero_stage == 3)
         status = pin_tier(job, word, "param_tier", tier, &t->param_tier, &t->param_tier_given, err);
     return status;
+}
+
+static void put_idle(const struct job *job, const char *key, const char *why, struct strbuf *out)
+{
+    const struct origin *o = job_origin(job, key);
+    if (o->kind != ORIGIN_DEFAULT) strbuf_addf(out, "%s, %s: %s\n", o->where, o->name ? o->name : key, why);
+}
+
+void job_idle_text(const struct job *job, const struct device_facts *facts, struct strbuf *out)
+{
+    static const char fraction[] = "training.memory.cuda_memory_fraction";
+    if (facts->ranks <= 1)
+        put_idle(job, "training.zero_stage", "there is one rank, so that a stage has nothing to shard", out);
+    if (facts->unified_memory)
+        put_idle(job, fraction, "the device is a CPU", out);
+    else if (job->budget_given)
+        put_idle(job, fraction, "a budget is given", out);
 }

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "job/preset.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef void check(const struct doctor_case *c, struct strbuf *out);
@@ -247,6 +248,24 @@ static void check_pins(const struct doctor_case *c, struct strbuf *out)
                 return;
             }
     }
+}
+
+/* ---- the environment ---- */
+
+static void check_ranks(const struct doctor_case *c, struct strbuf *out)
+{
+    static const char *const mpi[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE",
+                                      "SLURM_STEP_NUM_TASKS"};
+    const char *torch = getenv("WORLD_SIZE");
+    (void)c;
+    for (size_t i = 0; i < sizeof mpi / sizeof *mpi; i++)
+        if (getenv(mpi[i])) return;
+    if (torch && strtol(torch, NULL, 10) > 1)
+        strbuf_addf(
+            out,
+            "environment WORLD_SIZE: torchrun's %.20s processes are refused by train; start them with "
+            "mpirun, or unset it\n",
+            torch);
 }
 
 static check *const checks[] = {

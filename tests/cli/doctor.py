@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
     path = write(folder, dict(training__max_micro_batch_size=2, performance__torch_compile="true"))
     env = {"MAX_BATCH_SIZE": "8", "CUDA_MEMORY_FRACTION": "0.5", "WANDB_API_KEY": "x", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "RANK": "0", "WORLD_SIZE": "1"}
     found, result = doctor(path, env=env)
-    for words in (("MAX_BATCH_SIZE", "job.yaml:"), ("cuda_memory_fraction", "CPU"), ("WANDB_API_KEY", "nothing is sent"), ("PYTORCH_CUDA_ALLOC_CONF", "planned"), ("RANK", "one rank"),
+    for words in (("MAX_BATCH_SIZE", "job.yaml:"), ("cuda_memory_fraction", "CPU"), ("WANDB_API_KEY", "nothing is sent"), ("PYTORCH_CUDA_ALLOC_CONF", "planned"), ("RANK", "mpirun"),
                   ("performance.torch_compile", "needless")):
         plim.ok(any(all(w in line for w in words) for line in found["ignored"]), f"ignored: {words}")
     plim.ok(result.returncode == 0 and not result.stderr and not found["problems"], f"which is no problem: {found['problems']}")

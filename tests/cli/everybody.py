@@ -100,6 +100,11 @@ def attention_and_types(jobs):
     effect(jobs, "use_flash_attention: false keeps scores", merge({"model": {"use_flash_attention": False}}, {"data": {"max_length": 512}}),
            lambda p: p["arena_bytes"] > kept["arena_bytes"])
     effect(jobs, "attention_type: flash", {"model": {"attention_type": "flash"}}, setting("model.attention_type", "flash"))
+    blocks = {"architecture": "mistral", "num_key_value_heads": 4, "attention_type": "sliding_window", "sparse_block_size": 8, "num_local_blocks": 3}
+    effect(jobs, "sliding_window: block x local blocks", {"model": blocks}, setting("model.sliding_window", "24"))
+    sparse = {"attention_type": "sparse", "sparse_block_size": 16, "num_local_blocks": 2}
+    losses = [plim.losses(jobs.train({"model": model}, "--steps", 2, "--no-checkpoint")[1].stdout) for model in ({}, sparse, {**sparse, "num_local_blocks": 1})]
+    plim.ok(all(len(x) == 2 for x in losses) and losses[0] != losses[1] != losses[2], "attention_type: sparse sees fewer keys, by its blocks")
     effect(jobs, "fp16 in three words", training(mixed_precision="fp16", fp16=True, bf16=False), knob("precision", "fp16"))
     events, result = jobs.train(training(mixed_precision="fp16", fp16=True, bf16=False), "--steps", 2, "--no-checkpoint")
     plim.ok(any(e.get("loss_scale") for e in events if e["event"] == "step"), f"fp16 has a loss scale {result.stderr.strip()}")
@@ -122,6 +127,8 @@ def zero(jobs):
     for stage in (0, 1, 2, 3):
         _, result = jobs.plan(deepspeed(use_deepspeed=True, zero_stage=stage, cpu_offload=False, nvme_offload=False))
         plim.ok(result.returncode == 0 and result.stderr.count("zero_stage") == 1, f"zero_stage: {stage} with one rank is said once")
+        effect(jobs, f"zero_stage: {stage} with four", deepspeed(zero_stage=stage), lambda p: p["ranks"]["zero_stage"] == stage, "--ranks", 4)
+    jobs.refused("two stages", training(zero_stage=2, deepspeed={"zero_stage": 1}), "training.zero_stage: 2", "training.deepspeed.zero_stage: 1")
     on_card = {"cpu_offload": True, "zero_stage": 1}
     effect(jobs, "cpu_offload puts a card's state on the host", deepspeed(**on_card),
            lambda p: p["knobs"]["state_tier"] == "host" and p["knobs"]["param_tier"] == "device", "--device", "a10g")

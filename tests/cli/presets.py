@@ -50,9 +50,9 @@ with tempfile.TemporaryDirectory() as folder:
     # Where the program has no kernels.
     listed = dict(line.split(None, 1) for line in plim.run("plan", "--list-devices").stdout.splitlines())
     plim.ok(listed["g5.12xlarge"] == "4 x a10g" and listed["p5"] == "8 x h100", "--list-devices names machines that can be rented")
-    noted = plim.run("plan", path, "--device", "g5.12xlarge", "--json")
-    plim.ok(noted.returncode == 0 and '"device": "a10g"' in noted.stdout and "4 cards" in noted.stderr, f"a machine is its card: {noted.stderr.strip()}")
-    plim.ok(len(listed) == 24 and [n for n, rest in listed.items() if "cannot run" in rest] == ["t4", "inf2"],
+    noted = plim.run("plan", path, "--device", "g5.12xlarge", "--json", "--set", "training.gradient_accumulation_steps=8")
+    plim.ok(noted.returncode == 0 and '"device": "a10g"' in noted.stdout and '"count": 4' in noted.stdout, f"a machine is its cards: {noted.stderr.strip()}")
+    plim.ok(len(listed) == 28 and [n for n, rest in listed.items() if "cannot run" in rest] == ["t4", "inf2"],
             "--list-devices marks the two without kernels")
     for name, why in (("t4", "7.5"), ("inf2", "NVIDIA")):
         card, result = plim.plan(path, "--device", name)

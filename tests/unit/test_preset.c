@@ -143,7 +143,7 @@ static void test_no_kernels(void **state)
         if (preset.facts.no_kernels[0] && !strchr(name, '.'))
             assert_non_null(strstr(line, preset.facts.no_kernels));
     }
-    assert_int_equal(lines, 17 + 7); /* devices, and machines that have them */
+    assert_int_equal(lines, 17 + 11); /* devices, and machines that have them */
     assert_int_equal(without, 3);
     strbuf_release(&list);
 }
@@ -311,14 +311,15 @@ static void test_recommendations(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct job job;
         char key[64];
-        struct preset preset;
+        struct preset_machine machine;
         snprintf(key, sizeof key, "training.preset=%s", rows[i].name);
         start(&job, (const char *const[]){key, NULL});
         assert_int_equal(job_finish(&job, &err), PLIM_OK);
         struct profile profile;
         job_thresholds(&job, &profile);
-        assert_int_equal(preset_find(rows[i].name, &preset, &err), PLIM_OK);
-        bool same = !strcmp(job.preset, rows[i].device) && preset.cards == rows[i].cards &&
+        bool rented = preset_machine(rows[i].name, &machine);
+        assert_int_equal(rented, strchr(rows[i].name, '.') || rows[i].name[0] == 'p');
+        bool same = !strcmp(job.preset, rows[i].device) && machine.cards == rows[i].cards &&
                     job.training.batch_size == rows[i].batch &&
                     job.training.accumulation == rows[i].accumulation &&
                     job.training.precision == rows[i].precision && profile.target == rows[i].target;
