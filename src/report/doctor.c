@@ -269,10 +269,10 @@ static void check_ranks(const struct doctor_case *c, struct strbuf *out)
 }
 
 static check *const checks[] = {
-    check_fit,        check_validation, check_same_data, check_passes, check_padding,
-    check_length,     check_warmup,     check_rate,      check_floor,  check_greedy,
-    check_saves,      check_folder,     check_debug,     check_device, check_workers,
-    check_thresholds, check_attention,  check_precision, check_pins,
+    check_fit,     check_ranks,      check_validation, check_same_data, check_passes,
+    check_padding, check_length,     check_warmup,     check_rate,      check_floor,
+    check_greedy,  check_saves,      check_folder,     check_debug,     check_device,
+    check_workers, check_thresholds, check_attention,  check_precision, check_pins,
 };
 
 int doctor_examine(const struct doctor_case *c, struct strbuf *problems)
