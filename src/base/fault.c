@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve", "write", "disk", "compile"};
+static const char *const point_names[FAULT_POINTS] = {"alloc",   "reserve", "write",       "disk",
+                                                      "compile", "leak",    "leak_loader", "eval"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {
@@ -27,7 +28,8 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
         return PLIM_OK;
     }
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N or compile:N",
+                     "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N, compile:N, leak:N, "
+                     "leak_loader:N or eval:N",
                      (int)len, text);
 }
 

@@ -17,11 +17,14 @@
 #include <stdint.h>
 
 enum fault_point {
-    FAULT_ALLOC,   /* arena_commit                         */
-    FAULT_RESERVE, /* ledger_reserve                       */
-    FAULT_WRITE,   /* file_pwrite_full and everything on it */
-    FAULT_DISK,    /* file_free_bytes: finds none          */
-    FAULT_COMPILE, /* exec_open: a kernel is missing       */
+    FAULT_ALLOC,       /* arena_commit                         */
+    FAULT_RESERVE,     /* ledger_reserve                       */
+    FAULT_WRITE,       /* file_pwrite_full and everything on it */
+    FAULT_DISK,        /* file_free_bytes: finds none          */
+    FAULT_COMPILE,     /* exec_open: a kernel is missing       */
+    FAULT_LEAK,        /* a training step: it and those after it keep memory */
+    FAULT_LEAK_LOADER, /* likewise, in the loader's name */
+    FAULT_EVAL,        /* trainer_evaluate: it does not fit */
     FAULT_POINTS
 };
 

@@ -18,7 +18,7 @@ struct subcommand {
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
     subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_config,
-    subcommand_doctor;
+    subcommand_doctor, subcommand_ctl;
 
 /* All of them, ending with a NULL command. */
 const struct subcommand *const *cli_subcommands(void);
@@ -132,6 +132,9 @@ void cli_json_scores(struct json_writer *w, double loss, const struct scores *sc
 
 /* From now on SIGINT, SIGTERM and SIGHUP set the flag this returns; a second one ends the program as usual. */
 volatile sig_atomic_t *cli_stop_flag(void);
+
+/* From now on SIGUSR1 sets the flag this returns, as often as it comes. */
+volatile sig_atomic_t *cli_save_flag(void);
 
 bool cli_colour(int fd); /* a terminal that wants colours (NO_COLOR, TERM) */
 

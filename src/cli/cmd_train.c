@@ -62,7 +62,8 @@ static const struct command command = {
     .usage = "[OPTION...] CONFIG",
     .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "
                    "SIGTERM and SIGHUP "
-                   "save a checkpoint and exit with 130; output that nobody reads any more does not end a "
+                   "save a checkpoint and exit with 130; SIGUSR1 saves one and goes on; output that nobody "
+                   "reads any more does not end a "
                    "run. A budget that falls below what any plan needs saves a "
                    "checkpoint and exits with 3.",
     COMMAND_ROWS(rows),
@@ -198,6 +199,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .nchanges = (int)f->budget_at.count,
                                     .listener = {comm_rank(comm) == 0 ? train_log_hear : NULL, log},
                                     .stop = cli_stop_flag(),
+                                    .save_now = cli_save_flag(),
                                     .profile = f->profile,
                                     .numerics = f->numerics || job->training.check_numerics,
                                     .save_at_end = f->save};

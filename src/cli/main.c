@@ -8,11 +8,23 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {
-    &subcommand_plan,      &subcommand_train,  &subcommand_generate, &subcommand_serve,
-    &subcommand_eval,      &subcommand_export, &subcommand_tokenize, &subcommand_inspect,
-    &subcommand_calibrate, &subcommand_pack,   &subcommand_version,  &subcommand_docs,
-    &subcommand_embed,     &subcommand_config, &subcommand_doctor,   NULL};
+static const struct subcommand *const subcommands[] = {&subcommand_plan,
+                                                       &subcommand_train,
+                                                       &subcommand_generate,
+                                                       &subcommand_serve,
+                                                       &subcommand_eval,
+                                                       &subcommand_export,
+                                                       &subcommand_tokenize,
+                                                       &subcommand_inspect,
+                                                       &subcommand_calibrate,
+                                                       &subcommand_pack,
+                                                       &subcommand_version,
+                                                       &subcommand_docs,
+                                                       &subcommand_embed,
+                                                       &subcommand_config,
+                                                       &subcommand_doctor,
+                                                       &subcommand_ctl,
+                                                       NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -86,6 +98,22 @@ volatile sig_atomic_t *cli_stop_flag(void)
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
     return &stop_asked;
+}
+
+static volatile sig_atomic_t save_asked;
+
+static void on_save_signal(int number)
+{
+    (void)number;
+    save_asked = 1;
+}
+
+volatile sig_atomic_t *cli_save_flag(void)
+{
+    struct sigaction action = {.sa_handler = on_save_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGUSR1, &action, NULL);
+    return &save_asked;
 }
 
 bool cli_colour(int fd)

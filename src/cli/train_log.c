@@ -10,7 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[] = {"plan", "note", "resume", "step", "eval", "replan", "checkpoint", "end"};
+static const char *const names[] = {"plan",   "note",       "resume", "step",   "eval",
+                                    "replan", "checkpoint", "end",    "memory", "refused"};
 
 static void put_memory(struct json_writer *w, const struct train_event *e)
 {
@@ -18,6 +19,13 @@ static void put_memory(struct json_writer *w, const struct train_event *e)
     json_int(w, "used", e->used);
     json_int(w, "budget", e->budget);
     json_str(w, "status", memory_status_name(e->status));
+    json_str(w, "level", adapt_level_name(e->level));
+    if (e->monitor && e->monitor->gauges) {
+        const struct gauge *g = &e->monitor->gauge[0];
+        json_int(w, "machine_used", g->used);
+        json_int(w, "machine_total", g->total);
+        json_str(w, "strain", strain_name(e->monitor->strain));
+    }
     json_end_object(w);
 }
 
@@ -104,6 +112,14 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         break;
     case TRAIN_NOTE:
         json_str(w, "text", e->text);
+        break;
+    case TRAIN_MEMORY:
+        json_str(w, "text", e->text);
+        json_str(w, "action", e->action);
+        put_memory(w, e);
+        break;
+    case TRAIN_REFUSED:
+        explanation_json(e->why, w);
         break;
     case TRAIN_RESUMED:
     case TRAIN_SAVED:
@@ -248,6 +264,14 @@ static void tell_end(struct train_log *log, const struct train_event *e)
                 (long long)e->bad_records, (long long)e->dropped_samples);
 }
 
+static void tell_refusal(struct train_log *log, const struct train_event *e)
+{
+    struct strbuf text = STRBUF_INIT;
+    explanation_text(e->why, &text);
+    fprintf(log->people, "%s%s", log->bar ? "\r\033[K" : "", strbuf_text(&text));
+    strbuf_release(&text);
+}
+
 static void tell_people(struct train_log *log, const struct train_event *e)
 {
     const char *clear = log->bar ? "\r\033[K" : "";
@@ -261,7 +285,11 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         if (log->verbose && e->router) tell_experts(log, e->router);
         break;
     case TRAIN_NOTE:
-        fprintf(log->people, "%s\n", e->text);
+    case TRAIN_MEMORY:
+        fprintf(log->people, "%s%s\n", clear, e->text);
+        break;
+    case TRAIN_REFUSED:
+        tell_refusal(log, e);
         break;
     case TRAIN_RESUMED:
         fprintf(log->people, "going on after step %lld from %s\n", (long long)e->step, e->text);

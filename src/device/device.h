@@ -38,6 +38,17 @@ typedef enum plim_status device_give(void *arg);
 
 enum device_fill { FILL_ZERO, FILL_NOISE };
 
+/* A device's memory as its driver sees it, of all processes. */
+enum { DEVICE_HOLDERS = 16 };
+struct device_memory {
+    size_t total, used, ours;
+    struct device_holder {
+        int pid;
+        size_t bytes;
+    } holder[DEVICE_HOLDERS]; /* processes on it, ours included, as far as the driver tells */
+    int holders;
+};
+
 struct device_ops {
     const char *name;
     /* Grow or shrink the arena; shrinking gives the pages back to the system. Contents of what stays are kept. */
@@ -67,6 +78,9 @@ struct device_ops {
     enum plim_status (*sync)(struct device *, struct plim_error *err);
     /* What the driver says this process takes on the device; NULL: device memory is the process's own. */
     size_t (*used)(struct device *);
+    /* The same of everybody, from any thread while others compute; false: the driver does not tell. NULL: device memory is
+     * the process's own. */
+    bool (*memory)(struct device *, struct device_memory *out);
     /* Optional, all three or none; NULL: ops are run one by one. compile calls give(arg) and makes a program of the ops
      * it gets, none of which is computed; NULL when give fails or the device cannot after all. launch runs all of a
      * program at the price of one op. program_free waits until it is not under way; other programs stay as they are. */

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,11 +56,14 @@ static bool read_number(const char *path, uint64_t *out)
 enum plim_status os_process_memory(struct os_process *out, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
-    uint64_t rss, peak;
+    uint64_t rss, peak, file = 0, shared = 0;
     enum plim_status status = file_read("/proc/self/status", PROC_FILE_MAX, &text, err);
     if (status == PLIM_OK) {
+        find_number(&text, "RssFile:", &file);
+        find_number(&text, "RssShmem:", &shared);
         if (find_number(&text, "VmRSS:", &rss) && find_number(&text, "VmHWM:", &peak))
-            *out = (struct os_process){.rss = rss * 1024, .peak = peak * 1024};
+            *out =
+                (struct os_process){.rss = rss * 1024, .peak = peak * 1024, .file = (file + shared) * 1024};
         else
             status = plim_fail(err, PLIM_UNSUPPORTED, "/proc/self/status: has no VmRSS and VmHWM");
     }
@@ -222,11 +226,63 @@ enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, 
     return status;
 }
 
-enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err)
+const char *os_machine_root(void)
 {
     const char *root = getenv("PLIMSOLL_MACHINE");
-    return os_machine_memory_at(root ? root : "", out, err);
+    return root ? root : "";
 }
+
+enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err)
+{
+    return os_machine_memory_at(os_machine_root(), out, err);
+}
+
+/* "some avg10=1.25 avg60=..." */
+static double find_share(const struct strbuf *text, const char *kind)
+{
+    const char *line = strstr(strbuf_text(text), kind), *share = line ? strstr(line, "avg10=") : NULL;
+    return share ? strtod(share + strlen("avg10="), NULL) : 0;
+}
+
+void os_memory_pressure_at(const char *root, struct os_pressure *out)
+{
+    char path[PATH_BYTES + 64];
+    struct strbuf text = STRBUF_INIT;
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    const char *group = read_text(path, &text) ? strstr(strbuf_text(&text), "0::") : NULL;
+    int len = group ? (int)strcspn(group + 3, "\n") : 0;
+    snprintf(path, sizeof path, "%s/sys/fs/cgroup%.*s/memory.pressure", root, len, group ? group + 3 : "");
+    if (!read_text(path, &text)) {
+        snprintf(path, sizeof path, "%s/proc/pressure/memory", root);
+        read_text(path, &text);
+    }
+    *out = (struct os_pressure){find_share(&text, "some"), find_share(&text, "full")};
+    strbuf_release(&text);
+}
+
+uint64_t os_heap_bytes(void)
+{
+    struct mallinfo2 heap = mallinfo2();
+    return (uint64_t)heap.uordblks + (uint64_t)heap.hblkhd;
+}
+
+/* A mapping's line begins with its addresses, lines of numbers with a name: "Rss:   12 kB". */
+uint64_t os_library_bytes(void)
+{
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    char line[512];
+    bool library = false;
+    uint64_t bytes = 0;
+    while (maps && fgets(line, sizeof line, maps)) {
+        const char *name = strchr(line, '/');
+        if (strcspn(line, "-") < strcspn(line, ":")) library = name && strstr(name, ".so");
+        if (library && !strncmp(line, "Rss:", 4)) bytes += strtoull(line + 4, NULL, 10) * 1024;
+    }
+    if (maps) fclose(maps);
+    return bytes;
+}
+
+void os_give_back(void) { malloc_trim(0); }
 
 size_t os_page_size(void)
 {

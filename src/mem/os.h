@@ -19,12 +19,18 @@
 struct os_process {
     uint64_t rss;  /* resident now: VmRSS                                  */
     uint64_t peak; /* most ever resident, or since the last reset: VmHWM   */
+    uint64_t file; /* of rss, pages of mapped files and shared memory      */
 };
 
 struct os_machine {
     uint64_t total;     /* physical memory, or the container's limit when that is less   */
     uint64_t available; /* what can be taken without swapping or being killed            */
     bool limited;       /* total is a container's limit                                  */
+};
+
+/* Shares of the last ten seconds, in per cent, in which some or all tasks waited for memory (PSI). */
+struct os_pressure {
+    double some, full;
 };
 
 enum plim_status os_process_memory(struct os_process *out, struct plim_error *err);
@@ -45,6 +51,21 @@ enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *er
 
 /* The same with every path below `root` ("" for the real machine), so that it can be shown other machines. */
 enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, struct plim_error *err);
+
+/* The folder that PLIMSOLL_MACHINE names, "" when it does not. */
+const char *os_machine_root(void);
+
+/* Of this process's control group or, where there is none, of the machine; zero where the system does not tell. */
+void os_memory_pressure_at(const char *root, struct os_pressure *out);
+
+/* Bytes that the process has from the C library and not given back; 0: it does not count. */
+uint64_t os_heap_bytes(void);
+
+/* Pages of libraries that are resident. Reads the list of all mappings: milliseconds, for once. */
+uint64_t os_library_bytes(void);
+
+/* Gives free pages of the C library back to the system. */
+void os_give_back(void);
 
 size_t os_page_size(void);
 

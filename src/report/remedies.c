@@ -144,6 +144,7 @@ static bool hopeless(const struct attempt *a, const struct plan_request *r)
     struct plan_bound bound;
     struct knobs knobs = tightest(r);
     if (r->pins.optimizer_in_backward == 1) return false; /* that is another tape */
+    if (r->search_line) return false;                     /* a bound is not made under a line, a search is */
     if (plan_bound_of(r, &knobs, a->room, &bound, NULL) != PLIM_OK) return true;
     bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
     return beyond(bound.total, r->budget) ||
@@ -156,7 +157,7 @@ static bool fits(struct attempt *a)
     struct plan_request r;
     struct plan plan = {0};
     job_request(&a->job, a->asked->facts, a->asked->overhead - a->original->loader_bytes, &r);
-    r.budget = a->budget, r.host_budget = a->host_budget;
+    r.budget = a->budget, r.host_budget = a->host_budget, r.search_line = a->asked->search_line;
     bool good = !hopeless(a, &r) && plan_search(&r, &plan, NULL) == PLIM_OK;
     a->remedy.total = plan.total, a->remedy.host = plan.host, a->remedy.step_seconds = plan.step_seconds;
     plan_release(&plan);
@@ -164,6 +165,13 @@ static bool fits(struct attempt *a)
 }
 
 /* ---- changes ---- */
+
+static bool to_flash(struct job *job)
+{
+    bool may = !job->model.flash;
+    job->model.flash = true;
+    return may;
+}
 
 static bool to_bf16(struct job *job)
 {
@@ -237,6 +245,7 @@ static const struct row {
     change *change; /* NULL: halve the length until it fits */
     bool joins;     /* may be one of several */
 } rows[] = {
+    {"model.use_flash_attention", "true", "none but rounding; scores are not kept", to_flash, true},
     {"training.dynamic_batching.min_batch_size", "1", "smaller micro-batches: the same results", small_passes,
      true},
     {"training.mixed_precision", "bf16", "bf16 rounding; weights keep an fp32 master", to_bf16, true},

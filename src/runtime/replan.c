@@ -4,7 +4,8 @@
  * tier is written out or read back, constants are written again, everything above is dead. Pages above the new plan
  * go back to the system at once. Whatever fails, the old plan stands again.
  *
- *     reduce     of the old plan only kept tensors and their places are left, of its arena only their bytes
+ *     reduce     of the old plan only kept tensors and their places are left, of its arena only their bytes (with hold: as
+ *                many as the new plan may take)
  *     search     in the memory that this makes free, where the arena is the process's own; it has no more (plan.h, search_line)
  *     take       bytes of tiers that grow, and of the arena what the new plan keeps
  *     move       tensors that change their tier
@@ -15,6 +16,7 @@
  */
 #include "base/clock.h"
 #include "mem/os.h"
+#include "plan/space.h"
 #include "runtime/runtime_part.h"
 
 #include <stdlib.h>
@@ -155,16 +157,27 @@ static int64_t count_beside(const struct runtime *rt)
     return counted && resident < planned ? resident : planned;
 }
 
-static enum plim_status reduce(struct runtime *rt, struct plim_error *err)
+/* Bytes of the arena that stay until the next plan is known. */
+static int64_t stays_taken(const struct runtime *rt, const struct replan *wish)
+{
+    const struct plan *plan = &rt->plan;
+    int64_t kept = plan->layout.kept_bytes, taken = runtime_taken(rt, TIER_DEVICE);
+    if (!wish->hold) return kept;
+    int64_t most = wish->micro_batch ? taken : wish->budget - (plan->total - plan->layout.arena_bytes);
+    return most > taken ? taken : most < kept ? kept : most;
+}
+
+static enum plim_status reduce(struct runtime *rt, const struct replan *wish, struct plim_error *err)
 {
     struct device *device = rt->device;
+    int64_t stay = stays_taken(rt, wish);
     enum plim_status status = device->ops->sync(device, err); /* the tape has no user after this */
     if (status != PLIM_OK) return status;
     exec_close(&rt->exec); /* programs go before the memory they were compiled for */
     status = reduce_tape(&rt->plan, err);
     if (status != PLIM_OK || !device->facts.unified_memory) return status;
-    if (rt->plan.layout.kept_bytes >= runtime_taken(rt, TIER_DEVICE)) return PLIM_OK;
-    return device->ops->commit(device, (size_t)rt->plan.layout.kept_bytes, err);
+    if (stay >= runtime_taken(rt, TIER_DEVICE)) return PLIM_OK;
+    return device->ops->commit(device, (size_t)stay, err);
 }
 
 /* The same plan as before: it was made of the same request and knobs. */
@@ -208,6 +221,39 @@ static enum plim_status search(struct runtime *rt, const struct plan_request *re
     return *reserve_used ? PLIM_OK : status;
 }
 
+/* The present plan in micro-batches of another size: nothing is compared. */
+static enum plim_status recut(const struct runtime *rt, const struct plan_request *request,
+                              int64_t micro_batch, struct plan *next, bool *reserve_used,
+                              struct plim_error *err)
+{
+    struct plan_request exact = *request;
+    struct knobs knobs = rt->plan.knobs;
+    int64_t finest = space_finest_cut(request, micro_batch);
+    *reserve_used = rt->reserve_used;
+    if (rt->reserve_used) exact.overhead -= rt->reserve;
+    exact.search_line = 0;
+    knobs.micro_batch = micro_batch, knobs.accumulation = request->rows / micro_batch;
+    if (knobs.accumulation > 1) knobs.optimizer_in_backward = 0; /* gradients wait for other micro-batches */
+    if (knobs.loss_chunks > finest) knobs.loss_chunks = finest;
+    enum plim_status status = plan_make(&exact, &knobs, next, err);
+    bool useless = micro_batch < rt->plan.knobs.micro_batch && next->total >= rt->plan.total;
+    if (status != PLIM_OK || (plan_within(&exact, next->total, next->host) && !useless)) return status;
+    return plim_fail(err, PLIM_NO_FIT, "micro-batches of %lld rows %s", (long long)micro_batch,
+                     useless ? "take no less memory" : "do not fit");
+}
+
+/* The next plan; request->budget is its line. */
+static enum plim_status choose(struct runtime *rt, const struct replan *wish, struct plan_request *request,
+                               struct plan *next, bool *reserve_used, struct plim_error *err)
+{
+    if (wish->micro_batch) return recut(rt, request, wish->micro_batch, next, reserve_used, err);
+    enum plim_status status = search(rt, request, next, reserve_used, err);
+    if (status != PLIM_NO_FIT || !wish->or_smallest || !next->tape.nops || next->total >= rt->plan.total)
+        return status;
+    request->budget = next->total;
+    return PLIM_OK;
+}
+
 /* Kept tensors into their places of the new plan, whose arena has what it keeps and not more. */
 static enum plim_status move(struct runtime *rt, struct plan *next, int64_t *moved, struct plim_error *err)
 {
@@ -233,23 +279,24 @@ static enum plim_status settle(struct runtime *rt, struct plan *next, struct pli
     return status == PLIM_OK ? runtime_give(rt, next, next->layout.arena_bytes, err) : status;
 }
 
-enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runtime_moves *out,
-                                struct plim_error *err)
+enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish, struct runtime_moves *out,
+                                   struct plim_error *err)
 {
     struct plan next = {0};
     struct plan_request request = rt->request;
     bool reserve_used = false;
     double start = clock_seconds();
+    int64_t larger = wish->budget > rt->request.budget ? wish->budget : rt->request.budget;
     *out = (struct runtime_moves){0};
-    request.budget = budget;
-    request.search_line = runtime_search_line(rt, budget > rt->request.budget ? budget : rt->request.budget);
-    enum plim_status status = reduce(rt, err);
+    request.budget = wish->budget;
+    request.search_line = wish->hold ? 0 : runtime_search_line(rt, larger);
+    enum plim_status status = reduce(rt, wish, err);
     request.beside = count_beside(rt);
-    if (status == PLIM_OK) status = search(rt, &request, &next, &reserve_used, err);
+    if (status == PLIM_OK) status = choose(rt, wish, &request, &next, &reserve_used, err);
     out->plan_seconds = clock_seconds() - start;
     start = clock_seconds();
     if (status == PLIM_OK) {
-        runtime_set_lines(rt, budget);
+        runtime_set_lines(rt, request.budget);
         status = move(rt, &next, &out->moved_bytes, err);
         if (status == PLIM_OK) status = settle(rt, &next, err);
     }
@@ -264,7 +311,13 @@ enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runti
     }
     plan_release(&rt->plan);
     rt->plan = next;
-    rt->request.budget = budget, rt->reserve_used = reserve_used;
+    rt->request.budget = request.budget, rt->reserve_used = reserve_used;
     status = runtime_start(rt, false, err);
     return status == PLIM_OK ? runtime_check(rt, err) : status;
+}
+
+enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runtime_moves *out,
+                                struct plim_error *err)
+{
+    return runtime_replan_as(rt, &(struct replan){.budget = budget}, out, err);
 }

@@ -152,7 +152,21 @@ struct runtime_moves {
     int64_t moved_bytes; /* of kept tensors that changed their tier */
 };
 
-/* Another budget, with nothing under way that has to be kept but kept tensors. rt->exec is another one afterwards. */
+/* What a re-plan is asked for. */
+struct replan {
+    int64_t budget; /* the line from now on */
+    int64_t
+        micro_batch; /* 0: the fastest plan under it; else the present plan with micro-batches of so many rows */
+    bool or_smallest; /* where nothing fits, the smallest plan there is: its bytes are the line then */
+    /* Others want the machine's memory: the arena keeps what the next plan may need of it throughout, because what is given
+     * back may be gone. Comparing plans then takes its memory beside it, some MiB above the line for as long as that lasts. */
+    bool hold;
+};
+
+/* Another plan, with nothing under way that has to be kept but kept tensors. rt->exec is another one afterwards. */
+enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish, struct runtime_moves *out,
+                                   struct plim_error *err);
+/* Another budget. */
 enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runtime_moves *out,
                                 struct plim_error *err);
 

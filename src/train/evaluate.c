@@ -2,6 +2,7 @@
  * laid out above the kept tensors, with as many rows as fit below the training plan's mark. It can therefore never be the
  * one that runs out. */
 #include "train/evaluate.h"
+#include "base/fault.h"
 #include "train/trainer.h"
 
 int64_t eval_window(const struct job *job)
@@ -184,6 +185,7 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
     struct eval_programs once = {0}, *p = t->eval.count ? &t->eval : &once;
     struct evaluation e = {.rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows)};
     enum plim_status status = p->count ? PLIM_OK : trainer_open_eval(t, p, err);
+    if (fault_hit(NULL, FAULT_EVAL)) status = PLIM_NO_FIT, eval_programs_close(&once);
     if (status == PLIM_NO_FIT)
         return plim_fail(err, PLIM_NO_FIT,
                          "evaluation of one row does not fit the training plan; raise the budget");

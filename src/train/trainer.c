@@ -1,27 +1,25 @@
 /* trainer.c - stepping and running; trainer_open.c makes a trainer ready. See trainer.h. */
 #include "train/trainer.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/rng.h"
 #include "mem/os.h"
 #include "train/checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Of the seed's random numbers, those that round weights and moments of 16 bits. */
 #define ROUNDING_STREAM 0x726f756e64
 
-static const char *const status_names[] = {"normal", "warning", "critical", "emergency"};
-const char *memory_status_name(enum memory_status status) { return status_names[status]; }
-
+/* The monitor's word, and the process's own line as it is right now. */
 static enum memory_status judge(const struct trainer *t, int64_t used, int64_t budget)
 {
-    /* A budget stands for the target share; the other thresholds keep their distance to it. A hundredth is
-     * measurement noise. */
-    double share = (double)used / (double)budget * t->thresholds.target / 1.01;
-    if (share >= t->thresholds.emergency) return MEMORY_EMERGENCY;
-    if (share >= t->thresholds.critical) return MEMORY_CRITICAL;
-    return share >= t->thresholds.warning ? MEMORY_WARNING : MEMORY_NORMAL;
+    struct gauge own = gauge_of_budget(used, budget, &t->thresholds);
+    enum memory_status mine = gauge_status(&own), seen = t->watch.seen.status;
+    return mine > seen ? mine : seen;
 }
 
 void trainer_tell(struct trainer *t, struct train_event *event)
@@ -39,22 +37,34 @@ void trainer_tell(struct trainer *t, struct train_event *event)
         event->ledger_peak[tier] = runtime_ledger_peak(&t->runtime, (enum tier)tier);
     }
     event->status = judge(t, event->used, event->budget);
+    event->level = t->watch.adapt.level;
+    event->monitor = t->watch.monitor ? &t->watch.seen : NULL;
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
-enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
+enum plim_status trainer_replan_as(struct trainer *t, const struct replan *wish, struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
     struct plim_error second;
     trainer_unbind(t);
-    enum plim_status status = runtime_replan(&t->runtime, budget, &event.moves, err);
+    enum plim_status status = runtime_replan_as(&t->runtime, wish, &event.moves, err);
     if (status != PLIM_OK) { /* the old plan stands, with an exec of its own */
         if (!t->runtime.torn) trainer_bind(t, &second);
         return status;
     }
+    t->watch.changes++;
     status = trainer_bind(t, err);
     if (status == PLIM_OK) trainer_tell(t, &event);
     return status;
+}
+
+enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_error *err)
+{
+    enum plim_status status = trainer_replan_as(t, &(struct replan){.budget = budget}, err);
+    if (status != PLIM_OK) return status;
+    t->watch.line = budget;
+    adapt_reset(&t->watch.adapt, t->watch.seen.sample);
+    return PLIM_OK;
 }
 
 bool trainer_may_save(const struct trainer *t)
@@ -62,7 +72,11 @@ bool trainer_may_save(const struct trainer *t)
     return t->options.save_at_end || t->job->training.save_every > 0;
 }
 
-static bool stop_asked(const struct trainer *t) { return t->options.stop && *t->options.stop; }
+static bool stop_asked(const struct trainer *t)
+{
+    return (t->options.stop && *t->options.stop) ||
+           (t->watch.control && run_control_stopped(t->watch.control));
+}
 
 /* One rank alone stops between two passes; several agree on it between two steps. */
 static bool stops_here(const struct trainer *t) { return !t->runtime.device->comm && stop_asked(t); }
@@ -170,13 +184,36 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     return PLIM_OK;
 }
 
+/* Memory that a test wants lost (base/fault.h): a MiB in this step and in those after it. */
+static void lose(struct trainer *t, enum fault_point point, bool *loses)
+{
+    *loses |= fault_hit(NULL, point);
+    void **lost = *loses ? malloc(1 << 20) : NULL;
+    if (!lost) return;
+    memset(lost, 1, 1 << 20);
+    *lost = t->lost;
+    t->lost = lost;
+}
+
+/* Heap that the loader has kept for itself is its own, should memory outside the plan grow. */
+static enum plim_status next_window(struct trainer *t, struct loader_window *window, struct plim_error *err)
+{
+    int64_t before = (int64_t)os_heap_bytes();
+    enum plim_status status = loader_window(t->loader, t->runtime.request.rows, window, err);
+    lose(t, FAULT_LEAK_LOADER, &t->loses_in_loader);
+    t->watch.loader_held += (int64_t)os_heap_bytes() - before;
+    lose(t, FAULT_LEAK, &t->loses);
+    return status;
+}
+
 enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool *finished,
                               struct plim_error *err)
 {
     double start = clock_seconds();
+    t->stage = STAGE_STEP;
     struct loader_window window = {0};
     double lr = schedule_rate(&t->schedule, t->step);
-    enum plim_status status = loader_window(t->loader, t->runtime.request.rows, &window, err);
+    enum plim_status status = next_window(t, &window, err);
     if (t->runtime.device->comm) {
         if (status == PLIM_OK && stop_asked(t)) status = plim_fail(err, PLIM_INTERRUPTED, "stopped");
         status = comm_agree(t->runtime.device->comm, status, err);
@@ -233,7 +270,14 @@ static void tell_end(struct trainer *t)
 static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_EVAL, .step = t->step};
+    t->stage = STAGE_EVALUATION;
     enum plim_status status = trainer_evaluate(t, &event.loss, &event.tokens, err);
+    if (status == PLIM_NO_FIT && t->watch.adapt.level != ADAPT_FULL) { /* the full plan has room for it */
+        trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE,
+                                              .step = t->step,
+                                              .text = "evaluation left out while memory is short"});
+        return PLIM_OK;
+    }
     if (status != PLIM_OK) return status;
     event.scores = t->scores;
     schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
@@ -241,7 +285,7 @@ static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *
     return PLIM_OK;
 }
 
-static enum plim_status save_and_tell(struct trainer *t, struct plim_error *err)
+enum plim_status trainer_save(struct trainer *t, struct plim_error *err)
 {
     char path[512];
     if (!trainer_may_save(t)) return PLIM_OK;
@@ -254,11 +298,12 @@ static enum plim_status save_and_tell(struct trainer *t, struct plim_error *err)
 static enum plim_status change_budget(struct trainer *t, struct plim_error *err)
 {
     while (t->next_change < t->options.nchanges && t->options.changes[t->next_change].step <= t->step + 1) {
-        enum plim_status status = trainer_replan(t, t->options.changes[t->next_change++].bytes, err);
+        t->stage = STAGE_REPLAN, t->wanted = t->options.changes[t->next_change++].bytes;
+        enum plim_status status = trainer_replan(t, t->wanted, err);
         if (status != PLIM_OK &&
             !t->runtime.torn) { /* the old plan still stands: keep the work before giving up */
             struct plim_error unsaved;
-            save_and_tell(t, &unsaved);
+            trainer_save(t, &unsaved);
         }
         if (status != PLIM_OK) return status;
     }
@@ -273,27 +318,32 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     while (t->step < c->steps && finished && status == PLIM_OK) {
         struct train_event event = {0};
         status = change_budget(t, err);
+        if (status == PLIM_OK) status = trainer_obey(t, err);
+        if (status == PLIM_OK) status = trainer_adapt(t, err);
         if (status == PLIM_OK) status = trainer_step(t, &event, &finished, err);
         if (status != PLIM_OK || !finished) break;
         tell_bad(t);
         trainer_tell(t, &event);
+        trainer_note_step(t, &event);
         saved = false;
         bool last = t->step == c->steps;
         if (t->corpus.validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
         if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
-        if (status == PLIM_OK && due(c->save_every, t->step)) status = save_and_tell(t, err), saved = true;
+        if (status == PLIM_OK && due(c->save_every, t->step)) status = trainer_save(t, err), saved = true;
         if (stops_here(t)) finished = false;
     }
-    if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = save_and_tell(t, err);
+    if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = trainer_save(t, err);
     if (t->data_failed && t->step > 0 &&
         t->options.save_at_end) { /* bad data are no reason to lose the work */
         struct plim_error unsaved;
-        save_and_tell(t, &unsaved);
+        trainer_save(t, &unsaved);
     }
     tell_end(t);
+    if (status != PLIM_OK) trainer_explain(t, err);
     if (status == PLIM_OK && !finished)
-        return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal after step %lld; %s", (long long)t->step,
-                         trainer_may_save(t) ? "go on with --resume"
-                                             : "nothing was saved, as --no-checkpoint asks");
+        return plim_fail(
+            err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s",
+            t->options.stop && *t->options.stop ? "a signal" : "plimsoll ctl", (long long)t->step,
+            trainer_may_save(t) ? "go on with --resume" : "nothing was saved, as --no-checkpoint asks");
     return status;
 }

@@ -9,6 +9,7 @@
  *
  *     opened --trainer_run--> stepping --(every micro-batch ran)--> update --> stepping
  *                                |  budget due: trainer_replan, between two optimizer steps only
+ *                                |  memory short or free again: trainer_adapt; orders: trainer_obey; likewise
  *                                |  save due:   checkpoint_save
  *                                '--(last step | stop asked | error)--> ended
  *
@@ -33,8 +34,10 @@
 #include "train/numerics.h"
 #include "train/router.h"
 #include "train/run_start.h"
+#include "train/run_watch.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
+#include "watch/explain.h"
 #include <signal.h>
 
 enum train_event_kind {
@@ -46,15 +49,16 @@ enum train_event_kind {
     TRAIN_REPLANNED,
     TRAIN_SAVED,
     TRAIN_ENDED,
+    TRAIN_MEMORY,  /* text: the step line of memory, when its status changes or something is done about it */
+    TRAIN_REFUSED, /* why: memory was refused, and the run ends */
 };
-
-enum memory_status { MEMORY_NORMAL, MEMORY_WARNING, MEMORY_CRITICAL, MEMORY_EMERGENCY };
-const char *memory_status_name(enum memory_status status);
 
 struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
-    const char *text; /* note, path of a checkpoint */
+    const char *text; /* note, path of a checkpoint, step line of memory */
+    const struct explanation *why;
+    const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
     int64_t step, steps;
     double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
     double token_loss;           /* of which this much is the tokens': auxiliary losses are the rest */
@@ -66,9 +70,11 @@ struct train_event {
     int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
     int64_t positions, padding; /* computed, and of them without a token; likewise */
     double seconds, tokens_per_s;
-    int64_t used, budget; /* bytes of the process as the system or the driver tells them, and the line */
-    enum memory_status status;
-    struct runtime_moves moves; /* TRAIN_REPLANNED */
+    int64_t used, budget;      /* bytes of the process as the system or the driver tells them, and the line */
+    enum memory_status status; /* the worst of all memories that are watched */
+    enum adapt_level level;    /* how much of the plan the run has given up */
+    const struct monitor_state *monitor; /* the newest sample looked at; NULL: nobody watches */
+    struct runtime_moves moves;          /* TRAIN_REPLANNED */
     /* By tier, as its ledger carries it; 0 for the host where the device's ledger has both. */
     int64_t planned_peak[TIER_COUNT], ledger_peak[TIER_COUNT];
     int64_t rss_peak;
@@ -92,8 +98,10 @@ struct train_options {
     int nchanges;
     struct train_listener listener;
     volatile sig_atomic_t *stop; /* set by a signal handler; NULL: never */
-    bool profile;                /* time every op */
-    bool numerics;               /* tell the first tensor that overflows or underflows */
+    volatile sig_atomic_t
+        *save_now;    /* likewise: a checkpoint after the step under way; the trainer clears it */
+    bool profile;     /* time every op */
+    bool numerics;    /* tell the first tensor that overflows or underflows */
     bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
 };
 
@@ -126,6 +134,11 @@ struct trainer {
     struct scores scores;                  /* of the last evaluation */
     struct eval_programs eval;             /* kept for all evaluations where rows have several lengths */
     int64_t rows_done, positions, padding; /* since the trainer was opened */
+    struct run_watch watch;
+    bool loses, loses_in_loader; /* a test's faults: each step loses memory */
+    void *lost;                  /* all of it, a list */
+    enum refusal_stage stage;    /* what is under way, should memory be refused */
+    int64_t wanted;              /* STAGE_REPLAN: the line */
 };
 
 enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
@@ -153,8 +166,29 @@ enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,
                                   struct plim_error *err);
 
-/* Another budget between two steps: runtime_replan, and the listener is told. */
+/* Another budget between two steps: runtime_replan, and the listener is told. What was given up for the memory's sake is the
+ * new plan's to decide. */
 enum plim_status trainer_replan(struct trainer *trainer, int64_t budget, struct plim_error *err);
+/* Another plan, for whatever reason. */
+enum plim_status trainer_replan_as(struct trainer *trainer, const struct replan *wish,
+                                   struct plim_error *err);
+
+/* A checkpoint, if any is wanted, and the listener is told. */
+enum plim_status trainer_save(struct trainer *trainer, struct plim_error *err);
+
+/* --- between two optimizer steps (trainer_watch.c, trainer_orders.c) --- */
+
+/* Monitor and control socket from here on; a run without them goes on, with a note. */
+void trainer_watch_open(struct trainer *trainer);
+void trainer_watch_close(struct trainer *trainer);
+/* The monitor and the socket hear how the run is; a status that has changed is told. event NULL: no step was made. */
+void trainer_note_step(struct trainer *trainer, const struct train_event *event);
+/* Gives way where memory is short, takes back what it gave where it is not. An error ends the run. */
+enum plim_status trainer_adapt(struct trainer *trainer, struct plim_error *err);
+/* After PLIM_NO_FIT or PLIM_NO_MEMORY: the listener is told why and what would help. Afterwards there is no runtime. */
+void trainer_explain(struct trainer *trainer, const struct plim_error *err);
+/* Orders that have come. */
+enum plim_status trainer_obey(struct trainer *trainer, struct plim_error *err);
 
 /* Tell the listener; fills in plan, budget and what the system says of our memory. */
 void trainer_tell(struct trainer *trainer, struct train_event *event);

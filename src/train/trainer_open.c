@@ -130,6 +130,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
         status = corpus_evaluator(&t->corpus, t->corpus.validation, &t->evaluator, err);
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
+    t->stage = STAGE_COMMIT;
     status = runtime_commit(&t->runtime, err);
     if (status == PLIM_OK) status = cutting_open(&t->cutting, job_rows(job), err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
@@ -184,7 +185,9 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
     if (status == PLIM_OK) tell_notes(t);
     if (status == PLIM_OK) status = fill(t, err);
+    if (status == PLIM_OK) trainer_watch_open(t);
     if (status != PLIM_OK) {
+        trainer_explain(t, err);
         trainer_close(t);
         return status;
     }
@@ -195,6 +198,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
+    trainer_watch_close(t);
     trainer_unbind(t);
     cutting_close(&t->cutting);
     router_release(&t->router);
@@ -203,5 +207,9 @@ void trainer_close(struct trainer *t)
     corpus_close(&t->corpus);
     runtime_close(&t->runtime);
     run_start_end(&t->start);
+    for (void *next; t->lost; t->lost = next) {
+        next = *(void **)t->lost;
+        free(t->lost);
+    }
     free(t);
 }

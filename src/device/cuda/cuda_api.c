@@ -1,5 +1,6 @@
 /* cuda_api.c - see cuda_api.h. */
 #include "device/cuda/cuda_api.h"
+#include "device/device.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -85,22 +86,61 @@ struct nvml_process {
     unsigned gpu_instance, compute_instance;
 };
 
-size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id)
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+
+enum { NVML_PROCESSES = 64 };
+
+static void *nvml_card(const struct cuda_api *api, const char *pci_bus_id)
 {
-    if (!api->nvml) return 0;
+    if (!api->nvml) return NULL;
     int (*init)(void) = (int (*)(void))dlsym(api->nvml, "nvmlInit_v2");
     int (*by_bus)(const char *, void **) =
         (int (*)(const char *, void **))dlsym(api->nvml, "nvmlDeviceGetHandleByPciBusId_v2");
+    void *card = NULL;
+    return init && by_bus && !init() && !by_bus(pci_bus_id, &card) ? card : NULL;
+}
+
+/* Processes that compute on the card; 0 when the driver does not tell. */
+static unsigned nvml_list(const struct cuda_api *api, void *card, struct nvml_process found[NVML_PROCESSES])
+{
     int (*list)(void *, unsigned *, struct nvml_process *) =
         (int (*)(void *, unsigned *, struct nvml_process *))dlsym(api->nvml,
                                                                   "nvmlDeviceGetComputeRunningProcesses_v3");
-    void *device = NULL;
-    struct nvml_process found[64];
-    unsigned count = 64, me = (unsigned)getpid();
-    if (!init || !by_bus || !list || init() || by_bus(pci_bus_id, &device) || list(device, &count, found))
-        return 0;
+    unsigned count = NVML_PROCESSES;
+    return list && !list(card, &count, found) ? count : 0;
+}
+
+static size_t ours_of(const struct nvml_process *found, unsigned count)
+{
+    unsigned me = (unsigned)getpid();
     for (unsigned i = 0; i < count; i++)
         if (found[i].pid == me && found[i].used != ~0ull) return (size_t)found[i].used;
     /* Inside a container process ids may be another name space's: alone on the card, the one entry is us. */
     return count == 1 && found[0].used != ~0ull ? (size_t)found[0].used : 0;
+}
+
+size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id)
+{
+    struct nvml_process found[NVML_PROCESSES];
+    void *card = nvml_card(api, pci_bus_id);
+    return card ? ours_of(found, nvml_list(api, card, found)) : 0;
+}
+
+bool cuda_api_memory(const struct cuda_api *api, const char *pci_bus_id, struct device_memory *out)
+{
+    struct nvml_process found[NVML_PROCESSES];
+    struct nvml_memory memory;
+    void *card = nvml_card(api, pci_bus_id);
+    int (*ask)(void *, struct nvml_memory *) =
+        card ? (int (*)(void *, struct nvml_memory *))dlsym(api->nvml, "nvmlDeviceGetMemoryInfo") : NULL;
+    if (!ask || ask(card, &memory)) return false;
+    unsigned count = nvml_list(api, card, found);
+    *out = (struct device_memory){.total = (size_t)memory.total, .used = (size_t)memory.used};
+    out->ours = ours_of(found, count);
+    for (unsigned i = 0; i < count && out->holders < DEVICE_HOLDERS; i++)
+        if (found[i].used != ~0ull)
+            out->holder[out->holders++] = (struct device_holder){(int)found[i].pid, (size_t)found[i].used};
+    return true;
 }

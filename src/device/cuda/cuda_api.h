@@ -7,6 +7,7 @@
 #define PLIM_DEVICE_CUDA_CUDA_API_H
 
 #include "base/status.h"
+#include <stdbool.h>
 #include <cublasLt.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -57,5 +58,9 @@ enum plim_status cuda_check_driver(const struct cuda_api *api, CUresult code, co
 
 /* Bytes of the card with this bus id that this process takes, as the driver tells it; 0 when it does not. */
 size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id);
+
+/* The card's memory and who holds it; false when the driver does not tell. Any thread may ask. */
+struct device_memory;
+bool cuda_api_memory(const struct cuda_api *api, const char *pci_bus_id, struct device_memory *out);
 
 #endif

@@ -390,6 +390,14 @@ static size_t cuda_used(struct device *dev)
     return told ? told : dev->facts.overhead_bytes + cuda->arena.mapped;
 }
 
+static bool cuda_memory(struct device *dev, struct device_memory *out)
+{
+    struct cuda *cuda = cuda_of(dev);
+    bool told = cuda_api_memory(&cuda->api, cuda->bus, out);
+    if (told && !out->ours) out->ours = dev->facts.overhead_bytes + cuda->arena.mapped;
+    return told;
+}
+
 /* What the card has free; 0: it does not say. */
 static size_t card_free(void)
 {
@@ -526,6 +534,7 @@ static const struct device_ops ops = {
     .tune = cuda_tune,
     .sync = cuda_sync,
     .used = cuda_used,
+    .memory = cuda_memory,
     .compile = cuda_compile,
     .launch = cuda_launch_program,
     .program_free = cuda_program_free,

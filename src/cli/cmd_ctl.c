@@ -1,0 +1,213 @@
+/* cmd_ctl.c - plimsoll ctl: asks and orders a run, or a server, that is under way. */
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "cli/cli.h"
+#include "net/control.h"
+#include "watch/status.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct ctl_flags {
+    bool json;
+    int64_t wait;
+};
+
+#define AT(field) offsetof(struct ctl_flags, field)
+static const struct option_row rows[] = {
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the reply as JSON"},
+    {"wait", 'w', OPTION_INT64, AT(wait), "SECONDS",
+     "how long to wait for an order to be carried out (default 600; 0: not at all)"},
+};
+
+static const struct option_example examples[] = {
+    {"ctl runs/small status", "step, loss and memory, by class and against the machine's lines"},
+    {"ctl runs/small budget 3GiB", "another line: the run re-plans before its next step"},
+    {"ctl runs/small checkpoint", "save now and go on"},
+    {"ctl runs/small snapshot", "write what the run holds, and on what, to a file in its folder"},
+    {"ctl runs/small stop", "save and end"},
+    {"ctl /run/user/1000/plimsoll.sock status", "a server's socket"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "ctl",
+    .summary = "ask and steer a run or a server that is under way",
+    .usage = "[OPTION...] RUN|SOCKET status|budget BYTES|checkpoint|snapshot|stop",
+    .description =
+        "RUN is the folder of a training run (output.dir), SOCKET the control socket of a server. Only the "
+        "user who runs the job is answered. status never waits; a budget, a checkpoint and a snapshot are "
+        "carried out between two optimizer steps, and the command waits until they are. A budget that no "
+        "plan fits is refused with what is missing, and the run goes on as it was.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+#define REPLY_SECONDS 10.0
+
+/* --- what is sent -------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *word;
+    bool bytes; /* takes an amount */
+} words[] = {
+    {"status", false}, {"budget", true}, {"checkpoint", false}, {"snapshot", false}, {"stop", false}};
+
+static enum plim_status make_message(const struct string_list *args, struct strbuf *out,
+                                     struct plim_error *err)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; args->count >= 2 && i < sizeof words / sizeof *words; i++) {
+        if (strcmp(args->items[1], words[i].word) || args->count != 2u + words[i].bytes) continue;
+        enum plim_status status = words[i].bytes ? bytes_parse(args->items[2], &bytes, err) : PLIM_OK;
+        if (status == PLIM_OK && words[i].bytes && (bytes == 0 || bytes > INT64_MAX))
+            status = plim_fail(err, PLIM_BAD_INPUT, "%s is no budget", args->items[2]);
+        if (status != PLIM_OK) return plim_error_prefix(err, "ctl budget"), status;
+        strbuf_addf(out, "{\"do\":\"%s\"", words[i].word);
+        if (words[i].bytes) strbuf_addf(out, ",\"bytes\":%llu", (unsigned long long)bytes);
+        strbuf_addf(out, "}");
+        return PLIM_OK;
+    }
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "ctl: write plimsoll ctl RUN status, budget BYTES, checkpoint, snapshot or stop");
+}
+
+/* A folder stands for the socket in it. */
+static void find_socket(const char *target, char *path, size_t size)
+{
+    struct stat at;
+    bool folder = stat(target, &at) == 0 && S_ISDIR(at.st_mode);
+    snprintf(path, size, folder ? "%s/control.sock" : "%s", target);
+}
+
+/* --- what comes back ----------------------------------------------------------------------------------------------- */
+
+static const char *text_of(char buf[BYTES_TEXT], const struct node *bytes)
+{
+    int64_t n = node_int(bytes, 0);
+    return bytes_format(buf, (uint64_t)(n > 0 ? n : 0));
+}
+
+static void tell_gauges(const struct node *monitor)
+{
+    const struct node *gauges = node_get(monitor, "gauges"), *advice = node_get(monitor, "recommendations");
+    char used[BYTES_TEXT], total[BYTES_TEXT];
+    for (size_t i = 0; i < node_count(gauges); i++) {
+        const struct node *g = node_item(gauges, i);
+        printf("  %-14s %10s of %s, %s\n", node_string(node_get(g, "name"), "?"),
+               text_of(used, node_get(g, "used")), text_of(total, node_get(g, "total")),
+               node_string(node_get(g, "status"), "?"));
+    }
+    if (strcmp(node_string(node_get(monitor, "strain"), "none"), "none") != 0)
+        printf("strain: %s\n", node_string(node_get(monitor, "strain"), "none"));
+    for (size_t i = 0; i < node_count(advice); i++) printf("  %s\n", node_string(node_item(advice, i), ""));
+}
+
+static void tell_memory(const struct node *memory)
+{
+    static const char *const rows_of[] = {"budget", "allocated", "reserved", "free", "peak"};
+    const struct node *classes = node_get(memory, "by_class");
+    char bytes[BYTES_TEXT];
+    for (size_t i = 0; i < sizeof rows_of / sizeof *rows_of; i++)
+        printf("  %-14s %10s\n", rows_of[i], text_of(bytes, node_get(memory, rows_of[i])));
+    printf("  %-14s %9.1f%%\n  %-14s %9.1f%%\n", "utilisation",
+           100 * node_float(node_get(memory, "utilisation"), 0), "fragmentation",
+           100 * node_float(node_get(memory, "fragmentation"), 0));
+    for (size_t i = 0; i < node_count(classes); i++)
+        printf("  %-14s %10s\n", node_item(classes, i)->key, text_of(bytes, node_item(classes, i)));
+}
+
+/* What a run says; a server's reply is printed as it came. */
+static void tell_status(const struct node *reply, const char *text)
+{
+    if (strcmp(node_string(node_get(reply, "what"), ""), "train") != 0) {
+        printf("%s\n", text);
+        return;
+    }
+    printf("step %lld of %lld, loss %.4f, %.0f tok/s, micro-batch %lld x %lld (%s)\n",
+           (long long)node_int(node_get(reply, "step"), 0), (long long)node_int(node_get(reply, "steps"), 0),
+           node_float(node_get(reply, "loss"), 0), node_float(node_get(reply, "tokens_per_s"), 0),
+           (long long)node_int(node_get(reply, "micro_batch"), 0),
+           (long long)node_int(node_get(reply, "accumulation"), 0),
+           node_string(node_get(reply, "level"), "?"));
+    printf("memory:\n");
+    tell_memory(node_get(reply, "memory"));
+    tell_gauges(node_get(reply, "monitor"));
+}
+
+/* --- orders -------------------------------------------------------------------------------------------------------- */
+
+/* Asks for the status until an order is done. PLIM_OK: it was carried out, and `text` says what came of it. */
+static enum plim_status wait_for(const char *path, int64_t number, double seconds, struct strbuf *text,
+                                 struct plim_error *err)
+{
+    double until = clock_seconds() + seconds;
+    while (clock_seconds() < until) {
+        struct strbuf reply = STRBUF_INIT;
+        struct doc *doc = NULL;
+        enum plim_status status = control_ask(path, "{\"do\":\"status\"}", REPLY_SECONDS, &reply, err);
+        if (status == PLIM_OK) status = json_parse(strbuf_text(&reply), reply.len, path, &doc, err);
+        strbuf_release(&reply);
+        if (status != PLIM_OK) return status;
+        const struct node *last = node_get(&doc->root, "last_order");
+        bool done = node_int(node_get(last, "number"), 0) >= number;
+        const char *what = node_string(node_get(last, "text"), "");
+        if (done && !node_bool(node_get(last, "ok"), false)) status = plim_fail(err, PLIM_NO_FIT, "%s", what);
+        if (done) strbuf_add(text, what);
+        doc_free(doc);
+        if (done) return status;
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    }
+    return plim_fail(err, PLIM_BUSY,
+                     "%s: order %lld is not done after %.0f s; it stands, plimsoll ctl status "
+                     "tells when it is",
+                     path, (long long)number, seconds);
+}
+
+static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, const struct strbuf *reply,
+                                   struct plim_error *err)
+{
+    struct doc *doc;
+    struct strbuf text = STRBUF_INIT;
+    enum plim_status status = json_parse(strbuf_text(reply), reply->len, path, &doc, err);
+    if (status != PLIM_OK) return status;
+    int64_t order = node_int(node_get(&doc->root, "order"), 0);
+    if (order && f->wait > 0) status = wait_for(path, order, (double)f->wait, &text, err);
+    if (status == PLIM_OK && text.len && !f->json)
+        printf("%s\n", strbuf_text(&text));
+    else if (status == PLIM_OK && (f->json || !node_get(&doc->root, "step")))
+        printf("%s\n", strbuf_text(reply));
+    else if (status == PLIM_OK)
+        tell_status(&doc->root, strbuf_text(reply));
+    strbuf_release(&text);
+    doc_free(doc);
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    struct ctl_flags f = {.wait = 600};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    struct strbuf message = STRBUF_INIT, reply = STRBUF_INIT;
+    char path[CLI_PATH];
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0) {
+        enum plim_status status = make_message(&rest.args, &message, &err);
+        if (status == PLIM_OK) {
+            find_socket(rest.args.items[0], path, sizeof path);
+            status = control_ask(path, strbuf_text(&message), REPLY_SECONDS, &reply, &err);
+        }
+        if (status == PLIM_OK) status = tell_reply(path, &f, &reply, &err);
+        code = status == PLIM_OK ? 0 : cli_error(&err);
+    }
+    strbuf_release(&message);
+    strbuf_release(&reply);
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_ctl = {&command, run, false};

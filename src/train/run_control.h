@@ -1,0 +1,68 @@
+/* run_control.h - a run's control socket: questions are answered at once, orders wait for the next step's beginning.
+ *
+ *     run_control_open("runs/a", monitor, &control, &err);          // runs/a/control.sock (net/control.h)
+ *     run_control_tell(control, &facts);                            // at step ends
+ *     while (run_control_next(control, &order)) {                   // between two optimizer steps
+ *         ...
+ *         run_control_done(control, &order, status, text);
+ *     }
+ *     run_control_close(control);
+ *
+ * Messages, and what their replies have beside "ok":
+ *
+ *     {"do":"status"}               everything below `struct run_facts`, the monitor's newest sample, the last order
+ *     {"do":"budget","bytes":N}     "order": its number; status tells when it is done, and how
+ *     {"do":"checkpoint"}           likewise
+ *     {"do":"snapshot"}             likewise; the text is the path of a file in the run's folder
+ *     {"do":"stop"}                 "stopping": true; a checkpoint is saved after the micro-batch under way
+ *
+ * Neither side waits for the other: the socket's thread only writes down what is wanted, the trainer only takes a lock that is
+ * held for a copy. One order may wait at a time; a further one is refused until it is done.
+ */
+#ifndef PLIM_TRAIN_RUN_CONTROL_H
+#define PLIM_TRAIN_RUN_CONTROL_H
+
+#include "net/control.h"
+#include "train/adapt.h"
+#include "watch/monitor.h"
+#include "watch/summary.h"
+
+#define RUN_SOCKET "control.sock"
+
+enum run_order_kind { ORDER_BUDGET, ORDER_CHECKPOINT, ORDER_SNAPSHOT };
+
+struct run_order {
+    int64_t number; /* from 1 */
+    enum run_order_kind kind;
+    int64_t bytes; /* ORDER_BUDGET */
+};
+
+/* What a run says of itself at the end of a step. */
+struct run_facts {
+    int64_t step, steps, micro_batch, accumulation, tokens;
+    double loss, lr, tokens_per_s, step_seconds;
+    enum adapt_level level;
+    int changes; /* of the plan, since the run was opened */
+    struct memory_summary memory;
+};
+
+struct run_control;
+
+/* PLIM_BUSY, PLIM_IO: the socket cannot be made. `folder` NULL: without a socket, for callers that bring messages
+ * themselves. The monitor may be NULL. */
+enum plim_status run_control_open(const char *folder, struct monitor *monitor, struct run_control **out,
+                                  struct plim_error *err);
+void run_control_close(struct run_control *control); /* NULL is fine */
+
+void run_control_tell(struct run_control *control, const struct run_facts *facts);
+bool run_control_next(struct run_control *control, struct run_order *out);
+/* `text`: what came of it, or the error. */
+void run_control_done(struct run_control *control, const struct run_order *order, enum plim_status status,
+                      const char *text);
+bool run_control_stopped(struct run_control *control);
+
+/* A control_answer; arg is the run_control. */
+enum plim_status run_control_answer(void *arg, const char *what, const struct node *message,
+                                    struct json_writer *reply, struct plim_error *err);
+
+#endif

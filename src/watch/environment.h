@@ -1,0 +1,13 @@
+/* environment.h - what a run stands on: device, system, limits, and the variables that people set for allocators.
+ *
+ *     environment_json(device, &w, "environment");
+ */
+#ifndef PLIM_WATCH_ENVIRONMENT_H
+#define PLIM_WATCH_ENVIRONMENT_H
+
+#include "base/json.h"
+#include "device/device.h"
+
+void environment_json(const struct device *device, struct json_writer *w, const char *key);
+
+#endif

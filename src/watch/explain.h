@@ -1,0 +1,63 @@
+/* explain.h - why memory was refused: one report with what was wanted, who holds what, which of five causes it is, and what
+ * would help.
+ *
+ *     struct refusal refusal = {.status = PLIM_NO_FIT, .error = err.text, .stage = STAGE_PLAN, .job = &job,
+ *                               .request = &request, .plan = &smallest, .reading = &state.now};
+ *     struct explanation why;
+ *     explain(&refusal, &why);
+ *     explanation_text(&why, &out);
+ *
+ * Causes are those people meet (docs/watching.md): the model is too large; something leaks, or the arena is fragmented; an
+ * evaluation is larger than a step; attention over long rows; other processes. Each is a predicate, and the first that holds
+ * is named. Every remedy is a plan that was found (report/savings.h). Planning takes memory of its own: a run that explains
+ * has given its arena back, and what cannot be compared under the line (plan.h, search_line) is not offered.
+ */
+#ifndef PLIM_WATCH_EXPLAIN_H
+#define PLIM_WATCH_EXPLAIN_H
+
+#include "report/savings.h"
+#include "watch/holders.h"
+#include "watch/leak.h"
+
+enum refusal_stage { STAGE_PLAN, STAGE_COMMIT, STAGE_REPLAN, STAGE_STEP, STAGE_EVALUATION, STAGES };
+
+enum refusal_cause { CAUSE_EVALUATION, CAUSE_LEAK, CAUSE_OTHERS, CAUSE_ATTENTION, CAUSE_MODEL, CAUSES };
+
+struct refusal {
+    enum plim_status status;
+    const char *error; /* the line that ends the run */
+    enum refusal_stage stage;
+    int64_t step;
+    struct job *job;
+    const struct plan_request *request; /* budget: the line that was missed */
+    struct plan *
+        plan; /* what could not be had, or the smallest there is; explain releases it; NULL: it is looked for */
+    int64_t arena; /* STAGE_EVALUATION: bytes of an arena that would do; 0: unknown */
+    const struct watch_reading *reading;
+    const struct leak *leak; /* NULL: nobody watched */
+};
+
+struct explanation {
+    struct refusal refusal;
+    enum refusal_cause cause;
+    char tensor[96], op[48]; /* the largest at the plan's peak, and what runs there; empty: unknown */
+    const char *cls;         /* its class, "work" for an op's scratch */
+    int64_t tensor_bytes;
+    int64_t needed, arena;    /* of the plan, in all and of its arena */
+    int64_t total, available; /* of the memory it lies in, ours included in available; 0: unknown */
+    struct holder holders[HOLDERS_MAX];
+    int nholders;
+    struct remedy remedies[REMEDIES_MAX];
+    int nremedies;
+};
+
+void explain(const struct refusal *refusal, struct explanation *out);
+
+const char *refusal_cause_name(enum refusal_cause cause);
+const char *refusal_stage_name(enum refusal_stage stage);
+
+void explanation_text(const struct explanation *why, struct strbuf *out);
+/* Members of the object that is open. */
+void explanation_json(const struct explanation *why, struct json_writer *w);
+
+#endif

@@ -1,0 +1,40 @@
+/* readers.h - what the monitor reads, as a table of functions that a test may replace.
+ *
+ *     struct watch_source source = {.root = "", .device = device};
+ *     struct watch_reading now = {0};
+ *     watch_read(watch_readers, &source, &now);
+ *
+ * Each reader fills its part of a reading and leaves the rest alone; what the system does not tell stays 0. Readers run on
+ * the monitor's thread: they touch no arena and give no ops.
+ */
+#ifndef PLIM_WATCH_READERS_H
+#define PLIM_WATCH_READERS_H
+
+#include "device/device.h"
+#include "mem/os.h"
+
+struct watch_source {
+    const char *root;      /* folder that /proc and /sys are read below; "" for the real machine */
+    struct device *device; /* NULL: none */
+};
+
+struct watch_reading {
+    double seconds;              /* clock_seconds when it was taken */
+    struct os_process process;   /* ours, on the host */
+    struct os_machine machine;   /* total 0: unknown */
+    struct os_pressure pressure; /* of the container, else of the machine */
+    struct device_memory
+        device; /* as the driver sees it, of all processes; total 0: the device's memory is the machine's */
+    int64_t arena;        /* of the process, committed for tensors, as our ledgers have it */
+    int64_t device_arena; /* the same on a device with its own memory */
+};
+
+typedef void watch_reader(const struct watch_source *source, struct watch_reading *out);
+
+/* All of them, ending with NULL. */
+extern watch_reader *const watch_readers[];
+
+/* One reading by every reader of a table. */
+void watch_read(watch_reader *const *readers, const struct watch_source *source, struct watch_reading *out);
+
+#endif

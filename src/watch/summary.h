@@ -1,0 +1,36 @@
+/* summary.h - a run's memory in a few numbers, as people know them: allocated, reserved, free, peak, by class.
+ *
+ *     struct memory_summary s;
+ *     summary_of(&runtime, &s);
+ *     summary_text(&s, &out);
+ *
+ * Of the tier that the budget counts: the process on a CPU, the device's bytes on a GPU. All numbers but the peak follow
+ * from the plan, which is what is committed, to the byte (runtime_check).
+ */
+#ifndef PLIM_WATCH_SUMMARY_H
+#define PLIM_WATCH_SUMMARY_H
+
+#include "base/json.h"
+#include "runtime/runtime.h"
+
+struct memory_summary {
+    int64_t budget;
+    int64_t allocated; /* live at the peak of a step, overhead included */
+    int64_t reserved;  /* committed: arena and overhead */
+    int64_t free;      /* of the budget */
+    int64_t peak;      /* most ever reserved */
+    int64_t overhead;
+    int64_t host, disk;            /* on the tiers below */
+    int64_t by_class[CLASS_COUNT]; /* of allocated, without the overhead */
+};
+
+void summary_of(const struct runtime *rt, struct memory_summary *out);
+
+/* Reserved of the budget; and of the arena what no tensor uses even at the peak, as shares. */
+double summary_utilisation(const struct memory_summary *summary);
+double summary_fragmentation(const struct memory_summary *summary);
+
+void summary_json(const struct memory_summary *summary, struct json_writer *w, const char *key);
+void summary_text(const struct memory_summary *summary, struct strbuf *out);
+
+#endif

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""A run gives way and takes back, three causes: its budget is lowered by ctl, another process takes memory, a container's
+limit is lowered under it. Losses are the undisturbed run's within rounding, and each cause changes the plan at most twice.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import machine
+import plim
+
+MIB = 1 << 20
+
+
+class Run:
+    """A training run that is talked to."""
+
+    def __init__(self, folder, path, *args, env=None):
+        self.log, self.folder = os.path.join(folder, "log.jsonl"), os.path.join(folder, "run")
+        if os.path.exists(self.log): os.remove(self.log)
+        self.process = subprocess.Popen([plim.PLIMSOLL, "train", path, "--log", self.log, "-q", "--overwrite", *map(str, args)],
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **(env or {})})
+
+    def events(self):
+        return plim.events(open(self.log).read()) if os.path.exists(self.log) else []
+
+    def wait(self, what, found):
+        """Until found(events) is true; the events, or None when the run has ended without."""
+        while True:
+            ended = self.process.poll() is not None
+            events = self.events()
+            if found(events): return events
+            if ended: return plim.ok(False, f"{what}: the run ended before: {self.process.stderr.read().strip()}") and None
+            time.sleep(0.02)
+
+    def steps(self, more):
+        """Until so many more steps are done."""
+        begin = len([e for e in self.events() if e["event"] == "step"])
+        return self.wait(f"{more} steps", lambda es: len([e for e in es if e["event"] == "step"]) >= begin + more)
+
+    def ctl(self, *args):
+        return plim.run("ctl", self.folder, *args)
+
+    def end(self):
+        self.ctl("stop")
+        self.process.wait()
+        return self.events(), self.process.stderr.read()
+
+
+def lines(events):
+    return [e for e in events if e["event"] == "memory"]
+
+
+def replans(events):
+    return [e for e in events if e["event"] == "replan"]
+
+
+def same_losses(calm, events, what):
+    mine = {e["step"]: e["loss"] for e in events if e["event"] == "step"}
+    worst = max(abs(calm[s] - mine[s]) / abs(calm[s]) for s in mine if s in calm)
+    missing = [s for s in range(1, max(mine) + 1) if s not in mine]
+    plim.ok(worst <= 1e-5 and not missing, f"{what}: no step lost, losses agree within rounding (worst {worst:.1e} of {len(mine)})")
+
+
+def effective(events):
+    return {e["knobs"]["micro_batch"] * e["knobs"]["accumulation"] for e in events if e["event"] in ("plan", "replan")}
+
+
+def budget_by_ctl(folder, path, full, calm):
+    run = Run(folder, path, "--budget", full)
+    run.steps(1)
+    for share in (70, 50, 100):
+        told = run.ctl("budget", full * share // 100)
+        plim.ok(told.returncode == 0 and "planned" in told.stdout, f"ctl budget {share} %: {told.stdout.strip()} {told.stderr.strip()}")
+        run.steps(1)
+    refused = run.ctl("budget", "64KiB")
+    plim.ok(refused.returncode == 3 and "the smallest plan" in refused.stderr and refused.stderr.count("\n") == 1,
+            f"a budget that nothing fits is refused: {refused.stderr.strip()}")
+    run.steps(1)
+    events, _ = run.end()
+    plim.ok(len(replans(events)) == 3 and effective(events) == {16}, "three re-plans, the effective batch stays 16")
+    plim.ok(replans(events)[-1]["knobs"] == events[0]["knobs"], "back at the old budget the old plan is back")
+    same_losses(calm, events, "budget by ctl")
+
+
+def squeezed(folder, path, full, calm, what, smooth, squeeze, relax):
+    """critical -> reduced -> normal -> restored, on a machine that the run and others share."""
+    box = machine.Machine(folder, 4 * full, others=full)
+    run = Run(folder, path, "--budget", full, "--set", f"training.dynamic_batching.smooth_transitions={smooth}",
+              "--set", "monitoring.interval=0.02", env={"PLIMSOLL_MACHINE": box.root})
+    box.follow(run.process.pid)
+    run.steps(2)
+    squeeze(box)
+    if run.wait(what, lambda es: any("reducing" in e["action"] for e in lines(es))):
+        run.wait(what, lambda es: lines(es)[-1]["memory"]["status"] == "normal")
+        run.steps(4)
+        relax(box)
+        run.wait(what, lambda es: any("restored" in e["action"] and e["memory"]["level"] == "full" for e in lines(es)))
+        run.steps(1)
+    events, stderr = run.end()
+    box.close()
+    os.rename(box.root, box.root + what.replace(" ", ""))
+    told = [e["text"] for e in lines(events)]
+    print("\n".join("# " + t for t in told))
+    reduced = [e for e in lines(events) if "reducing" in e["action"]]
+    plim.ok(all("Status: critical - reducing batch size" in e["text"] for e in reduced) and reduced, f"{what}: the step line says so")
+    plim.ok("normal" in told[0] and told[-1].endswith("Status: normal - batch size restored"), f"{what}: normal again, and restored")
+    micros = [e["knobs"]["micro_batch"] for e in events if e["event"] in ("plan", "replan")]
+    low = micros.index(min(micros))
+    plim.ok(micros[0] == micros[-1] and micros == sorted(micros[:low], reverse=True) + sorted(micros[low:]),
+            f"{what}: one way down, one way up: micro-batches {micros}")
+    if smooth == "false": plim.ok(low <= 2 and len(micros) - 1 - low <= 2, f"{what}: at most two changes a cause")
+    plim.ok(effective(events) == {16} and min(micros) < 16, f"{what}: the effective batch stays, the micro-batch does not")
+    same_losses(calm, events, what)
+    print(f"# re-plans take {[round(e['plan_ms'] + e['move_ms'], 1) for e in replans(events)]} ms")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__steps=600, training__batch_size=16, training__gradient_accumulation_steps=1,
+                    data__max_length=32 if plim.SANITIZED else 64, model__hidden_size=64, model__num_layers=3)
+    roomy, _ = plim.plan(path, "--budget", "8GiB")
+    full = roomy["naive_bytes"] + 2 * MIB
+    calm = plim.losses(plim.run("train", path, "--budget", full, "--no-checkpoint", "-q", "--steps", 120).stdout)
+    budget_by_ctl(folder, path, full, calm)
+
+    def neighbour(box): box.others = int(box.total * 0.955) - box.ours()
+    def neighbour_leaves(box): box.others = full
+    squeezed(folder, path, full, calm, "a neighbour", "false", lambda box: box.invite(0.96), lambda box: box.dismiss())
+    squeezed(folder, path, full, calm, "a neighbour, smoothly", "true", neighbour, neighbour_leaves)
+
+    def lower(box): box.limit = int((box.others + box.ours()) / 0.955)
+    def lift(box): box.limit = box.total
+    squeezed(folder, path, full, calm, "a lowered limit", "false", lower, lift)
+plim.done()
