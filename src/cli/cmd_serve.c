@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 struct serve_flags {
-    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix;
+    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *weights;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
@@ -53,6 +53,8 @@ static const struct option_row rows[] = {
     {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
+    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
 };
 
 static const struct option_example examples[] = {
@@ -125,6 +127,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
     if (f->max_body < 1024 || f->max_body > (1u << 30))
         return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
+    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
+        return bad_flag(err, "weights", "write as-is, q8 or q4");
     return PLIM_OK;
 }
 
@@ -205,6 +209,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .budget = f->budget_given ? (int64_t)f->budget : 0,
                                      .beside = server_bytes(&g->limits),
                                      .max_context = f->max_context,
+                                     .weights = weights_kind_parse(f->weights),
                                      .parallel = f->parallel,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
@@ -389,6 +394,7 @@ static int run(int argc, char **argv)
     struct serve_flags f = {.host = "127.0.0.1",
                             .port = 8000,
                             .device = "auto",
+                            .weights = "as-is",
                             .http_threads = HTTP_THREADS,
                             .connections = 1024,
                             .timeout = 30,

@@ -122,6 +122,7 @@ void engine_close(struct engine *e)
     schedule_release(&e->schedule);
     blocks_release(&e->blocks);
     family_close(&e->family);
+    quantise_release(&e->quantisation);
     pthread_cond_destroy(&e->more);
     pthread_mutex_destroy(&e->lock);
     free(e->rows);

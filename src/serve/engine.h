@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "model/model.h"
+#include "model/quantise.h"
 #include "serve/sample.h"
 #include "tape/op.h"
 #include "tape/pass.h"
@@ -41,6 +42,7 @@ struct engine_options {
     int64_t step_tokens; /* of a step, at most; 0: chosen */
     int queue;           /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;       /* ids from here on have no text and are never drawn; 0: all may be */
+    enum weights_kind weights; /* as files have them, or in blocks of 8 or 4 bits (quantise.h) */
     enum dtype kv_type;  /* 0 or DT_COUNT: the type of the weights; no other yet */
     int64_t overhead;    /* host bytes outside the arena; 0: measured now */
     int64_t chunk;       /* tokens of one prompt in one step, at most; 0: as the step has room for */
@@ -60,7 +62,7 @@ struct engine_plan {
     int64_t context;                            /* positions of the largest request that is promised */
     int64_t step_tokens;
     int parallel, queue;
-    enum precision precision; /* of weights, keys and values */
+    enum precision precision; /* of weights that are not in blocks, of activations, keys and values */
 };
 
 enum engine_finish { FINISH_NONE, FINISH_LENGTH, FINISH_EOS, FINISH_CANCELLED, FINISH_FAILED };

@@ -49,6 +49,7 @@ struct engine {
     char *model; /* a copy of options.model */
     struct model_spec spec;
     struct engine_plan plan;
+    struct quantisation quantisation; /* of weights; the same under every plan */
     struct overhead overhead;
     int64_t block_bytes, base; /* base: the total without blocks */
     int64_t least_blocks, most_blocks;

@@ -268,6 +268,8 @@ static void run_op(void **state, int kind)
     X(kv_append, OP_KV_APPEND)                                                                               \
     X(kv_put, OP_KV_PUT)                                                                                     \
     X(attn_paged, OP_ATTN_PAGED)                                                                             \
+    X(linear_q, OP_LINEAR_Q)                                                                                 \
+    X(embed_q, OP_EMBED_Q)                                                                                   \
     X(split3, OP_SPLIT3)                                                                                     \
     X(embed_bwd, OP_EMBED_BWD)                                                                               \
     X(norm_bwd, OP_NORM_BWD)                                                                                 \

@@ -28,6 +28,8 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_KV_APPEND] = ref_kv_append,
     [OP_KV_PUT] = ref_kv_put,
     [OP_ATTN_PAGED] = ref_attn_paged,
+    [OP_LINEAR_Q] = ref_linear_q,
+    [OP_EMBED_Q] = ref_embed_q,
     [OP_SPLIT3] = ref_split3,
     [OP_EMBED_BWD] = ref_embed_bwd,
     [OP_NORM_BWD] = ref_norm_bwd,
@@ -284,4 +286,6 @@ const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_POOL_BWD] = ROW,
     [OP_KV_PUT] = ROW,
     [OP_ATTN_PAGED] = ROW,
+    [OP_LINEAR_Q] = ROW,
+    [OP_EMBED_Q] = ROW,
 };
