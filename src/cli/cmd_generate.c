@@ -155,9 +155,10 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     }
     w->room.source = most, w->room.tokens = f->tokens, w->room.beams = f->beams;
     if (model_has_source(spec) && w->options.weights != WEIGHTS_AS_IS)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "generate: option '--weights': a %s model is computed as its files have it; leave it out",
-                         model_architecture_name(spec->arch));
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "generate: option '--weights': a %s model is computed as its files have it; leave it out",
+            model_architecture_name(spec->arch));
     if (model_has_source(spec)) return PLIM_OK; /* it has no last position */
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,

@@ -368,7 +368,8 @@ enum plim_status gguf_weights_read_rows(const struct gguf_weights *w, const stru
     int64_t width = from->dim[1], bytes = width / from->type->elements * from->type->bytes;
     enum plim_status status = find_heads(w, from, change, &heads, err);
     if (!is_paired(change))
-        return status == PLIM_OK ? gguf_read_blocks(w->file, from, first * width, n * width, out, err) : status;
+        return status == PLIM_OK ? gguf_read_blocks(w->file, from, first * width, n * width, out, err)
+                                 : status;
     for (int64_t i = 0; i < n && status == PLIM_OK; i++) {
         int64_t at = paired_row(first + i, from->dim[0] / heads);
         status = gguf_read_blocks(w->file, from, at * width, width, (char *)out + i * bytes, err);

@@ -12,7 +12,7 @@ struct panel_pour {
     struct quantised_part part;
     int param;
     int64_t k, row_bytes;
-    int64_t line;               /* of the part: those before it are done */
+    int64_t line;                /* of the part: those before it are done */
     unsigned char *rows, *panel; /* 16 lines as a file has them, and side by side */
     float *wide;                 /* one line of numbers */
 };

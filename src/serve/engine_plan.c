@@ -50,7 +50,8 @@ static enum plim_status choose_weights(struct engine *e, struct plim_error *err)
     struct tape tape;
     if (!e->device->kernels[OP_LINEAR_Q].run) {
         if (e->options.weights == WEIGHTS_AS_IS) return PLIM_OK;
-        return plim_fail(err, PLIM_UNSUPPORTED, "this device has no kernels for %s weights; use the CPU, or as-is",
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "this device has no kernels for %s weights; use the CPU, or as-is",
                          weights_kind_name(e->options.weights));
     }
     enum plim_status status = build(&arg, 0, &tape, err);

@@ -13,7 +13,8 @@ static void move_block(const struct block_type *type, int line, unsigned char *b
     for (int f = 0; f < BLOCK_FIELDS && type->field[f].bytes; f++) {
         const struct block_field *field = &type->field[f];
         for (int i = 0; i < field->bytes; i += field->unit) {
-            unsigned char *outside = block + field->at + i, *inside = to + i * PANEL_LINES + line * field->unit;
+            unsigned char *outside = block + field->at + i,
+                          *inside = to + i * PANEL_LINES + line * field->unit;
             memcpy(in ? inside : outside, in ? outside : inside, (size_t)field->unit);
         }
         to += field->bytes * PANEL_LINES;

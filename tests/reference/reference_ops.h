@@ -21,7 +21,7 @@ ref_op ref_route, ref_dispatch, ref_expert_linear, ref_combine, ref_router_loss,
 ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                 /* reference_optim.c */
 ref_op ref_adamw8, ref_factor_stat, ref_adafactor;              /* reference_optim.c */
 ref_op ref_kv_append, ref_copy;                                 /* reference_copy.c */
-ref_op ref_linear_q, ref_embed_q;                                /* reference_quantised.c */
+ref_op ref_linear_q, ref_embed_q;                               /* reference_quantised.c */
 ref_op ref_kv_put, ref_attn_paged;                              /* reference_paged.c */
 
 static inline const struct tensor *ref_in(const struct ref_call *call, int slot) { return call->desc[slot]; }

@@ -41,7 +41,8 @@ static double q4_0(const struct block *b, int e)
 /* d * scale of the part * q - dmin * minimum of the part. */
 static double k_value(const struct block *b, int part, int q)
 {
-    int j = part % 4, low = byte_of(b, 4, 1, j), high = byte_of(b, 4, 1, j + 4), last = byte_of(b, 4, 1, j + 8);
+    int j = part % 4, low = byte_of(b, 4, 1, j), high = byte_of(b, 4, 1, j + 4),
+        last = byte_of(b, 4, 1, j + 8);
     int scale = part < 4 ? low % 64 : last % 16 + 16 * (low / 64);
     int least = part < 4 ? high % 64 : last / 16 + 16 * (high / 64);
     return half_of(b, 0, 0) * scale * q - half_of(b, 0, 1) * least;

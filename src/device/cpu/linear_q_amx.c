@@ -41,7 +41,8 @@ VEC_FN void add_tile(const int32_t *sums, const struct panel8 *w, const struct x
     }
 }
 
-VEC_FN void take_minima(const struct panel8 *w, const struct x8_block *q, int64_t blocks, int64_t b, __m512 *y)
+VEC_FN void take_minima(const struct panel8 *w, const struct x8_block *q, int64_t blocks, int64_t b,
+                        __m512 *y)
 {
     __m512 least = _mm512_loadu_ps(w->least + b * PANEL_LINES);
     for (int r = 0; r < SIDE; r++)

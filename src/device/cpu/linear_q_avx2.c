@@ -37,8 +37,8 @@ VEC_FN __m256i dot_half(const int8_t *w, const int8_t *x, int first, int end)
 }
 
 /* Eight lines of one row from `line` on. */
-VEC_FN __m256 multiply_lines(const struct panel8 *w, const int8_t *x, const struct x8_block *q, int64_t blocks,
-                             int line, int parts)
+VEC_FN __m256 multiply_lines(const struct panel8 *w, const int8_t *x, const struct x8_block *q,
+                             int64_t blocks, int line, int parts)
 {
     __m256 y = _mm256_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, q++, x += X8_BLOCK) {

@@ -15,7 +15,10 @@ VEC_FN void half16(float *out, const unsigned char *in)
 #include "device/cpu/linear_q_body.h"
 #include "device/cpu/linear_q_vnni.h"
 
-static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *out) { multiply_vnni(w, x, out); }
+static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *out)
+{
+    multiply_vnni(w, x, out);
+}
 
 VEC_POP
 

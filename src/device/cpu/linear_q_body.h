@@ -33,7 +33,8 @@ VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block
         int32_t size = bits_of(x[i]) & 0x7fffffff;
         most = size > most ? size : most;
     }
-    float largest = float_of(most), inverse = largest > 0x1p-100f && largest <= FLT_MAX ? 127.0f / largest : 0;
+    float largest = float_of(most),
+          inverse = largest > 0x1p-100f && largest <= FLT_MAX ? 127.0f / largest : 0;
     for (int i = 0; i < X8_BLOCK; i++) {
         float whole = x[i] * inverse + magic;
         code[i] = inverse > 0 ? bits_of(whole) - bits_of(magic) : 0;

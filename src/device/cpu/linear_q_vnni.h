@@ -11,8 +11,8 @@ VEC_FN __m512i spread4(const int8_t *p)
 }
 
 /* `rows` rows of x; rows, parts and least are constants in every caller. */
-VEC_FN void multiply_rows(const struct panel8 *w, const int8_t *x, const struct x8_block *q, int64_t k, int rows,
-                          int parts, bool least, float *out)
+VEC_FN void multiply_rows(const struct panel8 *w, const int8_t *x, const struct x8_block *q, int64_t k,
+                          int rows, int parts, bool least, float *out)
 {
     const __m512i sign = _mm512_set1_epi8(-128);
     int64_t blocks = k / X8_BLOCK;

@@ -39,9 +39,10 @@ enum {
     ATTN_GRAIN = 32,         /* queries that share a span in the backward passes */
     ATTN_PAD = 128,          /* prepared statistics are padded to a multiple of it */
     ATTN_MAX_SPLITS = 64,
-    ATTN_DECODE_ROWS = 64, /* rows (queries times heads of a group) up to which keys are split */
-    CUDA_ROUTE_ROWS = 256, /* route.cu: rows that are counted together */
-    CUDA_FEW_ROWS = 8,     /* rows up to which linear is matmul_few.cu's */
+    ATTN_DECODE_ROWS = 64,  /* rows (queries times heads of a group) up to which keys are split */
+    CUDA_ROUTE_ROWS = 256,  /* route.cu: rows that are counted together */
+    CUDA_FEW_ROWS = 8,      /* rows up to which linear is matmul_few.cu's */
+    CUDA_WIDE_LINES = 2048, /* quantised.cu: lines in blocks that are made into numbers at once */
 };
 
 /* Matrix products: cuBLASLt may take this much, the bias gradient's sums come after it. */
