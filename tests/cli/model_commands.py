@@ -141,7 +141,7 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(told.stdout.startswith(long_prompt) and "tokens/s" in told.stderr, "--echo, and a summary on stderr")
 
     for name, args, code, word in [
-        ("a budget too small", ["-p", "x", "-n", 2000, "-b", room], 3, "missing"),
+        ("a budget too small", ["-p", "x", "-n", 20000, "-b", room], 3, "missing"),
         ("a budget below the program", ["-p", "x", "-b", "100KiB"], 3, "raise the budget"),
         ("no prompt", [], 2, "--prompt"),
         ("an empty prompt", ["-p", ""], 2, "--prompt"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, not=asan, not=tsan
+# run-tests: not=asan, not=tsan
 """Truth, budget stair and kill test for jobs of encoders: labels of words and pairs of sentences, both with an evaluation."""
 import os
 import random

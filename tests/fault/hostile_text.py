@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, not=asan, not=tsan
+# run-tests: not=asan, not=tsan
 """Tokenizers and chat templates from strangers: reading and using them stays inside the budget and the stated limits,
 and what exceeds one is one clear line. Memory is what the system says of the ended process."""
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, not=asan, not=tsan
+# run-tests: not=asan, not=tsan
 """The loader's memory is in the plan: what `plan` says is what `train` reserves, and the process never takes more.
 
 Points differ in how data are read: streams with workers and shuffle blocks, compressed streams, long lines, token

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, slow, timeout=600, not=asan, not=tsan
+# run-tests: slow, timeout=600, not=asan, not=tsan
 """Soak: two minutes of random jobs (tools/soak), 0 above the plan or the budget, 0 crashes, 0 lost checkpoints."""
 import os
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, not=asan, not=tsan
+# run-tests: not=asan, not=tsan
 """A6: a stated minimum always works. `plan` says what the smallest plan takes; `train` with just that budget runs, and so it
 does with every budget above it, again and again, although no two processes are of the same size."""
 import json

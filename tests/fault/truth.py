@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: serial, not=asan, not=tsan
+# run-tests: not=asan, not=tsan
 """Truth (not under sanitizers, whose resident memory means nothing): the plan's bytes, the ledger's and the operating system's are the same, from 13 MiB to 3.2 GiB.
 
 For each point: ledger peak == planned peak to the byte, and the process's own peak RSS, read by this script from
