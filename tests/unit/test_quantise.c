@@ -110,7 +110,10 @@ static void multiply(const struct linear_q_level *level, int number, const unsig
     void *scratch = aligned_alloc(64, (size_t)panel8_bytes(K));
     struct panel8 w;
     level->unpack[number](panel, K, scratch, &w);
-    level->multiply(&w, &(struct x8){r.codes, r.blocks, K, rows}, out);
+    if (level->few[number] && rows <= PANEL8_FEW)
+        level->few[number](panel, &(struct x8){r.codes, r.blocks, K, rows}, out);
+    else
+        level->multiply(&w, &(struct x8){r.codes, r.blocks, K, rows}, out);
     free(r.codes), free(r.blocks), free(scratch);
 }
 
@@ -121,6 +124,9 @@ static int levels_here(const struct linear_q_level **out)
     bool vnni = cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni");
     if (cpu_has(CPU_AVX2)) out[n++] = &linear_q_avx2;
     if (vnni) out[n++] = &linear_q_vnni;
+#endif
+#if defined(__aarch64__)
+    if (linear_q_level() == &linear_q_i8mm) out[n++] = &linear_q_dotprod;
 #endif
     out[n++] = linear_q_level();
     return n;

@@ -34,8 +34,9 @@ const struct linear_q_level *linear_q_level(void)
 #elif defined(__aarch64__)
 const struct linear_q_level *linear_q_level(void)
 {
-    const unsigned long hwcap_dotprod = 1ul << 20;
+    const unsigned long hwcap_dotprod = 1ul << 20, hwcap2_i8mm = 1ul << 13;
     bool dot = cpu_has(CPU_NEON) && (getauxval(AT_HWCAP) & hwcap_dotprod);
+    if (dot && (getauxval(AT_HWCAP2) & hwcap2_i8mm)) return &linear_q_i8mm;
     return dot ? &linear_q_dotprod : &linear_q_plain;
 }
 #else
@@ -86,13 +87,24 @@ static void put_rows(const struct product *p, const struct lines *l, int64_t row
     }
 }
 
-static void multiply_panel(const struct product *p, const struct panel8 *w, const struct lines *l)
+static void multiply_few(const struct product *p, panel_few *few, const unsigned char *panel,
+                         const struct lines *l)
+{
+    float value[PANEL8_FEW * PANEL_LINES];
+    few(panel, &(struct x8){p->codes, p->blocks, p->k, p->rows}, value);
+    put_rows(p, l, 0, p->rows, value);
+}
+
+static void multiply_panel(const struct product *p, int type, const unsigned char *panel, void *scratch,
+                           const struct lines *l)
 {
     _Alignas(64) float value[PANEL8_ROWS * PANEL_LINES];
+    struct panel8 w;
+    p->level->unpack[type](panel, p->k, scratch, &w);
     for (int64_t r = 0; r < p->rows; r += PANEL8_ROWS) {
         struct x8 x = {p->codes + r * p->k, p->blocks + r * (p->k / X8_BLOCK), p->k,
                        lesser(PANEL8_ROWS, p->rows - r)};
-        p->level->multiply(w, &x, value);
+        p->level->multiply(&w, &x, value);
         put_rows(p, l, r, x.rows, value);
     }
 }
@@ -111,9 +123,12 @@ static void panels_body(void *arg, int64_t begin, int64_t end, int worker)
             struct lines l = {part.first + line, (int)lesser(PANEL_LINES, part.lines - line)};
             const unsigned char *from = (const unsigned char *)p->call->in[LINEAR_Q_W] + part.offset +
                                         (at - before) * panel_bytes(part.type, p->k);
-            struct panel8 w;
-            p->level->unpack[attr->lines[i].type](from, p->k, p->scratch + worker * panel8_bytes(p->k), &w);
-            multiply_panel(p, &w, &l);
+            int type = attr->lines[i].type;
+            panel_few *few = p->rows <= PANEL8_FEW ? p->level->few[type] : NULL;
+            if (few)
+                multiply_few(p, few, from, &l);
+            else
+                multiply_panel(p, type, from, p->scratch + worker * panel8_bytes(p->k), &l);
         }
     }
 }

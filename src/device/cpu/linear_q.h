@@ -21,6 +21,7 @@
 enum {
     X8_BLOCK = 32,    /* elements of x with one scale */
     PANEL8_ROWS = 32, /* of x that are multiplied at once, at most */
+    PANEL8_FEW = 8,   /* rows for which a panel need not be unpacked */
     PANEL8_GROUP = 8, /* a block's codes of a panel: 8 x [16 lines][4 of k] */
 };
 
@@ -59,12 +60,16 @@ typedef void panel8_unpack(const unsigned char *panel, int64_t k, void *scratch,
 /* y[16] of `type` = value + extra, of which n are written. */
 typedef void y16_put(void *y, enum dtype type, const float *value, const float *extra, int n);
 
+/* PANEL8_FEW rows at most, of a panel as it lies in memory: rows of y [rows][16]. */
+typedef void panel_few(const unsigned char *panel, const struct x8 *x, float *out);
+
 struct linear_q_level {
     const char *name;
     x8_quantise *quantise;
     panel8_unpack *unpack[BLOCK_Q6_K + 1]; /* by number of the type */
     panel8_multiply *multiply;
     y16_put *put;
+    panel_few *few[BLOCK_Q6_K + 1]; /* by number; NULL: unpack it */
 };
 
 static inline int64_t panel8_bytes(int64_t k)
@@ -77,7 +82,7 @@ extern const struct linear_q_level linear_q_plain;
 extern const struct linear_q_level linear_q_avx2, linear_q_vnni, linear_q_amx;
 #endif
 #if defined(__aarch64__)
-extern const struct linear_q_level linear_q_dotprod;
+extern const struct linear_q_level linear_q_dotprod, linear_q_i8mm;
 #endif
 
 /* The one for this machine. */

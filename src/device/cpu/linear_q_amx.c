@@ -96,5 +96,5 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
 
 VEC_POP
 
-const struct linear_q_level linear_q_amx = LINEAR_Q_TABLE("amx tdpbssd");
+const struct linear_q_level linear_q_amx = LINEAR_Q_TABLE("amx tdpbssd", LINEAR_Q_FEW);
 #endif

@@ -72,5 +72,5 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
 
 VEC_POP
 
-const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE("avx2");
+const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE("avx2", {NULL});
 #endif

@@ -181,7 +181,7 @@ static void put16(void *y, enum dtype type, const float *value, const float *ext
         memcpy(y, narrow, (size_t)n * sizeof *narrow);
 }
 
-#define LINEAR_Q_TABLE(text)                                                                                 \
+#define LINEAR_Q_TABLE(text, ...)                                                                            \
     {                                                                                                        \
         text, quantise_row,                                                                                  \
             {[BLOCK_Q4_0] = unpack_q4_0,                                                                     \
@@ -189,5 +189,5 @@ static void put16(void *y, enum dtype type, const float *value, const float *ext
              [BLOCK_Q4_K] = unpack_q4_k,                                                                     \
              [BLOCK_Q5_K] = unpack_q5_k,                                                                     \
              [BLOCK_Q6_K] = unpack_q6_k},                                                                    \
-            multiply_panel, put16                                                                            \
+            multiply_panel, put16, __VA_ARGS__                                                               \
     }
