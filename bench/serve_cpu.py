@@ -108,7 +108,8 @@ def ours(program, path, threads, streams):
 def llama(path, threads, streams):
     """In the Python that has llama-cpp-python."""
     import llama_cpp as lib
-    lib.llama_log_set(lib.llama_log_callback(lambda level, line, data: None), None)
+    quiet = lib.llama_log_callback(lambda level, line, data: None)  # must outlive the library's last word
+    lib.llama_log_set(quiet, None)
     lib.llama_backend_init()
     model = lib.llama_model_load_from_file(path.encode(), lib.llama_model_default_params())
     params = lib.llama_context_default_params()
