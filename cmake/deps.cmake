@@ -47,6 +47,17 @@ if(PLIMSOLL_HTTP AND NOT TARGET plimsoll_http)
   message(STATUS "libmicrohttpd is missing: no `plimsoll serve` (tools/deps.sh installs it; Debian: libmicrohttpd-dev)")
 endif()
 
+# Open MPI or MPICH, whichever the compiler finds; sanitizers have no use for it.
+if(PLIMSOLL_MPI AND NOT PLIMSOLL_SANITIZE)
+  plimsoll_dependency(mpi ompi-c mpi.h mpi)
+  if(NOT TARGET plimsoll_mpi)
+    plimsoll_dependency(mpi mpich mpi.h mpich)
+  endif()
+  if(NOT TARGET plimsoll_mpi)
+    message(STATUS "no MPI: one rank only (tools/deps.sh installs one; Debian: libopenmpi-dev openmpi-bin)")
+  endif()
+endif()
+
 if(PLIMSOLL_TESTS)
   plimsoll_dependency(cmocka cmocka cmocka.h cmocka)
 endif()

@@ -34,6 +34,10 @@ need_library yaml-0.1 libyaml-dev
 need_library zlib zlib1g-dev
 need_library libzstd libzstd-dev
 need_library libmicrohttpd libmicrohttpd-dev
+if [ "$purpose" = test ] && ! has mpirun; then
+    need openmpi-bin
+    need libopenmpi-dev
+fi
 if [ "$purpose" = fuzz ]; then
     has clang || need clang
 fi

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/bytes.h"
 #include "base/file.h"
+#include "job/cluster.h"
 #include "job/preset.h"
 #include "report/report.h"
 #include "runtime/runtime.h"
@@ -16,6 +17,7 @@ struct plan_options {
     struct job_options job;
     const char *device, *html;
     bool json, tape, list_devices, save;
+    struct cluster cluster;
 };
 
 #define AT(field) offsetof(struct plan_options, field)
@@ -24,6 +26,13 @@ static const struct option_row rows[] = {
      "hold this line instead of the config's, e.g. 64MiB",
      .given = OPTION_GIVEN(struct plan_options, job.budget_given)},
     {"device", 'd', OPTION_STRING, AT(device), "NAME", "plan for this device from its preset, e.g. a10g"},
+    {"ranks", 0, OPTION_INT64, AT(cluster.ranks), "N",
+     "for so many ranks that train together (per-rank plan)"},
+    {"nodes", 0, OPTION_INT64, AT(cluster.nodes), "N", "ranks are on so many machines (1)"},
+    {"link", 0, OPTION_STRING, AT(cluster.link), "NAME",
+     "between ranks of a node: shared-memory, pcie, nvlink (the device's usual one)"},
+    {"network", 0, OPTION_STRING, AT(cluster.network), "NAME",
+     "between nodes: 1g, 10g, 25g, 100g, 400g (100g)"},
     {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the presets and stop"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
     {"html", 0, OPTION_STRING, AT(html), "FILE",
@@ -38,6 +47,8 @@ static const struct option_example examples[] = {
     {"plan small.yaml --budget 64MiB", "the fastest plan inside 64 MiB, or what is missing"},
     {"plan small.yaml --json | jq .peak_bytes", "the peak, for a program"},
     {"plan llama.yaml --device a10g", "on a card that is not here"},
+    {"plan llama.yaml --device g5.12xlarge", "on a machine of four cards"},
+    {"plan llama.yaml --device h100 --ranks 1024 --nodes 128 --link nvlink", "on 128 nodes of eight"},
     {"plan small.yaml --html plan.html", "a picture of the hold"},
     {NULL, NULL}};
 
@@ -65,15 +76,19 @@ static enum plim_status write_html(const struct plan_report *report, const char 
 }
 
 /* The device that is planned for: its preset's facts, or those of one of this machine, which is then open. */
-static enum plim_status find_device(struct job *job, const struct plan_options *o, struct preset *preset,
+static enum plim_status find_device(struct job *job, struct plan_options *o, struct preset *preset,
                                     struct device **device, struct plim_error *err)
 {
+    if (o->cluster.ranks < 0 || o->cluster.nodes < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "plan: options '--ranks' and '--nodes': write 1 or more");
+    if (o->device && cluster_find(o->device, &o->cluster)) o->device = o->cluster.device;
     struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
     if (strcmp(job->training.device, "auto")) asked.budget = 0;
     enum plim_status status =
         o->device ? preset_find(o->device, preset, err) : cli_open_device(&asked, device, err);
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
+    if (status == PLIM_OK) status = cluster_apply(&o->cluster, &preset->facts, err);
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
     if (status == PLIM_OK && o->device) job_take_profile(job, preset);
     return status;

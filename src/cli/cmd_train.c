@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "cli/train_log.h"
+#include "comm/comm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -129,7 +130,64 @@ static void print_profile(const struct trainer *t)
                     100 * t->op_seconds[k] / all);
 }
 
-static int train(struct job *job, const struct train_flags *f)
+/* What is assumed of the link between ranks until it is measured. */
+#define LINK_BANDWIDTH 1e9
+#define LINK_SECONDS   1e-4
+
+/* An error that all ranks have is rank 0's to tell; one of the link ends them all. */
+static int tell_error(struct comm *comm, enum plim_status status, const struct plim_error *err)
+{
+    bool link = comm && status == PLIM_IO && !strncmp(err->text, "rank ", 5);
+    int code = comm_rank(comm) == 0 || link ? cli_error(err) : plim_exit_code(status);
+    if (link) comm_abort(comm, code);
+    return code;
+}
+
+/* Ranks on one machine share its cores and its memory. */
+static void share_machine(struct device *device, const struct comm *comm)
+{
+    if (!comm) return;
+    device->comm = (struct comm *)comm;
+    device->facts.ranks = comm->ranks, device->facts.rank = comm->rank;
+    device->facts.link_bandwidth = LINK_BANDWIDTH, device->facts.link_seconds = LINK_SECONDS;
+    if (!device->facts.unified_memory) return;
+    device->facts.memory_bytes /= (size_t)comm->local_ranks;
+    device->facts.free_bytes /= (size_t)comm->local_ranks;
+}
+
+static void share_cores(struct job *job, const struct comm *comm)
+{
+    if (!comm) return;
+    job->ranks = comm->ranks, job->rank = comm->rank;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / comm->local_ranks;
+    if (!job->training.threads) job->training.threads = cores > 1 ? cores : 1;
+}
+
+/* A trainer that is ready for its first step; what goes wrong on one rank is every rank's error. */
+static enum plim_status open_trainer(struct job *job, const struct train_flags *f, struct comm *comm,
+                                     struct train_log *log, const struct budget_change *changes,
+                                     struct device **device, struct trainer **trainer, struct plim_error *err)
+{
+    enum plim_status status = cli_open_device(job, device, err);
+    if (status == PLIM_OK) share_machine(*device, comm);
+    if (status == PLIM_OK) status = cli_meet_device(job, &(*device)->facts, &f->job, err);
+    if (status == PLIM_OK && comm_rank(comm) == 0) status = open_log(log, f, job, *device, err);
+    status = comm_agree(comm, status, err);
+    if (status != PLIM_OK) return status;
+    struct train_options options = {.resume = f->resume,
+                                    .overwrite = f->overwrite,
+                                    .accepted = &f->change,
+                                    .changes = changes,
+                                    .nchanges = (int)f->budget_at.count,
+                                    .listener = {comm_rank(comm) == 0 ? train_log_hear : NULL, log},
+                                    .stop = cli_stop_flag(),
+                                    .profile = f->profile,
+                                    .numerics = f->numerics,
+                                    .save_at_end = f->save};
+    return trainer_open(job, *device, &options, trainer, err);
+}
+
+static int train(struct job *job, const struct train_flags *f, struct comm *comm)
 {
     signal(SIGPIPE, SIG_IGN); /* a reader of the progress may leave; the run goes on */
     struct plim_error err = {0};
@@ -139,24 +197,9 @@ static int train(struct job *job, const struct train_flags *f)
     struct budget_change *changes = calloc(f->budget_at.count + 1, sizeof *changes);
     enum plim_status status = changes ? read_changes(&f->budget_at, changes, &err)
                                       : plim_fail(&err, PLIM_NO_MEMORY, "out of memory");
-    if (status == PLIM_OK) status = cli_open_device(job, &device, &err);
-    if (status == PLIM_OK) status = cli_meet_device(job, &device->facts, &f->job, &err);
-    if (status == PLIM_OK) status = open_log(&log, f, job, device, &err);
-    if (status == PLIM_OK) {
-        struct train_options options = {.resume = f->resume,
-                                        .overwrite = f->overwrite,
-                                        .accepted = &f->change,
-                                        .changes = changes,
-                                        .nchanges = (int)f->budget_at.count,
-                                        .listener = {train_log_hear, &log},
-                                        .stop = cli_stop_flag(),
-                                        .profile = f->profile,
-                                        .numerics = f->numerics,
-                                        .save_at_end = f->save};
-        status = trainer_open(job, device, &options, &trainer, &err);
-    }
+    if (status == PLIM_OK) status = open_trainer(job, f, comm, &log, changes, &device, &trainer, &err);
     if (status == PLIM_OK) status = trainer_run(trainer, &err);
-    if (trainer && f->profile) print_profile(trainer);
+    if (trainer && f->profile && comm_rank(comm) == 0) print_profile(trainer);
     if (status == PLIM_OK && log.failed)
         status = plim_fail(&err, PLIM_IO, "%s: the log could not be written in full",
                            f->log ? f->log : "standard output");
@@ -164,7 +207,7 @@ static int train(struct job *job, const struct train_flags *f)
     if (log.json && log.json != stdout) fclose(log.json);
     if (device) device->ops->close(device);
     free(changes);
-    return status == PLIM_OK ? 0 : cli_error(&err);
+    return status == PLIM_OK ? 0 : tell_error(comm, status, &err);
 }
 
 static enum plim_status check_flags(const struct train_flags *f, const struct options_rest *rest,
@@ -182,28 +225,43 @@ static enum plim_status check_flags(const struct train_flags *f, const struct op
     return PLIM_OK;
 }
 
+static enum plim_status load(struct job *job, struct train_flags *f, struct plim_error *err)
+{
+    enum plim_status status = cli_load_job(job, &f->job, err);
+    if (status == PLIM_OK) status = job_check_training(job, err);
+    if (status == PLIM_OK && f->steps_given && f->steps < 1)
+        status = plim_fail(err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
+                           (long long)f->steps);
+    if (f->steps_given) job->training.steps = f->steps, job->training.epochs = 0;
+    job->no_final_checkpoint = !f->save;
+    return status;
+}
+
+static int load_and_train(struct train_flags *f, const char *config)
+{
+    struct plim_error err = {0};
+    struct comm *comm = NULL;
+    struct job job = {0};
+    f->job.config = config;
+    enum plim_status status = comm_open(&comm, &err);
+    if (status != PLIM_OK) return cli_error(&err);
+    status = comm_agree(comm, load(&job, f, &err), &err);
+    share_cores(&job, comm);
+    int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
+    job_release(&job);
+    comm_close(comm);
+    return code;
+}
+
 static int run(int argc, char **argv)
 {
     struct train_flags f = {.save = true};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};
-    struct job job;
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0 && check_flags(&f, &rest, &err) != PLIM_OK) code = cli_error(&err);
-    if (code < 0) {
-        f.job.config = rest.args.items[0];
-        enum plim_status status = cli_load_job(&job, &f.job, &err);
-        if (status == PLIM_OK) status = job_check_training(&job, &err);
-        if (status == PLIM_OK) status = job_check_ranks(&err);
-        if (status == PLIM_OK && f.steps_given && f.steps < 1)
-            status = plim_fail(&err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
-                               (long long)f.steps);
-        if (f.steps_given) job.training.steps = f.steps, job.training.epochs = 0;
-        job.no_final_checkpoint = !f.save;
-        code = status == PLIM_OK ? train(&job, &f) : cli_error(&err);
-        job_release(&job);
-    }
+    if (code < 0) code = load_and_train(&f, rest.args.items[0]);
     bump_free(&store);
     return code;
 }

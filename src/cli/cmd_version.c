@@ -61,6 +61,12 @@ static const struct command command = {
 #define HTTP_IN false
 #endif
 
+#ifdef PLIMSOLL_MPI /* an MPI was there, says the build */
+#define MPI_IN true
+#else
+#define MPI_IN false
+#endif
+
 /* Everything the design knows; what this build lacks is said. */
 static const struct {
     const char *name, *what;
@@ -71,7 +77,7 @@ static const struct {
     {"safetensors", "Hugging Face folders", true},
     {"cuda", CUDA_WHAT, CUDA_IN},
     {"pjrt", "XLA devices", false},
-    {"mpi", "several ranks", false},
+    {"mpi", "several ranks", MPI_IN},
     {"nccl", "collectives between GPUs", false},
     {"http", "HTTP server (libmicrohttpd)", HTTP_IN},
     {"tokenizers", "tokenizer.json of Hugging Face, chat templates", true},

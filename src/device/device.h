@@ -21,6 +21,7 @@
 enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
 
 struct device;
+struct comm;
 
 /* Ops made into one thing that is launched again and again: a CUDA graph, later an XLA executable. Operand addresses are
  * part of it. It belongs to the caller, any number may be alive, and each is freed before its device is
@@ -91,6 +92,7 @@ struct device {
     const struct kernel *kernels; /* by op kind */
     /* By tier, owned by the device. Where device memory is the process's own, device and host are one ledger. */
     struct ledger *ledger[TIER_COUNT];
+    struct comm *comm;    /* the ranks that work beside it, borrowed; NULL: it is alone */
     struct threads *team; /* the host's: computes on the CPU, makes weights for every device */
 };
 

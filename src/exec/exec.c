@@ -31,6 +31,10 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
                              device->ops->name, tier_name(lower_tier(tape, op)));
         bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind].run
                                       : device->kernels[op->kind].run != NULL;
+        if (op_collects(op) && !device->facts.unified_memory)
+            return plim_fail(err, PLIM_UNSUPPORTED,
+                             "device %s cannot exchange pieces between ranks yet; use the CPU",
+                             device->ops->name);
         if (op_computes(op) && !known)
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s has no kernel for op %s", device->ops->name,
                              op_row(op->kind)->name);
@@ -96,6 +100,32 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
     exec->fetching[exec->nfetching].tensor = tape_root(exec->tape, near);
     exec->fetching[exec->nfetching++].ticket = disk_prefetch(exec->disk, address(exec, near), bytes, offset);
     return PLIM_OK;
+}
+
+/* --- several ranks --------------------------------------------------------------------------------------------- */
+
+/* The process computes itself, so what it exchanges is there. */
+static enum plim_status collect(struct exec *exec, int index, int64_t micro, struct plim_error *err)
+{
+    const struct op *op = &exec->tape->ops[index];
+    const struct tensor *from = &exec->tape->tensors[op->in[MOVE_FROM]],
+                        *to = &exec->tape->tensors[op->out[MOVE_TO]];
+    void *a = address(exec, op->in[MOVE_FROM]), *b = address(exec, op->out[MOVE_TO]);
+    char *work = (char *)exec->device->ops->base(exec->device) + exec->layout->work_offset[index];
+    bool add = op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0);
+    switch (op->kind) {
+    case OP_GATHER:
+        return comm_gather(exec->device->comm, a, (size_t)tensor_bytes(from), b, (size_t)tensor_bytes(to),
+                           err);
+    case OP_REDUCE:
+        return comm_reduce(exec->device->comm, a, tensor_count(from), b, tensor_count(to), to->type, add,
+                           work, err);
+    case OP_PIECE:
+        comm_piece(exec->device->comm, a, (size_t)tensor_bytes(from), b, (size_t)tensor_bytes(to));
+        return PLIM_OK;
+    default:
+        return comm_sum(exec->device->comm, b, tensor_count(to), to->type, work, err);
+    }
 }
 
 static struct kernel_call call_of(const struct exec *exec, int index, int64_t micro)
@@ -166,6 +196,8 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
     enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
     if (status == PLIM_OK && op_moves(op))
         status = move(exec, op, micro, err);
+    else if (status == PLIM_OK && op_collects(op))
+        status = collect(exec, i, micro, err);
     else if (status == PLIM_OK && op_computes(op))
         compute(exec, i, micro);
     if (status == PLIM_OK && (exec->inspect || exec->op_seconds))
@@ -289,8 +321,9 @@ enum plim_status exec_update(struct exec *exec, struct plim_error *err)
     return exec_run(exec, exec->tape->loop_end, exec->tape->nops, 0, err);
 }
 
-enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
-                           struct plim_error *err)
+/* Bytes of what is on this rank. */
+static enum plim_status read_here(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
+                                  struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
     if (exec->tape->tensors[id].tier == TIER_HOST) {
@@ -303,8 +336,8 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
     return exec->device->ops->read(exec->device, (size_t)at, host, (size_t)bytes, err);
 }
 
-enum plim_status exec_write(const struct exec *exec, int id, const void *host, int64_t offset, int64_t bytes,
-                            struct plim_error *err)
+static enum plim_status write_here(const struct exec *exec, int id, const void *host, int64_t offset,
+                                   int64_t bytes, struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
     if (exec->tape->tensors[id].tier == TIER_HOST) {
@@ -316,4 +349,47 @@ enum plim_status exec_write(const struct exec *exec, int id, const void *host, i
     if (exec->tape->tensors[id].tier == TIER_DISK)
         return disk_write(exec->disk, host, (size_t)bytes, at, err);
     return exec->device->ops->write(exec->device, (size_t)at, host, (size_t)bytes, err);
+}
+
+/* The part of [offset, offset + bytes) that rank `rank` has, when a piece is `piece` bytes. */
+struct owned {
+    int64_t first, bytes;
+};
+
+static struct owned owned_by(int rank, int64_t piece, int64_t offset, int64_t bytes)
+{
+    int64_t begin = rank * piece, end = begin + piece;
+    if (begin < offset) begin = offset;
+    if (end > offset + bytes) end = offset + bytes;
+    return (struct owned){begin, end > begin ? end - begin : 0};
+}
+
+enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
+                           struct plim_error *err)
+{
+    const struct tensor *t = &exec->tape->tensors[id];
+    if (!t->piece) return read_here(exec, id, host, offset, bytes, err);
+    int64_t piece = tensor_bytes(t);
+    enum plim_status status = PLIM_OK;
+    for (int r = 0; r < comm_ranks(exec->device->comm) && status == PLIM_OK; r++) {
+        struct owned part = owned_by(r, piece, offset, bytes);
+        char *to = (char *)host + (part.first - offset);
+        if (!part.bytes) continue;
+        if (r == comm_rank(exec->device->comm))
+            status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
+        if (status == PLIM_OK) status = comm_broadcast(exec->device->comm, to, (size_t)part.bytes, r, err);
+    }
+    return status;
+}
+
+enum plim_status exec_write(const struct exec *exec, int id, const void *host, int64_t offset, int64_t bytes,
+                            struct plim_error *err)
+{
+    const struct tensor *t = &exec->tape->tensors[id];
+    if (!t->piece) return write_here(exec, id, host, offset, bytes, err);
+    int64_t piece = tensor_bytes(t), rank = comm_rank(exec->device->comm);
+    struct owned part = owned_by((int)rank, piece, offset, bytes);
+    if (!part.bytes) return PLIM_OK;
+    return write_here(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,
+                      part.bytes, err);
 }

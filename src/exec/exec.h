@@ -17,6 +17,7 @@
 #ifndef PLIM_EXEC_EXEC_H
 #define PLIM_EXEC_EXEC_H
 
+#include "comm/comm.h"
 #include "device/device.h"
 #include "exec/disk.h"
 #include "plan/layout.h"
@@ -79,7 +80,8 @@ enum plim_status exec_update(struct exec *exec, struct plim_error *err);
 /* The address of a device tensor the host may write directly; NULL on a device with its own memory. */
 void *exec_host(const struct exec *exec, int tensor);
 
-/* Copy between host memory and a tensor, wherever it lives; offset and bytes within the tensor. */
+/* Copy between host memory and a tensor, wherever it lives; offset and bytes within the tensor. Of a tensor in pieces all
+ * ranks read the same bytes together, each gets them, and of what is written each keeps what is its own. */
 enum plim_status exec_read(const struct exec *exec, int tensor, void *host, int64_t offset, int64_t bytes,
                            struct plim_error *err);
 enum plim_status exec_write(const struct exec *exec, int tensor, const void *host, int64_t offset,

@@ -63,6 +63,8 @@ enum {
 struct job_training {
     const char *preset; /* "none", "auto" or a name; see job_take_preset */
     int64_t batch_size, accumulation, micro_batch, steps;
+    int64_t zero; /* enum zero */
+    bool zero_given;
     bool batch_size_given, accumulation_given, micro_batch_given;
     int objective;     /* 0: the architecture's; else 1 + enum objective */
     double pair_scale; /* sentence_pairs: of cosines in the loss */
@@ -150,6 +152,7 @@ struct job {
     struct string_list train, validation;
     struct job_data data;
     struct job_wishes wishes;
+    int ranks, rank;       /* that train it together, and this one's number; 0: one */
     int64_t loader_bytes;  /* host memory of tokenizer and loaders; part of every plan's overhead */
     int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */
     struct loader_sizes loader_sizes;
@@ -185,9 +188,6 @@ enum plim_status job_meet_device(struct job *job, const struct device_facts *fac
 /* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
  * say, PLIM_BAD_INPUT when it would drop everything. */
 enum plim_status job_check_training(const struct job *job, struct plim_error *err);
-
-/* PLIM_UNSUPPORTED when the environment says that a launcher started several ranks (launch.c). */
-enum plim_status job_check_ranks(struct plim_error *err);
 
 /* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job);
@@ -231,8 +231,9 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
 
 /* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
  * on the device). */
-enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows, int64_t time,
-                                struct tape *out, struct plim_error *err);
+enum plim_status job_build_eval(const struct job *job, const struct device_facts *facts,
+                                const struct knobs *knobs, int64_t rows, int64_t time, struct tape *out,
+                                struct plim_error *err);
 
 /* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */
 void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,

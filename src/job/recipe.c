@@ -47,11 +47,13 @@ static void set_precision(struct tape *tape, const struct job *job)
     }
 }
 
-static enum plim_status prefetch(struct tape *tape, const struct offload_options *o,
-                                 const struct knobs *knobs, struct plim_error *err)
+static enum plim_status prefetch(struct tape *tape, const struct device_facts *facts,
+                                 const struct offload_options *o, const struct knobs *knobs,
+                                 struct plim_error *err)
 {
     bool copies_beside = o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST ||
                          o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
+    copies_beside = copies_beside || (knobs && knobs->zero == ZERO_PARAMS && facts && facts->async_copies);
     struct prefetch_options options = prefetch_of(knobs);
     return copies_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
 }
@@ -124,20 +126,30 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     return pass_part(tape, part, knobs->grad_tier != TIER_DEVICE, err);
 }
 
+static struct shard_options shard_of(const struct device_facts *facts, const struct knobs *knobs)
+{
+    if (!facts || !knobs) return (struct shard_options){.ranks = 1};
+    return (struct shard_options){facts->ranks, facts->rank, (enum zero)knobs->zero};
+}
+
 enum plim_status job_place(const struct plan_request *request, const struct knobs *knobs, struct tape *tape,
                            struct plim_error *err)
 {
     struct offload_options offload = offload_of(request->build_arg, knobs);
-    enum plim_status status = pass_offload(tape, &offload, err);
+    struct shard_options shard = shard_of(request->facts, knobs);
+    enum plim_status status = pass_shard(tape, &shard, err);
+    if (status == PLIM_OK) status = pass_offload(tape, &offload, err);
     if (status == PLIM_OK)
         status = pass_offload_activations(tape, (int)knobs->offload_layers, request->facts->copy_pace, err);
-    return status == PLIM_OK ? prefetch(tape, &offload, knobs, err) : status;
+    return status == PLIM_OK ? prefetch(tape, request->facts, &offload, knobs, err) : status;
 }
 
-enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs, int64_t rows, int64_t time,
-                                struct tape *out, struct plim_error *err)
+enum plim_status job_build_eval(const struct job *job, const struct device_facts *facts,
+                                const struct knobs *knobs, int64_t rows, int64_t time, struct tape *out,
+                                struct plim_error *err)
 {
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
+    struct shard_options shard = shard_of(facts, knobs);
     if (knobs)
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
     struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
@@ -151,8 +163,9 @@ enum plim_status job_build_eval(const struct job *job, const struct knobs *knobs
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK && shape.head == HEAD_LOSS) status = pass_loss_chunks(out, 1 << 20, err);
     set_precision(out, job);
+    if (status == PLIM_OK) status = pass_shard(out, &shard, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
-    if (status == PLIM_OK) status = prefetch(out, &offload, knobs, err);
+    if (status == PLIM_OK) status = prefetch(out, facts, &offload, knobs, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
@@ -183,6 +196,7 @@ static void set_pins(const struct job *job, struct knobs *pins)
     if (t->state_tier_given) pins->state_tier = t->state_tier;
     if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
     if (t->param_tier_given) pins->param_tier = t->param_tier;
+    if (t->zero_given) pins->zero = t->zero;
     if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);
 }
 
@@ -199,6 +213,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                      needs_global_norm(job) || job->data.padding == PADDING_LONGEST,
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
                                                  job->training.optimizer == OPTIMIZER_SGD,
+                                 .whole_state = job->training.optimizer == OPTIMIZER_ADAFACTOR,
                                  .compute = job_compute,
                                  .place = job_place,
                                  .build_arg = job};

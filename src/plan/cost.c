@@ -44,6 +44,25 @@ static bool joins_last(const struct tape *tape, int i)
 static double longer(double a, double b) { return a > b ? a : b; }
 static double shorter(double a, double b) { return a < b ? a : b; }
 
+/* Seconds of an exchange between ranks: a rank sends and gets all but its own piece. */
+static double link_time(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+{
+    struct op_cost cost = op_cost_of(tape, op);
+    double share = facts->ranks > 1 ? (double)(facts->ranks - 1) / facts->ranks : 0;
+    if (cost.link_bytes <= 0 || facts->link_bandwidth <= 0) return cost.bytes / facts->bandwidth;
+    return facts->link_seconds + share * cost.link_bytes / facts->link_bandwidth;
+}
+
+double tape_link_bytes(const struct tape *tape, const struct device_facts *facts, int64_t accumulation)
+{
+    double sum = 0;
+    for (int i = 0; i < tape->nops && facts->ranks > 1; i++)
+        if (op_collects(&tape->ops[i]))
+            sum +=
+                op_cost_of(tape, &tape->ops[i]).link_bytes * (i < tape->loop_end ? (double)accumulation : 1);
+    return facts->ranks > 1 ? sum * (facts->ranks - 1) / facts->ranks : 0;
+}
+
 /* Seconds of an op that computes on the device. */
 static double compute_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
@@ -60,6 +79,7 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
 static enum lane lane_of(const struct op *op)
 {
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
+    if (op_collects(op)) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
 }
 
@@ -106,6 +126,10 @@ static void run_op(struct clock *c, int index)
     if (lane == LANE_HOST) {
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
+        c->busy[lane] += end - start;
+    } else if (lane == LANE_LINK) {
+        bytes = 0; /* none of the host's */
+        end += link_time(c->tape, op, c->facts);
         c->busy[lane] += end - start;
     } else { /* both ways at once are a little slower */
         double other = c->free[lane == LANE_COPY_IN ? LANE_COPY_OUT : LANE_COPY_IN];
@@ -165,7 +189,8 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
         if (is_idle(op, once)) continue;
         double seconds = op_moves(op)
                              ? op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds
-                             : compute_seconds(tape, op, facts);
+                         : op_collects(op) ? link_time(tape, op, facts)
+                                           : compute_seconds(tape, op, facts);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
     }

@@ -32,6 +32,9 @@ struct device_facts {
     double copy_pace;       /* copying a layer's activations takes as long as computing so many, at most */
     double coded_rate;      /* elements/s of updates with moments of 8 bits; 0: as fast as their bytes come */
     double op_seconds;      /* fixed cost of one op */
+    int ranks, rank;        /* that share the work, and this one's number; 0: one */
+    double link_bandwidth;  /* bytes/s that a rank sends to the others, and gets from them at the same time */
+    double link_seconds;    /* until an exchange between ranks has begun */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
     size_t overhead_bytes;  /* taken on the device outside the arena (context, libraries) */
     size_t host_late_bytes; /* of the host, that a device's libraries take only once a run computes */

@@ -25,6 +25,7 @@ const struct knob_row knob_rows[KNOB_COUNT] = {
     KNOB(param_tier, .form = KNOB_TIER, .key = "training.param_tier"),
     KNOB(param_share),
     KNOB(offload_layers, .key = "training.offload_layers"),
+    KNOB(zero, .key = "training.zero_stage"),
     KNOB(prefetch_ops),
 };
 

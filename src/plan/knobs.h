@@ -30,6 +30,7 @@ struct knobs {
     int64_t param_tier;     /* enum tier of parameters while no op reads them */
     int64_t param_share;    /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
     int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
+    int64_t zero;           /* enum zero: what each rank has a piece of */
     int64_t prefetch_ops;   /* offloaded parameters and gradients are fetched so many ops ahead */
 };
 

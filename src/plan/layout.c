@@ -86,6 +86,13 @@ static bool is_carried(const struct layout *l, const struct tape *tape, int id)
                                                                  l->life[id].last >= tape->loop_end);
 }
 
+/* Parts of all ranks that are added up at once. */
+static int64_t collective_work(const struct tape *tape, const struct op *op, int ranks)
+{
+    bool adds = op->kind == OP_REDUCE || op->kind == OP_SUM;
+    return adds ? op_collective_work(tensor_bytes(&tape->tensors[op->in[MOVE_FROM]]), ranks) : 0;
+}
+
 static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
 {
     for (int i = 0; i < tape->ntensors; i++) l->life[i] = (struct lifetime){INT_MAX, -1}, l->buffer[i] = i;
@@ -100,7 +107,9 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
              k++) /* invariant 4: not on bytes that end in the group */
             touch(l, tape, op->out[k], group, i, seen);
         if (op->accumulate == ACC_AFTER_FIRST && options->accumulation > 1) carry(l, tape, op);
-        if (options->facts->workspace && op_computes(op) && !op->attr.on_host)
+        if (op_collects(op))
+            l->work_bytes[i] = collective_work(tape, op, options->facts->ranks);
+        else if (options->facts->workspace && op_computes(op) && !op->attr.on_host)
             l->work_bytes[i] = (int64_t)options->facts->workspace(options->facts, tape, op);
     }
     for (int i = 0; i < tape->ntensors; i++) {

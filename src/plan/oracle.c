@@ -50,7 +50,8 @@ static struct knobs loop_key(const struct knobs *k)
 static struct knobs update_key(const struct knobs *k)
 {
     if (k->optimizer_in_backward) return loop_key(k);
-    return (struct knobs){.state_tier = k->state_tier,
+    return (struct knobs){.zero = k->zero,
+                          .state_tier = k->state_tier,
                           .state_share = k->state_share,
                           .host_share = k->host_share,
                           .grad_tier = k->grad_tier,

@@ -10,18 +10,27 @@ static bool pin_allows(int64_t pin, int64_t value) { return pin == KNOB_OPEN || 
 
 /* --- places and shares --------------------------------------------------------------------------------------- */
 
-/* Gradients that wait on a lower tier have no update inside backward to wait for. */
+/* Gradients that wait on a lower tier have no update inside backward to wait for; of several ranks' they are pieces. */
+static bool place_is_allowed(const struct plan_request *r, const struct place *p)
+{
+    const struct knobs *pins = &r->pins;
+    bool lower = p->grad != TIER_DEVICE, several = r->facts->ranks > 1;
+    if (p->inside && (lower || r->needs_global_norm || !pin_allows(pins->micro_batch, r->rows))) return false;
+    if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
+    if (several && lower && p->zero < ZERO_GRADS) return false;
+    return pin_allows(pins->grad_tier, p->grad) && pin_allows(pins->optimizer_in_backward, p->inside) &&
+           (!several || pin_allows(pins->zero, p->zero));
+}
+
 static void list_places(struct space *s)
 {
-    const struct plan_request *r = s->request;
-    const struct knobs *pins = &r->pins;
-    for (int inside = 0; inside < 2; inside++)
-        for (int lower = 0; lower < 2; lower++) {
-            struct place p = {lower ? r->facts->lower_tier : TIER_DEVICE, inside};
-            bool can = !inside || (!lower && !r->needs_global_norm && pin_allows(pins->micro_batch, r->rows));
-            if (can && pin_allows(pins->grad_tier, p.grad) && pin_allows(pins->optimizer_in_backward, inside))
-                s->places[s->nplaces++] = p;
-        }
+    for (int zero = 0; zero < ZERO_COUNT; zero++)
+        for (int inside = 0; inside < 2; inside++)
+            for (int lower = 0; lower < 2; lower++) {
+                struct place p = {lower ? s->request->facts->lower_tier : TIER_DEVICE, inside,
+                                  (enum zero)zero};
+                if (place_is_allowed(s->request, &p)) s->places[s->nplaces++] = p;
+            }
 }
 
 /* May so much of the state and of the parameters be offloaded? State leaves first, from the last parameter on, then
@@ -36,6 +45,7 @@ static bool share_is_allowed(const struct plan_request *r, const struct place *p
     bool may_early = share.param ? keeps_state && pins->param_tier > TIER_DEVICE
                                  : pins->grad_tier > TIER_DEVICE || keeps_state;
     if (early && !may_early) return false;
+    if (share.param > 0 && r->facts->ranks > 1 && place->zero != ZERO_PARAMS) return false;
     if (share.param > 0 && share.state > 0 && share.state < OFFLOAD_SHARES) return false;
     bool part = share.state > 0 && share.state < OFFLOAD_SHARES;
     if (part && (grads || pins->state_tier != KNOB_OPEN)) return false;
@@ -80,6 +90,7 @@ static void apply_place(const struct space *s, const struct point *p, struct kno
 {
     k->grad_tier = place_at(s, p)->grad;
     k->optimizer_in_backward = place_at(s, p)->inside;
+    k->zero = place_at(s, p)->zero;
 }
 
 static int count_shares(const struct space *s, const struct point *p)

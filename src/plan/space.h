@@ -21,10 +21,10 @@
 #include "plan/plan.h"
 
 enum axis_id {
-    AXIS_PLACE,       /* where gradients wait, and whether the update runs inside backward */
-    AXIS_MICRO,       /* micro-batch: divisors of the effective batch, the largest first */
-    AXIS_RECOMPUTE,   /* none, selective, selective and 1, 2, ... layers in full, full */
-    AXIS_CHUNKS,      /* slices of the loss: 1, 2, 4, ... */
+    AXIS_PLACE,     /* where gradients wait, whether the update runs inside backward, and what is in pieces */
+    AXIS_MICRO,     /* micro-batch: divisors of the effective batch, the largest first */
+    AXIS_RECOMPUTE, /* none, selective, selective and 1, 2, ... layers in full, full */
+    AXIS_CHUNKS,    /* slices of the loss: 1, 2, 4, ... */
     AXIS_ACTIVATIONS, /* layers whose activations are offloaded */
     AXIS_SHARE,       /* how much of the state, and then of the parameters, is offloaded */
     AXIS_UPDATER,     /* how much of offloaded state the host's CPU updates */
@@ -39,6 +39,7 @@ struct point {
 struct place {
     enum tier grad;
     bool inside; /* the optimizer runs inside backward */
+    enum zero zero;
 };
 
 /* Of OFFLOAD_SHARES parts each. */
@@ -46,7 +47,7 @@ struct share {
     int state, param;
 };
 
-enum { SPACE_PLACES = 4, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
+enum { SPACE_PLACES = 4 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
 
 struct space {
     const struct plan_request *request;

@@ -194,7 +194,15 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_bool(&w, "runnable", !r->request->facts->no_kernels[0]);
     if (r->request->facts->no_kernels[0]) json_str(&w, "not_runnable", r->request->facts->no_kernels);
     json_int(&w, "parameters", model_param_count(&r->job->spec));
-    json_int(&w, "effective_batch", r->request->rows);
+    json_int(&w, "effective_batch", r->request->rows * report_ranks(r));
+    if (report_ranks(r) > 1) {
+        json_begin_object(&w, "ranks");
+        json_int(&w, "count", report_ranks(r));
+        json_int(&w, "zero_stage", p->knobs.zero);
+        json_double(&w, "link_bytes_per_step", report_link_bytes(r));
+        json_double(&w, "efficiency", report_link_efficiency(r));
+        json_end_object(&w);
+    }
     json_int(&w, "max_length", r->request->time);
     report_json_knobs(&w, "knobs", r->job, &p->knobs);
     json_begin_array(&w, "pins");
@@ -205,7 +213,9 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_begin_object(&w, "predicted");
     json_double(&w, "step_ms", p->step_seconds * 1e3);
     json_double(&w, "tokens_per_s",
-                p->step_seconds > 0 ? (double)(r->request->rows * r->request->time) / p->step_seconds : 0);
+                p->step_seconds > 0
+                    ? (double)(r->request->rows * report_ranks(r) * r->request->time) / p->step_seconds
+                    : 0);
     json_double(&w, "run_s", report_run_seconds(r));
     json_int(&w, "steps", r->job->training.steps);
     json_end_object(&w);

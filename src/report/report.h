@@ -58,6 +58,12 @@ void report_peak(const struct plan_report *report, struct strbuf *out);
 /* Beside the remedies, where no line can be raised so far: "or a device with 122 GiB: rtx-4090 has 24.0 GiB". */
 void report_larger_device(const struct plan_report *report, struct strbuf *out);
 
+/* Ranks that train together, each with this plan; bytes a rank sends in a step; and the step's time with a link that costs
+ * nothing, divided by its time. */
+int report_ranks(const struct plan_report *report);
+double report_link_bytes(const struct plan_report *report);
+double report_link_efficiency(const struct plan_report *report);
+
 enum { DURATION_TEXT = 32 };
 
 /* Three digits and a unit people count in: "388 ms", "76.2 s", "28.7 min", "5.25 h", "3.1 days". Returns buf. */

@@ -38,6 +38,19 @@ static void put_line(struct strbuf *out, const char *name, int64_t bytes, int64_
     strbuf_addf(out, " %5.1f %%\n", whole > 0 ? 100.0 * (double)bytes / (double)whole : 0);
 }
 
+static void put_ranks(const struct plan_report *r, struct strbuf *out)
+{
+    static const char *const pieces[ZERO_COUNT] = {"nothing", "optimizer state",
+                                                   "optimizer state and gradients",
+                                                   "optimizer state, gradients and parameters"};
+    char bytes[BYTES_TEXT];
+    strbuf_addf(out,
+                "%d ranks of this plan, in pieces %s (ZeRO %d); a rank sends %s a step; %.0f %% of the speed "
+                "without a link\n",
+                report_ranks(r), pieces[r->plan->knobs.zero], (int)r->plan->knobs.zero,
+                bytes_format(bytes, (uint64_t)report_link_bytes(r)), 100 * report_link_efficiency(r));
+}
+
 static void put_head(const struct plan_report *r, bool colour, struct strbuf *out)
 {
     const struct model_spec *s = &r->job->spec;
@@ -46,7 +59,8 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
     strbuf_addf(out, "%s, %s parameters, %s, T=%lld, effective batch %lld, on %s\n",
                 model_architecture_name(s->arch), params,
                 precision_name((enum precision)r->job->training.precision), (long long)r->request->time,
-                (long long)r->request->rows, r->request->facts->name);
+                (long long)(r->request->rows * report_ranks(r)), r->request->facts->name);
+    if (report_ranks(r) > 1) put_ranks(r, out);
     struct strbuf verdict = STRBUF_INIT;
     report_verdict(r, &verdict);
     table_coloured(out, colour, report_fits(r) ? TABLE_GREEN : TABLE_RED, strbuf_text(&verdict));

@@ -6,6 +6,9 @@
 #include "runtime/load.h"
 #include "runtime/runtime_part.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
  * saving, libc's own buffers. Measured on both architectures with tests/fault/truth.py. */
 #define RUN_ALLOWANCE (1920 << 10)
@@ -53,15 +56,64 @@ int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
                                             : 0; /* else the host tier is taken after plans were compared */
 }
 
+/* What ranks may differ in, and the plan may not. */
+struct shared_line {
+    int64_t budget, host_budget, overhead, reserve;
+};
+
+/* Ranks plan from the same numbers and so make the same plan: rates are rank 0's, the smallest line counts and the largest
+ * process. */
+static enum plim_status share_facts(struct device *device, struct plim_error *err)
+{
+    struct device_facts mine = device->facts, *facts = &device->facts;
+    enum plim_status status = comm_broadcast(device->comm, facts, sizeof *facts, 0, err);
+    memcpy(facts->name, mine.name, sizeof facts->name);
+    facts->rank = mine.rank, facts->free_bytes = mine.free_bytes;
+    facts->workspace = mine.workspace, facts->backend = mine.backend;
+    return status;
+}
+
+static enum plim_status share_line(struct runtime *rt, struct plim_error *err)
+{
+    struct plan_request *r = &rt->request;
+    struct comm *comm = rt->device->comm;
+    struct shared_line mine = {r->budget, r->host_budget, r->overhead, rt->reserve};
+    struct shared_line *all = calloc((size_t)comm_ranks(comm), sizeof *all);
+    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks planned");
+    enum plim_status status =
+        comm_gather(comm, &mine, sizeof mine, all, (size_t)comm_ranks(comm) * sizeof mine, err);
+    for (int i = 0; i < comm_ranks(comm) && status == PLIM_OK; i++) {
+        if (all[i].budget < r->budget) r->budget = all[i].budget;
+        if (all[i].host_budget < r->host_budget) r->host_budget = all[i].host_budget;
+        if (all[i].overhead > r->overhead) r->overhead = all[i].overhead;
+        if (all[i].reserve < rt->reserve) rt->reserve = all[i].reserve;
+    }
+    free(all);
+    return status;
+}
+
+static enum plim_status check_same_plan(struct runtime *rt, struct plim_error *err)
+{
+    struct comm *comm = rt->device->comm;
+    const struct plan *plan = &rt->plan;
+    enum plim_status status = comm_same(comm, &plan->knobs, sizeof plan->knobs, "the plan", err);
+    size_t bytes = (size_t)plan->layout.ntensors * sizeof *plan->layout.offset;
+    return status == PLIM_OK ? comm_same(comm, plan->layout.offset, bytes, "the layout", err) : status;
+}
+
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err)
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
-    enum plim_status status = runtime_request(job, &device->facts, overhead.bytes, &rt->request, err);
+    enum plim_status status = device->comm ? share_facts(device, err) : PLIM_OK;
+    if (status == PLIM_OK) status = runtime_request(job, &device->facts, overhead.bytes, &rt->request, err);
+    if (device->comm) status = comm_agree(device->comm, status, err);
+    if (status == PLIM_OK && device->comm) status = share_line(rt, err);
     rt->request.search_line = runtime_search_line(rt, rt->request.budget);
     if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
     rt->reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan);
     if (rt->reserve_used) status = PLIM_OK;
+    if (status == PLIM_OK && device->comm) status = check_same_plan(rt, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
     rt->state = RUNTIME_PLANNED;

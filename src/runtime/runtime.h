@@ -82,7 +82,7 @@ struct overhead runtime_overhead(void);
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err);
 
-/* The fastest plan of the job that fits. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
+/* The fastest plan of the job that fits, the same on every rank. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err);
 

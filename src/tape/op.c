@@ -157,6 +157,22 @@ static void cost_move(const struct tape *tape, const struct op *op, struct op_co
     cost->bytes = cost->moved_bytes = bytes_of(tape, op->in[MOVE_FROM]);
 }
 
+/* What one rank sends is the whole but for its own piece; near enough all of it. */
+static void cost_gather(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->link_bytes = bytes_of(tape, op->out[MOVE_TO]);
+}
+
+static void cost_reduce(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->link_bytes = bytes_of(tape, op->in[MOVE_FROM]);
+}
+
+static void cost_sum(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->link_bytes = 2 * bytes_of(tape, op->in[MOVE_FROM]);
+}
+
 static void cost_hold(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     (void)tape, (void)op;
@@ -693,6 +709,38 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .cls = OP_CLASS_HOLD,
             .in = {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
             .cost = cost_hold,
+        },
+    [OP_GATHER] =
+        {
+            .name = "gather",
+            .cls = OP_CLASS_COLLECTIVE,
+            .in = {[MOVE_FROM] = "*"},
+            .out = {[MOVE_TO] = "*"},
+            .cost = cost_gather,
+        },
+    [OP_REDUCE] =
+        {
+            .name = "reduce",
+            .cls = OP_CLASS_COLLECTIVE,
+            .in = {[MOVE_FROM] = "*"},
+            .out = {[MOVE_TO] = "*"},
+            .writes_kept = true,
+            .cost = cost_reduce,
+        },
+    [OP_PIECE] =
+        {
+            .name = "piece",
+            .cls = OP_CLASS_COLLECTIVE,
+            .in = {[MOVE_FROM] = "*"},
+            .out = {[MOVE_TO] = "*"},
+        },
+    [OP_SUM] =
+        {
+            .name = "sum",
+            .cls = OP_CLASS_COLLECTIVE,
+            .in = {[MOVE_FROM] = "*"},
+            .out = {[MOVE_TO] = "*"},
+            .cost = cost_sum,
         },
 };
 

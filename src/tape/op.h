@@ -57,6 +57,14 @@
  *  fetch         far                                               near                        copy from a lower tier
  *  store         near                                              far                         copy to a lower tier
  *  hold          near ..                                                                       nothing: their bytes are in use up to here
+ *  gather        piece                                             whole                       every rank's piece, in the order of ranks
+ *  reduce        whole                                             piece acc                   this rank's piece of the sum over ranks
+ *  piece         whole                                             piece                       this rank's piece; zeros behind the end of the whole
+ *  sum           x                                                 x                           the sum over ranks, in place
+ *
+ * Ranks. Of N elements each of W ranks has a piece of P, P W >= N: rank r has elements [r P, min((r + 1) P, N)). Sums over
+ * ranks run in the order of ranks, in fp32 (f64 in f64), reduce adds what is there last, and the result is rounded once. All
+ * ranks run the same collective ops in the same order.
  *
  * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of bf16 parts, with an error like
  * fp32's; a device that has no use for it multiplies fp32.
@@ -245,6 +253,10 @@ enum op_kind {
     OP_HOLD,
     OP_KV_PUT,
     OP_ATTN_PAGED,
+    OP_GATHER,
+    OP_REDUCE,
+    OP_PIECE,
+    OP_SUM,
     OP_LINEAR_Q,
     OP_EMBED_Q,
     OP_KIND_COUNT
@@ -252,10 +264,11 @@ enum op_kind {
 
 /* What kind of work an op is: which unit runs it, and what planner and passes may do with it. */
 enum op_class {
-    OP_CLASS_COMPUTE, /* forward and backward: a kernel's work */
-    OP_CLASS_UPDATE,  /* the optimizer's: a kernel's work too */
-    OP_CLASS_MOVE,    /* a copy between tiers */
-    OP_CLASS_HOLD,    /* no work at all */
+    OP_CLASS_COMPUTE,    /* forward and backward: a kernel's work */
+    OP_CLASS_UPDATE,     /* the optimizer's: a kernel's work too */
+    OP_CLASS_MOVE,       /* a copy between tiers */
+    OP_CLASS_HOLD,       /* no work at all */
+    OP_CLASS_COLLECTIVE, /* ranks exchange pieces */
 };
 
 /* What an op costs, for the planner's clock. */
@@ -265,6 +278,7 @@ struct op_cost {
     enum dtype type;    /* of what is multiplied, where there are flops */
     double bytes;       /* read and written once */
     double moved_bytes; /* moved between tiers */
+    double link_bytes;  /* of all ranks' pieces together, exchanged between them */
     double coded;       /* elements with moments of 8 bits, decoded and encoded again */
 };
 
@@ -329,6 +343,19 @@ static inline int move_far(const struct op *op)
 {
     return op->kind == OP_FETCH ? op->in[MOVE_FROM] : op->out[MOVE_TO];
 }
+
+/* Scratch of reduce and sum of so many bytes: a chunk of each rank's part, of 4 KiB to 1 MiB, 16 MiB in all or a little more. */
+static inline int64_t op_collective_work(int64_t whole, int64_t ranks)
+{
+    int64_t piece = ((whole + ranks - 1) / ranks + 15) / 16 * 16,
+            chunk = ((int64_t)16 << 20) / ranks / 4096 * 4096;
+    if (chunk > 1 << 20) chunk = 1 << 20;
+    if (chunk < 4096) chunk = 4096;
+    return ranks * (piece < chunk ? piece : chunk);
+}
+
+/* An exchange between ranks. */
+static inline bool op_collects(const struct op *op) { return op_row(op->kind)->cls == OP_CLASS_COLLECTIVE; }
 
 /* Work for a kernel: not a copy, not a hold. */
 static inline bool op_computes(const struct op *op)

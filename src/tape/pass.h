@@ -8,6 +8,7 @@
  *     pass_grad         backward ops; each head slice is differentiated where it stands
  *     pass_recompute    chosen activations are dropped and recomputed
  *     pass_update       optimizer ops, at the end or inside the backward part
+ *     pass_shard        which class is in pieces, one on each rank, with the exchanges between ranks
  *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
  *     pass_offload_activations         activations of chosen layers are offloaded until backward
  *     pass_prefetch       copies run beside computing: fetches earlier, buffers of stores held longer
@@ -80,6 +81,23 @@ struct update_options {
     enum tape_part part; /* TAPE_LOOP: what follows the global norm is left out, for pass_part drops it */
 };
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
+
+/* Of several ranks each has a piece of:
+ *
+ *     ZERO_NONE       nothing; gradients are summed before the update
+ *     ZERO_STATE      moments and masters (ZeRO 1)
+ *     ZERO_GRADS      and gradients (ZeRO 2), which are summed in every micro-batch
+ *     ZERO_PARAMS     and parameters (ZeRO 3), gathered around the ops that read them
+ *
+ * Small tensors (TENSOR_NEAR) stay whole. At the same number of ranks and one micro-batch a step all four give the same
+ * bits. */
+enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_COUNT };
+
+struct shard_options {
+    int ranks, rank;
+    enum zero zero;
+};
+enum plim_status pass_shard(struct tape *tape, const struct shard_options *options, struct plim_error *err);
 
 struct offload_options {
     enum tier state_tier; /* where moments and masters live; TIER_DEVICE: they stay */

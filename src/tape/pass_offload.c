@@ -8,6 +8,7 @@
  * the slices of the head count as one. What the first micro-batch of a window overwrites is not fetched there. The square of
  * an offloaded gradient for the global norm is made before it leaves, in every micro-batch; the last one's is what counts. */
 #include "tape/offload.h"
+#include "tape/phase.h"
 #include "tensor/quant8.h"
 
 #include <stdlib.h>
@@ -136,18 +137,6 @@ static enum plim_status mark_far(struct tape *tape, const struct offload_options
 }
 
 /* --- copies around the ops of the loop ----------------------------------------------------------------------- */
-
-enum phase { PHASE_FORWARD, PHASE_HEAD, PHASE_BACKWARD, PHASES };
-
-static enum phase phase_of(const struct op *op)
-{
-    static const enum phase phases[PART_COUNT] = {[PART_FORWARD] = PHASE_FORWARD,
-                                                  [PART_HEAD] = PHASE_HEAD,
-                                                  [PART_BACKWARD] = PHASE_BACKWARD,
-                                                  [PART_RECOMPUTE] = PHASE_BACKWARD,
-                                                  [PART_UPDATE] = PHASE_BACKWARD};
-    return phases[op->part];
-}
 
 /* By offloaded tensor: its near copy now, the last op of each phase that touches it, and of a gradient the op of the update that
  * squares it, as an index or -1. */

@@ -50,6 +50,13 @@ static bool is_kept(const struct tape *tape, int id)
     return tape->tensors[tape_root(tape, id)].flags & TENSOR_KEPT;
 }
 
+/* What is elsewhere: on another tier, or in pieces. */
+static int far_of(const struct op *op)
+{
+    if (op->kind == OP_GATHER) return op->in[MOVE_FROM];
+    return op->kind == OP_REDUCE ? op->out[MOVE_TO] : move_far(op);
+}
+
 /* Keys of ops [begin, end); the number of computing ops among them. Holds come last: where keys are equal, behind all
  * else. */
 static int find_keys(struct spread *s, const struct op *ops, int begin, int end, int lead, int lag)
@@ -60,14 +67,14 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
     for (int i = begin; i < end; i++) {
         const struct op *op = &ops[i];
         int key = 2 * computed;
-        if (!op_moves(op)) {
+        if (!op_moves(op) && op->kind != OP_GATHER && op->kind != OP_REDUCE) {
             for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
                 if (op->out[o] >= 0) s->least[op->out[o]] = key + 2;
             put(s, 2 * computed++ + 1, i, false);
             continue;
         }
-        int far = move_far(op); /* slices of one tensor are each their own */
-        if (op->kind == OP_FETCH) key -= 2 * lead;
+        int far = far_of(op); /* slices of one tensor are each their own */
+        if (op->kind == OP_FETCH || op->kind == OP_GATHER) key -= 2 * lead;
         if (key < s->least[far]) key = s->least[far];
         s->least[far] = key;
         put(s, key, i, false);

@@ -67,6 +67,9 @@ struct tensor {
     int ndim;
     int64_t dim[TENSOR_MAX_DIM];
     int64_t view_offset; /* bytes into view_of */
+    int64_t
+        piece; /* elements that each rank has of it, one after the other in the order of ranks; 0: it is whole. Ops
+                    * touch the piece through a view of it */
 };
 
 static inline int64_t tensor_count(const struct tensor *t) /* elements */
@@ -75,9 +78,9 @@ static inline int64_t tensor_count(const struct tensor *t) /* elements */
     for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
     return n;
 }
-static inline int64_t tensor_bytes(const struct tensor *t)
+static inline int64_t tensor_bytes(const struct tensor *t) /* on this rank */
 {
-    return tensor_count(t) * (int64_t)dtype_size(t->type);
+    return (t->piece ? t->piece : tensor_count(t)) * (int64_t)dtype_size(t->type);
 }
 
 /* How an op treats what is already in its accumulating outputs (gradients of parameters, the loss). */

@@ -237,6 +237,7 @@ struct span {
     int64_t first, count;
 };
 
+/* `w` NULL: another rank writes, and this one gives its pieces. */
 static enum plim_status stream_span(struct trainer *t, const struct span *s, struct safetensors_writer *w,
                                     char *piece, struct plim_error *err)
 {
@@ -244,7 +245,7 @@ static enum plim_status stream_span(struct trainer *t, const struct span *s, str
     for (int64_t at = 0; at < s->count && status == PLIM_OK; at += PIECE) {
         int64_t n = s->count - at < PIECE ? s->count - at : PIECE;
         status = exec_read(&t->runtime.exec, s->tensor, piece, s->first + at, n, err);
-        if (status == PLIM_OK) status = safetensors_writer_put(w, piece, (size_t)n, err);
+        if (status == PLIM_OK && w) status = safetensors_writer_put(w, piece, (size_t)n, err);
     }
     return status;
 }
@@ -278,32 +279,41 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct bump 
     return good ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
 }
 
+/* The tensors of the list, one behind the other, into a new file. */
+static enum plim_status write_set(struct trainer *t, const char *dir, const char *name,
+                                  const struct safetensors_entry *entries, const struct span *spans,
+                                  size_t count, char *piece, struct manifest_files *files,
+                                  struct plim_error *err)
+{
+    struct safetensors_writer w;
+    enum plim_status status = file_make_dirs(dir, err);
+    if (status == PLIM_OK) status = safetensors_writer_begin(&w, dir, entries, count, UINT64_MAX, err);
+    if (status != PLIM_OK) return status;
+    for (size_t i = 0; i < count && status == PLIM_OK; i++)
+        status = stream_span(t, &spans[i], &w, piece, err);
+    if (status == PLIM_OK) manifest_add(files, name, w.sum.bytes, checksum_end(&w.sum));
+    if (status == PLIM_OK) return safetensors_writer_end(&w, err);
+    safetensors_writer_abandon(&w);
+    return status;
+}
+
 static enum plim_status save_set(struct trainer *t, bool state, const char *dir, struct manifest_files *files,
                                  struct plim_error *err)
 {
     const char *name = state ? "state/model.safetensors" : "model.safetensors"; /* one shard: no limit */
     struct bump store = {0};
     struct safetensors_entry *entries = NULL;
-    struct safetensors_writer w;
     struct span *spans = NULL;
     size_t count = 0;
     char *piece = malloc(PIECE);
     enum plim_status status =
         piece ? list_entries(t, state, &store, &entries, &spans, &count, err)
               : plim_fail(err, PLIM_NO_MEMORY, "out of memory while a checkpoint was written");
-    if (status == PLIM_OK) status = file_make_dirs(dir, err);
-    if (status == PLIM_OK) {
-        status = safetensors_writer_begin(&w, dir, entries, count, UINT64_MAX, err);
-        if (status == PLIM_OK) {
-            for (size_t i = 0; i < count && status == PLIM_OK; i++)
-                status = stream_span(t, &spans[i], &w, piece, err);
-            if (status == PLIM_OK) manifest_add(files, name, w.sum.bytes, checksum_end(&w.sum));
-            if (status == PLIM_OK)
-                status = safetensors_writer_end(&w, err);
-            else
-                safetensors_writer_abandon(&w);
-        }
-    }
+    bool writes = comm_rank(t->runtime.device->comm) == 0;
+    if (status == PLIM_OK && writes)
+        status = write_set(t, dir, name, entries, spans, count, piece, files, err);
+    for (size_t i = 0; !writes && i < count && status == PLIM_OK; i++)
+        status = stream_span(t, &spans[i], NULL, piece, err);
     free(piece);
     bump_free(&store);
     return status;
@@ -368,35 +378,45 @@ static enum plim_status save_files(struct trainer *t, const char *dir, struct pl
                                    .knobs = &t->runtime.plan.knobs,
                                    .run = &t->start.facts->root};
     char state[560];
+    bool writes = comm_rank(t->runtime.device->comm) == 0;
     snprintf(state, sizeof state, "%s/state", dir);
-    enum plim_status status = file_make_dirs(dir, err);
+    enum plim_status status = writes ? file_make_dirs(dir, err) : PLIM_OK;
     if (status == PLIM_OK) status = save_set(t, false, dir, &files, err);
     if (status == PLIM_OK) status = save_set(t, true, state, &files, err);
-    if (status == PLIM_OK) status = save_texts(t, dir, &files, err);
-    return status == PLIM_OK ? manifest_write(dir, &about, &files, err) : status;
+    if (status == PLIM_OK && writes) status = save_texts(t, dir, &files, err);
+    return status == PLIM_OK && writes ? manifest_write(dir, &about, &files, err) : status;
+}
+
+/* What is written gets its name: rank 0's work. */
+static enum plim_status give_name(struct trainer *t, const char *temp, const char *path,
+                                  struct plim_error *err)
+{
+    /* Between the two, a crash leaves no checkpoint with a name rather than one of the run that was to be replaced. */
+    if (t->start.replaces) checkpoint_clear(t->job->output_dir);
+    return checkpoint_take_name(temp, path, err);
 }
 
 enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, struct plim_error *err)
 {
     const char *dir = t->job->output_dir;
+    struct comm *comm = t->runtime.device->comm;
+    bool writes = comm_rank(comm) == 0;
     char temp[512];
     snprintf(path, size, "%s/" CHECKPOINT_PREFIX "%08lld", dir, (long long)t->step);
     if (t->step > 0 && t->saved_step == t->step)
         return PLIM_OK; /* resumed and stopped again at the same step */
     snprintf(temp, sizeof temp, "%s/" CHECKPOINT_TEMP CHECKPOINT_PREFIX "%08lld", dir, (long long)t->step);
-    checkpoint_remove(temp);
+    if (writes) checkpoint_remove(temp);
     enum plim_status status = save_files(t, temp, err);
-    /* Between the two, a crash leaves no checkpoint with a name rather than one of the run that was to be replaced. */
-    if (status == PLIM_OK && t->start.replaces) checkpoint_clear(dir);
-    if (status == PLIM_OK) status = checkpoint_take_name(temp, path, err);
+    if (status == PLIM_OK && writes) status = give_name(t, temp, path, err);
     if (status != PLIM_OK) {
-        checkpoint_remove(temp);
+        if (writes) checkpoint_remove(temp);
         plim_error_prefix(err, "checkpoint of step %lld not saved, earlier ones are intact",
                           (long long)t->step);
         return status;
     }
     t->start.replaces = false;
     t->saved_step = t->step;
-    checkpoint_prune(dir, t->job->keep_checkpoints, t->step);
+    if (writes) checkpoint_prune(dir, t->job->keep_checkpoints, t->step);
     return PLIM_OK;
 }

@@ -61,6 +61,7 @@ static uint64_t longest_line(const struct job *job)
     return !d->max_line_given && usual < d->max_line_bytes ? usual : d->max_line_bytes;
 }
 
+/* Every rank evaluates all rows: what is gathered for it is gathered by all at the same time. */
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
@@ -76,7 +77,8 @@ static void loader_options(const struct job *job, bool evaluation, struct loader
                                    .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
                                    .shuffle_bytes = (size_t)d->shuffle_bytes,
                                    .window_rows = evaluation ? eval_window(job) : job_rows(job),
-                                   .ranks = 1};
+                                   .rank = evaluation ? 0 : job->rank,
+                                   .ranks = evaluation || job->ranks < 1 ? 1 : job->ranks};
 }
 
 static enum plim_status at_key(const struct corpus *c, const char *key, enum plim_status status,

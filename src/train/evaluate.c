@@ -141,7 +141,7 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
 {
     const struct eval_length *l = arg;
     struct trainer *t = l->trainer;
-    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, l->time, out, err);
+    return job_build_eval(t->job, &t->runtime.device->facts, &t->runtime.plan.knobs, rows, l->time, out, err);
 }
 
 enum plim_status trainer_open_eval(struct trainer *t, struct eval_programs *p, struct plim_error *err)

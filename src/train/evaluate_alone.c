@@ -27,7 +27,7 @@ struct length {
 static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
 {
     const struct length *l = arg;
-    return job_build_eval(l->job, NULL, rows, l->time, out, err);
+    return job_build_eval(l->job, NULL, NULL, rows, l->time, out, err);
 }
 
 /* As many rows at a time as fit. */

@@ -21,6 +21,7 @@ enum plim_status router_read(struct router *r, struct exec *exec, struct plim_er
     int64_t bytes = (int64_t)r->layers * r->experts * (int64_t)sizeof *r->load;
     enum plim_status status = exec_read(exec, r->loss_id, loss, 0, sizeof loss, err);
     if (status == PLIM_OK) status = exec_read(exec, r->load_id, r->load, 0, bytes, err);
+    if (status == PLIM_OK) status = comm_sum_numbers(exec->device->comm, loss, 3, err);
     double passes = loss[2] > 0 ? loss[2] : 1;
     r->balance = loss[0] / passes, r->z = loss[1] / passes;
     return status;

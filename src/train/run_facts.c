@@ -22,10 +22,10 @@ static const char *const left_out[] = {
     /* kept with the plan's knobs, or without influence on any bit */
     "training.micro_batch_size", "training.recompute", "training.recompute_layers",
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",
-    "training.state_tier", "training.param_tier", "training.grad_tier", "training.offload_layers",
-    "training.host_update", "training.threads", "training.save_every", "training.log_every",
-    "training.deepspeed.", "training.memory.", "training.dynamic_batching.", "output.", "host_budget",
-    "budget", "profile",
+    "training.zero_stage", "training.state_tier", "training.param_tier", "training.grad_tier",
+    "training.offload_layers", "training.host_update", "training.threads", "training.save_every",
+    "training.log_every", "training.deepspeed.", "training.memory.", "training.dynamic_batching.", "output.",
+    "host_budget", "budget", "profile",
     /* a run that met a bad record may go on without it */
     "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
     "training.eval_batch_size",
@@ -129,7 +129,7 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     char text[NUMBER_TEXT];
     int kind = job->schedule.kind;
     bool on_eval = kind == SCHEDULE_GREEDY && job->schedule.on == 1 && job->validation.count;
-    put_number(w, "training.batch_size", true, job_rows(job));
+    put_number(w, "training.batch_size", true, job_rows(job) * (job->ranks > 1 ? job->ranks : 1));
     put_number(w, "training.steps", kind != SCHEDULE_CONSTANT && kind != SCHEDULE_GREEDY, t->steps);
     put_number(w, "training.eval_every", on_eval, t->eval_every);
     put_number(w, "training.eval_rows", on_eval, t->eval_rows);

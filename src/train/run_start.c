@@ -172,12 +172,13 @@ enum plim_status run_start_begin(struct run_start *s, const struct job *job, con
                                  struct plim_error *err)
 {
     *s = (struct run_start){.lock = RUN_LOCK_NONE, .notes = STRBUF_INIT};
-    enum plim_status status = options->saves ? run_lock_take(&s->lock, job->output_dir, err) : PLIM_OK;
+    bool locks = options->saves && job->rank == 0;
+    enum plim_status status = locks ? run_lock_take(&s->lock, job->output_dir, err) : PLIM_OK;
     if (status != PLIM_OK) {
         plim_error_prefix(err, "%s", job->name);
         return status;
     }
-    if (options->saves && !s->lock.held)
+    if (locks && !s->lock.held)
         strbuf_addf(&s->notes, "%s: its file system has no locks: keep other runs out of it\n",
                     job->output_dir);
     if (corpus->chat) s->now = (int64_t)time(NULL);

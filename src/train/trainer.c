@@ -64,6 +64,9 @@ bool trainer_may_save(const struct trainer *t)
 
 static bool stop_asked(const struct trainer *t) { return t->options.stop && *t->options.stop; }
 
+/* One rank alone stops between two passes; several agree on it between two steps. */
+static bool stops_here(const struct trainer *t) { return !t->runtime.device->comm && stop_asked(t); }
+
 static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double lr, struct plim_error *err)
 {
     const struct job_training *c = &t->job->training;
@@ -75,7 +78,8 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     scalars[SCALAR_BIAS2] = (float)(1 - pow(c->beta2, n));
     scalars[SCALAR_CLIP] = (float)c->clip;
     scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
-    scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)t->runtime.plan.knobs.accumulation);
+    scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)(t->runtime.plan.knobs.accumulation *
+                                                                  comm_ranks(t->runtime.device->comm)));
     scalars[SCALAR_BETA2] = (float)(1 - pow(n, -0.8));
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
     scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
@@ -113,7 +117,7 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
     lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->rows);
     event->rows = window->rows;
     for (int64_t i = 0; i < t->cutting.count; i++) {
-        if (stop_asked(t)) { /* invariant 2 */
+        if (stops_here(t)) { /* invariant 2 */
             loader_rewind(t->loader);
             *finished = false;
             return PLIM_OK;
@@ -144,6 +148,7 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     double loss[2] = {0};
     float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
     enum plim_status status = exec_read(&t->runtime.exec, t->loss, loss, 0, sizeof loss, err);
+    if (status == PLIM_OK) status = comm_sum_numbers(t->runtime.device->comm, loss, 2, err);
     if (status == PLIM_OK) status = router_read(&t->router, &t->runtime.exec, err);
     event->token_loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
     event->loss = event->token_loss + t->router.balance + t->router.z;
@@ -172,6 +177,11 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     struct loader_window window = {0};
     double lr = schedule_rate(&t->schedule, t->step);
     enum plim_status status = loader_window(t->loader, t->runtime.request.rows, &window, err);
+    if (t->runtime.device->comm) {
+        if (status == PLIM_OK && stop_asked(t)) status = plim_fail(err, PLIM_INTERRUPTED, "stopped");
+        status = comm_agree(t->runtime.device->comm, status, err);
+        if (status == PLIM_INTERRUPTED) loader_rewind(t->loader);
+    }
     if (status == PLIM_INTERRUPTED) { /* invariant 2, while rows were looked for */
         *finished = false;
         return PLIM_OK;
@@ -272,7 +282,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         if (t->corpus.validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
         if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
         if (status == PLIM_OK && due(c->save_every, t->step)) status = save_and_tell(t, err), saved = true;
-        if (stop_asked(t)) finished = false;
+        if (stops_here(t)) finished = false;
     }
     if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = save_and_tell(t, err);
     if (t->data_failed && t->step > 0 &&

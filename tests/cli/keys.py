@@ -143,7 +143,7 @@ def dropout(folder):
 def ranks(folder):
     path = plim.job(folder)
     for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
-        refused(f"{name}=4", ["train", path], [name, "4", "one process"], env={name: "4"})
+        refused(f"{name}=4", ["train", path], [name, "4"], env={name: "4"})
     refused("WORLD_SIZE=many", ["train", path], ["WORLD_SIZE", "many"], env={"WORLD_SIZE": "many"})
     alone = {"WORLD_SIZE": "1", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "PMI_SIZE": ""}
     result = plim.run("train", path, "-q", "--steps", 1, "--no-checkpoint", env=alone)

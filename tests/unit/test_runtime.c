@@ -77,7 +77,8 @@ static void nothing_taken(const struct device *device)
 static enum plim_status build_rows(void *arg, int64_t rows, struct tape *out, struct plim_error *e)
 {
     struct trainer *t = arg;
-    return job_build_eval(t->job, &t->runtime.plan.knobs, rows, t->job->max_length, out, e);
+    return job_build_eval(t->job, &t->runtime.device->facts, &t->runtime.plan.knobs, rows, t->job->max_length,
+                          out, e);
 }
 
 /* The loss of fixed tokens; `passes` times the same. */

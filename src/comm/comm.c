@@ -1,0 +1,180 @@
+/* comm.c - what ranks do together, over what moves bytes between them. See comm.h. */
+#include "comm/comm.h"
+#include "base/hash.h"
+#include "tape/op.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers that comm_sum_numbers takes at once. */
+enum { NUMBERS_MOST = 64 };
+
+static enum plim_status told(const struct comm *comm, const char *what, const char *why,
+                             struct plim_error *err)
+{
+    if (!why) return PLIM_OK;
+    return plim_fail(err, PLIM_IO, "rank %d of %d: %s: %s", comm->rank, comm->ranks, what, why);
+}
+
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+size_t comm_work(int ranks, size_t whole_bytes)
+{
+    return (size_t)op_collective_work((int64_t)whole_bytes, ranks);
+}
+
+enum plim_status comm_gather(struct comm *comm, const void *piece, size_t piece_bytes, void *whole,
+                             size_t whole_bytes, struct plim_error *err)
+{
+    if (!comm) {
+        if (piece != whole) memcpy(whole, piece, smaller(piece_bytes, whole_bytes));
+        return PLIM_OK;
+    }
+    return told(comm, "gather", comm->ops->gather(comm, piece, piece_bytes, whole, whole_bytes), err);
+}
+
+void comm_piece(const struct comm *comm, const void *whole, size_t whole_bytes, void *piece,
+                size_t piece_bytes)
+{
+    size_t first = (size_t)comm_rank(comm) * piece_bytes;
+    size_t here = first < whole_bytes ? smaller(piece_bytes, whole_bytes - first) : 0;
+    memcpy(piece, (const char *)whole + first, here);
+    memset((char *)piece + here, 0, piece_bytes - here);
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+enum { BLOCK = 512 }; /* elements that are added at once */
+
+/* The sum of every rank's part of `count` f64 into out; `add`: to what is there. */
+static void add_doubles(const double *parts, int ranks, size_t count, double *out, bool add)
+{
+    for (size_t i = 0; i < count; i++) {
+        double sum = parts[i];
+        for (int r = 1; r < ranks; r++) sum += parts[(size_t)r * count + i];
+        out[i] = add ? out[i] + sum : sum;
+    }
+}
+
+static void add_to(float *sum, const void *from, enum dtype type, size_t n)
+{
+    float wide[BLOCK];
+    dtype_convert(wide, DT_F32, from, type, (int64_t)n);
+    for (size_t i = 0; i < n; i++) sum[i] += wide[i];
+}
+
+/* The same of narrower types, in fp32 and rounded once. */
+static void add_parts(const void *parts, enum dtype type, int ranks, size_t count, void *out, bool add)
+{
+    const char *from = parts;
+    size_t size = dtype_size(type);
+    if (type == DT_F64) {
+        add_doubles(parts, ranks, count, out, add);
+        return;
+    }
+    for (size_t at = 0; at < count; at += BLOCK) {
+        float sum[BLOCK];
+        size_t n = smaller(BLOCK, count - at);
+        char *to = (char *)out + at * size;
+        dtype_convert(sum, DT_F32, from + at * size, type, (int64_t)n);
+        for (int r = 1; r < ranks; r++) add_to(sum, from + ((size_t)r * count + at) * size, type, n);
+        if (add) add_to(sum, to, type, n);
+        dtype_convert(to, type, sum, DT_F32, (int64_t)n);
+    }
+}
+
+enum plim_status comm_reduce(struct comm *comm, const void *whole, int64_t count, void *piece,
+                             int64_t piece_count, enum dtype type, bool add, void *work,
+                             struct plim_error *err)
+{
+    size_t size = dtype_size(type), stride = (size_t)piece_count * size, all = (size_t)count * size;
+    size_t step = comm_work(comm_ranks(comm), all) / (size_t)comm_ranks(comm) / size * size;
+    if (!comm) {
+        add_parts(whole, type, 1, (size_t)count, piece, add);
+        return PLIM_OK;
+    }
+    for (size_t at = 0; at < stride; at += step) {
+        size_t bytes = smaller(step, stride - at);
+        size_t left = all > at ? all - at : 0;
+        memset(work, 0, (size_t)comm->ranks * bytes);
+        const char *why = comm->ops->exchange(comm, (const char *)whole + at, left, stride, bytes, work);
+        if (why) return told(comm, "reduce", why, err);
+        add_parts(work, type, comm->ranks, bytes / size, (char *)piece + at, add);
+    }
+    return PLIM_OK;
+}
+
+/* Every rank adds a piece, and all get all pieces: the piece lies in `data` itself. */
+enum plim_status comm_sum(struct comm *comm, void *data, int64_t count, enum dtype type, void *work,
+                          struct plim_error *err)
+{
+    if (!comm) return PLIM_OK;
+    size_t size = dtype_size(type), all = (size_t)count * size;
+    size_t most = comm_work(comm->ranks, all) / (size_t)comm->ranks / size * size;
+    for (size_t at = 0; at < all; at += most) {
+        size_t bytes = smaller(most, all - at);
+        const char *why =
+            comm->ops->gather(comm, (char *)data + at, bytes, work, (size_t)comm->ranks * bytes);
+        if (why) return told(comm, "sum", why, err);
+        add_parts(work, type, comm->ranks, bytes / size, (char *)data + at, false);
+    }
+    return PLIM_OK;
+}
+
+enum plim_status comm_sum_numbers(struct comm *comm, double *numbers, int count, struct plim_error *err)
+{
+    if (!comm) return PLIM_OK;
+    if (count > NUMBERS_MOST) return plim_fail(err, PLIM_BUG, "%d numbers are more than are summed", count);
+    size_t bytes = comm_work(comm->ranks, (size_t)count * sizeof *numbers * (size_t)comm->ranks);
+    void *work = malloc(bytes);
+    if (!work) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks summed up");
+    enum plim_status status = comm_sum(comm, numbers, count, DT_F64, work, err);
+    free(work);
+    return status;
+}
+
+/* --- agreement -------------------------------------------------------------------------------------------------- */
+
+enum plim_status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct plim_error *err)
+{
+    if (!comm) return PLIM_OK;
+    return told(comm, "broadcast", comm->ops->broadcast(comm, data, bytes, root), err);
+}
+
+enum plim_status comm_same(struct comm *comm, const void *data, size_t bytes, const char *what,
+                           struct plim_error *err)
+{
+    if (!comm) return PLIM_OK;
+    uint64_t mine = hash64(data, bytes, 0), *all = calloc((size_t)comm->ranks, sizeof *all);
+    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks compared %s", what);
+    const char *why = comm->ops->gather(comm, &mine, sizeof mine, all, (size_t)comm->ranks * sizeof mine);
+    enum plim_status status = told(comm, what, why, err);
+    for (int r = 1; r < comm->ranks && status == PLIM_OK; r++)
+        if (all[r] != all[0])
+            status =
+                plim_fail(err, PLIM_BAD_INPUT,
+                          "rank %d: %s is not that of rank 0; start every rank with the same files", r, what);
+    free(all);
+    return status;
+}
+
+enum plim_status comm_agree(struct comm *comm, enum plim_status status, struct plim_error *err)
+{
+    if (!comm) return status;
+    struct plim_error none = {0}, *mine = err ? err : &none;
+    int64_t code = status, *all = calloc((size_t)comm->ranks, sizeof *all);
+    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks agreed");
+    const char *why = comm->ops->gather(comm, &code, sizeof code, all, (size_t)comm->ranks * sizeof code);
+    int first = 0;
+    while (!why && first < comm->ranks && all[first] == PLIM_OK) first++;
+    bool failed = first < comm->ranks;
+    enum plim_status agreed = failed && !why ? (enum plim_status)all[first] : PLIM_OK;
+    free(all);
+    if (why) return told(comm, "agree", why, err);
+    if (!failed) return PLIM_OK;
+    struct plim_error told_by = *mine;
+    why = comm->ops->broadcast(comm, &told_by, sizeof told_by, first);
+    if (why) return told(comm, "agree", why, err);
+    if (first != comm->rank) *mine = told_by, mine->status = agreed;
+    return agreed;
+}

@@ -1,0 +1,97 @@
+/* comm.h - several ranks as one: pieces gathered, sums in the order of ranks, one number agreed on.
+ *
+ *     struct comm *comm;
+ *     comm_open(&comm, &err);                           // as mpirun, srun or nobody started us; one rank: NULL
+ *     comm_gather(comm, piece, piece_bytes, whole, whole_bytes, &err);
+ *     comm_reduce(comm, whole, count, piece, piece_count, DT_F32, true, work, &err);
+ *     comm_close(comm);
+ *
+ * All ranks call the same functions in the same order with the same sizes. NULL is one rank: nothing is exchanged. A backend only
+ * moves bytes (struct comm_ops); what is added, and in which order, is here, so that every backend gives the same bits.
+ *
+ * Of `whole` bytes rank r has [r * piece, min((r + 1) * piece, whole)); a piece behind the end is zeros.
+ *
+ * Nobody waits for ever: where another rank does not answer within comm_patience, a call returns PLIM_IO, and the caller ends
+ * the job by comm_abort.
+ */
+#ifndef PLIM_COMM_COMM_H
+#define PLIM_COMM_COMM_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct comm;
+
+/* What moves bytes between ranks. Each returns NULL or one line about what went wrong, good until the next call. */
+struct comm_ops {
+    const char *name;
+    /* Joins the others; `seconds`: how long any call waits for them. */
+    const char *(*open)(struct comm *, double seconds);
+    /* Every rank's `piece` bytes, in the order of ranks, into `whole`, of which the last may be short or missing. */
+    const char *(*gather)(struct comm *, const void *piece, size_t piece_bytes, void *whole,
+                          size_t whole_bytes);
+    /* From every rank the bytes [rank * stride, + bytes) of its `from`, for the rank that calls, into to[sender * bytes]; what
+     * lies behind `whole` is not there. */
+    const char *(*exchange)(struct comm *, const char *from, size_t whole, size_t stride, size_t bytes,
+                            char *to);
+    const char *(*broadcast)(struct comm *, void *data, size_t bytes, int root);
+    void (*abort)(struct comm *, int code); /* ends all ranks */
+    void (*close)(struct comm *);
+};
+
+struct comm {
+    const struct comm_ops *ops;
+    int rank, ranks;
+    int local_rank, local_ranks; /* of those on this machine */
+    void *own;                   /* of the backend */
+};
+
+/* PLIM_UNSUPPORTED: a launcher started several ranks, and what connects them is missing; PLIM_IO: they do not meet. */
+enum plim_status comm_open(struct comm **out, struct plim_error *err);
+void comm_close(struct comm *comm);
+void comm_abort(struct comm *comm, int code);
+
+static inline int comm_rank(const struct comm *comm) { return comm ? comm->rank : 0; }
+static inline int comm_ranks(const struct comm *comm) { return comm ? comm->ranks : 1; }
+
+/* How many ranks a launcher started, as the environment says, before anything is loaded. PLIM_BAD_INPUT: no number. */
+enum plim_status comm_launched(int *ranks, struct plim_error *err);
+
+/* Bytes of scratch that comm_reduce and comm_sum of so many ranks need. */
+size_t comm_work(int ranks, size_t whole_bytes);
+
+enum plim_status comm_gather(struct comm *comm, const void *piece, size_t piece_bytes, void *whole,
+                             size_t whole_bytes, struct plim_error *err);
+
+/* This rank's piece of the sum over ranks of `whole`; `add`: to what is in `piece`. */
+enum plim_status comm_reduce(struct comm *comm, const void *whole, int64_t count, void *piece,
+                             int64_t piece_count, enum dtype type, bool add, void *work,
+                             struct plim_error *err);
+
+/* This rank's piece of `whole`, with zeros behind its end. */
+void comm_piece(const struct comm *comm, const void *whole, size_t whole_bytes, void *piece,
+                size_t piece_bytes);
+
+/* The sum over ranks, in place. */
+enum plim_status comm_sum(struct comm *comm, void *data, int64_t count, enum dtype type, void *work,
+                          struct plim_error *err);
+
+/* The sum of a few numbers over all ranks; each is kept exact where it is whole. */
+enum plim_status comm_sum_numbers(struct comm *comm, double *numbers, int count, struct plim_error *err);
+
+/* What rank `root` has. */
+enum plim_status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root,
+                                struct plim_error *err);
+
+/* PLIM_BAD_INPUT when ranks have different bytes; `what` names them. */
+enum plim_status comm_same(struct comm *comm, const void *data, size_t bytes, const char *what,
+                           struct plim_error *err);
+
+/* Every rank has come here with PLIM_OK; otherwise all have the error of the first that has not. */
+enum plim_status comm_agree(struct comm *comm, enum plim_status status, struct plim_error *err);
+
+#endif

@@ -1,0 +1,184 @@
+/* mpi_comm.c - bytes between ranks by MPI: a module of its own, loaded when a launcher has started several ranks.
+ *
+ * Every exchange is begun without waiting and tested until it is done, so that a rank that does not answer is noticed. The
+ * module uses nothing of the program but comm.h's structs. */
+#include "comm/comm.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Bytes of one MPI call, whose counts are ints: exchanges of more come in several. */
+#define MOST ((size_t)1 << 30)
+
+struct own {
+    double seconds;
+    int *counts, *starts; /* [ranks] each, of what is sent, and of what comes */
+    int *to_counts, *to_starts;
+    char why[256];
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static const char *mpi_error(struct own *own, const char *what, int code)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int len = 0;
+    MPI_Error_string(code, text, &len);
+    snprintf(own->why, sizeof own->why, "%s: %.*s", what, len, text);
+    return own->why;
+}
+
+/* Tests often at first, then leaves the processor to others between two tests. */
+static const char *finish(struct own *own, const char *what, int code, MPI_Request *request)
+{
+    double until = now() + own->seconds;
+    int done = 0;
+    for (long tries = 0; code == MPI_SUCCESS && !done; tries++) {
+        code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (done || tries < 200) continue;
+        if (tries < 2000)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){0, 20000}, NULL);
+        if (tries % 64 == 0 && now() > until) {
+            snprintf(own->why, sizeof own->why, "%s: some rank did not answer within %.0f s", what,
+                     own->seconds);
+            return own->why;
+        }
+    }
+    return code == MPI_SUCCESS ? NULL : mpi_error(own, what, code);
+}
+
+static const char *mpi_open(struct comm *comm, double seconds)
+{
+    MPI_Comm local;
+    int began = 0;
+    struct own *own = comm->own = calloc(1, sizeof *own);
+    if (!own) return "out of memory";
+    own->seconds = seconds;
+    if (MPI_Initialized(&began) != MPI_SUCCESS || (!began && MPI_Init(NULL, NULL) != MPI_SUCCESS))
+        return "MPI_Init failed";
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &comm->ranks);
+    comm->local_ranks = 1;
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local) == MPI_SUCCESS) {
+        MPI_Comm_rank(local, &comm->local_rank);
+        MPI_Comm_size(local, &comm->local_ranks);
+        MPI_Comm_free(&local);
+    }
+    own->counts = calloc((size_t)comm->ranks * 4, sizeof *own->counts);
+    if (!own->counts) return "out of memory";
+    own->starts = own->counts + comm->ranks, own->to_counts = own->starts + comm->ranks;
+    own->to_starts = own->to_counts + comm->ranks;
+    return NULL;
+}
+
+static size_t part(size_t whole, size_t first, size_t bytes)
+{
+    if (first >= whole) return 0;
+    return whole - first < bytes ? whole - first : bytes;
+}
+
+static const char *gather_small(struct comm *comm, const void *piece, size_t bytes, void *whole,
+                                size_t whole_bytes)
+{
+    struct own *own = comm->own;
+    MPI_Request request;
+    for (int r = 0; r < comm->ranks; r++) {
+        own->counts[r] = (int)part(whole_bytes, (size_t)r * bytes, bytes);
+        own->starts[r] = own->counts[r] ? (int)((size_t)r * bytes) : 0;
+    }
+    int code = MPI_Iallgatherv(piece, own->counts[comm->rank], MPI_BYTE, whole, own->counts, own->starts,
+                               MPI_BYTE, MPI_COMM_WORLD, &request);
+    return finish(own, "gather", code, &request);
+}
+
+/* Each rank's piece by itself. */
+static const char *mpi_broadcast(struct comm *comm, void *data, size_t bytes, int root)
+{
+    struct own *own = comm->own;
+    const char *why = NULL;
+    for (size_t at = 0; at < bytes && !why; at += MOST) {
+        MPI_Request request;
+        int code = MPI_Ibcast((char *)data + at, (int)part(bytes, at, MOST), MPI_BYTE, root, MPI_COMM_WORLD,
+                              &request);
+        why = finish(own, "broadcast", code, &request);
+    }
+    return why;
+}
+
+static const char *mpi_gather(struct comm *comm, const void *piece, size_t piece_bytes, void *whole,
+                              size_t whole_bytes)
+{
+    const char *why = NULL;
+    if (whole_bytes <= MOST) return gather_small(comm, piece, piece_bytes, whole, whole_bytes);
+    for (int r = 0; r < comm->ranks && !why; r++) {
+        size_t first = (size_t)r * piece_bytes, here = part(whole_bytes, first, piece_bytes);
+        char *at = (char *)whole + first;
+        if (r == comm->rank && here) memcpy(at, piece, here);
+        why = mpi_broadcast(comm, at, here, r);
+    }
+    return why;
+}
+
+/* A chunk's displacement may lie far behind an int: what is sent is addressed by a type of its own for each rank. */
+static const char *mpi_exchange(struct comm *comm, const char *from, size_t whole, size_t stride,
+                                size_t bytes, char *to)
+{
+    struct own *own = comm->own;
+    const char *why = NULL;
+    MPI_Request *requests = malloc(2 * (size_t)comm->ranks * sizeof *requests);
+    if (!requests) return "out of memory";
+    int count = 0, code = MPI_SUCCESS;
+    size_t mine = part(whole, (size_t)comm->rank * stride, bytes);
+    for (int r = 0; r < comm->ranks && code == MPI_SUCCESS; r++) {
+        size_t theirs = part(whole, (size_t)r * stride, bytes);
+        if (r == comm->rank) {
+            if (mine) memcpy(to + (size_t)r * bytes, from + (size_t)r * stride, mine);
+            continue;
+        }
+        if (mine)
+            code = MPI_Irecv(to + (size_t)r * bytes, (int)mine, MPI_BYTE, r, 1, MPI_COMM_WORLD,
+                             &requests[count++]);
+        if (theirs && code == MPI_SUCCESS)
+            code = MPI_Isend(from + (size_t)r * stride, (int)theirs, MPI_BYTE, r, 1, MPI_COMM_WORLD,
+                             &requests[count++]);
+    }
+    for (int i = 0; i < count && !why; i++) why = finish(own, "exchange", code, &requests[i]);
+    free(requests);
+    return why ? why : code == MPI_SUCCESS ? NULL : mpi_error(own, "exchange", code);
+}
+
+static void mpi_abort(struct comm *comm, int code)
+{
+    (void)comm;
+    MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+static void mpi_close(struct comm *comm)
+{
+    struct own *own = comm->own;
+    MPI_Finalize();
+    free(own->counts);
+    free(own);
+}
+
+__attribute__((visibility("default"))) extern const struct comm_ops plimsoll_mpi;
+const struct comm_ops plimsoll_mpi = {.name = "MPI",
+                                      .open = mpi_open,
+                                      .gather = mpi_gather,
+                                      .exchange = mpi_exchange,
+                                      .broadcast = mpi_broadcast,
+                                      .abort = mpi_abort,
+                                      .close = mpi_close};

@@ -1,0 +1,77 @@
+/* cluster.c - see cluster.h. */
+#include "job/cluster.h"
+#include "base/nearest.h"
+#include "base/strbuf.h"
+
+#include <string.h>
+
+/* What a rank sends and gets at the same time, in a collective of many ranks; about what such links give in practice. */
+static const struct link {
+    const char *name;
+    double bandwidth, seconds;
+} links[] = {
+    {"shared-memory", 4e9, 20e-6}, /* processes of one machine */
+    {"pcie", 12e9, 20e-6},         {"nvlink", 300e9, 15e-6}, {"1g", 0.11e9, 60e-6}, {"10g", 1.1e9, 40e-6},
+    {"25g", 2.8e9, 30e-6},         {"100g", 11e9, 25e-6},    {"400g", 45e9, 20e-6},
+};
+enum { LINKS = sizeof links / sizeof *links };
+
+static const struct {
+    const char *name, *device, *link;
+    int ranks;
+} machines[] = {
+    {"g5.12xlarge", "a10g", "pcie", 4},       {"g5.24xlarge", "a10g", "pcie", 4},
+    {"g5.48xlarge", "a10g", "pcie", 8},       {"g6.12xlarge", "l4", "pcie", 4},
+    {"p4d.24xlarge", "a100-40", "nvlink", 8}, {"p4de.24xlarge", "a100-80", "nvlink", 8},
+    {"p5.48xlarge", "h100", "nvlink", 8},
+};
+
+bool cluster_find(const char *machine, struct cluster *cluster)
+{
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        if (strcmp(machines[i].name, machine)) continue;
+        int64_t nodes = cluster->nodes > 0 ? cluster->nodes : 1;
+        cluster->device = machines[i].device;
+        if (!cluster->ranks) cluster->ranks = machines[i].ranks * nodes;
+        if (!cluster->link) cluster->link = machines[i].link;
+        return true;
+    }
+    return false;
+}
+
+static enum plim_status find_link(const char *name, const struct link **out, struct plim_error *err)
+{
+    struct nearest near = nearest_begin(name);
+    for (int i = 0; i < LINKS; i++) {
+        nearest_offer(&near, links[i].name);
+        if (!strcmp(links[i].name, name)) return *out = &links[i], PLIM_OK;
+    }
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "'%s' is no link%s%s; there are shared-memory, pcie, nvlink, 1g, 10g, 25g, 100g and 400g", name,
+        near.best ? "; did you mean " : "", near.best ? near.best : "");
+}
+
+/* Ranks of a node share its network. */
+enum plim_status cluster_apply(const struct cluster *c, struct device_facts *facts, struct plim_error *err)
+{
+    int64_t ranks = c->ranks > 0 ? c->ranks : 1, nodes = c->nodes > 0 ? c->nodes : 1;
+    const struct link *link = NULL, *network = NULL;
+    if (ranks % nodes || ranks > 1000000)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%lld ranks on %lld nodes: write a multiple of the nodes, up to 1000000",
+                         (long long)ranks, (long long)nodes);
+    enum plim_status status = find_link(c->link                 ? c->link
+                                        : facts->unified_memory ? "shared-memory"
+                                                                : "pcie",
+                                        &link, err);
+    if (status == PLIM_OK) status = find_link(c->network ? c->network : "100g", &network, err);
+    if (status != PLIM_OK) return status;
+    facts->ranks = (int)ranks;
+    facts->link_bandwidth = link->bandwidth, facts->link_seconds = link->seconds;
+    if (nodes == 1) return PLIM_OK;
+    double shared = network->bandwidth / (double)(ranks / nodes);
+    if (ranks == nodes || shared < facts->link_bandwidth) facts->link_bandwidth = shared;
+    facts->link_seconds += network->seconds;
+    return PLIM_OK;
+}

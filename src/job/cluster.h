@@ -1,0 +1,26 @@
+/* cluster.h - ranks that are not here: how many, on how many nodes, and what connects them.
+ *
+ *     struct cluster cluster = {.ranks = 1024, .nodes = 128};
+ *     cluster_find("g5.12xlarge", &cluster);             // a machine by its name: its device, ranks and link
+ *     cluster_apply(&cluster, &facts, &err);             // the planner counts with them from now on
+ */
+#ifndef PLIM_JOB_CLUSTER_H
+#define PLIM_JOB_CLUSTER_H
+
+#include "plan/facts.h"
+
+struct cluster {
+    int64_t ranks, nodes; /* in all; 0: one */
+    const char *link;     /* between the ranks of a node, and between nodes; NULL: the usual one */
+    const char *network;
+    const char *device; /* of the machine, NULL: none was named */
+};
+
+/* Is it the name of a machine with several devices? Then device, ranks and link are set where they are open. */
+bool cluster_find(const char *machine, struct cluster *cluster);
+
+/* PLIM_BAD_INPUT: nodes that ranks do not divide, or a link nobody knows. */
+enum plim_status cluster_apply(const struct cluster *cluster, struct device_facts *facts,
+                               struct plim_error *err);
+
+#endif

@@ -1,0 +1,20 @@
+/* phase.h - the phases of a pass within which a tensor that lives elsewhere is near: from the first op of the phase that
+ * touches it to the last. The slices of the head count as one. */
+#ifndef PLIM_TAPE_PHASE_H
+#define PLIM_TAPE_PHASE_H
+
+#include "tape/tape.h"
+
+enum phase { PHASE_FORWARD, PHASE_HEAD, PHASE_BACKWARD, PHASES };
+
+static inline enum phase phase_of(const struct op *op)
+{
+    static const enum phase phases[PART_COUNT] = {[PART_FORWARD] = PHASE_FORWARD,
+                                                  [PART_HEAD] = PHASE_HEAD,
+                                                  [PART_BACKWARD] = PHASE_BACKWARD,
+                                                  [PART_RECOMPUTE] = PHASE_BACKWARD,
+                                                  [PART_UPDATE] = PHASE_BACKWARD};
+    return phases[op->part];
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* What ranks make of each other's bytes: the order of sums, pieces with a short end, errors that all of them get. The ranks are
+ * arrays of this process: each call is made for one of them, and its backend sees all. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS = 3, MOST = 4096 };
+
+static struct world {
+    char data[RANKS][MOST]; /* what each rank sends */
+    const char *fails;
+} world;
+
+static const char *gather(struct comm *comm, const void *piece, size_t piece_bytes, void *whole,
+                          size_t whole_bytes)
+{
+    memcpy(world.data[comm->rank], piece, piece_bytes);
+    for (size_t r = 0; r < RANKS; r++)
+        for (size_t i = 0; i < piece_bytes && r * piece_bytes + i < whole_bytes; i++)
+            ((char *)whole)[r * piece_bytes + i] = world.data[r][i];
+    return world.fails;
+}
+
+static size_t at; /* where in every rank's data the present chunk begins */
+
+static const char *exchange(struct comm *comm, const char *from, size_t whole, size_t stride, size_t bytes,
+                            char *to)
+{
+    (void)from;
+    size_t first = (size_t)comm->rank * stride;
+    for (size_t r = 0; r < RANKS; r++)
+        for (size_t i = 0; i < bytes && first + i < whole; i++)
+            to[r * bytes + i] = world.data[r][at + first + i];
+    at += bytes;
+    return world.fails;
+}
+
+static const char *broadcast(struct comm *comm, void *data, size_t bytes, int root)
+{
+    if (root != comm->rank) memcpy(data, world.data[root], bytes);
+    return world.fails;
+}
+
+static const struct comm_ops ops = {
+    .name = "test", .gather = gather, .exchange = exchange, .broadcast = broadcast};
+
+static struct comm rank(int r) { return (struct comm){.ops = &ops, .rank = r, .ranks = RANKS}; }
+
+static void sums_run_in_the_order_of_ranks(void **state)
+{
+    (void)state;
+    /* (1e8 + 1) - 1e8 is 0 in fp32, 1e8 - 1e8 + 1 is 1: the order shows. */
+    static const float parts[RANKS][4] = {{1e8f, 1, 2, 3}, {1, 1, 2, 3}, {-1e8f, 1, 2, 3}};
+    for (int r = 0; r < RANKS; r++) memcpy(world.data[r], parts[r], sizeof parts[r]);
+    for (int r = 0; r < RANKS; r++) {
+        struct comm c = rank(r);
+        float piece[2] = {100, 100}, work[64];
+        at = 0;
+        assert_int_equal(comm_reduce(&c, parts[r], 4, piece, 2, DT_F32, false, work, NULL), PLIM_OK);
+        static const float want[RANKS][2] = {{0, 3}, {6, 9}, {0, 0}}; /* the third has nothing of four */
+        assert_memory_equal(piece, want[r], sizeof piece);
+        at = 0;
+        assert_int_equal(comm_reduce(&c, parts[r], 4, piece, 2, DT_F32, true, work, NULL), PLIM_OK);
+        assert_true(piece[1] == 2 * want[r][1]);
+    }
+}
+
+static void narrow_sums_are_rounded_once(void **state)
+{
+    (void)state;
+    uint16_t one = f32_to_bf16(1), small = f32_to_bf16(0.0039f), parts[RANKS] = {one, small, small};
+    for (int r = 0; r < RANKS; r++) memcpy(world.data[r], &parts[r], 2);
+    struct comm c = rank(0);
+    uint16_t piece, work[64];
+    at = 0;
+    assert_int_equal(comm_reduce(&c, &parts[0], 1, &piece, 1, DT_BF16, false, work, NULL), PLIM_OK);
+    assert_int_equal(piece, f32_to_bf16(1 + 2 * bf16_to_f32(small)));
+    assert_int_not_equal(piece, one); /* rounded in between, it would be */
+}
+
+static void all_ranks_have_the_sum(void **state)
+{
+    (void)state;
+    for (int r = 0; r < RANKS; r++) {
+        double mine[2] = {r + 1, 0.5};
+        memcpy(world.data[r], mine, sizeof mine);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        struct comm c = rank(r);
+        double numbers[2] = {r + 1, 0.5};
+        assert_int_equal(comm_sum_numbers(&c, numbers, 2, NULL), PLIM_OK);
+        assert_true(numbers[0] == 6 && numbers[1] == 1.5);
+    }
+}
+
+static void a_piece_behind_the_end_is_zeros(void **state)
+{
+    (void)state;
+    static const char whole[] = {1, 2, 3, 4, 5};
+    static const char want[RANKS][3] = {{1, 2, 3}, {4, 5, 0}, {0, 0, 0}};
+    for (int r = 0; r < RANKS; r++) {
+        struct comm c = rank(r);
+        char piece[3] = {9, 9, 9};
+        comm_piece(&c, whole, 5, piece, 3);
+        assert_memory_equal(piece, want[r], 3);
+    }
+}
+
+static void differences_and_failures_are_everybodys(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    struct comm c = rank(0);
+    uint64_t other = 7;
+    memset(&world, 0, sizeof world);
+    memcpy(world.data[1], &other, sizeof other), memcpy(world.data[2], &other, sizeof other);
+    assert_int_equal(comm_same(&c, "a", 1, "the job", &err), PLIM_BAD_INPUT);
+    assert_string_equal(err.text,
+                        "rank 1: the job is not that of rank 0; start every rank with the same files");
+    world.fails = "some rank did not answer";
+    assert_int_equal(comm_agree(&c, PLIM_OK, &err), PLIM_IO);
+    assert_string_equal(err.text, "rank 0 of 3: agree: some rank did not answer");
+    world.fails = NULL;
+    assert_int_equal(comm_agree(NULL, PLIM_NO_FIT, &err), PLIM_NO_FIT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_run_in_the_order_of_ranks),
+        cmocka_unit_test(narrow_sums_are_rounded_once),
+        cmocka_unit_test(all_ranks_have_the_sum),
+        cmocka_unit_test(a_piece_behind_the_end_is_zeros),
+        cmocka_unit_test(differences_and_failures_are_everybodys),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
