@@ -13,12 +13,7 @@
 
 VEC_PUSH("amx-tile,amx-int8,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 
-VEC_FN void half16(float *out, const unsigned char *in)
-{
-    _mm512_storeu_ps(out, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)in)));
-}
-
-#include "device/cpu/linear_q_body.h"
+#define LINEAR_Q_VNNI
 #include "device/cpu/linear_q_vnni.h"
 
 enum { SIDE = 16 };

@@ -17,6 +17,7 @@ VEC_FN void half16(float *out, const unsigned char *in)
     _mm256_storeu_ps(out + 8, _mm256_cvtph_ps(_mm_loadu_si128(half + 1)));
 }
 
+#define LINEAR_Q_HALF16
 #include "device/cpu/linear_q_body.h"
 
 VEC_FN __m256i load_codes(const int8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }

@@ -1,12 +1,26 @@
 /* linear_q_body.h - what every level of linear_q.h has in common, as loops that compilers turn into its vectors.
  *
- * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set, after it has defined half16(), f16 of 16
- * lines to f32, and LINEAR_Q_LEVEL, the name of its table, and multiplies in its own way: multiply_panel().
+ * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set and multiplies in its own way:
+ * multiply_panel(). With LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32, itself.
  */
+#ifndef PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
+#define PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
+
 #include "device/cpu/linear_q.h"
 #include "device/cpu/vec_base.h"
 #include <float.h>
 #include <math.h>
+
+#define LINEAR_Q_FN static __attribute__((unused))
+
+#if !defined(LINEAR_Q_HALF16)
+VEC_FN void half16(float *out, const unsigned char *in)
+{
+    uint16_t half[PANEL_LINES];
+    memcpy(half, in, sizeof half);
+    for (int i = 0; i < PANEL_LINES; i++) out[i] = f16_to_f32(half[i]);
+}
+#endif
 
 /* ---- rows of x ---- */
 
@@ -46,7 +60,8 @@ VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block
     block->lift[0] = -128 * sum[0], block->lift[1] = -128 * sum[1];
 }
 
-static void quantise_row(const void *x, enum dtype type, int64_t k, int8_t *codes, struct x8_block *blocks)
+LINEAR_Q_FN void quantise_row(const void *x, enum dtype type, int64_t k, int8_t *codes,
+                              struct x8_block *blocks)
 {
     for (int64_t at = 0; at < k; at += X8_BLOCK) {
         float wide[X8_BLOCK];
@@ -73,14 +88,14 @@ VEC_FN struct panel8 lay_out(void *scratch, int64_t k, int parts, bool least)
     return (struct panel8){scratch, CODES, scale, least ? scale + each * parts : NULL, parts};
 }
 
-static void unpack_q8_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
+LINEAR_Q_FN void unpack_q8_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
 {
     float *scale = scratch;
     *out = (struct panel8){(const int8_t *)in + 32, 544, scale, NULL, 1};
     for (int64_t b = 0; b < k / 32; b++) half16(scale + b * PANEL_LINES, in + b * 544);
 }
 
-static void unpack_q4_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
+LINEAR_Q_FN void unpack_q4_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
 {
     *out = lay_out(scratch, k, 1, false);
     int8_t *codes = scratch;
@@ -130,17 +145,17 @@ VEC_FN void unpack_k(const unsigned char *in, int64_t k, void *scratch, struct p
     }
 }
 
-static void unpack_q4_k(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
+LINEAR_Q_FN void unpack_q4_k(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
 {
     unpack_k(in, k, scratch, out, false);
 }
 
-static void unpack_q5_k(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
+LINEAR_Q_FN void unpack_q5_k(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
 {
     unpack_k(in, k, scratch, out, true);
 }
 
-static void unpack_q6_k(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
+LINEAR_Q_FN void unpack_q6_k(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
 {
     *out = lay_out(scratch, k, 2, false);
     int8_t *codes = scratch;
@@ -162,7 +177,7 @@ static void unpack_q6_k(const unsigned char *in, int64_t k, void *scratch, struc
 
 /* ---- y ---- */
 
-static void put16(void *y, enum dtype type, const float *value, const float *extra, int n)
+LINEAR_Q_FN void put16(void *y, enum dtype type, const float *value, const float *extra, int n)
 {
     float sum[PANEL_LINES];
     uint16_t narrow[PANEL_LINES];
@@ -191,3 +206,5 @@ static void put16(void *y, enum dtype type, const float *value, const float *ext
              [BLOCK_Q6_K] = unpack_q6_k},                                                                    \
             multiply_panel, put16, __VA_ARGS__                                                               \
     }
+
+#endif

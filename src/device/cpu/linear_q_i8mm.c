@@ -10,6 +10,7 @@
 
 VEC_PUSH("arch=armv8.2-a+dotprod+i8mm")
 
+#define LINEAR_Q_SDOT
 #include "device/cpu/linear_q_sdot.h"
 
 /* Four lines of a group and of the next, as two registers of two lines by eight of k. */

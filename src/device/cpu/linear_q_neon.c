@@ -10,6 +10,7 @@
 
 VEC_PUSH("arch=armv8.2-a+dotprod")
 
+#define LINEAR_Q_SDOT
 #include "device/cpu/linear_q_sdot.h"
 
 static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *out)

@@ -1,13 +1,4 @@
 /* linear_q_plain.c - products with weights in blocks in portable C. See linear_q.h. */
-#include "device/cpu/linear_q.h"
-
-static inline void half16(float *out, const unsigned char *in)
-{
-    uint16_t half[PANEL_LINES];
-    memcpy(half, in, sizeof half);
-    for (int i = 0; i < PANEL_LINES; i++) out[i] = f16_to_f32(half[i]);
-}
-
 #include "device/cpu/linear_q_body.h"
 
 /* Sum over groups [first, end) of a block, of one line. */

@@ -1,4 +1,9 @@
 /* linear_q_sdot.h - one panel with sdot, for the levels of AArch64. See linear_q.h. Included between VEC_PUSH and VEC_POP. */
+#ifndef PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
+#define PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
+
+#if defined(LINEAR_Q_SDOT)
+#include <arm_neon.h>
 
 VEC_FN void half16(float *out, const unsigned char *in)
 {
@@ -9,6 +14,7 @@ VEC_FN void half16(float *out, const unsigned char *in)
     }
 }
 
+#define LINEAR_Q_HALF16
 #include "device/cpu/linear_q_body.h"
 
 /* Four lines over 16 of k: groups [0, 4) from w on. */
@@ -60,3 +66,6 @@ static void multiply_sdot(const struct panel8 *w, const struct x8 *x, float *out
     else
         multiply_kind(w, x, 2, out);
 }
+
+#endif
+#endif

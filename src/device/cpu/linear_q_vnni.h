@@ -1,7 +1,21 @@
 /* linear_q_vnni.h - one panel with AVX-512 VNNI, for the levels that have it: 64 products an instruction. See linear_q.h.
  *
  * vpdpbusd wants one operand unsigned: codes of w go in as code + 128, and -128 times the sum of x's codes is where the
- * sums begin (x8_block.lift). Included between VEC_PUSH and VEC_POP, after linear_q_body.h. */
+ * sums begin (x8_block.lift). Included between VEC_PUSH and VEC_POP of the instruction set, with
+ * LINEAR_Q_VNNI defined. */
+#ifndef PLIM_DEVICE_CPU_LINEAR_Q_VNNI_H
+#define PLIM_DEVICE_CPU_LINEAR_Q_VNNI_H
+
+#if defined(LINEAR_Q_VNNI)
+#include <immintrin.h>
+
+VEC_FN void half16(float *out, const unsigned char *in)
+{
+    _mm512_storeu_ps(out, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)in)));
+}
+
+#define LINEAR_Q_HALF16
+#include "device/cpu/linear_q_body.h"
 
 VEC_FN __m512i spread4(const int8_t *p)
 {
@@ -150,3 +164,6 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
     {                                                                                                        \
         [BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0                                                     \
     }
+
+#endif
+#endif
