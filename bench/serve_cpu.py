@@ -105,13 +105,15 @@ def ours(program, path, threads, streams):
 
 # --- llama.cpp -----------------------------------------------------------------------------------------------------------
 
-def llama(path, threads, streams):
-    """In the Python that has llama-cpp-python."""
+def llama(path, threads, streams, plain):
+    """In the Python that has llama-cpp-python. plain: without layouts of its own, whose AMX code does not run when gcc 12 built it."""
     import llama_cpp as lib
     quiet = lib.llama_log_callback(lambda level, line, data: None)  # must outlive the library's last word
     lib.llama_log_set(quiet, None)
     lib.llama_backend_init()
-    model = lib.llama_model_load_from_file(path.encode(), lib.llama_model_default_params())
+    how = lib.llama_model_default_params()
+    how.use_extra_bufts = not plain
+    model = lib.llama_model_load_from_file(path.encode(), how)
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads, params.n_threads_batch = 1024, 512, 512, threads, threads
     params.n_seq_max = streams
@@ -166,9 +168,10 @@ def main():
     p.add_argument("--streams", default="1,8")
     p.add_argument("--gbs", type=float, help="memory bandwidth in GB/s; absent: measured")
     p.add_argument("--as-llama", metavar="FILE", help=argparse.SUPPRESS)
+    p.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.as_llama:
-        print(json.dumps(llama(a.as_llama, a.threads, int(a.streams))))
+        print(json.dumps(llama(a.as_llama, a.threads, int(a.streams), a.plain)))
         return
     os.makedirs(a.folder, exist_ok=True)
     rate = a.gbs or bandwidth(a.program, a.threads)
@@ -181,18 +184,27 @@ def main():
                 table(a, path, f"{size} {kind}", streams, rate)
 
 
+def theirs(a, path, streams):
+    """As it is; where that dies, without its own layouts, which is said."""
+    command = [a.llama_python, os.path.abspath(__file__), "--as-llama", path, "--threads", str(a.threads), "--streams", str(streams)]
+    for more in ([], ["--plain"]):
+        done = subprocess.run(command + more, capture_output=True, text=True)
+        if done.returncode == 0: return {**json.loads(done.stdout.splitlines()[-1]), "plain": bool(more)}
+    sys.exit(f"llama.cpp: {done.stderr.strip()}")
+
+
 def table(a, path, label, streams, rate):
     runs = {"ours": [], "llama": []}
     for _ in range(a.rounds):
         runs["ours"].append(ours(a.program, path, a.threads, streams))
         if a.llama_python:
-            command = [a.llama_python, os.path.abspath(__file__), "--as-llama", path, "--threads", str(a.threads), "--streams", str(streams)]
-            runs["llama"].append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]))
+            runs["llama"].append(theirs(a, path, streams))
     for what in ("prefill", "decode") if streams == 1 else ("decode",):
         mine = statistics.median(r[what] for r in runs["ours"])
         its = statistics.median(r[what] for r in runs["llama"]) if runs["llama"] else float("nan")
         share = f"   {os.path.getsize(path) * mine / streams / rate / 1e9:.2f} of memory" if what == "decode" and rate else ""
-        print(f"{label:12} {what + ' ' + str(streams):>8} {mine:10.1f} {its:10.1f} {mine / its:6.2f}{share}", flush=True)
+        note = "   (llama.cpp without its own layouts)" if any(r["plain"] for r in runs["llama"]) else ""
+        print(f"{label:12} {what + ' ' + str(streams):>8} {mine:10.1f} {its:10.1f} {mine / its:6.2f}{share}{note}", flush=True)
 
 
 if __name__ == "__main__":
