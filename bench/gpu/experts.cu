@@ -1,10 +1,13 @@
 /* experts.cu - products of experts (src/device/cuda/expert_linear*.cu) against one dense product with as many rows.
  *
  *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src bench/gpu/experts.cu \
- *         src/device/cuda/expert_linear.cu src/device/cuda/expert_linear_hopper.cu -lcublas -o experts && ./experts
+ *         src/device/cuda/expert_linear.cu src/device/cuda/expert_linear_hopper.cu src/device/cuda/cuda_workspace.c \
+ *         -lcublas -o experts && ./experts
  *
- * In bf16, gradients of weights in fp32, with rows spread over the experts evenly, each expert half as many as the one
- * before, and all on one expert. Printed: TFLOP/s of both, and the speed of the experts' as a share of the dense one's.
+ * In bf16, gradients of weights in fp32 (+=: added to those there), with rows spread over the experts evenly, each expert half
+ * as many as the one before, most on one of eight, and all on one expert. A card that is warm is slower than one that was idle,
+ * so dense and grouped products are timed in turn, and the fastest turn of each counts. Printed: TFLOP/s of both, and the
+ * speed of the experts' as a share of the dense one's.
  * Each product is first compared with the same by the plain kernel on a smaller problem. */
 extern "C" {
 #include "device/cuda/kernels.h"
@@ -35,9 +38,10 @@ struct shape {
 };
 static const struct shape shapes[] = {{"mixtral", 8, 4096, 14336, 8192 * 2},
                                       {"olmoe", 64, 2048, 1024, 8192 * 8}};
-static const char *const loads[] = {"even", "halving", "one"};
-static const char *const kinds[] = {"linear", "dx", "dw"};
-enum { ROUNDS = 10 };
+static const char *const loads[] = {"even", "halving", "few", "one"};
+enum { LOADS = sizeof loads / sizeof *loads };
+static const char *const kinds[] = {"linear", "dx", "dw", "dw +="};
+enum { ROUNDS = 5, TURNS = 4, ADDED = GROUPED_DW + 1 };
 
 static cudaStream_t stream;
 static cublasHandle_t blas;
@@ -61,8 +65,10 @@ static std::vector<int32_t> spread(int experts, int64_t rows, int load)
     for (int e = 0; e < experts; e++) {
         int64_t mine = load == 0   ? rows * (e + 1) / experts - rows * e / experts
                        : load == 1 ? (rows - at + 1) / 2
-                                   : 0;
-        if (load == 2 && e == experts / 2) mine = rows;
+                       : load == 2
+                           ? e % 8 ? rows / 16 / (experts - experts / 8) : rows * 15 / 16 / (experts / 8)
+                           : 0;
+        if (load == 3 && e == experts / 2) mine = rows;
         at += e == experts - 1 ? rows - at : mine;
         ends[e] = (int32_t)at;
     }
@@ -76,48 +82,67 @@ template <class F> static double time_of(F f)
     float ms;
     CHECK(cudaEventCreate(&begin));
     CHECK(cudaEventCreate(&end));
-    for (int i = 0; i < 3; i++) f();
+    f();
     CHECK(cudaEventRecord(begin, stream));
     for (int i = 0; i < ROUNDS; i++) f();
     CHECK(cudaEventRecord(end, stream));
     CHECK(cudaEventSynchronize(end));
     CHECK(cudaEventElapsedTime(&ms, begin, end));
+    CHECK(cudaEventDestroy(begin));
+    CHECK(cudaEventDestroy(end));
     return ms * 1e-3 / ROUNDS;
 }
 
-static char *a, *b, *c, *want;
+static char *a, *b, *c, *want, *turns;
 static int32_t *ends_at;
 
 static struct grouped problem(int kind, int experts, int m, int k, int64_t rows)
 {
-    enum dtype out = kind == GROUPED_DW ? DT_F32 : DT_BF16;
-    struct grouped g = {(enum grouped_kind)kind, DT_BF16, out, a, b, NULL, c, ends_at, rows, experts, m, k};
+    const bool weights = kind >= GROUPED_DW;
+    struct grouped g = {weights ? GROUPED_DW : (enum grouped_kind)kind,
+                        DT_BF16,
+                        weights ? DT_F32 : DT_BF16,
+                        a,
+                        b,
+                        kind == ADDED ? c : NULL,
+                        c,
+                        ends_at,
+                        rows,
+                        experts,
+                        m,
+                        k,
+                        (int32_t *)turns};
     return g;
 }
 
-/* The plain kernel and the other on a problem with ragged loads and edges. */
-static void compare(int kind)
+/* The plain kernel and the other on a problem with ragged loads and edges; `times` as many rows. */
+static void compare(int kind, int times)
 {
     const int experts = 5, m = 520, k = 392;
-    const int64_t rows = 1000, count = kind == GROUPED_DW ? (int64_t)experts * m * k
-                                                          : rows * (kind == GROUPED_LINEAR ? m : k);
-    const int32_t ends[experts] = {0, 301, 301, 777, 1000};
+    const int64_t rows = 1000 * times, count = kind == GROUPED_DW ? (int64_t)experts * m * k
+                                                                  : rows * (kind == GROUPED_LINEAR ? m : k);
+    const int32_t ends[experts] = {0, 301 * times, 301 * times, 777 * times, 1000 * times};
     CHECK(cudaMemcpy(ends_at, ends, sizeof ends, cudaMemcpyHostToDevice));
     for (int add = 0; add < 2; add++) {
         double worst = 0, norm = 0;
         const size_t size = kind == GROUPED_DW ? 4 : 2;
-        std::vector<char> got((size_t)count * size), ref((size_t)count * size);
-        for (int plain = 0; plain < 2; plain++) {
+        std::vector<char> got((size_t)count * size), ref((size_t)count * size), again((size_t)count * size);
+        for (int run = 0; run < 3; run++) {
+            const bool plain = run == 1;
             struct cuda_queue q = queue;
             struct grouped g = problem(kind, experts, m, k, rows);
             q.warpgroups = !plain;
             g.c = plain ? want : c;
-            CHECK(cudaMemset(g.c, 0, (size_t)count * size));
+            CHECK(cudaMemset(g.c, add ? 0x3d : 0xff, (size_t)count * size));
             if (add) g.add = g.c;
             if (!plain && !grouped_on_warpgroups(&q, &g)) printf("no warpgroups here\n");
             CHECK(grouped_run(&q, &g));
             CHECK(cudaStreamSynchronize(stream));
-            CHECK(cudaMemcpy((plain ? ref : got).data(), g.c, (size_t)count * size, cudaMemcpyDeviceToHost));
+            CHECK(cudaMemcpy((plain ? ref
+                              : run ? again
+                                    : got)
+                                 .data(),
+                             g.c, (size_t)count * size, cudaMemcpyDeviceToHost));
         }
         for (int64_t i = 0; i < count; i++) {
             float x =
@@ -127,8 +152,9 @@ static void compare(int kind)
             worst += (double)(x - y) * (x - y), norm += (double)y * y;
             if (x != x) worst = INFINITY;
         }
-        printf("%-6s %s differs from the plain kernel by %.2e\n", kinds[kind], add ? "added " : "       ",
-               sqrt(worst / norm));
+        printf("%-6s %s %5d rows differs from the plain kernel by %.2e%s\n", kinds[kind],
+               add ? "added " : "       ", (int)rows, sqrt(worst / norm),
+               got == again ? "" : " and from itself");
     }
 }
 
@@ -147,7 +173,30 @@ static void dense(int kind, int m, int k, int64_t rows)
                            CUBLAS_GEMM_DEFAULT));
     else
         CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, k, m, (int)rows, &one, b, CUDA_R_16BF, k, a,
-                           CUDA_R_16BF, m, &zero, c, CUDA_R_32F, k, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+                           CUDA_R_16BF, m, kind == ADDED ? &one : &zero, c, CUDA_R_32F, k, CUBLAS_COMPUTE_32F,
+                           CUBLAS_GEMM_DEFAULT));
+}
+
+static void measure(const struct shape *s, bool down, int kind)
+{
+    const int m = down ? s->hidden : s->inner, k = down ? s->inner : s->hidden;
+    const double flops = 2.0 * (double)s->rows * m * k;
+    const struct grouped g = problem(kind, s->experts, m, k, s->rows);
+    double one = INFINITY, many[LOADS];
+    for (int load = 0; load < LOADS; load++) many[load] = INFINITY;
+    for (int turn = 0; turn < TURNS; turn++) {
+        one = fmin(one, time_of([&] { dense(kind, m, k, s->rows); }));
+        for (int load = 0; load < LOADS; load++) {
+            std::vector<int32_t> ends = spread(s->experts, s->rows, load);
+            CHECK(cudaMemcpy(ends_at, ends.data(), ends.size() * 4, cudaMemcpyHostToDevice));
+            many[load] = fmin(many[load], time_of([&] { CHECK(grouped_run_warpgroups(&queue, &g)); }));
+        }
+    }
+    printf("%-8s %-4s %-6s dense %6.1f TFLOP/s", s->name, down ? "down" : "up", kinds[kind],
+           flops / one * 1e-12);
+    for (int load = 0; load < LOADS; load++)
+        printf("  %s %6.1f %.2f", loads[load], flops / many[load] * 1e-12, one / many[load]);
+    printf("\n");
 }
 
 int main(void)
@@ -160,27 +209,14 @@ int main(void)
     CHECK(cudaDeviceGetAttribute(&queue.sms, cudaDevAttrMultiProcessorCount, 0));
     CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
     queue.stream = stream, queue.capability = 90, queue.warpgroups = true, queue.shared_most = (size_t)shared;
-    for (char **at : {&a, &b, &c, &want}) CHECK(cudaMalloc((void **)at, pool));
+    for (char **at : {&a, &b, &c, &want, &turns}) CHECK(cudaMalloc((void **)at, pool));
     CHECK(cudaMalloc((void **)&ends_at, 4096 * 4));
     fill<<<1024, 256, 0, stream>>>((__nv_bfloat16 *)a, pool / 2, 1);
     fill<<<1024, 256, 0, stream>>>((__nv_bfloat16 *)b, pool / 2, 2);
     CHECK(cudaStreamSynchronize(stream));
-    for (int kind = 0; kind < 3; kind++) compare(kind);
+    for (int kind = 0; kind < 3; kind++) compare(kind, 1), compare(kind, 20);
     for (const struct shape &s : shapes)
         for (int down = 0; down < 2; down++)
-            for (int kind = 0; kind < 3; kind++) {
-                const int m = down ? s.hidden : s.inner, k = down ? s.inner : s.hidden;
-                const double flops = 2.0 * (double)s.rows * m * k,
-                             one = time_of([&] { dense(kind, m, k, s.rows); });
-                for (int load = 0; load < 3; load++) {
-                    std::vector<int32_t> ends = spread(s.experts, s.rows, load);
-                    CHECK(cudaMemcpy(ends_at, ends.data(), ends.size() * 4, cudaMemcpyHostToDevice));
-                    struct grouped g = problem(kind, s.experts, m, k, s.rows);
-                    double many = time_of([&] { CHECK(grouped_run_warpgroups(&queue, &g)); });
-                    printf("%-8s %-4s %-6s %-8s experts %6.1f TFLOP/s  dense %6.1f TFLOP/s  share %.2f\n",
-                           s.name, down ? "down" : "up", kinds[kind], loads[load], flops / many * 1e-12,
-                           flops / one * 1e-12, one / many);
-                }
-            }
+            for (int kind = 0; kind <= ADDED; kind++) measure(&s, down, kind);
     return 0;
 }

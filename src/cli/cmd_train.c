@@ -144,21 +144,37 @@ static int tell_error(struct comm *comm, enum plim_status status, const struct p
 }
 
 /* Ranks on one machine share its cores and its memory. */
-static void share_machine(struct device *device, const struct comm *comm)
+static enum plim_status share_machine(struct device *device, struct comm *comm, struct plim_error *err)
 {
-    if (!comm) return;
-    device->comm = (struct comm *)comm;
+    if (!comm) return PLIM_OK;
+    device->comm = comm;
     device->facts.ranks = comm->ranks, device->facts.rank = comm->rank;
     device->facts.link_bandwidth = LINK_BANDWIDTH, device->facts.link_seconds = LINK_SECONDS;
-    if (!device->facts.unified_memory) return;
+    if (!device->facts.unified_memory) return comm_stage(comm, err);
     device->facts.memory_bytes /= (size_t)comm->local_ranks;
     device->facts.free_bytes /= (size_t)comm->local_ranks;
+    return PLIM_OK;
 }
 
-static void share_cores(struct job *job, const struct comm *comm)
+/* Ranks of a machine take its GPUs in turn. */
+static void share_cards(struct job *job, const struct comm *comm)
+{
+    static char name[32];
+    struct device_facts facts;
+    int cards = 0;
+    bool open = !strcmp(job->training.device, "cuda") || !strcmp(job->training.device, "auto");
+    while (open && cards < comm->local_ranks && device_cuda_peek(cards, &facts)) cards++;
+    if (!cards) return;
+    snprintf(name, sizeof name, "cuda:%d", comm->local_rank % cards);
+    job->training.device = name;
+}
+
+/* Before the device is opened: which one, and how many cores for it. */
+static void share_out(struct job *job, const struct comm *comm)
 {
     if (!comm) return;
     job->ranks = comm->ranks, job->rank = comm->rank;
+    share_cards(job, comm);
     long cores = sysconf(_SC_NPROCESSORS_ONLN) / comm->local_ranks;
     if (!job->training.threads) job->training.threads = cores > 1 ? cores : 1;
 }
@@ -169,7 +185,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                      struct device **device, struct trainer **trainer, struct plim_error *err)
 {
     enum plim_status status = cli_open_device(job, device, err);
-    if (status == PLIM_OK) share_machine(*device, comm);
+    if (status == PLIM_OK) status = share_machine(*device, comm, err);
     if (status == PLIM_OK) status = cli_meet_device(job, &(*device)->facts, &f->job, err);
     if (status == PLIM_OK && comm_rank(comm) == 0) status = open_log(log, f, job, *device, err);
     status = comm_agree(comm, status, err);
@@ -246,7 +262,7 @@ static int load_and_train(struct train_flags *f, const char *config)
     enum plim_status status = comm_open(&comm, &err);
     if (status != PLIM_OK) return cli_error(&err);
     status = comm_agree(comm, load(&job, f, &err), &err);
-    share_cores(&job, comm);
+    if (status == PLIM_OK) share_out(&job, comm);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
     job_release(&job);
     comm_close(comm);

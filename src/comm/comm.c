@@ -23,6 +23,16 @@ size_t comm_work(int ranks, size_t whole_bytes)
     return (size_t)op_collective_work((int64_t)whole_bytes, ranks);
 }
 
+enum plim_status comm_stage(struct comm *comm, struct plim_error *err)
+{
+    size_t bytes = (2 * (size_t)comm->ranks + 1) * (size_t)op_collective_chunk(comm->ranks);
+    comm->stage = malloc(bytes);
+    if (!comm->stage)
+        return plim_fail(err, PLIM_NO_MEMORY, "no %zu bytes for exchanges between ranks", bytes);
+    memset(comm->stage, 1, bytes);
+    return PLIM_OK;
+}
+
 enum plim_status comm_gather(struct comm *comm, const void *piece, size_t piece_bytes, void *whole,
                              size_t whole_bytes, struct plim_error *err)
 {

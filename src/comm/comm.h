@@ -48,7 +48,11 @@ struct comm {
     int rank, ranks;
     int local_rank, local_ranks; /* of those on this machine */
     void *own;                   /* of the backend */
+    char *stage; /* host memory through which a device with its own exchanges; see comm_stage */
 };
+
+/* Takes and touches that memory, before the process is measured. PLIM_NO_MEMORY. */
+enum plim_status comm_stage(struct comm *comm, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED: a launcher started several ranks, and what connects them is missing; PLIM_IO: they do not meet. */
 enum plim_status comm_open(struct comm **out, struct plim_error *err);

@@ -134,6 +134,7 @@ void comm_close(struct comm *comm)
 {
     if (!comm) return;
     comm->ops->close(comm);
+    free(comm->stage);
     free(comm);
 }
 

@@ -2,7 +2,7 @@
  *
  * Fetches run ahead on the disk store's thread; an op that touches a tensor still being filled waits for it.
  * Stores are finished before the next op starts, so the packer's lifetimes hold as they are. */
-#include "exec/exec.h"
+#include "exec/exec_part.h"
 #include "base/clock.h"
 #include "tape/group.h"
 
@@ -31,10 +31,6 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
                              device->ops->name, tier_name(lower_tier(tape, op)));
         bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind].run
                                       : device->kernels[op->kind].run != NULL;
-        if (op_collects(op) && !device->facts.unified_memory)
-            return plim_fail(err, PLIM_UNSUPPORTED,
-                             "device %s cannot exchange pieces between ranks yet; use the CPU",
-                             device->ops->name);
         if (op_computes(op) && !known)
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s has no kernel for op %s", device->ops->name,
                              op_row(op->kind)->name);
@@ -42,7 +38,7 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
     return PLIM_OK;
 }
 
-static void *address(const struct exec *exec, int id)
+void *exec_address(const struct exec *exec, int id)
 {
     const struct device_ops *ops = exec->device->ops;
     bool on_host = exec->tape->tensors[id].tier == TIER_HOST;
@@ -51,7 +47,7 @@ static void *address(const struct exec *exec, int id)
 
 void *exec_host(const struct exec *exec, int tensor)
 {
-    return exec->device->facts.unified_memory ? address(exec, tensor) : NULL;
+    return exec->device->facts.unified_memory ? exec_address(exec, tensor) : NULL;
 }
 
 static enum plim_status await_operand(struct exec *exec, int id, struct plim_error *err)
@@ -87,45 +83,20 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
     if (exec->tape->tensors[lower].tier == TIER_HOST) {
         const struct device_ops *ops = exec->device->ops;
         if (op->kind == OP_FETCH)
-            ops->fetch(exec->device, offset, address(exec, near), bytes);
+            ops->fetch(exec->device, offset, exec_address(exec, near), bytes);
         else
-            ops->store(exec->device, address(exec, near), offset, bytes);
+            ops->store(exec->device, exec_address(exec, near), offset, bytes);
         return PLIM_OK;
     }
-    if (op->kind == OP_STORE) return disk_write(exec->disk, address(exec, near), bytes, offset, err);
+    if (op->kind == OP_STORE) return disk_write(exec->disk, exec_address(exec, near), bytes, offset, err);
     if (exec->nfetching == EXEC_FETCHES) {
         enum plim_status status = await_operand(exec, exec->fetching[0].tensor, err);
         if (status != PLIM_OK) return status;
     }
     exec->fetching[exec->nfetching].tensor = tape_root(exec->tape, near);
-    exec->fetching[exec->nfetching++].ticket = disk_prefetch(exec->disk, address(exec, near), bytes, offset);
+    exec->fetching[exec->nfetching++].ticket =
+        disk_prefetch(exec->disk, exec_address(exec, near), bytes, offset);
     return PLIM_OK;
-}
-
-/* --- several ranks --------------------------------------------------------------------------------------------- */
-
-/* The process computes itself, so what it exchanges is there. */
-static enum plim_status collect(struct exec *exec, int index, int64_t micro, struct plim_error *err)
-{
-    const struct op *op = &exec->tape->ops[index];
-    const struct tensor *from = &exec->tape->tensors[op->in[MOVE_FROM]],
-                        *to = &exec->tape->tensors[op->out[MOVE_TO]];
-    void *a = address(exec, op->in[MOVE_FROM]), *b = address(exec, op->out[MOVE_TO]);
-    char *work = (char *)exec->device->ops->base(exec->device) + exec->layout->work_offset[index];
-    bool add = op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0);
-    switch (op->kind) {
-    case OP_GATHER:
-        return comm_gather(exec->device->comm, a, (size_t)tensor_bytes(from), b, (size_t)tensor_bytes(to),
-                           err);
-    case OP_REDUCE:
-        return comm_reduce(exec->device->comm, a, tensor_count(from), b, tensor_count(to), to->type, add,
-                           work, err);
-    case OP_PIECE:
-        comm_piece(exec->device->comm, a, (size_t)tensor_bytes(from), b, (size_t)tensor_bytes(to));
-        return PLIM_OK;
-    default:
-        return comm_sum(exec->device->comm, b, tensor_count(to), to->type, work, err);
-    }
 }
 
 static struct kernel_call call_of(const struct exec *exec, int index, int64_t micro)
@@ -135,12 +106,12 @@ static struct kernel_call call_of(const struct exec *exec, int index, int64_t mi
     for (int k = 0; k < OP_MAX_IN; k++) {
         if (op->in[k] < 0) continue;
         call.desc[k] = &exec->tape->tensors[op->in[k]];
-        call.in[k] = address(exec, op->in[k]);
+        call.in[k] = exec_address(exec, op->in[k]);
     }
     for (int k = 0; k < OP_MAX_OUT; k++) {
         if (op->out[k] < 0) continue;
         call.desc[OP_MAX_IN + k] = &exec->tape->tensors[op->out[k]];
-        call.out[k] = address(exec, op->out[k]);
+        call.out[k] = exec_address(exec, op->out[k]);
     }
     call.accumulate = op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0);
     call.work = (char *)exec->device->ops->base(exec->device) + exec->layout->work_offset[index];
@@ -169,7 +140,7 @@ void exec_fresh(struct exec *exec)
         const struct tensor *t = &exec->tape->tensors[i];
         bool here = t->view_of < 0 && t->tier == TIER_DEVICE;
         if (!here || !(t->flags & TENSOR_KEPT) || t->cls == CLASS_PARAM) continue;
-        size_t offset = (size_t)((char *)address(exec, i) - (char *)ops->base(exec->device));
+        size_t offset = (size_t)((char *)exec_address(exec, i) - (char *)ops->base(exec->device));
         ops->fill(exec->device, offset, (size_t)tensor_bytes(t), FILL_ZERO);
     }
 }
@@ -178,7 +149,7 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
 {
     const struct device_ops *ops = exec->device->ops;
     exec_drop_programs(exec);
-    exec->compiles = ops->compile && !exec->disk;
+    exec->compiles = ops->compile && !exec->disk && !exec->device->comm;
     if (!ops->tune) return PLIM_OK;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
@@ -197,7 +168,7 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
     if (status == PLIM_OK && op_moves(op))
         status = move(exec, op, micro, err);
     else if (status == PLIM_OK && op_collects(op))
-        status = collect(exec, i, micro, err);
+        status = exec_collect(exec, i, micro, err);
     else if (status == PLIM_OK && op_computes(op))
         compute(exec, i, micro);
     if (status == PLIM_OK && (exec->inspect || exec->op_seconds))

@@ -141,6 +141,7 @@ static void read_facts(const struct node *d, struct device_facts *f)
     f->flops[DT_BF16] = node_float(node_get(d, "bf16"), 1e12);
     f->flops[DT_F16] = node_float(node_get(d, "f16"), 1e12);
     for (int t = 0; t < DT_COUNT; t++) f->attn_flops[t] = f->flops[t] / 2;
+    f->expert_share = node_float(node_get(d, "experts"), 1);
     f->bandwidth = node_float(node_get(d, "bandwidth"), 1e11);
     f->lower_bandwidth = node_float(node_get(d, "lower"), 1e9);
     f->host_bandwidth = unified ? 0 : node_float(node_get(d, "host_memory"), 40e9);

@@ -28,9 +28,16 @@ struct clock {
     bool once;         /* there is one micro-batch: nothing is fetched to be added to */
 };
 
+static bool is_of_experts(int kind)
+{
+    return kind == OP_EXPERT_LINEAR || kind == OP_EXPERT_LINEAR_DX || kind == OP_EXPERT_LINEAR_DW;
+}
+
 static double matmul_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
 {
-    return type == DT_F32 && op->attr.tf32 && facts->tf32_flops > 0 ? facts->tf32_flops : facts->flops[type];
+    if (type == DT_F32 && op->attr.tf32 && facts->tf32_flops > 0) return facts->tf32_flops;
+    bool share = type != DT_F32 && facts->expert_share > 0 && is_of_experts(op->kind);
+    return facts->flops[type] * (share ? facts->expert_share : 1);
 }
 
 /* Ops that follow one of their kind and may run together with it are part of its launch. */

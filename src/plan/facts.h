@@ -21,6 +21,7 @@ struct device_facts {
     double flops[DT_COUNT]; /* matmul rate by element type, flop/s */
     double tf32_flops;      /* matmul of fp32 operands where op.attr.tf32 allows it; 0: as exact fp32 */
     double attn_flops[DT_COUNT];
+    double expert_share;    /* of the matmul rate, that products of experts reach in 16 bits; 0: all of it */
     double bandwidth;       /* bytes/s, reading plus writing, from memory */
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
     double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */

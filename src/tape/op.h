@@ -344,13 +344,17 @@ static inline int move_far(const struct op *op)
     return op->kind == OP_FETCH ? op->in[MOVE_FROM] : op->out[MOVE_TO];
 }
 
-/* Scratch of reduce and sum of so many bytes: a chunk of each rank's part, of 4 KiB to 1 MiB, 16 MiB in all or a little more. */
+/* What is exchanged at once of each rank's part: 4 KiB to 1 MiB, 16 MiB of all together or a little more. */
+static inline int64_t op_collective_chunk(int64_t ranks)
+{
+    int64_t chunk = ((int64_t)16 << 20) / ranks / 4096 * 4096;
+    return chunk > 1 << 20 ? 1 << 20 : chunk < 4096 ? 4096 : chunk;
+}
+
+/* Scratch of reduce and sum of so many bytes: a chunk of each rank's part. */
 static inline int64_t op_collective_work(int64_t whole, int64_t ranks)
 {
-    int64_t piece = ((whole + ranks - 1) / ranks + 15) / 16 * 16,
-            chunk = ((int64_t)16 << 20) / ranks / 4096 * 4096;
-    if (chunk > 1 << 20) chunk = 1 << 20;
-    if (chunk < 4096) chunk = 4096;
+    int64_t piece = ((whole + ranks - 1) / ranks + 15) / 16 * 16, chunk = op_collective_chunk(ranks);
     return ranks * (piece < chunk ? piece : chunk);
 }
 

@@ -7,6 +7,9 @@
  *     One exception saves the op: where the weight gradient of a product wants a cheap op's result and the gradient
  *     of that op is next, the two change places and the latter leaves the result beside its own.
  *  3. What crosses from one layer to the next is never dropped, so recomputation reaches at most one layer back.
+ *  4. In a layer with experts the rows of all experts are the peak, several times as many as the layer's. There the result of a
+ *     cheap op is made once more rather than kept across them: what was made again only to make others again is forgotten,
+ *     and dispatched rows after every use; the gradient of a weight, which wants such rows, goes before that of its input.
  */
 #include "tape/pass.h"
 
@@ -21,9 +24,16 @@ struct remat {
     const struct op *ops; /* the ops before the pass */
     int *producer;        /* by tensor: index of its forward op, -1: none */
     bool *dropped;
-    int *again; /* by tensor: the tensor that holds it in the backward part, -1: not made again yet */
+    int *again;         /* by tensor: the tensor that holds it in the backward part, -1: not made again yet */
+    bool *crowded;      /* by layer: it has experts */
+    int *fresh, nfresh; /* what was made again for the op at hand */
     int count;
 };
+
+static bool is_crowded(const struct remat *r, const struct op *op)
+{
+    return op->layer >= 0 && r->crowded[op->layer];
+}
 
 static bool wants_drop(const struct op *op, const struct tensor *t, const struct recompute_options *options)
 {
@@ -57,6 +67,20 @@ static void choose(struct remat *r, int nops, const struct recompute_options *op
     }
 }
 
+static int layers_of(const struct tape *tape)
+{
+    int most = 0;
+    for (int i = 0; i < tape->nops; i++)
+        if (tape->ops[i].layer > most) most = tape->ops[i].layer;
+    return most + 1;
+}
+
+static void find_crowded(struct remat *r, int nops)
+{
+    for (int i = 0; i < nops; i++)
+        if (r->ops[i].kind == OP_DISPATCH && r->ops[i].layer >= 0) r->crowded[r->ops[i].layer] = true;
+}
+
 /* The tensor to read instead of `id` in the backward part, making it (and what it needs) again when needed. */
 static int make_again(struct remat *r, int id)
 {
@@ -68,7 +92,10 @@ static int make_again(struct remat *r, int id)
         if (op.out[o] < 0) continue;
         struct tensor t = r->tape->tensors[op.out[o]];
         int clone = tape_tensor(r->tape, &t);
-        if (r->dropped[op.out[o]]) r->again[op.out[o]] = clone;
+        if (r->dropped[op.out[o]]) {
+            r->again[op.out[o]] = clone;
+            r->fresh[r->nfresh++] = op.out[o];
+        }
         op.out[o] = clone;
     }
     op.part = PART_RECOMPUTE;
@@ -93,9 +120,31 @@ static const struct remaker *remaker_of(const struct op *forward, const struct o
     return NULL;
 }
 
+static bool reads(const struct op *op, int id)
+{
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (op->in[k] == id) return true;
+    return false;
+}
+
+/* Invariant 4, of what was made for `op`, whose inputs are those before the pass. */
+static void forget(struct remat *r, const struct op *op)
+{
+    for (int i = 0; i < r->nfresh; i++) {
+        int id = r->fresh[i];
+        const struct op *by = &r->ops[r->producer[id]];
+        bool brief =
+            is_crowded(r, by) && op_row(by->kind)->cheap && !(r->tape->tensors[id].flags & TENSOR_STAT);
+        if (brief && (by->kind == OP_DISPATCH || !reads(op, id))) r->again[id] = -1;
+    }
+    r->nfresh = 0;
+}
+
 static void read_again(struct remat *r, struct op *op)
 {
+    const struct op before = *op;
     for (int k = 0; k < OP_MAX_IN; k++) op->in[k] = make_again(r, op->in[k]);
+    forget(r, &before);
 }
 
 /* linear_dw, of one weight or of experts, wants dropped x, and `next` is the gradient of what made x: emits `next` with x among its results. */
@@ -115,6 +164,39 @@ static bool remade_by(struct remat *r, const struct op *op, const struct op *nex
     return true;
 }
 
+/* Invariant 4: whether `dw`, the gradient of experts' weights, goes before that of their input: not where the op behind both
+ * leaves what dw wants. */
+static bool weights_first(const struct remat *r, const struct op *dx, const struct op *dw,
+                          const struct op *behind)
+{
+    if (dx->kind != OP_EXPERT_LINEAR_DX || dw->kind != OP_EXPERT_LINEAR_DW || !is_crowded(r, dx))
+        return false;
+    int x = dw->in[EXPERT_LINEAR_DW_X];
+    return x < r->count && r->dropped[x] && !(behind && remaker_of(&r->ops[r->producer[x]], behind));
+}
+
+static void emit(struct remat *r, struct op op)
+{
+    read_again(r, &op);
+    tape_append(r->tape, &op);
+}
+
+static void rewrite(struct remat *r, const struct op_list *old)
+{
+    for (int i = 0; i < old->count; i++) {
+        const struct op *op = &old->ops[i], *next = i + 1 < old->count ? op + 1 : NULL;
+        if (op->part != PART_BACKWARD) {
+            tape_append(r->tape, op);
+            continue;
+        }
+        if (next && weights_first(r, op, next, i + 2 < old->count ? op + 2 : NULL))
+            emit(r, *next), i++;
+        else if (next && remade_by(r, op, next))
+            i++;
+        emit(r, *op);
+    }
+}
+
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err)
 {
@@ -125,29 +207,25 @@ enum plim_status pass_recompute(struct tape *tape, const struct recompute_option
     r.producer = malloc((size_t)n * sizeof *r.producer);
     r.dropped = calloc((size_t)n, sizeof *r.dropped);
     r.again = malloc((size_t)n * sizeof *r.again);
-    if (!r.producer || !r.dropped || !r.again) {
+    r.fresh = malloc((size_t)n * sizeof *r.fresh);
+    r.crowded = calloc((size_t)layers_of(tape), sizeof *r.crowded);
+    if (!r.producer || !r.dropped || !r.again || !r.fresh || !r.crowded) {
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while recomputation was placed");
         goto out;
     }
     memset(r.producer, -1, (size_t)n * sizeof *r.producer);
     memset(r.again, -1, (size_t)n * sizeof *r.again);
     choose(&r, tape->nops, options);
+    find_crowded(&r, tape->nops);
     struct op_list old = tape_take_ops(tape);
-    for (int i = 0; i < old.count; i++) {
-        if (old.ops[i].part != PART_BACKWARD) {
-            tape_append(tape, &old.ops[i]);
-            continue;
-        }
-        struct op op = old.ops[i];
-        if (i + 1 < old.count && remade_by(&r, &op, &old.ops[i + 1])) i++;
-        read_again(&r, &op);
-        tape_append(tape, &op);
-    }
+    rewrite(&r, &old);
     tape->loop_end = tape->nops;
     tape_drop_ops(tape, &old);
 out:
     free(r.producer);
     free(r.dropped);
     free(r.again);
+    free(r.fresh);
+    free(r.crowded);
     return status;
 }

@@ -190,6 +190,10 @@ void make_expert_linear_dx(struct op_case *c)
 void make_expert_linear_dw(struct op_case *c)
 {
     struct product p = any_product(c);
+    if (case_below(c, 8) == 0) { /* more rows than a kernel sums in one go */
+        p.s.rows = 9001, p.s.top = 1, p.pairs = 9001;
+        p.m = PICK(c, 16, 136), p.k = PICK(c, 24, 136);
+    }
     case_in(c, EXPERT_LINEAR_DW_DY, c->type, DIMS(p.pairs, p.m));
     case_in(c, EXPERT_LINEAR_DW_X, c->type, DIMS(p.pairs, p.k));
     case_in(c, EXPERT_LINEAR_DW_ENDS, DT_I32, DIMS(p.s.experts));

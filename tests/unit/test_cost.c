@@ -62,6 +62,37 @@ static void tf32_has_a_rate_of_its_own(void **state)
     assert_true(fabs(seconds(DT_F32, true, 0) * 1e12 / flops - 1) < 1e-9); /* not known: as exact fp32 */
 }
 
+/* Two experts share N rows of width N. */
+static double expert_seconds(enum dtype type, double share)
+{
+    struct device_facts facts = {.bandwidth = INFINITY, .lower_bandwidth = 1, .expert_share = share};
+    struct tape tape;
+    struct op op = tape_op(OP_EXPERT_LINEAR, -1);
+    facts.flops[DT_F32] = 1e12, facts.flops[DT_BF16] = 8e12;
+    tape_init(&tape);
+    struct tensor w = {
+        .label = "w", .type = type, .cls = CLASS_PARAM, .layer = -1, .ndim = 3, .dim = {2, N, N}};
+    struct tensor ends = {
+        .label = "ends", .type = DT_I32, .cls = CLASS_ACT, .layer = -1, .ndim = 1, .dim = {2}};
+    w.view_of = w.owner = ends.view_of = ends.owner = -1;
+    op.in[EXPERT_LINEAR_X] = square(&tape, type), op.in[EXPERT_LINEAR_W] = tape_tensor(&tape, &w);
+    op.in[EXPERT_LINEAR_ENDS] = tape_tensor(&tape, &ends), op.out[EXPERT_LINEAR_Y] = square(&tape, type);
+    tape_append(&tape, &op);
+    tape.loop_end = tape.nops;
+    double out = time_of(&tape, &facts).loop_seconds;
+    tape_release(&tape);
+    return out;
+}
+
+static void experts_reach_a_share_of_the_rate(void **state)
+{
+    const double flops = 2.0 * N * N * N;
+    (void)state;
+    assert_true(fabs(expert_seconds(DT_BF16, 0.5) * 4e12 / flops - 1) < 1e-9);
+    assert_true(fabs(expert_seconds(DT_F32, 0.5) * 1e12 / flops - 1) < 1e-9);
+    assert_true(fabs(expert_seconds(DT_BF16, 0) * 8e12 / flops - 1) < 1e-9); /* not known: as one weight */
+}
+
 /* Codes of 8 bits take longer than their bytes where the device says so. */
 static void codes_have_a_rate(void **state)
 {
@@ -249,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tf32_has_a_rate_of_its_own),
+        cmocka_unit_test(experts_reach_a_share_of_the_rate),
         cmocka_unit_test(codes_have_a_rate),
         cmocka_unit_test(copies_run_beside_computing),
         cmocka_unit_test(both_ways_at_once_are_slower),

@@ -133,6 +133,40 @@ static void test_nothing_is_made_twice(void **state)
         }
 }
 
+/* Ops of one part that read the tensor. */
+static int readers(const struct tape *tape, int id, enum op_part part)
+{
+    int count = 0;
+    for (int i = 0; i < tape->nops; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) count += tape->ops[i].part == part && tape->ops[i].in[k] == id;
+    return count;
+}
+
+/* Rows of all experts are several times a layer's: they are dispatched again for the products that are made again and for each
+ * gradient of weights, which goes before the gradient of the rows. */
+static void test_rows_of_experts_are_not_kept(void **state)
+{
+    (void)state;
+    static const struct recompute_options full = {RECOMPUTE_FULL, 0}, some = {RECOMPUTE_SELECTIVE, 1};
+    for (int w = 0; w < 2; w++) {
+        struct tape tape;
+        int gradients = 0;
+        make_tape(&tape, "olmoe", w ? &some : &full, NULL, NULL);
+        for (int i = 0; i < tape.nops; i++) {
+            const struct op *op = &tape.ops[i];
+            if (op->kind != OP_DISPATCH || op->part != PART_RECOMPUTE) continue;
+            int again = readers(&tape, op->out[DISPATCH_Y], PART_RECOMPUTE),
+                back = readers(&tape, op->out[DISPATCH_Y], PART_BACKWARD);
+            assert_true((again > 0) != (back > 0) && back <= 1);
+            if (!back) continue;
+            assert_true(op[1].kind == OP_EXPERT_LINEAR_DW && op[2].kind == OP_EXPERT_LINEAR_DX);
+            gradients++;
+        }
+        assert_true(gradients > 0);
+        tape_release(&tape);
+    }
+}
+
 /* Whether a forward op of another layer reads the tensor. */
 static bool crosses(const struct tape *tape, int id, int layer)
 {
@@ -287,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_precisions_have_names_and_types),
         cmocka_unit_test(test_nothing_is_made_twice),
+        cmocka_unit_test(test_rows_of_experts_are_not_kept),
         cmocka_unit_test(test_full_drops_everything),
         cmocka_unit_test(test_updates),
         cmocka_unit_test(test_adafactor_by_part),

@@ -115,6 +115,21 @@ static size_t route(const struct cuda_card *card, const struct tensor *const *de
         .bytes;
 }
 
+size_t cuda_expert_turns(int64_t experts, int64_t m, int64_t k, int64_t rows)
+{
+    if (rows <= CUDA_EXPERT_CHUNK) return 0;
+    return (size_t)(experts * parts_of(m, CUDA_EXPERT_TILE) * parts_of(k, CUDA_EXPERT_TILE)) *
+           sizeof(int32_t);
+}
+
+static size_t expert_dw(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card, (void)op;
+    const struct tensor *w = desc[OP_MAX_IN + EXPERT_LINEAR_DW_DW];
+    int64_t rows = tensor_count(desc[EXPERT_LINEAR_DW_DY]) / w->dim[1];
+    return w->type == DT_F32 ? cuda_expert_turns(w->dim[0], w->dim[1], w->dim[2], rows) : 0;
+}
+
 /* --- update ---------------------------------------------------------------------------------------------- */
 
 static size_t sumsq(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
@@ -291,6 +306,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_POOL_BWD] = pool_bwd,
     [OP_ATTN_PAGED] = attn_paged,
     [OP_ROUTE] = route,
+    [OP_EXPERT_LINEAR_DW] = expert_dw,
 };
 
 size_t cuda_workspace(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)

@@ -130,7 +130,8 @@ int cuda_expert_linear(const struct cuda_queue *queue, const struct kernel_call 
                         tensor_count(call_in(call, EXPERT_LINEAR_X)) / w->dim[2],
                         (int)w->dim[0],
                         (int)w->dim[1],
-                        (int)w->dim[2]};
+                        (int)w->dim[2],
+                        NULL};
     return grouped_run(queue, &g);
 }
 
@@ -148,7 +149,8 @@ int cuda_expert_linear_dx(const struct cuda_queue *queue, const struct kernel_ca
                         tensor_count(call_in(call, EXPERT_LINEAR_DX_DY)) / w->dim[1],
                         (int)w->dim[0],
                         (int)w->dim[1],
-                        (int)w->dim[2]};
+                        (int)w->dim[2],
+                        NULL};
     return grouped_run(queue, &g);
 }
 
@@ -156,6 +158,8 @@ int cuda_expert_linear_dw(const struct cuda_queue *queue, const struct kernel_ca
 {
     const struct tensor *w = call_out(call, EXPERT_LINEAR_DW_DW), *dy = call_in(call, EXPERT_LINEAR_DW_DY);
     void *dw = call->out[EXPERT_LINEAR_DW_DW];
+    const bool turns =
+        cuda_expert_turns(w->dim[0], w->dim[1], w->dim[2], tensor_count(dy) / w->dim[1]) && w->type == DT_F32;
     struct grouped g = {GROUPED_DW,
                         dy->type,
                         w->type,
@@ -167,6 +171,7 @@ int cuda_expert_linear_dw(const struct cuda_queue *queue, const struct kernel_ca
                         tensor_count(dy) / w->dim[1],
                         (int)w->dim[0],
                         (int)w->dim[1],
-                        (int)w->dim[2]};
+                        (int)w->dim[2],
+                        turns ? (int32_t *)call->work : NULL};
     return grouped_run(queue, &g);
 }

@@ -20,6 +20,7 @@ struct grouped {
     const int32_t *ends;
     int64_t rows;      /* of all experts together */
     int experts, m, k; /* W is [E,M,K] */
+    int32_t *turns;    /* cuda_expert_turns() bytes of scratch; NULL where that is none */
 };
 
 /* By whichever kernel takes it. */

@@ -1,25 +1,24 @@
 /* expert_linear_hopper.cu - products of experts on warpgroups (sm_90a), operands brought by the tensor memory accelerator.
  *
- * As many blocks as there are multiprocessors take tiles of C, 128 by 256, in turn. A block has three warpgroups: one
- * thread of the first brings tiles of 64 of k into a ring of stages, the other two multiply, 64 rows each, with their
- * sums in registers:
+ * As many blocks as there are multiprocessors take tiles of C, 128 by 128, in turn (expert_work.cuh). A block has three
+ * warpgroups: one thread of the first brings tiles of 64 of k into a ring of stages, the other two multiply a tile each, with
+ * their sums in registers, and store it (expert_store.cuh):
  *
  *     producer    wait empty[s]; ask for A and B of the next 64 of k; full[s] counts their bytes
- *     consumers   wait full[s]; four products of 16 of k; when those of the stage before are done, arrive at its empty
+ *     consumers   wait for the turn to multiply; for every stage: wait full[s]; eight products of 16 of k and 64 rows;
+ *                 when those of the stage before are done, arrive at its empty; give the turn to the other; store
  *
- * The producer runs ahead into the next tile while the consumers store the last one. Tiles in shared memory are blocks of
- * 64 columns, 128 bytes to a row, swizzled (attention_wgmma.cuh); an operand whose rows are not k lies turned, and the
+ * So one warpgroup stores while the other multiplies, and the producer runs ahead of both. Tiles in shared memory are blocks
+ * of 64 columns, 128 bytes to a row, swizzled (attention_wgmma.cuh); an operand whose rows are not k lies turned, and the
  * tensor cores read it so.
  *
- * Tiles. Which expert a tile is of follows from `ends`: each block adds up the experts' tiles once, and finds a tile by
- * bisection. Rows of the next expert, or columns of its matrix, that a tile brings along are not stored; where k ends
- * inside a tile the other operand has zeros (outside a tensor the accelerator reads zeros; rows behind an expert's last,
- * which are k of the weights' gradient, are zeroed in shared memory). Tiles of an expert go in groups of 16 rows of
- * tiles, column after column, so that those under way share operands in the second-level cache.
+ * Rows of the next expert, or columns of its matrix, that a tile brings along are not stored; where k ends inside a tile the
+ * other operand has zeros (outside a tensor the accelerator reads zeros; rows behind an expert's last, which are k of the
+ * weights' gradient, are zeroed in shared memory).
  *
- * The order of a sum depends on k alone: bits repeat, and do not depend on how many rows an expert has. */
-#include "device/cuda/expert_linear.cuh"
+ * The order of a sum depends on k alone, of weights on the expert's rows: bits repeat, and do not depend on the card. */
 #include "device/cuda/attention_hopper.cuh"
+#include "device/cuda/expert_store.cuh"
 
 #include <cuda.h>
 
@@ -27,31 +26,18 @@ namespace
 {
 
 enum {
-    TILE_M = 128,
-    TILE_N = 256,
-    TILE_K = 64,
-    STAGES = 4,
-    BLOCK = TILE_K * 128, /* bytes of 64 rows of 64 columns */
-    A_BYTES = TILE_M * TILE_K * 2,
-    B_BYTES = TILE_N * TILE_K * 2,
-    STAGE = A_BYTES + B_BYTES,
+    STAGES = 6,
+    BLOCK = EXPERT_STEP * 128, /* bytes of 64 rows of 64 columns */
+    OPERAND = 2 * BLOCK,       /* of a tile's edge */
+    STAGE = 2 * OPERAND,
     CONSUMERS = 2,
     THREADS = (1 + CONSUMERS) * WG_THREADS,
-    GROUP = 16, /* rows of tiles that go together */
-    MOST_EXPERTS = 1024,
-    SHARED = STAGES * STAGE + WG_ALIGN + 2 * STAGES * 8 + (MOST_EXPERTS + 1) * 4,
+    READERS = WG_THREADS / 32, /* warps that read a stage */
+    SHARED = STAGES * STAGE + WG_ALIGN + 2 * STAGES * 8 + (int)sizeof(expert_lists),
 };
 
 struct maps {
     CUtensorMap a, b;
-};
-
-/* What of the problem a kernel reads. */
-struct problem {
-    const int32_t *ends;
-    const void *add;
-    void *c;
-    int experts, m, k;
 };
 
 #if WG_BODY /* what only the kernel's body calls */
@@ -92,6 +78,24 @@ ON_GPU void bring(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t ba
         : "memory");
 }
 
+/* Named barriers of the block: 1 + group is of a warpgroup alone, TURN + group lets it multiply. */
+enum { TURN = 1 + CONSUMERS };
+
+ON_GPU void group_wait(int group)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"((int)WG_THREADS) : "memory");
+}
+
+ON_GPU void turn_wait(int group)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(TURN + group), "n"(2 * (int)WG_THREADS) : "memory");
+}
+
+ON_GPU void turn_give(int group)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(TURN + group), "n"(2 * (int)WG_THREADS) : "memory");
+}
+
 template <int registers> ON_GPU void take_registers(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
@@ -113,25 +117,21 @@ ON_GPU uint64_t operand(uint32_t at, bool turned)
 
 #define SUM4(i)  "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define SUM16(i) SUM4(i), SUM4(i + 1), SUM4(i + 2), SUM4(i + 3)
-#define SUMS     SUM16(0), SUM16(4), SUM16(8), SUM16(12), SUM16(16), SUM16(20), SUM16(24), SUM16(28)
+#define SUMS     SUM16(0), SUM16(4), SUM16(8), SUM16(12)
 #define NAMES                                                                                                \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                       \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                       \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "           \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
 #define PRODUCT(kind)                                                                                        \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                           \
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." kind "." kind " " NAMES                      \
-                 ", %128, %129, add, 1, 1, %131, %132;\n}"                                                   \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                            \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." kind "." kind " " NAMES                      \
+                 ", %64, %65, add, 1, 1, %67, %68;\n}"                                                       \
                  : SUMS                                                                                      \
                  : "l"(a), "l"(b), "r"((int)add), "n"(TURN_A), "n"(TURN_B))
 
 template <class T, int TURN_A, int TURN_B>
-ON_GPU void product(float (&c)[32][4], uint64_t a, uint64_t b, bool add)
+ON_GPU void product(float (&c)[SUM_BLOCKS][4], uint64_t a, uint64_t b, bool add)
 {
     if constexpr (sizeof(T) == 2 && __is_same(T, bf16))
         PRODUCT("bf16");
@@ -139,108 +139,41 @@ ON_GPU void product(float (&c)[32][4], uint64_t a, uint64_t b, bool add)
         PRODUCT("f16");
 }
 
-/* --- tiles -------------------------------------------------------------------------------------------------- */
+/* --- operands ----------------------------------------------------------------------------------------------- */
 
-struct tile {
-    int expert, first, end; /* the expert's rows */
-    int row, column;        /* of the tile, in rows of A (weights: of M) and columns of C */
-};
-
-template <int KIND> ON_GPU int width_of(const problem &p) { return KIND == GROUPED_LINEAR ? p.m : p.k; }
-
-/* Rows of tiles of each expert become the number of those before it; sums[experts] is all. */
-template <int KIND> ON_GPU void add_up_tiles(const problem &p, int *sums)
+/* Both blocks of an operand, from (x, y) on: the second is the next 64 along y, turned along x. */
+template <bool TURNED>
+ON_GPU void bring_operand(const CUtensorMap *map, int x, int y, uint32_t to, uint32_t full)
 {
-    for (int e = threadIdx.x; e < p.experts; e += THREADS) {
-        int rows = KIND == GROUPED_DW ? p.m : p.ends[e] - (e ? p.ends[e - 1] : 0);
-        sums[e + 1] = (rows + TILE_M - 1) / TILE_M;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        sums[0] = 0;
-        for (int e = 0; e < p.experts; e++) sums[e + 1] += sums[e];
-    }
-    __syncthreads();
+    bring(to, map, x, y, full);
+    bring(to + BLOCK, map, TURNED ? x + 64 : x, TURNED ? y : y + 64, full);
 }
 
-template <int KIND> ON_GPU tile find_tile(const problem &p, const int *sums, int index, int across)
-{
-    int low = 0, high = p.experts - 1; /* the last expert that begins at or before the tile */
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (sums[middle] * across <= index)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    const int e = low, down = sums[e + 1] - sums[e], within = index - sums[e] * across;
-    const int group = within / (GROUP * across), left = within - group * GROUP * across;
-    const int height = min(GROUP, down - group * GROUP);
-    tile t;
-    t.expert = e, t.first = e ? p.ends[e - 1] : 0, t.end = p.ends[e];
-    t.row = (group * GROUP + left % height) * TILE_M + (KIND == GROUPED_DW ? 0 : t.first);
-    t.column = left / height * TILE_N;
-    return t;
-}
-
-template <int KIND> ON_GPU int steps_of(const problem &p, const tile &t)
-{
-    const int deep = KIND == GROUPED_DW ? t.end - t.first : KIND == GROUPED_LINEAR ? p.k : p.m;
-    return (deep + TILE_K - 1) / TILE_K;
-}
-
-/* Both operands' tiles of one step. */
+/* Both operands of one step. */
 template <int KIND>
-ON_GPU void bring_step(const problem &p, const tile &t, const maps &m, int k, uint32_t to, uint32_t full)
+ON_GPU void bring_step(const expert_problem &p, const expert_tile &t, const maps &m, int k, uint32_t to,
+                       uint32_t full)
 {
     barrier_expect(full, STAGE);
     if constexpr (KIND == GROUPED_DW) {
-        for (int i = 0; i < TILE_M / 64; i++) bring(to + i * BLOCK, &m.a, t.row + i * 64, t.first + k, full);
+        bring_operand<true>(&m.a, t.row, t.first + k, to, full);
+        bring_operand<true>(&m.b, t.column, t.first + k, to + OPERAND, full);
     } else {
-        bring(to, &m.a, k, t.row, full);
-    }
-    to += A_BYTES;
-    if constexpr (KIND == GROUPED_LINEAR) {
-        bring(to, &m.b, k, t.expert * p.m + t.column, full);
-    } else {
-        const int row = KIND == GROUPED_DW ? t.first + k : t.expert * p.m + k;
-        for (int i = 0; i < TILE_N / 64; i++) bring(to + i * BLOCK, &m.b, t.column + i * 64, row, full);
+        bring_operand<false>(&m.a, k, t.row, to, full);
+        if constexpr (KIND == GROUPED_LINEAR)
+            bring_operand<false>(&m.b, k, t.expert * p.m + t.column, to + OPERAND, full);
+        else
+            bring_operand<true>(&m.b, t.column, t.expert * p.m + k, to + OPERAND, full);
     }
 }
 
-/* Rows from `rows` on of this warpgroup's block of A, which are another expert's, become zeros. */
-ON_GPU void clear_rows(char *block, int rows, int group)
+/* Rows from `rows` on of both blocks of A, which are another expert's, become zeros. */
+ON_GPU void clear_rows(char *blocks, int rows, int group)
 {
-    for (int i = rows * 8 + threadIdx.x % WG_THREADS; i < TILE_K * 8; i += WG_THREADS)
-        *(uint4 *)(block + i * 16) = make_uint4(0, 0, 0, 0);
+    for (int i = rows * 8 + threadIdx.x % WG_THREADS; i < EXPERT_STEP * 8; i += WG_THREADS)
+        *(uint4 *)(blocks + i * 16) = *(uint4 *)(blocks + BLOCK + i * 16) = make_uint4(0, 0, 0, 0);
     wgmma_publish();
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"((int)WG_THREADS) : "memory");
-}
-
-/* Sums of a warpgroup's 64 rows to C. */
-template <class G, int KIND>
-ON_GPU void store_tile(const problem &p, const tile &t, int group, float (&c)[32][4])
-{
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % WG_THREADS / 32;
-    const int end = KIND == GROUPED_DW ? p.m : t.end, width = width_of<KIND>(p);
-    const int64_t base = KIND == GROUPED_DW ? (int64_t)t.expert * p.m * p.k : 0;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = t.row + group * 64 + warp * 16 + half * 8 + lane / 4;
-        if (row >= end) continue;
-        const int64_t line = base + (int64_t)row * width;
-#pragma unroll
-        for (int n = 0; n < 32; n++) {
-            const int column = t.column + n * 8 + lane % 4 * 2;
-            if (column >= width) continue; /* widths are even: a pair is inside or outside */
-            float v[2] = {c[n][half * 2], c[n][half * 2 + 1]}, add[2];
-            if (p.add) {
-                load((const G *)p.add + line + column, add);
-                v[0] += add[0], v[1] += add[1];
-            }
-            save((G *)p.c + line + column, v);
-        }
-    }
+    group_wait(group);
 }
 
 /* --- the two kinds of warpgroups ---------------------------------------------------------------------------- */
@@ -250,83 +183,127 @@ struct ring {
     char *at; /* tiles, for those who write them */
 };
 
-template <int KIND>
-ON_GPU void produce(const problem &p, const maps &m, const ring &r, const int *sums, int across)
+/* Which stage comes next, and how often the ring went round. */
+struct place {
+    int stage, turn;
+};
+
+ON_GPU void advance(place *at, int steps)
 {
-    int stage = 0, turn = 0;
-    for (int i = blockIdx.x; i < sums[p.experts] * across; i += gridDim.x) {
-        const tile t = find_tile<KIND>(p, sums, i, across);
-        const int steps = steps_of<KIND>(p, t);
+    at->stage += steps, at->turn += at->stage / STAGES, at->stage %= STAGES;
+}
+
+template <int KIND>
+ON_GPU void produce(const expert_problem &p, const maps &m, const ring &r, const expert_work &w)
+{
+    place at = {0, 0};
+    for (int i = blockIdx.x; i < w.tiles; i += gridDim.x) {
+        const expert_tile t = expert_tile_at<KIND>(p, w, i);
+        const int steps = expert_steps<KIND>(p, t);
         for (int s = 0; s < steps; s++) {
-            barrier_wait(r.empty + stage * 8, (turn & 1) ^ 1);
-            bring_step<KIND>(p, t, m, s * TILE_K, r.tiles + stage * STAGE, r.full + stage * 8);
-            if (++stage == STAGES) stage = 0, turn++;
+            barrier_wait(r.empty + at.stage * 8, (at.turn & 1) ^ 1);
+            bring_step<KIND>(p, t, m, s * EXPERT_STEP, r.tiles + at.stage * STAGE, r.full + at.stage * 8);
+            if (++at.stage == STAGES) at.stage = 0, at.turn++;
         }
     }
 }
 
-template <class T, class G, int KIND>
-ON_GPU void consume(const problem &p, const ring &r, const int *sums, int across, int group)
+/* Sums of a tile; the last products may still be under way. Returns the last stage, which is not given back yet. */
+template <class T, int KIND>
+ON_GPU int multiply_tile(const ring &r, const expert_tile &t, int steps, int group, place at,
+                         float (&c)[2][SUM_BLOCKS][4])
 {
     constexpr bool TURN_A = KIND == GROUPED_DW, TURN_B = KIND != GROUPED_LINEAR;
     constexpr int A_STEP = TURN_A ? 2048 : 32, B_STEP = TURN_B ? 2048 : 32; /* bytes to the next 16 of k */
-    int stage = 0, turn = 0;
-    for (int i = blockIdx.x; i < sums[p.experts] * across; i += gridDim.x) {
-        const tile t = find_tile<KIND>(p, sums, i, across);
-        const int steps = steps_of<KIND>(p, t);
-        float c[32][4];
-        int before = -1;
-        if (steps == 0)
-            for (int n = 0; n < 32; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-        for (int s = 0; s < steps; s++) {
-            barrier_wait(r.full + stage * 8, turn & 1);
-            const uint32_t a = r.tiles + stage * STAGE + group * BLOCK, b = r.tiles + stage * STAGE + A_BYTES;
-            if (KIND == GROUPED_DW && t.first + (s + 1) * TILE_K > t.end)
-                clear_rows(r.at + stage * STAGE + group * BLOCK, t.end - t.first - s * TILE_K, group);
-            wgmma_begin();
+    int before = -1;
+    for (int s = 0; s < steps; s++) {
+        const uint32_t a = r.tiles + at.stage * STAGE, b = a + OPERAND;
+        barrier_wait(r.full + at.stage * 8, at.turn & 1);
+        if (KIND == GROUPED_DW && t.first + (s + 1) * EXPERT_STEP > t.end)
+            clear_rows(r.at + at.stage * STAGE, t.end - t.first - s * EXPERT_STEP, group);
+        wgmma_begin();
 #pragma unroll
-            for (int k = 0; k < TILE_K / 16; k++)
-                product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A),
+        for (int k = 0; k < EXPERT_STEP / 16; k++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                product<T, TURN_A, TURN_B>(c[h], operand(a + h * BLOCK + k * A_STEP, TURN_A),
                                            operand(b + k * B_STEP, TURN_B), s > 0 || k > 0);
-            wgmma_commit();
-            wgmma_wait<1>(); /* the stage before is read */
-            if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(r.empty + before * 8);
-            before = stage;
-            if (++stage == STAGES) stage = 0, turn++;
-        }
-        wgmma_wait<0>();
-#pragma unroll
-        for (int n = 0; n < 32; n++) asm volatile("" : SUM4(n)::"memory");
+        wgmma_commit();
+        wgmma_wait<1>(); /* the stage before is read */
         if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(r.empty + before * 8);
-        store_tile<G, KIND>(p, t, group, c);
+        before = at.stage;
+        if (++at.stage == STAGES) at.stage = 0, at.turn++;
+    }
+    return before;
+}
+
+/* Tiles are taken in turn, and so are the ring's stages: a warpgroup that waited for a stage too early would take the one
+ * that was there a round before for it. */
+template <class T, class G, int KIND>
+ON_GPU void consume(const expert_problem &p, const ring &r, const expert_work &w, int group)
+{
+    place at = {0, 0};
+    bool mine = group == 0;
+    if (group == 1 && (int)blockIdx.x < w.tiles) turn_give(0);
+    for (int i = blockIdx.x; i < w.tiles; i += gridDim.x, mine = !mine) {
+        const expert_tile t = expert_tile_at<KIND>(p, w, i);
+        const int steps = expert_steps<KIND>(p, t);
+        if (mine) {
+            float c[2][SUM_BLOCKS][4];
+            turn_wait(group);
+            const int last = multiply_tile<T, KIND>(r, t, steps, group, at, c);
+            if (i + (int)gridDim.x < w.tiles) turn_give(1 - group);
+            wgmma_wait<0>();
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int n = 0; n < SUM_BLOCKS; n++)
+                    asm volatile(""
+                                 : "+f"(c[h][n][0]), "+f"(c[h][n][1]), "+f"(c[h][n][2]),
+                                   "+f"(c[h][n][3])::"memory");
+            if (threadIdx.x % 32 == 0) barrier_arrive(r.empty + last * 8);
+            if (t.chunk) {
+                if (threadIdx.x % WG_THREADS == 0) await_turn(p, t);
+                group_wait(group);
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) store_sums<G, KIND>(p, t, h * 64, c[h]);
+            if (t.more) {
+                __threadfence();
+                group_wait(group);
+                if (threadIdx.x % WG_THREADS == 0) pass_turn(p, t);
+            }
+        }
+        advance(&at, steps);
     }
 }
 
 #endif
 
 template <class T, class G, int KIND>
-__global__ void __launch_bounds__(THREADS, 1) multiply(problem p, const __grid_constant__ maps m)
+__global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const __grid_constant__ maps m)
 {
 #if WG_BODY
     char *pool = wg_pool();
     ring r = {shared_address(pool), 0, 0, pool};
     r.full = r.tiles + STAGES * STAGE, r.empty = r.full + STAGES * 8;
-    int *sums = (int *)(pool + STAGES * STAGE + 2 * STAGES * 8);
-    const int across = (width_of<KIND>(p) + TILE_N - 1) / TILE_N;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(r.full + s * 8, 1);
-            barrier_init(r.empty + s * 8, CONSUMERS * WG_THREADS / 32);
+            barrier_init(r.empty + s * 8, READERS);
         }
         wgmma_publish();
     }
-    add_up_tiles<KIND>(p, sums);
+    const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + STAGES * STAGE + 2 * STAGES * 8));
     if (threadIdx.x < WG_THREADS) {
-        leave_registers<40>();
-        if (threadIdx.x == 0) produce<KIND>(p, m, r, sums, across);
+        leave_registers<56>();
+        if (threadIdx.x == 0)
+            produce<KIND>(p, m, r, w);
+        else if (KIND == GROUPED_DW && !p.add && threadIdx.x >= 32)
+            clear_idle_experts<G>(p, w, threadIdx.x - 32, WG_THREADS - 32);
     } else {
-        take_registers<232>();
-        consume<T, G, KIND>(p, r, sums, across, threadIdx.x / WG_THREADS - 1);
+        take_registers<224>();
+        consume<T, G, KIND>(p, r, w, threadIdx.x / WG_THREADS - 1);
     }
 #endif
 }
@@ -346,13 +323,12 @@ static encode_map *find_encoder(void)
     return code == cudaSuccess && how == cudaDriverEntryPointSuccess ? (encode_map *)symbol : NULL;
 }
 
-/* A tensor [rows, columns] of 16 bits, read in boxes of `tall` rows of 64 columns. */
-static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t rows, int64_t columns,
-                     int tall)
+/* A tensor [rows, columns] of 16 bits, read in boxes of 64 by 64. */
+static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t rows, int64_t columns)
 {
     encode_map *encode = find_encoder();
     cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)columns * 2};
-    cuuint32_t box[2] = {64, (cuuint32_t)tall}, step[2] = {1, 1};
+    cuuint32_t box[2] = {64, 64}, step[2] = {1, 1};
     return encode &&
            encode(map, type == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                   2, const_cast<void *>(at), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -360,27 +336,26 @@ static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t 
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int KIND> static bool describe_both(maps *m, const struct grouped *g)
+static bool describe_both(maps *m, const struct grouped *g)
 {
     const int64_t weights = (int64_t)g->experts * g->m;
-    if (KIND == GROUPED_LINEAR)
-        return describe(&m->a, g->type, g->a, g->rows, g->k, TILE_M) &&
-               describe(&m->b, g->type, g->b, weights, g->k, TILE_N);
-    if (KIND == GROUPED_DX)
-        return describe(&m->a, g->type, g->a, g->rows, g->m, TILE_M) &&
-               describe(&m->b, g->type, g->b, weights, g->k, TILE_K);
-    return describe(&m->a, g->type, g->a, g->rows, g->m, TILE_K) &&
-           describe(&m->b, g->type, g->b, g->rows, g->k, TILE_K);
+    return describe(&m->a, g->type, g->a, g->rows, g->kind == GROUPED_LINEAR ? g->k : g->m) &&
+           describe(&m->b, g->type, g->b, g->kind == GROUPED_DW ? g->rows : weights, g->k);
 }
 
 template <class T, class G, int KIND> static int run(const struct cuda_queue *queue, const struct grouped *g)
 {
     maps m;
-    problem p = {g->ends, g->add, g->c, g->experts, g->m, g->k};
+    const bool chunks = KIND == GROUPED_DW && g->turns;
+    expert_problem p = {g->ends,    g->add, g->c, g->turns,
+                        g->experts, g->m,   g->k, chunks ? CUDA_EXPERT_CHUNK : 1 << 30};
     auto kernel = multiply<T, G, KIND>;
-    if (!describe_both<KIND>(&m, g)) return (int)cudaErrorNotSupported;
+    if (!describe_both(&m, g)) return (int)cudaErrorNotSupported;
     int code =
         (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
+    if (!code && chunks)
+        code = (int)cudaMemsetAsync(g->turns, 0, cuda_expert_turns(g->experts, g->m, g->k, g->rows),
+                                    stream_of(queue));
     if (code) return code;
     kernel<<<(unsigned)queue->sms, THREADS, SHARED, stream_of(queue)>>>(p, m);
     return launched();
@@ -400,7 +375,7 @@ bool grouped_on_warpgroups(const struct cuda_queue *queue, const struct grouped 
     bool type = g->type == DT_BF16 || g->type == DT_F16;
     bool small = g->rows < (1 << 30) && (int64_t)g->experts * g->m < (1 << 30); /* coordinates are ints */
     return queue->warpgroups && type && small && g->m % 8 == 0 && g->k % 8 == 0 &&
-           g->experts <= MOST_EXPERTS && queue->shared_most >= SHARED && aligned(g->a, g->b, g->c, g->add) &&
+           g->experts <= EXPERT_MOST && queue->shared_most >= SHARED && aligned(g->a, g->b, g->c, g->add) &&
            find_encoder();
 }
 

@@ -1,0 +1,170 @@
+/* collect.c - exchanges between ranks. Where the process computes itself, what is exchanged is there; a device with its own
+ * memory hands its bytes to the host a chunk at a time, and gets the result back the same way. */
+#include "exec/exec_part.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One exchange, its ends resolved. */
+struct exchange {
+    struct exec *exec;
+    const struct op *op;
+    const struct tensor *from, *to;
+    char *a, *b;
+    bool add;
+};
+
+static enum plim_status collect_here(const struct exchange *x, void *work, struct plim_error *err)
+{
+    struct comm *comm = x->exec->device->comm;
+    size_t from = (size_t)tensor_bytes(x->from), to = (size_t)tensor_bytes(x->to);
+    switch (x->op->kind) {
+    case OP_GATHER:
+        return comm_gather(comm, x->a, from, x->b, to, err);
+    case OP_REDUCE:
+        return comm_reduce(comm, x->a, tensor_count(x->from), x->b, tensor_count(x->to), x->to->type, x->add,
+                           work, err);
+    case OP_PIECE:
+        comm_piece(comm, x->a, from, x->b, to);
+        return PLIM_OK;
+    default:
+        return comm_sum(comm, x->b, tensor_count(x->to), x->to->type, work, err);
+    }
+}
+
+/* --- a device with its own memory ------------------------------------------------------------------------------- */
+
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t offset_of(const struct exchange *x, const char *at)
+{
+    struct device *device = x->exec->device;
+    return (size_t)(at - (char *)device->ops->base(device));
+}
+
+static enum plim_status fetch(const struct exchange *x, const char *from, void *to, size_t bytes,
+                              struct plim_error *err)
+{
+    struct device *device = x->exec->device;
+    return bytes ? device->ops->read(device, offset_of(x, from), to, bytes, err) : PLIM_OK;
+}
+
+static enum plim_status store(const struct exchange *x, const void *from, char *to, size_t bytes,
+                              struct plim_error *err)
+{
+    struct device *device = x->exec->device;
+    return bytes ? device->ops->write(device, offset_of(x, to), from, bytes, err) : PLIM_OK;
+}
+
+/* How much of [first, first + bytes) lies before `end`. */
+static size_t before(size_t end, size_t first, size_t bytes)
+{
+    return first < end ? smaller(bytes, end - first) : 0;
+}
+
+/* Chunk by chunk of every rank's piece: this rank's goes up, all of them come back. */
+static enum plim_status gather_staged(const struct exchange *x, char *stage, size_t chunk,
+                                      struct plim_error *err)
+{
+    struct comm *comm = x->exec->device->comm;
+    size_t piece = (size_t)tensor_bytes(x->from), whole = (size_t)tensor_bytes(x->to);
+    enum plim_status status = PLIM_OK;
+    for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
+        size_t n = smaller(chunk, piece - at);
+        char *mine = stage, *all = stage + chunk;
+        status = fetch(x, x->a + at, mine, n, err);
+        if (status == PLIM_OK) status = comm_gather(comm, mine, n, all, n * (size_t)comm->ranks, err);
+        for (int r = 0; r < comm->ranks && status == PLIM_OK; r++) {
+            size_t first = (size_t)r * piece + at;
+            status = store(x, all + (size_t)r * n, x->b + first, before(whole, first, n), err);
+        }
+    }
+    return status;
+}
+
+/* A chunk of every rank's part goes up as a small whole of its own, and this rank's piece of the sum comes back. */
+static enum plim_status reduce_staged(const struct exchange *x, char *stage, size_t chunk,
+                                      struct plim_error *err)
+{
+    struct comm *comm = x->exec->device->comm;
+    size_t piece = (size_t)tensor_bytes(x->to), whole = (size_t)tensor_bytes(x->from);
+    size_t size = dtype_size(x->to->type), ranks = (size_t)comm->ranks;
+    char *parts = stage, *sum = stage + ranks * chunk, *work = sum + chunk;
+    enum plim_status status = PLIM_OK;
+    for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
+        size_t n = smaller(chunk, piece - at);
+        memset(parts, 0, ranks * n);
+        for (size_t r = 0; r < ranks && status == PLIM_OK; r++)
+            status = fetch(x, x->a + r * piece + at, parts + r * n, before(whole, r * piece + at, n), err);
+        if (status == PLIM_OK && x->add) status = fetch(x, x->b + at, sum, n, err);
+        if (status == PLIM_OK)
+            status = comm_reduce(comm, parts, (int64_t)(ranks * n / size), sum, (int64_t)(n / size),
+                                 x->to->type, x->add, work, err);
+        if (status == PLIM_OK) status = store(x, sum, x->b + at, n, err);
+    }
+    return status;
+}
+
+/* Within the device: the host only says where the piece begins, but zeros behind the end come from it. */
+static enum plim_status piece_staged(const struct exchange *x, char *stage, size_t chunk,
+                                     struct plim_error *err)
+{
+    size_t piece = (size_t)tensor_bytes(x->to), whole = (size_t)tensor_bytes(x->from);
+    size_t first = (size_t)comm_rank(x->exec->device->comm) * piece;
+    enum plim_status status = PLIM_OK;
+    for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
+        size_t n = smaller(chunk, piece - at), here = before(whole, first + at, n);
+        memset(stage, 0, n);
+        status = fetch(x, x->a + first + at, stage, here, err);
+        if (status == PLIM_OK) status = store(x, stage, x->b + at, n, err);
+    }
+    return status;
+}
+
+static enum plim_status sum_staged(const struct exchange *x, char *stage, size_t chunk,
+                                   struct plim_error *err)
+{
+    struct comm *comm = x->exec->device->comm;
+    size_t whole = (size_t)tensor_bytes(x->to), size = dtype_size(x->to->type);
+    enum plim_status status = PLIM_OK;
+    for (size_t at = 0; at < whole && status == PLIM_OK; at += chunk) {
+        size_t n = smaller(chunk, whole - at);
+        status = fetch(x, x->b + at, stage, n, err);
+        if (status == PLIM_OK)
+            status = comm_sum(comm, stage, (int64_t)(n / size), x->to->type, stage + chunk, err);
+        if (status == PLIM_OK) status = store(x, stage, x->b + at, n, err);
+    }
+    return status;
+}
+
+static enum plim_status collect_staged(const struct exchange *x, struct plim_error *err)
+{
+    size_t chunk = (size_t)op_collective_chunk(comm_ranks(x->exec->device->comm));
+    char *stage = x->exec->device->comm->stage;
+    switch (x->op->kind) {
+    case OP_GATHER:
+        return gather_staged(x, stage, chunk, err);
+    case OP_REDUCE:
+        return reduce_staged(x, stage, chunk, err);
+    case OP_PIECE:
+        return piece_staged(x, stage, chunk, err);
+    default:
+        return sum_staged(x, stage, chunk, err);
+    }
+}
+
+enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struct plim_error *err)
+{
+    const struct op *op = &exec->tape->ops[index];
+    struct exchange x = {.exec = exec,
+                         .op = op,
+                         .from = &exec->tape->tensors[op->in[MOVE_FROM]],
+                         .to = &exec->tape->tensors[op->out[MOVE_TO]],
+                         .a = exec_address(exec, op->in[MOVE_FROM]),
+                         .b = exec_address(exec, op->out[MOVE_TO]),
+                         .add =
+                             op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0)};
+    struct device *device = exec->device;
+    if (!device->facts.unified_memory) return collect_staged(&x, err);
+    return collect_here(&x, (char *)device->ops->base(device) + exec->layout->work_offset[index], err);
+}
