@@ -87,8 +87,10 @@ static int tell(const struct job *job, const char *dir, const struct evaluation 
     struct strbuf out = STRBUF_INIT;
     size_t files = job->validation.count ? job->validation.count : job->train.count;
     char total[BYTES_TEXT], budget[BYTES_TEXT];
-    static const char *const units[] = {
-        [SCORE_LOSS] = "tokens", [SCORE_ENTITIES] = "labels", [SCORE_PAIRS] = "pairs"};
+    static const char *const units[] = {[SCORE_LOSS] = "tokens",
+                                        [SCORE_TOKENS] = "masked tokens",
+                                        [SCORE_ENTITIES] = "labels",
+                                        [SCORE_PAIRS] = "pairs"};
     cli_tell_scores(&out, e->loss, 6, &e->scores);
     strbuf_addf(&out, "\nover %lld %s in %lld rows of %s%s, %.0f %s/s, %lld row%s at a time\n",
                 (long long)e->tokens, units[e->scores.kind], (long long)e->rows, first_file(job),

@@ -61,6 +61,11 @@ static enum plim_status export(const struct export_flags *f, const char *what, s
     fprintf(stderr, "%s: %zu tensors, %.1f M numbers, %s in %s%s, from %s\n", f->out, done.tensors,
             (double)done.parameters / 1e6, bytes_format(bytes, done.bytes), dtype_name(done.type),
             done.from_masters ? " joined with their masters" : "", dir);
+    if (done.sparse)
+        fprintf(stderr,
+                "%s: its attention_type is sparse, which transformers does not know: there it attends to all "
+                "positions\n",
+                f->out);
     return PLIM_OK;
 }
 

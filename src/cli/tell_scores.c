@@ -8,7 +8,8 @@
 void cli_tell_scores(struct strbuf *out, double loss, int digits, const struct scores *s)
 {
     strbuf_addf(out, "loss %.*f", digits, loss);
-    if (s->kind == SCORE_LOSS) strbuf_addf(out, ", perplexity %.*f", digits - 2, exp(loss));
+    if (s->kind <= SCORE_TOKENS) strbuf_addf(out, ", perplexity %.*f", digits - 2, exp(loss));
+    if (s->kind == SCORE_TOKENS) strbuf_addf(out, ", accuracy of masked tokens %.4f", s->accuracy);
     if (s->kind == SCORE_ENTITIES)
         strbuf_addf(out,
                     ", entity precision %.4f, recall %.4f, F1 %.4f (%lld of the data, %lld found), label "
@@ -31,7 +32,8 @@ static void put_number(struct json_writer *w, const char *key, double value)
 void cli_json_scores(struct json_writer *w, double loss, const struct scores *s)
 {
     json_double(w, "loss", loss);
-    if (s->kind == SCORE_LOSS) json_double(w, "perplexity", exp(loss));
+    if (s->kind <= SCORE_TOKENS) json_double(w, "perplexity", exp(loss));
+    if (s->kind == SCORE_TOKENS) json_double(w, "accuracy", s->accuracy);
     if (s->kind == SCORE_ENTITIES) {
         json_double(w, "precision", s->entities.precision);
         json_double(w, "recall", s->entities.recall);

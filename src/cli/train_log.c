@@ -202,7 +202,7 @@ static void tell_experts(const struct train_log *log, const struct router *r)
         double share;
         int busiest = router_busiest(r, layer, &share), idle = router_idle(r, layer);
         fprintf(log->people, "  layer %d: expert %d has %.2f of an even load, %d of %d have no token\n",
-                layer, busiest, share, idle, r->experts);
+                r->layer[layer], busiest, share, idle, r->experts);
     }
 }
 

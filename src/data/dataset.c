@@ -90,7 +90,8 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
         return plim_fail(err, PLIM_BAD_INPUT,
                          "objective %s reads JSON lines; name the files .jsonl or set data.format: jsonl",
                          row->name);
-    if (row->two_parts && (o->rows == ROWS_STREAM || o->overlong != OVERLONG_TRUNCATE))
+    bool refuses = o->overlong == OVERLONG_REFUSE && o->objective == OBJECTIVE_SOURCE_TARGET;
+    if (row->two_parts && (o->rows == ROWS_STREAM || (o->overlong != OVERLONG_TRUNCATE && !refuses)))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "objective %s has a row for each record: drop data.rows: stream and data.overlong",
                          row->name);
@@ -113,6 +114,10 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
 
 static enum plim_status check_fields(const struct data_options *o, struct plim_error *err)
 {
+    if (o->overlong == OVERLONG_REFUSE && o->objective != OBJECTIVE_SOURCE_TARGET)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "data.overlong: refuse is for objective source_target; write truncate, split or drop");
     if (!o->prompt_field != !o->response_field)
         return plim_fail(err, PLIM_BAD_INPUT, "a pair needs both fields: '%s' stands alone",
                          o->prompt_field ? o->prompt_field : o->response_field);
@@ -344,6 +349,7 @@ static void set_parts(const struct dataset *d, struct record_rules *rules)
     const struct data_options *o = &d->options;
     bool source = o->objective == OBJECTIVE_SOURCE_TARGET;
     rules->part_most[0] = (size_t)(source ? o->source_time : o->time), rules->part_most[1] = (size_t)o->time;
+    rules->whole_second = source && o->overlong == OVERLONG_REFUSE;
     rules->keep_marks = o->rows == ROWS_SAMPLES && o->overlong == OVERLONG_TRUNCATE;
     rules->labels = o->labels, rules->nlabels = o->nlabels;
     if (!objective_row(o->objective)->two_parts) return;

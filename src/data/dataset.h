@@ -28,7 +28,8 @@
 
 enum data_format { DATA_AUTO, DATA_TEXT, DATA_LINES, DATA_JSONL, DATA_TOKENS };
 enum data_rows { ROWS_AUTO, ROWS_STREAM, ROWS_SAMPLES };
-enum data_overlong { OVERLONG_TRUNCATE, OVERLONG_SPLIT, OVERLONG_DROP };
+/* The last is source_target's: a target that is too long is a bad record; sources are cut. */
+enum data_overlong { OVERLONG_TRUNCATE, OVERLONG_SPLIT, OVERLONG_DROP, OVERLONG_REFUSE };
 
 struct data_options {
     const char *const *paths;

@@ -44,7 +44,13 @@ struct window_row {
     struct loader_state at; /* where it is formed */
     int64_t sample;         /* its last one; where there are groups, its only one */
     uint64_t epoch;         /* of that */
-    int32_t length, number; /* number: in the order of the data */
+    int32_t length, number; /* length: positions that it needs; number: in the order of the data */
+    int32_t used, source;   /* positions in use, a source's too; of a source */
+};
+
+/* What a row has. */
+struct extent {
+    int64_t positions, targets, source;
 };
 
 enum { ROWS_MOST = 2 }; /* of a sample */
@@ -66,9 +72,18 @@ static struct rows stored_shape(const struct dataset *data, int64_t samples)
 /* One sample as the cursor sees it. */
 struct view {
     struct sample sample; /* its tokens are NULL when it was only measured */
-    int64_t positions, targets;
+    int64_t positions, targets, source;
     bool none; /* the epoch is over */
 };
+
+/* Positions that a row needs: where it has a source, so many that the same share of a source's positions is enough for
+ * that. Rows of like lengths are then alike on both sides. */
+static int64_t length_of(const struct loader *l, int64_t positions, int64_t source)
+{
+    const struct objective_rules *r = dataset_rules(l->data);
+    int64_t beside = source ? (source * r->time + r->source_time - 1) / r->source_time : 0;
+    return positions > beside ? positions : beside;
+}
 
 static enum plim_status no_memory(struct plim_error *err)
 {
@@ -167,6 +182,12 @@ void loader_set_seed(struct loader *l, uint64_t seed)
 
 /* --- the cursor, by index --- */
 
+static void measure(const struct loader *l, struct view *v)
+{
+    objective_measure(dataset_rules(l->data), &v->sample, &v->positions, &v->targets);
+    v->source = objective_source(dataset_rules(l->data), &v->sample);
+}
+
 /* Sample i with its tokens. */
 static enum plim_status read_sample(struct loader *l, int64_t i, uint64_t key, struct view *v,
                                     struct plim_error *err)
@@ -176,7 +197,7 @@ static enum plim_status read_sample(struct loader *l, int64_t i, uint64_t key, s
     v->sample =
         (struct sample){.tokens = l->sample, .seed = l->options.seed, .key = hash64(place, sizeof place, 0)};
     enum plim_status status = dataset_sample(l->data, i, l->sample, &v->sample.count, &unused, err);
-    if (status == PLIM_OK) objective_measure(dataset_rules(l->data), &v->sample, &v->positions, &v->targets);
+    if (status == PLIM_OK) measure(l, v);
     return status;
 }
 
@@ -202,7 +223,7 @@ static void look_in_block(const struct loader *l, int64_t i, struct view *v)
                                 .count = (int64_t)(b->end[i] - from),
                                 .seed = l->options.seed,
                                 .key = hash64(place, sizeof place, 0)};
-    objective_measure(dataset_rules(l->data), &v->sample, &v->positions, &v->targets);
+    measure(l, v);
 }
 
 static enum plim_status measure_sample(void *arg, int64_t i, int64_t *length, struct plim_error *err)
@@ -214,7 +235,7 @@ static enum plim_status measure_sample(void *arg, int64_t i, int64_t *length, st
         status = look_at(l, i, false, &v, err);
     else
         look_in_block(l, i, &v);
-    *length = v.targets > 0 ? v.positions : 0;
+    *length = v.targets > 0 ? length_of(l, v.positions, v.source) : 0;
     return status;
 }
 
@@ -371,14 +392,14 @@ static void end_rows(const struct loader *l, const struct rows *rows, int64_t us
     }
 }
 
-/* The next row of the global order; *length is 0 when there is none. */
-static enum plim_status form_row(struct loader *l, const struct rows *rows, int64_t *targets, int64_t *length,
+/* The next row of the global order; it has no positions when there is none. */
+static enum plim_status form_row(struct loader *l, const struct rows *rows, struct extent *out,
                                  struct plim_error *err)
 {
     int64_t used = 0, time = dataset_time(l->data);
     bool packing = dataset_options(l->data)->packing;
     enum plim_status status = PLIM_OK;
-    *targets = 0;
+    *out = (struct extent){0};
     while (status == PLIM_OK && !l->finished) {
         struct view v;
         status = peek(l, rows->ids != NULL, &v, err);
@@ -390,11 +411,11 @@ static enum plim_status form_row(struct loader *l, const struct rows *rows, int6
         }
         if (used && used + v.positions > time) break;
         if (rows->ids) objective_put(dataset_rules(l->data), &v.sample, rows, used);
-        used += v.positions, *targets += v.targets;
+        used += v.positions, out->targets += v.targets, out->source += v.source;
         l->at.index++;
         if (!packing) break;
     }
-    *length = used;
+    out->positions = used;
     if (status != PLIM_OK || !used) return status;
     l->empty_epochs = 0;
     l->at.rows++;
@@ -420,7 +441,7 @@ static void order_rows(struct loader *l, struct loader_window *out)
 {
     if (l->options.sorted) qsort(l->rows, (size_t)out->rows, sizeof *l->rows, longer);
     for (int64_t i = 0; i < out->rows; i++)
-        l->lengths[i] = l->rows[i].length, out->positions += l->rows[i].length;
+        l->lengths[i] = l->rows[i].length, out->positions += l->rows[i].used;
     out->lengths = l->lengths;
 }
 
@@ -440,16 +461,18 @@ static enum plim_status add_row(struct loader *l, struct loader_window *out, boo
                                 struct plim_error *err)
 {
     bool mine = is_mine(l);
-    int64_t targets, length;
+    struct extent has;
     struct rows rows[ROWS_MOST] = {0};
     struct window_row here = {.at = l->at, .number = (int32_t)out->rows};
     if (mine && !l->indexed) place_rows(l, &l->stored, out->rows * rows_of_sample(l), 1, rows);
-    enum plim_status status = form_row(l, rows, &targets, &length, err);
-    *over = length < 1;
+    enum plim_status status = form_row(l, rows, &has, err);
+    *over = has.positions < 1;
     if (status != PLIM_OK || *over) return status;
-    out->all_targets += targets;
-    here.length = (int32_t)length, here.sample = l->sample_number, here.epoch = l->at.epoch;
-    if (mine) l->rows[out->rows++] = here, out->targets += targets;
+    out->all_targets += has.targets;
+    here.length = (int32_t)length_of(l, has.positions, has.source);
+    here.used = (int32_t)(has.positions + has.source), here.source = (int32_t)has.source;
+    here.sample = l->sample_number, here.epoch = l->at.epoch;
+    if (mine) l->rows[out->rows++] = here, out->targets += has.targets;
     return PLIM_OK;
 }
 
@@ -478,19 +501,19 @@ enum plim_status loader_window(struct loader *l, int64_t rows, struct loader_win
 static enum plim_status fill_indexed(struct loader *l, const struct window_row *row, const struct rows *to,
                                      struct plim_error *err)
 {
-    int64_t targets, length;
+    struct extent has = {0};
     enum plim_status status;
     if (l->options.grouped) { /* a group is costly to make, and another one's row may be next */
         struct view v;
         status = read_sample(l, row->sample, row->epoch, &v, err);
-        length = v.positions;
+        if (status == PLIM_OK) has = (struct extent){v.positions, v.targets, v.source};
         if (status == PLIM_OK)
-            objective_put(dataset_rules(l->data), &v.sample, to, 0), end_rows(l, to, length);
+            objective_put(dataset_rules(l->data), &v.sample, to, 0), end_rows(l, to, has.positions);
     } else {
         l->at = row->at;
-        status = form_row(l, to, &targets, &length, err);
+        status = form_row(l, to, &has, err);
     }
-    if (status == PLIM_OK && length != row->length)
+    if (status == PLIM_OK && has.positions + has.source != row->used)
         return plim_fail(err, PLIM_BUG, "a row of the window is gone");
     return status;
 }
@@ -541,7 +564,8 @@ enum plim_status loader_fill(struct loader *l, int64_t n, const struct rows *row
         struct rows to[ROWS_MOST] = {0};
         enum plim_status status = PLIM_OK;
         const struct window_row *row = &l->rows[l->window_rows - l->window_left];
-        if (row->length > rows->time) return plim_fail(err, PLIM_BUG, "a row is longer than its place");
+        if (row->length > rows->time || (rows->source_ids && row->source > rows->source_time))
+            return plim_fail(err, PLIM_BUG, "a row is longer than its place");
         place_rows(l, rows, i, step, to);
         if (l->indexed)
             status = fill_indexed(l, row, to, err);

@@ -21,6 +21,9 @@
  * of LOADER_GROUP windows are sorted by length and cut into windows, which are shuffled again. Which rows there are in an
  * epoch does not change, and a group is a pure function of seed, data and window size.
  *
+ * Rows of a source and a target have two lengths. What counts as a row's is the longer one as a share of the most that its side may
+ * have: a row that needs half of T positions is given half of those of a source, too.
+ *
  * Streams are shuffled in blocks of shuffle_samples samples (or shuffle_bytes of tokens, whichever is less); one
  * block is consumed while the next is made. A block's order is a pure function of seed and of the place in the
  * data where it begins. Nothing is read or started before the first window, but loader_open takes the memory for all that
@@ -62,11 +65,12 @@ struct loader_state {
 };
 
 struct loader_window {
-    int64_t rows;           /* of this rank; fewer than asked for only at the end of `once` */
-    int64_t targets;        /* counted targets in them */
-    int64_t all_targets;    /* of all ranks' rows */
-    int64_t positions;      /* in use, of this rank's rows: the sum of their lengths */
-    const int32_t *lengths; /* [rows] in the order in which they will be filled; until the next window */
+    int64_t rows;        /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t targets;     /* counted targets in them */
+    int64_t all_targets; /* of all ranks' rows */
+    int64_t positions;   /* in use, of this rank's rows, sources counted too */
+    const int32_t *
+        lengths; /* [rows] positions that they need, in the order in which they will be filled; until the next window */
 };
 
 struct loader_stats {

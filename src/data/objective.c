@@ -193,6 +193,11 @@ static const struct objective_row rows[OBJECTIVES] = {
 
 const struct objective_row *objective_row(enum objective objective) { return &rows[objective]; }
 
+int64_t objective_source(const struct objective_rules *r, const struct sample *s)
+{
+    return r->objective == OBJECTIVE_SOURCE_TARGET ? least(parts_of(s).nfirst, r->source_time) : 0;
+}
+
 int64_t objective_sample_most(const struct objective_rules *r)
 {
     if (!rows[r->objective].two_parts) return r->time + 1;

@@ -65,6 +65,9 @@ int64_t objective_sample_most(const struct objective_rules *rules);
 void objective_measure(const struct objective_rules *rules, const struct sample *sample, int64_t *positions,
                        int64_t *targets);
 
+/* Tokens of the source that a sample's row has; 0: it has none. */
+int64_t objective_source(const struct objective_rules *rules, const struct sample *sample);
+
 /* Fills positions from `used` on of the arrays that are there; lengths and padding are the caller's, but for the source's. Rows
  * of a pair have no targets: they are the batch's. */
 void objective_put(const struct objective_rules *rules, const struct sample *sample, const struct rows *rows,

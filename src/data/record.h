@@ -39,6 +39,7 @@ struct record_rules {
     const char *other_labels; /* RECORD_LABELS: another name of the second field; NULL: none */
     const char *score_field;  /* RECORD_TWO: a number for both, the last of the record's; NULL: it has none */
     size_t part_most[2];      /* tokens of each part of RECORD_TWO; of words the first */
+    bool whole_second;        /* RECORD_TWO: a second part of more tokens is a bad record, else it is cut */
     bool
         keep_marks; /* a text that is cut to part_most[0] tokens keeps what is added behind it; 0: it is not cut */
     const char *const *labels; /* names */

@@ -75,6 +75,41 @@ enum plim_status record_put_text(const struct record_rules *rules, struct encode
     return status == PLIM_OK ? put_marks(rules, encoder, TOKENIZE_AFTER, out, err) : status;
 }
 
+/* Tokens of a whole text with its marks; nothing is left in `out`. */
+static enum plim_status count_tokens(const struct record_rules *rules, struct encoder *encoder,
+                                     const struct json_field *text, struct token_list *out, size_t *count,
+                                     struct plim_error *err)
+{
+    size_t begin = out->count, left = text->len;
+    const char *at = text->at;
+    enum plim_status status = put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
+    if (status == PLIM_OK) status = put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
+    *count = out->count - begin + (encoder ? 0 : left);
+    while (encoder && left && status == PLIM_OK) {
+        size_t n = left > RECORD_PIECE ? text_cut(at, RECORD_PIECE) : left;
+        out->count = begin;
+        status = encoder_encode(encoder, at, n, 0, out, err);
+        *count += out->count - begin;
+        at += n, left -= n;
+    }
+    out->count = begin;
+    return status;
+}
+
+/* A second part that has all the tokens it may have may have lost some. */
+static enum plim_status check_whole(const struct record_rules *rules, struct encoder *encoder,
+                                    const struct json_field *text, struct token_list *out,
+                                    struct plim_error *err)
+{
+    size_t count = 0, most = rules->part_most[1];
+    enum plim_status status = count_tokens(rules, encoder, text, out, &count, err);
+    if (status != PLIM_OK || count <= most) return status;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "the field '%s' has %zu tokens, and data.max_length is %zu; raise it, or write "
+                     "data.overlong: truncate",
+                     text->name, count, most);
+}
+
 enum plim_status record_put_two(const struct record_rules *rules, struct encoder *encoder,
                                 const struct json_field field[2], struct token_list *out,
                                 struct plim_error *err)
@@ -86,7 +121,9 @@ enum plim_status record_put_two(const struct record_rules *rules, struct encoder
     if (status == PLIM_OK) out->id[header] = (int32_t)(out->count - header - 1);
     if (status == PLIM_OK)
         status = record_put_text(rules, encoder, field[1].at, field[1].len, rules->part_most[1], out, err);
-    return status;
+    bool full = status == PLIM_OK && rules->whole_second &&
+                out->count - header - 1 - (size_t)out->id[header] >= rules->part_most[1];
+    return full ? check_whole(rules, encoder, &field[1], out, err) : status;
 }
 
 enum plim_status record_put_score(const struct json_field *field, struct token_list *out,

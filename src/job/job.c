@@ -84,6 +84,7 @@ static void take_keys(struct model_spec *s, const struct job_model *m)
     if (m->attn_cap_given) s->attn_cap = m->attn_cap;
     if (m->final_cap_given) s->final_cap = m->final_cap;
     if (m->num_experts) s->num_experts = (int)m->num_experts;
+    if (m->shared_size) s->shared_size = m->shared_size;
     if (m->experts_per_token) s->experts_per_token = (int)m->experts_per_token;
     if (m->norm_topk_given) s->norm_topk = m->norm_topk;
     if (m->range_given) s->initializer_range = m->initializer_range;
@@ -145,7 +146,7 @@ static enum plim_status check_beside_path(const struct job *job, struct plim_err
                          "%s: key 'model.%s': %s/config.json says which layers these are; remove the key",
                          job->name, m->window_pattern ? "sliding_window_pattern" : "no_rope_layer_interval",
                          m->path);
-    if (m->attention_type == 1 && job->spec.sliding_window == 0)
+    if (m->attention_type == ATTENTION_WINDOW && job->spec.sliding_window == 0)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: key 'model.attention_type': sliding_window, but %s/config.json has no window; write flash",
@@ -155,6 +156,29 @@ static enum plim_status check_beside_path(const struct job *job, struct plim_err
 
 /* An override may empty a key: --set model.architecture= */
 static bool is_text(const char *text) { return text && *text; }
+
+/* Attention over blocks, which a model of any folder may be given, and which stays the model's own from then on. */
+static enum plim_status take_sparse(struct job *job, struct plim_error *err)
+{
+    const struct job_model *m = &job->model;
+    struct model_spec *s = &job->spec;
+    if (m->attention_type != ATTENTION_SPARSE && s->sparse_block > 0 && m->attention_given)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: key 'model.attention_type': %s/config.json says sparse; remove the key",
+                         job->name, m->path);
+    if (m->attention_type == ATTENTION_SPARSE) {
+        s->sparse_block = (int)m->sparse_block;
+        s->local_blocks = (int)m->local_blocks, s->global_blocks = (int)m->global_blocks;
+    }
+    int64_t block = s->sparse_block, fits = block;
+    if (block == 0 || job->max_length % block == 0) return PLIM_OK;
+    while (job->max_length % fits) fits--;
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: key 'model.sparse_block_size': blocks of %lld positions do not divide data.max_length "
+        "%lld; the next smaller size that does is %lld",
+        job->name, (long long)block, (long long)job->max_length, (long long)fits);
+}
 
 static enum plim_status find_spec(struct job *job, struct plim_error *err)
 {
@@ -167,10 +191,13 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
         if (status == PLIM_OK && job->model.dropout_given) model_set_dropout(&job->spec, job->model.dropout);
         if (status == PLIM_OK) status = check_beside_path(job, err);
         if (status == PLIM_OK) take_router_losses(&job->spec, &job->model);
+        if (status == PLIM_OK) status = take_sparse(job, err);
         return status == PLIM_OK ? model_validate(&job->spec, err) : status;
     }
     if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);
+        if (status == PLIM_OK) status = take_sparse(job, err);
+        if (status == PLIM_OK) status = model_validate(&job->spec, err);
         if (status != PLIM_OK && !strstr(err->text, job->name)) plim_error_prefix(err, "%s", job->name);
         return status;
     }
@@ -224,13 +251,7 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'training.device': '%s' is no device; write auto, cpu, cuda or cuda:1",
                          job->name, job->training.device);
-    if (job->model.attention_type == 2)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "%s: key 'model.attention_type': sparse attention is not supported by this version; write "
-            "flash or sliding_window",
-            job->name);
-    if (job->model.attention_type == 1 && job->model.sliding_window < 1 && !job->model.path)
+    if (job->model.attention_type == ATTENTION_WINDOW && job->model.sliding_window < 1 && !job->model.path)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: key 'model.attention_type': sliding_window needs model.sliding_window, e.g. 1024",
@@ -337,10 +358,12 @@ double job_beta1(const struct job *job)
     return t->optimizer == OPTIMIZER_ADAFACTOR && !t->beta1_given ? 0 : t->beta1;
 }
 
-int64_t job_source_time(const struct job *job)
+int64_t job_source_time(const struct job *job, int64_t time)
 {
     if (!model_has_source(&job->spec)) return 0;
-    return job->data.max_source_length ? job->data.max_source_length : job->max_length;
+    int64_t whole = job->data.max_source_length ? job->data.max_source_length : job->max_length;
+    int64_t share = whole * time / job->max_length;
+    return share > 0 ? share : 1;
 }
 
 int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }

@@ -38,11 +38,13 @@ struct job_schedule {
     int on; /* 0: every optimizer step with the training loss, 1: every evaluation */
 };
 
+enum { ATTENTION_FLASH, ATTENTION_WINDOW, ATTENTION_SPARSE }; /* as the key's names */
+
 struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts,
-        experts_per_token, decoder_layers;
+        experts_per_token, decoder_layers, shared_size, sparse_block, local_blocks, global_blocks;
     double norm_eps, rope_theta, rope_local_theta, partial_rotary, attn_cap, final_cap, initializer_range,
         dropout, balance_coef, z_coef;
     bool norm_topk, norm_topk_given, balance_given, z_given;
@@ -50,7 +52,8 @@ struct job_model { /* as written; becomes the spec */
         eps_given, range_given, flash, pooling_given;
     int pooling;        /* enum pooling, of vectors */
     int attention_type; /* flash, sliding_window, sparse */
-    int feed_forward;   /* T5: relu, gated-gelu */
+    bool attention_given;
+    int feed_forward; /* T5: relu, gated-gelu */
     bool feed_forward_given;
 };
 
@@ -104,6 +107,7 @@ enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE, PADDING_TRUE, PADDING_
 
 struct job_data { /* see data/dataset.h and data/loader.h */
     int format, rows, overlong, padding;
+    bool overlong_given;
     bool group_by_length, group_given; /* not given: with PADDING_LONGEST alone */
     const char *first_field, *second_field, *score_field;
     struct string_list labels;
@@ -204,8 +208,9 @@ enum model_head job_eval_head(const struct job *job);
 enum plim_status job_settle_objective(struct job *job, struct plim_error *err);
 enum plim_status job_settle_labels(struct job *job, bool of_model, struct plim_error *err);
 
-/* Tokens of a source at most: data.max_source_length, or as data.max_length; 0: the model has no source. */
-int64_t job_source_time(const struct job *job);
+/* Tokens of a source at most beside targets of `time`: data.max_source_length, or as data.max_length, and of shorter targets
+ * the same share of it; 0: the model has no source. */
+int64_t job_source_time(const struct job *job, int64_t time);
 
 /* Rows of one optimizer step: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);

@@ -15,7 +15,7 @@ static const char *const schedules[] = {"constant", "linear", "cosine", "wsd", "
 static const char *const greedy_events[] = {"step", "eval", NULL};
 static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens", NULL};
 static const char *const row_kinds[] = {"auto", "stream", "samples", NULL};
-static const char *const overlongs[] = {"truncate", "split", "drop", NULL};
+static const char *const overlongs[] = {"truncate", "split", "drop", "refuse", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const feed_forwards[] = {"relu", "gated-gelu", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
@@ -25,14 +25,13 @@ static const char *const objectives[] = {
 static const char *const poolings[] = {"mean", "cls", NULL};
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", "true", "false", NULL};
 
-#define SPARSE  "only attention_type: sparse reads it, which is not supported yet"
 #define IN_PLAN "needless: the plan holds every byte and the planner chooses what fits; give a budget"
 
 /* clang-format off */
 static const struct schema_row rows[] = {
     /* model */
     {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory (config.json and safetensors) or GGUF file; other keys of the model may only repeat what its config.json says"},
-    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2, mixtral, qwen3_moe, olmoe, bert, roberta, distilbert or t5"},
+    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2, mixtral, qwen2_moe, qwen3_moe, olmoe, bert, roberta, distilbert or t5"},
     {"model.vocab_size", SCHEMA_INT64, AT(model.vocab_size), .min = 1, .max = 1e9, .help = "vocabulary"},
     {"model.hidden_size", SCHEMA_INT64, AT(model.hidden_size), .min = 1, .max = 1e7, .help = "width of the residual stream"},
     {"model.intermediate_size", SCHEMA_INT64, AT(model.intermediate_size), .min = 1, .max = 1e7, .help = "width of the feed-forward part, or of each expert"},
@@ -59,16 +58,18 @@ static const struct schema_row rows[] = {
     {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says (absent: none from scratch); only training drops numbers"},
     {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
     {"model.pooling", SCHEMA_ENUM, AT(model.pooling), .flag = GIVEN(model.pooling_given), .names = poolings, .help = "encoders of sentences: a text's vector is the mean of its tokens' or the first one's; absent: as the model's folder says, else mean"},
-    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "mixtral, qwen3_moe, olmoe: experts of each layer; 0: 8, 128, 64"},
+    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "mixtral, qwen2_moe, qwen3_moe, olmoe: experts of each layer; 0: 8, 60, 128, 64"},
     {"model.num_local_experts", .alias = "model.num_experts"},
-    {"model.num_experts_per_tok", SCHEMA_INT64, AT(model.experts_per_token), .min = 1, .max = 4096, .help = "experts of each token; absent: 2, 8, 8"},
-    {"model.norm_topk_prob", SCHEMA_BOOL, AT(model.norm_topk), .flag = GIVEN(model.norm_topk_given), .help = "qwen3_moe, olmoe: weights of a token's experts add up to 1; absent: false"},
+    {"model.num_experts_per_tok", SCHEMA_INT64, AT(model.experts_per_token), .min = 1, .max = 4096, .help = "experts of each token; absent: 2, 4, 8, 8"},
+    {"model.shared_expert_intermediate_size", SCHEMA_INT64, AT(model.shared_size), .min = 1, .max = 1e6, .help = "qwen2_moe: width of the expert that every token has beside its own; absent: 5632"},
+    {"model.norm_topk_prob", SCHEMA_BOOL, AT(model.norm_topk), .flag = GIVEN(model.norm_topk_given), .help = "qwen2_moe, qwen3_moe, olmoe: weights of a token's experts add up to 1; absent: false"},
     {"model.router_aux_loss_coef", SCHEMA_FLOAT, AT(model.balance_coef), .flag = GIVEN(model.balance_given), .min = 0, .max = 1000, .help = "weight of the loss that balances the experts' load, over the micro-batch and all layers; absent: that of config.json where its output_router_logits is true, else none; from scratch 0.001 (olmoe: 0.01)"},
     {"model.router_z_loss_coef", SCHEMA_FLOAT, AT(model.z_coef), .flag = GIVEN(model.z_given), .min = 0, .max = 1000, .help = "weight of the mean square of the routers' log-sum-exp; absent: that of config.json, else none"},
     {"model.use_flash_attention", SCHEMA_BOOL, AT(model.flash), .fallback = "true", .help = "false: attention by plain loops over all scores, for debugging; memory grows with max_length squared"},
-    {"model.attention_type", SCHEMA_ENUM, AT(model.attention_type), .names = attention_types, .fallback = "flash", .help = "flash, or sliding_window with model.sliding_window; sparse is not supported yet"},
-    {"model.sparse_block_size", .note = SPARSE},
-    {"model.num_local_blocks", .note = SPARSE},
+    {"model.attention_type", SCHEMA_ENUM, AT(model.attention_type), .flag = GIVEN(model.attention_given), .names = attention_types, .fallback = "flash", .help = "flash: over all keys; sliding_window, with model.sliding_window; sparse: over the nearest blocks of keys and the first ones"},
+    {"model.sparse_block_size", SCHEMA_INT64, AT(model.sparse_block), .min = 1, .max = 1e6, .fallback = "64", .help = "attention_type: sparse: positions of a block; divides data.max_length"},
+    {"model.num_local_blocks", SCHEMA_INT64, AT(model.local_blocks), .min = 1, .max = 1e6, .fallback = "4", .help = "attention_type: sparse: blocks that a query sees, its own and those before it"},
+    {"model.num_global_blocks", SCHEMA_INT64, AT(model.global_blocks), .min = 0, .max = 1e6, .fallback = "1", .help = "attention_type: sparse: first blocks of a sample, which every query sees"},
     {"model.deepspeed_activation_checkpointing", .alias = "training.deepspeed.activation_checkpointing"},
     /* data */
     {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files: paths, folders, globs; .gz and .zst are decompressed"},
@@ -90,7 +91,7 @@ static const struct schema_row rows[] = {
     {"data.chat_template", SCHEMA_STRING, AT(data.chat_template), .help = "template of conversations: a .jinja file, tokenizer_config.json or a folder; absent: beside data.tokenizer"},
     {"data.rows", SCHEMA_ENUM, AT(data.rows), .names = row_kinds, .fallback = "auto", .help = "stream: running text cut into full rows; samples: each record begins at position 0; auto: by the kind of data"},
     {"data.packing", SCHEMA_BOOL, AT(data.packing), .fallback = "false", .help = "samples: several short ones share a row, blind to each other"},
-    {"data.overlong", SCHEMA_ENUM, AT(data.overlong), .names = overlongs, .fallback = "truncate", .help = "samples longer than a row"},
+    {"data.overlong", SCHEMA_ENUM, AT(data.overlong), .flag = GIVEN(data.overlong_given), .names = overlongs, .fallback = "truncate", .help = "samples longer than a row; source_target: truncate cuts both sides, refuse (absent: this) cuts sources and stops at a longer target"},
     {"data.add_special", SCHEMA_BOOL, AT(data.add_special), .fallback = "true", .help = "add what the tokenizer adds to a text, such as a begin mark"},
     {"data.append_eos", SCHEMA_BOOL, AT(data.append_eos), .fallback = "true", .help = "end each document with the tokenizer's end-of-text token, if it has one"},
     {"data.skip_bad", SCHEMA_BOOL, AT(data.skip_bad), .fallback = "false", .help = "count bad records instead of stopping at the first"},

@@ -87,7 +87,7 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
     struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
-                                .source_time = job_source_time(job),
+                                .source_time = job_source_time(job, request->time),
                                 .longest = job->max_length,
                                 .head = job_head(job),
                                 .whole_rows = !job->data.packing,
@@ -154,7 +154,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
     struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
                                 .time = time,
-                                .source_time = job_source_time(job),
+                                .source_time = job_source_time(job, time),
                                 .longest = job->max_length,
                                 .head = job_eval_head(job),
                                 .standard = !job->model.flash};
@@ -207,6 +207,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .overhead = overhead + job->loader_bytes,
                                  .rows = job_rows(job),
                                  .time = job->max_length,
+                                 .source_time = job_source_time(job, job->max_length),
                                  .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
                                  .layers = model_layers(&job->spec),
                                  .needs_global_norm =

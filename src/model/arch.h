@@ -21,6 +21,9 @@ enum param_dim {
     DIM_KD,
     DIM_QKV,
     DIM_E,
+    DIM_ONE,
+    DIM_SHARED,
+    DIM_DENSE,
     DIM_TYPES,
     DIM_LABELS,
     DIM_H,
@@ -37,6 +40,8 @@ enum param_when {
     WHEN_TYPES,         /* segments are told apart */
     WHEN_GATED,         /* the feed-forward has a gate */
     WHEN_PLAIN,         /* it has none */
+    WHEN_MIXTURE,       /* in layers with experts */
+    WHEN_DENSE,         /* in layers without, of a model that has others */
     WHEN_SAYS_TOKENS,   /* TASK_TOKENS; from here on they are a task's head */
     WHEN_UNTIED_TOKENS, /* both */
     WHEN_SAYS_LABELS,   /* TASK_LABELS */
@@ -87,6 +92,8 @@ struct model_extras {
     bool no_rope;        /* no_rope_layers, no_rope_layer_interval */
     bool window_pattern; /* sliding_window_pattern */
     bool norm_topk;      /* norm_topk_prob */
+    bool shared_expert;  /* shared_expert_intermediate_size */
+    bool dense_layers;   /* mlp_only_layers, decoder_sparse_step; intermediate_size is their width */
     /* Phi-3: rope types are default and longrope, by other names too, and the original length stands beside them. */
     bool long_rope;
     /* What transformers takes when the file has no such key; models from scratch have the general rule. */
@@ -135,12 +142,16 @@ struct architecture {
 };
 
 extern const struct architecture arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2, arch_mixtral, arch_qwen3_moe, arch_olmoe;
+    arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2, arch_mixtral, arch_qwen2_moe, arch_qwen3_moe, arch_olmoe;
 extern const struct architecture arch_bert, arch_roberta, arch_distilbert, arch_t5;
 
-/* How many tensors a row stands for: one, or one per layer of its stack. */
+/* How many tensors a row stands for: one, or one per layer of its stack that has it. */
 int param_copies(const struct model_spec *spec, const struct param_row *row);
 bool param_present(const struct model_spec *spec, const struct param_row *row);
+/* Whether a layer has a parameter that the model has. */
+bool param_in_layer(const struct model_spec *spec, const struct param_row *row, int layer);
+/* Layers with experts among the first `layers`. */
+int model_mixtures(const struct model_spec *spec, int layers);
 int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim);
 
 #endif

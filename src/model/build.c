@@ -155,6 +155,7 @@ int build_param(struct builder *b, int row)
 {
     const struct param_row *p = &b->spec->arch->params[row];
     if (!param_present(b->spec, p)) return -1;
+    if (b->layer >= 0 && !param_in_layer(b->spec, p, b->layer)) return -1;
     struct tensor t = {.label = p->label, .type = DT_F32, .cls = CLASS_PARAM, .flags = TENSOR_KEPT};
     for (; t.ndim < 3 && p->dim[t.ndim] != DIM_NONE; t.ndim++)
         t.dim[t.ndim] = param_dim_size(b->spec, p->dim[t.ndim]);
@@ -388,6 +389,10 @@ int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm)
         op.attr.mask = MASK_FULL;
     else
         op.in[ATTN_POS] = b->pos;
+    if (!full && b->spec->sparse_block > 0) {
+        op.attr.mask = MASK_BLOCKS, op.attr.sparse_block = b->spec->sparse_block;
+        op.attr.local_blocks = b->spec->local_blocks, op.attr.global_blocks = b->spec->global_blocks;
+    }
     if (b->bias >= 0) {
         op.in[ATTN_BIAS] = b->bias;
         op.attr.two_sided = full, op.attr.bias_reach = b->spec->bias_reach;
@@ -422,6 +427,13 @@ void build_loss(struct builder *b, int logits, int targets)
                                                    .flags = TENSOR_OUTPUT | TENSOR_STAT,
                                                    .ndim = 1,
                                                    .dim = {2}});
+    if (b->spec->arch->encoder && b->shape->head == HEAD_LOSS && !b->shape->training)
+        op.out[XENT_HITS] = declare(b, (struct tensor){.label = "hits",
+                                                       .type = DT_F64,
+                                                       .cls = CLASS_IO,
+                                                       .flags = TENSOR_OUTPUT | TENSOR_STAT,
+                                                       .ndim = 1,
+                                                       .dim = {1}});
     tape_append(b->tape, &op);
 }
 

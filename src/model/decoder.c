@@ -5,8 +5,8 @@
  *                 x = x + [norm](down_proj(act(gate) * up)),       gate, up = linear([norm](x))
  *     logits = lm_head(norm(x))
  *
- * A norm in brackets is there where its row is. Where the router's row is, the feed-forward part is a mixture of
- * experts (experts.h).
+ * A norm in brackets is there where its row is. In layers that have the router's row the feed-forward part is a mixture
+ * of experts (experts.h).
  */
 #include "model/decoder.h"
 #include "model/build.h"
@@ -42,7 +42,8 @@ static int project(struct builder *b, int x, int weight, int y)
 
 static bool has(const struct builder *b, int row)
 {
-    return param_present(b->spec, &b->spec->arch->params[row]);
+    const struct param_row *p = &b->spec->arch->params[row];
+    return param_present(b->spec, p) && (b->layer < 0 || param_in_layer(b->spec, p, b->layer));
 }
 
 /* x itself where the model has no such norm. */
@@ -91,7 +92,8 @@ static int mlp_block(struct builder *b, int x, int stat)
 {
     static const struct branch end = {
         P_DOWN, P_POST2, "mlp.down[%d]", "mlp.post[%d]", "mlp.post.rstd[%d]", "mlp.residual[%d]"};
-    int64_t width = b->spec->intermediate_size;
+    bool among_mixtures = layer_set_has(&b->spec->dense_layers, b->layer);
+    int64_t width = among_mixtures ? b->spec->dense_size : b->spec->intermediate_size;
     int h = rms_norm(b, P_NORM2, "mlp.norm[%d]", "mlp.norm.rstd[%d]", x);
     if (has(b, P_ROUTER)) return build_experts(b, stat, h, x);
     struct op op = tape_op(OP_GLU, b->layer);

@@ -38,6 +38,10 @@ enum decoder_param {
     P_EXPERT_GATE,
     P_EXPERT_UP,
     P_EXPERT_DOWN,
+    P_SHARED_GATE, /* the expert of every token, and what its result is multiplied with: [1,C] */
+    P_SHARED_UP,
+    P_SHARED_DOWN,
+    P_SHARED_WEIGHT,
     P_POST2, /* after the feed-forward part, before the sum */
     P_NORM,
     P_HEAD,
@@ -83,19 +87,40 @@ enum decoder_param {
  * tensors, as files may have them. */
 #define DECODER_EXPERT(name, rows, columns, other, part, parts)                                              \
     {                                                                                                        \
-        DECODER_LAYER name ".weight", {DIM_E, rows, columns}, RULE_NORMAL, WHEN_ALWAYS, DECODER_LAYER other, \
-            part, parts                                                                                      \
+        DECODER_LAYER name ".weight", {DIM_E, rows, columns}, RULE_NORMAL, WHEN_MIXTURE,                     \
+            DECODER_LAYER other, part, parts                                                                 \
     }
 #define DECODER_EXPERTS(block, gate, up, down)                                                               \
     [P_ROUTER] = {DECODER_LAYER block ".gate.weight",                                                        \
                   {DIM_E, DIM_C},                                                                            \
                   RULE_NORMAL,                                                                               \
-                  WHEN_ALWAYS,                                                                               \
+                  WHEN_MIXTURE,                                                                              \
                   DECODER_LAYER "mlp.gate.weight"},                                                          \
     [P_EXPERT_GATE] =                                                                                        \
         DECODER_EXPERT(block ".experts.{}." gate, DIM_F, DIM_C, "mlp.experts.gate_up_proj", 0, 2),           \
     [P_EXPERT_UP] = DECODER_EXPERT(block ".experts.{}." up, DIM_F, DIM_C, "mlp.experts.gate_up_proj", 1, 2), \
     [P_EXPERT_DOWN] = DECODER_EXPERT(block ".experts.{}." down, DIM_C, DIM_F, "mlp.experts.down_proj", 0, 1)
+
+/* An expert of every token. */
+#define DECODER_MIXTURE_MATRIX(name, rows, columns)                                                          \
+    {                                                                                                        \
+        DECODER_LAYER name ".weight", {rows, columns}, RULE_NORMAL, WHEN_MIXTURE                             \
+    }
+#define DECODER_SHARED_EXPERT                                                                                \
+    [P_SHARED_GATE] = DECODER_MIXTURE_MATRIX("mlp.shared_expert.gate_proj", DIM_SHARED, DIM_C),              \
+    [P_SHARED_UP] = DECODER_MIXTURE_MATRIX("mlp.shared_expert.up_proj", DIM_SHARED, DIM_C),                  \
+    [P_SHARED_DOWN] = DECODER_MIXTURE_MATRIX("mlp.shared_expert.down_proj", DIM_C, DIM_SHARED),              \
+    [P_SHARED_WEIGHT] = DECODER_MIXTURE_MATRIX("mlp.shared_expert_gate", DIM_ONE, DIM_C)
+
+/* Layers without experts among others. */
+#define DECODER_DENSE_MATRIX(name, rows, columns)                                                            \
+    {                                                                                                        \
+        DECODER_LAYER name ".weight", {rows, columns}, RULE_NORMAL, WHEN_DENSE                               \
+    }
+#define DECODER_DENSE_LAYERS                                                                                 \
+    [P_GATE] = DECODER_DENSE_MATRIX("mlp.gate_proj", DIM_DENSE, DIM_C),                                      \
+    [P_UP] = DECODER_DENSE_MATRIX("mlp.up_proj", DIM_DENSE, DIM_C),                                          \
+    [P_DOWN] = DECODER_DENSE_MATRIX("mlp.down_proj", DIM_C, DIM_DENSE)
 
 /* Norms before both parts. */
 #define DECODER_NORMS                                                                                        \

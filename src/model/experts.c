@@ -4,6 +4,7 @@
  *     weight, place, ends = route(logits)                         [R,K], R = B T
  *     rows = dispatch(h)                                          [R K, C], expert after expert
  *     y = x + combine(down(act(gate(rows)) * up(rows)))           products of each expert with its rows
+ *     y += sigmoid(weight(h)) * shared_down(act(shared_gate(h)) * shared_up(h))      where there is a shared expert
  */
 #include "model/experts.h"
 #include "model/decoder.h"
@@ -41,12 +42,13 @@ static int rows_of(struct builder *b, const char *label, int64_t columns)
 
 int build_router_stat(struct builder *b)
 {
-    return declare(b, (struct tensor){.label = "router.stat",
-                                      .type = DT_F32,
-                                      .cls = CLASS_ACT,
-                                      .flags = TENSOR_STAT,
-                                      .ndim = 3,
-                                      .dim = {b->spec->num_layers, 3, b->spec->num_experts}});
+    return declare(
+        b, (struct tensor){.label = "router.stat",
+                           .type = DT_F32,
+                           .cls = CLASS_ACT,
+                           .flags = TENSOR_STAT,
+                           .ndim = 3,
+                           .dim = {model_mixtures(b->spec, b->spec->num_layers), 3, b->spec->num_experts}});
 }
 
 static int layer_stat(struct builder *b, int stat)
@@ -55,7 +57,8 @@ static int layer_stat(struct builder *b, int stat)
     struct tensor t = b->tape->tensors[stat];
     t.label = "router.stat[%d]", t.layer = b->layer;
     t.ndim = 2, t.dim[0] = 3, t.dim[1] = b->spec->num_experts;
-    t.view_of = stat, t.view_offset = b->layer * 3 * t.dim[1] * (int64_t)sizeof(float);
+    t.view_of = stat;
+    t.view_offset = model_mixtures(b->spec, b->layer) * 3 * t.dim[1] * (int64_t)sizeof(float);
     return tape_tensor(b->tape, &t);
 }
 
@@ -95,6 +98,30 @@ static int build_expert_linear(struct builder *b, int x, int row, int ends, int 
     return y;
 }
 
+static int build_plain(struct builder *b, int x, int row, const char *label, int64_t width)
+{
+    struct build_linear l = {.weight = build_param(b, row), .bias = -1, .add = -1};
+    return build_linear(b, x, &l, build_act(b, label, width));
+}
+
+/* y + the shared expert's result of h. */
+static int build_shared(struct builder *b, int h, int y)
+{
+    int64_t inner = b->spec->shared_size, width = b->spec->hidden_size;
+    struct op glu = start(b, OP_GLU), gate = start(b, OP_ROW_GATE);
+    glu.attr.activation = b->spec->arch->act;
+    glu.in[GLU_GATE] = build_plain(b, h, P_SHARED_GATE, "mlp.shared.gate[%d]", inner);
+    glu.in[GLU_UP] = build_plain(b, h, P_SHARED_UP, "mlp.shared.up[%d]", inner);
+    glu.out[GLU_H] = build_act(b, "mlp.shared.h[%d]", inner);
+    tape_append(b->tape, &glu);
+    gate.in[ROW_GATE_X] = build_plain(b, glu.out[GLU_H], P_SHARED_DOWN, "mlp.shared.down[%d]", width);
+    gate.in[ROW_GATE_GATE] = build_plain(b, h, P_SHARED_WEIGHT, "mlp.shared.weight[%d]", 1);
+    gate.in[ROW_GATE_ADD] = y;
+    gate.out[ROW_GATE_Y] = build_act(b, "mlp.shared.residual[%d]", width);
+    tape_append(b->tape, &gate);
+    return gate.out[ROW_GATE_Y];
+}
+
 int build_experts(struct builder *b, int stat, int h, int x)
 {
     int64_t inner = b->spec->intermediate_size, width = b->spec->hidden_size;
@@ -112,7 +139,7 @@ int build_experts(struct builder *b, int stat, int h, int x)
     sum.in[COMBINE_ADD] = x;
     sum.out[COMBINE_Y] = build_act(b, "mlp.residual[%d]", width);
     tape_append(b->tape, &sum);
-    return sum.out[COMBINE_Y];
+    return b->spec->shared_size > 0 ? build_shared(b, h, sum.out[COMBINE_Y]) : sum.out[COMBINE_Y];
 }
 
 void build_router_loss(struct builder *b, int stat)
@@ -123,7 +150,7 @@ void build_router_loss(struct builder *b, int stat)
                   load = {.label = "router.load",
                           .type = DT_F32,
                           .ndim = 2,
-                          .dim = {spec->num_layers, spec->num_experts}};
+                          .dim = {model_mixtures(spec, spec->num_layers), spec->num_experts}};
     loss.cls = load.cls = CLASS_IO, loss.flags = load.flags = TENSOR_OUTPUT | TENSOR_STAT;
     op.accumulate = ACC_AFTER_FIRST;
     op.attr.top_k = spec->experts_per_token;

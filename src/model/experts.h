@@ -11,10 +11,10 @@
 
 #include "model/build.h"
 
-/* What the routers of all layers leave for their losses and for the log: f32 [L,3,E] (op.h, route). */
+/* What the routers of all layers with experts leave for their losses and for the log: f32 [L,3,E] (op.h, route). */
 int build_router_stat(struct builder *b);
 
-/* x + the weighted sum of what each row's experts make of h; both [B,T,C]. */
+/* x + the weighted sum of what each row's experts make of h, + the shared expert's; both [B,T,C]. */
 int build_experts(struct builder *b, int stat, int h, int x);
 
 /* "router.loss" and "router.load" (model.h). */

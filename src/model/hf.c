@@ -275,23 +275,50 @@ static void read_extras(struct reader *r)
     }
 }
 
-/* Every layer is a mixture here: those that are not, and noise on the router, are refused by name. */
+/* Layers that have a feed-forward part instead of experts, from both keys. */
+static void read_dense_layers(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    const struct node *list = given(r->root, "mlp_only_layers");
+    int step = 1;
+    read_count(r, "decoder_sparse_step", false, &step);
+    if (step < 1)
+        refuse(r, PLIM_BAD_INPUT, "%s: key 'decoder_sparse_step': %d must be at least 1", r->name, step);
+    for (int i = 0; step > 1 && i < spec->num_layers && i < MODEL_MAX_LAYERS; i++)
+        if ((i + 1) % step) layer_set_add(&spec->dense_layers, i);
+    if (list && list->kind != NODE_LIST) wrong_kind(r, list, "mlp_only_layers", "a list");
+    for (size_t i = 0; list && i < node_count(list); i++) {
+        int64_t layer = -1;
+        if (!node_is_whole(node_item(list, i), &layer) || layer < 0 || layer >= MODEL_MAX_LAYERS)
+            refuse(r, PLIM_BAD_INPUT, "%s: key 'mlp_only_layers': expected numbers of layers", r->name);
+        else if (layer < spec->num_layers)
+            layer_set_add(&spec->dense_layers, (int)layer);
+    }
+    if (model_mixtures(spec, spec->num_layers < MODEL_MAX_LAYERS ? spec->num_layers : 0) < spec->num_layers)
+        read_size(r, "intermediate_size", true, &spec->dense_size);
+}
+
+/* Where every layer is a mixture, others are refused by name, and noise on the router is everywhere. */
 static void read_mixture_demands(struct reader *r)
 {
     const struct node *dense = given(r->root, "mlp_only_layers");
     int64_t step = 1;
     double noise = 0;
-    read_int(r, r->root, "decoder_sparse_step", &step);
     read_double(r, r->root, "router_jitter_noise", &noise);
+    if (noise != 0)
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'router_jitter_noise': %g is not supported; only 0 is", r->name,
+               noise);
+    if (r->spec->arch->extras.dense_layers) {
+        read_dense_layers(r);
+        return;
+    }
+    read_int(r, r->root, "decoder_sparse_step", &step);
     if (dense && (dense->kind != NODE_LIST || node_count(dense)))
         refuse(r, PLIM_UNSUPPORTED,
                "%s: key 'mlp_only_layers': layers without experts are not supported; only [] is", r->name);
     if (step != 1)
         refuse(r, PLIM_UNSUPPORTED, "%s: key 'decoder_sparse_step': %lld is not supported; only 1 is",
                r->name, (long long)step);
-    if (noise != 0)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'router_jitter_noise': %g is not supported; only 0 is", r->name,
-               noise);
 }
 
 /* Transformers 5 writes num_experts of some models as num_local_experts. */
@@ -303,6 +330,8 @@ static void read_experts(struct reader *r)
     read_count(r, given(r->root, key) ? key : "num_local_experts", false, &spec->num_experts);
     read_count(r, "num_experts_per_tok", false, &spec->experts_per_token);
     if (spec->arch->extras.norm_topk) read_bool(r, r->root, "norm_topk_prob", &spec->norm_topk);
+    if (spec->arch->extras.shared_expert)
+        read_size(r, "shared_expert_intermediate_size", false, &spec->shared_size);
     read_double(r, r->root, "router_aux_loss_coef", &spec->balance_coef);
     read_double(r, r->root, "router_z_loss_coef", &spec->z_coef);
     spec->router_losses = false;
@@ -370,6 +399,16 @@ static void read_encoder(struct reader *r)
     read_int(r, r->root, "num_labels", &spec->num_labels);
     if (labels && labels->kind != NODE_MAP) wrong_kind(r, labels, "id2label", "a map");
     if (labels) spec->num_labels = (int64_t)node_count(labels);
+}
+
+/* Keys of our own, which other programs do not read: attention over blocks of keys. */
+static void read_sparse(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    if (strcmp(node_string(given(r->root, "attention_type"), ""), "sparse")) return;
+    read_count(r, "sparse_block_size", true, &spec->sparse_block);
+    read_count(r, "num_local_blocks", true, &spec->local_blocks);
+    read_count(r, "num_global_blocks", true, &spec->global_blocks);
 }
 
 /* --- rotary positions -------------------------------------------------------------------------------------
@@ -591,6 +630,7 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     read_rope(&r);
     read_no_rope(&r);
     read_window(&r);
+    read_sparse(&r);
     if (r.status != PLIM_OK) return r.status;
     enum plim_status status = model_complete(spec, err);
     if (status != PLIM_OK) plim_error_prefix(err, "%s", name);

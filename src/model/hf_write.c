@@ -162,11 +162,23 @@ static void write_no_rope(struct json_writer *w, const struct model_spec *spec)
     json_end_array(w);
 }
 
+static void write_dense_layers(struct json_writer *w, const struct model_spec *spec)
+{
+    json_int(w, "decoder_sparse_step", 1);
+    json_begin_array(w, "mlp_only_layers");
+    for (int i = 0; i < spec->num_layers; i++)
+        if (layer_set_has(&spec->dense_layers, i)) json_int(w, NULL, i);
+    json_end_array(w);
+    if (spec->dense_size > 0) json_int(w, "intermediate_size", spec->dense_size);
+}
+
 static void write_experts(struct json_writer *w, const struct model_spec *spec)
 {
     json_int(w, spec->arch->keys->experts, spec->num_experts);
     json_int(w, "num_experts_per_tok", spec->experts_per_token);
     if (spec->arch->extras.norm_topk) json_bool(w, "norm_topk_prob", spec->norm_topk);
+    if (spec->arch->extras.shared_expert) json_int(w, "shared_expert_intermediate_size", spec->shared_size);
+    if (spec->arch->extras.dense_layers) write_dense_layers(w, spec);
     json_double(w, "router_aux_loss_coef", spec->balance_coef);
     write_some(w, "router_z_loss_coef", spec->z_coef);
     json_bool(w, "output_router_logits", spec->router_losses);
@@ -226,6 +238,14 @@ static void write_source(struct json_writer *w, const struct model_spec *spec)
     json_int(w, "decoder_start_token_id", spec->start_token_id);
 }
 
+static void write_sparse(struct json_writer *w, const struct model_spec *spec)
+{
+    json_str(w, "attention_type", "sparse");
+    json_int(w, "sparse_block_size", spec->sparse_block);
+    json_int(w, "num_local_blocks", spec->local_blocks);
+    json_int(w, "num_global_blocks", spec->global_blocks);
+}
+
 static const char *class_of(const struct model_spec *spec)
 {
     return spec->arch->task_classes ? spec->arch->task_classes[spec->task] : spec->arch->hf_class;
@@ -261,6 +281,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
         write_decoder(&w, spec);
     else
         write_gpt2(&w, spec);
+    if (spec->sparse_block > 0) write_sparse(&w, spec);
     write_tokens(&w, spec);
     json_str(&w, "torch_dtype", torch_name(type));
     json_bool(&w, "use_cache", true);

@@ -5,9 +5,9 @@
 #include <string.h>
 
 static const struct architecture *const architectures[] = {
-    &arch_llama, &arch_mistral, &arch_qwen2,   &arch_qwen3,      &arch_gemma2,  &arch_gemma3,
-    &arch_phi3,  &arch_olmo2,   &arch_smollm3, &arch_gpt2,       &arch_mixtral, &arch_qwen3_moe,
-    &arch_olmoe, &arch_bert,    &arch_roberta, &arch_distilbert, &arch_t5,
+    &arch_llama,     &arch_mistral, &arch_qwen2,   &arch_qwen3,   &arch_gemma2,     &arch_gemma3,
+    &arch_phi3,      &arch_olmo2,   &arch_smollm3, &arch_gpt2,    &arch_mixtral,    &arch_qwen2_moe,
+    &arch_qwen3_moe, &arch_olmoe,   &arch_bert,    &arch_roberta, &arch_distilbert, &arch_t5,
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
@@ -88,6 +88,8 @@ bool param_present(const struct model_spec *spec, const struct param_row *row)
         return spec->gated;
     case WHEN_PLAIN:
         return !spec->gated;
+    case WHEN_DENSE:
+        return model_mixtures(spec, spec->num_layers) < spec->num_layers;
     case WHEN_TYPES:
         return spec->token_types > 0;
     case WHEN_SAYS_TOKENS:
@@ -118,6 +120,10 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
         return (int64_t)spec->num_kv_heads * spec->head_dim;
     case DIM_E:
         return spec->num_experts;
+    case DIM_SHARED:
+        return spec->shared_size;
+    case DIM_DENSE:
+        return spec->dense_size;
     case DIM_P:
         return spec->max_positions + model_first_position(spec);
     case DIM_TYPES:
@@ -137,11 +143,26 @@ int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
     }
 }
 
+bool param_in_layer(const struct model_spec *spec, const struct param_row *row, int layer)
+{
+    if (row->when != WHEN_MIXTURE && row->when != WHEN_DENSE) return true;
+    return layer_set_has(&spec->dense_layers, layer) == (row->when == WHEN_DENSE);
+}
+
+int model_mixtures(const struct model_spec *spec, int layers)
+{
+    int count = 0;
+    for (int i = 0; i < layers; i++) count += !layer_set_has(&spec->dense_layers, i);
+    return count;
+}
+
 int param_copies(const struct model_spec *spec, const struct param_row *row)
 {
     if (!strstr(row->label, "%d")) return 1;
     bool second = spec->arch->source && !strncmp(row->label, "decoder.", strlen("decoder."));
-    return second ? spec->decoder_layers : spec->num_layers;
+    int layers = second ? spec->decoder_layers : spec->num_layers, copies = 0;
+    for (int i = 0; i < layers; i++) copies += param_in_layer(spec, row, i);
+    return copies;
 }
 
 int64_t model_param_count(const struct model_spec *spec)
@@ -243,6 +264,11 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
                          (long long)shape->kv_length, (long long)shape->time);
     if (spec->arch->source != (shape->source_time > 0) || shape->source_time > MAX_TOKENS / shape->batch)
         return plim_fail(err, PLIM_BUG, "an encoder-decoder, and no other, has a source of some tokens");
+    if (shape->flat.tokens && spec->sparse_block > 0)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "attention over blocks (attention_type: sparse) trains and is evaluated; text cannot be "
+            "generated with it");
     if (shape->flat.tokens) return check_flat(shape, err);
     if (shape->head == HEAD_LAST_LOGITS && shape->batch > 1 && shape->time > 1)
         return plim_fail(err, PLIM_BUG, "last-token logits need batch 1 or time 1");

@@ -100,14 +100,20 @@ struct model_spec {
     /* Rules for the two sets, for model_complete: of every so many layers the last one has no window (LAYERS_NONE: no layer
      * is without), or does not rotate; 0: the set stands. */
     int full_every, no_rope_every;
+    /* Attention over blocks of keys (op.h, mask blocks): positions of a block, nearest and first blocks that a query sees;
+     * sparse_block 0: over all keys. */
+    int sparse_block, local_blocks, global_blocks;
     int64_t query_scalar;               /* scores are divided by its root; 0: head_dim */
     double attn_cap;                    /* soft-cap of scores, 0: none */
     double final_cap;                   /* soft-cap of logits, 0: none */
     int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */
-    bool norm_topk;                     /* weights of a token's experts add up to 1 */
-    double balance_coef, z_coef;        /* of the router's losses */
-    bool router_losses;                 /* config.json's output_router_logits: the first of them counts */
-    bool tie_embeddings;                /* the output projection is the embedding */
+    int64_t shared_size;                /* width of the expert that every token has beside its own; 0: none */
+    struct layer_set dense_layers;      /* those without experts, of dense_size */
+    int64_t dense_size;
+    bool norm_topk;              /* weights of a token's experts add up to 1 */
+    double balance_coef, z_coef; /* of the router's losses */
+    bool router_losses;          /* config.json's output_router_logits: the first of them counts */
+    bool tie_embeddings;         /* the output projection is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
     double dropout
@@ -192,7 +198,7 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * i32[B], and for HEAD_SOURCE "source.pos" i32[B,S] in place of ids and pos; once "rope.inv_freq" (model_rope_frequencies, one set after the
  * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or
  * "logits"; of experts also "router.loss" f64[3] (balance, z, number of micro-batches) and "router.load" f32[L,E], the rows
- * of each layer's experts. Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
+ * of the experts of each layer that has some. Parameters are CLASS_PARAM, labelled with their Hugging Face name; caches are CLASS_KV "kv.k" and
  * "kv.v" [B,S,K,D] per layer. Ops inside layer i have op.layer == i, those of a decoder behind an encoder of L layers L + i, all
  * others -1.
  *

@@ -1,9 +1,13 @@
-/* qwen3_moe.c - Qwen3 with experts: each head of queries and keys has a norm, and every layer is a mixture. */
+/* qwen3_moe.c - Qwen3 with experts: each head of queries and keys has a norm. */
 #include "model/decoder.h"
 
 static const struct param_row params[DECODER_PARAMS] = {
-    DECODER_ENDS(RULE_ONES), DECODER_ATTENTION, DECODER_NORMS, DECODER_QK_NORMS(DIM_D, DIM_D, RULE_ONES),
-    DECODER_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj")};
+    DECODER_ENDS(RULE_ONES),
+    DECODER_ATTENTION,
+    DECODER_NORMS,
+    DECODER_QK_NORMS(DIM_D, DIM_D, RULE_ONES),
+    DECODER_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    DECODER_DENSE_LAYERS};
 
 static const struct model_keys keys = {
     .hidden = "hidden_size",
@@ -38,7 +42,7 @@ const struct architecture arch_qwen3_moe = {
     .params = params,
     .nparams = DECODER_PARAMS,
     .rope = true,
-    .extras = {.attention_bias = true, .norm_topk = true, .kv_heads_absent = 4},
+    .extras = {.attention_bias = true, .norm_topk = true, .dense_layers = true, .kv_heads_absent = 4},
     .demands = demands,
     .defaults = defaults,
     .emit = decoder_emit,

@@ -29,6 +29,9 @@ static bool has_caps(const struct model_spec *spec) { return spec->arch->extras.
 static bool has_attn_cap(const struct model_spec *spec) { return spec->arch->extras.attn_cap; }
 static bool has_factor(const struct model_spec *spec) { return spec->rope.kind >= ROPE_YARN; }
 static bool has_experts(const struct model_spec *spec) { return spec->arch->keys->experts; }
+static bool has_shared(const struct model_spec *spec) { return spec->arch->extras.shared_expert; }
+static bool has_dense(const struct model_spec *spec) { return spec->arch->extras.dense_layers; }
+static bool is_sparse(const struct model_spec *spec) { return spec->sparse_block > 0; }
 static bool is_yarn(const struct model_spec *spec) { return spec->rope.kind == ROPE_YARN; }
 static bool is_longrope(const struct model_spec *spec) { return spec->rope.kind == ROPE_LONGROPE; }
 
@@ -77,8 +80,14 @@ static const struct field fields[] = {
     SOME("task", task, FIELD_INT, model_is_encoder),
     SOME("type_vocab_size", token_types, FIELD_INT64, model_is_encoder),
     SOME("num_labels", num_labels, FIELD_INT64, model_is_encoder),
+    SOME("sparse_block_size", sparse_block, FIELD_INT, is_sparse),
+    SOME("num_local_blocks", local_blocks, FIELD_INT, is_sparse),
+    SOME("num_global_blocks", global_blocks, FIELD_INT, is_sparse),
     SOME("num_experts", num_experts, FIELD_INT, has_experts),
     SOME("num_experts_per_tok", experts_per_token, FIELD_INT, has_experts),
+    SOME("shared_expert_intermediate_size", shared_size, FIELD_INT64, has_shared),
+    SOME("mlp_only_layers", dense_layers, FIELD_LAYERS, has_dense),
+    SOME("dense_intermediate_size", dense_size, FIELD_INT64, has_dense),
     SOME("norm_topk_prob", norm_topk, FIELD_BOOL, has_experts),
     SOME("router_aux_loss_coef", balance_coef, FIELD_DOUBLE, has_experts),
     SOME("router_z_loss_coef", z_coef, FIELD_DOUBLE, has_experts),

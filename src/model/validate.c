@@ -204,6 +204,33 @@ static enum plim_status check_extras(const struct model_spec *spec, struct plim_
     return PLIM_OK;
 }
 
+/* A shared expert, and layers without experts. */
+static enum plim_status check_mixture(const struct model_spec *spec, struct plim_error *err)
+{
+    const struct model_extras *have = &spec->arch->extras;
+    if (!have->shared_expert && spec->shared_size)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "key 'shared_expert_intermediate_size': %s has no shared expert; remove the key, or "
+                         "write architecture: qwen2_moe",
+                         spec->arch->name);
+    if (have->shared_expert && (spec->shared_size < 1 || spec->shared_size > INT64_C(1) << 20))
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "key 'shared_expert_intermediate_size': %lld is out of range; it must be from 1 to %d",
+            (long long)spec->shared_size, 1 << 20);
+    int mixtures = model_mixtures(spec, spec->num_layers);
+    if (mixtures < 1)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "key 'mlp_only_layers': no layer has experts then; write the model without them as %s",
+            "qwen2 or qwen3");
+    if (mixtures < spec->num_layers && (spec->dense_size < 1 || spec->dense_size > INT64_C(1) << 20))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "key 'intermediate_size': %lld is out of range; it must be from 1 to %d",
+                         (long long)spec->dense_size, 1 << 20);
+    return PLIM_OK;
+}
+
 static enum plim_status check_experts(const struct model_spec *spec, struct plim_error *err)
 {
     const char *key = spec->arch->keys->experts;
@@ -211,9 +238,10 @@ static enum plim_status check_experts(const struct model_spec *spec, struct plim
     if (!key && any)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "key 'num_experts': %s has no experts; remove the key, or write "
-                         "architecture: mixtral, qwen3_moe or olmoe",
+                         "architecture: mixtral, qwen2_moe, qwen3_moe or olmoe",
                          spec->arch->name);
-    if (!key) return PLIM_OK;
+    enum plim_status status = check_mixture(spec, err);
+    if (!key || status != PLIM_OK) return status;
     if (spec->num_experts < 1 || spec->num_experts > MODEL_MAX_EXPERTS)
         return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %d is out of range; it must be from 1 to %d", key,
                          spec->num_experts, MODEL_MAX_EXPERTS);
@@ -239,6 +267,31 @@ static enum plim_status check_window(const struct model_spec *spec, struct plim_
         spec->arch->name);
 }
 
+static enum plim_status check_sparse(const struct model_spec *spec, struct plim_error *err)
+{
+    if (spec->sparse_block == 0) return PLIM_OK;
+    if (spec->arch->encoder || spec->arch->source)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "key 'attention_type': sparse attention looks back, and %s reads rows whole; write flash",
+            spec->arch->name);
+    if (spec->sliding_window > 0)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "key 'attention_type': sparse attention and a sliding_window of %lld exclude each other; "
+            "keep one",
+            (long long)spec->sliding_window);
+    const struct size_rule rules[] = {{"sparse_block_size", spec->sparse_block, 1, 1 << 20},
+                                      {"num_local_blocks", spec->local_blocks, 1, 1 << 20},
+                                      {"num_global_blocks", spec->global_blocks, 0, 1 << 20}};
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (rules[i].value < rules[i].least || rules[i].value > rules[i].most)
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "key '%s': %lld is out of range; it must be from %lld to %lld", rules[i].key,
+                             (long long)rules[i].value, (long long)rules[i].least, (long long)rules[i].most);
+    return PLIM_OK;
+}
+
 enum plim_status model_validate(const struct model_spec *spec, struct plim_error *err)
 {
     enum plim_status status = check_sizes(spec, err);
@@ -247,6 +300,7 @@ enum plim_status model_validate(const struct model_spec *spec, struct plim_error
     if (status == PLIM_OK) status = check_window(spec, err);
     if (status == PLIM_OK) status = check_extras(spec, err);
     if (status == PLIM_OK) status = check_experts(spec, err);
+    if (status == PLIM_OK) status = check_sparse(spec, err);
     if (status != PLIM_OK) return status;
     if (!(spec->norm_eps > 0) || !isfinite(spec->norm_eps))
         return plim_fail(err, PLIM_BAD_INPUT, "key '%s': %g must be above 0; usual is 1e-5",

@@ -37,7 +37,8 @@ struct device_facts {
     double link_bandwidth;  /* bytes/s that a rank sends to the others, and gets from them at the same time */
     double link_seconds;    /* until an exchange between ranks has begun */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
-    size_t overhead_bytes;  /* taken on the device outside the arena (context, libraries) */
+    size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
+    size_t program_bytes; /* of the device, that each program beyond a plan's first takes outside the arena */
     size_t host_late_bytes; /* of the host, that a device's libraries take only once a run computes */
     int capability;         /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
     char no_kernels[96];    /* why this program could not run on a device that is not here; empty: it could */
@@ -45,12 +46,16 @@ struct device_facts {
     const void *backend; /* for workspace */
 };
 
+/* What a graph of a few thousand kernels takes of a card, by what drivers told of the largest. */
+#define FACTS_GRAPH_BYTES ((size_t)2 << 20)
+
 /* The two kinds of memory there are: the process's own with a disk below it, or a card's with the host's below it. */
 static inline void facts_set_memory(struct device_facts *facts, bool unified)
 {
     facts->unified_memory = unified;
     facts->lower_tier = unified ? TIER_DISK : TIER_HOST;
     facts->async_copies = facts->groups_ops = !unified;
+    facts->program_bytes = unified ? 0 : FACTS_GRAPH_BYTES;
 }
 
 /* What has the memory, for people. */

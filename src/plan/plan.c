@@ -95,10 +95,17 @@ struct plan_own plan_own_all(const struct plan_request *request, const struct ta
     return own;
 }
 
+int64_t plan_device_overhead(const struct plan_request *request)
+{
+    enum { PROGRAMS = 2 }; /* of a tape: a step's first pass begins sums, the others add to them */
+    int64_t more = request->lengths > 1 ? PROGRAMS * (request->lengths - 1) : 0;
+    return (int64_t)request->facts->overhead_bytes + more * (int64_t)request->facts->program_bytes;
+}
+
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
                 struct plan_bound *out)
 {
-    int64_t device = arena + (int64_t)request->facts->overhead_bytes;
+    int64_t device = arena + plan_device_overhead(request);
     out->host = request->overhead + own + on_host, out->own = own;
     out->total = request->facts->unified_memory ? device + out->host : device;
 }
@@ -108,7 +115,7 @@ void plan_sum(struct plan *plan, const struct plan_request *request, int64_t are
     struct plan_bound lines;
     plan_lines(request, arena, own, plan->layout.tier_bytes[TIER_HOST], &lines);
     plan->budget = request->budget, plan->overhead = request->overhead + own;
-    plan->device = arena + (int64_t)request->facts->overhead_bytes;
+    plan->device = arena + plan_device_overhead(request);
     plan->host = lines.host, plan->total = lines.total;
     plan->disk = plan->layout.tier_bytes[TIER_DISK];
     plan->fits = request->budget == 0 || plan_within(request, plan->total, plan->host);

@@ -34,6 +34,7 @@ struct plan_request {
     int64_t beside;  /* bytes that others hold of search_line while plans are compared */
     int64_t rows;    /* effective batch of this rank */
     int64_t time;    /* T, tokens per row */
+    int64_t source_time; /* S, of the source beside them; 0: there is none */
     int layers;
     bool
         whole_passes; /* every pass has micro_batch rows, whatever their length: they are told from each other */
@@ -99,6 +100,9 @@ struct plan_bound {
 
 /* The knobs that what is computed depends on; the others are 0. */
 struct knobs plan_compute_knobs(const struct knobs *knobs);
+
+/* Bytes of the device outside the arena: what the context takes, and programs of further lengths. */
+int64_t plan_device_overhead(const struct plan_request *request);
 
 /* What the two lines are held against: an arena of so many bytes, the plan's own data structures, and what is offloaded to
  * the host. */

@@ -31,7 +31,8 @@ static double seconds_a_row(const struct plan_report *r)
 {
     const struct job_epoch *e = &r->job->epoch;
     double row = r->plan->step_seconds / (double)r->request->rows;
-    return e->rows ? row * (double)e->positions / ((double)e->rows * (double)r->request->time) : row;
+    int64_t time = r->request->time, positions = time + job_source_time(r->job, time);
+    return e->rows ? row * (double)e->positions / ((double)e->rows * (double)positions) : row;
 }
 
 double report_epoch_seconds(const struct plan_report *r)

@@ -8,7 +8,7 @@
 static int64_t overhead_of(const struct runtime *rt, const struct plan *plan, enum tier tier)
 {
     const struct device_facts *facts = &rt->device->facts;
-    int64_t device = (int64_t)facts->overhead_bytes, host = plan->overhead;
+    int64_t device = plan_device_overhead(&rt->request), host = plan->overhead;
     if (tier == TIER_DEVICE) return facts->unified_memory ? device + host : device;
     return tier == TIER_HOST && !facts->unified_memory ? host : 0;
 }

@@ -12,9 +12,10 @@
 /* Rows of a pass over rows of this length. */
 static int64_t rows_for(const struct runtime *rt, int64_t time)
 {
-    int64_t plan = rt->plan.knobs.micro_batch * rt->request.time;
+    int64_t longest = rt->request.time + rt->request.source_time; /* sources are as many times as long */
+    int64_t plan = rt->plan.knobs.micro_batch * longest, row = longest * time / rt->request.time;
     int64_t busy = rt->device->facts.unified_memory ? CPU_POSITIONS : GPU_POSITIONS;
-    int64_t rows = (plan < busy ? plan : busy) / time;
+    int64_t rows = (plan < busy ? plan : busy) / row;
     if (rows < 1) rows = 1;
     if (rt->request.whole_passes) return rt->plan.knobs.micro_batch;
     return rows < rt->request.rows ? rows : rt->request.rows;

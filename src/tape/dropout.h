@@ -1,5 +1,6 @@
-/* dropout.h - which numbers are dropped: a function of (seed and step, op, row of the batch, place in the row) and of
- * nothing else. op.h says the same in words.
+/* dropout.h - which numbers are dropped: a function of (seed and step, op, row of the step, place in the row) and of
+ * nothing else: neither of how rows are cut into passes nor of how far they are padded. Rows of a step are numbered from
+ * its longest to its shortest. op.h says the same in words.
  *
  *     struct dropout d = dropout_of(attr, scalars);
  *     uint32_t row = dropout_row(&d, b);                        // row b of the micro-batch

@@ -271,6 +271,22 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .shares = {[ADD_Y] = SHARES(ADD_A)},
             .grad = grad_add,
         },
+    [OP_ROW_GATE] =
+        {
+            .name = "row_gate",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ROW_GATE_X] = "x#RC", [ROW_GATE_GATE] = "x#R", [ROW_GATE_ADD] = "x#RC?"},
+            .out = {[ROW_GATE_Y] = "x#RC"},
+            .shares = {[ROW_GATE_Y] = SHARES(ROW_GATE_ADD)},
+            .grad = grad_row_gate,
+        },
+    [OP_ROW_GATE_BWD] =
+        {
+            .name = "row_gate_bwd",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[ROW_GATE_BWD_DY] = "x#RC", [ROW_GATE_BWD_X] = "x#RC", [ROW_GATE_BWD_GATE] = "x#R"},
+            .out = {[ROW_GATE_BWD_DX] = "x#RC", [ROW_GATE_BWD_DGATE] = "x#R"},
+        },
     [OP_DROPOUT] =
         {
             .name = "dropout",
@@ -285,7 +301,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .name = "xent",
             .cls = OP_CLASS_COMPUTE,
             .in = {[XENT_LOGITS] = "x#RV", [XENT_TARGETS] = "i#R", [XENT_SCALARS] = "fZ"},
-            .out = {[XENT_LOSS] = "d2", [XENT_DLOGITS] = "x#RV?"},
+            .out = {[XENT_LOSS] = "d2", [XENT_DLOGITS] = "x#RV?", [XENT_HITS] = "d1?"},
             .shares = {[XENT_DLOGITS] = SHARES(XENT_LOGITS)},
         },
     [OP_KV_APPEND] =

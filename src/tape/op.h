@@ -20,8 +20,9 @@
  *  glu           gate[..,F] up[..,F]                               h[..,F]                     activation(gate) * up; with attr.joint gate[..,2F] has both, each row's gate before its up
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
+ *  row_gate      x[R,C] gate[R] [add[R,C]]                         y[R,C]                      y[r] = x[r] sigmoid(gate[r]) (+ add[r])
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
- *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row)
+ *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits] [hits[1]f64 acc]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
  *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
@@ -40,6 +41,7 @@
  *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
+ *  row_gate_bwd  dy[R,C] x[R,C] gate[R]                            dx[R,C] dgate[R]            with s = sigmoid(gate[r]): dx[r] = dy[r] s, dgate[r] = dy[r] . x[r] s (1 - s)
  *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
  *  pool_bwd      dy[B,C] y[B,C] stat[B]f32 [lengths]               dx[B,T,C]
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
@@ -218,6 +220,8 @@ enum op_kind {
     OP_GLU,
     OP_ACT,
     OP_ADD,
+    OP_ROW_GATE,
+    OP_ROW_GATE_BWD,
     OP_DROPOUT,
     OP_XENT,
     OP_KV_APPEND,

@@ -321,6 +321,20 @@ void grad_combine(struct grad_pass *pass, const struct op *op)
     if (op->in[COMBINE_ADD] >= 0) pass_on(pass, op, op->in[COMBINE_ADD], dy); /* invariant 3 */
 }
 
+void grad_row_gate(struct grad_pass *pass, const struct op *op)
+{
+    int dy = pass->gradient[op->out[ROW_GATE_Y]];
+    struct op back = tape_op(OP_ROW_GATE_BWD, op->layer);
+    back.in[ROW_GATE_BWD_DY] = dy;
+    back.in[ROW_GATE_BWD_X] = op->in[ROW_GATE_X], back.in[ROW_GATE_BWD_GATE] = op->in[ROW_GATE_GATE];
+    contribute(pass, &back, ROW_GATE_BWD_DX, op->in[ROW_GATE_X], -1);
+    contribute(pass, &back, ROW_GATE_BWD_DGATE, op->in[ROW_GATE_GATE], -1);
+    emit(pass, &back, PART_BACKWARD);
+    settle(pass, &back, ROW_GATE_BWD_DX, op->in[ROW_GATE_X]);
+    settle(pass, &back, ROW_GATE_BWD_DGATE, op->in[ROW_GATE_GATE]);
+    if (op->in[ROW_GATE_ADD] >= 0) pass_on(pass, op, op->in[ROW_GATE_ADD], dy); /* invariant 3 */
+}
+
 /* Copy the forward ops; after each xent, its own backward and that of the linear before it. */
 static enum plim_status forward_with_head(struct grad_pass *pass, const struct op *ops, int nops, bool *found,
                                           struct plim_error *err)

@@ -29,7 +29,8 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .time = c->job->max_length,
                                  .format = (enum data_format)d->format,
                                  .rows = (enum data_rows)d->rows,
-                                 .overlong = (enum data_overlong)d->overlong,
+                                 .overlong = source && !d->overlong_given ? OVERLONG_REFUSE
+                                                                          : (enum data_overlong)d->overlong,
                                  .packing = d->packing,
                                  .field = is_text(d->field) ? d->field : NULL,
                                  .prompt_field = is_text(prompt) ? prompt : NULL,
@@ -61,13 +62,21 @@ static uint64_t longest_line(const struct job *job)
     return !d->max_line_given && usual < d->max_line_bytes ? usual : d->max_line_bytes;
 }
 
+/* Dropout's bits follow a row's number in its step. Rows of padding: longest come longest first, and so do all where numbers
+ * are dropped: padding then changes no bit of them. */
+static bool drops(const struct job *job)
+{
+    const char *key;
+    return model_dropout(&job->spec, &key) > 0;
+}
+
 /* Every rank evaluates all rows: what is gathered for it is gathered by all at the same time. */
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
     bool grouped = d->group_by_length && (d->group_given || d->padding == PADDING_LONGEST);
     *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
-                                   .sorted = d->padding == PADDING_LONGEST,
+                                   .sorted = d->padding == PADDING_LONGEST || (!evaluation && drops(job)),
                                    .grouped = grouped && !evaluation,
                                    .in_order = evaluation,
                                    .once = evaluation,

@@ -42,7 +42,7 @@ static int64_t computed(const struct job *job, const int64_t *ladder, int steps,
     int64_t positions = job->max_length;
     for (int i = 0; i < steps && job->data.padding == PADDING_LONGEST; i++)
         if (ladder[i] >= length) positions = ladder[i];
-    return positions;
+    return positions + job_source_time(job, positions);
 }
 
 static void add_window(const struct job *job, const struct loader_window *w, struct job_epoch *out)

@@ -64,19 +64,28 @@ static enum plim_status run_pass(struct eval_programs *p, const struct length_cu
     return scoring_take(&p->scoring, p->exec[cut->program], feed, cut->rows, err);
 }
 
+/* What programs sum up. */
+struct eval_sums {
+    double loss, count, hits;
+    bool counts_hits;
+};
+
 /* Adds what a program has summed up; one that is scored sums up nothing. */
-static enum plim_status take_loss(struct exec *exec, double sum[2], struct plim_error *err)
+static enum plim_status take_loss(struct exec *exec, struct eval_sums *sum, struct plim_error *err)
 {
-    double loss[2];
-    if (tape_find(exec->tape, "loss", -1) < 0) return PLIM_OK;
-    enum plim_status status = exec_read(exec, tape_find(exec->tape, "loss", -1), loss, 0, sizeof loss, err);
-    if (status == PLIM_OK) sum[0] += loss[0], sum[1] += loss[1];
+    int loss_id = tape_find(exec->tape, "loss", -1), hits_id = tape_find(exec->tape, "hits", -1);
+    double loss[2] = {0}, hits = 0;
+    enum plim_status status = PLIM_OK;
+    if (loss_id >= 0) status = exec_read(exec, loss_id, loss, 0, sizeof loss, err);
+    if (status == PLIM_OK && hits_id >= 0) status = exec_read(exec, hits_id, &hits, 0, sizeof hits, err);
+    sum->loss += loss[0], sum->count += loss[1], sum->hits += hits;
+    sum->counts_hits = hits_id >= 0;
     return status;
 }
 
 /* The passes of one window. One program sums up by itself; several share their bytes, so each pass is read. */
 static enum plim_status run_window(struct eval_programs *p, struct loader *loader,
-                                   const struct cutting *cutting, struct evaluation *e, double sum[2],
+                                   const struct cutting *cutting, struct evaluation *e, struct eval_sums *sum,
                                    struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
@@ -84,7 +93,8 @@ static enum plim_status run_window(struct eval_programs *p, struct loader *loade
         const struct length_cut *cut = &cutting->cuts[i];
         status = run_pass(p, cut, loader, p->count > 1 || e->positions == 0, err);
         if (status == PLIM_OK && p->count > 1) status = take_loss(p->exec[cut->program], sum, err);
-        e->positions += p->shape[cut->program].rows * p->shape[cut->program].time;
+        e->positions += p->shape[cut->program].rows *
+                        (p->shape[cut->program].time + p->feed[cut->program].rows.source_time);
         e->rows += cut->rows;
     }
     return status == PLIM_OK ? scoring_end_window(&p->scoring, err) : status;
@@ -93,7 +103,7 @@ static enum plim_status run_window(struct eval_programs *p, struct loader *loade
 /* A window is one pass where rows have one length; else it is sorted, and the more rows the better. */
 static enum plim_status run_windows(struct eval_programs *p, struct loader *loader, int64_t rows,
                                     int64_t most, struct cutting *cutting, struct evaluation *e,
-                                    double sum[2], struct plim_error *err)
+                                    struct eval_sums *sum, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     while (e->rows < rows && status == PLIM_OK) {
@@ -115,15 +125,17 @@ enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, c
     struct cutting cutting = {0};
     bool window = p->count > 1 || p->scoring.kind == SCORE_PAIRS;
     int64_t rows = e->rows, most = window ? eval_window(job) : p->shape[0].rows;
-    double sum[2] = {0};
+    struct eval_sums sum = {0};
     e->rows = e->positions = e->padding = 0;
     enum plim_status status = cutting_open(&cutting, most, err);
-    if (status == PLIM_OK) status = run_windows(p, loader, rows, most, &cutting, e, sum, err);
-    if (status == PLIM_OK && p->count == 1) status = take_loss(p->exec[0], sum, err);
+    if (status == PLIM_OK) status = run_windows(p, loader, rows, most, &cutting, e, &sum, err);
+    if (status == PLIM_OK && p->count == 1) status = take_loss(p->exec[0], &sum, err);
     cutting_close(&cutting);
     e->padding += e->positions;
-    e->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
-    e->tokens = (int64_t)sum[1];
+    e->loss = sum.count > 0 ? sum.loss / sum.count : 0;
+    e->tokens = (int64_t)sum.count;
+    if (sum.counts_hits && sum.count > 0)
+        e->scores = (struct scores){.kind = SCORE_TOKENS, .accuracy = sum.hits / sum.count};
     if (status == PLIM_OK && p->scoring.kind != SCORE_LOSS)
         status = scoring_result(&p->scoring, &e->loss, &e->tokens, &e->scores, err);
     scoring_clear(&p->scoring);

@@ -281,6 +281,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     enum plim_status status = check_target(from, to, options->force, err);
     if (status == PLIM_OK) status = checkpoint_check(from, MANIFEST_WEIGHTS | MANIFEST_STATE, &checked, err);
     if (status == PLIM_OK) status = hf_config_load(from, &spec, err);
+    out->sparse = status == PLIM_OK && spec.sparse_block > 0;
     if (status == PLIM_OK) status = labels_load(from, &labels, err);
     if (status == PLIM_OK && (int64_t)labels.list.count == spec.num_labels) spec.labels = labels.list.items;
     if (status == PLIM_OK) status = open_source(e, from, err);

@@ -28,6 +28,7 @@ struct exported {
     int64_t parameters;
     uint64_t bytes;
     enum dtype type;
+    bool sparse;       /* attention over blocks, which other programs do not read of its config.json */
     bool from_masters; /* some values have more bits than the parameters saved */
 };
 

@@ -11,7 +11,12 @@ enum plim_status router_bind(struct router *r, const struct tape *tape, struct p
     const struct tensor *load = &tape->tensors[r->load_id];
     r->layers = (int)load->dim[0], r->experts = (int)load->dim[1];
     r->load = calloc((size_t)tensor_count(load), sizeof *r->load);
-    return r->load ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the experts' load");
+    r->layer = calloc((size_t)r->layers, sizeof *r->layer);
+    for (int i = 0, n = 0; r->layer && i < tape->nops && n < r->layers; i++)
+        if (tape->ops[i].kind == OP_ROUTE && tape->ops[i].part == PART_FORWARD)
+            r->layer[n++] = tape->ops[i].layer;
+    return r->load && r->layer ? PLIM_OK
+                               : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the experts' load");
 }
 
 enum plim_status router_read(struct router *r, struct exec *exec, struct plim_error *err)
@@ -30,6 +35,7 @@ enum plim_status router_read(struct router *r, struct exec *exec, struct plim_er
 void router_release(struct router *r)
 {
     free(r->load);
+    free(r->layer);
     *r = (struct router){0};
 }
 

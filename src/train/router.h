@@ -11,9 +11,10 @@
 #include "exec/exec.h"
 
 struct router {
-    int layers, experts; /* 0: the model has none */
+    int layers, experts; /* layers with experts; 0: the model has none */
     double balance, z;   /* losses, with their weights: the mean of the step's micro-batches */
     float *load;         /* [layers, experts]: rows of the step */
+    int *layer;          /* [layers]: which of the model's layers have experts */
     int loss_id, load_id;
 };
 

@@ -8,6 +8,7 @@
  *     scoring_result(&s, &result, &err);
  *     scoring_close(&s);
  *
+ * masked_tokens: programs count what they find themselves (op.h, xent), and nothing is scored here.
  * token_labels: the loss is the mean cross-entropy of labelled words; entities are counted as seqeval does (metrics.h).
  * sentence_pairs: the loss is that of training, over batches of training.batch_size pairs in the order of the data; beside it
  * stand the mean cosine of pairs, how often a pair's second text is the nearest of its batch, and where the data have scores,
@@ -20,11 +21,12 @@
 #include "runtime/feed.h"
 #include "train/metrics.h"
 
-enum score_kind { SCORE_LOSS, SCORE_ENTITIES, SCORE_PAIRS };
+enum score_kind { SCORE_LOSS, SCORE_TOKENS, SCORE_ENTITIES, SCORE_PAIRS };
 
 /* What an evaluation says beside its loss. */
 struct scores {
     enum score_kind kind;
+    double accuracy; /* SCORE_TOKENS: share of the hidden tokens that are found likeliest */
     struct f1 entities;
     int64_t wanted, predicted; /* entities */
     double cosine, retrieval;  /* means over pairs */

@@ -125,7 +125,7 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
         enum plim_status status = run_pass(t, &cuts[i], row, i, err);
         if (status != PLIM_OK) return status;
         const struct pass_shape *shape = &t->lengths.shape[cuts[i].program];
-        event->positions += shape->rows * shape->time;
+        event->positions += shape->rows * (shape->time + t->feed[cuts[i].program].rows.source_time);
         row += cuts[i].rows;
     }
     event->padding = event->positions - window->positions;

@@ -75,6 +75,12 @@ def learns_labels(folder):
     plim.ok(shown.returncode == 0 and json.loads(shown.stdout)[0].get("labels") == encoder_jobs.LABELS, "inspect names the labels")
     again = encoder_jobs.job(folder, "token_labels", model__path=f"{folder}/run/checkpoint-00000040", output__dir=f"{folder}/next", training__steps=2)
     plim.ok(losses(again)[0] < 0.2, "training goes on from the checkpoint's folder, labels and all")
+    words = encoder_jobs.job(folder, "masked_tokens", output__dir=f"{folder}/words", training__steps=60, training__learning_rate=1e-2, training__eval_rows=96)
+    with open(f"{folder}/masked_tokens.jsonl", "w") as f: f.writelines(json.dumps({"text": "the old ship sails far away from home"[: 11 + i % 27]}) + "\n" for i in range(96))
+    found = [e for e in plim.events(train(words).stdout) if e["event"] == "eval"]
+    told = [evaluate(words, "--set", f"data.padding={p}") for p in ("max_length", "longest")]
+    rights = [x["accuracy"] for x in (*told, found[-1])]
+    plim.ok(0.5 < rights[0] <= 1 and rights == rights[:1] * 3 and "perplexity" in told[0], f"masked tokens: accuracy {rights} beside loss {told[0]['loss']:.3f}")
     fresh = encoder_jobs.job(folder, "masked_tokens", model__path=f"{folder}/run/checkpoint-00000040", output__dir=f"{folder}/other", training__steps=2)
     plim.ok(losses(fresh)[0] > 2, "another objective begins another head")
 

@@ -10,9 +10,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import plim
 
-EXPERTS = dict(model__architecture="mixtral", model__intermediate_size=96, model__num_experts=5,
-               model__num_experts_per_tok=2, model__router_aux_loss_coef=0.02, model__router_z_loss_coef=0.001,
-               model__tie_word_embeddings="false")
+EXPERTS = plim.EXPERTS
 
 
 def steps(path, *args):

@@ -78,12 +78,18 @@ def wishes(folder):
         ("training", "dynamic_batching:\n  enabled: true\n  max_batch_size: 8", ["training.dynamic_batching.max_batch_size", "training.micro_batch_size"]),
         ("training", "dynamic_batching:\n  min_batch_size: 2", ["training.dynamic_batching.min_batch_size", "training.micro_batch_size"]),
         ("training", "dynamic_batching:\n  target_memory_utilization: 0.8", ["training.memory.target_utilization"]),
-        ("model", "attention_type: sparse", ["model.attention_type", "sparse"]),
+        ("model", "attention_type: sparse\nsparse_block_size: 48", ["model.sparse_block_size", "48", "data.max_length 64", "32"]),
         ("model", "num_experts: 8", ["num_experts", "mixtral"]),
         ("data", "padding: do_not_pad", ["data.padding", "longest"]),
     ]
     for section, keys, words in denied:
         refused(keys.splitlines()[-1].strip(), ["train", "-q", job(folder, {section: keys})], ["job.yaml", *words])
+    sparse = job(folder, {"model": "attention_type: sparse\nsparse_block_size: 16\nnum_local_blocks: 2"})
+    plain, _ = plim.plan(sparse, "--set", "model.attention_type=flash")
+    planned("attention over blocks", sparse, check=lambda p: p["arena_bytes"] == plain["arena_bytes"])
+    for name, sets, words in (("and a window", ["model.architecture=mistral", "model.sliding_window=16"], ["attention_type", "exclude"]),
+                              ("of an encoder", ["model.architecture=bert", "model.num_key_value_heads=4"], ["attention_type", "bert"])):
+        refused(f"blocks {name}", ["train", "-q", sparse, *[x for s in sets for x in ("--set", s)]], words)
     for key in ("deepspeed:\n  cpu_offload: true", "memory:\n  enable_cpu_offload: true"):
         path = job(folder, {"training": key})
         refused(f"{key.split()[1]} under a GPU", ["plan", path, "--device", "a10g"], ["training.state_tier: host"])

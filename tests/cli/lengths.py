@@ -42,6 +42,10 @@ with tempfile.TemporaryDirectory() as folder_:
     parts = {**plim.losses(half.stdout), **plim.losses(rest.stdout)}
     plim.ok(len(parts) == 6 and parts == plim.losses(once.stdout), f"a run that was stopped goes on bit for bit {rest.stderr.strip()}")
 
+    alone = ("--set", "data.group_by_length=false", "--no-checkpoint")
+    a2, b2 = plim.losses(train(*drop, *alone).stdout), plim.losses(train(*LONGEST, *drop, *alone).stdout)
+    plim.ok(len(a2) == 6 and all(abs(a2[k] - b2[k]) < 1e-5 * a2[k] and a2[k] != a[k] for k in a2), f"dropout's bits do not know of padding: {a2[6]} {b2[6]}")
+
     plan, _ = plim.plan(path, *LONGEST)
     plim.ok(plan["epoch"]["rows"] == 200 and plan["epoch"]["exact"] and plan["epoch"]["predicted_s"] > 0 and plan["predicted"]["run_s"] > 0,
             f"a plan says how long an epoch and the run take: {plan['epoch']}")
@@ -57,4 +61,24 @@ with tempfile.TemporaryDirectory() as folder_:
               for p in ("longest", "max_length")]
     plim.ok(abs(judged[0]["loss"] - judged[1]["loss"]) < 1e-5 * judged[1]["loss"] and judged[0]["padding"] < judged[1]["padding"] and judged[1]["batch"] <= 4,
             f"and so is evaluation: {judged[0]['loss']} {judged[1]['loss']}")
+
+# Both sides of an encoder-decoder.
+with tempfile.TemporaryDirectory() as folder_:
+    with open(f"{folder_}/pairs.jsonl", "w") as f:
+        for i in range(96):
+            f.write(json.dumps({"source": plim.CORPUS[i:i + 1 + i * i % (250 if i % 11 == 0 else 40)], "target": plim.CORPUS[7 * i:7 * i + 1 + i * 3 % 23]}) + "\n")
+    path = plim.job(folder_, **{**plim.T5, **SMALL, "data__train": f"[{folder_}/pairs.jsonl]", "data__validation": f"[{folder_}/pairs.jsonl]",
+                                "data__max_source_length": 256, "data__max_length": 64, "model__head_dim": 8, "training__steps": 3, "training__gradient_accumulation_steps": 1})
+    for dropout in (0, 0.1):
+        runs = [plim.run("train", path, "--json", "--no-checkpoint", "--set", f"data.padding={p}", "--set", "data.group_by_length=false",
+                         "--set", f"model.dropout={dropout}") for p in ("max_length", "longest")]
+        a, b = (plim.losses(r.stdout) for r in runs)
+        plim.ok(len(a) == 3 and a.keys() == b.keys() and all(abs(a[k] - b[k]) < 1e-5 * a[k] for k in a), f"t5, dropout {dropout}: losses are those of padded rows {runs[1].stderr.strip()} {a} {b}")
+        ends = [plim.events(r.stdout)[-1] for r in runs]
+        used = [round(e["positions"] * (1 - e["padding"])) for e in ends]
+        plim.ok(ends[0]["positions"] == 96 * (64 + 256) and used[0] == used[1] and ends[1]["positions"] * 3 < ends[0]["positions"] * 2,
+                f"t5: both sides are counted and shorter: {ends[0]['padding']:.3f} and {ends[1]['padding']:.3f} of the positions are padding")
+        plim.ok(all(e["planned_peak"] == e["ledger_peak"] for e in ends), "t5: planned and booked bytes agree")
+    evals = [[e["loss"] for e in plim.events(r.stdout) if e["event"] == "eval"] for r in runs]
+    plim.ok(evals[0] and all(abs(x - y) < 1e-5 * x for x, y in zip(*evals)), f"t5: evaluations too {evals}")
 plim.done()

@@ -34,6 +34,7 @@ EXTRAS = {
     "smollm3": dict(no_rope_layer_interval=0, sliding_window=9, tie_word_embeddings="false"),
     "mixtral": dict(num_experts=3, num_experts_per_tok=1, sliding_window=9, intermediate_size=60),
     "qwen3_moe": dict(num_experts=9, num_experts_per_tok=4, norm_topk_prob="true", intermediate_size=60, rms_norm_eps=0.03),
+    "qwen2_moe": dict(num_experts=5, num_experts_per_tok=2, shared_expert_intermediate_size=44, intermediate_size=60, norm_topk_prob="true"),
     "olmoe": dict(num_experts=9, num_experts_per_tok=5, norm_topk_prob="true", num_key_value_heads=1, intermediate_size=60),
 }
 NEVER = {"llama": ("sliding_window_pattern=2", "query_pre_attn_scalar=5", "final_logit_softcapping=5", "no_rope_layer_interval=2"),

@@ -26,6 +26,8 @@ MODELS = {
     "mixtral": dict(model__architecture="mixtral", model__num_experts=5, model__sliding_window=24, model__tie_word_embeddings="false"),
     "qwen3_moe": dict(model__architecture="qwen3_moe", model__num_experts=6, model__num_experts_per_tok=3, model__norm_topk_prob="true",
                       model__head_dim=24, model__intermediate_size=72, model__tie_word_embeddings="false"),
+    "qwen2_moe": dict(model__architecture="qwen2_moe", model__num_experts=6, model__num_experts_per_tok=2, model__intermediate_size=40,
+                      model__shared_expert_intermediate_size=56, model__tie_word_embeddings="false"),
     "olmoe": dict(model__architecture="olmoe", model__num_experts=9, model__num_experts_per_tok=2, model__intermediate_size=72,
                   model__tie_word_embeddings="false"),
 }

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import plim
 
 T5 = dict(model__architecture="t5", model__num_layers=2, model__num_decoder_layers=3, model__num_key_value_heads=4, model__head_dim=24,
-          model__feed_forward_proj="gated-gelu", model__tie_word_embeddings="false", data__max_length=16, data__max_source_length=32)
+          model__feed_forward_proj="gated-gelu", model__tie_word_embeddings="false", data__max_length=20, data__max_source_length=32)
 PASSES = ("recompute=full", "recompute=selective", "recompute_layers=4", "loss_chunks=2", "state_tier=disk", "state_tier=disk grad_tier=disk")
 
 
@@ -68,6 +68,15 @@ with tempfile.TemporaryDirectory() as folder:
     refused("a server", plim.run("serve", f"{folder}/run", "-q", "--device", "cpu", "--port", 0), "t5", "plimsoll generate")
     refused("a record without a target", plim.run("train", path, "--no-checkpoint", "--set", f"data.train={bad}", "--set", f"output.dir={folder}/x"),
             "bad.jsonl:1", "target")
+    long = f"{folder}/long.jsonl"
+    with open(long, "w") as f: f.write(json.dumps({"source": "ab", "target": "x"}) + "\n" + json.dumps({"source": "ab" * 40, "target": "x" * 37}) + "\n")
+    overlong = ("--no-checkpoint", "--set", f"data.train={long}", "--set", f"output.dir={folder}/x", "--set", "training.steps=1")
+    refused("a longer target", plim.run("train", path, *overlong), "long.jsonl:2", "37 tokens", "data.max_length is 20", "data.overlong: truncate")
+    told = plim.run("train", path, *overlong, "--set", "data.overlong=truncate")
+    plim.ok(told.returncode == 0, f"or is cut where that is asked for {told.stderr.strip()[-200:]}")
+    llama = plim.job(folder, output__dir=f"{folder}/llama")
+    refused("refuse for a decoder", plim.run("train", llama, "--no-checkpoint", "--set", "data.overlong=refuse"), "data.overlong", "source_target")
+    path = plim.job(folder, **job)
     refused("next_token", plim.run("train", path, "--set", "training.objective=next_token", "--set", f"output.dir={folder}/x"), "source_target")
     refused("rope", plim.run("plan", path, "--set", "model.rope_theta=10000"), "rope_theta", "relative")
     refused("beams of a decoder", plim.run("generate", f"{folder}/run", "-p", "abc", "--beams", 0), "--beams")

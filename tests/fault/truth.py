@@ -22,7 +22,6 @@ POINTS = [
     ("fp16 with clipping", "160MiB", dict(training__mixed_precision="fp16", training__max_grad_norm=1, model__hidden_size=256, model__intermediate_size=768, data__max_length=128)),
     ("state on disk", "48MiB", dict(training__state_tier="disk", model__hidden_size=256, model__intermediate_size=768)),
     ("gpt2 sgd", "200MiB", dict(model__architecture="gpt2", model__num_key_value_heads=4, model__hidden_size=256, model__intermediate_size=1024, training__optimizer="sgd", data__max_length=128)),
-    ("t5, both sides", "64MiB", dict(plim.T5, model__hidden_size=192, model__intermediate_size=512, training__mixed_precision="bf16")),
     ("0.8 GiB fp32, no tricks", "1400MiB", dict(training__recompute="none", training__micro_batch_size=8, training__steps=1, data__max_length=256, **BIG)),
     ("3.2 GiB bf16, large vocabulary, no tricks", "4600MiB", dict(training__mixed_precision="bf16", model__vocab_size=65536, training__loss_chunks=1, training__recompute="none", training__micro_batch_size=96, training__batch_size=96, training__gradient_accumulation_steps=1, data__max_length=256, training__steps=1)),
 ]
@@ -30,7 +29,6 @@ POINTS = [
 for name, budget, changes in POINTS:
     with tempfile.TemporaryDirectory() as folder:
         changes = {"training__steps": 2, **changes}
-        if changes.get("model__architecture") == "t5": changes["data__train"] = f"[{plim.pairs(folder)}]"
         path = plim.job(folder, **changes)
         planned, result = plim.plan(path, "--budget", budget)
         if not plim.ok(planned and planned["fits"], f"{name}: plans inside {budget} {result.stderr.strip()}"):

@@ -39,6 +39,8 @@ from transformers import (
     Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -49,6 +51,7 @@ from transformers import (
 
 IGNORE = -100
 STEPS = 10
+DRAWS = 12
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
 WEIGHT_DECAY = 0.1
 
@@ -378,6 +381,53 @@ CASES = {
         batch=2,
         time=19,
     ),
+    # An expert that every token has, behind its gate; a layer without experts.
+    "qwen2_moe": dict(
+        make=lambda: Qwen2MoeForCausalLM(
+            Qwen2MoeConfig(
+                vocab_size=98,
+                hidden_size=36,
+                intermediate_size=46,
+                moe_intermediate_size=22,
+                shared_expert_intermediate_size=30,
+                num_hidden_layers=3,
+                num_attention_heads=6,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                num_experts=6,
+                num_experts_per_tok=2,
+                mlp_only_layers=[1],
+                output_router_logits=True,
+                router_aux_loss_coef=0.02,
+                attn_implementation="eager",
+                experts_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=22,
+    ),
+    # Attention over blocks, ours alone: torch has it as a mask.
+    "llama-sparse": dict(
+        make=lambda: LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=104,
+                hidden_size=32,
+                intermediate_size=40,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                tie_word_embeddings=False,
+                attention_type="sparse",
+                sparse_block_size=5,
+                num_local_blocks=2,
+                num_global_blocks=1,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=30,
+    ),
 }
 PACKED_LENGTHS = (13, 19)
 
@@ -424,6 +474,18 @@ def file_tensors(model, tensors):
     return out
 
 
+def mask_of(model, time):
+    """What torch is given beside the ids: nothing, or the mask of attention over blocks."""
+    config = model.config
+    if getattr(config, "attention_type", None) != "sparse": return {}
+    block = torch.arange(time) // config.sparse_block_size
+    back = block[:, None] - block[None, :]
+    past = torch.arange(time)[:, None] >= torch.arange(time)[None, :]
+    sees = past & ((back < config.num_local_blocks) | (block[None, :] < config.num_global_blocks))
+    hidden = torch.full((time, time), torch.finfo(model.dtype).min, dtype=model.dtype).masked_fill(sees, 0)
+    return dict(attention_mask=hidden[None, None])
+
+
 def total_loss(logits, targets):
     flat = logits.float().reshape(-1, logits.shape[-1])
     return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
@@ -442,7 +504,7 @@ def run(model, samples):
     count = sum(int((t != IGNORE).sum()) for _, t in samples)
     logits, total = [], 0.0
     for ids, targets in samples:
-        made = model(input_ids=ids)
+        made = model(input_ids=ids, **mask_of(model, ids.shape[1]))
         out = made.logits
         loss = total_loss(out, targets) / count + router_loss(model.config, made)
         loss.backward()
@@ -511,6 +573,23 @@ def expected(model, samples, pos):
     return {name: value.contiguous() for name, value in out.items()}
 
 
+def routed_deviation(case, seed):
+    """How far PyTorch's own bf16 run may lie from its fp32 run where a rounding may send a token to another expert: the most of DRAWS models
+    and batches of the case's shape, of logits and of the root mean square over all gradients. One draw has such a token, another has none."""
+    logits, grads = [], []
+    for draw in range(DRAWS):
+        generator = torch.Generator().manual_seed(seed + draw)
+        model = case["make"]().eval()
+        randomise(model, generator)
+        samples = [make_batch(model.config, case["batch"], case["time"], generator)]
+        _, wide, wide_grads = run(model, samples)
+        _, narrow, narrow_grads = run(narrowed(model), samples)
+        logits.append(relative(narrow, wide))
+        errors = torch.cat([relative(narrow_grads[n], g) for n, g in wide_grads.items()])
+        grads.append(errors.pow(2).mean().sqrt().reshape(1))
+    return {"bf16most:logits": torch.cat(logits).amax(0, True), "bf16most:gradients": torch.cat(grads).amax(0, True)}
+
+
 def save_model(model, folder):
     """config.json and weights in the names and the tying of a real checkpoint."""
     config = model.config.to_diff_dict()
@@ -527,8 +606,9 @@ def save_model(model, folder):
 def check_own_loss(model, ids, targets):
     """transformers shifts labels itself; its loss must be ours."""
     labels = torch.cat([torch.full((ids.shape[0], 1), IGNORE), targets[:, :-1]], dim=1)
-    theirs = model(input_ids=ids, labels=labels).loss
-    made = model(input_ids=ids)
+    mask = mask_of(model, ids.shape[1])
+    theirs = model(input_ids=ids, labels=labels, **mask).loss
+    made = model(input_ids=ids, **mask)
     ours = total_loss(made.logits, targets) / (targets != IGNORE).sum()
     if getattr(made, "aux_loss", None) is not None: ours += model.config.router_aux_loss_coef * made.aux_loss
     assert torch.allclose(theirs, ours, rtol=1e-5), (theirs, ours)
@@ -550,7 +630,9 @@ def plain_case(root, name, case, seed):
     pos = torch.arange(case["time"]).expand(case["batch"], -1)
     folder = fresh(root, name)
     save_model(model, folder)
-    save_file(expected(model, [(ids, targets)], pos), os.path.join(folder, "expected.safetensors"))
+    out = expected(model, [(ids, targets)], pos)
+    if "num_experts_per_tok" in model.config.to_dict(): out.update(routed_deviation(case, 5000 + 100 * seed))
+    save_file(out, os.path.join(folder, "expected.safetensors"))
     return model
 
 

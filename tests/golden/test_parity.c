@@ -22,8 +22,8 @@
 #define BF16_SLACK        1.25
 #define BF16_TENSOR_SLACK 3.0
 /* Of experts, a rounding may send a token to another one, in PyTorch's run or in ours, and a single token is much of so
- * small a model: gradients of one expert tell nothing then, and all of them are held to this only. */
-#define BF16_ROUTED_ERROR 0.3
+ * small a model: gradients of one expert tell nothing then, and neither does one draw. All of them together, and logits, may be as
+ * far off as PyTorch's own were in the worst of several draws (make_golden.py, routed_deviation). */
 
 struct golden {
     char model[512];
@@ -135,11 +135,21 @@ static double error_of(struct model_rig *rig, const struct golden *g, int id, in
     return error;
 }
 
-static void check_error(const char *name, const char *what, double error, double torch_bf16,
-                        enum precision precision, bool routed)
+/* What bf16 may be off by: PyTorch's own error and a little; of experts, the most that PyTorch's had. */
+static double bf16_limit(const struct golden *g, bool routed, const char *what, double torch_bf16)
 {
-    double limit = precision == PRECISION_F32 ? FP32_TOLERANCE : BF16_SLACK * torch_bf16;
-    if (routed && precision != PRECISION_F32) limit = BF16_ROUTED_ERROR;
+    char key[64];
+    if (!routed) return BF16_SLACK * torch_bf16;
+    snprintf(key, sizeof key, "bf16most:%s", what);
+    float *most = read_tensor(g, key, DT_F32, NULL);
+    if (!most) fail_msg("golden file has no %s", key);
+    double limit = BF16_SLACK * (double)most[0];
+    free(most);
+    return limit;
+}
+
+static void check_error(const char *name, const char *what, double error, double limit)
+{
     if (!(error <= limit)) fail_msg("%s: %s: error %.3g, allowed %.3g", name, what, error, limit);
 }
 
@@ -156,7 +166,8 @@ static void check_logits(const char *name, enum precision precision)
     write_batch(&rig, &g, false);
     assert_int_equal(exec_loop(&rig.exec, 0, &rig.err), PLIM_OK);
     double error = error_of(&rig, &g, tape_find(&rig.tape, "logits", -1), 0, "logits", "logits", &torch);
-    check_error(name, "logits", error, torch, precision, rig.spec.num_experts > 0);
+    bool narrow = precision != PRECISION_F32, routed = rig.spec.num_experts > 0;
+    check_error(name, "logits", error, narrow ? bf16_limit(&g, routed, "logits", torch) : FP32_TOLERANCE);
     print_message("# %s: logits error %.2e (torch bf16 %.2e)\n", name, error, torch);
     rig_close(&rig);
     golden_close(&g);
@@ -168,7 +179,8 @@ struct error_sum {
     int count;
 };
 
-static void check_gradients(const char *name, enum precision precision, struct error_sum *all)
+/* `all`: of models without experts, and of those with. */
+static void check_gradients(const char *name, enum precision precision, struct error_sum all[2])
 {
     struct golden g;
     struct model_rig rig;
@@ -191,7 +203,7 @@ static void check_gradients(const char *name, enum precision precision, struct e
             double torch;
             snprintf(key, sizeof key, "grad:%s", part.name);
             double error = error_of(&rig, &g, i, part.first, part.name, key, &torch);
-            if (precision == PRECISION_F32) check_error(name, key, error, torch, precision, false);
+            if (precision == PRECISION_F32) check_error(name, key, error, FP32_TOLERANCE);
             /* One tensor is one draw; all of them together are the comparison. */
             if (precision != PRECISION_F32 && !rig.spec.num_experts && error > BF16_TENSOR_SLACK * torch)
                 fail_msg("%s: %s: %.3g, torch %.3g", name, key, error, torch);
@@ -201,12 +213,13 @@ static void check_gradients(const char *name, enum precision precision, struct e
         assert_int_equal(covered, tensor_count(&rig.tape.tensors[i]));
     }
     assert_true(n > 4);
+    bool routed = rig.spec.num_experts > 0;
     if (precision != PRECISION_F32)
-        check_error(name, "all gradients", sqrt(sum_ours / n), sqrt(sum_torch / n), precision,
-                    rig.spec.num_experts > 0);
+        check_error(name, "all gradients", sqrt(sum_ours / n),
+                    bf16_limit(&g, routed, "gradients", sqrt(sum_torch / n)));
     print_message("# %s: worst gradient error %.2e, rms %.2e (torch bf16 %.2e)\n", name, worst,
                   sqrt(sum_ours / n), sqrt(sum_torch / n));
-    if (!rig.spec.num_experts) all->ours += sum_ours, all->torch += sum_torch, all->count += n;
+    all[routed].ours += sum_ours, all[routed].torch += sum_torch, all[routed].count += n;
     rig_close(&rig);
     golden_close(&g);
 }
@@ -253,7 +266,8 @@ static void check_losses(const char *name, const struct rig_options *how)
 
 static const char *const cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral",   "qwen2",
                                     "gpt2",       "qwen3",        "gemma2",       "gemma3",    "phi3",
-                                    "olmo2",      "smollm3",      "mixtral",      "qwen3_moe", "olmoe"};
+                                    "olmo2",      "smollm3",      "mixtral",      "qwen3_moe", "olmoe",
+                                    "qwen2_moe",  "llama-sparse"};
 #define NCASES (sizeof cases / sizeof *cases)
 
 static void test_logits_fp32(void **state)
@@ -271,18 +285,22 @@ static void test_logits_bf16(void **state)
 static void test_gradients_fp32(void **state)
 {
     (void)state;
-    struct error_sum all = {0};
-    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_F32, &all);
+    struct error_sum all[2] = {0};
+    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_F32, all);
 }
 
 static void test_gradients_bf16(void **state)
 {
     (void)state;
-    struct error_sum all = {0};
-    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_BF16, &all);
-    print_message("# all %d gradients in bf16: rms error %.3e, PyTorch's %.3e\n", all.count,
-                  sqrt(all.ours / all.count), sqrt(all.torch / all.count));
-    assert_true(all.ours <= all.torch);
+    struct error_sum all[2] = {0};
+    for (size_t i = 0; i < NCASES; i++) check_gradients(cases[i], PRECISION_BF16, all);
+    for (int routed = 0; routed < 2; routed++) {
+        print_message("# all %d gradients %s experts in bf16: rms error %.3e, PyTorch's %.3e\n",
+                      all[routed].count, routed ? "with" : "without",
+                      sqrt(all[routed].ours / all[routed].count),
+                      sqrt(all[routed].torch / all[routed].count));
+    }
+    assert_true(all[0].ours <= all[0].torch);
 }
 
 static void test_ten_steps(void **state)

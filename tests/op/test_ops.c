@@ -264,6 +264,8 @@ static void run_op(void **state, int kind)
     X(act, OP_ACT)                                                                                           \
     X(dropout, OP_DROPOUT)                                                                                   \
     X(add, OP_ADD)                                                                                           \
+    X(row_gate, OP_ROW_GATE)                                                                                 \
+    X(row_gate_bwd, OP_ROW_GATE_BWD)                                                                         \
     X(xent, OP_XENT)                                                                                         \
     X(kv_append, OP_KV_APPEND)                                                                               \
     X(kv_put, OP_KV_PUT)                                                                                     \

@@ -186,15 +186,46 @@ void ref_xent(const struct ref_call *call)
             vocab = tensor_count(ref_in(call, XENT_LOGITS)) / rows;
     double *loss = call->out[XENT_LOSS].f, *dlogits = call->out[XENT_DLOGITS].f,
            scale = call->in[XENT_SCALARS].f[SCALAR_LOSS_GRAD], cap = (double)call->op->attr.cap, slope;
+    double *hits = call->out[XENT_HITS].f;
     ref_begin(call, XENT_LOSS);
+    if (hits) ref_begin(call, XENT_HITS);
     for (int64_t r = 0; r < rows; r++) {
         const double *x = call->in[XENT_LOGITS].f + r * vocab;
         int64_t target = call->in[XENT_TARGETS].i[r];
         double lse = log_sum_exp(x, vocab, cap);
         if (target >= 0) loss[0] += lse - capped(x[target], cap, &slope), loss[1] += 1;
+        bool hit = target >= 0;
+        for (int64_t v = 0; v < vocab && hit; v++) hit = x[v] <= x[target];
+        if (hits) *hits += hit;
         for (int64_t v = 0; dlogits && v < vocab; v++) {
             double p = target < 0 ? 0 : exp(capped(x[v], cap, &slope) - lse);
             dlogits[r * vocab + v] = target < 0 ? 0 : (p - (v == target)) * scale * slope;
         }
+    }
+}
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+void ref_row_gate(const struct ref_call *call)
+{
+    int64_t rows = tensor_count(ref_in(call, ROW_GATE_GATE)),
+            width = tensor_count(ref_in(call, ROW_GATE_X)) / rows;
+    for (int64_t i = 0; i < rows * width; i++)
+        call->out[ROW_GATE_Y].f[i] =
+            call->in[ROW_GATE_X].f[i] * sigmoid(call->in[ROW_GATE_GATE].f[i / width]) +
+            (call->in[ROW_GATE_ADD].f ? call->in[ROW_GATE_ADD].f[i] : 0);
+}
+
+void ref_row_gate_bwd(const struct ref_call *call)
+{
+    int64_t rows = tensor_count(ref_in(call, ROW_GATE_BWD_GATE)),
+            width = tensor_count(ref_in(call, ROW_GATE_BWD_X)) / rows;
+    for (int64_t r = 0; r < rows; r++) {
+        double s = sigmoid(call->in[ROW_GATE_BWD_GATE].f[r]), sum = 0;
+        for (int64_t i = r * width; i < (r + 1) * width; i++) {
+            sum += call->in[ROW_GATE_BWD_DY].f[i] * call->in[ROW_GATE_BWD_X].f[i];
+            call->out[ROW_GATE_BWD_DX].f[i] = call->in[ROW_GATE_BWD_DY].f[i] * s;
+        }
+        call->out[ROW_GATE_BWD_DGATE].f[r] = sum * s * (1 - s);
     }
 }

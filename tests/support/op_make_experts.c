@@ -144,6 +144,38 @@ void make_combine_dw(struct op_case *c)
     c->scale[COMBINE_DW_DWEIGHT] = sqrt((double)width);
 }
 
+/* Gates from nearly shut to nearly open. */
+static struct lead any_gates(struct op_case *c, int slot)
+{
+    struct lead lead = case_lead(c, 200);
+    case_in_rows(c, slot, c->type, lead, 1);
+    case_fill(c, slot, 0, (double)PICK(c, 1, 4, 20));
+    return lead;
+}
+
+void make_row_gate(struct op_case *c)
+{
+    int64_t width = any_width(c);
+    struct lead lead = any_gates(c, ROW_GATE_GATE);
+    case_in_rows(c, ROW_GATE_X, c->type, lead, width);
+    if (case_flip(c)) case_in_rows(c, ROW_GATE_ADD, c->type, lead, width);
+    case_out_rows(c, ROW_GATE_Y, c->type, lead, width);
+    c->inner[ROW_GATE_Y] = 8 * F32_UNIT;
+}
+
+void make_row_gate_bwd(struct op_case *c)
+{
+    int64_t width = any_width(c);
+    struct lead lead = any_gates(c, ROW_GATE_BWD_GATE);
+    case_in_rows(c, ROW_GATE_BWD_DY, c->type, lead, width);
+    case_in_rows(c, ROW_GATE_BWD_X, c->type, lead, width);
+    case_out_rows(c, ROW_GATE_BWD_DX, c->type, lead, width);
+    case_out_rows(c, ROW_GATE_BWD_DGATE, c->type, lead, 1);
+    c->inner[ROW_GATE_BWD_DX] = 8 * F32_UNIT;
+    c->inner[ROW_GATE_BWD_DGATE] = sum_error(width);
+    c->scale[ROW_GATE_BWD_DGATE] = sqrt((double)width);
+}
+
 /* Sizes of the products: some are whole tiles of a tensor core's kernel, some are nothing of the kind. */
 struct product {
     struct sizes s;

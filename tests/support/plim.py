@@ -106,6 +106,9 @@ def pairs(folder, rows=40):
 T5 = dict(model__architecture="t5", model__num_key_value_heads=4, model__head_dim=24, model__num_decoder_layers=2,
           model__feed_forward_proj="gated-gelu", model__tie_word_embeddings="false", data__max_length=48, data__max_source_length=64)
 
+EXPERTS = dict(model__architecture="mixtral", model__intermediate_size=96, model__num_experts=5, model__num_experts_per_tok=2,
+               model__router_aux_loss_coef=0.02, model__router_z_loss_coef=0.001, model__tie_word_embeddings="false")
+
 
 def run(*args, env=None):
     """The program to its end. A quiet train tells its losses as JSON, as tests want them."""

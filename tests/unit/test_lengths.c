@@ -153,6 +153,29 @@ static void test_nothing_is_compiled_late(void **state)
     }
 }
 
+/* Programs of further lengths take device memory that a plan with one length has no line for. */
+static void test_programs_are_in_the_plan(void **state)
+{
+    (void)state;
+    struct fake *f = fake_open(LATE_STORES);
+    int64_t beside[2];
+    f->device.facts.program_bytes = 3 << 20;
+    for (int i = 0; i < 2; i++) {
+        struct job job;
+        struct trainer *t;
+        make_job(&job, MORE(i ? "data.padding=longest" : "data.padding=max_length"));
+        must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
+        must(runtime_check(&t->runtime, &err));
+        beside[i] = t->runtime.plan.device - t->runtime.plan.layout.arena_bytes;
+        assert_int_equal(beside[i], plan_device_overhead(&t->runtime.request));
+        if (i) assert_int_equal(beside[1] - beside[0], 2 * (t->runtime.request.lengths - 1) * (3 << 20));
+        if (i) assert_true(t->lengths.count <= t->runtime.request.lengths);
+        trainer_close(t);
+        job_release(&job);
+    }
+    f->device.ops->close(&f->device);
+}
+
 static void test_ladder(void **state)
 {
     (void)state;
@@ -245,8 +268,11 @@ static int remove_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ladder), cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_losses), cmocka_unit_test(test_nothing_is_compiled_late),
+        cmocka_unit_test(test_ladder),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_nothing_is_compiled_late),
+        cmocka_unit_test(test_programs_are_in_the_plan),
         cmocka_unit_test(test_epochs),
     };
     return cmocka_run_group_tests(tests, make_files, remove_files);

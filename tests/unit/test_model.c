@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const golden[] = {"llama-tied", "llama-untied", "mistral",   "qwen2", "gpt2",
-                                     "qwen3",      "gemma2",       "gemma3",    "phi3",  "olmo2",
-                                     "smollm3",    "mixtral",      "qwen3_moe", "olmoe"};
+static const char *const golden[] = {
+    "llama-tied", "llama-untied", "mistral", "qwen2",   "gpt2",      "qwen3", "gemma2",    "gemma3",
+    "phi3",       "olmo2",        "smollm3", "mixtral", "qwen3_moe", "olmoe", "qwen2_moe", "llama-sparse"};
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
 static const char *golden_path(char *buf, size_t size, const char *name, const char *file)

@@ -24,7 +24,24 @@ static void request_for(struct job *job, const char *device, struct preset *pres
     job_request(job, &preset->facts, OVERHEAD, request);
 }
 
-static const char *const *const models[] = {rig_small, rig_gpt2, rig_llama_1b};
+#define FAMILY(...)                                                                                          \
+    (const char *const[])                                                                                    \
+    {                                                                                                        \
+        "model.vocab_size=512", "model.hidden_size=128", "model.intermediate_size=256",                      \
+            "model.num_layers=4", "model.num_attention_heads=4", "data.max_length=64",                       \
+            "training.batch_size=8", "training.gradient_accumulation_steps=2", __VA_ARGS__, NULL             \
+    }
+
+/* One of each family beside models of known sizes. */
+static const char *const *const models[] = {
+    rig_small,
+    rig_gpt2,
+    rig_llama_1b,
+    FAMILY("model.architecture=bert", "training.objective=token_labels", "data.labels=O,B-PER"),
+    FAMILY("model.architecture=t5", "data.max_source_length=96"),
+    FAMILY("model.architecture=mixtral", "model.num_experts=6", "model.num_key_value_heads=2"),
+    FAMILY("model.architecture=qwen2_moe", "model.num_experts=6",
+           "model.shared_expert_intermediate_size=96")};
 
 /* Every combination of knobs gives a layout that verifies and is at most 2 % above its lower bound. */
 static void test_layouts_are_sound_and_tight(void **state)

@@ -6,11 +6,12 @@
 #include "device/cpu/call.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/row_dot.h"
 #include "device/cpu/rows.h"
 
 #include <string.h>
 
-enum { STRIP = 512, LANES = 16 };
+enum { STRIP = 512 };
 
 /* --- rows ------------------------------------------------------------------------------------------------- */
 
@@ -94,31 +95,13 @@ void cpu_combine(const struct kernel_call *call)
     threads_each(call->team, place->dim[0], row_grain(d.columns * d.top), combine_body, &d);
 }
 
-/* a . b, in lanes that are added up at the end of each strip. */
-static double dot(enum dtype type, const void *a, const void *b, int64_t n)
-{
-    float x[STRIP], y[STRIP];
-    double sum = 0;
-    for (int64_t at = 0; at < n; at += STRIP) {
-        int64_t width = lesser(STRIP, n - at);
-        float lanes[LANES] = {0};
-        dtype_convert(x, DT_F32, element(a, type, at), type, width);
-        dtype_convert(y, DT_F32, element(b, type, at), type, width);
-        for (int64_t i = width; i % LANES; i++) x[i] = y[i] = 0;
-        for (int64_t i = 0; i < width; i += LANES)
-            for (int j = 0; j < LANES; j++) lanes[j] += x[i + j] * y[i + j];
-        for (int j = 0; j < LANES; j++) sum += (double)lanes[j];
-    }
-    return sum;
-}
-
 static void combine_dw_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct rows_of_experts *d = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++)
-        d->dots[i] = (float)dot(d->type, element(d->add, d->type, i / d->top * d->columns),
-                                element(d->x, d->type, d->place[i] * d->columns), d->columns);
+        d->dots[i] = (float)row_dot(d->type, element(d->add, d->type, i / d->top * d->columns),
+                                    element(d->x, d->type, d->place[i] * d->columns), d->columns);
 }
 
 void cpu_combine_dw(const struct kernel_call *call)

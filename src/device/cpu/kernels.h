@@ -38,6 +38,8 @@ kernel_workspace cpu_attn_workspace, cpu_attn_bwd_workspace;
 
 kernel_run cpu_glu, cpu_glu_bwd, cpu_act, cpu_act_bwd, cpu_add;
 
+kernel_run cpu_row_gate, cpu_row_gate_bwd;
+
 kernel_run cpu_dropout;
 
 kernel_run cpu_pool, cpu_pool_bwd;

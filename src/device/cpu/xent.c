@@ -18,6 +18,7 @@ struct xent {
     const int32_t *targets; /* [R] */
     void *dlogits;          /* [R,V] or NULL; may be logits */
     double *loss;           /* [R] */
+    double *hits;           /* [R], 0 or 1; NULL: they are not counted */
     int64_t columns;
     float scale;   /* of the gradient */
     float cap;     /* of logits, 0: none */
@@ -31,12 +32,13 @@ static float read_element(const void *at, enum dtype type)
     return value;
 }
 
-static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target)
+static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target, bool *hit)
 {
     assert(target < x->columns);
     double at_target = (double)read_element(element(logits, x->type, target), x->type);
     struct row_softmax all = x->rows->softmax(x->type, logits, x->columns);
     double below = at_target - (double)all.top;
+    *hit = below >= 0;
     if (dlogits) {
         x->rows->exp_scaled(x->type, dlogits, logits, x->columns, all.top,
                             (float)((double)x->scale / all.sum));
@@ -48,13 +50,14 @@ static double row_loss(const struct xent *x, const void *logits, void *dlogits, 
 
 /* The same for logits behind a cap. */
 static double capped_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target,
-                          float *capped)
+                          float *capped, bool *hit)
 {
     assert(target < x->columns);
     dtype_convert(capped, DT_F32, logits, x->type, x->columns);
     x->rows->act(DT_F32, (struct row_act){ACTIVATION_TANH, x->cap}, capped, capped, x->columns);
     struct row_softmax all = x->rows->softmax(DT_F32, capped, x->columns);
     double below = (double)capped[target] - (double)all.top;
+    *hit = below >= 0;
     if (dlogits) {
         struct row_softmax_grad g = {all.top, (float)((double)x->scale / all.sum), x->cap};
         double bend = (double)capped[target] / (double)x->cap;
@@ -72,12 +75,14 @@ static void xent_body(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t r = begin; r < end; r++) {
         const void *logits = element(x->logits, x->type, r * x->columns);
         void *dlogits = element(x->dlogits, x->type, r * x->columns);
+        bool hit = false;
         if (x->targets[r] >= 0 && x->cap > 0)
-            x->loss[r] = capped_loss(x, logits, dlogits, x->targets[r], capped);
+            x->loss[r] = capped_loss(x, logits, dlogits, x->targets[r], capped, &hit);
         else if (x->targets[r] >= 0)
-            x->loss[r] = row_loss(x, logits, dlogits, x->targets[r]);
+            x->loss[r] = row_loss(x, logits, dlogits, x->targets[r], &hit);
         else if (dlogits)
             memset(dlogits, 0, (size_t)x->columns * dtype_size(x->type));
+        if (x->hits) x->hits[r] = hit;
     }
 }
 
@@ -96,22 +101,25 @@ void cpu_xent(const struct kernel_call *call)
         .columns = tensor_count(logits) / count,
         .scale = ((const float *)call->in[XENT_SCALARS])[SCALAR_LOSS_GRAD],
         .cap = call->op->attr.cap,
-        .capped = (float *)(void *)((double *)call->work + count),
+        .capped = (float *)(void *)((double *)call->work + (call->out[XENT_HITS] ? 2 : 1) * count),
     };
+    if (call->out[XENT_HITS]) x.hits = x.loss + count;
     threads_each(call->team, count, row_grain(x.columns), xent_body, &x);
-    double *loss = call->out[XENT_LOSS];
+    double *loss = call->out[XENT_LOSS], *hits = call->out[XENT_HITS];
     if (!call->accumulate) loss[0] = loss[1] = 0;
+    if (hits && !call->accumulate) *hits = 0;
     for (int64_t r = 0; r < count; r++) {
         if (x.targets[r] < 0) continue;
         loss[0] += x.loss[r];
         loss[1] += 1;
+        if (hits) *hits += x.hits[r];
     }
 }
 
 size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     int64_t rows = tensor_count(desc[XENT_TARGETS]);
-    size_t losses = (size_t)rows * sizeof(double);
+    size_t losses = (size_t)rows * sizeof(double) * (desc[OP_MAX_IN + XENT_HITS] ? 2 : 1);
     if (!(op->attr.cap > 0) || rows == 0) return losses;
     return losses + (size_t)(threads * tensor_count(desc[XENT_LOGITS]) / rows) * sizeof(float);
 }

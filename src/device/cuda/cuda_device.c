@@ -78,6 +78,8 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_glu)                                                                                              \
     X(cuda_act)                                                                                              \
     X(cuda_add)                                                                                              \
+    X(cuda_row_gate)                                                                                         \
+    X(cuda_row_gate_bwd)                                                                                     \
     X(cuda_xent)                                                                                             \
     X(cuda_kv_append)                                                                                        \
     X(cuda_kv_put)                                                                                           \
@@ -143,6 +145,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_GLU] = {cuda_glu_run, NULL},
     [OP_ACT] = {cuda_act_run, NULL},
     [OP_ADD] = {cuda_add_run, NULL},
+    [OP_ROW_GATE] = {cuda_row_gate_run, NULL},
+    [OP_ROW_GATE_BWD] = {cuda_row_gate_bwd_run, NULL},
     [OP_XENT] = {cuda_xent_run, NULL},
     [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
     [OP_KV_PUT] = {cuda_kv_put_run, NULL},

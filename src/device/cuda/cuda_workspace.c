@@ -80,7 +80,7 @@ static size_t norm_bwd(const struct cuda_card *card, const struct tensor *const 
 static size_t xent(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     (void)card, (void)op;
-    return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double);
+    return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double) * (desc[OP_MAX_IN + XENT_HITS] ? 2 : 1);
 }
 
 /* Sums of rows in f32; what dy has of y for each row. */

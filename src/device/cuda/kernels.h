@@ -48,6 +48,8 @@ cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
 cuda_launch cuda_glu, cuda_glu_bwd, cuda_act, cuda_act_bwd, cuda_add, cuda_kv_append, cuda_copy;
 /* attention_paged.cu */
 cuda_launch cuda_kv_put, cuda_attn_paged;
+/* row_gate.cu */
+cuda_launch cuda_row_gate, cuda_row_gate_bwd;
 /* dropout.cu */
 cuda_launch cuda_dropout;
 /* pool.cu */

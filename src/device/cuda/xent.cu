@@ -17,6 +17,7 @@ template <class T> struct xent {
     const float *scalars;
     T *dlogits;   /* [R,V] or NULL; may be logits */
     double *loss; /* [R] */
+    double *hits; /* [R], 0 or 1; NULL: they are not counted */
     int64_t columns;
     int kept;  /* packets of a row that shared memory holds */
     float cap; /* of logits, 0: none */
@@ -157,6 +158,7 @@ template <class T> __global__ void __launch_bounds__(THREADS, 2) xent_row(xent<T
     cut c = cut_row(logits, (const T *)dlogits, columns);
     if (target < 0) {
         if (threadIdx.x == 0) x.loss[row] = 0;
+        if (threadIdx.x == 0 && x.hits) x.hits[row] = 0;
         if (dlogits) clear_row(dlogits, c, columns);
         return;
     }
@@ -166,6 +168,7 @@ template <class T> __global__ void __launch_bounds__(THREADS, 2) xent_row(xent<T
     running r = read_row(logits, c, columns, held, x.kept, x.cap);
     double sum = join<T>(&r, tops, sums), below = (double)there[0] - (double)r.top;
     if (threadIdx.x == 0) x.loss[row] = log(sum) - below;
+    if (threadIdx.x == 0 && x.hits) x.hits[row] = below >= 0;
     if (!dlogits) return;
     double grad = (double)x.scalars[SCALAR_LOSS_GRAD];
     write_row(dlogits, logits, c, columns, held, x.kept, r.top, (float)(grad / sum), x.cap);
@@ -194,6 +197,17 @@ __global__ void __launch_bounds__(TOTAL_THREADS)
     out[1] = accumulate ? out[1] + count : count;
 }
 
+template <class R>
+__global__ void __launch_bounds__(TOTAL_THREADS)
+    add_hits(const R *hits, int64_t rows, R *out, bool accumulate)
+{
+    __shared__ R slots[TOTAL_THREADS / 32];
+    R sum = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += TOTAL_THREADS) sum += hits[i];
+    sum = block_sum<TOTAL_THREADS>(sum, slots);
+    if (threadIdx.x == 0) out[0] = accumulate ? out[0] + sum : sum;
+}
+
 /* Bytes of a row to keep: all of it when two blocks then fit on a multiprocessor, else what one block may have. */
 static size_t held_bytes(const struct cuda_queue *queue, size_t row)
 {
@@ -212,6 +226,7 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, i
                  (const float *)call->in[XENT_SCALARS],
                  (T *)call->out[XENT_DLOGITS],
                  (double *)call->work,
+                 call->out[XENT_HITS] ? (double *)call->work + rows : NULL,
                  tensor_count(call_in(call, XENT_LOGITS)) / rows,
                  0,
                  call->op->attr.cap};
@@ -238,5 +253,8 @@ int cuda_xent(const struct cuda_queue *queue, const struct kernel_call *call)
     add_losses<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(
         (const double *)call->work, (const int32_t *)call->in[XENT_TARGETS], rows,
         (double *)call->out[XENT_LOSS], call->accumulate);
+    if (call->out[XENT_HITS])
+        add_hits<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(
+            (const double *)call->work + rows, rows, (double *)call->out[XENT_HITS], call->accumulate);
     return launched();
 }
