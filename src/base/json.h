@@ -66,6 +66,7 @@ void json_strn(struct json_writer *w, const char *key, const char *value, size_t
 void json_int(struct json_writer *w, const char *key, int64_t value);
 void json_uint(struct json_writer *w, const char *key, uint64_t value);
 void json_double(struct json_writer *w, const char *key, double value); /* reads back equal; NaN, Inf: null */
+void json_float(struct json_writer *w, const char *key, float value);   /* likewise, read as a float */
 void json_bool(struct json_writer *w, const char *key, bool value);
 void json_null(struct json_writer *w, const char *key);
 void json_node(struct json_writer *w, const char *key, const struct node *node); /* a whole tree */

@@ -136,6 +136,13 @@ void json_double(struct json_writer *w, const char *key, double value)
     add_double(w->out, value);
 }
 
+void json_float(struct json_writer *w, const char *key, float value)
+{
+    if (!isfinite(value)) return json_null(w, key);
+    entry(w, key);
+    strbuf_addf(w->out, "%.9g", (double)value);
+}
+
 void json_bool(struct json_writer *w, const char *key, bool value)
 {
     entry(w, key);

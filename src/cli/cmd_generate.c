@@ -154,6 +154,10 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
         if (count > most) most = count;
     }
     w->room.source = most, w->room.tokens = f->tokens, w->room.beams = f->beams;
+    if (model_is_encoder(spec))
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
+                         model_architecture_name(spec->arch));
     if (model_has_source(spec) && w->options.weights != WEIGHTS_AS_IS)
         return plim_fail(
             err, PLIM_UNSUPPORTED,

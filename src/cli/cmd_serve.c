@@ -68,8 +68,8 @@ static const struct command command = {
     .summary = "answer HTTP requests with a trained model, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
-        "Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /generate, /tokenize, /detokenize, "
-        "/health, "
+        "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /generate, /tokenize, "
+        "/detokenize, /health, "
         "/metrics, and / is a page to chat with the model and to watch its memory. See docs/serving.md.\n\n"
         "MODEL and CONFIG as for generate. Memory is planned and committed before the first request. A "
         "request that can "
@@ -276,11 +276,10 @@ static void tell_plan(const struct serving *g)
 
 static enum plim_status open_all(struct serving *g, const char *what, struct plim_error *err)
 {
-    struct model_spec spec;
+    struct model_spec spec; /* a folder that is none is refused before anybody is told where to ask */
     serve_log_hear(&g->stages, "start");
     enum plim_status status = cli_find_model(what, g->dir, sizeof g->dir, err);
     if (status == PLIM_OK) status = hf_config_load(g->dir, &spec, err);
-    if (status == PLIM_OK) status = engine_check_model(g->dir, &spec, err);
     if (status == PLIM_OK) status = listen_first(g, err);
     if (status != PLIM_OK) return status;
     name_model(g, what);

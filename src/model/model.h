@@ -166,6 +166,8 @@ struct model_shape {
     bool training;       /* numbers are dropped as the spec's dropouts say */
     int64_t longest;     /* positions of the data's longest rows, where these are shorter; 0: they are not */
     int64_t source_time; /* S of an encoder-decoder, else 0 */
+    int64_t
+        source_cache; /* HEAD_SOURCE: positions of the cache that it writes, where rows of others lie too; 0: S */
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */

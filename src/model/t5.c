@@ -214,6 +214,7 @@ static int feed_forward(struct builder *b, int stack, int x)
 
 struct source {
     struct model_shape shape; /* the encoder's: T is S */
+    int64_t cache;            /* positions of what is kept of it */
     int lengths, pos;
 };
 
@@ -248,7 +249,7 @@ static struct build_pair memory(struct builder *b, const struct source *s, int e
 
 static struct build_cache memory_cache(const struct source *s)
 {
-    return (struct build_cache){"cross.k", "cross.v", s->shape.time, s->pos};
+    return (struct build_cache){"cross.k", "cross.v", s->cache, s->pos};
 }
 
 /* One row for all of its layers. */
@@ -327,6 +328,7 @@ static void emit(struct builder *b)
     bool cached = shape->kv_length > 0, target = shape->head != HEAD_SOURCE;
     struct source s = {.shape = *shape, .pos = -1};
     s.shape.time = shape->source_time;
+    s.cache = shape->source_cache ? shape->source_cache : shape->source_time;
     b->attention_dropout = dropped(b);
     if (target) build_inputs(b);
     s.lengths = build_feed(b, "source.lengths", shape->batch, 0);

@@ -372,8 +372,8 @@ static void lose_all(struct http *h)
         for (struct http_connection *c = h->first; c; c = c->after)
             if (c->busy)
                 http_lose(c->busy);
-            else if (!c->hung_up)
-                shutdown(c->fd, SHUT_RDWR), c->hung_up = true;
+            else
+                http_hang_up(h, c);
         left = h->active > 0;
         pthread_mutex_unlock(&h->lock);
         struct timespec pause = {0, 2000000};

@@ -4,7 +4,9 @@
  * nor that a request trickles in too slowly. One thread looks at all connections ten times a second:
  *
  *     busy (its request is whole)      has its client closed? Then its exchange is lost.
- *     idle                             longer than receive_seconds? Then it is hung up on.
+ *     idle                             longer than receive_seconds, or its client has closed in the middle of a request,
+ *                                      which the library may overlook? Then it is hung up on. Are there too many? Then the
+ *                                      longest idle goes, unless bytes of it wait to be read or it has only just come.
  *
  * A descriptor is only used under the lock: the library closes it after http_on_connection has taken it off the list.
  */
@@ -17,10 +19,15 @@
 #include <sys/socket.h>
 #include <time.h>
 
-static void hang_up(struct http_connection *c)
+/* So long a connection may take to send its first bytes before it counts as one that wants nothing. */
+#define GRACE_SECONDS 1.0
+
+void http_hang_up(struct http *h, struct http_connection *c)
 {
-    if (!c->hung_up) shutdown(c->fd, SHUT_RDWR);
+    if (c->hung_up) return;
+    shutdown(c->fd, SHUT_RDWR);
     c->hung_up = true;
+    h->leaving++, h->idle -= !c->busy;
 }
 
 static bool has_gone(int fd)
@@ -29,15 +36,47 @@ static bool has_gone(int fd)
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
+static bool has_bytes(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
+}
+
+/* The connection that has been idle longest, and for at least so long; NULL: there is none. */
+static struct http_connection *longest_idle(struct http *h, double seconds)
+{
+    struct http_connection *oldest = NULL;
+    double latest = clock_seconds() - seconds;
+    for (struct http_connection *c = h->first; c; c = c->after)
+        if (!c->busy && !c->hung_up && c->since <= latest && (!oldest || c->since < oldest->since) &&
+            !has_bytes(c->fd))
+            oldest = c;
+    return oldest;
+}
+
+/* Idle connections make place: too many of them when they have had time to ask, and for the newest at once. */
+static void make_place(struct http *h, struct http_connection *newest)
+{
+    bool full = h->connections - h->leaving > h->limits.connections;
+    while (h->idle > h->limits.idle || full) {
+        struct http_connection *c = longest_idle(h, full ? 0 : GRACE_SECONDS);
+        if (!c) c = full ? newest : NULL;
+        if (!c) return;
+        http_hang_up(h, c);
+        full = false;
+    }
+}
+
 static void look(struct http *h)
 {
     double now = clock_seconds();
     for (struct http_connection *c = h->first; c; c = c->after) {
         if (c->busy && has_gone(c->fd))
             http_lose(c->busy);
-        else if (!c->busy && now - c->since > h->limits.receive_seconds)
-            hang_up(c);
+        else if (!c->busy && (now - c->since > h->limits.receive_seconds || has_gone(c->fd)))
+            http_hang_up(h, c);
     }
+    make_place(h, NULL);
 }
 
 static void *watch(void *arg)
@@ -71,16 +110,6 @@ void http_watch_stop(struct http *h)
     pthread_join(h->watcher, NULL);
 }
 
-/* Idle connections make place for the newest: the one that has been idle longest goes first. */
-static void make_place(struct http *h, struct http_connection *newest)
-{
-    if (h->idle <= h->limits.idle && h->connections <= h->limits.connections) return;
-    struct http_connection *oldest = NULL;
-    for (struct http_connection *c = h->first; c; c = c->after)
-        if (!c->busy && !c->hung_up && (!oldest || c->since < oldest->since)) oldest = c;
-    hang_up(oldest ? oldest : newest);
-}
-
 static void begin_connection(struct http *h, struct MHD_Connection *connection, void **context)
 {
     const union MHD_ConnectionInfo *info =
@@ -99,7 +128,7 @@ static void end_connection(struct http *h, struct http_connection *c)
     if (!c) return;
     *(c->before ? &c->before->after : &h->first) = c->after;
     *(c->after ? &c->after->before : &h->last) = c->before;
-    h->connections--, h->idle -= !c->busy;
+    h->connections--, h->leaving -= c->hung_up, h->idle -= !c->busy && !c->hung_up;
     free(c);
 }
 
@@ -118,7 +147,7 @@ void http_on_connection(void *arg, struct MHD_Connection *connection, void **con
 void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x)
 {
     pthread_mutex_lock(&h->lock);
-    c->busy = x, h->idle--, h->active++;
+    c->busy = x, h->idle -= !c->hung_up, h->active++;
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -126,6 +155,6 @@ void http_connection_idle(struct http *h, struct http_connection *c, struct http
 {
     pthread_mutex_lock(&h->lock);
     c->since = clock_seconds();
-    if (c->busy == x) c->busy = NULL, h->idle++, h->active--;
+    if (c->busy == x) c->busy = NULL, h->idle += !c->hung_up, h->active--;
     pthread_mutex_unlock(&h->lock);
 }

@@ -32,8 +32,8 @@ struct http {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct http_connection *first, *last; /* oldest first */
-    int connections, idle, active;
+    struct http_connection *first, *last;   /* oldest first */
+    int connections, idle, active, leaving; /* idle: not of those that were hung up on and are leaving */
     bool stop, closing;
     pthread_t watcher;
 };
@@ -71,6 +71,9 @@ void http_on_connection(void *arg, struct MHD_Connection *connection, void **con
 /* The connection's request is whole; its answer was sent or it is lost. */
 void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x);
 void http_connection_idle(struct http *h, struct http_connection *c, struct http_exchange *x);
+
+/* Shuts its socket down; the library sees that and lets it go. The lock is held. */
+void http_hang_up(struct http *h, struct http_connection *c);
 
 /* Its client has gone: the library gets to see the connection again. */
 void http_lose(struct http_exchange *x);

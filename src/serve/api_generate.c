@@ -128,7 +128,7 @@ static bool read_prompt(struct call *c, struct refusal *why)
         return refuse(why, 422, name, "invalid_value", "%s: expected a text, got %s", name,
                       node_kind_name(text->kind));
     if (!server_encode(c->server, text->as.string.text, text->as.string.len,
-                       c->ask.special ? TOKENIZE_BEFORE : 0, name, &ids, why) ||
+                       server_prompt_flags(c->server, &c->ask), name, &ids, why) ||
         !call_add_prompt(c, &ids, why))
         return token_list_release(&ids), false;
     if (c->ask.echo) strbuf_addn(&c->prompts[0].text, text->as.string.text, text->as.string.len);

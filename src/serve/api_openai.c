@@ -1,4 +1,4 @@
-/* api_openai.c - /v1/completions, /v1/chat/completions, /v1/models and /v1/embeddings, as OpenAI's clients expect them. */
+/* api_openai.c - /v1/completions, /v1/chat/completions and /v1/models, as OpenAI's clients expect them. */
 #include "serve/call.h"
 #include "base/utf8.h"
 #include "net/sse.h"
@@ -206,51 +206,12 @@ static void completion_whole(struct call *c, struct strbuf *out)
 static const struct call_form completion_form = {
     .piece = completion_piece, .close = completion_close, .whole = completion_whole};
 
-/* One prompt: a text, or a list of token ids. */
-static bool add_prompt(struct call *c, const struct node *prompt, struct refusal *why)
-{
-    struct token_list ids = {0};
-    unsigned flags = c->ask.special ? TOKENIZE_BEFORE : 0;
-    bool good;
-    if (prompt->kind == NODE_STRING)
-        good = server_encode(c->server, prompt->as.string.text, prompt->as.string.len, flags, "prompt", &ids,
-                             why);
-    else if (prompt->kind == NODE_LIST)
-        good = server_read_ids(c->server, prompt, "prompt", &ids, why);
-    else
-        good = refuse(why, 422, "prompt", "invalid_value", "prompt: expected a text or a list, got %s",
-                      node_kind_name(prompt->kind));
-    if (good) good = call_add_prompt(c, &ids, why);
-    token_list_release(&ids);
-    if (!good || !c->ask.echo) return good;
-    struct call_prompt *p = &c->prompts[c->prompt_count - 1];
-    if (prompt->kind == NODE_STRING)
-        strbuf_addn(&p->text, prompt->as.string.text, prompt->as.string.len);
-    else
-        for (size_t i = 0; i < p->ids.count; i++) server_token_text(c->server, p->ids.id[i], &p->text);
-    return true;
-}
-
-/* A prompt, or a list of prompts. */
-static bool add_prompts(struct call *c, struct refusal *why)
-{
-    const struct node *prompt = c->ask.input, *first = node_item(prompt, 0);
-    if (!prompt)
-        return refuse(why, 422, "prompt", "missing_parameter", "prompt is missing: the text to go on from");
-    if (prompt->kind != NODE_LIST || (first && first->kind == NODE_INT)) return add_prompt(c, prompt, why);
-    if (!first || node_count(prompt) > ASK_CHOICES)
-        return refuse(why, 422, "prompt", "invalid_value", "prompt: write 1 to %d of them", ASK_CHOICES);
-    for (size_t i = 0; i < node_count(prompt); i++)
-        if (!add_prompt(c, node_item(prompt, i), why)) return false;
-    return true;
-}
-
 void api_completions(struct server *s, struct http_exchange *x)
 {
     struct refusal why = {.status = 503, .message = "out of memory"};
     struct call *c = call_new(s, x, &completion_form, "cmpl");
     if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_COMPLETION, &c->doc, &c->ask, &why) || !add_prompts(c, &why) ||
+    if (!body_ask(s, x, ASK_COMPLETION, &c->doc, &c->ask, &why) || !call_read_prompts(c, "prompt", &why) ||
         !call_start(c, &why))
         call_refuse(c, &why);
 }
@@ -382,11 +343,4 @@ void api_models(struct server *s, struct http_exchange *x)
     json_end_array(&w);
     json_end_object(&w);
     reply_json(x, 200, &out);
-}
-
-void api_embeddings(struct server *s, struct http_exchange *x)
-{
-    struct refusal why = {0};
-    refuse(&why, 501, NULL, "unsupported", "'%s' makes text, not embeddings", s->model.name);
-    reply_refusal(s, x, &why);
 }

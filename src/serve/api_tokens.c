@@ -8,7 +8,7 @@ static bool tokenize(struct server *s, const struct ask *ask, struct token_list 
     if (!ask->input) return refuse(why, 422, "prompt", "missing_parameter", "write a prompt, or messages");
     if (ask->input->kind == NODE_STRING)
         return server_encode(s, ask->input->as.string.text, ask->input->as.string.len,
-                             ask->special ? TOKENIZE_BEFORE : 0, "prompt", ids, why);
+                             server_prompt_flags(s, ask), "prompt", ids, why);
     if (ask->input->kind != NODE_LIST)
         return refuse(why, 422, "prompt", "invalid_value", "prompt: expected a text, got %s",
                       node_kind_name(ask->input->kind));

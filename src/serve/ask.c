@@ -31,6 +31,7 @@ static bool read_stop(const struct node *value, struct ask *out, struct refusal 
 static bool read_logprobs(const struct node *value, struct ask *out, struct refusal *why);
 static bool read_stream_options(const struct node *value, struct ask *out, struct refusal *why);
 static bool read_response_format(const struct node *value, struct ask *out, struct refusal *why);
+static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why);
 
 #define AT(field)    offsetof(struct ask, field)
 #define GIVEN(field) (offsetof(struct ask, field) + 1)
@@ -72,7 +73,7 @@ static const struct row rows[] = {
     {"details", ASK_TGI, KIND_BOOL, AT(details)},
     {"do_sample", ASK_TGI, KIND_BOOL, AT(do_sample)},
     {"return_full_text", ASK_TGI, KIND_BOOL, AT(echo)},
-    {"add_special_tokens", ASK_COMPLETION | ASK_GENERATE | ASK_TOKENIZE, KIND_BOOL, AT(special)},
+    {"add_special_tokens", ASK_COMPLETION | ASK_GENERATE | ASK_TOKENIZE | ASK_EMBED, KIND_BOOL, AT(special)},
     {"add_generation_prompt", ASK_CHAT | ASK_TOKENIZE, KIND_BOOL, AT(generation_prompt)},
     {"chat_template_kwargs", ASK_CHAT | ASK_TOKENIZE, KIND_NODE, AT(variables)},
     {"response_format", OPENAI, KIND_SPECIAL, .read = read_response_format},
@@ -95,7 +96,7 @@ static const struct row rows[] = {
     {"prompt_cache_key", ANY, KIND_IGNORED},
     {"parallel_tool_calls", ASK_CHAT, KIND_IGNORED},
     {"return_token_strs", ASK_TOKENIZE, KIND_IGNORED},
-    {"encoding_format", ASK_EMBED, KIND_IGNORED},
+    {"encoding_format", ASK_EMBED, KIND_SPECIAL, .read = read_encoding},
     {"dimensions", ASK_EMBED, KIND_NEUTRAL},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -150,6 +151,15 @@ static bool read_response_format(const struct node *value, struct ask *out, stru
     if (!strcmp(node_string(node_get(value, "type"), ""), "text")) return true;
     return refuse(why, 422, "response_format", "unsupported_value",
                   "response_format: only {\"type\": \"text\"} is supported");
+}
+
+static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why)
+{
+    const char *text = node_string(value, "");
+    out->base64 = !strcmp(text, "base64");
+    if (out->base64 || !strcmp(text, "float")) return true;
+    return refuse(why, 422, "encoding_format", "invalid_value",
+                  "encoding_format: write \"float\" or \"base64\"");
 }
 
 static bool is_neutral(const struct node *value, const struct row *row)

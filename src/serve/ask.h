@@ -42,6 +42,7 @@ struct ask {
     int stops;
     const struct node *variables, *parameters; /* of the chat template; of TGI's form */
     bool tgi;                                  /* the form is TGI's */
+    bool base64;                               /* vectors as bytes, not as numbers */
     bool generation_prompt;
     bool given_temperature, given_top_p, given_top_k, given_seed, given_max;
 };

@@ -35,6 +35,7 @@ static void choice_release(struct choice *ch)
     token_text_release(&ch->decoder);
     stop_text_release(&ch->stop);
     strbuf_release(&ch->text);
+    free(ch->vector);
     free(ch->events);
     free(ch->event_tops);
     free(ch->marks);
@@ -135,6 +136,14 @@ static bool put_down(struct choice *ch, const struct engine_event *e)
     return true;
 }
 
+static bool keep_vector(struct choice *ch, const float *vector)
+{
+    size_t bytes = (size_t)engine_plan(ch->call->server->model.engine)->width * sizeof *vector;
+    ch->vector = malloc(bytes);
+    if (ch->vector) memcpy(ch->vector, vector, bytes);
+    return ch->vector;
+}
+
 static void note_end(struct choice *ch, const struct engine_event *e)
 {
     struct metrics *m = &ch->call->server->metrics;
@@ -155,6 +164,7 @@ static bool hear(void *arg, const struct engine_event *e)
     bool wanted = c->exchange && !ch->overrun;
     if (wanted && (!put_down(ch, e) || (c->streams && ch->count - ch->taken > BACKLOG)))
         ch->overrun = true, wanted = false;
+    if (wanted && e->vector && !keep_vector(ch, e->vector)) ch->overrun = true;
     if (end) note_end(ch, e);
     bool wake = end || !wanted || c->streams || c->ask.stops || ch->count - ch->taken >= BATCH;
     if (c->exchange && wake) http_wake(c->exchange);
@@ -205,27 +215,43 @@ bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why
 static bool count_tokens(const struct call *c, const struct call_prompt *p, int64_t *tokens,
                          struct refusal *why)
 {
-    int64_t context = engine_plan(c->server->model.engine)->context, count = (int64_t)p->ids.count;
-    int64_t wanted = c->ask.max_tokens;
+    const struct engine_plan *plan = engine_plan(c->server->model.engine);
+    int64_t count = (int64_t)p->ids.count, room = engine_answer_room(plan, count), wanted = c->ask.max_tokens;
     if (!count) return refuse(why, 422, "prompt", "invalid_value", "the prompt has no tokens");
-    if (wanted < 0) wanted = context - count;
-    *tokens = wanted > 0 ? wanted : 1;
-    if (count + *tokens <= context) return true;
+    if (plan->width) wanted = 0;
+    if (wanted < 0) wanted = room;
+    *tokens = wanted > 0 ? wanted : !plan->width;
+    if (*tokens <= room) return true;
+    if (plan->width)
+        return refuse(why, 400, "input", "context_length_exceeded",
+                      "this server's context is %lld tokens; a text of the input has %lld: %lld too many",
+                      (long long)plan->context, (long long)count, (long long)(count - plan->context));
+    if (plan->answer)
+        return refuse(
+            why, 400, "max_tokens", "context_length_exceeded",
+            "this server takes a prompt of %lld tokens and an answer of %lld; the prompt has %lld and "
+            "the answer may have %lld",
+            (long long)plan->context, (long long)plan->answer, (long long)count, (long long)*tokens);
     return refuse(
         why, 400, c->ask.max_tokens < 0 ? "messages" : "max_tokens", "context_length_exceeded",
         "this server's context is %lld tokens; the prompt has %lld and the answer may have %lld: %lld "
         "too many",
-        (long long)context, (long long)count, (long long)*tokens, (long long)(count + *tokens - context));
+        (long long)plan->context, (long long)count, (long long)*tokens, (long long)(*tokens - room));
 }
 
 static bool make_choices(struct call *c, struct refusal *why)
 {
     const struct engine_plan *plan = engine_plan(c->server->model.engine);
     int64_t count = c->prompt_count * c->ask.n, most = plan->parallel + plan->queue;
-    if (count > most || count > ASK_CHOICES)
-        return refuse(why, 422, c->ask.n > 1 ? "n" : "prompt", "invalid_value",
-                      "%lld answers at once are more than the %lld that this server takes", (long long)count,
-                      (long long)(most < ASK_CHOICES ? most : ASK_CHOICES));
+    int64_t of_form = c->form->most ? c->form->most : ASK_CHOICES;
+    if (most > of_form) most = of_form;
+    if (count > most)
+        return refuse(why, 422,
+                      c->ask.n > 1  ? "n"
+                      : plan->width ? "input"
+                                    : "prompt",
+                      "invalid_value", "%lld answers at once are more than the %lld that this server takes",
+                      (long long)count, (long long)most);
     c->choices = calloc((size_t)count, sizeof *c->choices);
     if (!c->choices)
         return refuse(why, 503, NULL, "out_of_memory", "out of memory for %lld answers", (long long)count);
@@ -244,7 +270,8 @@ enum {
     TOKEN_BYTES = 64,
     MARK_BYTES = sizeof(struct mark),
     TOP_BYTES = 2 * sizeof(struct engine_logprob),
-    JSON_BYTES = 96
+    JSON_BYTES = 96,
+    NUMBER_BYTES = 40 /* of a vector: itself and its JSON */
 };
 
 static int64_t token_bytes(const struct call *c)
@@ -258,12 +285,12 @@ static int64_t token_bytes(const struct call *c)
 static bool reserve(struct call *c, struct refusal *why)
 {
     struct server *s = c->server;
-    int64_t each = token_bytes(c), bytes = 0;
+    int64_t each = token_bytes(c), bytes = 0, width = engine_plan(s->model.engine)->width;
     for (int i = 0; i < c->prompt_count; i++) {
         int64_t tokens;
         if (!count_tokens(c, &c->prompts[i], &tokens, why)) return false;
         if (wants_prompt(c)) tokens += (int64_t)c->prompts[i].ids.count;
-        bytes += tokens * each * c->ask.n;
+        bytes += tokens * each * c->ask.n + width * NUMBER_BYTES;
     }
     pthread_mutex_lock(&s->lock);
     bool fits = !s->answers || s->answers + bytes <= s->options.answer_bytes;
@@ -280,7 +307,10 @@ static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refu
     struct plim_error err = {0};
     struct engine_request r = {.prompt = p->ids.id, .count = (int64_t)p->ids.count, .hear = hear, .arg = ch};
     if (!count_tokens(c, p, &r.tokens, why)) return false;
-    if (token_text_follow(&ch->decoder, p->ids.id, p->ids.count, &err) != PLIM_OK)
+    /* The answer of an encoder-decoder is a text of its own. */
+    const struct engine_plan *plan = engine_plan(c->server->model.engine);
+    bool follows = !plan->answer && !plan->width;
+    if (follows && token_text_follow(&ch->decoder, p->ids.id, p->ids.count, &err) != PLIM_OK)
         return refuse_error(why, "prompt", &err);
     r.sampling = ask_sampling(&c->ask, seed);
     r.sampling.seed += (uint64_t)(ch->index % (int)c->ask.n);

@@ -52,6 +52,7 @@ struct choice {
     struct engine_logprob *event_tops;
     size_t tops_taken, event_top_count, event_top_cap;
     char why[256];
+    float *vector; /* of an encoder, once its end was heard */
     /* The front's: */
     struct token_text decoder;
     struct stop_text stop;
@@ -79,6 +80,7 @@ struct call_form {
     void (*close)(struct call *c, struct strbuf *out); /* a stream ends */
     void (*whole)(struct call *c, struct strbuf *out);
     bool marks; /* wanted whether likelihoods are or not */
+    int most;   /* prompts of a request; 0: ASK_CHOICES */
 };
 
 struct call {
@@ -113,6 +115,8 @@ struct call *call_new(struct server *s, struct http_exchange *x, const struct ca
                       const char *prefix);
 /* Another prompt; its ids are taken over. */
 bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why);
+/* The body's prompt or prompts: a text, token ids, or a list of either. `param` is what the body calls them. */
+bool call_read_prompts(struct call *c, const char *param, struct refusal *why);
 /* Queues everything, all or nothing. */
 bool call_start(struct call *c, struct refusal *why);
 /* Answers with the refusal and lets go. */

@@ -69,19 +69,28 @@ void engine_tell(const struct engine *e, const char *stage)
     if (e->options.stage) e->options.stage(e->options.stage_arg, stage);
 }
 
-enum plim_status engine_check_model(const char *model, const struct model_spec *spec, struct plim_error *err)
+static enum plim_status open_decoder(struct engine *e, struct plim_error *err)
 {
-    if (model_is_encoder(spec))
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: a %s model makes vectors and writes no text; see plimsoll embed", model,
-                         model_architecture_name(spec->arch));
-    if (model_has_source(spec))
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "%s: a %s model reads a source before it writes, which an engine does not; see plimsoll "
-            "generate",
-            model, model_architecture_name(spec->arch));
-    return PLIM_OK;
+    enum plim_status status = engine_make_plan(e, err);
+    if (status == PLIM_OK) engine_tell(e, "weights_mapped");
+    if (status == PLIM_OK) status = take_buffers(e, err);
+    return status == PLIM_OK ? engine_commit(e, err) : status;
+}
+
+static void close_decoder(struct engine *e)
+{
+    schedule_release(&e->schedule);
+    blocks_release(&e->blocks);
+    family_close(&e->family);
+}
+
+const struct engine_kind engine_decoder = {open_decoder, close_decoder, engine_step_decoder, true};
+
+static const struct engine_kind *kind_of(const struct model_spec *spec)
+{
+    return model_is_encoder(spec)   ? &engine_vectors
+           : model_has_source(spec) ? &engine_source
+                                    : &engine_decoder;
 }
 
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
@@ -98,11 +107,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     e->incoming_end = &e->incoming;
     enum plim_status status = check_options(options, err);
     if (status == PLIM_OK) status = hf_config_load(e->model, &e->spec, err);
-    if (status == PLIM_OK) status = engine_check_model(e->model, &e->spec, err);
-    if (status == PLIM_OK) status = engine_make_plan(e, err);
-    if (status == PLIM_OK) engine_tell(e, "weights_mapped");
-    if (status == PLIM_OK) status = take_buffers(e, err);
-    if (status == PLIM_OK) status = engine_commit(e, err);
+    if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = e->kind->open(e, err);
     if (status != PLIM_OK) {
         engine_close(e);
         return status;
@@ -119,9 +124,7 @@ void engine_close(struct engine *e)
     while (e->live)
         engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
     drawer_release(&e->drawer);
-    schedule_release(&e->schedule);
-    blocks_release(&e->blocks);
-    family_close(&e->family);
+    if (e->kind) e->kind->close(e);
     quantise_release(&e->quantisation);
     pthread_cond_destroy(&e->more);
     pthread_mutex_destroy(&e->lock);
@@ -136,10 +139,17 @@ void engine_close(struct engine *e)
 
 /* --- requests --------------------------------------------------------------------------------------------- */
 
+/* The last token is handed out and never read, so it needs no position. */
+static bool fits(const struct engine_plan *p, const struct engine_request *r)
+{
+    int64_t room = engine_answer_room(p, r->count);
+    return room >= 0 && (p->width || r->tokens - !p->answer <= room);
+}
+
 static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
                                       struct plim_error *err)
 {
-    if (r->count < 1 || r->tokens < 1)
+    if (r->count < 1 || (r->tokens < 1 && !e->plan.width))
         return plim_fail(err, PLIM_BAD_INPUT, "prompt and answer need at least one token each");
     if (r->logprobs > ENGINE_LOGPROBS)
         return plim_fail(err, PLIM_BAD_INPUT, "%d log-probabilities: at most %d", r->logprobs,
@@ -148,8 +158,10 @@ static enum plim_status check_request(const struct engine *e, const struct engin
         if (r->prompt[i] < 0 || r->prompt[i] >= e->spec.vocab_size)
             return plim_fail(err, PLIM_BAD_INPUT, "token %d of the prompt is outside the vocabulary of %lld",
                              r->prompt[i], (long long)e->spec.vocab_size);
-    /* The last token is handed out and never read, so it needs no position. */
-    if (r->count > e->plan.context || r->tokens - 1 > e->plan.context - r->count)
+    if (r->prompt_logprobs && e->kind != &engine_decoder)
+        return plim_fail(err, PLIM_UNSUPPORTED, "prompts of a %s model have no log-probabilities",
+                         model_architecture_name(e->spec.arch));
+    if (!fits(&e->plan, r))
         return plim_fail(
             err, PLIM_NO_FIT,
             "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
@@ -235,7 +247,70 @@ bool engine_busy(const struct engine *e)
     return busy;
 }
 
+/* --- what kinds without a schedule share ------------------------------------------------------------------ */
+
+bool engine_is_cancelled(struct engine *e, const struct request *r)
+{
+    pthread_mutex_lock(&e->lock);
+    bool cancelled = r->cancelled;
+    pthread_mutex_unlock(&e->lock);
+    return cancelled;
+}
+
+static struct request *take_cancelled(struct engine *e)
+{
+    struct request *gone = NULL, **at = &e->incoming;
+    pthread_mutex_lock(&e->lock);
+    while (*at) {
+        struct request *r = *at;
+        if (!r->cancelled) {
+            at = &r->after;
+            continue;
+        }
+        *at = r->after, r->after = gone, gone = r;
+    }
+    e->incoming_end = at;
+    pthread_mutex_unlock(&e->lock);
+    return gone;
+}
+
+struct request *engine_next(struct engine *e)
+{
+    for (struct request *gone = take_cancelled(e), *next; gone; gone = next)
+        next = gone->after, engine_finish_cancelled(e, gone);
+    pthread_mutex_lock(&e->lock);
+    struct request *r = e->incoming;
+    if (r) e->incoming = r->after;
+    if (!e->incoming) e->incoming_end = &e->incoming;
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+void engine_note(struct engine *e, int running, int rows)
+{
+    pthread_mutex_lock(&e->lock);
+    e->stats.running = running, e->stats.waiting = (int)e->live_count - running;
+    e->stats.blocks = rows, e->stats.blocks_used = running;
+    e->stats.budget = e->plan.budget;
+    e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
+    pthread_mutex_unlock(&e->lock);
+}
+
+enum { ROOM_MOST = 8 << 20 };
+
+void engine_set_room(struct engine *e, int64_t request_bytes)
+{
+    struct engine_plan *p = &e->plan;
+    int64_t line = e->options.budget ? e->options.budget / 16 : ROOM_MOST, most;
+    most = (line < ROOM_MOST ? line : ROOM_MOST) / request_bytes - p->parallel;
+    if (p->queue > most) p->queue = most < p->parallel ? p->parallel : (int)most;
+    if (e->options.queue) p->queue = e->options.queue;
+    e->bytes_room = (p->parallel + p->queue) * request_bytes;
+}
+
 /* --- running ---------------------------------------------------------------------------------------------- */
+
+enum plim_status engine_step(struct engine *e, struct plim_error *err) { return e->kind->step(e, err); }
 
 /* Sleeps while there is nothing to do; false: nothing will come. */
 static bool wait_for_work(struct engine *e, const volatile int *stop)
@@ -267,6 +342,9 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
 {
     char line[BYTES_TEXT], need[BYTES_TEXT];
     int64_t smallest = e->base + e->least_blocks * e->block_bytes;
+    if (!e->kind->line_moves)
+        return plim_fail(err, PLIM_UNSUPPORTED, "the line of a %s model stays where it is; start it again",
+                         model_architecture_name(e->spec.arch));
     if (budget < 0 || engine_blocks_within(e, budget) < e->least_blocks)
         return plim_fail(
             err, PLIM_NO_FIT,

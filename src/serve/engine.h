@@ -11,6 +11,9 @@
  * of block numbers is an operand. Requests that begin alike share blocks. When blocks run out the youngest request gives
  * its blocks back and is read again later; the largest request the plan promises always runs.
  *
+ * An encoder-decoder reads the prompt as its source and has a row of caches for each running request; an encoder makes one
+ * vector of each prompt, of many in a batch. Queue, bounds, events, waiting and stopping are the same for all of them.
+ *
  * What a request gets depends on nothing but itself: not on who runs beside it, how its prompt was cut, whether it had to
  * wait or was read twice.
  *
@@ -60,6 +63,9 @@ struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
     int64_t blocks;                             /* of the pool */
     int64_t context;                            /* positions of the largest request that is promised */
+    int64_t
+        answer; /* of its answer, where that has positions of its own (encoder-decoder); 0: they are the context's */
+    int64_t width; /* numbers of a vector, where the model makes vectors and no text (encoder); else 0 */
     int64_t step_tokens;
     int parallel, queue;
     enum precision precision; /* of weights that are not in blocks, of activations, keys and values */
@@ -85,12 +91,14 @@ struct engine_event {
         tokens; /* so far; shared: prompt positions found in blocks of others */
     double queue_seconds, prefill_seconds, decode_seconds; /* so far */
     const char *why;                                       /* FINISH_FAILED: one line */
+    const float
+        *vector; /* [width] with the end of a request to an encoder, else NULL; good for the call only */
 };
 
 struct engine_request {
     const int32_t *prompt; /* copied */
     int64_t count;
-    int64_t tokens;           /* of the answer, at most */
+    int64_t tokens;           /* of the answer, at most; an encoder makes none */
     struct sampling sampling; /* temperature, top_k, top_p, min_p, penalties, seed */
     int logprobs;             /* -1: none; n: also the n likeliest */
     bool
@@ -100,10 +108,7 @@ struct engine_request {
     void *arg;
 };
 
-/* PLIM_UNSUPPORTED for a model that an engine cannot run: one that writes no text, or reads a source first. */
-enum plim_status engine_check_model(const char *model, const struct model_spec *spec, struct plim_error *err);
-
-/* The errors of hf_config_load, engine_check_model and weights; PLIM_NO_FIT with the bytes missing. The device is borrowed. */
+/* The errors of hf_config_load and weights; PLIM_NO_FIT with the bytes missing. The device is borrowed. */
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err);
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
@@ -111,6 +116,11 @@ void engine_close(struct engine *e); /* everything under way is heard as FINISH_
 const struct model_spec *engine_spec(const struct engine *e);
 /* Bytes and blocks in it follow the line: other threads than the stepping one read those in engine_stats. */
 const struct engine_plan *engine_plan(const struct engine *e);
+/* Tokens that the answer to a prompt of so many may have; below 0 the prompt alone is too long. */
+static inline int64_t engine_answer_room(const struct engine_plan *plan, int64_t prompt)
+{
+    return plan->answer && prompt <= plan->context ? plan->answer : plan->context - prompt;
+}
 
 /* Queues a request. PLIM_NO_FIT: it can never run (the numbers are in the error); PLIM_BUSY: the queue is full, try later;
  * PLIM_BAD_INPUT: tokens outside the vocabulary, sampling that makes no sense. */
@@ -128,7 +138,7 @@ enum plim_status engine_run(struct engine *e, const volatile int *stop, struct p
 void engine_drain(struct engine *e); /* no more requests are taken: PLIM_BUSY; those there are finished */
 
 /* Another line: blocks are given back, preempting what must be, and pages with them; or blocks join. No request is lost. Applied
- * by the next step; PLIM_NO_FIT: below parameters and one request, the old line stays. */
+ * by the next step; PLIM_NO_FIT: below parameters and one request, the old line stays; PLIM_UNSUPPORTED: not a decoder. */
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err);
 
 struct engine_stats {

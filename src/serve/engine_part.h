@@ -1,7 +1,8 @@
 /* engine_part.h - what the files of the engine share. See engine.h.
  *
- * engine_plan.c makes a plan fit and moves to another one, engine_step.c runs steps, engine.c is the outside: opening,
- * submitting, waiting.
+ * engine.c is the outside, the same for every kind of model: opening, submitting, waiting. A kind is a table of functions.
+ * Of decoders engine_plan.c makes a plan fit and moves to another one, and engine_step.c runs steps; encoder-decoders are in
+ * engine_source.c, encoders in engine_vectors.c.
  *
  * What belongs to whom: the schedule, the blocks and everything that touches the device belong to the stepping thread;
  * what stands below `lock` is read and written under it.
@@ -29,6 +30,16 @@ struct family {
     int count;
 };
 
+/* What models of one kind do in their own way. */
+struct engine_kind {
+    /* Spec and options are set: plans within the line, takes the memory, loads the weights; e->plan says what came out. */
+    enum plim_status (*open)(struct engine *e, struct plim_error *err);
+    void (*close)(struct engine *e); /* also what open did not finish; requests have ended */
+    enum plim_status (*step)(struct engine *e, struct plim_error *err);
+    bool line_moves; /* engine_set_budget */
+};
+extern const struct engine_kind engine_decoder, engine_source, engine_vectors;
+
 struct request {
     struct sequence sequence; /* first */
     int64_t id;
@@ -46,6 +57,8 @@ struct request {
 struct engine {
     struct device *device;
     struct engine_options options;
+    const struct engine_kind *kind;
+    void *own;   /* of kinds other than decoders */
     char *model; /* a copy of options.model */
     struct model_spec spec;
     struct engine_plan plan;
@@ -88,6 +101,19 @@ int64_t engine_blocks_within(const struct engine *e, int64_t budget);
 
 /* engine_step.c: the end of a request, told and freed. */
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event);
+void engine_finish_cancelled(struct engine *e, struct request *r);
+/* The next token of a request's answer, told; false: with it the request has ended. */
+bool engine_answer(struct engine *e, struct request *r, const struct draw *d);
+enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err);
+
+/* For kinds without a schedule: the request that waits longest, no longer waiting; NULL: none does. Before it, requests that
+ * were cancelled while they waited are ended. */
+struct request *engine_next(struct engine *e);
+bool engine_is_cancelled(struct engine *e, const struct request *r);
+/* Requests that run now, as the statistics have it; rows: of so many that could. */
+void engine_note(struct engine *e, int running, int rows);
+/* Host bytes that requests may take together, and the most that wait within it. */
+void engine_set_room(struct engine *e, int64_t request_bytes);
 
 /* Opening has come so far. */
 void engine_tell(const struct engine *e, const char *stage);

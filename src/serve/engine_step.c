@@ -42,7 +42,7 @@ void engine_finish(struct engine *e, struct request *r, struct engine_event *eve
     free(r);
 }
 
-static void cancel(struct engine *e, struct request *r)
+void engine_finish_cancelled(struct engine *e, struct request *r)
 {
     engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
 }
@@ -216,16 +216,12 @@ static void tell_prompt(struct engine *e, struct request *r, const struct draw *
     pthread_mutex_unlock(&e->lock);
 }
 
-/* The next token of the answer. */
-static void tell_answer(struct engine *e, struct request *r, const struct draw *d)
+bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
 {
     struct engine_event end = {.token = -1, .finish = FINISH_EOS};
     bool ends = !r->ask.ignore_eos && is_end(&e->spec, d->token);
     if (!r->made) r->answered = clock_seconds();
-    if (ends) {
-        engine_finish(e, r, &end);
-        return;
-    }
+    if (ends) return engine_finish(e, r, &end), false;
     r->tokens[r->sequence.known++] = d->token;
     r->made++;
     pthread_mutex_lock(&e->lock);
@@ -237,10 +233,10 @@ static void tell_answer(struct engine *e, struct request *r, const struct draw *
                                     .logprob = d->logprob,
                                     .ntop = d->ntop,
                                     .top = d->top};
-        engine_finish(e, r, &end);
-    } else if (!tell(r, d, d->token, FINISH_NONE)) {
-        cancel(e, r);
+        return engine_finish(e, r, &end), false;
     }
+    if (tell(r, d, d->token, FINISH_NONE)) return true;
+    return engine_finish_cancelled(e, r), false;
 }
 
 static void tell_all(struct engine *e, const struct step *s)
@@ -251,7 +247,7 @@ static void tell_all(struct engine *e, const struct step *s)
         if (d->given >= 0)
             tell_prompt(e, r, d);
         else
-            tell_answer(e, r, d);
+            engine_answer(e, r, d);
     }
 }
 
@@ -260,10 +256,7 @@ static void sweep(struct engine *e)
 {
     for (int i = e->schedule.count - 1; i >= 0; i--) {
         struct request *r = request_of(e->schedule.queue[i]);
-        pthread_mutex_lock(&e->lock);
-        bool cancelled = r->cancelled;
-        pthread_mutex_unlock(&e->lock);
-        if (cancelled) cancel(e, r);
+        if (engine_is_cancelled(e, r)) engine_finish_cancelled(e, r);
     }
 }
 
@@ -314,7 +307,7 @@ static enum plim_status move_line(struct engine *e, struct plim_error *err)
     return status;
 }
 
-enum plim_status engine_step(struct engine *e, struct plim_error *err)
+enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err)
 {
     struct step s = {0};
     enum plim_status status = move_line(e, err);

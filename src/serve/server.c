@@ -12,11 +12,11 @@
 #include <sys/random.h>
 
 static const struct endpoint endpoints[] = {
-    {"POST", "/v1/completions", api_completions, NEEDS_KEY | NEEDS_MODEL},
-    {"POST", "/v1/chat/completions", api_chat, NEEDS_KEY | NEEDS_MODEL},
-    {"POST", "/v1/embeddings", api_embeddings, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/v1/completions", api_completions, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
+    {"POST", "/v1/chat/completions", api_chat, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
+    {"POST", "/v1/embeddings", api_embeddings, NEEDS_KEY | NEEDS_MODEL | NEEDS_VECTORS},
     {"GET", "/v1/models", api_models, NEEDS_KEY | NEEDS_MODEL},
-    {"POST", "/generate", api_generate, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/generate", api_generate, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
     {"POST", "/tokenize", api_tokenize, NEEDS_KEY | NEEDS_MODEL},
     {"POST", "/detokenize", api_detokenize, NEEDS_KEY | NEEDS_MODEL},
     {"GET", "/health", api_health, 0},
@@ -95,6 +95,19 @@ static const struct endpoint *find(const struct http_exchange *x, const char **a
     return NULL;
 }
 
+/* What the endpoint makes is what the model makes. */
+static bool check_kind(const struct server *s, const struct endpoint *e, struct refusal *why)
+{
+    bool vectors = engine_plan(s->model.engine)->width > 0;
+    if ((e->flags & NEEDS_TEXT) && vectors)
+        return refuse(why, 501, NULL, "unsupported",
+                      "'%s' makes embeddings and writes no text: /v1/embeddings is for it", s->model.name);
+    if ((e->flags & NEEDS_VECTORS) && !vectors)
+        return refuse(why, 501, NULL, "unsupported", "'%s' writes text and makes no embeddings",
+                      s->model.name);
+    return true;
+}
+
 static bool check(struct server *s, struct http_exchange *x, struct refusal *why)
 {
     const char *allowed;
@@ -115,7 +128,7 @@ static bool check(struct server *s, struct http_exchange *x, struct refusal *why
         return refuse(why, 503, NULL, "loading", "the model is being loaded; try again later");
     if (e->handle != api_models && (e->flags & NEEDS_MODEL) && state == SERVER_DRAINING)
         return refuse(why, 503, NULL, "shutting_down", "the server is shutting down");
-    return true;
+    return !(e->flags & NEEDS_MODEL) || check_kind(s, e, why);
 }
 
 /* --- the front's calls -------------------------------------------------------------------------------------- */
@@ -350,6 +363,13 @@ bool server_encode(struct server *s, const char *text, size_t len, unsigned flag
     enum plim_status status = encoder_encode(encoder, text, len, flags, out, &err);
     give_back(s, encoder);
     return status == PLIM_OK || refuse_error(why, param, &err);
+}
+
+unsigned server_prompt_flags(const struct server *s, const struct ask *ask)
+{
+    const struct engine_plan *plan = engine_plan(s->model.engine);
+    if (!ask->special) return 0;
+    return plan->answer || plan->width ? TOKENIZE_SPECIAL : TOKENIZE_BEFORE;
 }
 
 bool server_read_ids(const struct server *s, const struct node *list, const char *param,

@@ -30,7 +30,7 @@ struct server {
 };
 
 /* A row of the table of endpoints. */
-enum { NEEDS_KEY = 1, NEEDS_MODEL = 2 };
+enum { NEEDS_KEY = 1, NEEDS_MODEL = 2, NEEDS_TEXT = 4, NEEDS_VECTORS = 8 }; /* the last two: of the model */
 struct endpoint {
     const char *method, *path;
     void (*handle)(struct server *s, struct http_exchange *x);
@@ -64,6 +64,8 @@ bool model_is_ours(const struct server *s, const struct ask *ask, struct refusal
 /* Text to tokens, appended. `param` stands in refusals. */
 bool server_encode(struct server *s, const char *text, size_t len, unsigned flags, const char *param,
                    struct token_list *out, struct refusal *why);
+/* The marks around a prompt: in front, and behind those that a model reads whole; none where the body says so. */
+unsigned server_prompt_flags(const struct server *s, const struct ask *ask);
 /* A list of token ids of the vocabulary, appended. */
 bool server_read_ids(const struct server *s, const struct node *list, const char *param,
                      struct token_list *out, struct refusal *why);

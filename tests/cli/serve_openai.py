@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.join(here, "..", "support"))
 import plim
 from plim import ok
 import server
+import tiny_bert
 
 server.need_http()
 HISTOGRAMS = ["time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
@@ -68,6 +69,18 @@ def errors(client, s):
     ok(raised(openai.AuthenticationError, openai.OpenAI(base_url=s.url + "/v1", api_key="wrong-key", max_retries=0).models.list), "a wrong key")
 
 
+def embeddings(folder):
+    tiny_bert.make_model(f"{folder}/bert")
+    with server.Server(f"{folder}/bert", program=plim.PLIMSOLL) as s:
+        client = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
+        r = client.embeddings.create(model="bert", input=["The ship left.", "a"])
+        ok(len(r.data) == 2 and len(r.data[0].embedding) == tiny_bert.SIZES["hidden_size"] and abs(sum(x * x for x in r.data[0].embedding) - 1) < 1e-5 and r.usage.prompt_tokens > 4, "embeddings, as the client asks for them")
+        plain = client.embeddings.create(model="bert", input="The ship left.", encoding_format="float")
+        ok(max(abs(a - b) for a, b in zip(plain.data[0].embedding, r.data[0].embedding)) < 1e-6, "as numbers")
+        ok(raised(openai.BadRequestError, client.embeddings.create, model="bert", input="word " * 500), "too long a text")
+        ok(raised(openai.InternalServerError, client.completions.create, model="bert", prompt="x"), "an encoder writes no text")
+
+
 def metrics(s):
     status, headers, text = s.request("GET", "/metrics", headers={"Authorization": "Bearer key-for-tests"})
     found = {f.name: f for f in text_string_to_metric_families(text)}
@@ -90,4 +103,5 @@ with tempfile.TemporaryDirectory() as folder:
         chats(client)
         errors(client, s)
         metrics(s)
+    embeddings(folder)
 plim.done()

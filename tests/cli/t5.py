@@ -65,7 +65,6 @@ with tempfile.TemporaryDirectory() as folder:
     told = plim.run(*write, "-p", "abc", "-p", "xyz")
     plim.ok(told.returncode == 0 and told.stdout.startswith("==> 1 <==\n") and "==> 2 <==\n" in told.stdout, "answers of several sources are told apart")
     refused("no room", plim.run(*write, "-p", "abc", "--budget", "1KiB"), "missing")
-    refused("a server", plim.run("serve", f"{folder}/run", "-q", "--device", "cpu", "--port", 0), "t5", "plimsoll generate")
     refused("a record without a target", plim.run("train", path, "--no-checkpoint", "--set", f"data.train={bad}", "--set", f"output.dir={folder}/x"),
             "bad.jsonl:1", "target")
     long = f"{folder}/long.jsonl"

@@ -90,12 +90,6 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     return PLIM_OK;
 }
 
-enum plim_status engine_check_model(const char *model, const struct model_spec *spec, struct plim_error *err)
-{
-    (void)model, (void)spec, (void)err;
-    return PLIM_OK;
-}
-
 const struct model_spec *engine_spec(const struct engine *e) { return &e->spec; }
 const struct engine_plan *engine_plan(const struct engine *e) { return &e->plan; }
 

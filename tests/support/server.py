@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -128,19 +129,23 @@ class Server:
         return False
 
     def idle(self):
-        """Nothing runs, waits or is in use."""
-        h = json.loads(self.get("/hold")[1])
-        return h["running"] == h["waiting"] == h["blocks_used"] == 0
+        return is_idle(self)
 
 
-def open_connection(s, path, ask, receive=None):
+def is_idle(s, headers=None):
+    """Nothing runs, waits or is in use."""
+    h = json.loads(s.request("GET", "/hold", headers=headers)[2])
+    return h["running"] == h["waiting"] == h["blocks_used"] == 0
+
+
+def open_connection(s, path, ask, receive=None, headers=""):
     """A connection that has asked and not read."""
     body = json.dumps(ask).encode()
     c = socket.socket()
     if receive: c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
     c.settimeout(60)
     c.connect(("127.0.0.1", s.port))
-    c.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    c.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body)
     return c
 
 
@@ -151,3 +156,35 @@ def background(function, *args):
     thread.result = None
     thread.start()
     return thread
+
+
+def blank_model(folder, **changes):
+    """A LLaMA whose weights are zeros, in a sparse file: as large as wanted, at once; every token is as likely. Its tokens are bytes."""
+    config = dict(CONFIG, num_hidden_layers=4, hidden_size=256, intermediate_size=704, num_attention_heads=8, num_key_value_heads=4, vocab_size=8192,
+                  max_position_embeddings=2048, tie_word_embeddings=True, torch_dtype="float32")
+    config.update(changes)
+    os.makedirs(folder, exist_ok=True)
+    c, f, v = (config[k] for k in ("hidden_size", "intermediate_size", "vocab_size"))
+    kv = c // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes = {"model.embed_tokens.weight": [v, c], "model.norm.weight": [c]}
+    for i in range(config["num_hidden_layers"]):
+        for name, shape in (("self_attn.q_proj", [c, c]), ("self_attn.k_proj", [kv, c]), ("self_attn.v_proj", [kv, c]), ("self_attn.o_proj", [c, c]), ("mlp.gate_proj", [f, c]),
+                            ("mlp.up_proj", [f, c]), ("mlp.down_proj", [c, f]), ("input_layernorm", [c]), ("post_attention_layernorm", [c])):
+            shapes[f"model.layers.{i}.{name}.weight"] = shape
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = dict(dtype="F32", shape=shape, data_offsets=[at, at + size])
+        at += size
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "config.json"), "w") as out: json.dump(config, out)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        out.truncate(8 + len(text) + at)
+    return folder
+
+
+def resident(process):
+    """Bytes of memory that the process has now, and had at most, as the system says."""
+    with open(f"/proc/{process.pid}/status") as f: found = dict(line.split(":", 1) for line in f)
+    return int(found["VmRSS"].split()[0]) * 1024, int(found["VmHWM"].split()[0]) * 1024

@@ -1,0 +1,125 @@
+/* engine_vectors.c - encoders behind the engine: a vector of each prompt, of many that wait in one batch. See engine_part.h.
+ *
+ * serve/embed.h plans, sorts by length and computes; a step takes what waits, up to STEP_ROWS, and hands it over. Requests of
+ * a step that failed are the next step's.
+ */
+#include "base/clock.h"
+#include "serve/embed.h"
+#include "serve/engine_part.h"
+
+#include <stdlib.h>
+
+enum { STEP_ROWS = 64, QUEUE = 2048 };
+
+struct vectors {
+    struct embedder *embedder;
+    struct embed_row *rows;    /* [parallel] of a step */
+    struct request **requests; /* whose they are */
+    int count;
+    float *vectors; /* [parallel][width] */
+};
+
+static int64_t request_bytes(int64_t length)
+{
+    return (int64_t)sizeof(struct request) + (length + blocks_for(length)) * (int64_t)sizeof(int32_t);
+}
+
+static void note_plan(struct engine *e, const struct embedder *embedder)
+{
+    const struct embed_plan *p = embedder_plan(embedder);
+    e->plan.budget = p->budget, e->plan.total = p->total, e->plan.arena = p->arena,
+    e->plan.params = p->params;
+    e->plan.precision = p->precision, e->plan.step_tokens = p->rows * p->time;
+}
+
+/* Sizes of the queue come first: their bytes are part of the plan. */
+static enum plim_status set_sizes(struct engine *e, struct sentence_config *how, struct plim_error *err)
+{
+    int64_t asked = e->options.max_context, positions = e->spec.max_positions;
+    enum plim_status status = sentence_config_load(e->model, how, err);
+    if (status != PLIM_OK) return status;
+    if (asked && (!how->max_length || asked < how->max_length)) how->max_length = asked;
+    e->plan.context = how->max_length && how->max_length < positions ? how->max_length : positions;
+    e->plan.width = e->spec.hidden_size;
+    e->plan.parallel = e->options.parallel ? e->options.parallel : STEP_ROWS;
+    e->plan.queue = QUEUE;
+    engine_set_room(e, request_bytes(e->plan.context));
+    return PLIM_OK;
+}
+
+static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
+{
+    struct vectors *v = e->own = calloc(1, sizeof *v);
+    struct embed_room room = {.budget = e->options.budget, .log = e->options.log};
+    if (!v) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
+    enum plim_status status = set_sizes(e, &room.how, err);
+    if (status != PLIM_OK) return status;
+    size_t rows = (size_t)e->plan.parallel, width = (size_t)e->plan.width;
+    room.beside = e->options.beside + e->bytes_room +
+                  (int64_t)(rows * (sizeof *v->rows + sizeof *v->requests + width * sizeof *v->vectors));
+    engine_tell(e, "weights_mapped");
+    status = embedder_open(&room, e->device, &v->embedder, err);
+    if (status != PLIM_OK) return status;
+    note_plan(e, v->embedder);
+    v->rows = calloc(rows, sizeof *v->rows);
+    v->requests = calloc(rows, sizeof(struct request *));
+    v->vectors = malloc(rows * width * sizeof *v->vectors);
+    if (!v->rows || !v->requests || !v->vectors)
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
+    engine_tell(e, "model_on_device");
+    return PLIM_OK;
+}
+
+static void close_vectors(struct engine *e)
+{
+    struct vectors *v = e->own;
+    if (!v) return;
+    embedder_close(v->embedder);
+    free(v->rows);
+    free(v->requests);
+    free(v->vectors);
+    free(v);
+}
+
+/* Those that were cancelled since make place for those that wait. */
+static void take_in(struct engine *e, struct vectors *v)
+{
+    struct request *r;
+    int left = 0;
+    for (int i = 0; i < v->count; i++) {
+        if (engine_is_cancelled(e, v->requests[i]))
+            engine_finish_cancelled(e, v->requests[i]);
+        else
+            v->requests[left++] = v->requests[i];
+    }
+    for (v->count = left; v->count < e->plan.parallel && (r = engine_next(e));) v->requests[v->count++] = r;
+    for (int i = 0; i < v->count; i++) {
+        r = v->requests[i];
+        v->rows[i] = (struct embed_row){r->tokens, r->ask.count};
+        if (!r->seen) r->seen = true, r->started = clock_seconds();
+    }
+}
+
+static enum plim_status step_vectors(struct engine *e, struct plim_error *err)
+{
+    struct vectors *v = e->own;
+    int64_t tokens = 0;
+    take_in(e, v);
+    engine_note(e, v->count, 0);
+    if (!v->count) return PLIM_OK;
+    enum plim_status status = embedder_run(v->embedder, v->rows, v->count, v->vectors, err);
+    if (status != PLIM_OK) return status;
+    for (int i = 0; i < v->count; i++) tokens += v->rows[i].count;
+    pthread_mutex_lock(&e->lock);
+    e->stats.steps++, e->stats.prompt_tokens += tokens;
+    pthread_mutex_unlock(&e->lock);
+    for (int i = 0; i < v->count; i++)
+        engine_finish(e, v->requests[i],
+                      &(struct engine_event){
+                          .token = -1, .finish = FINISH_EOS, .vector = v->vectors + i * e->plan.width});
+    v->count = 0;
+    engine_note(e, 0, 0);
+    return PLIM_OK;
+}
+
+const struct engine_kind engine_vectors = {open_vectors, close_vectors, step_vectors, false};
