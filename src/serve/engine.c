@@ -93,6 +93,15 @@ static const struct engine_kind *kind_of(const struct model_spec *spec)
                                     : &engine_decoder;
 }
 
+/* Only decoders multiply blocks. */
+static enum plim_status check_weights(const struct engine *e, struct plim_error *err)
+{
+    if (e->options.weights == WEIGHTS_AS_IS || kind_of(&e->spec) == &engine_decoder) return PLIM_OK;
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "%s: a %s model is computed as its files have it; leave out --weights", e->model,
+                     model_architecture_name(e->spec.arch));
+}
+
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
                              struct plim_error *err)
 {
@@ -107,6 +116,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     e->incoming_end = &e->incoming;
     enum plim_status status = check_options(options, err);
     if (status == PLIM_OK) status = hf_config_load(e->model, &e->spec, err);
+    if (status == PLIM_OK) status = check_weights(e, err);
     if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = e->kind->open(e, err);
     if (status != PLIM_OK) {
         engine_close(e);
