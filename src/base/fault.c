@@ -27,10 +27,11 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
         fault_set(fault, (enum fault_point)i, nth);
         return PLIM_OK;
     }
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N, compile:N, leak:N, "
-                     "leak_loader:N or eval:N",
-                     (int)len, text);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N, compile:N, leak:N, "
+        "leak_loader:N or eval:N",
+        (int)len, text);
 }
 
 enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_error *err)

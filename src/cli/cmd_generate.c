@@ -38,6 +38,8 @@ static const struct option_row rows[] = {
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
     {"echo", 0, OPTION_FLAG, AT(echo), NULL, "print the prompt before the text"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print text, tokens, speed and memory as JSON at the end"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "only the text: no notes, no summary"},
@@ -92,6 +94,9 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
     if (f->budget_given && !f->budget)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
+    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
+        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--weights': '%s'; write as-is, q8 or q4",
+                         f->weights);
     for (size_t i = 0; i < f->prompts.count; i++) empty = empty || !*f->prompts.items[i];
     if (f->parallel < 0 || f->parallel > 4096)
         return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--parallel': %d; write 1 to 4096",
@@ -155,6 +160,11 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
                          model_architecture_name(spec->arch));
+    if (model_has_source(spec) && w->options.weights != WEIGHTS_AS_IS)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "generate: option '--weights': a %s model is computed as its files have it; leave it out",
+            model_architecture_name(spec->arch));
     if (model_has_source(spec)) return PLIM_OK; /* it has no last position */
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
@@ -179,6 +189,7 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
     *w = (struct writer){.log = {LOG_LEVEL_WARN, log_to_file, stderr}};
     w->options.model = g->dir;
     w->options.vocab = g->codec.vocab_size;
+    w->options.weights = weights_kind_parse(f->weights);
     w->options.budget = w->room.budget = f->budget_given ? (int64_t)f->budget : 0;
     w->options.log = w->room.log = f->quiet ? NULL : &w->log;
     enum plim_status status = hf_config_load(g->dir, &w->spec, err);
@@ -275,6 +286,7 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
 static int run(int argc, char **argv)
 {
     struct generate_flags f = {.device = "auto",
+                               .weights = "as-is",
                                .tokens = 200,
                                .temperature = 0.8,
                                .top_p = 1,

@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 struct serve_flags {
-    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type;
+    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
+        *weights;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
@@ -65,6 +66,8 @@ static const struct option_row rows[] = {
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
      "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
+    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
 };
 
 static const struct option_example examples[] = {
@@ -155,6 +158,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
     if (f->max_body < 1024 || f->max_body > (1u << 30))
         return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
+    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
+        return bad_flag(err, "weights", "write as-is, q8 or q4");
     return PLIM_OK;
 }
 
@@ -252,6 +257,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .budget = f->budget_given ? (int64_t)f->budget : 0,
                                      .beside = server_bytes(&g->limits),
                                      .max_context = f->max_context,
+                                     .weights = weights_kind_parse(f->weights),
                                      .parallel = f->parallel,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
@@ -464,6 +470,7 @@ static int run(int argc, char **argv)
                             .device = "auto",
                             .allowed = "none",
                             .kv_type = "auto",
+                            .weights = "as-is",
                             .http_threads = HTTP_THREADS,
                             .connections = 1024,
                             .timeout = 30,

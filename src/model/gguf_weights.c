@@ -254,15 +254,20 @@ static enum plim_status hand_on(struct passing *p, int64_t first, int64_t n, str
     return p->sink(p->arg, first, p->out, n, err);
 }
 
-/* Row i of a head is row 2 i of the file in its first half, 2 (i - D/2) + 1 in its second. */
+/* Row i of a head is row 2 i of the file in its first half, 2 (i - D/2) + 1 in its second; size: rows of a head. */
+static int64_t paired_row(int64_t i, int64_t size)
+{
+    int64_t at = i % size, half = size / 2;
+    return i - at + (at < half ? 2 * at : 2 * (at - half) + 1);
+}
+
 static enum plim_status read_paired(struct passing *p, int heads, struct plim_error *err)
 {
     const struct gguf_tensor *t = p->t;
     int64_t rows = t->dim[0], width = t->count / (rows ? rows : 1), size = heads > 0 ? rows / heads : 0;
     enum plim_status status = PLIM_OK;
     for (int64_t i = 0; i < rows && status == PLIM_OK; i++) {
-        int64_t at = i % size, half = size / 2;
-        int64_t from = i - at + (at < half ? 2 * at : 2 * (at - half) + 1);
+        int64_t from = paired_row(i, size);
         status = gguf_read_at(p->weights->file, t, from * width, width, p->rows, err);
         if (status == PLIM_OK) status = hand_on(p, i * width, width, err);
     }
@@ -304,18 +309,28 @@ static int64_t room(const struct gguf_tensor *t, enum change change)
     return change == PLUS_ONE ? t->count : t->count / t->dim[0];
 }
 
+static bool is_paired(enum change change) { return change == PAIRED_QUERIES || change == PAIRED_KEYS; }
+
 /* Shapes are checked by the one who asks before anything is read; a file may still have a head of a wrong size. */
+static enum plim_status find_heads(const struct gguf_weights *w, const struct gguf_tensor *t,
+                                   enum change change, int *heads, struct plim_error *err)
+{
+    *heads = change == PAIRED_QUERIES ? w->heads : w->kv_heads;
+    if (!is_paired(change)) return PLIM_OK;
+    if (*heads > 0 && t->dim[0] % (2 * *heads) == 0 && t->count / t->dim[0] % t->type->elements == 0)
+        return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%s': %lld rows are not whole pairs of %d heads",
+                     gguf_path(w->file), t->name, (long long)t->dim[0], *heads);
+}
+
 static enum plim_status read_changed(struct passing *p, enum change change, struct plim_error *err)
 {
-    int heads = change == PAIRED_QUERIES ? p->weights->heads : p->weights->kv_heads;
-    bool paired = change == PAIRED_QUERIES || change == PAIRED_KEYS;
-    if (paired &&
-        (heads < 1 || p->t->dim[0] % (2 * heads) || p->t->count / p->t->dim[0] % p->t->type->elements))
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%s': %lld rows are not whole pairs of %d heads",
-                         gguf_path(p->weights->file), p->t->name, (long long)p->t->dim[0], heads);
+    int heads;
+    bool paired = is_paired(change);
+    enum plim_status status = find_heads(p->weights, p->t, change, &heads, err);
+    if (status != PLIM_OK) return status;
     size_t n = (size_t)room(p->t, change);
     p->rows = malloc(n * sizeof *p->rows + 1), p->out = malloc(n * dtype_size(p->type) + 1);
-    enum plim_status status = PLIM_OK;
     if (!p->rows || !p->out)
         status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", gguf_path(p->weights->file));
     else if (paired)
@@ -340,4 +355,24 @@ enum plim_status gguf_weights_read(const struct gguf_weights *w, const struct sa
     if (!from->ndim || !from->count) change = AS_IT_IS;
     return change == AS_IT_IS ? gguf_read(w->file, from, type, sink, arg, err)
                               : read_changed(&p, change, err);
+}
+
+enum plim_status gguf_weights_read_rows(const struct gguf_weights *w, const struct safetensor *t,
+                                        int64_t first, int64_t n, void *out, struct plim_error *err)
+{
+    const struct gguf_tensor *from = gguf_at(w->file, (size_t)t->offset);
+    int layer, heads;
+    const char *end;
+    const struct name_row *row = find_row(w, from->name, &layer, &end);
+    enum change change = row ? row->change : AS_IT_IS;
+    int64_t width = from->dim[1], bytes = width / from->type->elements * from->type->bytes;
+    enum plim_status status = find_heads(w, from, change, &heads, err);
+    if (!is_paired(change))
+        return status == PLIM_OK ? gguf_read_blocks(w->file, from, first * width, n * width, out, err)
+                                 : status;
+    for (int64_t i = 0; i < n && status == PLIM_OK; i++) {
+        int64_t at = paired_row(first + i, from->dim[0] / heads);
+        status = gguf_read_blocks(w->file, from, at * width, width, (char *)out + i * bytes, err);
+    }
+    return status;
 }

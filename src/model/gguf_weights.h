@@ -24,4 +24,8 @@ enum plim_status gguf_weights_read(const struct gguf_weights *weights, const str
                                    enum dtype type, safetensors_sink *sink, void *arg,
                                    struct plim_error *err);
 
+/* Rows [first, first + n) of a matrix in blocks, as the file has them, in the order of Hugging Face files. */
+enum plim_status gguf_weights_read_rows(const struct gguf_weights *weights, const struct safetensor *t,
+                                        int64_t first, int64_t n, void *out, struct plim_error *err);
+
 #endif

@@ -6,6 +6,7 @@
  */
 #include "model/weights.h"
 #include "model/arch.h"
+#include "model/weights_blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,9 +54,28 @@ int weights_part_count(const struct tape *tape, int param)
     return mark[1] == '}' ? (int)tape->tensors[param].dim[0] : 3;
 }
 
+static const struct param_row *row_labelled(const struct model_spec *spec, const char *label)
+{
+    const struct architecture *arch = spec->arch;
+    for (int i = 0; i < arch->nparams; i++)
+        if (arch->params[i].label && !strcmp(arch->params[i].label, label)) return &arch->params[i];
+    return NULL;
+}
+
+/* A tensor with the shape that files have; the tape has bytes where a parameter is in blocks. */
+static struct tensor shape_in_files(const struct model_spec *spec, const struct tape *tape, int param)
+{
+    struct tensor t = tape->tensors[param];
+    if (!is_weight(&t) || !weights_param_in_blocks(tape, param)) return t;
+    const struct param_row *row = row_labelled(spec, t.label);
+    t.ndim = 2;
+    for (int i = 0; i < 2; i++) t.dim[i] = param_dim_size(spec, row->dim[i]);
+    return t;
+}
+
 struct weights_part weights_part(const struct model_spec *spec, const struct tape *tape, int param, int i)
 {
-    const struct tensor *t = &tape->tensors[param];
+    const struct tensor shape = shape_in_files(spec, tape, param), *t = &shape;
     const char *mark = mark_of(tape, param);
     struct weights_part p = {.ndim = t->ndim, .count = tensor_count(t)};
     char name[sizeof p.name];
@@ -100,13 +120,19 @@ struct matching {
     int heads;  /* tensors of a head that were found */
 };
 
+const struct safetensor *weights_find(const struct weights_files *files, const struct model_spec *spec,
+                                      const char *name)
+{
+    const char *prefix = spec->arch->prefix;
+    size_t n = strlen(prefix);
+    const struct safetensor *t = weights_files_find(files, name);
+    if (!t && !strncmp(name, prefix, n)) t = weights_files_find(files, name + n);
+    return t;
+}
+
 static const struct safetensor *find_tensor(const struct matching *m, const char *name)
 {
-    const char *prefix = m->spec->arch->prefix;
-    size_t n = strlen(prefix);
-    const struct safetensor *t = weights_files_find(m->files, name);
-    if (!t && !strncmp(name, prefix, n)) t = weights_files_find(m->files, name + n);
-    return t;
+    return weights_find(m->files, m->spec, name);
 }
 
 static bool same_shape(const struct weights_part *t, const struct safetensor *file)
@@ -153,15 +179,6 @@ static enum plim_status fail_missing(const struct missing *lost, struct plim_err
                                : "fetch them again, or correct config.json");
 }
 
-static const struct param_row *row_of(const struct matching *m, int param)
-{
-    const struct architecture *arch = m->spec->arch;
-    const char *label = m->tape->tensors[param].label;
-    for (int i = 0; i < arch->nparams; i++)
-        if (arch->params[i].label && !strcmp(arch->params[i].label, label)) return &arch->params[i];
-    return NULL;
-}
-
 /* The tensor that has a parameter under its other name; NULL: there is none, or it is there under its first. */
 static const struct safetensor *find_joint(const struct matching *m, int param, const struct param_row *row)
 {
@@ -196,7 +213,7 @@ static enum plim_status match_param(struct matching *m, int param, struct missin
 {
     enum plim_status status = PLIM_OK;
     bool head = model_param_is_head(m->spec, m->tape->tensors[param].label);
-    const struct param_row *row = row_of(m, param);
+    const struct param_row *row = row_labelled(m->spec, m->tape->tensors[param].label);
     const struct safetensor *joint = find_joint(m, param, row);
     if (joint) return match_joint(m, param, row, joint, err);
     int count = weights_part_count(m->tape, param);
@@ -395,6 +412,11 @@ static enum plim_status pour_one(const struct matching *m, struct pour *p, struc
 {
     const struct match *match = p->match;
     p->type = m->tape->tensors[match->param].type;
+    if (weights_param_in_blocks(m->tape, match->param)) {
+        struct blocks_source source = {m->files, match->file, match->param,
+                                       match->first / match->file->dim[1]};
+        return weights_pour_blocks(&source, m->tape, p->sink, err);
+    }
     if (match->master < 0) return read_into(m, p, p->type, pour_plain, err);
     p->master_type = m->tape->tensors[match->master].type;
     if (p->master_type == DT_U16 && match->file->type == DT_BF16)

@@ -10,6 +10,8 @@
  * a tied output projection may be in the file or not. Where a parameter has a master (CLASS_MASTER owned by
  * it) both are written, so that an fp32 checkpoint starts training with all its bits.
  *
+ * Parameters that quantise.h has put in blocks are filled with blocks: those of the file, or made of its numbers.
+ *
  * A parameter whose name has {q,k,v} in it is three tensors of the files, one after the other: one product makes
  * queries, keys and values. One with {} is a tensor of the files for each expert, or
  * part of one that has them all (param_row.joint).
@@ -60,6 +62,10 @@ struct weights_part {
     int64_t dim[TENSOR_MAX_DIM];
     int64_t first, count;
 };
+
+/* A tensor of the files by its name, or by its name without the architecture's prefix. */
+const struct safetensor *weights_find(const struct weights_files *files, const struct model_spec *spec,
+                                      const char *name);
 
 /* How many parts a parameter has, or a master or moment of its shape, and part `i` of them, in order. Another tensor is
  * one part. */

@@ -46,3 +46,9 @@ enum plim_status weights_files_read(const struct weights_files *files, const str
     if (files->gguf) return gguf_weights_read(files->gguf, t, type, sink, arg, err);
     return safetensors_read(&files->set, t, type, sink, arg, err);
 }
+
+enum plim_status weights_files_read_rows(const struct weights_files *files, const struct safetensor *t,
+                                         int64_t first, int64_t n, void *out, struct plim_error *err)
+{
+    return gguf_weights_read_rows(files->gguf, t, first, n, out, err);
+}

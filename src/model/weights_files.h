@@ -41,4 +41,8 @@ enum plim_status weights_files_read(const struct weights_files *files, const str
                                     enum dtype type, safetensors_sink *sink, void *arg,
                                     struct plim_error *err);
 
+/* Rows [first, first + n) of a matrix that lies in blocks, as the file has them. */
+enum plim_status weights_files_read_rows(const struct weights_files *files, const struct safetensor *t,
+                                         int64_t first, int64_t n, void *out, struct plim_error *err);
+
 #endif

@@ -88,6 +88,7 @@ static void close_decoder(struct engine *e)
     else
         family_close(&e->family);
     memset(&e->family, 0, sizeof e->family);
+    quantise_release(&e->quantisation);
     free(e->rows), e->rows = NULL;
     free(e->draws), e->draws = NULL;
     free(e->drawn), e->drawn = NULL;
@@ -105,6 +106,15 @@ static const struct engine_kind *kind_of(const struct model_spec *spec)
                                     : &engine_decoder;
 }
 
+/* Only decoders multiply blocks. */
+static enum plim_status check_weights(const struct engine *e, struct plim_error *err)
+{
+    if (e->options.weights == WEIGHTS_AS_IS || kind_of(&e->spec) == &engine_decoder) return PLIM_OK;
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "%s: a %s model is computed as its files have it; leave out --weights", e->model,
+                     model_architecture_name(e->spec.arch));
+}
+
 /* A plan, and everything that it needs. */
 static enum plim_status stand_up(struct engine *e, struct plim_error *err)
 {
@@ -112,6 +122,7 @@ static enum plim_status stand_up(struct engine *e, struct plim_error *err)
     if (status == PLIM_OK && e->options.plan_only && e->kind != &engine_decoder)
         status = plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model is planned when it is served, not before",
                            e->model, model_architecture_name(e->spec.arch));
+    if (status == PLIM_OK) status = check_weights(e, err);
     return status == PLIM_OK ? e->kind->open(e, err) : status;
 }
 

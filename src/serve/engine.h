@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "model/model.h"
+#include "model/quantise.h"
 #include "tensor/sample.h"
 #include "tape/op.h"
 #include "tape/pass.h"
@@ -36,17 +37,18 @@
 struct engine;
 
 struct engine_options {
-    const char *model;   /* folder */
-    int64_t budget;      /* bytes of the device; 0: no line */
-    int64_t host_budget; /* bytes of the host beside a device with its own memory; 0: no line */
-    int64_t max_context; /* positions of the largest request; 0: the model's, or as many as fit */
-    int parallel;        /* requests that run at once, at most; 0: as many as fit, up to 256 */
-    int64_t step_tokens; /* of a step, at most; 0: chosen */
-    int queue;           /* requests that may wait; 0: 4 x parallel */
-    int64_t vocab;       /* ids from here on have no text and are never drawn; 0: all may be */
-    enum dtype kv_type;  /* 0 or DT_COUNT: the type of the weights; DT_U8: 8 bits (tensor/kv8.h) */
-    int64_t overhead;    /* host bytes outside the arena; 0: measured now */
-    int64_t chunk;       /* tokens of one prompt in one step, at most; 0: as the step has room for */
+    const char *model;         /* folder */
+    int64_t budget;            /* bytes of the device; 0: no line */
+    int64_t host_budget;       /* bytes of the host beside a device with its own memory; 0: no line */
+    int64_t max_context;       /* positions of the largest request; 0: the model's, or as many as fit */
+    int parallel;              /* requests that run at once, at most; 0: as many as fit, up to 256 */
+    int64_t step_tokens;       /* of a step, at most; 0: chosen */
+    int queue;                 /* requests that may wait; 0: 4 x parallel */
+    int64_t vocab;             /* ids from here on have no text and are never drawn; 0: all may be */
+    enum weights_kind weights; /* as files have them, or in blocks of 8 or 4 bits (quantise.h) */
+    enum dtype kv_type;        /* 0 or DT_COUNT: the type of the weights; DT_U8: 8 bits (tensor/kv8.h) */
+    int64_t overhead;          /* host bytes outside the arena; 0: measured now */
+    int64_t chunk;             /* tokens of one prompt in one step, at most; 0: as the step has room for */
     int64_t
         beside; /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
     bool alone; /* requests that begin alike do not share blocks */
@@ -87,7 +89,8 @@ struct engine_plan {
     int64_t width; /* numbers of a vector, where the model makes vectors and no text (encoder); else 0 */
     int64_t step_tokens;
     int parallel, queue;
-    enum precision precision; /* of weights, and of keys and values unless kv_type says otherwise */
+    enum precision
+        precision; /* of weights that are not in blocks, of activations, and of keys and values unless kv_type says otherwise */
     enum dtype kv_type;
     const char *rung; /* of the ladder, as the options call it; static text, NULL: none was named */
 };

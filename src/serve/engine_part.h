@@ -63,6 +63,7 @@ struct engine {
     char *model; /* a copy of options.model */
     struct model_spec spec;
     struct engine_plan plan;
+    struct quantisation quantisation; /* of weights; the same under every plan */
     struct overhead overhead;
     int64_t stated_overhead; /* before a reserve was used up */
     enum dtype kv_type;

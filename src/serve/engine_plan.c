@@ -65,6 +65,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     tape_init(out);
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, b->e->plan.precision, err);
+    if (status == PLIM_OK) quantise_tape(&b->e->quantisation, &b->e->spec, out);
     if (status == PLIM_OK && b->e->stream_share) status = stream(b->e, out, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     for (int i = 0; i < out->nops; i++) {
@@ -72,6 +73,24 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
         out->ops[i].attr.read_once = is_read_once(out, i);
     }
     if (status != PLIM_OK) tape_release(out);
+    return status;
+}
+
+/* Which weights are in blocks. A device without kernels for them has all of them as numbers. */
+static enum plim_status choose_weights(struct engine *e, struct plim_error *err)
+{
+    struct build_arg arg = {e, {1, 1, 1, 1, 1}};
+    struct tape tape;
+    if (!e->device->kernels[OP_LINEAR_Q].run) {
+        if (e->options.weights == WEIGHTS_AS_IS) return PLIM_OK;
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "this device has no kernels for %s weights; use the CPU, or as-is",
+                         weights_kind_name(e->options.weights));
+    }
+    enum plim_status status = build(&arg, 0, &tape, err);
+    if (status != PLIM_OK) return status;
+    status = quantise_choose(&e->quantisation, e->options.weights, e->model, &e->spec, &tape, err);
+    tape_release(&tape);
     return status;
 }
 
@@ -403,6 +422,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     const struct model_spec *spec = &e->spec;
     int64_t own = 0, total = 0;
     enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
+    if (status == PLIM_OK) status = choose_weights(e, err);
     if (status != PLIM_OK) return status;
     engine_tell(e, "weights_mapped");
     if (e->options.exact) e->plan.precision = PRECISION_F32;

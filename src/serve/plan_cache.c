@@ -45,9 +45,9 @@ void plan_key_make(struct plan_key *key, const char *model, const struct device_
         &key->text, "budget %lld %lld, context %lld %lld, parallel %d, step %lld, queue %d, vocab %lld, ",
         (long long)o->budget, (long long)o->host_budget, (long long)o->max_context,
         (long long)o->least_context, o->parallel, (long long)o->step_tokens, o->queue, (long long)o->vocab);
-    strbuf_addf(&key->text, "type %d, overhead %lld, beside %lld, window %lld, %d%d%d;", (int)o->kv_type,
-                (long long)o->overhead, (long long)o->beside, (long long)o->window, o->whole, o->stream,
-                o->exact);
+    strbuf_addf(&key->text, "type %d %d, overhead %lld, beside %lld, window %lld, %d%d%d;", (int)o->kv_type,
+                (int)o->weights, (long long)o->overhead, (long long)o->beside, (long long)o->window, o->whole,
+                o->stream, o->exact);
     add_model(&key->text, model);
 }
 

@@ -400,6 +400,15 @@ static enum plim_status check_readable(const struct gguf *file, const struct ggu
         file->path, t->name, t->type->name);
 }
 
+enum plim_status gguf_read_blocks(const struct gguf *file, const struct gguf_tensor *t, int64_t first,
+                                  int64_t n, void *out, struct plim_error *err)
+{
+    const struct block_type *q = t->type;
+    uint64_t from = t->offset + (uint64_t)(first / q->elements) * (uint64_t)q->bytes;
+    return file_pread_full(file->fd, out, (size_t)(n / q->elements) * (size_t)q->bytes, from, file->path,
+                           err);
+}
+
 enum plim_status gguf_read_at(const struct gguf *file, const struct gguf_tensor *t, int64_t first, int64_t n,
                               float *out, struct plim_error *err)
 {

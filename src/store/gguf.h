@@ -65,6 +65,10 @@ typedef enum plim_status gguf_sink(void *arg, int64_t first, const void *element
 enum plim_status gguf_read(const struct gguf *file, const struct gguf_tensor *t, enum dtype type,
                            gguf_sink *sink, void *arg, struct plim_error *err);
 
+/* The bytes of elements [first, first + n), both whole blocks, as the file has them. */
+enum plim_status gguf_read_blocks(const struct gguf *file, const struct gguf_tensor *t, int64_t first,
+                                  int64_t n, void *out, struct plim_error *err);
+
 /* Elements [first, first + n), both whole blocks, as f32. PLIM_UNSUPPORTED as above. */
 enum plim_status gguf_read_at(const struct gguf *file, const struct gguf_tensor *t, int64_t first, int64_t n,
                               float *out, struct plim_error *err);

@@ -1,6 +1,7 @@
 /* op.c - the op table and the one rule that reads its patterns. See op.h. */
 #include "tape/op.h"
 #include "tape/pass_grad.h"
+#include "tape/quantised.h"
 
 #include <string.h>
 
@@ -18,6 +19,15 @@ static void cost_linear(const struct tape *tape, const struct op *op, struct op_
 {
     cost->type = tape->tensors[op->in[LINEAR_X]].type;
     cost->matmul_flops += matmul_flops(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn);
+}
+
+/* A weight in blocks: every element of it once for each row. */
+static void cost_linear_q(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *y = &tape->tensors[op->out[LINEAR_Q_Y]];
+    int64_t k = quantised_columns(&op->attr, tensor_bytes(&tape->tensors[op->in[LINEAR_Q_W]]));
+    cost->type = tape->tensors[op->in[LINEAR_Q_X]].type;
+    cost->matmul_flops += 2.0 * (double)tensor_count(y) * (double)k;
 }
 
 static void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
@@ -109,6 +119,11 @@ static double bytes_of(const struct tape *tape, int id) { return (double)tensor_
 static void cost_embed(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->bytes += bytes_of(tape, op->out[EMBED_Y]) - bytes_of(tape, op->in[EMBED_W]);
+}
+
+static void cost_embed_q(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += bytes_of(tape, op->out[EMBED_Q_Y]) - bytes_of(tape, op->in[EMBED_Q_W]);
 }
 
 static void cost_embed_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
@@ -353,6 +368,26 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
                    [ATTN_PAGED_BLOCKS] = "iRM"},
             .out = {[ATTN_PAGED_O] = "xBTHD"},
             .cost = cost_attn_paged,
+        },
+    [OP_LINEAR_Q] =
+        {
+            .name = "linear_q",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[LINEAR_Q_X] = "x#RK",
+                   [LINEAR_Q_W] = "qQ",
+                   [LINEAR_Q_BIAS] = "xM?",
+                   [LINEAR_Q_ADD] = "x#RM?"},
+            .out = {[LINEAR_Q_Y] = "x#RM"},
+            .shares = {[LINEAR_Q_Y] = SHARES(LINEAR_Q_ADD)},
+            .cost = cost_linear_q,
+        },
+    [OP_EMBED_Q] =
+        {
+            .name = "embed_q",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[EMBED_Q_IDS] = "i#R", [EMBED_Q_W] = "qQ"},
+            .out = {[EMBED_Q_Y] = "x#RC"},
+            .cost = cost_embed_q,
         },
     [OP_SPLIT3] =
         {

@@ -11,6 +11,8 @@
  *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
+ *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
+ *  embed_q       ids[B,T]i32 W[bytes]u8                            y[B,T,C]                    embed from a table in blocks: y = W[ids], with attr.scale times it, rounded once
  *  rope_table    pos[B,T]i32 inv_freq[E/2]f32                      table[B,T,E]f32             cos in the first half, sin in the second; with attr.scale times it
  *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] [pos[B,T]i32]    o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys, see below
  *                [lengths[B]i32] [bias[R,H]] [scalars]
@@ -72,6 +74,11 @@
  *
  * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of bf16 parts, with an error like
  * fp32's; a device that has no use for it multiplies fp32.
+ *
+ * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: so many
+ * lines of a block type, as panels (tensor/panels.h), each part beginning a panel of its own. An element of W is the
+ * number that its block stands for. A device may round x to 8 bits first, in blocks of 32 along K with a scale of their
+ * own: x = d q with d = max |x| / 127 and q the nearest whole number. y of a row depends on that row alone, bit for bit.
  *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap); scale, x
@@ -283,6 +290,8 @@ enum op_kind {
     OP_REDUCE,
     OP_PIECE,
     OP_SUM,
+    OP_LINEAR_Q,
+    OP_EMBED_Q,
     OP_KIND_COUNT
 };
 

@@ -17,6 +17,12 @@ enum { NORM_Y, NORM_STAT };
 enum { LINEAR_X, LINEAR_W, LINEAR_BIAS, LINEAR_ADD };
 enum { LINEAR_Y };
 
+enum { LINEAR_Q_X, LINEAR_Q_W, LINEAR_Q_BIAS, LINEAR_Q_ADD };
+enum { LINEAR_Q_Y };
+
+enum { EMBED_Q_IDS, EMBED_Q_W };
+enum { EMBED_Q_Y };
+
 enum { ROPE_TABLE_POS, ROPE_TABLE_INV_FREQ };
 enum { ROPE_TABLE_TABLE };
 

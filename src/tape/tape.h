@@ -117,6 +117,13 @@ enum activation {
 /* How the rows of a sample become one vector. */
 enum pooling { POOLING_MEAN, POOLING_FIRST, POOLING_COUNT };
 
+/* Lines of a weight in blocks: so many of them, of the block type with that number (tensor/blocks.h). */
+struct op_lines {
+    int type;
+    int64_t lines; /* 0: no more */
+};
+#define OP_LINE_PARTS 3
+
 /* Attributes; which of them an op reads is said in op.h. */
 struct op_attr {
     int heads, kv_heads, head_dim;
@@ -158,6 +165,7 @@ struct op_attr {
     uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
     int64_t
         first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
+    struct op_lines lines[OP_LINE_PARTS]; /* linear_q, embed_q: what the weight's bytes are */
     bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 

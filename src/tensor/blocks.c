@@ -5,6 +5,7 @@
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
@@ -116,20 +117,82 @@ static void read_q6_k(const unsigned char *in, float *out, int64_t n)
     }
 }
 
+/* ---- writing ---- */
+
+static void put_u16(unsigned char *p, uint16_t v) { memcpy(p, &v, sizeof v); }
+
+static float largest(const float *in, int n)
+{
+    float most = 0;
+    for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(in[i]));
+    return most;
+}
+
+/* The scale is the largest number's share of 127, rounded to 16 bits before elements are divided by it. */
+static void write_q8_0(const float *in, unsigned char *out, int64_t n)
+{
+    const float magic = 12582912.0f; /* adding and taking it rounds to whole numbers */
+    for (; n > 0; n--, in += 32, out += 34) {
+        uint16_t scale = f32_to_f16(largest(in, 32) / 127.0f);
+        float d = f16_to_f32(scale), inverse = d > 0 ? 1.0f / d : 0;
+        put_u16(out, scale);
+        for (int i = 0; i < 32; i++) {
+            float q = (in[i] * inverse + magic) - magic;
+            out[2 + i] = (unsigned char)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+        }
+    }
+}
+
+/* Codes of a block of 32 under a scale; returns the squared error. Adding and taking 1.5 * 2^23 rounds to whole numbers. */
+static float code_q4(const float *in, float d, float *code)
+{
+    const float magic = 12582912.0f, inverse = d != 0 ? 1.0f / d : 0;
+    float error[4] = {0};
+    for (int i = 0; i < 32; i++) {
+        float q = in[i] * inverse;
+        q = q > 7 ? 7 : q < -8 ? -8 : q;
+        q = (q + magic) - magic;
+        float miss = in[i] - d * q;
+        code[i] = q, error[i % 4] += miss * miss;
+    }
+    return (error[0] + error[1]) + (error[2] + error[3]);
+}
+
+/* Of several scales the one with the smallest squared error. Codes go from -8 to 7, so a scale may be negative: the
+ * largest number then has the code -8. */
+static void write_q4_0(const float *in, unsigned char *out, int64_t n)
+{
+    static const float parts[] = {8.0f, -8.0f, 7.4f, -7.4f, 6.8f, -6.8f, 8.6f, -8.6f}; /* of the largest */
+    for (; n > 0; n--, in += 32, out += 18) {
+        float most = largest(in, 32), least = INFINITY, code[32] = {0}, best[32] = {0};
+        uint16_t scale = 0;
+        for (size_t i = 0; i < sizeof parts / sizeof *parts && most > 0; i++) {
+            uint16_t s = f32_to_f16(most / parts[i]);
+            float error = code_q4(in, f16_to_f32(s), code);
+            if (!(error < least)) continue;
+            least = error, scale = s;
+            memcpy(best, code, sizeof best);
+        }
+        put_u16(out, scale);
+        for (int i = 0; i < 16; i++)
+            out[2 + i] = (unsigned char)(((int)best[i] + 8) | ((int)best[i + 16] + 8) << 4);
+    }
+}
+
 /* By number; those without a reader are named in errors and have the size that checks a file. */
 static const struct block_type types[] = {
     [0] = {"F32", 1, 4, read_f32},
     [1] = {"F16", 1, 2, read_f16},
-    [2] = {"Q4_0", 32, 18, read_q4_0},
+    [2] = {"Q4_0", 32, 18, read_q4_0, {{0, 2, 2}, {2, 16, 4}}, write_q4_0},
     [3] = {"Q4_1", 32, 20, 0},
     [6] = {"Q5_0", 32, 22, 0},
     [7] = {"Q5_1", 32, 24, 0},
-    [8] = {"Q8_0", 32, 34, read_q8_0},
+    [8] = {"Q8_0", 32, 34, read_q8_0, {{0, 2, 2}, {2, 32, 4}}, write_q8_0},
     [10] = {"Q2_K", 256, 84, 0},
     [11] = {"Q3_K", 256, 110, 0},
-    [12] = {"Q4_K", 256, 144, read_q4_k},
-    [13] = {"Q5_K", 256, 176, read_q5_k},
-    [14] = {"Q6_K", 256, 210, read_q6_k},
+    [12] = {"Q4_K", 256, 144, read_q4_k, {{0, 4, 2}, {4, 12, 1}, {16, 128, 4}}, 0},
+    [13] = {"Q5_K", 256, 176, read_q5_k, {{0, 4, 2}, {4, 12, 1}, {16, 32, 4}, {48, 128, 4}}, 0},
+    [14] = {"Q6_K", 256, 210, read_q6_k, {{0, 128, 4}, {128, 64, 4}, {192, 16, 1}, {208, 2, 2}}, 0},
     [16] = {"IQ2_XXS", 256, 66, 0},
     [17] = {"IQ2_XS", 256, 74, 0},
     [18] = {"IQ3_XXS", 256, 98, 0},
@@ -154,4 +217,11 @@ const struct block_type *block_type_of(uint32_t number)
 {
     bool known = number < sizeof types / sizeof *types && types[number].name;
     return known ? &types[number] : NULL;
+}
+
+int block_type_number(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof types / sizeof *types); i++)
+        if (types[i].name && !strcmp(types[i].name, name)) return i;
+    return -1;
 }

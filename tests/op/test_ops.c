@@ -273,6 +273,8 @@ static void run_op(void **state, int kind)
     X(sample, OP_SAMPLE)                                                                                     \
     X(kv_put8, OP_KV_PUT8)                                                                                   \
     X(attn_paged8, OP_ATTN_PAGED8)                                                                           \
+    X(linear_q, OP_LINEAR_Q)                                                                                 \
+    X(embed_q, OP_EMBED_Q)                                                                                   \
     X(split3, OP_SPLIT3)                                                                                     \
     X(embed_bwd, OP_EMBED_BWD)                                                                               \
     X(norm_bwd, OP_NORM_BWD)                                                                                 \

@@ -33,6 +33,8 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_SAMPLE] = ref_sample,
     [OP_KV_PUT8] = ref_kv_put8,
     [OP_ATTN_PAGED8] = ref_attn_paged,
+    [OP_LINEAR_Q] = ref_linear_q,
+    [OP_EMBED_Q] = ref_embed_q,
     [OP_SPLIT3] = ref_split3,
     [OP_EMBED_BWD] = ref_embed_bwd,
     [OP_NORM_BWD] = ref_norm_bwd,
@@ -294,4 +296,6 @@ const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_SAMPLE] = ROW,
     [OP_KV_PUT8] = ROW,
     [OP_ATTN_PAGED8] = ROW,
+    [OP_LINEAR_Q] = ROW,
+    [OP_EMBED_Q] = ROW,
 };

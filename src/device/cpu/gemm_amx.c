@@ -45,6 +45,8 @@ AMX_CODE void gemm_amx_set_up_thread(void)
     ready = true;
 }
 
+AMX_CODE void gemm_amx_set_up_again(void) { _tile_loadconfig(&tile_shapes); }
+
 /* Tiles 0 and 1 are the upper 16 rows of C, 2 and 3 the lower ones. `lower` is a constant in every caller. */
 AMX_CODE INLINE void multiply_tiles(const uint16_t *a, const uint16_t *b, int64_t k, bool lower)
 {

@@ -13,9 +13,10 @@ gemm_pack gemm_x86_f32_pack_6, gemm_x86_f32_pack_14, gemm_x86_f32_pack_16, gemm_
 gemm_pack gemm_x86_bf16_pack_14, gemm_x86_bf16_pack_32; /* kg 2 */
 
 /* Functions that use tiles. Before its first product a thread has its tile registers set up, all of them 16 rows of 64
- * bytes; nobody may set them otherwise. */
+ * bytes; whoever sets them otherwise sets them up again. */
 #define GEMM_AMX_CODE __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl")))
 void gemm_amx_set_up_thread(void);
+void gemm_amx_set_up_again(void);
 #endif
 
 #endif

@@ -112,6 +112,7 @@ static void note(struct cuda *cuda, int code, const char *where)
     X(cuda_expert_linear_dx)                                                                                 \
     X(cuda_expert_linear_dw)                                                                                 \
     X(cuda_combine_dw)                                                                                       \
+    X(cuda_embed_q)                                                                                          \
     X(cuda_copy)
 LAUNCHERS(LAUNCH)
 
@@ -130,6 +131,13 @@ static void cuda_embed_run(const struct kernel_call *call)
     note(cuda, cuda_embed(&cuda->queue, call), "embed");
 }
 
+static void cuda_linear_q_run(const struct kernel_call *call)
+{
+    struct cuda *cuda = call->backend;
+    int code = cuda_matmul_quantised(cuda->matmul, &cuda->queue, call);
+    note(cuda, code, code ? cuda_matmul_words(cuda->matmul) : NULL);
+}
+
 static void cuda_attention_op_run(const struct kernel_call *call)
 {
     struct cuda *cuda = call->backend;
@@ -141,6 +149,8 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_EMBED] = {cuda_embed_run, NULL},
     [OP_NORM] = {cuda_norm_run, NULL},
     [OP_LINEAR] = {cuda_linear_run, NULL},
+    [OP_LINEAR_Q] = {cuda_linear_q_run, NULL},
+    [OP_EMBED_Q] = {cuda_embed_q_run, NULL},
     [OP_ROPE_TABLE] = {cuda_rope_table_run, NULL},
     [OP_ATTN] = {cuda_attention_op_run, NULL},
     [OP_ROPE] = {cuda_rope_run, NULL},

@@ -10,6 +10,8 @@
  */
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/matmul_small.h"
+#include "device/cuda/quantised.h"
+#include "tape/quantised.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +21,10 @@
 
 struct matrix {
     const void *at;
-    int64_t rows, cols; /* as cuBLASLt counts; rows is the leading dimension */
+    int64_t rows, cols; /* as cuBLASLt counts */
     bool transposed;
     enum dtype type;
+    int64_t step; /* leading dimension where it is not rows; 0: it is */
 };
 
 struct product {
@@ -32,7 +35,7 @@ struct product {
 
 /* What a way of computing depends on. */
 struct key {
-    int64_t m, n, k;
+    int64_t m, n, k, step;
     int type, out_type;
     bool ta, tb, adds, bias, tf32;
     unsigned align;
@@ -130,7 +133,7 @@ static struct key key_of(const struct product *p)
 {
     struct key key;
     memset(&key, 0, sizeof key); /* compared as bytes */
-    key.m = p->d.rows, key.n = p->d.cols;
+    key.m = p->d.rows, key.n = p->d.cols, key.step = p->d.step;
     key.k = p->a.transposed ? p->a.rows : p->a.cols;
     key.type = (int)p->a.type, key.out_type = (int)p->d.type;
     key.ta = p->a.transposed, key.tb = p->b.transposed;
@@ -154,7 +157,7 @@ static void way_release(const struct cuda_api *api, struct way *w)
 static bool layout_of(const struct cuda_api *api, const struct matrix *m, cublasLtMatrixLayout_t *out)
 {
     return api->cublasLtMatrixLayoutCreate(out, data_type(m->type), (uint64_t)m->rows, (uint64_t)m->cols,
-                                           m->rows) == CUBLAS_STATUS_SUCCESS;
+                                           m->step ? m->step : m->rows) == CUBLAS_STATUS_SUCCESS;
 }
 
 static bool describe(struct cuda_matmul *mm, const struct product *p, struct way *w)
@@ -339,6 +342,67 @@ int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
     int64_t width = tensor_count(db);
     return cuda_column_sum(queue, call->in[LINEAR_DW_DY], dy->type, tensor_count(dy) / width, width,
                            call->out[LINEAR_DW_DBIAS], db->type, call->accumulate, after_workspace(call));
+}
+
+/* --- weights in blocks ----------------------------------------------------------------------------------- */
+
+/* Lines of W as numbers, then the columns of y that they make. What is added lies in y already. */
+static int multiply_widened(struct cuda_matmul *mm, const struct cuda_queue *queue,
+                            const struct cuda_quantised *q, void *work)
+{
+    void *numbers = (char *)work + CUDA_MATMUL_BYTES;
+    size_t at = (size_t)q->first * dtype_size(q->x_type);
+    struct product p = {.a = {numbers, q->k, q->lines, true, q->x_type, 0},
+                        .b = {q->x, q->k, q->rows, false, q->x_type, 0},
+                        .d = {(char *)q->y + at, q->lines, q->rows, false, q->x_type, q->m},
+                        .bias = q->bias ? (const char *)q->bias + at : NULL};
+    if (q->add) p.c = p.d;
+    int code = cuda_quantised_widen(queue, q, numbers);
+    struct key key = key_of(&p);
+    return code ? code : multiply_large(mm, queue, &p, &key, work);
+}
+
+/* One part of W, so many lines at a time as scratch has room for. */
+static int multiply_part(struct cuda_matmul *mm, const struct cuda_queue *queue,
+                         const struct cuda_quantised *part, void *work)
+{
+    int code = 0;
+    if (part->rows <= CUDA_FEW_ROWS) return cuda_quantised_few(queue, part);
+    for (int64_t line = 0; line < part->lines && !code; line += CUDA_WIDE_LINES) {
+        struct cuda_quantised q = *part;
+        int64_t left = part->lines - line;
+        q.w += line / PANEL_LINES * panel_bytes(block_type_of((uint32_t)q.type), q.k);
+        q.first += line, q.lines = left < CUDA_WIDE_LINES ? left : CUDA_WIDE_LINES;
+        code = multiply_widened(mm, queue, &q, work);
+    }
+    return code;
+}
+
+int cuda_matmul_quantised(struct cuda_matmul *mm, const struct cuda_queue *queue,
+                          const struct kernel_call *call)
+{
+    const struct op_attr *attr = &call->op->attr;
+    const struct tensor *y = call_out(call, LINEAR_Q_Y);
+    int64_t m = quantised_lines(attr), rows = tensor_count(y) / m;
+    struct cuda_quantised q = {.x = call->in[LINEAR_Q_X],
+                               .bias = call->in[LINEAR_Q_BIAS],
+                               .add = call->in[LINEAR_Q_ADD],
+                               .y = call->out[LINEAR_Q_Y],
+                               .x_type = y->type,
+                               .rows = rows,
+                               .m = m,
+                               .k = tensor_count(call_in(call, LINEAR_Q_X)) / rows};
+    struct quantised_part part;
+    int code = 0;
+    if (rows > CUDA_FEW_ROWS && q.add && q.add != q.y)
+        code = (int)cudaMemcpyAsync(q.y, q.add, (size_t)tensor_bytes(y), cudaMemcpyDeviceToDevice,
+                                    (cudaStream_t)queue->stream);
+    for (int i = 0; quantised_part(attr, q.k, i, &part) && !code; i++) {
+        q.w = (const unsigned char *)call->in[LINEAR_Q_W] + part.offset;
+        q.type = attr->lines[i].type, q.first = part.first, q.lines = part.lines;
+        code = multiply_part(mm, queue, &q, call->work);
+    }
+    return code;
 }
 
 static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,

@@ -27,6 +27,10 @@ int cuda_matmul_run(struct cuda_matmul *matmul, const struct cuda_queue *queue,
 /* A linear that cuda_linear_is_few as its kernel gets it. */
 struct few_product cuda_linear_few(const struct kernel_call *call);
 
+/* linear_q: few rows by our own kernel, many with lines of the weight made into numbers first. */
+int cuda_matmul_quantised(struct cuda_matmul *matmul, const struct cuda_queue *queue,
+                          const struct kernel_call *call);
+
 /* What cuBLASLt said when a run failed. */
 const char *cuda_matmul_words(const struct cuda_matmul *matmul);
 

@@ -5,6 +5,7 @@
  *     either.
  *  2. A kernel finds its places with the functions that are asked for its bytes here. */
 #include "device/cuda/cuda_workspace.h"
+#include "tape/quantised.h"
 
 typedef size_t scratch(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op);
 
@@ -29,6 +30,16 @@ static size_t matmul(const struct cuda_card *card, const struct tensor *const *d
     if (!bias) return CUDA_MATMUL_BYTES;
     int64_t width = tensor_count(bias), rows = tensor_count(desc[LINEAR_DW_DY]) / width;
     return CUDA_MATMUL_BYTES + (size_t)(parts_of(rows, CUDA_SUM_SLICE) * width) * sizeof(float);
+}
+
+static size_t linear_q(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    (void)card;
+    const struct tensor *y = desc[OP_MAX_IN + LINEAR_Q_Y];
+    int64_t m = quantised_lines(&op->attr), rows = tensor_count(y) / m;
+    if (rows <= CUDA_FEW_ROWS) return 0;
+    int64_t k = tensor_count(desc[LINEAR_Q_X]) / rows, lines = m < CUDA_WIDE_LINES ? m : CUDA_WIDE_LINES;
+    return CUDA_MATMUL_BYTES + (size_t)(lines * k) * dtype_size(y->type);
 }
 
 /* --- embedding, norm, loss ------------------------------------------------------------------------------- */
@@ -307,6 +318,7 @@ static size_t sample(const struct cuda_card *card, const struct tensor *const *d
 
 static scratch *const table[OP_KIND_COUNT] = {
     [OP_LINEAR] = matmul,
+    [OP_LINEAR_Q] = linear_q,
     [OP_LINEAR_DX] = matmul,
     [OP_LINEAR_DW] = matmul,
     [OP_ATTN] = attn,

@@ -43,6 +43,7 @@ enum {
     CUDA_ROUTE_ROWS = 256,  /* route.cu: rows that are counted together */
     CUDA_SAMPLE_PARTS = 32, /* sample.cu: of a row of logits */
     CUDA_FEW_ROWS = 8,      /* rows up to which linear is matmul_few.cu's */
+    CUDA_WIDE_LINES = 2048, /* quantised.cu: lines in blocks that are made into numbers at once */
 };
 
 /* Matrix products: cuBLASLt may take this much, the bias gradient's sums come after it. */

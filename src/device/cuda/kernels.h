@@ -38,6 +38,8 @@ typedef int cuda_launch_many(const struct cuda_queue *queue, const struct kernel
 
 /* embed.cu */
 cuda_launch cuda_embed, cuda_embed_bwd;
+/* quantised.cu; linear_q is cuda_matmul.h's */
+cuda_launch cuda_embed_q;
 /* norm.cu */
 cuda_launch cuda_norm, cuda_norm_bwd;
 /* rope.cu */

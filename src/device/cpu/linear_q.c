@@ -1,0 +1,209 @@
+/* linear_q.c - weights in blocks: the product, and rows of a table. See linear_q.h.
+ *
+ * Workers share the panels of the weight and nothing else: each unpacks a panel and multiplies it with all rows. */
+#include "device/cpu/linear_q.h"
+#include "device/cpu/call.h"
+#include "device/cpu/kernels.h"
+#include "tape/quantised.h"
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+enum { TASKS_PER_WORKER = 8 };
+
+/* ---- the level ---- */
+
+#if defined(__x86_64__)
+static bool has_tiles_of_8_bits(void)
+{
+    const unsigned int8_tiles = 1u << 25;
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & int8_tiles);
+}
+
+const struct linear_q_level *linear_q_level(void)
+{
+    bool vnni = cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni");
+    if (vnni && cpu_has(CPU_AMX) && has_tiles_of_8_bits()) return &linear_q_amx;
+    return vnni ? &linear_q_vnni : cpu_has(CPU_AVX2) ? &linear_q_avx2 : &linear_q_plain;
+}
+#elif defined(__aarch64__)
+const struct linear_q_level *linear_q_level(void)
+{
+    const unsigned long hwcap_dotprod = 1ul << 20, hwcap2_i8mm = 1ul << 13;
+    bool dot = cpu_has(CPU_NEON) && (getauxval(AT_HWCAP) & hwcap_dotprod);
+    if (dot && (getauxval(AT_HWCAP2) & hwcap2_i8mm)) return &linear_q_i8mm;
+    return dot ? &linear_q_dotprod : &linear_q_plain;
+}
+#else
+const struct linear_q_level *linear_q_level(void) { return &linear_q_plain; }
+#endif
+
+/* ---- the product ---- */
+
+struct product {
+    const struct linear_q_level *level;
+    const struct kernel_call *call;
+    enum dtype type;
+    int64_t k, m, rows;
+    int8_t *codes;           /* [rows][k] */
+    struct x8_block *blocks; /* [rows][k / 32] */
+    char *scratch;           /* of each worker */
+};
+
+static void quantise_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct product *p = arg;
+    (void)worker;
+    for (int64_t r = begin; r < end; r++)
+        p->level->quantise(element(p->call->in[LINEAR_Q_X], p->type, r * p->k), p->type, p->k,
+                           p->codes + r * p->k, p->blocks + r * (p->k / X8_BLOCK));
+}
+
+/* Some lines of y, of which the panel has up to 16. */
+struct lines {
+    int64_t first;
+    int count;
+};
+
+static void put_rows(const struct product *p, const struct lines *l, int64_t row, int64_t rows,
+                     const float *value)
+{
+    const void *bias = p->call->in[LINEAR_Q_BIAS], *add = p->call->in[LINEAR_Q_ADD];
+    float fixed[PANEL_LINES] = {0}, extra[PANEL_LINES] = {0};
+    if (bias) dtype_convert(fixed, DT_F32, element(bias, p->type, l->first), p->type, l->count);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = (row + r) * p->m + l->first;
+        if (add) {
+            dtype_convert(extra, DT_F32, element(add, p->type, at), p->type, l->count);
+            for (int i = 0; i < PANEL_LINES; i++) extra[i] += fixed[i];
+        }
+        p->level->put(element(p->call->out[LINEAR_Q_Y], p->type, at), p->type, value + r * PANEL_LINES,
+                      add ? extra : fixed, l->count);
+    }
+}
+
+static void multiply_few(const struct product *p, panel_few *few, const unsigned char *panel,
+                         const struct lines *l)
+{
+    float value[PANEL8_FEW * PANEL_LINES];
+    few(panel, &(struct x8){p->codes, p->blocks, p->k, p->rows}, value);
+    put_rows(p, l, 0, p->rows, value);
+}
+
+static void multiply_panel(const struct product *p, int type, const unsigned char *panel, void *scratch,
+                           const struct lines *l)
+{
+    _Alignas(64) float value[PANEL8_ROWS * PANEL_LINES];
+    struct panel8 w;
+    p->level->unpack[type](panel, p->k, scratch, &w);
+    for (int64_t r = 0; r < p->rows; r += PANEL8_ROWS) {
+        struct x8 x = {p->codes + r * p->k, p->blocks + r * (p->k / X8_BLOCK), p->k,
+                       lesser(PANEL8_ROWS, p->rows - r)};
+        p->level->multiply(&w, &x, value);
+        put_rows(p, l, r, x.rows, value);
+    }
+}
+
+/* begin and end count panels of all parts. */
+static void panels_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct product *p = arg;
+    const struct op_attr *attr = &p->call->op->attr;
+    struct quantised_part part;
+    int64_t before = 0;
+    for (int i = 0; quantised_part(attr, p->k, i, &part); i++, before += panels_count(part.lines)) {
+        int64_t last = lesser(end, before + panels_count(part.lines));
+        for (int64_t at = begin > before ? begin : before; at < last; at++) {
+            int64_t line = (at - before) * PANEL_LINES;
+            struct lines l = {part.first + line, (int)lesser(PANEL_LINES, part.lines - line)};
+            const unsigned char *from = (const unsigned char *)p->call->in[LINEAR_Q_W] + part.offset +
+                                        (at - before) * panel_bytes(part.type, p->k);
+            int type = attr->lines[i].type;
+            panel_few *few = p->rows <= PANEL8_FEW ? p->level->few[type] : NULL;
+            if (few)
+                multiply_few(p, few, from, &l);
+            else
+                multiply_panel(p, type, from, p->scratch + worker * panel8_bytes(p->k), &l);
+        }
+    }
+}
+
+static int64_t codes_bytes(int64_t rows, int64_t k) { return (rows * k + 63) / 64 * 64; }
+
+static int64_t blocks_bytes(int64_t rows, int64_t k)
+{
+    return (rows * (k / X8_BLOCK) * (int64_t)sizeof(struct x8_block) + 63) / 64 * 64;
+}
+
+static int64_t panels_of(const struct op_attr *attr)
+{
+    int64_t n = 0;
+    for (int i = 0; i < OP_LINE_PARTS; i++) n += panels_count(attr->lines[i].lines);
+    return n;
+}
+
+void cpu_linear_q(const struct kernel_call *call)
+{
+    const struct op_attr *attr = &call->op->attr;
+    const struct tensor *x = call_in(call, LINEAR_Q_X);
+    struct product p = {.level = linear_q_level(),
+                        .call = call,
+                        .type = x->type,
+                        .k = quantised_columns(attr, tensor_bytes(call_in(call, LINEAR_Q_W))),
+                        .m = quantised_lines(attr)};
+    p.rows = tensor_count(x) / p.k;
+    p.codes = call->work;
+    p.blocks = (struct x8_block *)((char *)call->work + codes_bytes(p.rows, p.k));
+    p.scratch = (char *)p.blocks + blocks_bytes(p.rows, p.k);
+    int64_t panels = panels_of(attr), tasks = (int64_t)threads_count(call->team) * TASKS_PER_WORKER;
+    threads_each(call->team, p.rows, row_grain(p.k), quantise_body, &p);
+    threads_each(call->team, panels, (panels + tasks - 1) / tasks, panels_body, &p);
+}
+
+size_t cpu_linear_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[LINEAR_Q_W]));
+    int64_t rows = tensor_count(desc[LINEAR_Q_X]) / k;
+    return (size_t)(codes_bytes(rows, k) + blocks_bytes(rows, k) + threads * panel8_bytes(k));
+}
+
+/* ---- rows of a table ---- */
+
+static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct kernel_call *call = arg;
+    const struct op_attr *attr = &call->op->attr;
+    enum dtype type = call_out(call, EMBED_Q_Y)->type;
+    int64_t k = quantised_columns(attr, tensor_bytes(call_in(call, EMBED_Q_W)));
+    float *row = (float *)call->work + worker * k;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t id = ((const int32_t *)call->in[EMBED_Q_IDS])[r];
+        struct quantised_part p;
+        for (int i = 0; quantised_part(attr, k, i, &p); i++)
+            if (id >= p.first && id < p.first + p.lines)
+                panel_read(p.type, k,
+                           (const unsigned char *)call->in[EMBED_Q_W] + p.offset +
+                               (id - p.first) / PANEL_LINES * panel_bytes(p.type, k),
+                           (int)((id - p.first) % PANEL_LINES), row);
+        float scale = dtype_round(type, attr->scale);
+        for (int64_t i = 0; i < k && scale != 0; i++) row[i] *= scale;
+        dtype_convert(element(call->out[EMBED_Q_Y], type, r * k), type, row, DT_F32, k);
+    }
+}
+
+void cpu_embed_q(const struct kernel_call *call)
+{
+    struct kernel_call copy = *call;
+    threads_each(call->team, tensor_count(call_in(call, EMBED_Q_IDS)), 1, embed_body, &copy);
+}
+
+size_t cpu_embed_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[EMBED_Q_W]));
+    return (size_t)(threads * k) * sizeof(float);
+}

@@ -1,0 +1,32 @@
+/* quantised.h - kernels for weights in blocks: see quantised.cu. */
+#ifndef PLIM_DEVICE_CUDA_QUANTISED_H
+#define PLIM_DEVICE_CUDA_QUANTISED_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "device/cuda/kernels.h"
+#include "tensor/panels.h"
+
+/* Lines [first, first + lines) of W [m,k], of one block type; w: their panels. y[rows,m] = x[rows,k] W' + bias + add. */
+struct cuda_quantised {
+    const unsigned char *w;
+    const void *x, *bias, *add; /* bias, add: NULL when absent */
+    void *y;
+    int type; /* number of the block type */
+    enum dtype x_type;
+    int64_t rows, m, k, first, lines;
+};
+
+/* At most CUDA_FEW_ROWS rows. */
+int cuda_quantised_few(const struct cuda_queue *queue, const struct cuda_quantised *q);
+
+/* The lines as numbers of x's type: out[lines,k]. */
+int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_quantised *q, void *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,81 @@
+/* op_make_quantised.c - makers of cases with weights in blocks: every type, one or several in a matrix. */
+#include "support/op_make.h"
+#include "tape/quantised.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Random bytes in a block, with scales of 16 bits that are numbers of about 1 / 64. */
+static void fill_block(struct op_case *c, const struct block_type *type, unsigned char *block)
+{
+    for (int i = 0; i < type->bytes; i++) block[i] = (unsigned char)case_below(c, 256);
+    for (int f = 0; f < BLOCK_FIELDS; f++)
+        for (int i = 0; type->field[f].unit == 2 && i < type->field[f].bytes; i += 2) {
+            uint16_t scale = f32_to_f16((float)(0.015 * case_normal(c)));
+            memcpy(block + type->field[f].at + i, &scale, sizeof scale);
+        }
+}
+
+/* The bytes of W in slot `slot`: lines of random types. */
+static void make_lines(struct op_case *c, int slot, int64_t lines, int64_t k, bool parts)
+{
+    static const int types[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K};
+    struct op_attr *attr = &c->op.attr;
+    int64_t cut = parts && lines > 2 ? 1 + case_below(c, lines - 2) : lines, given[] = {cut, lines - cut};
+    for (int i = 0; i < 2 && given[i]; i++)
+        attr->lines[i] = (struct op_lines){types[case_below(c, k % 256 ? 2 : 5)], given[i]};
+    case_in(c, slot, DT_U8, DIMS(quantised_bytes(attr, k)));
+    unsigned char rows[PANEL_LINES * 34 * 128], *w = c->in[slot];
+    struct quantised_part p;
+    for (int i = 0; quantised_part(attr, k, i, &p); i++)
+        for (int64_t line = 0; line < p.lines; line += PANEL_LINES) {
+            int64_t bytes = panel_bytes(p.type, k), left = p.lines - line;
+            memset(rows, 0, (size_t)bytes);
+            for (int64_t b = 0; b < k / p.type->elements * (left < PANEL_LINES ? left : PANEL_LINES); b++)
+                fill_block(c, p.type, rows + b * p.type->bytes);
+            panel_pack(p.type, k, rows, w + p.offset + line / PANEL_LINES * bytes);
+        }
+}
+
+/* Numbers that 8 bits hold exactly under a scale that is a power of two, with the largest in every block. */
+static void fill_exact(struct op_case *c, int slot)
+{
+    for (int64_t i = 0; i < case_count(c, slot); i++) {
+        double scale = ldexp(1, -6 - (int)(i / 32 % 3));
+        case_set(c, slot, i, scale * (i % 32 == i / 32 % 32 ? 127 : (double)case_below(c, 255) - 127));
+    }
+}
+
+void make_linear_q(struct op_case *c)
+{
+    struct lead lead = case_lead(c, case_flip(c) ? 8 : 70);
+    int64_t m = PICK(c, 1, 3, 16, 17, 37, 64, 101), k = PICK(c, 32, 96, 256, 512, 544, 1024);
+    bool bias = case_flip(c), add = case_flip(c), exact = case_below(c, 4) > 0;
+    make_lines(c, LINEAR_Q_W, m, k, case_flip(c));
+    case_in_rows(c, LINEAR_Q_X, c->type, lead, k);
+    if (exact) fill_exact(c, LINEAR_Q_X);
+    if (bias) case_in(c, LINEAR_Q_BIAS, c->type, DIMS(m));
+    if (add) case_in_rows(c, LINEAR_Q_ADD, c->type, lead, m);
+    case_out_rows(c, LINEAR_Q_Y, c->type, lead, m);
+    /* Sums are exact within a block; rounding x to 8 bits of its block's largest takes up to 1/250 of it. */
+    c->inner[LINEAR_Q_Y] = exact ? sum_error(k) : 0.02;
+    c->scale[LINEAR_Q_Y] = 20 * sqrt((double)k); /* elements of Q6_K are of that size */
+    case_note(c, "%s and %s, k %lld, x %s", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
+              c->op.attr.lines[1].lines ? block_type_of((uint32_t)c->op.attr.lines[1].type)->name : "none",
+              (long long)k, exact ? "of 8 bits" : "rounded");
+}
+
+void make_embed_q(struct op_case *c)
+{
+    struct lead lead = case_lead(c, 60);
+    int64_t vocab = PICK(c, 1, 7, 53, 200), width = PICK(c, 32, 96, 256, 512);
+    make_lines(c, EMBED_Q_W, vocab, width, case_flip(c));
+    case_in(c, EMBED_Q_IDS, DT_I32, lead.ndim, lead.dim);
+    for (int64_t i = 0; i < case_count(c, EMBED_Q_IDS); i++)
+        case_set_int(c, EMBED_Q_IDS, i, (int32_t)case_below(c, vocab));
+    case_out_rows(c, EMBED_Q_Y, c->type, lead, width);
+    if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
+    c->inner[EMBED_Q_Y] = 4 * F32_UNIT;
+    case_note(c, "%s scale %g", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
+              (double)c->op.attr.scale);
+}

@@ -1,0 +1,339 @@
+/* test_quantise.c - weights in blocks: panels hold what blocks hold, every level of the CPU has the same bits, and an engine
+ * with blocks of 8 or 4 bits is near one that multiplies the same numbers in double precision, whoever else is in a step. */
+#include "base/rng.h"
+#include "device/cpu/linear_q.h"
+#include "reference/reference.h"
+#include "serve/engine.h"
+#include "tape/quantised.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const int numbers[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K};
+enum { TYPES = sizeof numbers / sizeof *numbers, K = 768 };
+
+/* --- panels ----------------------------------------------------------------------------------------------- */
+
+/* 16 lines of random blocks, whose scales are numbers. */
+static unsigned char *random_rows(const struct block_type *type, int64_t k)
+{
+    int64_t bytes = panel_bytes(type, k);
+    unsigned char *rows = malloc((size_t)bytes);
+    for (int64_t i = 0; i < bytes; i++)
+        rows[i] = (unsigned char)rng_below(5, (uint64_t)type->bytes, (uint64_t)i, 256);
+    for (int64_t b = 0; b < bytes / type->bytes; b++)
+        for (int f = 0; f < BLOCK_FIELDS; f++)
+            for (int i = 0; type->field[f].unit == 2 && i < type->field[f].bytes; i += 2) {
+                uint16_t scale = f32_to_f16(0.001f * (float)(1 + b % 17) * (b % 2 ? 1.0f : -1.0f));
+                memcpy(rows + b * type->bytes + type->field[f].at + i, &scale, sizeof scale);
+            }
+    return rows;
+}
+
+static void test_panels(void **state)
+{
+    (void)state;
+    for (int t = 0; t < TYPES; t++) {
+        const struct block_type *type = block_type_of((uint32_t)numbers[t]);
+        int covered = 0;
+        for (int f = 0; f < BLOCK_FIELDS; f++) {
+            assert_true(!type->field[f].bytes || type->field[f].at == covered);
+            covered += type->field[f].bytes;
+        }
+        assert_int_equal(covered, type->bytes); /* nothing is left out: a panel has a file's bytes */
+        unsigned char *rows = random_rows(type, K), *panel = malloc((size_t)panel_bytes(type, K));
+        float want[K], got[K];
+        panel_pack(type, K, rows, panel);
+        for (int line = 0; line < PANEL_LINES; line++) {
+            type->read(rows + line * panel_row_bytes(type, K), want, K / type->elements);
+            panel_read(type, K, panel, line, got);
+            assert_memory_equal(want, got, sizeof want);
+        }
+        free(rows);
+        free(panel);
+    }
+}
+
+static void test_written_blocks(void **state)
+{
+    (void)state;
+    static const struct {
+        int number;
+        float share; /* of the largest number of a block: how far an element may be off */
+    } cases[] = {{BLOCK_Q8_0, 0.51f / 127}, {BLOCK_Q4_0, 0.2f}};
+    for (int c = 0; c < 2; c++) {
+        const struct block_type *type = block_type_of((uint32_t)cases[c].number);
+        float in[K], out[K], again[K];
+        unsigned char blocks[K * 2], second[K * 2];
+        for (int i = 0; i < K; i++)
+            in[i] = i / 32 == 3 ? 0 : (float)rng_below(3, 1, (uint64_t)i, 2001) * 1e-4f - 0.1f;
+        type->write(in, blocks, K / 32);
+        type->read(blocks, out, K / 32);
+        for (int i = 0; i < K; i++) {
+            float most = 0;
+            for (int j = i / 32 * 32; j < i / 32 * 32 + 32; j++) most = fmaxf(most, fabsf(in[j]));
+            if (!(fabsf(in[i] - out[i]) <= cases[c].share * most))
+                fail_msg("%s: %g became %g", type->name, (double)in[i], (double)out[i]);
+        }
+        if (cases[c].number == BLOCK_Q4_0) continue;
+        type->write(out, second, K / 32); /* what blocks hold stays what it is */
+        type->read(second, again, K / 32);
+        assert_memory_equal(out, again, sizeof out);
+    }
+}
+
+/* --- levels ----------------------------------------------------------------------------------------------- */
+
+struct rows {
+    int8_t *codes;
+    struct x8_block *blocks;
+};
+
+static struct rows quantise_rows(const struct linear_q_level *level, const float *x, int64_t rows)
+{
+    struct rows r = {malloc((size_t)(rows * K)), malloc((size_t)(rows * K / X8_BLOCK) * sizeof *r.blocks)};
+    for (int64_t i = 0; i < rows; i++)
+        level->quantise(x + i * K, DT_F32, K, r.codes + i * K, r.blocks + i * (K / X8_BLOCK));
+    return r;
+}
+
+static void multiply(const struct linear_q_level *level, int number, const unsigned char *panel,
+                     const float *x, int64_t rows, float *out)
+{
+    struct rows r = quantise_rows(level, x, rows);
+    void *scratch = aligned_alloc(64, (size_t)panel8_bytes(K));
+    struct panel8 w;
+    level->unpack[number](panel, K, scratch, &w);
+    if (level->few[number] && rows <= PANEL8_FEW)
+        level->few[number](panel, &(struct x8){r.codes, r.blocks, K, rows}, out);
+    else
+        level->multiply(&w, &(struct x8){r.codes, r.blocks, K, rows}, out);
+    free(r.codes), free(r.blocks), free(scratch);
+}
+
+static int levels_here(const struct linear_q_level **out)
+{
+    int n = 0;
+#if defined(__x86_64__)
+    bool vnni = cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni");
+    if (cpu_has(CPU_AVX2)) out[n++] = &linear_q_avx2;
+    if (vnni) out[n++] = &linear_q_vnni;
+#endif
+#if defined(__aarch64__)
+    if (linear_q_level() == &linear_q_i8mm) out[n++] = &linear_q_dotprod;
+#endif
+    out[n++] = linear_q_level();
+    return n;
+}
+
+static void test_levels_agree(void **state)
+{
+    (void)state;
+    const struct linear_q_level *levels[4];
+    int count = levels_here(levels);
+    static float x[PANEL8_ROWS * K], want[PANEL8_ROWS * PANEL_LINES], got[PANEL8_ROWS * PANEL_LINES];
+    for (int i = 0; i < PANEL8_ROWS * K; i++)
+        x[i] =
+            (float)rng_below(9, 1, (uint64_t)i, 20001) * (i / K % 3 ? 1e-4f : 1e-2f) - (i / K % 3 ? 1 : 100);
+    memset(x + 5 * K, 0, K * sizeof *x);
+    x[7 * K + 40] = INFINITY, x[8 * K + 3] = NAN, x[9 * K] = 1e-42f;
+    for (int t = 0; t < TYPES; t++) {
+        const struct block_type *type = block_type_of((uint32_t)numbers[t]);
+        unsigned char *rows = random_rows(type, K), *panel = malloc((size_t)panel_bytes(type, K));
+        panel_pack(type, K, rows, panel);
+        multiply(&linear_q_plain, numbers[t], panel, x, PANEL8_ROWS, want);
+        assert_true(isnan(want[7 * PANEL_LINES]) && isnan(want[8 * PANEL_LINES])); /* nothing is hidden */
+        for (int l = 0; l < count; l++)
+            for (int64_t n = 1; n <= PANEL8_ROWS; n += n < 18 ? 1 : 7) { /* however many rows there are */
+                multiply(levels[l], numbers[t], panel, x, n, got);
+                for (int64_t i = 0; i < n * PANEL_LINES; i++)
+                    if (memcmp(&got[i], &want[i], sizeof *got) && !(isnan(got[i]) && isnan(want[i])))
+                        fail_msg("%s, %s, %lld rows: row %lld is %g, in plain C %g", levels[l]->name,
+                                 type->name, (long long)n, (long long)(i / PANEL_LINES), (double)got[i],
+                                 (double)want[i]);
+            }
+        free(rows);
+        free(panel);
+    }
+}
+
+/* --- an engine -------------------------------------------------------------------------------------------- */
+
+enum { PROMPT = 40, MOST = 64 };
+
+struct heard {
+    float logprob[MOST];
+    int count;
+};
+
+static bool hear(void *arg, const struct engine_event *event)
+{
+    struct heard *h = arg;
+    if (event->token >= 0) h->logprob[h->count++] = event->logprob;
+    return true;
+}
+
+static struct device *real; /* whose products are computed by the reference */
+
+/* The reference has no use for the workspace of a kernel. */
+static void run_reference(struct device *dev, struct kernel_call *call)
+{
+    bool blocks = call->op->kind == OP_LINEAR_Q || call->op->kind == OP_EMBED_Q;
+    struct kernel_call other = *call;
+    if (!blocks) {
+        real->ops->run(dev, call);
+        return;
+    }
+    other.work = malloc(reference_bytes(call->desc));
+    reference_kernels[call->op->kind].run(&other);
+    free(other.work);
+}
+
+struct setting {
+    const char *model;
+    enum weights_kind kind;
+    bool exact; /* products by the reference */
+    int others; /* requests beside the one that is heard */
+    int64_t chunk;
+    int threads;
+    struct engine_plan plan;
+};
+
+static void ask(struct engine *e, int seed, struct heard *h)
+{
+    int32_t prompt[PROMPT];
+    struct plim_error err = {0};
+    for (int i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(3 + rng_below(2, (uint64_t)seed, (uint64_t)i, 90));
+    struct engine_request request = {.prompt = prompt,
+                                     .count = PROMPT,
+                                     .tokens = 8,
+                                     .logprobs = 0,
+                                     .prompt_logprobs = true,
+                                     .ignore_eos = true,
+                                     .hear = hear,
+                                     .arg = h};
+    if (engine_submit(e, &request, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
+}
+
+static struct heard answer(struct setting *s)
+{
+    struct heard h[8] = {0};
+    struct plim_error err = {0};
+    struct device *device;
+    struct engine *e;
+    if (device_cpu_open(s->threads ? s->threads : 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    struct device copy = *device;
+    struct device_ops ops = *device->ops;
+    real = &copy, ops.run = run_reference;
+    if (s->exact) device->ops = &ops;
+    struct engine_options o = {.model = s->model,
+                               .weights = s->kind,
+                               .max_context = PROMPT + 8,
+                               .parallel = 8,
+                               .chunk = s->chunk,
+                               .overhead = 8 << 20};
+    if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
+    s->plan = *engine_plan(e);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), s->plan.total);
+    for (int i = 0; i <= s->others; i++) ask(e, i, &h[i]);
+    while (engine_busy(e))
+        if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
+    assert_int_equal(ledger_current(device->ledger[TIER_DEVICE]), s->plan.total);
+    engine_close(e);
+    device->ops = copy.ops;
+    device->ops->close(device);
+    return h[0];
+}
+
+static const char *golden(const char *name)
+{
+    static char path[512];
+    const char *src = getenv("SRC_DIR");
+    snprintf(path, sizeof path, "%s/tests/golden/%s", src ? src : ".", name);
+    return path;
+}
+
+static void test_near_the_reference(void **state)
+{
+    (void)state;
+    for (enum weights_kind kind = WEIGHTS_Q8; kind < WEIGHTS_KINDS; kind++) {
+        struct setting fast = {.model = golden("llama-tied"), .kind = kind}, exact = fast;
+        exact.exact = true;
+        struct heard a = answer(&fast), b = answer(&exact);
+        assert_int_equal(a.count, b.count);
+        for (int i = 0; i < PROMPT;
+             i++) /* x has 8 bits in one of them; most of these tokens are most unlikely */
+            if (fabsf(a.logprob[i] - b.logprob[i]) > 0.1f + 0.03f * fabsf(b.logprob[i]))
+                fail_msg("%s: token %d has %g, in double precision %g", weights_kind_name(kind), i,
+                         (double)a.logprob[i], (double)b.logprob[i]);
+    }
+}
+
+static void test_depends_on_nothing_else(void **state)
+{
+    (void)state;
+    for (enum weights_kind kind = WEIGHTS_Q8; kind < WEIGHTS_KINDS; kind++) {
+        struct setting first = {.model = golden("llama-tied"), .kind = kind};
+        struct heard want = answer(&first);
+        struct setting others[] = {
+            {.others = 7}, {.others = 3, .chunk = 5}, {.chunk = 1, .threads = 1}, {.threads = 3}};
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+            others[i].model = first.model, others[i].kind = kind;
+            struct heard got = answer(&others[i]);
+            assert_int_equal(got.count, want.count);
+            assert_memory_equal(got.logprob, want.logprob, sizeof got.logprob);
+        }
+    }
+}
+
+/* Parameters of the plan are those of the model, byte for byte. */
+static void test_plan_counts_blocks(void **state)
+{
+    (void)state;
+    struct setting s[WEIGHTS_KINDS];
+    for (enum weights_kind kind = 0; kind < WEIGHTS_KINDS; kind++) {
+        s[kind] = (struct setting){.model = golden("llama-tied"), .kind = kind};
+        answer(&s[kind]);
+    }
+    /* Rows of 64 and of the vocabulary of 128, in fp32 256 bytes, in Q8_0 68, in Q4_0 36. Tensors are 64-byte aligned. */
+    int64_t plain = s[WEIGHTS_AS_IS].plan.params, q8 = s[WEIGHTS_Q8].plan.params,
+            q4 = s[WEIGHTS_Q4].plan.params;
+    assert_true(q4 < q8 && q8 < plain);
+    int64_t rows8 = (plain - q8) / (256 - 68), rows4 = (q8 - q4) / (68 - 36);
+    assert_int_equal(rows8 * (256 - 68), plain - q8); /* all matrices are in blocks */
+    assert_int_equal(rows4 * (68 - 36), q8 - q4);
+    assert_int_equal(rows8 - rows4, 128); /* the table, which makes the logits too, stays in 8 bits */
+}
+
+/* What has no whole blocks in a row stays as it is: nothing is refused, nothing is rounded. */
+static void test_rows_without_whole_blocks(void **state)
+{
+    (void)state;
+    struct setting plain = {.model = golden("phi3")}, q4 = {.model = plain.model, .kind = WEIGHTS_Q4};
+    char path[512];
+    snprintf(path, sizeof path, "%s", plain.model);
+    plain.model = q4.model = path;
+    struct heard a = answer(&plain), b = answer(&q4);
+    assert_int_equal(plain.plan.params, q4.plan.params);
+    assert_memory_equal(a.logprob, b.logprob, sizeof a.logprob);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_panels),
+        cmocka_unit_test(test_written_blocks),
+        cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_near_the_reference),
+        cmocka_unit_test(test_depends_on_nothing_else),
+        cmocka_unit_test(test_plan_counts_blocks),
+        cmocka_unit_test(test_rows_without_whole_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
