@@ -274,7 +274,8 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         int64_t per =
             i < nops && old[i].part == PART_UPDATE ? offload_rows(tape, &old[i], options->slice_bytes) : 0;
         if (per == 0 || i == loop_end) near_finish(&r.near, tape);
-        if (i == loop_end || i == nops) host_finish(&r.host, tape);
+        bool exchange = i < nops && old[i].part == PART_UPDATE && op_collects(&old[i]);
+        if (i == loop_end || i == nops || exchange) host_finish(&r.host, tape);
         if (i == loop_end) tape->loop_end = tape->nops;
         if (i < nops && i >= loop_end && squares_far(tape, &old[i])) continue; /* done before it left */
         if (per > 0)

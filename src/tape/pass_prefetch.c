@@ -50,6 +50,12 @@ static bool is_kept(const struct tape *tape, int id)
     return tape->tensors[tape_root(tape, id)].flags & TENSOR_KEPT;
 }
 
+/* Between ranks, around the ops of the loop. Exchanges of an update stand where its op needs them. */
+static bool is_exchange(const struct op *op)
+{
+    return op->part != PART_UPDATE && (op->kind == OP_GATHER || op->kind == OP_REDUCE);
+}
+
 /* What is elsewhere: on another tier, or in pieces. */
 static int far_of(const struct op *op)
 {
@@ -67,7 +73,7 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
     for (int i = begin; i < end; i++) {
         const struct op *op = &ops[i];
         int key = 2 * computed;
-        if (!op_moves(op) && op->kind != OP_GATHER && op->kind != OP_REDUCE) {
+        if (!op_moves(op) && !is_exchange(op)) {
             for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
                 if (op->out[o] >= 0) s->least[op->out[o]] = key + 2;
             put(s, 2 * computed++ + 1, i, false);
