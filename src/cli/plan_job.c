@@ -17,19 +17,23 @@ static enum plim_status beyond_device(const struct job *job, const struct plan_r
         facts_holder(f), bytes_format(need, (uint64_t)plan->total), bytes_format(has, f->memory_bytes));
 }
 
-/* The plan that a run would have: compared inside the line, and where it is missed by no more than processes differ in size,
- * with the reserve. When there is none, plans are compared once more without a line, to name what is missing. */
+/* The plan that a run would have: compared inside the line, and where none fits once more with the reserve, as a run
+ * does. When there is none, plans are compared without a line, to name what is missing. */
 static enum plim_status make_plan(struct job *job, struct plan_request *request, struct overhead overhead,
                                   struct plan *out, struct plim_error *err)
 {
     request->search_line = request->facts->unified_memory ? request->budget : 0;
     enum plim_status status = job_plan(job, request, out, err);
     if (status != PLIM_NO_FIT) return status;
-    bool near = out->tape.nops && out->total - request->budget <= overhead.reserve;
-    if (near) request->overhead -= overhead.reserve;
-    if (!near) request->search_line = 0;
+    struct plan_request exact = *request;
+    struct plan tight;
+    exact.overhead -= overhead.reserve;
+    bool found = overhead.reserve && plan_search(&exact, &tight, NULL) == PLIM_OK;
     plan_release(out);
     *err = (struct plim_error){0};
+    if (found) return *out = tight, *request = exact, PLIM_OK;
+    if (overhead.reserve) plan_release(&tight);
+    request->search_line = 0;
     return job_plan(job, request, out, err);
 }
 

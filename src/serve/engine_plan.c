@@ -81,7 +81,8 @@ static enum plim_status choose_weights(struct engine *e, struct plim_error *err)
 {
     struct build_arg arg = {e, {1, 1, 1, 1, 1}};
     struct tape tape;
-    if (!e->device->kernels[OP_LINEAR_Q].run) {
+    const struct kernel *kernels = e->device->kernels; /* NULL: the device is not here */
+    if (kernels && !kernels[OP_LINEAR_Q].run) {
         if (e->options.weights == WEIGHTS_AS_IS) return PLIM_OK;
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "this device has no kernels for %s weights; use the CPU, or as-is",

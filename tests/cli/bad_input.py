@@ -25,7 +25,7 @@ def refused(name, args, words, folder, code=2):
     line = result.stderr
     missing = [w for w in words if w not in line]
     same = listing(folder) == before
-    quiet = not [e for e in plim.events(result.stdout) if e.get("event") != "plan"]
+    quiet = not [e for e in plim.events(result.stdout) if e.get("event") not in ("plan", "refused")]
     plim.ok(result.returncode == code and line.count("\n") == 1 and line.startswith("plimsoll: ") and not missing and same and quiet,
             f"{name}: {line.strip()}" + (f" LACKS {missing}" if missing else "") + ("" if same else " WROTE SOMETHING")
             + (f" EXIT {result.returncode}" if result.returncode != code else "") + ("" if quiet else " SAID " + result.stdout))

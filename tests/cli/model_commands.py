@@ -2,6 +2,7 @@
 """train, eval, export, generate: the same model all the way."""
 import json
 import os
+import re
 import shutil
 import struct
 import sys
@@ -140,8 +141,10 @@ with tempfile.TemporaryDirectory() as folder:
     told = plim.run("generate", "--device", "cpu", checkpoint, "-p", long_prompt, "-n", 4, "--echo")
     plim.ok(told.stdout.startswith(long_prompt) and "tokens/s" in told.stderr, "--echo, and a summary on stderr")
 
+    few = plim.run("generate", "--device", "cpu", checkpoint, "-p", "x", "-n", 200, "-b", "100KiB")
+    room = 100 * 1024 + int(re.search(r"\((\d+) bytes\) missing", few.stderr)[1])  # holds 200 positions, and no 2000
     for name, args, code, word in [
-        ("a budget too small", ["-p", "x", "-n", 20000, "-b", room], 3, "missing"),
+        ("a budget too small", ["-p", "x", "-n", 2000, "-b", room], 3, "missing"),
         ("a budget below the program", ["-p", "x", "-b", "100KiB"], 3, "raise the budget"),
         ("no prompt", [], 2, "--prompt"),
         ("an empty prompt", ["-p", ""], 2, "--prompt"),
