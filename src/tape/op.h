@@ -78,7 +78,8 @@
  * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: so many
  * lines of a block type, as panels (tensor/panels.h), each part beginning a panel of its own. An element of W is the
  * number that its block stands for. A device may round x to 8 bits first, in blocks of 32 along K with a scale of their
- * own: x = d q with d = max |x| / 127 and q the nearest whole number. y of a row depends on that row alone, bit for bit.
+ * own: x = d q with d = max |x| / 127 and q the nearest whole number; or it may round W's elements to the x-type. y of a row
+ * depends on that row alone, bit for bit; on a GPU also on whether there are more than CUDA_FEW_ROWS rows.
  *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap); scale, x

@@ -57,8 +57,10 @@ void make_linear_q(struct op_case *c)
     if (bias) case_in(c, LINEAR_Q_BIAS, c->type, DIMS(m));
     if (add) case_in_rows(c, LINEAR_Q_ADD, c->type, lead, m);
     case_out_rows(c, LINEAR_Q_Y, c->type, lead, m);
-    /* Sums are exact within a block; rounding x to 8 bits of its block's largest takes up to 1/250 of it. */
-    c->inner[LINEAR_Q_Y] = exact ? sum_error(k) : 0.02;
+    /* Sums are exact within a block; rounding x to 8 bits of its block's largest takes up to 1/250 of it. Elements of W may be
+     * rounded to the type of x. */
+    static const double rounding[DT_COUNT] = {[DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11};
+    c->inner[LINEAR_Q_Y] = exact ? sum_error(k) + rounding[c->type] : 0.02;
     c->scale[LINEAR_Q_Y] = 20 * sqrt((double)k); /* elements of Q6_K are of that size */
     case_note(c, "%s and %s, k %lld, x %s", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
               c->op.attr.lines[1].lines ? block_type_of((uint32_t)c->op.attr.lines[1].type)->name : "none",
