@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# run-tests: not=asan, not=tsan
 """A run gives way and takes back, three causes: its budget is lowered by ctl, another process takes memory, a container's
 limit is lowered under it. Losses are the undisturbed run's within rounding, and each cause changes the plan at most twice.
 """
