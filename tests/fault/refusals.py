@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# run-tests: not=asan, not=tsan
 """Refused memory is explained: each of the five causes is provoked on purpose and named rightly, in its stage, with the
 tensor and who holds what; remedies are really plans, and the one line on stderr stays one line.
 """

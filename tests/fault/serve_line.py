@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A server's line moves under load: no request fails, the same text comes, and the bytes seen from outside follow within a second.
 Also what else the control socket takes, and refuses."""
-# run-tests: timeout=300
+# run-tests: timeout=300, not=asan, not=tsan
 import os
 import sys
 
