@@ -1,0 +1,189 @@
+/* op_cost.c - what ops cost, for the planner's clock. See op.h and op_cost.h. */
+#include "tape/op_cost.h"
+#include "tape/quantised.h"
+
+static int64_t count_of(const struct tape *tape, int id) { return tensor_count(&tape->tensors[id]); }
+
+/* Weight matmuls: 2 x rows x weight elements. `wide` has the weight's output width in its last dimension. */
+static double matmul_flops(const struct tape *tape, int wide, int weight, bool kn)
+{
+    const struct tensor *w = &tape->tensors[weight];
+    int64_t width = kn ? w->dim[1] : w->dim[0];
+    return 2.0 * (double)(count_of(tape, wide) / width) * (double)tensor_count(w);
+}
+
+void cost_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->type = tape->tensors[op->in[LINEAR_X]].type;
+    cost->matmul_flops += matmul_flops(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn);
+}
+
+/* A weight in blocks: every element of it once for each row. */
+void cost_linear_q(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *y = &tape->tensors[op->out[LINEAR_Q_Y]];
+    int64_t k = quantised_columns(&op->attr, tensor_bytes(&tape->tensors[op->in[LINEAR_Q_W]]));
+    cost->type = tape->tensors[op->in[LINEAR_Q_X]].type;
+    cost->matmul_flops += 2.0 * (double)tensor_count(y) * (double)k;
+}
+
+void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->type = tape->tensors[op->in[LINEAR_DX_DY]].type;
+    cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DX_DY], op->in[LINEAR_DX_W], op->attr.weight_kn);
+}
+
+void cost_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->type = tape->tensors[op->in[LINEAR_DW_DY]].type;
+    cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn);
+}
+
+/* Experts: every row meets one expert's matrix, whichever it is. `row`: a tensor of the rows of `width`. */
+static void expert_flops(const struct tape *tape, int row, int64_t width, int weight, struct op_cost *cost)
+{
+    const struct tensor *w = &tape->tensors[weight];
+    cost->type = tape->tensors[row].type;
+    cost->matmul_flops += 2.0 * (double)(count_of(tape, row) / width) * (double)(w->dim[1] * w->dim[2]);
+}
+
+void cost_expert_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int w = op->in[EXPERT_LINEAR_W];
+    expert_flops(tape, op->in[EXPERT_LINEAR_X], tape->tensors[w].dim[2], w, cost);
+}
+
+void cost_expert_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int w = op->in[EXPERT_LINEAR_DX_W];
+    expert_flops(tape, op->in[EXPERT_LINEAR_DX_DY], tape->tensors[w].dim[1], w, cost);
+}
+
+void cost_expert_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int w = op->out[EXPERT_LINEAR_DW_DW];
+    expert_flops(tape, op->in[EXPERT_LINEAR_DW_DY], tape->tensors[w].dim[1], w, cost);
+}
+
+/* Keys a causal query sees at most. */
+static double attn_reach(const struct op_attr *attr, double keys)
+{
+    if (attr->mask ==
+        MASK_BLOCKS) /* half of its own block on average: near enough, and never less than it sees */
+        return (double)attr->sparse_block * (attr->local_blocks + attr->global_blocks);
+    return attr->window ? attr->window : keys;
+}
+
+/* Pairs of query and key of one head. */
+static double attn_pairs(const struct tape *tape, const struct op *op, int q, int k)
+{
+    double time = (double)tape->tensors[q].dim[1], keys = (double)tape->tensors[k].dim[1];
+    if (op->attr.mask == MASK_FULL || op->attr.mask == MASK_CROSS) return time * keys;
+    double window = attn_reach(&op->attr, keys);
+    if (op->attr.cached) return time * (window < keys ? window : keys);
+    if (window >= time) return time * (time + 1) / 2;
+    return window * (window + 1) / 2 + (time - window) * window;
+}
+
+/* `products`: of two numbers each, for each element of a head and pair of query and key. */
+static void attn_flops(const struct tape *tape, const struct op *op, int q_id, int k_id, double products,
+                       struct op_cost *cost)
+{
+    const struct tensor *q = &tape->tensors[q_id];
+    cost->type = q->type;
+    cost->attn_flops +=
+        2 * products * (double)(q->dim[0] * q->dim[2] * q->dim[3]) * attn_pairs(tape, op, q_id, k_id);
+}
+
+void cost_attn(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    attn_flops(tape, op, op->in[ATTN_Q], op->in[ATTN_K], 2, cost);
+}
+
+void cost_attn_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    attn_flops(tape, op, op->in[ATTN_BWD_Q], op->in[ATTN_BWD_K], 5, cost);
+}
+
+void cost_adamw8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->coded += (double)count_of(tape, op->in[ADAMW8_P]);
+}
+
+static double bytes_of(const struct tape *tape, int id) { return (double)tensor_bytes(&tape->tensors[id]); }
+
+/* Of a table only the rows that are named are touched. */
+void cost_embed(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += bytes_of(tape, op->out[EMBED_Y]) - bytes_of(tape, op->in[EMBED_W]);
+}
+
+void cost_embed_q(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += bytes_of(tape, op->out[EMBED_Q_Y]) - bytes_of(tape, op->in[EMBED_Q_W]);
+}
+
+void cost_embed_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += bytes_of(tape, op->in[EMBED_BWD_DY]) - bytes_of(tape, op->out[EMBED_BWD_DW]);
+}
+
+/* Of the pool only the tokens' places are touched. */
+void cost_kv_put(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += 2 * bytes_of(tape, op->in[KV_PUT_K]) - 2 * bytes_of(tape, op->in[KV_PUT_POOL]);
+}
+
+/* What a step reads depends on how far its requests have got: every row is counted with half of what it may reach, and
+ * every query with half of a row's. */
+void cost_attn_paged(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *q = &tape->tensors[op->in[ATTN_PAGED_Q]],
+                        *pool = &tape->tensors[op->in[ATTN_PAGED_POOL]],
+                        *blocks = &tape->tensors[op->in[ATTN_PAGED_BLOCKS]];
+    double reach = (double)blocks->dim[1] * KV_BLOCK / 2, window = op->attr.window;
+    if (window > 0 && window < reach) reach = window;
+    double position = 2 * (double)(q->dim[3] * pool->dim[2]) * (double)dtype_size(pool->type);
+    cost->type = q->type;
+    cost->attn_flops += 4 * (double)tensor_count(q) * reach;
+    cost->bytes += (double)blocks->dim[0] * reach * position - bytes_of(tape, op->in[ATTN_PAGED_POOL]);
+}
+
+void cost_move(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes = cost->moved_bytes = bytes_of(tape, op->in[MOVE_FROM]);
+}
+
+/* What one rank sends is the whole but for its own piece; near enough all of it. */
+void cost_gather(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->link_bytes = bytes_of(tape, op->out[MOVE_TO]);
+}
+
+void cost_reduce(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->link_bytes = bytes_of(tape, op->in[MOVE_FROM]);
+}
+
+void cost_sum(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->link_bytes = 2 * bytes_of(tape, op->in[MOVE_FROM]);
+}
+
+void cost_hold(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    (void)tape, (void)op;
+    *cost = (struct op_cost){0};
+}
+
+struct op_cost op_cost_of(const struct tape *tape, const struct op *op)
+{
+    struct op_cost cost = {0};
+    const struct op_row *row = op_row(op->kind);
+    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
+        if (op->in[i] >= 0) cost.bytes += bytes_of(tape, op->in[i]);
+    for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++)
+        if (op->out[i] >= 0) cost.bytes += bytes_of(tape, op->out[i]);
+    if (row->cost) row->cost(tape, op, &cost);
+    return cost;
+}
