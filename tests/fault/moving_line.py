@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# run-tests: not=tsan
 """Moving line: the budget goes 100 -> 50 -> 30 -> 100 % during a run.
 
 The losses are the undisturbed run's within rounding, resident memory read from outside falls and rises with the

@@ -1,6 +1,7 @@
 /* test_exec_tiers.c - what exec and the trainer do for a device with its own memory: copies to and from the host tier,
  * recordings, staged rows, tuning, a re-plan between tiers. The device is a fake (support/fake_device.h) that is as
  * late and as destructive as it may be; the losses must be the CPU's, bit for bit. */
+/* run-tests: long */
 #define _GNU_SOURCE /* nftw */
 #include "base/rng.h"
 #include "support/fake_device.h"

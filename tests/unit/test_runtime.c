@@ -1,5 +1,6 @@
 /* test_runtime.c - the runtime holds what it promises: programs of several execs live side by side, every tier's ledger
  * carries the plan's bytes, and what does not fit is refused with nothing taken. */
+/* run-tests: long */
 #include "base/fault.h"
 #include "device/registry.h"
 #include "runtime/feed.h"
