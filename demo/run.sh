@@ -60,8 +60,12 @@ awk -v plan="$(field planned_peak)" -v ledger="$(field ledger_peak)" -v rss="$(f
     }'
 
 title "4. What it has learned"
-ask() { "$plimsoll" generate "$out" --prompt "$1" --max-tokens 110 --temperature 0.3 --echo --budget 16MiB "$2" | fold -s -w 100; }
-printf '%s$ plimsoll generate %s --prompt "A load line " --max-tokens 110 --temperature 0.3 --echo --budget 16MiB%s\n' \
+# The text first: a pipe would hide that nothing came.
+ask() {
+    text=$("$plimsoll" generate "$out" --prompt "$1" --max-tokens 110 --temperature 0.3 --echo --budget 24MiB "$2")
+    printf '%s\n' "$text" | fold -s -w 100
+}
+printf '%s$ plimsoll generate %s --prompt "A load line " --max-tokens 110 --temperature 0.3 --echo --budget 24MiB%s\n' \
     "$bold" "$out" "$plain"
 ask "A load line " --quiet
 printf '\n'
