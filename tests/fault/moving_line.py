@@ -15,7 +15,8 @@ import plim
 MIB = 1 << 20
 
 with tempfile.TemporaryDirectory() as folder:
-    path = plim.job(folder, training__steps=12, training__batch_size=16, training__gradient_accumulation_steps=1,
+    # The orders alone move the line here: what else fills the machine (test_adapt) does not.
+    path = plim.job(folder, training__dynamic_batching={"enabled": False}, training__steps=12, training__batch_size=16, training__gradient_accumulation_steps=1,
                     data__max_length=48 if plim.SANITIZED else 128, model__hidden_size=128,
                     model__intermediate_size=384, model__num_layers=4)
     roomy, _ = plim.plan(path, "--budget", "8GiB")
@@ -33,7 +34,8 @@ with tempfile.TemporaryDirectory() as folder:
         worst = max(abs(a[s] - b[s]) / abs(a[s]) for s in a) if a.keys() == b.keys() else 1
         plim.ok(worst <= 1e-5, f"losses agree within rounding (worst {worst:.1e})")
         replans = [e for e in moved if e["event"] == "replan"]
-        plim.ok(len(replans) == 3, "three re-plans")
+        plim.ok([e["step"] + 1 for e in replans] == [step for step, _ in lines],
+                f"a re-plan before each of these steps alone: {[e['step'] + 1 for e in replans]}")
         if not plim.SANITIZED:
             print(f"# re-plans take {[round(e['plan_ms'], 1) for e in replans]} ms, moves {[round(e['move_ms'], 1) for e in replans]} ms")
             used = {e["step"]: e["memory"]["used"] for e in moved if e["event"] == "step"}
