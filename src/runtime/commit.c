@@ -58,7 +58,7 @@ static enum plim_status resize_disk(struct runtime *rt, int64_t bytes, struct pl
 {
     if (rt->disk && bytes) return disk_resize(rt->disk, (uint64_t)bytes, err);
     if (bytes)
-        return disk_open(rt->job->output_dir, (uint64_t)bytes, rt->device->ledger[TIER_DISK],
+        return disk_open(job_disk_dir(rt->job), (uint64_t)bytes, rt->device->ledger[TIER_DISK],
                          DEVICE_LEDGER_ARENA, &rt->disk, err);
     disk_close(rt->disk);
     rt->disk = NULL;

@@ -225,6 +225,7 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, boo
     t->saved_step = t->step;
     t->scaler.scale = node_float(node_path(root, "scaler.scale"), t->scaler.scale);
     t->scaler.good_steps = node_int(node_path(root, "scaler.good_steps"), 0);
+    t->scaler.overflows = node_int(node_path(root, "scaler.overflows"), 0);
     schedule_restore(&t->schedule, node_get(root, "schedule"));
     return PLIM_OK;
 }
@@ -341,8 +342,8 @@ static void write_trainer(const struct trainer *t, struct strbuf *text)
     strbuf_addf(text, "\"mixed_precision\":\"%s\",\"optimizer\":\"%s\",",
                 precision_name((enum precision)t->job->training.precision),
                 optimizer_name((enum optimizer)t->job->training.optimizer));
-    strbuf_addf(text, "\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld},\"schedule\":", t->scaler.scale,
-                (long long)t->scaler.good_steps);
+    strbuf_addf(text, "\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld,\"overflows\":%lld},\"schedule\":",
+                t->scaler.scale, (long long)t->scaler.good_steps, (long long)t->scaler.overflows);
     schedule_save(&t->schedule, text);
     strbuf_addf(text, ",\"loader\":");
     loader_save(t->loader, text);
