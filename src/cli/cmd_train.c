@@ -152,6 +152,9 @@ static enum plim_status share_machine(struct device *device, struct comm *comm, 
     device->comm = comm;
     device->facts.ranks = comm->ranks, device->facts.rank = comm->rank;
     device->facts.link_bandwidth = LINK_BANDWIDTH, device->facts.link_seconds = LINK_SECONDS;
+    device->facts.node_bandwidth = LINK_BANDWIDTH, device->facts.node_seconds = LINK_SECONDS;
+    device->facts.node_ranks = comm->node ? comm->node->ranks : 0;
+    device->facts.async_exchanges = comm->lane && device->facts.unified_memory;
     if (!device->facts.unified_memory) return comm_stage(comm, err);
     device->facts.memory_bytes /= (size_t)comm->local_ranks;
     device->facts.free_bytes /= (size_t)comm->local_ranks;

@@ -1,5 +1,5 @@
 /* launch.c - how many ranks were started, and the module that connects them. */
-#include "comm/comm.h"
+#include "comm/lane.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -86,6 +86,13 @@ static double patience(void)
     return seconds > 0 ? seconds : 300;
 }
 
+/* PLIMSOLL_LANE=0: exchanges run one after the other with computing, to tell what they cost. */
+static bool lane_is_wanted(void)
+{
+    const char *text = getenv("PLIMSOLL_LANE");
+    return !text || strcmp(text, "0") != 0;
+}
+
 static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_error *err)
 {
     char why[256];
@@ -126,13 +133,23 @@ enum plim_status comm_open(struct comm **out, struct plim_error *err)
     if (!comm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
     status = join(comm, row, ranks, err);
     if (status != PLIM_OK) return free(comm), status;
-    *out = comm;
-    return PLIM_OK;
+    if (comm->any_thread && lane_is_wanted()) status = lane_open(comm, err);
+    if (status == PLIM_OK) status = comm_find_nodes(comm, err);
+    *out = status == PLIM_OK ? comm : NULL;
+    return status;
+}
+
+static void close_group(struct comm *group)
+{
+    if (group) group->ops->close(group);
+    free(group);
 }
 
 void comm_close(struct comm *comm)
 {
     if (!comm) return;
+    lane_close(comm->lane);
+    close_group(comm->node), close_group(comm->across);
     comm->ops->close(comm);
     free(comm->stage);
     free(comm);

@@ -22,8 +22,13 @@
 #include "exec/disk.h"
 #include "plan/layout.h"
 
-#define EXEC_FETCHES  16
-#define EXEC_PROGRAMS 4
+#define EXEC_FETCHES   16
+#define EXEC_EXCHANGES 32
+#define EXEC_PROGRAMS  4
+
+struct exec_span { /* bytes of the arena */
+    const char *begin, *end;
+};
 
 struct exec {
     struct device *device;
@@ -35,6 +40,11 @@ struct exec {
         uint64_t ticket;
     } fetching[EXEC_FETCHES];
     int nfetching;
+    struct {
+        uint64_t ticket;
+        struct exec_span reads, writes;
+    } exchanging[EXEC_EXCHANGES]; /* between ranks, beside computing, in the order they were begun */
+    int nexchanging;
     struct exec_program {
         int begin, end; /* ops */
         bool first;     /* of the first micro-batch of a window */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "comm/comm.h"
+#include "comm/lane.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,11 +16,13 @@ enum { RANKS = 3, MOST = 4096 };
 static struct world {
     char data[RANKS][MOST]; /* what each rank sends */
     const char *fails;
+    int calls; /* of gather */
 } world;
 
 static const char *gather(struct comm *comm, const void *piece, size_t piece_bytes, void *whole,
                           size_t whole_bytes)
 {
+    world.calls++;
     memcpy(world.data[comm->rank], piece, piece_bytes);
     for (size_t r = 0; r < RANKS; r++)
         for (size_t i = 0; i < piece_bytes && r * piece_bytes + i < whole_bytes; i++)
@@ -113,6 +115,49 @@ static void a_piece_behind_the_end_is_zeros(void **state)
     }
 }
 
+static void the_lane_keeps_the_order(void **state)
+{
+    (void)state;
+    enum { COUNT = 100 }; /* more than wait in its ring */
+    struct comm c = rank(0);
+    static int64_t all[COUNT][RANKS], mine[COUNT];
+    uint64_t ticket = 0;
+    memset(&world, 0, sizeof world);
+    assert_int_equal(lane_open(&c, NULL), PLIM_OK);
+    for (int i = 0; i < COUNT; i++) {
+        mine[i] = i;
+        ticket = comm_begin(&c, &(struct comm_exchange){COMM_GATHER, &mine[i], all[i], 1, RANKS, DT_F64});
+    }
+    assert_int_equal(comm_wait(&c, ticket - 1, NULL), PLIM_OK);
+    assert_true(all[COUNT - 2][0] == COUNT - 2);
+    double number[1] = {4};
+    assert_int_equal(comm_sum_numbers(&c, number, 1, NULL), PLIM_OK); /* behind the lane's last */
+    assert_int_equal(world.calls, COUNT + 1);
+    for (int i = 0; i < COUNT; i++) assert_true(all[i][0] == i);
+    lane_close(c.lane);
+}
+
+static void the_lanes_first_error_is_everybodys(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    struct comm c = rank(0);
+    int64_t all[RANKS], mine = 1;
+    struct comm_exchange x = {COMM_GATHER, &mine, all, 1, RANKS, DT_F64};
+    memset(&world, 0, sizeof world);
+    world.fails = "some rank did not answer";
+    assert_int_equal(lane_open(&c, NULL), PLIM_OK);
+    comm_begin(&c, &x);
+    uint64_t second = comm_begin(&c, &x);
+    assert_int_equal(comm_wait(&c, second, &err), PLIM_IO);
+    assert_string_equal(err.text, "rank 0 of 3: gather: some rank did not answer");
+    world.fails = NULL;
+    assert_int_equal(comm_agree(&c, PLIM_OK, &err), PLIM_IO);
+    assert_int_equal(comm_gather(&c, &mine, 8, all, sizeof all, &err), PLIM_IO);
+    assert_int_equal(world.calls, 1); /* nobody waits for that rank twice */
+    lane_close(c.lane);
+}
+
 static void differences_and_failures_are_everybodys(void **state)
 {
     (void)state;
@@ -138,6 +183,8 @@ int main(void)
         cmocka_unit_test(narrow_sums_are_rounded_once),
         cmocka_unit_test(all_ranks_have_the_sum),
         cmocka_unit_test(a_piece_behind_the_end_is_zeros),
+        cmocka_unit_test(the_lane_keeps_the_order),
+        cmocka_unit_test(the_lanes_first_error_is_everybodys),
         cmocka_unit_test(differences_and_failures_are_everybodys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
