@@ -13,7 +13,7 @@ function(plimsoll_dependency name module header library)
     pkg_check_modules(${name}_pc QUIET ${module})
   endif()
   find_path(PLIMSOLL_${name}_INCLUDE ${header} HINTS ${${name}_pc_INCLUDE_DIRS})
-  find_library(PLIMSOLL_${name}_LIBRARY ${library} HINTS ${${name}_pc_LIBRARY_DIRS})
+  find_library(PLIMSOLL_${name}_LIBRARY NAMES ${library} HINTS ${${name}_pc_LIBRARY_DIRS})
   mark_as_advanced(PLIMSOLL_${name}_INCLUDE PLIMSOLL_${name}_LIBRARY)
   if(PLIMSOLL_${name}_INCLUDE AND PLIMSOLL_${name}_LIBRARY)
     add_library(plimsoll_${name} INTERFACE)
@@ -45,6 +45,17 @@ if(PLIMSOLL_HTTP)
 endif()
 if(PLIMSOLL_HTTP AND NOT TARGET plimsoll_http)
   message(STATUS "libmicrohttpd is missing: no `plimsoll serve` (tools/deps.sh installs it; Debian: libmicrohttpd-dev)")
+endif()
+
+# The disk tier reads and writes through io_uring where this is; its few calls go into the program, so that it also starts
+# where the library is not installed.
+set(uring_names liburing.a uring)
+if(PLIMSOLL_SHARED)
+  set(uring_names uring)
+endif()
+plimsoll_dependency(uring liburing liburing.h "${uring_names}")
+if(NOT TARGET plimsoll_uring)
+  message(STATUS "liburing is missing: the disk tier uses threads (tools/deps.sh installs it; Debian: liburing-dev)")
 endif()
 
 # Open MPI or MPICH, whichever the compiler finds; sanitizers have no use for it.

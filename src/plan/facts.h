@@ -26,6 +26,9 @@ struct device_facts {
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
     double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */
     double lower_bandwidth; /* bytes/s between this device and lower_tier */
+    double disk_bandwidth;  /* bytes/s of a disk below the host's memory; 0: none is there, or lower_tier is it */
+    int disk_depth;         /* pieces of the disk tier under way at once; 0: DISK_DEPTH */
+    size_t disk_piece;      /* bytes of one; 0: DISK_PIECE */
     double duplex_cost;     /* copies that meet on the link take this share of the time they share longer */
     double host_bandwidth;  /* bytes/s, reading plus writing, at which the host's CPU updates; 0: it cannot */
     double host_op_seconds; /* until the host's CPU begins an update whose operands are there, and back */
@@ -66,6 +69,19 @@ static inline int facts_among(const struct device_facts *facts, enum among among
 {
     int node = facts->node_ranks > 0 ? facts->node_ranks : 1;
     return among == AMONG_NODE ? node : among == AMONG_NODES ? facts->ranks / node : facts->ranks;
+}
+
+/* bytes/s of a disk that nobody has measured: a modest SSD. */
+#define FACTS_DISK_ASSUMED 500e6
+
+/* The disk tier (exec/disk.h): tensors begin with a block of its file; pieces where nobody has measured which are best. */
+enum { DISK_BLOCK = 4096, DISK_DEPTH = 4, DISK_PIECE = 256 << 10 };
+
+/* Memory that the disk tier's buffers take, once something is on it. */
+static inline int64_t facts_disk_buffers(const struct device_facts *facts)
+{
+    int64_t depth = facts->disk_depth ? facts->disk_depth : DISK_DEPTH;
+    return depth * (int64_t)(facts->disk_piece ? facts->disk_piece : DISK_PIECE);
 }
 
 /* What has the memory, for people. */

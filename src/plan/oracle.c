@@ -187,6 +187,7 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
     loop->offloaded = offloaded_activations(&o->tape, (int64_t)r->facts->align);
     update->offloaded = layout.tier_bytes[TIER_HOST] - loop->offloaded;
     update->kept = layout.kept_bytes;
+    loop->on_disk = update->on_disk = layout.tier_bytes[TIER_DISK] > 0;
     layout_release(&layout);
     return status;
 }
@@ -245,7 +246,8 @@ enum plim_status oracle_ask(struct oracle *o, const struct knobs *k, struct plan
     enum plim_status status = find_parts(o, k, &p, err);
     if (status != PLIM_OK) return status;
     int64_t arena = p.update->kept + (p.loop->peak > p.update->peak ? p.loop->peak : p.update->peak);
-    plan_lines(o->request, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded, out);
+    plan_lines(o->request, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded,
+               p.loop->on_disk || p.update->on_disk, out);
     out->step_seconds = (double)k->accumulation * p.loop->seconds + p.update->seconds;
     return PLIM_OK;
 }
