@@ -263,9 +263,9 @@ static void check_ranks(const struct doctor_case *c, struct strbuf *out)
     if (torch && strtol(torch, NULL, 10) > 1)
         strbuf_addf(
             out,
-            "environment WORLD_SIZE: torchrun's %.20s processes are refused by train; start them with "
-            "mpirun, or unset it\n",
-            torch);
+            "environment WORLD_SIZE: torchrun's %.20s processes are refused by train; start them by mpirun -n "
+            "%.20s, or unset it\n",
+            torch, torch);
 }
 
 static check *const checks[] = {
