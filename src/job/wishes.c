@@ -195,7 +195,7 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
     const char *param = "training.deepspeed.offload_param";
     const struct origin *o = job_origin(job, param);
     if (w->offload_param_given && w->offload_param != OFFLOAD_NONE && job->training.zero_given &&
-        job->training.zero != ZERO_PARAMS)
+        job->training.zero < ZERO_PARAMS)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: %s: parameters are offloaded with stage 3 alone, and it is %lld; write 3, or none",
                          o->where, o->name ? o->name : param, (long long)job->training.zero);
