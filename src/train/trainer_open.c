@@ -116,6 +116,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
                                      struct plim_error *err)
 {
     struct job *job = t->job;
+    runtime_learn_disk(job, &device->facts, NULL);
     enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
     if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
     if (status == PLIM_NO_FIT && err)
