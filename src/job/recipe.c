@@ -185,10 +185,12 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
 
 static int fewer(int layers, int64_t wanted) { return wanted < layers ? (int)wanted : layers; }
 
-/* Under a GPU what is on disk is offloaded to the host, and from there further down: parameters after all state. */
+/* Under a GPU what is on disk is offloaded to the host, and from there further down: parameters after all state. A tier that
+ * is pinned has all of it. */
 static void pin_disk(const struct device_facts *facts, struct knobs *pins)
 {
     bool state = pins->state_tier == TIER_DISK, param = pins->param_tier == TIER_DISK;
+    if (pins->state_tier == TIER_HOST && !param) pins->disk_share = 0;
     if (facts->disk_bandwidth <= 0 || !(state || param)) return;
     pins->disk_share = param ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
     if (state || pins->state_tier == KNOB_OPEN) pins->state_tier = TIER_HOST;

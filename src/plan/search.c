@@ -89,7 +89,8 @@ static int most_on_disk(const struct search *s, const struct knobs *k)
     const struct plan_request *r = s->request;
     if (r->facts->unified_memory || r->facts->disk_bandwidth <= 0 || r->pins.disk_share != KNOB_OPEN) return 0;
     if (k->state_tier != TIER_HOST) return 0;
-    return k->param_tier == TIER_HOST ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
+    bool params = k->param_tier == TIER_HOST && r->pins.param_tier == KNOB_OPEN;
+    return params ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
 }
 
 /* Bytes and seconds of these knobs with the least share on disk that holds the host's line: more only takes longer. Bytes
