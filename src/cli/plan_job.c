@@ -44,7 +44,10 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
     struct plim_error filling = {0};
     *out = (struct planned){0};
     enum plim_status status = corpus_measure(job, err);
-    if (here) runtime_learn_disk(job, facts, NULL);
+    if (here)
+        runtime_learn_disk(job, facts, NULL);
+    else if (!facts->unified_memory)
+        facts->disk_bandwidth = FACTS_DISK_ASSUMED;
     for (bool again = true; again && status == PLIM_OK;) {
         plan_release(&out->plan);
         status = runtime_request(job, facts, overhead.bytes, &out->request, err);

@@ -231,14 +231,8 @@ static enum plim_status grant_offload(struct job *job, const struct device_facts
                                       enum offload_device device, const char *key, int *field, bool *given,
                                       struct plim_error *err)
 {
-    const struct origin *o = job_origin(job, from);
     enum tier tier;
     if (!tier_of(facts, device, &tier)) return PLIM_OK;
-    if (tier == TIER_DISK && facts->lower_tier != TIER_DISK)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: %s: below a GPU there is its host's memory; write %s instead", o->where,
-                         o->name ? o->name : from,
-                         strstr(from, "nvme_offload") ? "training.deepspeed.cpu_offload: true" : "cpu");
     return pin_tier(job, from, key, tier, field, given, err);
 }
 

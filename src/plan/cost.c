@@ -3,11 +3,12 @@
  * An op takes the longer of computing and moving, plus a part of the shorter one that does not overlap. Moving is at cache
  * speed when an op's operands fit half of the last-level cache, since the op before has just written most of them.
  *
- * Where the host is another memory, there are four lanes: computing, copies in, copies out, and ops of the host; where
- * exchanges between ranks run beside computing, there is one for them. Each does one thing at a time and in order. What is put on another lane begins when everything that computes before it is done and
+ * Where the host is another memory, there are lanes for computing, copies in, copies out, ops of the host, and the disk below
+ * the host; where exchanges between ranks run beside computing, there is one for them. Each does one thing at a time and in
+ * order. What is put on another lane begins when everything that computes before it is done and
  * its own operands are there; computing goes on beside it and waits when it needs what is not there yet. That is how the
- * CUDA backend queues them (device/cuda/cuda_transfer.c). A disk has no lane of its own: the CPU waits for most of it or
- * copies it through memory itself. */
+ * CUDA backend queues them (device/cuda/cuda_transfer.c). Under a CPU a disk has no lane of its own: the CPU waits for most of
+ * it or copies it through memory itself. */
 #include "plan/cost.h"
 
 #include <stdlib.h>
@@ -101,9 +102,11 @@ static double alone_seconds(const struct tape *tape, const struct op *op, const 
     return op_collects(op) ? link_time(tape, op, facts) : compute_seconds(tape, op, facts);
 }
 
-static enum lane lane_of(const struct op *op, const struct device_facts *facts)
+static enum lane lane_of(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
-    if (op_moves(op) && facts->async_copies) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
+    bool copies = op_moves(op) && facts->async_copies;
+    if (copies && tape->tensors[move_far(op)].tier == TIER_DISK) return LANE_DISK;
+    if (copies) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
     if (op_collects(op) && op->kind != OP_PIECE && facts->async_exchanges) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
 }
@@ -138,7 +141,7 @@ static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
-    enum lane lane = lane_of(op, c->facts);
+    enum lane lane = lane_of(c->tape, op, c->facts);
     double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
         double seconds = alone_seconds(c->tape, op, c->facts);
@@ -151,6 +154,9 @@ static void run_op(struct clock *c, int index)
     if (lane == LANE_HOST) {
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
+        c->busy[lane] += end - start;
+    } else if (lane == LANE_DISK) {
+        end += bytes / c->facts->disk_bandwidth;
         c->busy[lane] += end - start;
     } else if (lane == LANE_LINK) {
         bytes = 0; /* none of the host's */

@@ -29,6 +29,8 @@ struct knobs {
     int64_t grad_tier;      /* enum tier where gradients wait between micro-batches */
     int64_t param_tier;     /* enum tier of parameters while no op reads them */
     int64_t param_share;    /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
+    int64_t disk_share;     /* of 2 x OFFLOAD_SHARES parts, of the state and then of the parameters, so many of what is
+                             * offloaded is on disk, below the host's memory */
     int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
     int64_t zero;           /* enum zero: what each rank has a piece of */
     int64_t keep_gathered; /* 1: parameters in pieces that are read again soon stay whole from forward to backward */
@@ -66,7 +68,7 @@ const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t si
 /* "device", "disk", "host (25 % of it), updated there" */
 const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size);
 
-/* "device", "host (50 % of it)" */
+/* "device", "host (50 % of it)", "host, 25 % of all on disk" */
 const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size);
 
 /* "", ", activations of 2 layers offloaded" */

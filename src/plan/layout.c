@@ -223,7 +223,7 @@ static bool inherit_offset(struct layout *l, const struct tape *tape, int id, co
     for (int k = 0; k < n; k++) {
         int i = (id + k) % n;
         const struct tensor *u = &o->above_tape->tensors[i];
-        bool stands = u->flags & TENSOR_KEPT || o->carried_below;
+        bool stands = u->flags & TENSOR_KEPT || u->tier != TIER_DEVICE || o->carried_below;
         if (stands && is_same(tape, id, o->above_tape, i)) return l->offset[id] = o->above->offset[i], true;
     }
     return false;

@@ -42,7 +42,10 @@ static struct knobs loop_key(const struct knobs *k)
 {
     struct knobs key = *k;
     key.accumulation = 0;
-    if (!k->optimizer_in_backward) key.state_tier = key.state_share = key.host_share = 0;
+    if (!k->optimizer_in_backward) {
+        key.state_tier = key.state_share = key.host_share = 0;
+        if (key.disk_share <= OFFLOAD_SHARES) key.disk_share = 0; /* no parameters */
+    }
     if (!streams(k)) key.prefetch_ops = 0;
     return key;
 }
@@ -56,7 +59,8 @@ static struct knobs update_key(const struct knobs *k)
                           .host_share = k->host_share,
                           .grad_tier = k->grad_tier,
                           .param_tier = k->param_tier,
-                          .param_share = k->param_share};
+                          .param_share = k->param_share,
+                          .disk_share = k->disk_share};
 }
 
 /* Where a key is in the list's index, or would be: an index into slots, at most half of which are taken. */
@@ -213,7 +217,8 @@ static enum plim_status look_for(struct oracle *o, const struct knobs *k, bool l
     if (k->optimizer_in_backward) return look(o, k, TAPE_WHOLE, err);
     enum plim_status status = PLIM_OK;
     if (!loop) {
-        if (k->param_tier == TIER_DEVICE) at.state_tier = TIER_DEVICE, at.state_share = at.host_share = 0;
+        if (k->param_tier == TIER_DEVICE)
+            at.state_tier = TIER_DEVICE, at.state_share = at.host_share = at.disk_share = 0;
         status = look(o, &at, TAPE_LOOP, err);
         at = *k;
     }

@@ -11,6 +11,7 @@
 #include "tensor/quant8.h"
 
 #include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
