@@ -85,14 +85,16 @@ static void put_node(struct strbuf *out, const struct node *node)
 static enum plim_status refuse(const struct reading *r, const struct deepspeed_row *row,
                                const struct node *value, const char *why)
 {
-    struct strbuf text = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT, shown = STRBUF_INIT;
     char where[256];
     put_node(&text, value);
+    origin_put_comment(&shown, strbuf_text(&text), text.len);
     enum plim_status status =
         plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
-                  where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, strbuf_text(&text),
-                  text.len > 80 ? "..." : "", why);
+                  where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, strbuf_text(&shown),
+                  shown.len > 80 ? "..." : "", why);
     strbuf_release(&text);
+    strbuf_release(&shown);
     return status;
 }
 
@@ -117,15 +119,33 @@ static enum plim_status say(const struct reading *r, const struct deepspeed_row 
 
 /* ---- unknown keys ---- */
 
+/* The section that a row is in, or itself. */
+static void offer_section(struct nearest *near, const char *theirs, char *buf, size_t size)
+{
+    int before = near->distance;
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(theirs, "."), theirs);
+    nearest_offer(near, name);
+    if (near->distance < before) snprintf(buf, size, "%s", name);
+}
+
 static enum plim_status unknown(const struct reading *r, const char *path, const struct node *value)
 {
-    struct nearest near = nearest_begin(path);
-    char where[256];
-    for (size_t i = 0; i < deepspeed_row_count; i++) nearest_offer(&near, deepspeed_rows[i].theirs);
-    return plim_fail(r->err, PLIM_BAD_INPUT, "%s: unknown key '%s%.120s' of DeepSpeed's%s%s%s",
-                     where_of(r, value->line, where, sizeof where), r->prefix, path,
-                     near.best ? "; did you mean '" : "; remove it", near.best ? near.best : "",
-                     near.best ? "'?" : "");
+    struct nearest near = nearest_begin(path), whole = nearest_begin(path);
+    struct strbuf shown = STRBUF_INIT;
+    char where[256], part[64] = "";
+    for (size_t i = 0; i < deepspeed_row_count; i++) {
+        nearest_offer(&whole, deepspeed_rows[i].theirs);
+        offer_section(&near, deepspeed_rows[i].theirs, part, sizeof part);
+    }
+    const char *best = whole.best ? whole.best : *part ? part : NULL;
+    origin_put_comment(&shown, path, strlen(path)); /* one line, whatever the file holds */
+    enum plim_status status =
+        plim_fail(r->err, PLIM_BAD_INPUT, "%s: unknown key '%s%.120s' of DeepSpeed's%s%s%s",
+                  where_of(r, value->line, where, sizeof where), r->prefix, strbuf_text(&shown),
+                  best ? "; did you mean '" : "; remove it", best ? best : "", best ? "'?" : "");
+    strbuf_release(&shown);
+    return status;
 }
 
 /* Names that begin with a low line are comments. */
@@ -204,6 +224,8 @@ static enum plim_status set(struct reading *r, const struct deepspeed_row *row, 
     struct strbuf text = STRBUF_INIT;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) return wrong(r, row, value, "a single value");
     put_node(&text, value);
+    for (size_t i = 0; i < text.len; i++) /* errors repeat it, on one line */
+        if ((unsigned char)text.data[i] < ' ') return strbuf_release(&text), wrong(r, row, value, "one word");
     enum plim_status status = put(r, row, value->line, row->ours, strbuf_text(&text));
     strbuf_release(&text);
     return status;
