@@ -52,9 +52,9 @@ struct job_options {
     struct string_list set;
     bool quiet;
     const char *flags[JOB_FLAGS]; /* NULL: not given */
-    const char *deepspeed; /* DeepSpeed's JSON, instead of what training.deepspeed says */
-    const char *mode;      /* "single", "multi", or NULL: as many ranks as there are; see cli_check_mode */
-    int64_t local_rank;    /* launchers pass it along; their variables count */
+    const char *deepspeed;        /* DeepSpeed's JSON, instead of what training.deepspeed says */
+    const char *mode;   /* "single", "multi", or NULL: as many ranks as there are; see cli_check_mode */
+    int64_t local_rank; /* launchers pass it along; their variables count */
     bool no_graphs, no_compilation;
     const struct schema_listener *notes; /* hears of needless keys; NULL: stderr, unless quiet */
 };
@@ -73,12 +73,9 @@ struct job_options {
         JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"),                     \
         JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"),                  \
         JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"),            \
-        {"deepspeed",                                                                                        \
-         0,                                                                                                  \
-         OPTION_STRING,                                                                                      \
-         offsetof(type, field.deepspeed),                                                                    \
-         "FILE",                                                                                             \
-         "DeepSpeed's JSON beside the job, as training.deepspeed"},                                          \
+        {"deepspeed",   0,                                                                                   \
+         OPTION_STRING, offsetof(type, field.deepspeed),                                                     \
+         "FILE",        "DeepSpeed's JSON beside the job, as training.deepspeed"},                           \
         {"mode",                                                                                             \
          0,                                                                                                  \
          OPTION_STRING,                                                                                      \
@@ -86,12 +83,9 @@ struct job_options {
          "NAME",                                                                                             \
          "single or multi: refused unless there is one rank, or several",                                    \
          .choices = cli_modes},                                                                              \
-        {"local-rank",                                                                                       \
-         0,                                                                                                  \
-         OPTION_INT64,                                                                                       \
-         offsetof(type, field.local_rank),                                                                   \
-         "N",                                                                                                \
-         "accepted: launchers pass it, and their variables count"},                                          \
+        {"local-rank", 0,                                                                                    \
+         OPTION_INT64, offsetof(type, field.local_rank),                                                     \
+         "N",          "accepted: launchers pass it, and their variables count"},                            \
         {"disable-cudagraphs",                                                                               \
          0,                                                                                                  \
          OPTION_FLAG,                                                                                        \

@@ -269,7 +269,8 @@ static int load_and_train(struct train_flags *f, const char *config)
     f->job.config = config;
     enum plim_status status = comm_open(&comm, &err);
     if (status != PLIM_OK) return cli_error(&err);
-    status = cli_check_mode(&f->job, comm_ranks(comm), "start several by mpirun -n 4 plimsoll train ...", &err);
+    status =
+        cli_check_mode(&f->job, comm_ranks(comm), "start several by mpirun -n 4 plimsoll train ...", &err);
     if (status == PLIM_OK) status = load(&job, f, &err);
     status = comm_agree(comm, status, &err);
     if (status == PLIM_OK) share_out(&job, comm);

@@ -9,14 +9,18 @@
 #include <string.h>
 
 /* Presets where the job names one: of the link inside a machine, of the network between machines, or of both. */
-static enum plim_status take_presets(const struct cluster *wish, const struct comm *comm,
-                                     struct device_facts *facts, struct plim_error *err)
+static enum plim_status take_presets(const struct job *job, const struct cluster *wish,
+                                     const struct comm *comm, struct device_facts *facts,
+                                     struct plim_error *err)
 {
     struct device_facts named = *facts;
     struct cluster cluster = *wish;
     cluster.ranks = comm->ranks, cluster.nodes = comm->ranks / comm->local_ranks;
-    if (cluster.nodes * comm->local_ranks != comm->ranks) cluster.nodes = comm->ranks; /* uneven: all by the network */
+    if (cluster.nodes * comm->local_ranks != comm->ranks)
+        cluster.nodes = comm->ranks; /* uneven: all by the network */
     enum plim_status status = cluster_apply(&cluster, &named, err);
+    if (status != PLIM_OK)
+        plim_error_prefix(err, "%s: keys 'training.link' and 'training.network'", job->name);
     bool whole = cluster.nodes > 1 ? wish->network != NULL : wish->link != NULL;
     if (status == PLIM_OK && wish->link)
         facts->node_bandwidth = named.node_bandwidth, facts->node_seconds = named.node_seconds;
@@ -38,7 +42,7 @@ enum plim_status train_find_link(const struct job *job, struct device *device,
     if (!comm->node) node = all;
     facts->link_bandwidth = all.bandwidth, facts->link_seconds = all.seconds;
     facts->node_bandwidth = node.bandwidth, facts->node_seconds = node.seconds;
-    if (status == PLIM_OK && (wish.link || wish.network)) status = take_presets(&wish, comm, facts, err);
+    if (status == PLIM_OK && (wish.link || wish.network)) status = take_presets(job, &wish, comm, facts, err);
     if (status == PLIM_OK && all.fresh && comm->rank == 0 && !options->quiet)
         fprintf(stderr, "plimsoll: %d ranks exchange %.3g GB/s, after %.0f us\n", comm->ranks,
                 all.bandwidth * 1e-9, all.seconds * 1e6);
@@ -76,7 +80,8 @@ enum plim_status train_tell_uneven(const struct job *job, struct device *device,
                 bytes_format(low, (uint64_t)all[least].budget), most,
                 bytes_format(high, (uint64_t)all[most].budget));
     if (tells && other)
-        fprintf(stderr, "plimsoll: rank 0 has %.63s and rank %d %.63s: steps take as long as the slower one\n",
+        fprintf(stderr,
+                "plimsoll: rank 0 has %.63s and rank %d %.63s: steps take as long as the slower one\n",
                 all[0].name, other, all[other].name);
     free(all);
     return status;

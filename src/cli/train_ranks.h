@@ -7,8 +7,8 @@
 
 /* The link's rates into the device's facts: those of training.link and training.network, or measured; told on stderr by rank 0
  * when they are new. PLIM_BAD_INPUT: such a link is not known. */
-enum plim_status train_find_link(const struct job *job, struct device *device, const struct job_options *options,
-                                 struct plim_error *err);
+enum plim_status train_find_link(const struct job *job, struct device *device,
+                                 const struct job_options *options, struct plim_error *err);
 
 /* Rank 0 says on stderr where ranks differ in their device or in what they may take of it: the least counts for all. */
 enum plim_status train_tell_uneven(const struct job *job, struct device *device,

@@ -149,8 +149,7 @@ enum plim_status comm_open(struct comm **out, struct plim_error *err)
     *out = NULL;
     enum plim_status status = find_launcher(&row, &ranks, err);
     if (status != PLIM_OK || row < 0) return status;
-    if (!sizes[row].mpi)
-        return refuse_unconnected(row, ranks, err);
+    if (!sizes[row].mpi) return refuse_unconnected(row, ranks, err);
     struct comm *comm = calloc(1, sizeof *comm);
     if (!comm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
     status = join(comm, row, ranks, err);

@@ -354,11 +354,11 @@ static enum plim_status recognise(const struct node *root, const char *file, con
     if (root->kind == NODE_MAP && has_one(root, own, COUNT(own)))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: this is a job file already; see plimsoll config show %s",
                          file, file);
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s: neither TrainingArguments or DeepSpeed's configuration as JSON nor Axolotl's YAML; write a job file by hand, see "
-        "docs/configuration.md",
-        file);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: neither TrainingArguments or DeepSpeed's configuration as JSON nor Axolotl's YAML; "
+                     "write a job file by hand, see "
+                     "docs/configuration.md",
+                     file);
 }
 
 static void carry_all(struct converting *c, const struct trainer_names *names)

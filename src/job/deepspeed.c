@@ -89,10 +89,9 @@ static enum plim_status refuse(const struct reading *r, const struct deepspeed_r
     char where[256];
     put_node(&text, value);
     origin_put_comment(&shown, strbuf_text(&text), text.len);
-    enum plim_status status =
-        plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
-                  where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, strbuf_text(&shown),
-                  shown.len > 80 ? "..." : "", why);
+    enum plim_status status = plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
+                                        where_of(r, value->line, where, sizeof where), r->prefix, row->theirs,
+                                        strbuf_text(&shown), shown.len > 80 ? "..." : "", why);
     strbuf_release(&text);
     strbuf_release(&shown);
     return status;
@@ -167,10 +166,9 @@ static enum plim_status check_keys(const struct reading *r, const struct node *m
         else if (child->kind == NODE_MAP)
             status = check_keys(r, child, path);
         else if (child->kind != NODE_NULL)
-            status = plim_fail(r->err, PLIM_BAD_INPUT,
-                               "%s: %s%s: expected a section with keys of its own, found a %s",
-                               where_of(r, child->line, where, sizeof where), r->prefix, path,
-                               node_kind_name(child->kind));
+            status = plim_fail(
+                r->err, PLIM_BAD_INPUT, "%s: %s%s: expected a section with keys of its own, found a %s",
+                where_of(r, child->line, where, sizeof where), r->prefix, path, node_kind_name(child->kind));
     }
     return status;
 }
@@ -286,10 +284,9 @@ static const char *translate(const struct word *words, const struct node *value)
 static enum plim_status own_optimizer(struct reading *r, const struct deepspeed_row *row,
                                       const struct node *value)
 {
-    static const struct word words[] = {{"Adam", "adamw"},           {"AdamW", "adamw"},
-                                        {"SGD", "sgd"},              {"Adafactor", "adafactor"},
-                                        {"adamw_8bit", "adamw8bit"}, {"AdamW8bit", "adamw8bit"},
-                                        {NULL, NULL}};
+    static const struct word words[] = {
+        {"Adam", "adamw"},           {"AdamW", "adamw"},         {"SGD", "sgd"}, {"Adafactor", "adafactor"},
+        {"adamw_8bit", "adamw8bit"}, {"AdamW8bit", "adamw8bit"}, {NULL, NULL}};
     const char *ours = translate(words, value);
     if (!ours) return refuse(r, row, value, "write AdamW, AdamW8bit, SGD or Adafactor");
     return put(r, row, value->line, row->ours, ours);
@@ -309,10 +306,8 @@ static enum plim_status own_betas(struct reading *r, const struct deepspeed_row 
 static enum plim_status own_scheduler(struct reading *r, const struct deepspeed_row *row,
                                       const struct node *value)
 {
-    static const struct word words[] = {{"WarmupLR", "constant"},
-                                        {"WarmupDecayLR", "linear"},
-                                        {"WarmupCosineLR", "cosine"},
-                                        {NULL, NULL}};
+    static const struct word words[] = {
+        {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}, {NULL, NULL}};
     const char *ours = translate(words, value);
     if (!ours)
         return refuse(r, row, value,

@@ -7,9 +7,9 @@
 enum deepspeed_how {
     DS_SET,      /* the value goes to our key */
     DS_NEEDLESS, /* accepted; `text` says what replaces it */
-    DS_OFF,      /* nothing may be asked for: false, 0, 1, null, {}, {"enabled": false}; `text` says what to write instead */
-    DS_FIXED,    /* only the value `fallback`; `text` as above */
-    DS_OWN,      /* a function of deepspeed.c, by its place in enum deepspeed_own */
+    DS_OFF, /* nothing may be asked for: false, 0, 1, null, {}, {"enabled": false}; `text` says what to write instead */
+    DS_FIXED, /* only the value `fallback`; `text` as above */
+    DS_OWN,   /* a function of deepspeed.c, by its place in enum deepspeed_own */
 };
 
 enum deepspeed_own {

@@ -59,8 +59,8 @@ enum plim_status job_set(struct job *job, const char *assignment, const struct s
     const struct schema_row *row = schema_find(&job_schema, key);
     struct origin_recorder recorder;
     if (row && row->offset == offsetof(struct job, deepspeed))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "--set %s: a file is read with the job; write --deepspeed FILE", key);
+        return plim_fail(err, PLIM_BAD_INPUT, "--set %s: a file is read with the job; write --deepspeed FILE",
+                         key);
     notes = origin_record(&recorder, job, ORIGIN_SET, notes);
     enum plim_status status = schema_assign(&job_schema, assignment, job, &job->store, notes, err);
     return status == PLIM_OK && row ? job_override(job, row->path, err) : status;

@@ -166,8 +166,7 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);
     if (status == PLIM_OK)
         status = pass_offload_activations(tape, (int)knobs->offload_layers, request->facts->copy_pace, err);
-    if (status == PLIM_OK)
-        status = prefetch(request->build_arg, tape, request->facts, &offload, knobs, err);
+    if (status == PLIM_OK) status = prefetch(request->build_arg, tape, request->facts, &offload, knobs, err);
     return status == PLIM_OK ? stage(tape, request->facts, err) : status;
 }
 

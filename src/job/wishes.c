@@ -196,9 +196,10 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
     const struct origin *o = job_origin(job, param);
     if (w->offload_param_given && w->offload_param != OFFLOAD_NONE && job->training.zero_given &&
         job->training.zero < ZERO_PARAMS)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: %s: parameters are offloaded with stage 3 alone, and it is %lld; write 3, or none",
-                         o->where, o->name ? o->name : param, (long long)job->training.zero);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: %s: parameters are offloaded with stage 3 alone, and it is %lld; write 3, or none", o->where,
+            o->name ? o->name : param, (long long)job->training.zero);
     return check_thresholds(job, err);
 }
 
@@ -240,8 +241,7 @@ enum plim_status job_grant_wishes(struct job *job, const struct device_facts *fa
 {
     const struct job_wishes *w = &job->wishes;
     struct job_training *t = &job->training;
-    const char *word =
-        w->nvme_offload ? "training.deepspeed.nvme_offload" : "training.deepspeed.cpu_offload";
+    const char *word = w->nvme_offload ? "training.deepspeed.nvme_offload" : "training.deepspeed.cpu_offload";
     enum offload_device old = w->nvme_offload ? OFFLOAD_NVME : OFFLOAD_CPU;
     bool both = w->use_deepspeed && (w->nvme_offload || w->cpu_offload);
     const struct {

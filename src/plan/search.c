@@ -87,7 +87,8 @@ static bool over_host(const struct search *s, const struct plan_bound *b)
 static int most_on_disk(const struct search *s, const struct knobs *k)
 {
     const struct plan_request *r = s->request;
-    if (r->facts->unified_memory || r->facts->disk_bandwidth <= 0 || r->pins.disk_share != KNOB_OPEN) return 0;
+    if (r->facts->unified_memory || r->facts->disk_bandwidth <= 0 || r->pins.disk_share != KNOB_OPEN)
+        return 0;
     if (k->state_tier != TIER_HOST) return 0;
     bool params = k->param_tier == TIER_HOST && r->pins.param_tier == KNOB_OPEN;
     return params ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
@@ -613,7 +614,8 @@ static enum plim_status open_boxes(struct search *s, bool hopeless, bool *skippe
 static enum plim_status look_into_all(struct search *s)
 {
     enum plim_status status = PLIM_OK;
-    while (s->nboxes && status == PLIM_OK && (!s->best.found || s->oracle.work < plan_work_of(s->request, PLAN_WORK))) {
+    while (s->nboxes && status == PLIM_OK &&
+           (!s->best.found || s->oracle.work < plan_work_of(s->request, PLAN_WORK))) {
         struct box box = pop(s);
         if (box.bound < cutoff(s))
             status = look_into(s, box);

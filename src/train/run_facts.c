@@ -16,9 +16,9 @@ static const char *const left_out[] = {
     "model.", /* the spec has them, also where model.path does */
     /* as fingerprints, or as what several keys come to */
     "data.train", "data.validation", "data.tokenizer", "data.chat_template", "training.preset",
-    "training.batch_size", "training.gradient_accumulation_steps", "training.train_batch_size", "training.fp16", "training.bf16",
-    "training.beta1", "training.objective", "training.device", "training.steps", "training.eval_every",
-    "training.eval_rows",
+    "training.batch_size", "training.gradient_accumulation_steps", "training.train_batch_size",
+    "training.fp16", "training.bf16", "training.beta1", "training.objective", "training.device",
+    "training.steps", "training.eval_every", "training.eval_rows",
     /* kept with the plan's knobs, or without influence on any bit */
     "training.micro_batch_size", "training.recompute", "training.recompute_layers",
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",

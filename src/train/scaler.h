@@ -38,7 +38,8 @@ static inline void scaler_update(struct scaler *s, bool finite)
     if (!s->active || !s->options.window) return;
     if (!finite) {
         double half = s->scale / 2;
-        if (++s->overflows >= s->options.hysteresis) s->scale = half > s->options.least ? half : s->options.least;
+        if (++s->overflows >= s->options.hysteresis)
+            s->scale = half > s->options.least ? half : s->options.least;
         s->good_steps = 0;
     } else if (++s->good_steps >= s->options.window) {
         if (s->scale < 16777216.0) s->scale *= 2;
