@@ -174,7 +174,7 @@ static void test_disk_below_the_host(void **state)
             assert_int_equal(ledger_current(f->device.ledger[TIER_DISK]), plan->disk);
             assert_int_equal(f->host_bytes, plan->layout.tier_bytes[TIER_HOST]);
             must(trainer_run(run.trainer, &err));
-            assert_true(f->host_waits > 0 && f->npending == 0);
+            assert_true(f->host_waits > 0);
             run_close(&run, &f->device);
             if (!same(&cpu, &run)) fail_msg("%s, copies %d: other losses than on the CPU", keys, k % FAKE_TIMINGS);
         }
