@@ -45,7 +45,8 @@ int main(int argc, char **argv)
     for (int mix = 0; mix < 3 && status == PLIM_OK; mix++)
         status = disk_speed_rung(fd, bytes, depth, piece, (enum disk_mix)mix, seconds, &rate[mix], &err);
     if (status != PLIM_OK) return fprintf(stderr, "bench_disk: %s\n", err.text), 1;
-    printf("{\"mixed\": %.3f, \"read\": %.3f, \"write\": %.3f}\n", 1e-9 * rate[0], 1e-9 * rate[1], 1e-9 * rate[2]);
+    printf("{\"mixed\": %.3f, \"read\": %.3f, \"write\": %.3f}\n", 1e-9 * rate[0], 1e-9 * rate[1],
+           1e-9 * rate[2]);
     close(fd);
     return 0;
 }

@@ -62,7 +62,8 @@ struct disk_store {
     pthread_mutex_t lock;
     pthread_cond_t moved;
     struct request ring[RING];
-    uint64_t asked, begun, done; /* tickets: request t is ring[t % RING]; all below begun have begun, below done ended */
+    uint64_t asked, begun,
+        done; /* tickets: request t is ring[t % RING]; all below begun have begun, below done ended */
     bool stop;
     struct plim_error failure; /* the first one, kept */
 };
@@ -95,7 +96,8 @@ static void advance(struct disk_store *disk, uint64_t ticket, size_t begun, size
     pthread_mutex_lock(&disk->lock);
     struct request *r = &disk->ring[ticket % RING];
     r->begun += begun, r->ended += ended;
-    while (disk->begun < disk->asked && disk->ring[disk->begun % RING].begun == disk->ring[disk->begun % RING].n)
+    while (disk->begun < disk->asked &&
+           disk->ring[disk->begun % RING].begun == disk->ring[disk->begun % RING].n)
         disk->begun++;
     while (disk->done < disk->begun && disk->ring[disk->done % RING].ended == disk->ring[disk->done % RING].n)
         disk->done++;
@@ -114,9 +116,9 @@ static void finish_piece(struct disk_store *disk, struct slot *s, size_t from)
     struct plim_error err = {0};
     char *at = buffer_of(disk, s) + from;
     size_t n = s->piece.n - from;
-    enum plim_status status = s->piece.write
-                                  ? file_pwrite_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err)
-                                  : file_pread_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err);
+    enum plim_status status =
+        s->piece.write ? file_pwrite_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err)
+                       : file_pread_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err);
     if (status != PLIM_OK) fail_with(disk, &err);
 }
 
@@ -215,11 +217,11 @@ static void begin_next(struct disk_store *disk, const struct request *r, uint64_
     else if (direct && (inside || left < DISK_BLOCK))
         carry_cached(disk, r, ticket, least(left, DISK_BLOCK - inside));
     else
-        begin_piece(disk, r, ticket,
-                    (struct slot){.user = r->buf + r->begun,
-                                  .piece = {.write = r->write,
-                                            .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n,
-                                            .offset = at}});
+        begin_piece(
+            disk, r, ticket,
+            (struct slot){
+                .user = r->buf + r->begun,
+                .piece = {.write = r->write, .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n, .offset = at}});
 }
 
 static void *mover_main(void *arg)
@@ -286,12 +288,14 @@ static enum plim_status create(struct disk_store *disk, const char *dir, uint64_
     if (!no_direct) disk->direct = open(disk->path, O_RDWR | O_DIRECT | O_CLOEXEC);
     unlink(disk->path);
     status = disk_resize(disk, bytes, err);
-    if (status == PLIM_OK && disk->direct >= 0 && bytes && pread(disk->direct, disk->buffers.base, DISK_BLOCK, 0) < 0)
+    if (status == PLIM_OK && disk->direct >= 0 && bytes &&
+        pread(disk->direct, disk->buffers.base, DISK_BLOCK, 0) < 0)
         close(disk->direct), disk->direct = -1;
     return status;
 }
 
-static enum plim_status take_buffers(struct disk_store *disk, const struct disk_options *o, struct plim_error *err)
+static enum plim_status take_buffers(struct disk_store *disk, const struct disk_options *o,
+                                     struct plim_error *err)
 {
     int depth = o->depth ? o->depth : DISK_DEPTH;
     disk->buffers.depth = depth > DISK_DEPTH_MOST ? DISK_DEPTH_MOST : depth;
@@ -313,10 +317,12 @@ static enum plim_status start(struct disk_store *disk, bool no_uring, struct pli
     if (!uring) disk->engine = disk_threads_open(&disk->buffers, err);
     if (!disk->engine) return PLIM_NO_MEMORY;
     snprintf(disk->words, sizeof disk->words, "%s, %d x %zu KiB%s%s%s%s", disk->engine->ops->name,
-             disk->buffers.depth, disk->buffers.piece >> 10, disk->direct < 0 ? ", through the page cache" : "",
-             uring ? "" : " (", uring ? "" : disk->why, uring ? "" : ")");
+             disk->buffers.depth, disk->buffers.piece >> 10,
+             disk->direct < 0 ? ", through the page cache" : "", uring ? "" : " (", uring ? "" : disk->why,
+             uring ? "" : ")");
     int rc = thread_begin(&disk->mover, STACK_BYTES, mover_main, disk);
-    if (rc) return plim_fail(err, PLIM_NO_MEMORY, "cannot start the thread of the disk tier: %s", strerror(rc));
+    if (rc)
+        return plim_fail(err, PLIM_NO_MEMORY, "cannot start the thread of the disk tier: %s", strerror(rc));
     disk->has_mover = true;
     return PLIM_OK;
 }

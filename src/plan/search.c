@@ -87,7 +87,8 @@ static bool over_host(const struct search *s, const struct plan_bound *b)
 static int most_on_disk(const struct search *s, const struct knobs *k)
 {
     const struct plan_request *r = s->request;
-    if (r->facts->unified_memory || r->facts->disk_bandwidth <= 0 || r->pins.disk_share != KNOB_OPEN) return 0;
+    if (r->facts->unified_memory || r->facts->disk_bandwidth <= 0 || r->pins.disk_share != KNOB_OPEN)
+        return 0;
     if (k->state_tier != TIER_HOST) return 0;
     bool params = k->param_tier == TIER_HOST && r->pins.param_tier == KNOB_OPEN;
     return params ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
