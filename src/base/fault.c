@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc",   "reserve", "write",       "disk",
-                                                      "compile", "leak",    "leak_loader", "eval",
-                                                      "io",      "short"};
+static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve",     "write", "disk", "compile",
+                                                      "leak",  "leak_loader", "eval",  "io",   "short"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {

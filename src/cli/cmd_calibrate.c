@@ -33,10 +33,11 @@ static const struct option_row rows[] = {
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the rates as JSON"},
 };
 
-static const struct option_example examples[] = {{"calibrate", "measure this machine and keep the rates"},
-                                                 {"calibrate --device cuda --json", "a GPU's, for a program"},
-                                                 {"calibrate --disk /mnt/nvme", "with the disk that runs are kept on"},
-                                                 {NULL, NULL}};
+static const struct option_example examples[] = {
+    {"calibrate", "measure this machine and keep the rates"},
+    {"calibrate --device cuda --json", "a GPU's, for a program"},
+    {"calibrate --disk /mnt/nvme", "with the disk that runs are kept on"},
+    {NULL, NULL}};
 
 static const struct command command = {
     .name = "calibrate",
@@ -45,7 +46,8 @@ static const struct command command = {
     .description =
         "The planner's clock runs on rates that are measured when a device is first used and kept in "
         "$XDG_CACHE_HOME/plimsoll. This measures them anew, several times, takes the medians, shows "
-        "them beside those kept so far and keeps them, and so the rates of the disk under a folder, once for each "
+        "them beside those kept so far and keeps them, and so the rates of the disk under a folder, once for "
+        "each "
         "file system. A machine on which other programs take more than "
         "5 % of the processors is not measured, exit 2, unless --force says so. Rates decide which plan "
         "is the fastest, and with it the micro-batch of new runs; a run that goes on keeps its own.",
@@ -77,7 +79,8 @@ static const struct rate {
 enum { RATES = sizeof rates / sizeof *rates };
 
 /* Of a device with its own memory: between it and the host's. A CPU has the disk below it. */
-static const struct rate host_link = RATE("lower_bandwidth", "to the host's memory", "GB/s", lower_bandwidth, 1e-9);
+static const struct rate host_link =
+    RATE("lower_bandwidth", "to the host's memory", "GB/s", lower_bandwidth, 1e-9);
 #undef RATE
 
 /* Of the disk under a folder. */

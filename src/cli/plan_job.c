@@ -37,8 +37,8 @@ static enum plim_status make_plan(struct job *job, struct plan_request *request,
     return job_plan(job, request, out, err);
 }
 
-enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here,
-                              struct planned *out, struct plim_error *err)
+enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,
+                              struct plim_error *err)
 {
     struct overhead overhead = runtime_overhead();
     struct plim_error filling = {0};

@@ -4,8 +4,9 @@
  * Invariants
  *  1. Requests begin in the order they were asked for. A piece begins when no piece under way that writes touches its
  *     blocks, and a piece that writes when none at all does.
- *  2. Through the direct descriptor only whole blocks are read and written. A read takes the blocks around its bytes; the
- *     ends of a write that are not whole blocks go through the page cache, alone, which the kernel keeps in step.
+ *  2. Through the direct descriptor only whole blocks are read and written. The ends of a request that are not whole blocks
+ *     go through the page cache, and so do small requests: the kernel keeps the two in step, and what is always read and
+ *     written in parts of a block stays in the cache and costs no disk access.
  *  3. What an engine leaves over of a piece (a short read, an interrupted write) is carried through the page cache, where a
  *     failure has words.
  *  4. The first failure is kept and told by every call; pieces of later requests are not begun, their requests just end. */
@@ -28,6 +29,7 @@
 #include <unistd.h>
 
 #define RING        32
+#define SMALL       ((size_t)64 << 10) /* bytes: as fast through the page cache */
 #define STACK_BYTES ((size_t)128 << 10)
 
 struct request {
@@ -41,8 +43,7 @@ struct request {
 struct slot {
     bool busy;
     uint64_t ticket;
-    char *user; /* where its bytes belong, user_n of them, from `skip` on in the buffer */
-    size_t user_n, skip;
+    char *user; /* where its bytes belong */
     struct disk_piece piece;
 };
 
@@ -61,7 +62,8 @@ struct disk_store {
     pthread_mutex_t lock;
     pthread_cond_t moved;
     struct request ring[RING];
-    uint64_t asked, begun, done; /* tickets: request t is ring[t % RING]; all below begun have begun, below done ended */
+    uint64_t asked, begun,
+        done; /* tickets: request t is ring[t % RING]; all below begun have begun, below done ended */
     bool stop;
     struct plim_error failure; /* the first one, kept */
 };
@@ -94,7 +96,8 @@ static void advance(struct disk_store *disk, uint64_t ticket, size_t begun, size
     pthread_mutex_lock(&disk->lock);
     struct request *r = &disk->ring[ticket % RING];
     r->begun += begun, r->ended += ended;
-    while (disk->begun < disk->asked && disk->ring[disk->begun % RING].begun == disk->ring[disk->begun % RING].n)
+    while (disk->begun < disk->asked &&
+           disk->ring[disk->begun % RING].begun == disk->ring[disk->begun % RING].n)
         disk->begun++;
     while (disk->done < disk->begun && disk->ring[disk->done % RING].ended == disk->ring[disk->done % RING].n)
         disk->done++;
@@ -113,9 +116,9 @@ static void finish_piece(struct disk_store *disk, struct slot *s, size_t from)
     struct plim_error err = {0};
     char *at = buffer_of(disk, s) + from;
     size_t n = s->piece.n - from;
-    enum plim_status status = s->piece.write
-                                  ? file_pwrite_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err)
-                                  : file_pread_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err);
+    enum plim_status status =
+        s->piece.write ? file_pwrite_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err)
+                       : file_pread_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err);
     if (status != PLIM_OK) fail_with(disk, &err);
 }
 
@@ -135,7 +138,7 @@ static void reap(struct disk_store *disk)
         for (int i = 0; i < disk->buffers.depth; i++)
             if (disk->slots[i].busy) {
                 disk->slots[i].busy = false;
-                advance(disk, disk->slots[i].ticket, 0, disk->slots[i].user_n);
+                advance(disk, disk->slots[i].ticket, 0, disk->slots[i].piece.n);
             }
         disk->under_way = 0;
         return;
@@ -146,9 +149,9 @@ static void reap(struct disk_store *disk)
         fail_errno(disk, s->piece.write, (int)-result);
     else if (result < (int64_t)s->piece.n)
         finish_piece(disk, s, result < 0 ? 0 : (size_t)result);
-    if (!s->piece.write) memcpy(s->user, buffer_of(disk, s) + s->skip, s->user_n);
+    if (!s->piece.write) memcpy(s->user, buffer_of(disk, s), s->piece.n);
     s->busy = false, disk->under_way--;
-    advance(disk, s->ticket, 0, s->user_n);
+    advance(disk, s->ticket, 0, s->piece.n);
 }
 
 /* Invariant 1. */
@@ -170,19 +173,16 @@ static struct slot *free_slot(struct disk_store *disk)
     return NULL;
 }
 
-static uint64_t block_of(const struct disk_store *disk, uint64_t at)
-{
-    return disk->direct < 0 ? at : at / DISK_BLOCK * DISK_BLOCK;
-}
-
-/* Invariant 2: `n` bytes that are not whole blocks. */
-static void write_edge(struct disk_store *disk, const struct request *r, uint64_t ticket, size_t n)
+/* Invariant 2: `n` bytes through the page cache. */
+static void carry_cached(struct disk_store *disk, const struct request *r, uint64_t ticket, size_t n)
 {
     struct plim_error err = {0};
-    uint64_t at = r->offset + r->begun;
-    wait_for_blocks(disk, block_of(disk, at), DISK_BLOCK, true);
-    if (file_pwrite_full(disk->fd, r->buf + r->begun, n, at, disk->path, &err) != PLIM_OK)
-        fail_with(disk, &err);
+    char *user = r->buf + r->begun;
+    uint64_t at = r->offset + r->begun, block = at / DISK_BLOCK * DISK_BLOCK;
+    wait_for_blocks(disk, block, (size_t)(at - block) + n + DISK_BLOCK, r->write);
+    enum plim_status status = r->write ? file_pwrite_full(disk->fd, user, n, at, disk->path, &err)
+                                       : file_pread_full(disk->fd, user, n, at, disk->path, &err);
+    if (status != PLIM_OK) fail_with(disk, &err);
     advance(disk, ticket, n, n);
 }
 
@@ -194,14 +194,14 @@ static void begin_piece(struct disk_store *disk, const struct request *r, uint64
     *s = piece;
     s->busy = true, s->ticket = ticket;
     s->piece.slot = (int)(s - disk->slots), s->piece.fd = disk->direct < 0 ? disk->fd : disk->direct;
-    if (r->write) memcpy(buffer_of(disk, s), s->user, s->user_n);
+    if (r->write) memcpy(buffer_of(disk, s), s->user, s->piece.n);
     int code = disk->engine->ops->submit(disk->engine, &s->piece);
     disk->under_way += !code;
     if (code) {
         fail_errno(disk, r->write, code);
         s->busy = false;
     }
-    advance(disk, ticket, s->user_n, code ? s->user_n : 0);
+    advance(disk, ticket, s->piece.n, code ? s->piece.n : 0);
 }
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -209,20 +209,19 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 /* The next bytes of a request. */
 static void begin_next(struct disk_store *disk, const struct request *r, uint64_t ticket)
 {
-    uint64_t at = r->offset + r->begun, block = block_of(disk, at);
-    size_t left = r->n - r->begun, skip = (size_t)(at - block), piece = disk->buffers.piece;
+    uint64_t at = r->offset + r->begun;
+    size_t left = r->n - r->begun, inside = (size_t)(at % DISK_BLOCK), n = least(left, disk->buffers.piece);
     bool direct = disk->direct >= 0;
-    struct slot s = {.user = r->buf + r->begun, .piece = {.write = r->write, .offset = block}};
-    if (r->write && direct && (skip || left < DISK_BLOCK)) {
-        write_edge(disk, r, ticket, least(left, DISK_BLOCK - skip));
-        return;
-    }
-    s.skip = skip;
-    s.user_n = least(left, piece - skip);
-    if (r->write && direct) s.user_n = s.user_n / DISK_BLOCK * DISK_BLOCK;
-    s.piece.n = skip + s.user_n;
-    if (direct) s.piece.n = (s.piece.n + DISK_BLOCK - 1) / DISK_BLOCK * DISK_BLOCK;
-    begin_piece(disk, r, ticket, s);
+    if (direct && r->n < SMALL)
+        carry_cached(disk, r, ticket, left);
+    else if (direct && (inside || left < DISK_BLOCK))
+        carry_cached(disk, r, ticket, least(left, DISK_BLOCK - inside));
+    else
+        begin_piece(
+            disk, r, ticket,
+            (struct slot){
+                .user = r->buf + r->begun,
+                .piece = {.write = r->write, .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n, .offset = at}});
 }
 
 static void *mover_main(void *arg)
@@ -289,12 +288,14 @@ static enum plim_status create(struct disk_store *disk, const char *dir, uint64_
     if (!no_direct) disk->direct = open(disk->path, O_RDWR | O_DIRECT | O_CLOEXEC);
     unlink(disk->path);
     status = disk_resize(disk, bytes, err);
-    if (status == PLIM_OK && disk->direct >= 0 && bytes && pread(disk->direct, disk->buffers.base, DISK_BLOCK, 0) < 0)
+    if (status == PLIM_OK && disk->direct >= 0 && bytes &&
+        pread(disk->direct, disk->buffers.base, DISK_BLOCK, 0) < 0)
         close(disk->direct), disk->direct = -1;
     return status;
 }
 
-static enum plim_status take_buffers(struct disk_store *disk, const struct disk_options *o, struct plim_error *err)
+static enum plim_status take_buffers(struct disk_store *disk, const struct disk_options *o,
+                                     struct plim_error *err)
 {
     int depth = o->depth ? o->depth : DISK_DEPTH;
     disk->buffers.depth = depth > DISK_DEPTH_MOST ? DISK_DEPTH_MOST : depth;
@@ -316,10 +317,12 @@ static enum plim_status start(struct disk_store *disk, bool no_uring, struct pli
     if (!uring) disk->engine = disk_threads_open(&disk->buffers, err);
     if (!disk->engine) return PLIM_NO_MEMORY;
     snprintf(disk->words, sizeof disk->words, "%s, %d x %zu KiB%s%s%s%s", disk->engine->ops->name,
-             disk->buffers.depth, disk->buffers.piece >> 10, disk->direct < 0 ? ", through the page cache" : "",
-             uring ? "" : " (", uring ? "" : disk->why, uring ? "" : ")");
+             disk->buffers.depth, disk->buffers.piece >> 10,
+             disk->direct < 0 ? ", through the page cache" : "", uring ? "" : " (", uring ? "" : disk->why,
+             uring ? "" : ")");
     int rc = thread_begin(&disk->mover, STACK_BYTES, mover_main, disk);
-    if (rc) return plim_fail(err, PLIM_NO_MEMORY, "cannot start the thread of the disk tier: %s", strerror(rc));
+    if (rc)
+        return plim_fail(err, PLIM_NO_MEMORY, "cannot start the thread of the disk tier: %s", strerror(rc));
     disk->has_mover = true;
     return PLIM_OK;
 }

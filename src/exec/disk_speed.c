@@ -90,8 +90,8 @@ static int run_for(struct run *r, double seconds, double *rate)
     return code;
 }
 
-enum plim_status disk_speed_rung(int fd, uint64_t bytes, int depth, size_t piece, enum disk_mix mix, double seconds,
-                                 double *out, struct plim_error *err)
+enum plim_status disk_speed_rung(int fd, uint64_t bytes, int depth, size_t piece, enum disk_mix mix,
+                                 double seconds, double *out, struct plim_error *err)
 {
     char why[128];
     size_t room = (size_t)depth * piece;
@@ -158,7 +158,8 @@ static enum plim_status open_file(const char *folder, int *fd, struct plim_error
     snprintf(path, sizeof path, "%s/.plimsoll-speed-XXXXXX", folder);
     int plain = mkstemp(path);
     if (plain < 0)
-        return plim_fail(err, PLIM_IO, "%s: cannot write a file to measure the disk: %s", folder, strerror(errno));
+        return plim_fail(err, PLIM_IO, "%s: cannot write a file to measure the disk: %s", folder,
+                         strerror(errno));
     *fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
     unlink(path);
     int code = posix_fallocate(plain, 0, (off_t)FILE_BYTES);
@@ -166,18 +167,20 @@ static enum plim_status open_file(const char *folder, int *fd, struct plim_error
         *fd = plain;
     else
         close(plain);
-    return code ? plim_fail(err, PLIM_IO, "%s: no room to measure the disk: %s", folder, strerror(code)) : PLIM_OK;
+    return code ? plim_fail(err, PLIM_IO, "%s: no room to measure the disk: %s", folder, strerror(code))
+                : PLIM_OK;
 }
 
 /* Written once so that every block is there; then rung by rung, and the two directions on the one that was chosen. */
 static enum plim_status climb(int fd, struct disk_speed *out, struct plim_error *err)
 {
     double rate[RUNGS], best = 0;
-    enum plim_status status = disk_speed_rung(fd, FILE_BYTES, 4, 1 << 20, DISK_WRITES, 4 * RUNG_SECONDS, &best, err);
+    enum plim_status status =
+        disk_speed_rung(fd, FILE_BYTES, 4, 1 << 20, DISK_WRITES, 4 * RUNG_SECONDS, &best, err);
     best = 0;
     for (int i = 0; i < RUNGS && status == PLIM_OK; i++) {
-        status = disk_speed_rung(fd, FILE_BYTES, ladder[i].depth, ladder[i].piece, DISK_MIXED, RUNG_SECONDS, &rate[i],
-                                 err);
+        status = disk_speed_rung(fd, FILE_BYTES, ladder[i].depth, ladder[i].piece, DISK_MIXED, RUNG_SECONDS,
+                                 &rate[i], err);
         if (status == PLIM_OK && rate[i] > best) best = rate[i];
     }
     if (status != PLIM_OK) return status;
@@ -187,10 +190,13 @@ static enum plim_status climb(int fd, struct disk_speed *out, struct plim_error 
         if (rate[i] < GOOD_ENOUGH * best) continue;
         if (chosen < 0 || room < (size_t)ladder[chosen].depth * ladder[chosen].piece) chosen = i;
     }
-    *out = (struct disk_speed){.bandwidth = rate[chosen], .depth = ladder[chosen].depth, .piece = ladder[chosen].piece};
-    status = disk_speed_rung(fd, FILE_BYTES, out->depth, out->piece, DISK_READS, RUNG_SECONDS, &out->read, err);
+    *out = (struct disk_speed){
+        .bandwidth = rate[chosen], .depth = ladder[chosen].depth, .piece = ladder[chosen].piece};
+    status =
+        disk_speed_rung(fd, FILE_BYTES, out->depth, out->piece, DISK_READS, RUNG_SECONDS, &out->read, err);
     if (status == PLIM_OK)
-        status = disk_speed_rung(fd, FILE_BYTES, out->depth, out->piece, DISK_WRITES, RUNG_SECONDS, &out->write, err);
+        status = disk_speed_rung(fd, FILE_BYTES, out->depth, out->piece, DISK_WRITES, RUNG_SECONDS,
+                                 &out->write, err);
     return status;
 }
 

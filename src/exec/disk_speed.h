@@ -36,8 +36,8 @@ enum plim_status disk_speed_measure(const char *folder, struct disk_speed *out, 
 /* One ladder's rung: bytes/s of `seconds` at most with these pieces, reading and writing by turns, or one of the two. `fd` has
  * `bytes`, whole pieces; direct or not. For benchmarks. */
 enum disk_mix { DISK_MIXED, DISK_READS, DISK_WRITES };
-enum plim_status disk_speed_rung(int fd, uint64_t bytes, int depth, size_t piece, enum disk_mix mix, double seconds,
-                                 double *out, struct plim_error *err);
+enum plim_status disk_speed_rung(int fd, uint64_t bytes, int depth, size_t piece, enum disk_mix mix,
+                                 double seconds, double *out, struct plim_error *err);
 
 /* Below the device itself, or below the host's memory beside it. */
 void disk_speed_apply(const struct disk_speed *speed, struct device_facts *facts);

@@ -26,10 +26,11 @@ struct device_facts {
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
     double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */
     double lower_bandwidth; /* bytes/s between this device and lower_tier */
-    double disk_bandwidth;  /* bytes/s of a disk below the host's memory; 0: none is there, or lower_tier is it */
-    int disk_depth;         /* pieces of the disk tier under way at once; 0: DISK_DEPTH */
-    size_t disk_piece;      /* bytes of one; 0: DISK_PIECE */
-    double duplex_cost;     /* copies that meet on the link take this share of the time they share longer */
+    double
+        disk_bandwidth; /* bytes/s of a disk below the host's memory; 0: none is there, or lower_tier is it */
+    int disk_depth;     /* pieces of the disk tier under way at once; 0: DISK_DEPTH */
+    size_t disk_piece;  /* bytes of one; 0: DISK_PIECE */
+    double duplex_cost; /* copies that meet on the link take this share of the time they share longer */
     double host_bandwidth;  /* bytes/s, reading plus writing, at which the host's CPU updates; 0: it cannot */
     double host_op_seconds; /* until the host's CPU begins an update whose operands are there, and back */
     double host_total;      /* bytes/s of the host's memory, copies and updates together; 0: no limit */

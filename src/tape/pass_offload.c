@@ -129,15 +129,14 @@ static enum plim_status mark_far(struct tape *tape, const struct offload_options
     for (int i = 0; i < tape->ntensors && o->grad_tier != TIER_DEVICE; i++)
         if (tape->tensors[i].cls == CLASS_GRAD && may_leave(tape, i))
             tape->tensors[i].tier = o->grad_tier, tape->tensors[i].flags |= TENSOR_KEPT;
-    int state = o->disk_share < OFFLOAD_SHARES ? o->disk_share : OFFLOAD_SHARES, param = o->disk_share - state;
+    int state = o->disk_share < OFFLOAD_SHARES ? o->disk_share : OFFLOAD_SHARES,
+        param = o->disk_share - state;
     if (o->state_tier != TIER_DEVICE)
         status = mark_share(tape, is_state, TIER_DEVICE, o->state_tier, o->state_share, err);
     if (o->param_tier != TIER_DEVICE && status == PLIM_OK)
         status = mark_share(tape, is_param, TIER_DEVICE, o->param_tier, o->param_share, err);
-    if (state > 0 && status == PLIM_OK)
-        status = mark_share(tape, is_state, TIER_HOST, TIER_DISK, state, err);
-    if (param > 0 && status == PLIM_OK)
-        status = mark_share(tape, is_param, TIER_HOST, TIER_DISK, param, err);
+    if (state > 0 && status == PLIM_OK) status = mark_share(tape, is_state, TIER_HOST, TIER_DISK, state, err);
+    if (param > 0 && status == PLIM_OK) status = mark_share(tape, is_param, TIER_HOST, TIER_DISK, param, err);
     for (int i = 0; i < tape->ntensors; i++) /* parts of what leaves go with it */
         if (tape->tensors[i].view_of >= 0) tape->tensors[i].tier = tape->tensors[tape_root(tape, i)].tier;
     return status;

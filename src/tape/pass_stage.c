@@ -27,12 +27,12 @@ struct slice {
 struct staging {
     struct tape *tape;
     const struct op *ops;
-    int stage[AHEAD + BEHIND];    /* tensors */
-    struct slice *reads;          /* slices of all fetches of this part, in order */
-    int nreads, fetched, ahead;   /* of them: on the device, and begun */
-    struct op behind[BEHIND];     /* writes of what is stored, the oldest first */
+    int stage[AHEAD + BEHIND];  /* tensors */
+    struct slice *reads;        /* slices of all fetches of this part, in order */
+    int nreads, fetched, ahead; /* of them: on the device, and begun */
+    struct op behind[BEHIND];   /* writes of what is stored, the oldest first */
     int nbehind, stored;
-    int64_t bytes;                /* of a stage */
+    int64_t bytes; /* of a stage */
 };
 
 static bool is_far_copy(const struct tape *tape, const struct op *op)

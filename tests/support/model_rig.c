@@ -69,7 +69,8 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     uint64_t tier_bytes = (uint64_t)rig->layout.tier_bytes[TIER_DISK];
     if (tier_bytes)
         must(rig, disk_open("/tmp", tier_bytes,
-                            &(struct disk_options){.ledger = rig->device->ledger[TIER_DISK], .cls = DEVICE_LEDGER_ARENA},
+                            &(struct disk_options){.ledger = rig->device->ledger[TIER_DISK],
+                                                   .cls = DEVICE_LEDGER_ARENA},
                             &rig->far, &rig->err));
     must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, rig->far, &rig->err));
     must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));

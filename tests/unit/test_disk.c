@@ -21,12 +21,9 @@ enum { BYTES = 3 << 20, MOST = 700 << 10, ROUNDS = 120, READS = 6 };
 
 /* Engines, and ways to the file; pieces so small that requests have many, and larger than some requests. */
 static const struct disk_options ways[] = {
-    {.depth = 0, .piece = 0},
-    {.no_uring = true},
-    {.no_direct = true},
-    {.no_uring = true, .no_direct = true},
-    {.depth = 1, .piece = 4096},
-    {.depth = 7, .piece = 8192, .no_uring = true},
+    {.depth = 0, .piece = 0},    {.no_uring = true},
+    {.no_direct = true},         {.no_uring = true, .no_direct = true},
+    {.depth = 1, .piece = 4096}, {.depth = 7, .piece = 8192, .no_uring = true},
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
@@ -37,7 +34,10 @@ static struct disk_store *open_way(const struct disk_options *way, uint64_t byte
     return disk;
 }
 
-static uint64_t pick(uint64_t round, uint64_t index, uint64_t below) { return rng_below(5, round, index, below); }
+static uint64_t pick(uint64_t round, uint64_t index, uint64_t below)
+{
+    return rng_below(5, round, index, below);
+}
 
 /* Writes and reads ahead at any offset and of any length, held against a copy in memory. */
 static void check_way(const struct disk_options *way, unsigned char *want, unsigned char *got)
@@ -181,13 +181,15 @@ static void test_speed_is_remembered(void **state)
     assert_non_null(mkdtemp(folder));
     assert_false(disk_speed_recall(folder, &first)); /* PLIMSOLL_CALIBRATE=0 */
     assert_false(disk_speed_wanted());
-    assert_true(first.bandwidth == FACTS_DISK_ASSUMED && first.depth == DISK_DEPTH && first.piece == DISK_PIECE);
+    assert_true(first.bandwidth == FACTS_DISK_ASSUMED && first.depth == DISK_DEPTH &&
+                first.piece == DISK_PIECE);
     char *cache = realpath(folder, NULL);
     unsetenv("PLIMSOLL_CALIBRATE");
     setenv("XDG_CACHE_HOME", cache, 1);
     assert_false(disk_speed_recall(folder, &first));
     assert_int_equal(disk_speed_measure(folder, &first, &err), PLIM_OK);
-    assert_true(first.bandwidth > 0 && first.read > 0 && first.write > 0 && first.depth > 0 && first.piece > 0);
+    assert_true(first.bandwidth > 0 && first.read > 0 && first.write > 0 && first.depth > 0 &&
+                first.piece > 0);
     snprintf(inside, sizeof inside, "%s/not/there/yet", folder);
     assert_true(disk_speed_recall(inside, &second));
     assert_true(second.depth == first.depth && second.piece == first.piece && second.bandwidth > 0);
@@ -212,9 +214,9 @@ int main(void)
     if (tmp && chdir(tmp)) return 1;
     setenv("PLIMSOLL_CALIBRATE", "0", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engines_agree),        cmocka_unit_test(test_description),
-        cmocka_unit_test(test_short_pieces),         cmocka_unit_test(test_errors_of_the_device),
-        cmocka_unit_test(test_full_disk),            cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_engines_agree),       cmocka_unit_test(test_description),
+        cmocka_unit_test(test_short_pieces),        cmocka_unit_test(test_errors_of_the_device),
+        cmocka_unit_test(test_full_disk),           cmocka_unit_test(test_resize),
         cmocka_unit_test(test_speed_is_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,12 +43,13 @@ static void draw_tape(struct tape *tape, uint64_t seed)
     int far[FAR];
     tape_init(tape);
     for (int i = 0; i < FAR; i++)
-        far[i] = tensor(tape, TIER_DISK, 1 + (int64_t)rng_below(1, seed, (uint64_t)i, 40), 1 + (int64_t)rng_below(2, seed, (uint64_t)i, 60),
-                        TENSOR_KEPT);
+        far[i] = tensor(tape, TIER_DISK, 1 + (int64_t)rng_below(1, seed, (uint64_t)i, 40),
+                        1 + (int64_t)rng_below(2, seed, (uint64_t)i, 60), TENSOR_KEPT);
     for (uint64_t a = 0; a < ACTS; a++) {
         int of = far[rng_below(3, seed, a, FAR)];
         int64_t all = tape->tensors[of].dim[0], row = tape->tensors[of].dim[1];
-        int64_t first = (int64_t)rng_below(4, seed, a, (uint64_t)all), rows = 1 + (int64_t)rng_below(5, seed, a, (uint64_t)(all - first));
+        int64_t first = (int64_t)rng_below(4, seed, a, (uint64_t)all),
+                rows = 1 + (int64_t)rng_below(5, seed, a, (uint64_t)(all - first));
         int part = rows == all ? of : tape_view_rows(tape, of, first, rows);
         int near = tensor(tape, TIER_DEVICE, rows, row, 0);
         copy(tape, OP_FETCH, part, near);
@@ -87,7 +88,8 @@ static void interpret(const struct tape *tape, struct memory *m)
         assert_int_equal(n, tensor_bytes(&tape->tensors[op->out[0]]));
         unsigned char *to = at(m, tape, op->out[0]);
         if (op_moves(op)) memmove(to, at(m, tape, op->in[0]), n);
-        for (size_t k = 0; k < n && !op_moves(op); k++) to[k] = (unsigned char)(to[k] * 3 + op->attr.first + (int64_t)k);
+        for (size_t k = 0; k < n && !op_moves(op); k++)
+            to[k] = (unsigned char)(to[k] * 3 + op->attr.first + (int64_t)k);
     }
 }
 
@@ -122,7 +124,8 @@ static void test_same_bytes(void **state)
         for (int i = 0; i < FAR; i++) disk += (int)tensor_bytes(&tape.tensors[i]);
         assert_int_equal(pass_stage(&tape, STAGE, &err), PLIM_OK);
         interpret(&tape, got);
-        if (memcmp(want->bytes, got->bytes, (size_t)disk)) fail_msg("tape %d: other bytes on disk", (int)seed);
+        if (memcmp(want->bytes, got->bytes, (size_t)disk))
+            fail_msg("tape %d: other bytes on disk", (int)seed);
         int ahead = check_copies(&tape);
         if (ahead > deepest) deepest = ahead;
         tape_release(&tape);
@@ -147,6 +150,7 @@ static void test_nothing_to_stage(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_nothing_to_stage)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes),
+                                       cmocka_unit_test(test_nothing_to_stage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@
 enum {
     COPY_BYTES = 16 << 20,        /* beyond most caches */
     CACHE_COPY_BYTES = 256 << 10, /* within all last-level ones */
-    MATMUL_MAX = 512, /* rows, against a weight of 768 x 768 */
+    MATMUL_MAX = 512,             /* rows, against a weight of 768 x 768 */
     WIDTH = 768,
     ATTN_MAX = 256, /* tokens, with 8 heads of 64 */
     HEADS = 8,
