@@ -35,6 +35,7 @@
 
 struct comm;
 struct comm_lane;
+struct nccl;
 
 /* What moves bytes between ranks. Each returns NULL or one line about what went wrong, good until the next call. */
 struct comm_ops {
@@ -60,11 +61,13 @@ struct comm {
     int rank, ranks;
     int local_rank, local_ranks; /* of those on this machine */
     void *own;                   /* of the backend */
+    double patience; /* seconds that any call waits for the others */
     bool any_thread; /* the backend takes calls from any thread, one at a time; its open says so */
     struct comm_lane *lane; /* NULL: there is none, and exchanges run one after the other with computing */
     /* Of all ranks: those of this machine, and one of each machine, this rank among both. NULL where machines have not the
      * same number of ranks, in a row and more than one, or there is one machine. */
     struct comm *node, *across;
+    struct nccl *nccl; /* between the memories of GPUs, of all ranks and their groups (nccl.h); NULL: through the host's */
     char *stage; /* host memory through which a device with its own exchanges; see comm_stage */
 };
 
