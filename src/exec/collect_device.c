@@ -142,13 +142,15 @@ static enum plim_status work_once(struct device *device, struct plim_error *err)
     return status == PLIM_OK ? device->ops->commit(device, 0, err) : status;
 }
 
+static size_t used(struct device *device) { return device->ops->used ? device->ops->used(device) : 0; }
+
 enum plim_status exec_join_devices(struct device *device, struct plim_error *err)
 {
-    size_t before = device->ops->used(device);
+    size_t before = used(device);
     enum plim_status status = nccl_open(device->comm, err);
     if (status == PLIM_OK) status = comm_agree(device->comm, work_once(device, err), err);
     if (status != PLIM_OK) return status;
-    size_t after = device->ops->used(device);
+    size_t after = used(device);
     if (after > before) device->facts.overhead_bytes += after - before;
     device->facts.async_exchanges = true;
     return PLIM_OK;
