@@ -162,13 +162,14 @@ enum plim_status exec_await_device(struct exec *exec, struct plim_error *err)
     struct device *device = exec->device;
     struct comm *comm = device->comm;
     double until = clock_seconds() + comm->patience;
-    enum plim_status status = PLIM_OK;
+    enum plim_status status = nccl_check(comm->nccl, err);
     for (long tries = 0; status == PLIM_OK && !device->ops->is_idle(device); tries++) {
         if (tries > 100) nanosleep(&(struct timespec){0, 50000}, NULL);
-        status = nccl_check(comm->nccl, err);
-        if (status == PLIM_OK && clock_seconds() > until)
+        if (clock_seconds() > until)
             status = plim_fail(err, PLIM_IO, "rank %d of %d: NCCL: some rank did not answer within %.0f s",
                                comm->rank, comm->ranks, comm->patience);
+        else
+            status = nccl_check(comm->nccl, err);
     }
     if (status != PLIM_OK) nccl_abort(comm->nccl);
     return status;

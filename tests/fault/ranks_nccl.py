@@ -16,6 +16,7 @@ ranks.need_mpi()
 BUILD = os.environ.get("BUILD_DIR", "build/release")
 plim.PLIMSOLL = os.path.join(BUILD, "tests/fake_card/plimsoll")
 LIBRARY = os.path.abspath(os.path.join(BUILD, "tests/fake_nccl.so"))
+MPI = os.path.abspath(os.path.join(BUILD, "plimsoll-mpi.so"))
 
 
 def losses(result):
@@ -27,7 +28,7 @@ with tempfile.TemporaryDirectory() as folder:
     base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", 3, "--set", "training.micro_batch_size=2", "--set"]
 
     def run(stage, library, count=2, **env):
-        return ranks.run(count, *base, f"training.zero_stage={stage}", env={"PLIMSOLL_NCCL": library, "FAKE_NCCL_DIR": folder, **env})
+        return ranks.run(count, *base, f"training.zero_stage={stage}", env={"PLIMSOLL_NCCL": library, "PLIMSOLL_MPI": MPI, "FAKE_NCCL_DIR": folder, **env})
 
     for stage, count in ((0, 2), (1, 3), (2, 2), (3, 3)):
         host, card = run(stage, "0", count), run(stage, LIBRARY, count)
@@ -39,7 +40,7 @@ with tempfile.TemporaryDirectory() as folder:
     for mode, said in (("version", "NCCL is version 2408; install 2.7 or newer"), ("init", "NCCL: rank 0 of 2: joining: internal error"),
                        ("async", "NCCL: exchange: internal error"), ("group", "internal error")):
         bad = run(3, LIBRARY, FAKE_NCCL=mode)
-        plim.ok(bad.returncode not in (0, None) and said in bad.stderr and "rank" in bad.stderr + "rank", f"{mode}: {bad.stderr.strip()[:200]}")
+        plim.ok(bad.returncode not in (0, None) and said in bad.stderr, f"{mode}: {bad.stderr.strip()[:200]}")
     missing = run(3, os.path.join(folder, "none.so"))
     plim.ok(missing.returncode not in (0, None) and missing.stderr.count("NCCL is not here") == 1, f"no library: {missing.stderr.strip()[:200]}")
 plim.done()
