@@ -516,11 +516,11 @@ static enum plim_status cuda_exchange(struct device *dev, const struct device_ex
     return why ? plim_fail(err, PLIM_IO, "%s", why) : PLIM_OK;
 }
 
-static void cuda_add_up(struct device *dev, const struct device_parts *parts, void *stream)
+static void cuda_add_up(struct device *dev, const struct device_parts *p, void *stream)
 {
     struct cuda_queue queue = cuda_of(dev)->queue;
     queue.stream = stream, queue.follows = false;
-    note(cuda_of(dev), cuda_add_parts(&queue, parts), "sum");
+    note(cuda_of(dev), cuda_add_parts(&queue, p->parts, p->ranks, p->count, p->type, p->out, p->add), "sum");
 }
 
 static void cuda_copy_piece(struct device *dev, void *to, size_t bytes, const void *from, size_t here,

@@ -1,7 +1,4 @@
 /* exchange.cu - parts of all ranks added in the order of ranks: the sums of comm/comm.c, bit for bit. */
-extern "C" {
-#include "device/device.h"
-}
 #include "device/cuda/vec.cuh"
 
 namespace
@@ -42,19 +39,20 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-int cuda_add_parts(const struct cuda_queue *queue, const struct device_parts *p)
+int cuda_add_parts(const struct cuda_queue *queue, const void *parts, int ranks, int64_t count,
+                   enum dtype type, void *out, bool add)
 {
-    if (p->count == 0) return 0;
-    unsigned blocks = (unsigned)fewest(parts_of(p->count, THREADS), 16 * (int64_t)queue->sms);
-    if (p->type == DT_F64) {
-        add_doubles<<<blocks, THREADS, 0, stream_of(queue)>>>((const double *)p->parts, p->ranks, p->count,
-                                                              (double *)p->out, p->add);
+    if (count == 0) return 0;
+    unsigned blocks = (unsigned)fewest(parts_of(count, THREADS), 16 * (int64_t)queue->sms);
+    if (type == DT_F64) {
+        add_doubles<<<blocks, THREADS, 0, stream_of(queue)>>>((const double *)parts, ranks, count,
+                                                              (double *)out, add);
         return launched();
     }
-    return with_type(p->type, [&](auto t) {
+    return with_type(type, [&](auto t) {
         using T = typename decltype(t)::type;
-        add_parts<T><<<blocks, THREADS, 0, stream_of(queue)>>>((const T *)p->parts, p->ranks, p->count,
-                                                               (T *)p->out, p->add);
+        add_parts<T><<<blocks, THREADS, 0, stream_of(queue)>>>((const T *)parts, ranks, count,
+                                                               (T *)out, add);
         return launched();
     });
 }
