@@ -121,7 +121,8 @@ enum plim_status nccl_open(struct comm *comm, struct plim_error *err)
 {
     struct nccl *nccl = calloc(1, sizeof *nccl);
     struct comm *groups[GROUPS] = {comm, comm->node, comm->across};
-    enum plim_status status = nccl ? load(nccl, err) : plim_fail(err, PLIM_NO_MEMORY, "out of memory for NCCL");
+    enum plim_status status =
+        nccl ? load(nccl, err) : plim_fail(err, PLIM_NO_MEMORY, "out of memory for NCCL");
     status = comm_agree(comm, status, err); /* nobody waits for a rank that has no library */
     for (int i = 0; i < GROUPS && status == PLIM_OK; i++)
         status = comm_agree(comm, join(nccl, groups[i], (enum among)i, err), err);
@@ -157,7 +158,8 @@ enum plim_status nccl_check(struct nccl *nccl, struct plim_error *err)
         int asked = nccl->lib.async_error(nccl->group[i].comm, &code);
         const char *why = text_of(nccl, "exchange", asked ? asked : code);
         if (why)
-            return plim_fail(err, PLIM_IO, "rank %d of %d: NCCL: %s", nccl->world_rank, nccl->world_ranks, why);
+            return plim_fail(err, PLIM_IO, "rank %d of %d: NCCL: %s", nccl->world_rank, nccl->world_ranks,
+                             why);
     }
     return PLIM_OK;
 }
@@ -202,8 +204,7 @@ const char *nccl_exchange(struct nccl *nccl, enum among among, const char *from,
     for (int r = 0; r < g->ranks && !code; r++) {
         size_t theirs = part(whole, (size_t)r * stride, bytes);
         if (theirs) code = nccl->lib.send(from + (size_t)r * stride, theirs, NCCL_BYTE, r, g->comm, stream);
-        if (mine && !code)
-            code = nccl->lib.recv(to + (size_t)r * bytes, mine, NCCL_BYTE, r, g->comm, stream);
+        if (mine && !code) code = nccl->lib.recv(to + (size_t)r * bytes, mine, NCCL_BYTE, r, g->comm, stream);
     }
     return finish(nccl, "reduce", code);
 }

@@ -364,8 +364,7 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
         struct owned part = owned_by(r, piece, offset, bytes);
         char *to = (char *)host + (part.first - offset);
         if (!part.bytes) continue;
-        if (r == comm_rank(comm))
-            status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
+        if (r == comm_rank(comm)) status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
         if (status == PLIM_OK) status = comm_broadcast(comm, to, (size_t)part.bytes, r, err);
     }
     return status;

@@ -31,7 +31,7 @@ struct knobs {
     int64_t param_share;    /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
     int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
     int64_t zero;           /* enum zero: what each rank has a piece of */
-    int64_t prefetch_ops; /* parameters and gradients that are elsewhere are fetched so many ops ahead */
+    int64_t prefetch_ops;   /* parameters and gradients that are elsewhere are fetched so many ops ahead */
 };
 
 /* Values of prefetch_ops: about a layer ahead, or as late as hides most of a copy; between ranks, as late as takes hardly

@@ -19,7 +19,8 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     bool whole = pin_allows(pins->micro_batch, r->rows) && (!r->micro_most || r->micro_most >= r->rows);
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
-    if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks)) return false;
+    if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
+        return false;
     if (several && lower && p->zero < ZERO_GRADS) return false;
     return pin_allows(pins->grad_tier, p->grad) && pin_allows(pins->optimizer_in_backward, p->inside) &&
            (!several || pin_allows(pins->zero, p->zero));

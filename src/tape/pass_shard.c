@@ -23,7 +23,7 @@ struct shard {
     const struct shard_options *options;
     int pieces, number; /* how many there are of a tensor, and this rank's */
     enum among among;   /* who has them */
-    int count; /* tensors there were */
+    int count;          /* tensors there were */
     /* By tensor there was; -1: none. */
     int *view;         /* of what is in pieces: the piece */
     int *near;         /* the whole of it, now */
@@ -141,7 +141,8 @@ static void emit(struct shard *s, const struct op *like, int kind, int from, int
                  enum accumulate accumulate)
 {
     struct op op = tape_op(kind, like->layer);
-    op.attr.among = s->among, op.part = like->part, op.accumulate = accumulate, op.in[MOVE_FROM] = from, op.out[MOVE_TO] = to;
+    op.attr.among = s->among, op.part = like->part, op.accumulate = accumulate, op.in[MOVE_FROM] = from,
+    op.out[MOVE_TO] = to;
     tape_append(s->tape, &op);
 }
 

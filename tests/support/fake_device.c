@@ -363,7 +363,8 @@ static void queue_call(struct fake_stream *stream, void (*call)(const void *), c
     *f->queued = c, f->queued = &c->next;
 }
 
-static enum plim_status fake_exchange(struct device *dev, const struct device_exchange *x, struct plim_error *e)
+static enum plim_status fake_exchange(struct device *dev, const struct device_exchange *x,
+                                      struct plim_error *e)
 {
     struct fake *f = fake_of(dev);
     struct fake_event event = {.ends = *x};
@@ -382,8 +383,9 @@ static void add_now(const void *arg)
         double wide = 0;
         float sum = 0, next;
         for (int r = 0; r < p->ranks + p->add; r++) {
-            const char *at = r < p->ranks ? (const char *)p->parts + ((size_t)r * (size_t)p->count + (size_t)i) * size
-                                          : (const char *)p->out + (size_t)i * size;
+            const char *at = r < p->ranks
+                                 ? (const char *)p->parts + ((size_t)r * (size_t)p->count + (size_t)i) * size
+                                 : (const char *)p->out + (size_t)i * size;
             if (p->type == DT_F64) {
                 double value;
                 memcpy(&value, at, size);

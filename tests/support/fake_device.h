@@ -54,8 +54,8 @@ struct fake {
     bool lost;           /* sync, read and write fail from now on, and nothing is computed */
     char *host;
     size_t host_bytes, committed;
-    struct fake_stream stream; /* of exchanges */
-    struct fake_call **queued; /* where the next call on it goes */
+    struct fake_stream stream;               /* of exchanges */
+    struct fake_call **queued;               /* where the next call on it goes */
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */
     int npending;
     struct fake_program *programs, *compiling; /* all there ever were; the one that takes ops */

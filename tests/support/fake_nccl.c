@@ -172,5 +172,6 @@ int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, stru
                   struct fake_stream *stream)
 {
     (void)type;
-    return add(comm, stream, (struct transfer){.from = from, .to = to, .bytes = n, .peer = root, .broadcast = true});
+    return add(comm, stream,
+               (struct transfer){.from = from, .to = to, .bytes = n, .peer = root, .broadcast = true});
 }

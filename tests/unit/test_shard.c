@@ -52,7 +52,8 @@ static bool disturbs(const struct tape *tape, const struct op *op, const struct 
 {
     for (int o = 0; o < OP_MAX_OUT; o++)
         for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT; k++)
-            if (shares_bytes(tape, op->out[o], k < OP_MAX_IN ? of->in[k] : of->out[k - OP_MAX_IN])) return true;
+            if (shares_bytes(tape, op->out[o], k < OP_MAX_IN ? of->in[k] : of->out[k - OP_MAX_IN]))
+                return true;
     return false;
 }
 

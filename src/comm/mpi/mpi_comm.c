@@ -169,8 +169,8 @@ static const char *mpi_exchange(struct comm *comm, const char *from, size_t whol
             continue;
         }
         if (mine)
-            code = MPI_Irecv(to + (size_t)r * bytes, (int)mine, MPI_BYTE, r, 1, own->comm,
-                             &requests[count++]);
+            code =
+                MPI_Irecv(to + (size_t)r * bytes, (int)mine, MPI_BYTE, r, 1, own->comm, &requests[count++]);
         if (theirs && code == MPI_SUCCESS)
             code = MPI_Isend(from + (size_t)r * stride, (int)theirs, MPI_BYTE, r, 1, own->comm,
                              &requests[count++]);

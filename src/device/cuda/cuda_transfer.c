@@ -160,9 +160,8 @@ int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_
 
 int cuda_transfer_exchange(struct cuda_transfer *tr, const struct device_exchange *x, const char **why)
 {
-    struct range ranges[] = {{x->from, x->from_bytes, false},
-                             {x->to, x->to_bytes, true},
-                             {x->work, x->work_bytes, true}};
+    struct range ranges[] = {
+        {x->from, x->from_bytes, false}, {x->to, x->to_bytes, true}, {x->work, x->work_bytes, true}};
     int code = admit(tr, tr->link, ranges, 3);
     *why = code ? NULL : x->begin(x->arg, tr->link);
     return code || *why ? code : under_way(tr, tr->link, ranges, 3);

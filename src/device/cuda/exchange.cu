@@ -15,7 +15,8 @@ template <class T> ON_GPU float wide(const T *at)
 
 /* f32 and narrower: added in fp32, what is there last, and rounded once. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) add_parts(const T *parts, int ranks, int64_t count, T *out, bool add)
+__global__ void __launch_bounds__(THREADS)
+    add_parts(const T *parts, int ranks, int64_t count, T *out, bool add)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count;
          i += (int64_t)gridDim.x * THREADS) {
@@ -51,8 +52,7 @@ int cuda_add_parts(const struct cuda_queue *queue, const void *parts, int ranks,
     }
     return with_type(type, [&](auto t) {
         using T = typename decltype(t)::type;
-        add_parts<T><<<blocks, THREADS, 0, stream_of(queue)>>>((const T *)parts, ranks, count,
-                                                               (T *)out, add);
+        add_parts<T><<<blocks, THREADS, 0, stream_of(queue)>>>((const T *)parts, ranks, count, (T *)out, add);
         return launched();
     });
 }
