@@ -110,8 +110,7 @@ static enum plim_status reduce_now(struct comm *comm, const struct comm_exchange
         size_t bytes = smaller(step, stride - at);
         size_t left = all > at ? all - at : 0;
         memset(x->work, 0, (size_t)comm->ranks * bytes);
-        const char *why =
-            comm->ops->exchange(comm, (const char *)x->from + at, left, stride, bytes, x->work);
+        const char *why = comm->ops->exchange(comm, (const char *)x->from + at, left, stride, bytes, x->work);
         if (why) return told(comm, "reduce", why, err);
         add_parts(x->work, x->type, comm->ranks, bytes / size, (char *)x->to + at, x->add);
     }

@@ -35,6 +35,7 @@
 
 struct comm;
 struct comm_lane;
+struct nccl;
 
 /* What moves bytes between ranks. Each returns NULL or one line about what went wrong, good until the next call. */
 struct comm_ops {
@@ -52,7 +53,7 @@ struct comm_ops {
     /* Ranks that give the same `part` become a group of their own, in their order: rank, ranks and own of `out` are set. */
     const char *(*split)(struct comm *, int part, struct comm *out);
     void (*abort)(struct comm *, int code); /* ends all ranks */
-    void (*close)(struct comm *); /* the world, or a group of it */
+    void (*close)(struct comm *);           /* the world, or a group of it */
 };
 
 struct comm {
@@ -60,11 +61,15 @@ struct comm {
     int rank, ranks;
     int local_rank, local_ranks; /* of those on this machine */
     void *own;                   /* of the backend */
-    bool any_thread; /* the backend takes calls from any thread, one at a time; its open says so */
+    double patience;             /* seconds that any call waits for the others */
+    bool any_thread;        /* the backend takes calls from any thread, one at a time; its open says so */
+    bool beside;     /* the call under way is the lane's: whoever waits in it leaves the processor to what computes */
     struct comm_lane *lane; /* NULL: there is none, and exchanges run one after the other with computing */
     /* Of all ranks: those of this machine, and one of each machine, this rank among both. NULL where machines have not the
      * same number of ranks, in a row and more than one, or there is one machine. */
     struct comm *node, *across;
+    struct nccl *
+        nccl; /* between the memories of GPUs, of all ranks and their groups (nccl.h); NULL: through the host's */
     char *stage; /* host memory through which a device with its own exchanges; see comm_stage */
 };
 
@@ -77,7 +82,8 @@ struct comm_exchange {
     int64_t from_count, to_count; /* elements */
     enum dtype type;
     bool add;
-    void *work; /* comm_work bytes, for reduce and sum. The lane does one thing at a time: all may share them */
+    void *
+        work; /* comm_work bytes, for reduce and sum. The lane does one thing at a time: all may share them */
 };
 
 /* Begun on the lane, which there must be; done, with everything begun before it, when comm_wait of its ticket returns. */

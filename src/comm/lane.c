@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #define RING        64
 #define STACK_BYTES ((size_t)512 << 10) /* a library's calls are deep */
@@ -24,6 +25,7 @@ struct comm_lane {
 static void *lane_main(void *arg)
 {
     struct comm_lane *lane = arg;
+    prctl(PR_SET_TIMERSLACK, 1000); /* ns: naps between two looks at the link are short */
     pthread_mutex_lock(&lane->lock);
     for (;;) {
         while (lane->done == lane->asked && !lane->stop) pthread_cond_wait(&lane->moved, &lane->lock);
@@ -32,7 +34,9 @@ static void *lane_main(void *arg)
         if (lane->failure.status == PLIM_OK) {
             struct plim_error err = {0};
             pthread_mutex_unlock(&lane->lock);
+            asked.comm->beside = true;
             enum plim_status status = comm_run(asked.comm, &asked.exchange, &err);
+            asked.comm->beside = false;
             pthread_mutex_lock(&lane->lock);
             if (status != PLIM_OK) lane->failure = err;
         }

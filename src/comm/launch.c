@@ -1,5 +1,6 @@
 /* launch.c - how many ranks were started, and the module that connects them. */
 #include "comm/lane.h"
+#include "comm/nccl.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -106,7 +107,8 @@ static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_
     comm->ops = dlsym(module, "plimsoll_mpi");
     if (!comm->ops)
         return plim_fail(err, PLIM_UNSUPPORTED, "plimsoll-mpi.so: of another version; build it again");
-    const char *failed = comm->ops->open(comm, patience());
+    comm->patience = patience();
+    const char *failed = comm->ops->open(comm, comm->patience);
     if (failed) return plim_fail(err, PLIM_IO, "%s: %s", comm->ops->name, failed);
     if (comm->ranks != ranks)
         return plim_fail(
@@ -170,6 +172,7 @@ void comm_close(struct comm *comm)
 {
     if (!comm) return;
     lane_close(comm->lane);
+    nccl_close(comm->nccl);
     close_group(comm->node), close_group(comm->across);
     comm->ops->close(comm);
     free(comm->stage);

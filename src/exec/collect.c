@@ -6,16 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One exchange, its ends resolved. */
-struct exchange {
-    struct exec *exec;
-    struct comm *comm; /* the ranks that take part */
-    const struct op *op;
-    const struct tensor *from, *to;
-    char *a, *b;
-    bool add;
-};
-
 struct comm *exec_pieces(const struct exec *exec)
 {
     struct comm *all = exec->device->comm;
@@ -25,7 +15,8 @@ struct comm *exec_pieces(const struct exec *exec)
 bool exec_has_lane(const struct exec *exec)
 {
     const struct device *device = exec->device;
-    return device->comm && device->comm->lane && device->facts.async_exchanges && device->facts.unified_memory;
+    if (!device->comm || !device->facts.async_exchanges) return false;
+    return device->facts.unified_memory ? device->comm->lane != NULL : device->comm->nccl != NULL;
 }
 
 static struct comm *among(struct comm *all, const struct op *op)
@@ -43,8 +34,8 @@ static enum plim_status collect_here(const struct exchange *x, void *work, struc
         comm_piece(x->comm, x->a, from, x->b, to);
         return PLIM_OK;
     }
-    struct comm_exchange e = {kinds[x->op->kind],   x->a,        x->b,   tensor_count(x->from),
-                              tensor_count(x->to),  x->to->type, x->add, work};
+    struct comm_exchange e = {kinds[x->op->kind],  x->a,        x->b,   tensor_count(x->from),
+                              tensor_count(x->to), x->to->type, x->add, work};
     if (!exec_has_lane(x->exec)) return comm_run(x->comm, &e, err);
     return exec_remember(x->exec, comm_begin(x->comm, &e), (struct exec_span){x->a, x->a + from},
                          (struct exec_span){x->b, x->b + to}, err);
@@ -184,9 +175,11 @@ enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struc
                          .add =
                              op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0)};
     struct device *device = exec->device;
-    if (!device->facts.unified_memory) return collect_staged(&x, err);
+    int part = index >= exec->tape->loop_end;
     bool lane = device->facts.async_exchanges; /* as the layout was made */
-    int64_t work = lane ? exec->layout->lane_offset[index >= exec->tape->loop_end]
-                        : exec->layout->work_offset[index];
-    return collect_here(&x, (char *)device->ops->base(device) + work, err);
+    int64_t work = lane ? exec->layout->lane_offset[part] : exec->layout->work_offset[index];
+    x.work = (char *)device->ops->base(device) + work;
+    x.work_bytes = lane ? exec->layout->lane_bytes[part] : exec->layout->work_bytes[index];
+    if (device->facts.unified_memory) return collect_here(&x, x.work, err);
+    return exec_has_lane(exec) ? exec_collect_on_device(&x, err) : collect_staged(&x, err);
 }

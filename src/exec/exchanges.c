@@ -15,8 +15,7 @@ static enum plim_status await_first(struct exec *exec, int count, struct plim_er
     if (!count) return PLIM_OK;
     uint64_t ticket = exec->exchanging[count - 1].ticket;
     exec->nexchanging -= count;
-    memmove(exec->exchanging, exec->exchanging + count,
-            (size_t)exec->nexchanging * sizeof *exec->exchanging);
+    memmove(exec->exchanging, exec->exchanging + count, (size_t)exec->nexchanging * sizeof *exec->exchanging);
     return comm_wait(exec->device->comm, ticket, err);
 }
 

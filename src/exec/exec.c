@@ -164,7 +164,7 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
 {
     const struct device_ops *ops = exec->device->ops;
     exec_drop_programs(exec);
-    exec->compiles = ops->compile && !exec->device->comm;
+    exec->compiles = ops->compile && (!exec->device->comm || exec_has_lane(exec));
     if (!ops->tune) return PLIM_OK;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
@@ -324,7 +324,9 @@ enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *
 
 enum plim_status exec_update(struct exec *exec, struct plim_error *err)
 {
-    return exec_run(exec, exec->tape->loop_end, exec->tape->nops, 0, err);
+    enum plim_status status = exec_run(exec, exec->tape->loop_end, exec->tape->nops, 0, err);
+    bool waits = exec->device->comm && exec->device->comm->nccl;
+    return status == PLIM_OK && waits ? exec_await_device(exec, err) : status;
 }
 
 /* Bytes of what is on this rank. */
@@ -382,8 +384,7 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
         struct owned part = owned_by(r, piece, offset, bytes);
         char *to = (char *)host + (part.first - offset);
         if (!part.bytes) continue;
-        if (r == comm_rank(comm))
-            status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
+        if (r == comm_rank(comm)) status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
         if (status == PLIM_OK) status = comm_broadcast(comm, to, (size_t)part.bytes, r, err);
     }
     return status;

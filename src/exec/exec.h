@@ -58,6 +58,11 @@ struct exec {
     void *inspect_arg;
 };
 
+/* The devices of all ranks find each other and exchange without their hosts from now on: before a plan is made, since what the
+ * library takes of the device becomes part of facts.overhead_bytes. For devices that can (device_ops.exchange), one to each
+ * rank; device->comm is set. PLIM_UNSUPPORTED: some rank has no library, and all go through their hosts; PLIM_IO. */
+enum plim_status exec_join_devices(struct device *device, struct plim_error *err);
+
 /* PLIM_UNSUPPORTED when the device lacks an op of the tape. */
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
                            const struct layout *layout, struct disk_store *disk, struct plim_error *err);

@@ -46,10 +46,11 @@ struct lifetime {
 
 struct layout {
     int ntensors, nops;
-    int64_t *offset;       /* by tensor: into the arena, or its tier's file or region; 0: never used */
-    int64_t *work_offset;  /* by op */
-    int64_t *work_bytes;   /* by op */
-    int64_t lane_bytes[2], lane_offset[2]; /* scratch of exchanges beside computing, of the loop and of the update */
+    int64_t *offset;      /* by tensor: into the arena, or its tier's file or region; 0: never used */
+    int64_t *work_offset; /* by op */
+    int64_t *work_bytes;  /* by op */
+    int64_t lane_bytes[2],
+        lane_offset[2];    /* scratch of exchanges beside computing, of the loop and of the update */
     struct lifetime *life; /* by tensor; of a root, all views of it included */
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */

@@ -169,8 +169,8 @@ struct op_attr {
     int64_t
         first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
     struct op_lines lines[OP_LINE_PARTS]; /* linear_q, embed_q: what the weight's bytes are */
-    enum among among; /* collectives */
-    bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
+    enum among among;                     /* collectives */
+    bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 
 struct op {
@@ -188,7 +188,8 @@ struct tape {
     struct op *ops;
     int nops, op_cap;
     int loop_end;
-    bool node_pieces; /* tensors in pieces are so on every node: pieces are numbered by the rank on its node */
+    bool
+        node_pieces; /* tensors in pieces are so on every node: pieces are numbered by the rank on its node */
     bool failed;
     struct op *spare; /* room that tape_drop_ops left for the next one */
     int spare_cap;

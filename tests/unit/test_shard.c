@@ -52,7 +52,8 @@ static bool disturbs(const struct tape *tape, const struct op *op, const struct 
 {
     for (int o = 0; o < OP_MAX_OUT; o++)
         for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT; k++)
-            if (shares_bytes(tape, op->out[o], k < OP_MAX_IN ? of->in[k] : of->out[k - OP_MAX_IN])) return true;
+            if (shares_bytes(tape, op->out[o], k < OP_MAX_IN ? of->in[k] : of->out[k - OP_MAX_IN]))
+                return true;
     return false;
 }
 
@@ -125,7 +126,8 @@ static void every_stage_has_a_valid_tape(void **state)
     for (int zero = 0; zero < ZERO_COUNT; zero++) check_stage((enum zero)zero, 4, 2);
 }
 
-/* Both parts by themselves are what the whole is. */
+/* Both parts by themselves are what the whole is, but for the names of pieces that both have. */
+enum { VIEWS = 16 << 10 };
 static void parts_add_up(void **state)
 {
     (void)state;
@@ -137,7 +139,7 @@ static void parts_add_up(void **state)
         oracle_init(&oracle, &rig.request);
         must(oracle_ask(&oracle, &rig.knobs, &parts, &err));
         must(plan_bound_of(&rig.request, &rig.knobs, NULL, &whole, &err));
-        assert_int_equal(parts.total, whole.total);
+        assert_true(parts.total >= whole.total && parts.total < whole.total + VIEWS);
         assert_true(parts.step_seconds == whole.step_seconds);
         oracle_release(&oracle);
         job_release(&rig.job);

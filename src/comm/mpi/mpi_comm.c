@@ -39,18 +39,26 @@ static const char *mpi_error(struct own *own, const char *what, int code)
     return own->why;
 }
 
-/* Tests often at first, then leaves the processor to others between two tests. */
-static const char *finish(struct own *own, const char *what, int code, MPI_Request *request)
+/* Between two tests: often at first, then the processor is left to others. Beside computing it is theirs from the beginning. */
+static void rest(const struct comm *comm, long tries)
 {
+    if (comm->beside && tries > 4)
+        nanosleep(&(struct timespec){0, 50000}, NULL);
+    else if (tries >= 2000)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    else if (tries >= 200)
+        sched_yield();
+}
+
+static const char *finish(const struct comm *comm, const char *what, int code, MPI_Request *request)
+{
+    struct own *own = comm->own;
     double until = now() + own->seconds;
     int done = 0;
     for (long tries = 0; code == MPI_SUCCESS && !done; tries++) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (done || tries < 200) continue;
-        if (tries < 2000)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){0, 20000}, NULL);
+        if (done) continue;
+        rest(comm, tries);
         if (tries % 64 == 0 && now() > until) {
             snprintf(own->why, sizeof own->why, "%s: some rank did not answer within %.0f s", what,
                      own->seconds);
@@ -121,7 +129,7 @@ static const char *gather_small(struct comm *comm, const void *piece, size_t byt
     }
     int code = MPI_Iallgatherv(piece, own->counts[comm->rank], MPI_BYTE, whole, own->counts, own->starts,
                                MPI_BYTE, own->comm, &request);
-    return finish(own, "gather", code, &request);
+    return finish(comm, "gather", code, &request);
 }
 
 /* Each rank's piece by itself. */
@@ -133,7 +141,7 @@ static const char *mpi_broadcast(struct comm *comm, void *data, size_t bytes, in
         MPI_Request request;
         int code =
             MPI_Ibcast((char *)data + at, (int)part(bytes, at, MOST), MPI_BYTE, root, own->comm, &request);
-        why = finish(own, "broadcast", code, &request);
+        why = finish(comm, "broadcast", code, &request);
     }
     return why;
 }
@@ -169,13 +177,13 @@ static const char *mpi_exchange(struct comm *comm, const char *from, size_t whol
             continue;
         }
         if (mine)
-            code = MPI_Irecv(to + (size_t)r * bytes, (int)mine, MPI_BYTE, r, 1, own->comm,
-                             &requests[count++]);
+            code =
+                MPI_Irecv(to + (size_t)r * bytes, (int)mine, MPI_BYTE, r, 1, own->comm, &requests[count++]);
         if (theirs && code == MPI_SUCCESS)
             code = MPI_Isend(from + (size_t)r * stride, (int)theirs, MPI_BYTE, r, 1, own->comm,
                              &requests[count++]);
     }
-    for (int i = 0; i < count && !why; i++) why = finish(own, "exchange", code, &requests[i]);
+    for (int i = 0; i < count && !why; i++) why = finish(comm, "exchange", code, &requests[i]);
     free(requests);
     return why ? why : code == MPI_SUCCESS ? NULL : mpi_error(own, "exchange", code);
 }
