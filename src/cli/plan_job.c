@@ -37,6 +37,13 @@ static enum plim_status make_plan(struct job *job, struct plan_request *request,
     return job_plan(job, request, out, err);
 }
 
+/* Which disk is below the host of a card elsewhere nobody knows: it counts where the job wants one. */
+static bool names_disk(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    return (t->state_tier_given && t->state_tier == TIER_DISK) || (t->param_tier_given && t->param_tier == TIER_DISK);
+}
+
 enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,
                               struct plim_error *err)
 {
@@ -46,7 +53,7 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
     enum plim_status status = corpus_measure(job, err);
     if (here)
         runtime_learn_disk(job, facts, NULL);
-    else if (!facts->unified_memory)
+    else if (!facts->unified_memory && names_disk(job))
         facts->disk_bandwidth = FACTS_DISK_ASSUMED;
     for (bool again = true; again && status == PLIM_OK;) {
         plan_release(&out->plan);

@@ -42,7 +42,7 @@ enum plim_status disk_open(const char *dir, uint64_t bytes, const struct disk_op
                            struct disk_store **out, struct plim_error *err);
 void disk_close(struct disk_store *disk);
 
-/* "io_uring with registered buffers, 4 x 256 KiB", "threads, 4 x 256 KiB, through the page cache (io_uring: Operation not
+/* "io_uring with registered buffers, 4 x 512 KiB", "threads, 4 x 512 KiB, through the page cache (io_uring: Operation not
  * permitted)" */
 const char *disk_describe(const struct disk_store *disk);
 

@@ -19,10 +19,11 @@
 #define RUNG_SECONDS 0.12
 #define GOOD_ENOUGH  0.95
 
+/* From 2 MiB on: what is stored waits in the buffers while the next slice, of 4 MiB or more, is computed. */
 static const struct rung {
     int depth;
     size_t piece;
-} ladder[] = {{2, 256 << 10}, {4, 256 << 10}, {8, 256 << 10}, {4, 512 << 10}, {8, 512 << 10}, {4, 1 << 20}};
+} ladder[] = {{8, 256 << 10}, {4, 512 << 10}, {8, 512 << 10}, {4, 1 << 20}};
 enum { RUNGS = sizeof ladder / sizeof *ladder };
 
 static const struct disk_speed assumed = {.bandwidth = FACTS_DISK_ASSUMED,

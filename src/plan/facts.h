@@ -76,7 +76,7 @@ static inline int facts_among(const struct device_facts *facts, enum among among
 #define FACTS_DISK_ASSUMED 500e6
 
 /* The disk tier (exec/disk.h): tensors begin with a block of its file; pieces where nobody has measured which are best. */
-enum { DISK_BLOCK = 4096, DISK_DEPTH = 4, DISK_PIECE = 256 << 10 };
+enum { DISK_BLOCK = 4096, DISK_DEPTH = 4, DISK_PIECE = 64 << 10 };
 
 /* Memory that the disk tier's buffers take, once something is on it. */
 static inline int64_t facts_disk_buffers(const struct device_facts *facts)

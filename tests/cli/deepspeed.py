@@ -124,6 +124,8 @@ def places(case):
             pins = plan and plan["pins"]
             plim.ok(pins and {"zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"} <= set(pins), f"the pins have DeepSpeed's names: {pins}")
         ds = zero(stage=stage, offload_optimizer={"device": "nvme", "nvme_path": case.folder}, offload_param={"device": "nvme" if stage == 3 else "none"})
+        effect(case, f"stage {stage}, nvme, on four cards: all of it is on disk below the host", ds,
+               lambda p: p["peak_bytes"]["disk"] > 0 and p["knobs"]["disk_share"] == (32 if stage == 3 else 16), "--device", "g5.12xlarge", "--budget", "16GB")
         effect(case, f"stage {stage}, nvme, on CPU ranks", ds, lambda p: p["knobs"]["state_tier"] == "disk" and p["peak_bytes"]["disk"] > 0 and
                p["knobs"]["param_tier"] == ("disk" if stage == 3 else "device") and p["settings"]["output.disk_dir"]["value"] == case.folder, "--ranks", 4)
     effect(case, "cpu under a CPU is where everything is", zero(offload_optimizer={"device": "cpu"}), lambda p: p["knobs"]["state_tier"] == "device")

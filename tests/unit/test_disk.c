@@ -80,12 +80,12 @@ static void test_description(void **state)
 {
     (void)state;
     struct disk_store *disk = open_way(&ways[3], 4096);
-    assert_string_equal(disk_describe(disk), "threads, 4 x 256 KiB, through the page cache (asked for)");
+    assert_string_equal(disk_describe(disk), "threads, 4 x 64 KiB, through the page cache (asked for)");
     disk_close(disk);
     disk = open_way(&ways[0], 4096);
-    assert_non_null(strstr(disk_describe(disk), "4 x 256 KiB"));
+    assert_non_null(strstr(disk_describe(disk), "4 x 64 KiB"));
     disk_close(disk);
-    assert_int_equal(disk_buffer_bytes(0, 0), 1 << 20);
+    assert_int_equal(disk_buffer_bytes(0, 0), 256 << 10);
     assert_int_equal(disk_buffer_bytes(8, 4096), 32768);
 }
 
