@@ -128,7 +128,7 @@ def hang(folder):
 
 def refusals(folder):
     path = plim.job(folder, training__gradient_accumulation_steps=1, training__threads=1)
-    bad = ranks.run(2, "train", path, "-q", "--set", "training.zero_stage=4")
+    bad = ranks.run(2, "train", path, "-q", "--set", "training.zero_stage=5")
     plim.ok(bad.returncode == 2 and bad.stderr.count("training.zero_stage") == 1, f"a stage that is none, told once: {bad.stderr.strip()[:200]}")
     small = ranks.run(2, "train", path, "-q", "--budget", "1MiB", "--no-checkpoint")
     plim.ok(small.returncode == 3 and small.stderr.count("plimsoll:") == 1, f"a budget too small, told once: {small.stderr.strip()[:200]}")
