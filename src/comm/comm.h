@@ -62,8 +62,9 @@ struct comm {
     int local_rank, local_ranks; /* of those on this machine */
     void *own;                   /* of the backend */
     double patience;             /* seconds that any call waits for the others */
-    bool any_thread;        /* the backend takes calls from any thread, one at a time; its open says so */
-    bool beside;     /* the call under way is the lane's: whoever waits in it leaves the processor to what computes */
+    bool any_thread; /* the backend takes calls from any thread, one at a time; its open says so */
+    bool
+        beside; /* the call under way is the lane's: whoever waits in it leaves the processor to what computes */
     struct comm_lane *lane; /* NULL: there is none, and exchanges run one after the other with computing */
     /* Of all ranks: those of this machine, and one of each machine, this rank among both. NULL where machines have not the
      * same number of ranks, in a row and more than one, or there is one machine. */
