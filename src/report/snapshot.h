@@ -95,7 +95,7 @@ enum plim_status snapshot_save(struct snapshot *snapshot, enum snapshot_format f
 
 /* Members of an object that is open. */
 void snapshot_json(const struct snapshot *snapshot, struct json_writer *w);
-/* Whole documents. The last needs memory for a list of blocks: then out->failed is set. */
+/* Whole documents. Where there is no memory for the order of blocks, out->failed is set. */
 void snapshot_trace(const struct snapshot *snapshot, struct strbuf *out);
 void snapshot_memory_viz(const struct snapshot *snapshot, struct strbuf *out);
 
