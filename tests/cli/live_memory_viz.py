@@ -14,7 +14,7 @@ from with_torch import torch
 import plim
 from torch.cuda import _memory_viz as viz
 
-CASES = {"cpu": [], "gpu with its host": ["--device", "a10g", "--set", "training.memory.offload=host"]}
+CASES = {"cpu": [], "gpu with its host": ["--device", "a10g", "--set", "training.deepspeed.cpu_offload=true"]}
 
 
 def sums(text):
