@@ -196,7 +196,7 @@ void snapshot_clock(const struct snapshot *s, double *at)
         if (spans[i].seconds >= 0 && alone && spans[i].start > now) now = spans[i].start;
         at[i] = now;
         if (spans[i].seconds < 0) continue;
-        if (alone) now = spans[i].start + spans[i].seconds;
+        if (alone && spans[i].start + spans[i].seconds > now) now = spans[i].start + spans[i].seconds;
         if (spans[i].start + spans[i].seconds > end) end = spans[i].start + spans[i].seconds;
     }
     if (spans == s->span && s->seconds > end) end = s->seconds;
@@ -353,8 +353,10 @@ static void put_document(const struct snapshot *s, struct strbuf *out)
 enum plim_status snapshot_save(struct snapshot *s, enum snapshot_format format, const char *path,
                                struct plim_error *err)
 {
-    static void (*const put[SNAPSHOT_FORMATS])(const struct snapshot *,
-                                               struct strbuf *) = {[SNAPSHOT_JSON] = put_document};
+    static void (*const put[SNAPSHOT_FORMATS])(const struct snapshot *, struct strbuf *) = {
+        [SNAPSHOT_JSON] = put_document,
+        [SNAPSHOT_TRACE] = snapshot_trace,
+        [SNAPSHOT_MEMORY_VIZ] = snapshot_memory_viz};
     struct drained d = {.err = err};
     struct strbuf out = STRBUF_INIT;
     enum plim_status status = file_atomic_begin(&d.file, path, err);

@@ -37,7 +37,7 @@ def check(name, snapshot, plan):
     graph = viz.memory(snapshot, format_flamegraph=lines)
     classes = sums(graph)
     plim.ok(sum(classes.values()) == sum(s["total_size"] for s in snapshot["segments"]), f"{name}: memory() has every byte {classes}")
-    plim.ok(re.search(r"kept:0:parameter;parameter:\d+:model.embed_tokens.weight \d+", graph), f"{name}: by class and tensor")
+    plim.ok(re.search(r"kept:0:param;param:\d+:model.embed_tokens.weight \d+", graph), f"{name}: by class and tensor")
     plim.ok(len(viz.segments(snapshot, format_flamegraph=lines).splitlines()) == len(graph.splitlines()), f"{name}: segments()")
     left = viz.filter_alloc_free_pairs(snapshot)["device_traces"][0]
     plim.ok(left and all(e["action"] in ("alloc", "segment_alloc") for e in left), f"{name}: every free has its allocation, {len(left)} stay")
