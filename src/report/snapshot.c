@@ -185,22 +185,21 @@ const char *snapshot_block_name(const struct snapshot *s, const struct snapshot_
     return buf;
 }
 
-/* Copies beside computing begin when their lanes are free; the tape reaches them when computing does. */
+/* Copies beside computing begin when their lanes are free; the tape goes on when computing does. */
 void snapshot_clock(const struct snapshot *s, double *at)
 {
     const struct op_span *spans = s->run && s->run->ops ? s->run->ops : s->span;
     int nops = s->span ? s->plan->tape.nops : 0;
-    double now = 0, end = 0;
+    bool in_turn = spans != s->span || !s->facts->async_copies;
+    double now = 0, last = spans == s->span ? s->seconds : 0;
     for (int i = 0; i < nops; i++) {
-        bool alone = spans != s->span || s->span[i].lane == LANE_COMPUTE || !s->facts->async_copies;
-        if (spans[i].seconds >= 0 && alone && spans[i].start > now) now = spans[i].start;
+        double end = spans[i].start + spans[i].seconds;
         at[i] = now;
         if (spans[i].seconds < 0) continue;
-        if (alone && spans[i].start + spans[i].seconds > now) now = spans[i].start + spans[i].seconds;
-        if (spans[i].start + spans[i].seconds > end) end = spans[i].start + spans[i].seconds;
+        if (end > last) last = end;
+        if (end > now && (in_turn || spans[i].lane == LANE_COMPUTE)) now = end;
     }
-    if (spans == s->span && s->seconds > end) end = s->seconds;
-    at[nops] = end > now ? end : now;
+    at[nops] = last;
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------------------- */
