@@ -3,7 +3,7 @@ counter, async and metadata events). check(trace) gives a list of what is wrong,
 
 METADATA = {"process_name": "name", "process_sort_index": "sort_index", "thread_name": "name", "thread_sort_index": "sort_index"}
 # What an event of each phase has beside ph, name, pid and tid.
-FIELDS = {"X": {"ts", "dur", "cat"}, "C": {"ts", "args"}, "b": {"ts", "cat", "id"}, "e": {"ts", "cat", "id"}, "M": {"args"}}
+FIELDS = {"X": {"ts", "dur", "cat"}, "C": {"ts", "args"}, "b": {"ts", "cat", "id2"}, "e": {"ts", "cat", "id2"}, "M": {"args"}}
 
 
 def number(value):
@@ -25,10 +25,10 @@ def check_fields(event):
 
 
 def check_async(events):
-    """Each begin has one end of the same category, id, process and name, and not before it."""
+    """Each begin has one end of the same category, id of its process, and name, and not before it."""
     open_, wrong = {}, []
     for e in events:
-        key = (e["pid"], e["cat"], e["id"], e["name"])
+        key = (e["pid"], e["cat"], e["id2"]["local"], e["name"])
         if e["ph"] == "b":
             if key in open_: wrong.append(f"{key} begins twice")
             open_[key] = e["ts"]
