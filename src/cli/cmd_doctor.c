@@ -73,12 +73,13 @@ static void add_environment(struct diagnosis *d, const struct job *job)
 {
     for (int i = 0; job->environment && i < job->environment->count; i++) {
         const struct variable_seen *v = &job->environment->seen[i];
+        const char *comma = strstr(v->where, v->name) ? "" : ", ", *name = *comma ? v->name : "";
         if (v->key)
-            strbuf_addf(&d->about, "%s%s%s sets %s\n", v->where, strstr(v->where, v->name) ? "" : ", ",
-                        strstr(v->where, v->name) ? "" : v->name, v->key);
+            strbuf_addf(&d->about, "%s%s%s sets %s\n", v->where, comma, name, v->key);
+        else if (v->does)
+            strbuf_addf(&d->about, "%s%s%s %s\n", v->where, comma, name, v->does);
         else
-            strbuf_addf(&d->ignored, "%s%s%s: %s\n", v->where, strstr(v->where, v->name) ? "" : ", ",
-                        strstr(v->where, v->name) ? "" : v->name, v->why);
+            strbuf_addf(&d->ignored, "%s%s%s: %s\n", v->where, comma, name, v->why);
     }
 }
 

@@ -306,9 +306,8 @@ static void tell_people(struct train_log *log, const struct train_event *e)
     }
 }
 
-void train_log_hear(void *arg, const struct train_event *event)
+static void put_event(struct train_log *log, const struct train_event *event)
 {
-    struct train_log *log = arg;
     bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every &&
                 event->step != event->steps;
     if (rare) return;
@@ -316,4 +315,16 @@ void train_log_hear(void *arg, const struct train_event *event)
     if (!log->people) return;
     tell_people(log, event);
     if (fflush(log->people)) lose(log, &log->people);
+}
+
+void train_log_hear(void *arg, const struct train_event *event)
+{
+    struct train_log *log = arg;
+    put_event(log, event);
+    tell_hear(log->tell, event);
+}
+
+void train_log_note(void *arg, const char *line)
+{
+    put_event(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }

@@ -55,7 +55,8 @@ static void tell_leak(struct trainer *t)
     struct strbuf text = STRBUF_INIT;
     if (!w->seen.leak.found || w->leak_told) return;
     leak_text(&w->seen.leak, &text);
-    trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = strbuf_text(&text)});
+    trainer_tell(t, &(struct train_event){
+                        .kind = TRAIN_NOTE, .step = t->step, .text = strbuf_text(&text), .warns = true});
     w->leak_told = true;
     strbuf_release(&text);
 }
