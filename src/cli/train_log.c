@@ -248,7 +248,7 @@ static void tell_eval(struct train_log *log, const struct train_event *e)
     strbuf_release(&line);
 }
 
-static void tell_end(struct train_log *log, const struct train_event *e)
+static void tell_ended(struct train_log *log, const struct train_event *e)
 {
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], rss[BYTES_TEXT];
     fprintf(log->people, "planned %s, ledger %s, process %s at its peak; %lld steps in %.1f s\n",
@@ -301,7 +301,7 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         tell_eval(log, e);
         break;
     case TRAIN_ENDED:
-        tell_end(log, e);
+        tell_ended(log, e);
         break;
     }
 }

@@ -240,7 +240,7 @@ static void datasets(struct converting *c, const struct carry *row, const struct
         {"dataloader_num_workers", "data.workers", where_positive, NULL},                                    \
         {"dataloader_prefetch_factor", "data.prefetch_factor", where_positive, NULL},                        \
         {"dataloader_pin_memory", NULL, needless, NULL}, {"torch_compile", NULL, needless, NULL},            \
-        {"report_to", "training.report_to", report, NULL}, {"deepspeed", NULL, deepspeed, NULL},                             \
+        {"report_to", "training.report_to", report, NULL}, {"deepspeed", NULL, deepspeed, NULL},             \
     {                                                                                                        \
         "output_dir", "output.dir", as_it_is, NULL                                                           \
     }

@@ -122,10 +122,10 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
     "ranks are started by mpirun or srun, which have variables of their own; train refuses a WORLD_SIZE "    \
     "above 1"
 #define OFFLINE                                                                                              \
-    "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, sends " \
+    "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, "      \
+    "sends "                                                                                                 \
     "it"
-#define HOOK(kind)                                                                                           \
-    read_url, "an address that begins with https://", .secret = true, .hook = 1 + (kind)
+#define HOOK(kind) read_url, "an address that begins with https://", .secret = true, .hook = 1 + (kind)
 #define FRACTION                                                                                             \
     {                                                                                                        \
         "budget", "training.memory.cuda_memory_fraction", "training.memory.target_utilization"               \

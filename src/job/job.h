@@ -103,9 +103,9 @@ struct job_training {
     bool host_update_given;
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
     int eval_strategy, save_strategy; /* EVERY_EPOCH: settled by job_settle_epoch */
-    struct string_list debug; /* words of TrainingArguments */
-    bool check_numerics;      /* training.debug: underflow_overflow */
-    double epochs;            /* 0: not given */
+    struct string_list debug;         /* words of TrainingArguments */
+    bool check_numerics;              /* training.debug: underflow_overflow */
+    double epochs;                    /* 0: not given */
     double loss_scale;
     int64_t loss_scale_window;
     int64_t threads;

@@ -118,7 +118,8 @@ bool hook_close(struct hook *h, struct plim_error *problem)
     hook_finish(h);
     pthread_join(h->thread, NULL);
     post_close(h->post);
-    if (h->count && !h->lost) h->lost = true, plim_fail(&h->problem, PLIM_IO, "the run ended before it answered");
+    if (h->count && !h->lost)
+        h->lost = true, plim_fail(&h->problem, PLIM_IO, "the run ended before it answered");
     while (h->count) free(h->queue[(h->first + --h->count) % HOOK_QUEUE]);
     bool news = hook_problem(h, problem);
     pthread_cond_destroy(&h->changed);

@@ -32,8 +32,7 @@ static void add_memory(struct measures *m, const struct train_event *e)
     add(m, "memory", "allocated", (double)s->allocated);
     add(m, "memory", "reserved", (double)s->reserved);
     for (int i = 0; i < CLASS_COUNT; i++)
-        if (s->by_class[i])
-            add(m, "memory", tensor_class_name((enum tensor_class)i), (double)s->by_class[i]);
+        if (s->by_class[i]) add(m, "memory", tensor_class_name((enum tensor_class)i), (double)s->by_class[i]);
     add(m, "memory", "overhead", (double)s->overhead);
     if (s->host) add(m, "memory", "host", (double)s->host);
     if (s->disk) add(m, "memory", "disk", (double)s->disk);

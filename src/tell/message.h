@@ -17,11 +17,11 @@ enum message_number { NUMBER_LOSS, NUMBER_EVAL, NUMBER_RATE, NUMBER_NORM, NUMBER
 struct message {
     enum notice notice;
     const char *run, *job, *host, *text;
-    double time, seconds;            /* seconds: since the run began */
-    int64_t step, steps;             /* steps 0: not known yet */
-    double number[MESSAGE_NUMBERS];  /* NAN: none */
-    int64_t used, budget;            /* of memory; budget 0: not known yet */
-    const char *status;              /* of memory */
+    double time, seconds;           /* seconds: since the run began */
+    int64_t step, steps;            /* steps 0: not known yet */
+    double number[MESSAGE_NUMBERS]; /* NAN: none */
+    int64_t used, budget;           /* of memory; budget 0: not known yet */
+    const char *status;             /* of memory */
 };
 
 void message_put(const struct message *message, enum hook_kind kind, struct strbuf *out);

@@ -8,7 +8,7 @@ enum wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 /* Seven bits a byte, the lowest first; the top bit says that more follow. */
 static void put_varint(struct strbuf *out, uint64_t value)
 {
-    for (; value > 127; value >>= 7) strbuf_addc(out, (char)(value & 127 | 128));
+    for (; value > 127; value >>= 7) strbuf_addc(out, (char)((value & 127) | 128));
     strbuf_addc(out, (char)value);
 }
 

@@ -1,6 +1,7 @@
 /* trainer_orders.c - what a run is told to do from outside, done between two optimizer steps: control socket and SIGUSR1. */
 #include "base/bytes.h"
 #include "base/file.h"
+#include "mem/allocations.h"
 #include "train/trainer.h"
 #include "watch/environment.h"
 #include "watch/holders.h"
@@ -53,6 +54,7 @@ static void put_snapshot(const struct trainer *t, struct strbuf *out)
     json_end_object(&w);
     if (t->watch.monitor) monitor_json(&t->watch.seen, &w, "monitor");
     holders_json(holders, holders_of(&t->watch.seen.now, os_machine_root(), holders), &w, "holders");
+    allocations_json(&w, "allocations", 32);
     json_end_object(&w);
     strbuf_addc(out, '\n');
 }
