@@ -1,4 +1,5 @@
 /* allocations.c - how counted allocations are told; allocations_wrap.c counts them, allocations_absent.c does not. */
+#define _GNU_SOURCE /* dladdr */
 #include "mem/allocations.h"
 #include "base/bytes.h"
 
@@ -14,7 +15,10 @@ void allocations_place(const void *site, char *out, size_t size)
     bool known = dladdr(site, &info) && info.dli_fname;
     const char *slash = known ? strrchr(info.dli_fname, '/') : NULL;
     const char *base = known ? info.dli_fbase : NULL;
-    snprintf(out, size, "%.80s+0x%zx", !known ? "?" : slash ? slash + 1 : info.dli_fname,
+    snprintf(out, size, "%.80s+0x%zx",
+             !known  ? "?"
+             : slash ? slash + 1
+                     : info.dli_fname,
              (size_t)((const char *)site - base));
 }
 

@@ -237,10 +237,9 @@ def trouble(folder, path):
     _, result = train(path, "--set", "training.report_to=wandb", "--set", f"output.dir={folder}/full")
     plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and "wandb" in result.stderr, f"nor for W&B: {result.stderr.strip()}")
     calm = plim.losses(train(path, "--overwrite", "--no-checkpoint")[1].stdout)
-    for what in ("tensorboard", "wandb"):
-        out = f"{folder}/lost-{what}"
-        # Writes before the first step are made; every one after them fails, as on a full disk.
-        for nth in range(2, 40):
+    for what, writes in (("tensorboard", 2), ("wandb", 6)):  # before the first step, at least
+        for nth in range(writes + 1, 40):
+            out = f"{folder}/lost-{what}-{nth}"
             result = plim.run("train", path, "-q", "--overwrite", "--no-checkpoint", "--set", f"training.report_to={what}", "--set", f"output.dir={out}", env={"PLIMSOLL_FAULT": f"write:{nth}"})
             events = plim.events(result.stdout)
             notes = [e["text"] for e in events if e["event"] == "note" and e["text"].startswith(what)]
@@ -255,6 +254,6 @@ def trouble(folder, path):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    path = plim.job(folder, data__validation=f"[{folder}/corpus.txt]", training__eval_rows=2)
+    path = plim.job(folder, data__validation=f"[{folder}/corpus.txt]", training__eval_rows=2, training__max_grad_norm=1.0)
     for part in (tensorboard, wandb, both, trouble): part(folder, path)
 plim.done()
