@@ -49,15 +49,16 @@ class Run:
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, training__steps=3000, training__batch_size=16, training__gradient_accumulation_steps=1, model__num_layers=3)
     roomy, _ = plim.plan(path, "--budget", "8GiB")
-    full, reserve = roomy["naive_bytes"], 16 * MIB
+    full = roomy["naive_bytes"]
     calm = plim.losses(plim.run("train", path, "--budget", "8GiB", "--no-checkpoint", "-q", "--steps", 100).stdout)
     box = machine.Machine(folder, 4 * full, others=full)
+    reserve = box.total // 6
     run = Run(folder, path, box, "--set", "budget=auto", "--set", f"monitoring.reserve={reserve}", "--set", "monitoring.interval=0.02")
     if run.steps(3):
         plan = run.events("plan")[0]
         plim.ok(not run.events("replan"), f"alone it keeps its plan of {plan['planned_total'] / MIB:.1f} MiB")
-        # The neighbour leaves three quarters of the reserve free: nothing is critical, but it is too near.
-        box.others = box.total - box.ours() - reserve // 4
+        # The neighbour leaves half of the reserve free: nothing is critical, but it is too near.
+        box.others = box.total - box.ours() - reserve // 2
         run.wait("a lower line", lambda: run.events("replan"))
         run.steps(6)
         free = box.total - box.others - box.ours()
