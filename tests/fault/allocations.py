@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     def leak(program):
         """What is told of a leak, a MiB a step; the run is not waited for."""
-        run = subprocess.Popen([program, *args, "--steps", "4000"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env={**os.environ, "PLIMSOLL_FAULT": "leak:3"})
+        run = subprocess.Popen([program, *args, "--steps", "4000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, env={**os.environ, "PLIMSOLL_FAULT": "leak:3"})
         note = next((e["text"] for e in map(json.loads, run.stdout) if e["event"] == "note" and "has grown" in e["text"]), "")
         run.terminate()
         run.stdout.close()
