@@ -24,6 +24,7 @@ static const struct subcommand *const subcommands[] = {&subcommand_plan,
                                                        &subcommand_config,
                                                        &subcommand_doctor,
                                                        &subcommand_ctl,
+                                                       &subcommand_watch,
                                                        NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];

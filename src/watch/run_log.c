@@ -108,19 +108,21 @@ static bool began_anew(struct run_log *log)
     return other || mine.st_size < log->offset;
 }
 
-bool run_log_read(struct run_log *log, run_event_hear *hear, void *arg, bool *anew)
+enum run_read run_log_read(struct run_log *log, run_event_hear *hear, void *arg)
 {
     char bytes[PIECE];
-    bool again = began_anew(log);
-    if (anew) *anew = again;
-    if (again) log->offset = 0, log->skipping = false, strbuf_clear(&log->rest);
+    if (began_anew(log)) {
+        log->offset = 0, log->skipping = false;
+        strbuf_clear(&log->rest);
+        return RUN_ANEW;
+    }
     for (int i = 0; i < PIECES; i++) {
         ssize_t n = pread(log->fd, bytes, sizeof bytes, log->offset);
-        if (n <= 0) return false;
+        if (n <= 0) return RUN_READ_ALL;
         log->offset += n;
         take(log, bytes, (size_t)n, hear, arg);
     }
-    return true;
+    return RUN_READ_MORE;
 }
 
 /* --- finding -------------------------------------------------------------------------------------------------------- */

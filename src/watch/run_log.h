@@ -2,7 +2,7 @@
  *
  *     struct run_log log;
  *     run_log_open(&log, "runs/small", &err);            // a run's folder, or a file that train --log wrote
- *     while (run_log_read(&log, hear, state)) ...        // events since the last time, one after another
+ *     run_log_read(&log, run_state_hear, &state);        // events since the last time, one after another
  *     run_log_close(&log);
  *
  * A folder has RUN_LOG, one JSON object a line for each event (docs/cli.md), and RUN_PLAN, the plan that the run holds, as a
@@ -35,8 +35,9 @@ typedef void run_event_hear(void *arg, const struct node *event);
 
 /* PLIM_IO, PLIM_BAD_INPUT: there is no log, or what is there cannot be one. */
 enum plim_status run_log_open(struct run_log *log, const char *run, struct plim_error *err);
-/* At most a few MiB at a time; false: there is nothing more for now. *anew, where it is given, becomes true when the log has begun anew. */
-bool run_log_read(struct run_log *log, run_event_hear *hear, void *arg, bool *anew);
+/* At most a few MiB at a time. RUN_ANEW: nothing was heard, and what was heard before is another run's. */
+enum run_read { RUN_READ_ALL, RUN_READ_MORE, RUN_ANEW };
+enum run_read run_log_read(struct run_log *log, run_event_hear *hear, void *arg);
 void run_log_close(struct run_log *log);
 
 /* The folder below `where`, up to three deep, whose log was written last. PLIM_BAD_INPUT: there is none. */

@@ -1,9 +1,9 @@
 /* run_state.h - how a run is, from its events: what the terminal view and /metrics show.
  *
  *     struct run_state state = {0};
- *     run_log_read(&log, run_state_hear, &state, NULL);     // run_log.h
- *     run_state_ask(&state, "runs/small");                  // a run that is under way tells of itself, between its steps too
- *     run_frame(&state, &(struct run_frame){...}, &out);    // run_frame.h
+ *     run_log_read(&log, run_state_hear, &state);           // run_log.h
+ *     run_state_ask(&state, "runs/small", NULL);            // a run that is under way tells of itself, between its steps too
+ *     run_frame_draw(&state, &frame, &out);                 // run_frame.h
  *     run_metrics(&state, "small", &out);
  *
  * Its size is fixed: of curves and of what was told the newest are kept.
