@@ -88,6 +88,7 @@ const Hold = (() => {
       for (const x of this.list) { change[clamp(x.first, 0, n)] += x.bytes; change[clamp(x.last + 1, 0, n)] -= x.bytes; }
       this.live = []; let sum = 0; this.peak = 0;
       for (let i = 0; i < n; i++) { this.live.push(sum += change[i]); if (sum > this.live[this.peak]) this.peak = i; }
+      if (this.tier === 0 && s.peak_op >= 0 && s.peak_op < n) this.peak = s.peak_op;
       this.bytes = Math.max(s.tiers[this.tier].bytes, 1, ...[this.list.reduce((m, x) => Math.max(m, x.offset + x.bytes), 0)]);
       this.line = this.tier === 0 && s.budget > 0 ? s.tiers[0].bytes + s.budget - s.total : 0;
       if (this.line > 0 && this.line < 1.3 * this.bytes) this.bytes = Math.max(this.bytes, this.line); else this.line = 0;
