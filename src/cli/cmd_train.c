@@ -103,7 +103,11 @@ static enum plim_status read_changes(const struct string_list *texts, struct bud
 static enum plim_status open_log(struct train_log *log, const struct train_flags *f, struct job *job,
                                  const struct device *device, struct plim_error *err)
 {
-    *log = (struct train_log){.started = clock_seconds(), .job = job, .facts = &device->facts, .resume = f->resume};
+    *log = (struct train_log){.started = clock_seconds(),
+                              .job = job,
+                              .facts = &device->facts,
+                              .resume = f->resume,
+                              .folder = {.told = f->job.quiet}};
     bool asked = f->json || (f->log && !strcmp(f->log, "-"));
     bool to_stdout = asked || (!f->log && !f->job.quiet && !isatty(STDOUT_FILENO));
     if (f->log && strcmp(f->log, "-")) {

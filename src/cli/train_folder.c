@@ -39,7 +39,7 @@ void train_folder_open(struct train_folder *f, const char *path, bool append, FI
 {
     char name[1024];
     struct stat at;
-    *f = (struct train_folder){.path = path};
+    f->path = path;
     snprintf(name, sizeof name, "%s/" RUN_LOG, path);
     if (same_file(name, other)) return;
     int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;

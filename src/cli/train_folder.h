@@ -2,12 +2,13 @@
  * holds (watch/run_log.h says who reads them).
  *
  *     struct train_folder folder = {0};
- *     train_folder_open(&folder, "runs/small", resume, stdout_or_null);   // as soon as a plan stands
+ *     train_folder_open(&folder, "runs/small", resume, log_or_null);      // as soon as a plan stands
  *     train_folder_event(&folder, line, len);
  *     train_folder_plan(&folder, plan, &facts);                           // and again after each re-plan
  *     train_folder_close(&folder);
  *
- * Training goes on whatever becomes of these files: what cannot be written is told once, on stderr, and left out from then on.
+ * Training goes on whatever becomes of these files: what cannot be written is told once, on stderr unless `told` is set, and left out
+ * from then on.
  * Nothing is synced, so no step waits for a disk.
  */
 #ifndef PLIM_CLI_TRAIN_FOLDER_H
@@ -19,7 +20,7 @@
 struct train_folder {
     const char *path; /* NULL: there is none */
     FILE *log;        /* NULL: not open, or given up */
-    bool told;        /* that something could not be written */
+    bool told;        /* that something could not be written, or nobody wants to know */
 };
 
 /* `other` is the file of --log, or NULL: where it is the run's own log, that is written once. */

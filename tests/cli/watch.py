@@ -116,7 +116,7 @@ def odd(folder):
     """What stands in the way of the log does not stand in the way of the run."""
     path = plim.job(folder, output__dir=f"{folder}/odd")
     os.makedirs(f"{folder}/odd/log.jsonl")
-    ended = plim.run("train", path, "-q")
+    ended = plim.run("train", path, "--json")
     ok(ended.returncode == 0 and ended.stderr.count("\n") == 1 and "goes on without" in ended.stderr, f"no log can be written: {ended.stderr.strip()}")
     path = plim.job(folder, output__dir=f"{folder}/same")
     os.makedirs(f"{folder}/same")
