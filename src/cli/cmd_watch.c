@@ -25,7 +25,8 @@ static const struct option_row rows[] = {
     {"web", 'w', OPTION_FLAG, AT(web), NULL, "serve a page on the loopback instead, until it is stopped"},
     {"port", 'p', OPTION_INT64, AT(port), "N", "with --web: listen there (default: any free port)",
      .given = OPTION_GIVEN(struct watch_flags, port_given)},
-    {"plain", 0, OPTION_FLAG, AT(plain), NULL, "lines instead of a screen, as where the output is no terminal"},
+    {"plain", 0, OPTION_FLAG, AT(plain), NULL,
+     "lines instead of a screen, as where the output is no terminal"},
 };
 
 static const struct option_example examples[] = {
@@ -43,7 +44,8 @@ static const struct command command = {
         "RUN is the folder of a training run (output.dir), under way or finished, or a file that train --log "
         "wrote; absent: the run below this folder that wrote last. A terminal gets one screen that is drawn "
         "again, anything else a line per event; both end with the run. --web prints the address of a page on "
-        "127.0.0.1 and serves it, with /metrics for Prometheus, until it is stopped. The run is read from its "
+        "127.0.0.1 and serves it, with /metrics for Prometheus, until it is stopped. The run is read from "
+        "its "
         "folder and through its control socket, and never waits for anybody who watches.",
     COMMAND_ROWS(rows),
     .examples = examples,
@@ -52,8 +54,9 @@ static const struct command command = {
 
 static void wait_a_moment(double seconds)
 {
-    nanosleep(&(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (long)seconds))},
-              NULL);
+    nanosleep(
+        &(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (long)seconds))},
+        NULL);
 }
 
 /* --- lines ----------------------------------------------------------------------------------------------------------- */
@@ -79,7 +82,8 @@ static void hear_line(void *arg, const struct node *event)
 /* A run that was killed has no last word. */
 static void tell_silence(const struct run_state *s)
 {
-    if (s->begun && !s->ended) printf("the run stopped after step %lld without a last line\n", (long long)s->step);
+    if (s->begun && !s->ended)
+        printf("the run stopped after step %lld without a last line\n", (long long)s->step);
 }
 
 static int follow_lines(struct run_log *log, const volatile sig_atomic_t *stop)
@@ -179,7 +183,8 @@ static enum plim_status check(const struct watch_flags *f, const struct options_
                               struct plim_error *err)
 {
     if (rest->args.count > 1)
-        return plim_fail(err, PLIM_BAD_INPUT, "watch: give one run, or none for the newest; see plimsoll watch --help");
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "watch: give one run, or none for the newest; see plimsoll watch --help");
     if (f->port_given && !f->web)
         return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is the page's; add --web");
     if (f->port < 0 || f->port > 65535)
@@ -196,7 +201,8 @@ static int watch(const struct watch_flags *f, const char *run)
     if (f->web) return serve_page(run, (int)f->port, stop);
     if (run_log_open(&log, run, &err) != PLIM_OK) return cli_error(&err);
     signal(SIGPIPE, SIG_IGN); /* a reader that leaves ends the watching, not with a signal */
-    bool screen = isatty(STDOUT_FILENO) && !f->plain;
+    const char *term = getenv("TERM");
+    bool screen = isatty(STDOUT_FILENO) && !f->plain && term && strcmp(term, "dumb") != 0;
     int code = screen ? follow_screen(&log, run, stop) : follow_lines(&log, stop);
     run_log_close(&log);
     return code;

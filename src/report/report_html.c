@@ -90,11 +90,11 @@ static void put_remedies(const struct plan_report *r, struct strbuf *out)
     char total[BYTES_TEXT], host[BYTES_TEXT], step[DURATION_TEXT], change[512];
     bool unified_memory = r->request->facts->unified_memory;
     if (!r->nremedies) return;
-    strbuf_addf(
-        out,
-        "<section><p>what would make it fit, cheapest first:</p><table><tr><th>change<th>then takes%s<th>a step"
-        "<th>cost\n",
-        unified_memory ? "" : "<th>of the host");
+    strbuf_addf(out,
+                "<section><p>what would make it fit, cheapest first:</p><table><tr><th>change<th>then "
+                "takes%s<th>a step"
+                "<th>cost\n",
+                unified_memory ? "" : "<th>of the host");
     for (int i = 0; i < r->nremedies; i++) {
         const struct remedy *remedy = &r->remedies[i];
         strbuf_addf(out, "<tr><td>");

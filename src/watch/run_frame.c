@@ -10,7 +10,7 @@
 enum { LEAST_WIDTH = 40, MOST_WIDTH = 120, LABEL = 11, OTHER_LINES = 12 };
 
 static const enum table_colour status_colours[MEMORY_STATUSES] = {TABLE_GREEN, TABLE_YELLOW, TABLE_RED,
-                                                                 TABLE_MAGENTA};
+                                                                  TABLE_MAGENTA};
 
 /* --- bars ----------------------------------------------------------------------------------------------------------- */
 
@@ -112,33 +112,51 @@ static void put_plan(const struct run_state *s, int width, struct strbuf *out)
         char part[64];
         int64_t bytes = s->by_class[i].bytes;
         if (bytes <= 0) continue;
-        int n = snprintf(part, sizeof part, "%s %s  ", s->by_class[i].name, bytes_format(text, (uint64_t)bytes));
+        int n =
+            snprintf(part, sizeof part, "%s %s  ", s->by_class[i].name, bytes_format(text, (uint64_t)bytes));
         if (at + n > width) break;
         strbuf_add(out, part), at += n;
     }
     strbuf_addc(out, '\n');
 }
 
-static void put_told(const struct run_state *s, int width, int most, struct strbuf *out)
+static void put_told(const struct run_state *s, int most, struct strbuf *out)
 {
-    for (int i = s->ntold > most ? s->ntold - most : 0; i < s->ntold; i++) {
-        const char *text = s->told[i].text;
-        size_t columns = 0, n = 0;
-        while (text[n] && (columns < (size_t)width || ((unsigned char)text[n] & 0xc0) == 0x80))
-            columns += ((unsigned char)text[n++] & 0xc0) != 0x80;
-        strbuf_addn(out, text, n);
-        strbuf_addc(out, '\n');
+    for (int i = s->ntold > most ? s->ntold - most : 0; i < s->ntold; i++)
+        strbuf_addf(out, "%s\n", s->told[i].text);
+}
+
+/* Of a text the first lines, and of each the first columns: what a screen would break or scroll could not be drawn over. Colours
+ * take no room, and are kept even where the text that they end is not. */
+static void clip(const struct strbuf *text, int width, int lines, struct strbuf *out)
+{
+    int column = 0;
+    for (size_t i = 0; i < text->len && lines > 0; i++) {
+        unsigned char c = (unsigned char)text->data[i];
+        if (c == '\n') {
+            column = 0, lines--;
+            strbuf_addc(out, '\n');
+        } else if (c == '\033') {
+            while (i < text->len && text->data[i] != 'm') strbuf_addc(out, text->data[i++]);
+            strbuf_addc(out, 'm');
+        } else {
+            column += (c & 0xc0) != 0x80;
+            if (column <= width) strbuf_addc(out, (char)c);
+        }
     }
 }
 
 void run_frame_draw(const struct run_state *s, const struct run_frame *f, struct strbuf *out)
 {
     int width = f->width < LEAST_WIDTH ? LEAST_WIDTH : f->width > MOST_WIDTH ? MOST_WIDTH : f->width;
-    int told = f->height - OTHER_LINES > 3 ? f->height - OTHER_LINES : 3;
-    put_head(s, f, out);
-    for (int i = 0; i < s->gauges; i++) put_gauge(&s->gauge[i], width, f->colour, out);
-    put_curves(s, width, out);
-    put_plan(s, width, out);
-    strbuf_addc(out, '\n');
-    put_told(s, width, told, out);
+    struct strbuf text = STRBUF_INIT;
+    put_head(s, f, &text);
+    for (int i = 0; i < s->gauges; i++) put_gauge(&s->gauge[i], width, f->colour, &text);
+    put_curves(s, width, &text);
+    put_plan(s, width, &text);
+    strbuf_addc(&text, '\n');
+    put_told(s, f->height - OTHER_LINES > 3 ? f->height - OTHER_LINES : 3, &text);
+    clip(&text, f->width, f->height - 1, out);
+    out->failed |= text.failed;
+    strbuf_release(&text);
 }

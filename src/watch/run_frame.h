@@ -1,7 +1,7 @@
 /* run_frame.h - a run as one screen of text: bars of memory against the four lines, curves, and what was told last.
  *
  *     struct run_frame frame = {.name = "runs/small", .live = true, .width = 80, .height = 24, .colour = true};
- *     run_frame_draw(&state, &frame, &out);       // lines that end with \n, none wider than `width`
+ *     run_frame_draw(&state, &frame, &out);       // lines that end with \n: fewer than `height`, none wider than `width`
  *
  * Pure: what it draws follows from its arguments.
  */

@@ -20,7 +20,10 @@
 #define RUN_PLAN    "plan.json"
 #define RUN_CONTROL "control.sock"
 
-enum { RUN_PATH = 1024, RUN_LINE = 4 << 20 }; /* bytes of a path; of a line, at most: a longer one is left out */
+enum {
+    RUN_PATH = 1024,
+    RUN_LINE = 4 << 20
+}; /* bytes of a path; of a line, at most: a longer one is left out */
 
 struct run_log {
     char path[RUN_PATH];   /* of the log */

@@ -150,20 +150,23 @@ static void put_file(struct json_writer *w, const char *key, const char *path, b
 
 static void give_state(struct run_page *p, struct http_exchange *x, int64_t offset)
 {
-    struct strbuf out = STRBUF_INIT;
+    struct strbuf out = STRBUF_INIT, reply = STRBUF_INIT;
     struct json_writer w;
     (void)offset;
+    pthread_mutex_lock(&p->lock);
+    bool ended = p->state.ended, live = run_state_live(&p->state);
+    strbuf_addn(&reply, strbuf_text(&p->reply), p->reply.len);
+    pthread_mutex_unlock(&p->lock);
     json_writer_init(&w, &out, 0);
     json_begin_object(&w, NULL);
     json_str(&w, "run", p->name);
-    pthread_mutex_lock(&p->lock);
-    json_bool(&w, "live", run_state_live(&p->state));
-    json_bool(&w, "ended", p->state.ended);
+    json_bool(&w, "live", live);
+    json_bool(&w, "ended", ended);
     put_file(&w, "log", p->log_path, false);
     put_file(&w, "plan", p->plan_path, true);
-    strbuf_addf(&out, ",\"status\":%s", p->reply.len ? p->reply.data : "null");
-    pthread_mutex_unlock(&p->lock);
+    strbuf_addf(&out, ",\"status\":%s", reply.len ? reply.data : "null");
     json_end_object(&w);
+    strbuf_release(&reply);
     http_set_header(x, "Cache-Control", "no-store");
     http_answer(x, 200, "application/json", &out);
 }
@@ -217,7 +220,7 @@ static void give_plan(struct run_page *p, struct http_exchange *x, int64_t offse
 static const struct endpoint {
     const char *path; /* one that ends with a slash has an offset behind it */
     void (*give)(struct run_page *p, struct http_exchange *x, int64_t offset);
-} endpoints[] = {{"/", give_page},       {"/map.js", give_map}, {"/state", give_state},
+} endpoints[] = {{"/", give_page},           {"/map.js", give_map}, {"/state", give_state},
                  {"/metrics", give_metrics}, {"/log/", give_log},   {"/plan/", give_plan}};
 
 /* Digits and nothing else. */

@@ -15,10 +15,7 @@
 
 static const char *const line_names[LINES] = {"target", "warning", "critical", "emergency"};
 
-static double number(const struct node *map, const char *key)
-{
-    return node_float(node_get(map, key), NAN);
-}
+static double number(const struct node *map, const char *key) { return node_float(node_get(map, key), NAN); }
 
 static int64_t whole(const struct node *map, const char *key) { return node_int(node_get(map, key), 0); }
 
@@ -57,7 +54,8 @@ static void take_memory(struct run_state *s, const struct node *memory)
     if (whole(memory, "budget") > 0 && (own = gauge_named(s, "budget")))
         own->gauge.used = own->gauge.ours = whole(memory, "used"), own->gauge.total = whole(memory, "budget");
     if (whole(memory, "machine_total") <= 0 || !(machine = gauge_named(s, "machine"))) return;
-    machine->gauge.used = whole(memory, "machine_used"), machine->gauge.total = whole(memory, "machine_total");
+    machine->gauge.used = whole(memory, "machine_used"),
+    machine->gauge.total = whole(memory, "machine_total");
     for (int i = 0; i < LINES; i++)
         machine->gauge.line[i] = (int64_t)(s->share[i] * (double)machine->gauge.total);
 }
@@ -118,21 +116,17 @@ static void hear_eval(struct run_state *s, const struct node *e)
 
 static void hear_checkpoint(struct run_state *s, const struct node *e) { (void)e, s->checkpoints++; }
 static void hear_end(struct run_state *s, const struct node *e) { (void)e, s->ended = true; }
-static void hear_refused(struct run_state *s, const struct node *e)
-{
-    (void)e, s->ended = s->refused = true;
-}
+static void hear_refused(struct run_state *s, const struct node *e) { (void)e, s->ended = s->refused = true; }
 static void hear_resume(struct run_state *s, const struct node *e) { s->step = whole(e, "step"); }
 
 static const struct {
     const char *event;
     void (*hear)(struct run_state *s, const struct node *e);
     bool line; /* people are told */
-} rows[] = {{"plan", hear_plan, true},     {"replan", hear_plan, true},
-            {"step", hear_step, false},    {"eval", hear_eval, true},
-            {"resume", hear_resume, true}, {"checkpoint", hear_checkpoint, true},
-            {"end", hear_end, true},       {"refused", hear_refused, true},
-            {"note", NULL, true},          {"memory", NULL, true}};
+} rows[] = {{"plan", hear_plan, true}, {"replan", hear_plan, true},     {"step", hear_step, false},
+            {"eval", hear_eval, true}, {"resume", hear_resume, true},   {"checkpoint", hear_checkpoint, true},
+            {"end", hear_end, true},   {"refused", hear_refused, true}, {"note", NULL, true},
+            {"memory", NULL, true}};
 
 static void tell(struct run_state *s, const struct node *e)
 {
@@ -178,7 +172,8 @@ static void take_status(struct run_state *s, const struct node *r)
         const struct node *n = node_item(gauges, i);
         struct run_gauge *g = gauge_named(s, node_string(node_get(n, "name"), "?"));
         if (!g) continue;
-        g->gauge.used = whole(n, "used"), g->gauge.total = whole(n, "total"), g->gauge.ours = whole(n, "ours");
+        g->gauge.used = whole(n, "used"), g->gauge.total = whole(n, "total"),
+        g->gauge.ours = whole(n, "ours");
         take_lines(&g->gauge, n);
     }
 }

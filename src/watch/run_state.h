@@ -30,7 +30,7 @@ struct run_state {
     int64_t pid;   /* of the last that began */
     char host[72]; /* where it runs */
     char device[96];
-    double time, started; /* of the last event and of the plan, seconds since 1970; 0: unknown */
+    double time, started;        /* of the last event and of the plan, seconds since 1970; 0: unknown */
     int64_t step, steps, tokens; /* tokens: of all steps that were told */
     double loss, lr, grad_norm, tokens_per_s, step_seconds, eval_loss;
     bool has_eval;

@@ -84,14 +84,15 @@ static void say_end(const struct node *e, int64_t steps, struct strbuf *out)
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], process[BYTES_TEXT];
     (void)steps;
     strbuf_addf(out, "ended after step %lld and %.1f s: planned %s, ledger %s, process %s at its peak",
-                step_of(e), node_float(node_get(e, "seconds"), 0), size_of(planned, node_get(e, "planned_peak")),
-                size_of(ledger, node_get(e, "ledger_peak")), size_of(process, node_get(e, "rss_peak")));
+                step_of(e), node_float(node_get(e, "seconds"), 0),
+                size_of(planned, node_get(e, "planned_peak")), size_of(ledger, node_get(e, "ledger_peak")),
+                size_of(process, node_get(e, "rss_peak")));
 }
 
 static const struct {
     const char *event;
     void (*say)(const struct node *e, int64_t steps, struct strbuf *out);
-} rows[] = {{"plan", say_plan},     {"replan", say_plan},         {"step", say_step}, {"eval", say_eval},
+} rows[] = {{"plan", say_plan},     {"replan", say_plan},           {"step", say_step}, {"eval", say_eval},
             {"resume", say_resume}, {"checkpoint", say_checkpoint}, {"note", say_text}, {"memory", say_text},
             {"end", say_end},       {"refused", say_refused}};
 

@@ -17,14 +17,15 @@
 
 #define PLAN                                                                                                 \
     "{\"event\":\"plan\",\"time\":100.5,\"pid\":1,\"steps\":9,\"device\":\"cpu\",\"planned_total\":900,"     \
-    "\"budget_bytes\":1000,\"by_class\":{\"param\":600,\"act\":200,\"overhead\":100},"                      \
+    "\"budget_bytes\":1000,\"by_class\":{\"param\":600,\"act\":200,\"overhead\":100},"                       \
     "\"lines\":{\"target\":1010,\"warning\":1070,\"critical\":1120,\"emergency\":1160},"                     \
     "\"thresholds\":{\"target\":0.85,\"warning\":0.9,\"critical\":0.95,\"emergency\":0.98},"                 \
     "\"knobs\":{\"micro_batch\":2,\"accumulation\":4,\"recompute\":\"none\"}}\n"
 #define STEP(n, used)                                                                                        \
     "{\"event\":\"step\",\"time\":101,\"step\":" #n ",\"loss\":2.5,\"lr\":0.001,\"grad_norm\":null,"         \
     "\"tokens\":64,\"tokens_per_s\":640,\"step_ms\":100,\"memory\":{\"used\":" #used                         \
-    ",\"budget\":1000,\"status\":\"normal\",\"level\":\"full\",\"machine_used\":50,\"machine_total\":100}}\n"
+    ",\"budget\":1000,\"status\":\"normal\",\"level\":\"full\",\"machine_used\":50,\"machine_total\":100}}"  \
+    "\n"
 
 static char folder[] = "/tmp/test-run-watch-XXXXXX";
 static char path[64];
@@ -65,7 +66,8 @@ static void a_line_counts_when_it_is_whole(void **unused)
     write_log("a", "ep\":3,\"loss\":1}\nno JSON\n[1]\n" STEP(4, 990));
     assert_int_equal(run_log_read(&log, run_state_hear, s), RUN_READ_ALL);
     assert_true(s->step == 4 && s->curve == 2 && s->losses[0] == 1 && s->tokens == 64);
-    assert_true(s->gauges == 2 && s->gauge[0].gauge.used == 990 && s->gauge[0].gauge.line[LINE_WARNING] == 1070);
+    assert_true(s->gauges == 2 && s->gauge[0].gauge.used == 990 &&
+                s->gauge[0].gauge.line[LINE_WARNING] == 1070);
     assert_true(s->gauge[1].gauge.line[LINE_CRITICAL] == 95);
     write_log("w", PLAN); /* another run has taken the folder */
     assert_int_equal(run_log_read(&log, run_state_hear, s), RUN_ANEW);
@@ -139,6 +141,15 @@ static void a_frame_keeps_to_its_width(void **unused)
         assert_true(columns <= 80);
         assert_true(out.data[i] != '\033'); /* of the note's text nothing is an order to the terminal */
     }
+    for (int width = 1; width < 60; width += 9) {
+        struct strbuf small = STRBUF_INIT;
+        int lines = 0;
+        run_frame_draw(s, &(struct run_frame){.name = "small", .width = width, .height = 8, .colour = true},
+                       &small);
+        for (size_t i = 0; i < small.len; i++) lines += small.data[i] == '\n';
+        assert_int_equal(lines, 7);
+        strbuf_release(&small);
+    }
     assert_non_null(strstr(out.data, "step 2 of 9"));
     assert_non_null(strstr(out.data, "warning"));
     assert_non_null(strstr(out.data, "0:01 left"));
@@ -177,9 +188,12 @@ static void metrics_are_prometheus(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_counts_when_it_is_whole), cmocka_unit_test(a_line_that_is_too_long_is_left_out),
-        cmocka_unit_test(bad_runs_are_one_line),          cmocka_unit_test(a_frame_keeps_to_its_width),
-        cmocka_unit_test(a_bar_has_its_four_lines),       cmocka_unit_test(metrics_are_prometheus),
+        cmocka_unit_test(a_line_counts_when_it_is_whole),
+        cmocka_unit_test(a_line_that_is_too_long_is_left_out),
+        cmocka_unit_test(bad_runs_are_one_line),
+        cmocka_unit_test(a_frame_keeps_to_its_width),
+        cmocka_unit_test(a_bar_has_its_four_lines),
+        cmocka_unit_test(metrics_are_prometheus),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
