@@ -156,18 +156,12 @@ void run_state_hear(void *arg, const struct node *e)
 
 /* --- asking --------------------------------------------------------------------------------------------------------- */
 
-static void take_status(struct run_state *s, const struct node *r)
+/* The newest sample's; of a budget that only the log knows, what the log said last. */
+static void take_gauges(struct run_state *s, const struct node *gauges)
 {
-    const struct node *monitor = node_get(r, "monitor"), *gauges = node_get(monitor, "gauges");
-    s->step = node_int(node_get(r, "step"), s->step);
-    s->steps = node_int(node_get(r, "steps"), s->steps);
-    s->micro_batch = node_int(node_get(r, "micro_batch"), s->micro_batch);
-    s->accumulation = node_int(node_get(r, "accumulation"), s->accumulation);
-    keep(s->level, sizeof s->level, r, "level");
-    keep(s->status, sizeof s->status, monitor, "status");
-    keep(s->strain, sizeof s->strain, monitor, "strain");
-    take_classes(s, node_path(r, "memory.by_class"));
-    if (node_count(gauges)) s->gauges = 0, gauge_named(s, "budget"); /* in its place, first */
+    if (!node_count(gauges)) return;
+    gauge_named(s, "budget");
+    s->gauges = 1;
     for (size_t i = 0; i < node_count(gauges); i++) {
         const struct node *n = node_item(gauges, i);
         struct run_gauge *g = gauge_named(s, node_string(node_get(n, "name"), "?"));
@@ -176,6 +170,20 @@ static void take_status(struct run_state *s, const struct node *r)
         g->gauge.ours = whole(n, "ours");
         take_lines(&g->gauge, n);
     }
+}
+
+static void take_status(struct run_state *s, const struct node *r)
+{
+    const struct node *monitor = node_get(r, "monitor");
+    s->step = node_int(node_get(r, "step"), s->step);
+    s->steps = node_int(node_get(r, "steps"), s->steps);
+    s->micro_batch = node_int(node_get(r, "micro_batch"), s->micro_batch);
+    s->accumulation = node_int(node_get(r, "accumulation"), s->accumulation);
+    keep(s->level, sizeof s->level, r, "level");
+    keep(s->status, sizeof s->status, monitor, "status");
+    keep(s->strain, sizeof s->strain, monitor, "strain");
+    take_classes(s, node_path(r, "memory.by_class"));
+    take_gauges(s, node_get(monitor, "gauges"));
 }
 
 void run_state_ask(struct run_state *s, const char *folder, struct strbuf *reply)
