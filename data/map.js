@@ -58,7 +58,8 @@ const Hold = (() => {
       this.view = { x0: 0, x1: 1, y0: 0, y1: 1 };
       this.tiers = make('span', { className: 'map-tiers' });
       this.time = make('button', { type: 'button', textContent: 'by time', title: 'Width as long as an op takes, or all ops alike', onclick: () => { this.byTime = !this.byTime; this.reset(); } });
-      this.search = make('input', { type: 'search', placeholder: 'find a tensor', ariaLabel: 'Find a tensor by name', oninput: e => { this.find = e.target.value.toLowerCase(); this.paint(); } });
+      this.search = make('input', { type: 'search', placeholder: 'find a tensor', title: 'Enter zooms in on it', ariaLabel: 'Find a tensor by name', oninput: e => { this.find = e.target.value.toLowerCase(); this.paint(); },
+        onkeydown: e => { if (e.key === 'Enter' && this.find && this.snapshot) this.seek(this.find); } });
       const button = (text, title, act) => make('button', { type: 'button', textContent: text, title, ariaLabel: title, onclick: act });
       this.canvas = make('canvas', { tabIndex: 0 }); this.canvas.setAttribute('role', 'img');
       this.tip = make('div', { className: 'map-tip', hidden: true }); this.at = make('p', { className: 'map-at' }); this.key = make('p', { className: 'key' });
@@ -135,7 +136,7 @@ const Hold = (() => {
       g.globalAlpha = 1; g.setLineDash([5, 4]); g.strokeStyle = css('--bad');
       const p = (this.X(this.begin(this.peak)) + this.X(this.end(this.peak))) / 2;
       g.beginPath(); g.moveTo(p, TOP); g.lineTo(p, this.H - BOTTOM); g.stroke(); g.setLineDash([]);
-      if (this.line) { g.lineWidth = 2; g.strokeStyle = css('--ink'); g.beginPath(); g.moveTo(LEFT, this.Y(this.line)); g.lineTo(this.W, this.Y(this.line)); g.stroke(); }
+      if (this.line) { g.lineWidth = 2; g.strokeStyle = css('--ink'); g.beginPath(); g.moveTo(LEFT, this.Y(this.line)); g.lineTo(this.W, this.Y(this.line)); g.stroke(); g.fillStyle = css('--ink'); g.font = '11px system-ui, sans-serif'; g.textAlign = 'right'; g.fillText('budget', this.W - RIGHT - 4, this.Y(this.line) + 13); }
       g.restore();
       this.axes(g); this.over();
     }
@@ -180,13 +181,16 @@ const Hold = (() => {
       this.tip.style.top = clamp(p[1] + 14 + h > this.H ? p[1] - h - 14 : p[1] + 14, 0, Math.max(this.H - h, 0)) + 'px';
     }
 
-    /* The last drawn of those under a place; thin ones have a pixel around them. */
+    /* What is under a place, or within a pixel of it where nothing is. */
     under(px, py) {
+      let near = -1;
       for (let i = this.list.length - 1; i >= 0; i--) {
-        const [x, y, w, h] = this.box(this.list[i]), dx = w < 2 ? 1 : 0, dy = h < 2 ? 1 : 0;
-        if (!this.off.has(this.list[i].class) && px >= x - dx && px <= x + w + dx && py >= y - dy && py <= y + h + dy) return i;
+        const [x, y, w, h] = this.box(this.list[i]);
+        if (this.off.has(this.list[i].class) || px < x - 1 || px > x + w + 1 || py < y - 1 || py > y + h + 1) continue;
+        if (px >= x && px <= x + w && py >= y && py <= y + h) return i;
+        near = i;
       }
-      return -1;
+      return near;
     }
 
     /* --- moving the view --------------------------------------------------------------------------------------------- */
@@ -196,6 +200,14 @@ const Hold = (() => {
       const w = clamp((v.x1 - v.x0) * factor, CLOSEST, 1), h = clamp((v.y1 - v.y0) * factor, CLOSEST, 1);
       const x0 = v.x0 + fx * (v.x1 - v.x0 - w), y0 = v.y0 + fy * (v.y1 - v.y0 - h);
       this.look(x0, y0, w, h);
+    }
+    /* The first tensor whose name has the text in it, with its neighbours around it. */
+    seek(text) {
+      const r = this.list.find(x => x.name.toLowerCase().includes(text.toLowerCase()));
+      if (!r) return false;
+      const x0 = this.begin(r.first) / this.span, w = Math.max(this.end(r.last) / this.span - x0, CLOSEST), y0 = r.offset / this.bytes, h = Math.max(r.bytes / this.bytes, CLOSEST);
+      this.look(x0 - w, y0 - 2 * h, Math.min(3 * w, 1), Math.min(5 * h, 1));
+      return true;
     }
     look(x0, y0, w, h) { x0 = clamp(x0, 0, 1 - w); y0 = clamp(y0, 0, 1 - h); this.view = { x0, x1: x0 + w, y0, y1: y0 + h }; this.touch(); this.paint(); }
     move(dx, dy) { const v = this.view, w = v.x1 - v.x0, h = v.y1 - v.y0; this.look(v.x0 - dx / (this.W - LEFT - RIGHT) * w, v.y0 + dy / (this.H - TOP - BOTTOM) * h, w, h); }
