@@ -185,7 +185,7 @@ static void give_piece(struct http_exchange *x, const char *path, int64_t offset
 {
     struct strbuf out = STRBUF_INIT;
     struct stat at;
-    char id[64];
+    char id[64], tag[72];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &at) || !S_ISREG(at.st_mode)) {
         if (fd >= 0) close(fd);
@@ -193,6 +193,7 @@ static void give_piece(struct http_exchange *x, const char *path, int64_t offset
         return;
     }
     file_id(&at, id, sizeof id, true);
+    snprintf(tag, sizeof tag, "\"%s\"", id);
     int64_t left = at.st_size > offset ? at.st_size - offset : 0;
     size_t n = left < RUN_PAGE_PIECE ? (size_t)left : RUN_PAGE_PIECE;
     if (n && strbuf_reserve(&out, n)) {
@@ -200,7 +201,7 @@ static void give_piece(struct http_exchange *x, const char *path, int64_t offset
         out.len = got > 0 ? (size_t)got : 0, out.data[out.len] = 0;
     }
     close(fd);
-    http_set_header(x, "ETag", id);
+    http_set_header(x, "ETag", tag);
     http_set_header(x, "Cache-Control", "no-store");
     http_answer(x, 200, "application/octet-stream", &out);
 }
