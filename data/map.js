@@ -8,14 +8,14 @@
  * The view is a window of the unit square: x over the step, y over the tier's bytes. */
 'use strict';
 const Hold = (() => {
-  const CLASSES = { param: ['parameters', '#3b6fb6'], master: ['masters', '#67b7c9'], grad: ['gradients', '#b65fa5'], state: ['optimizer state', '#d9a441'],
-    act: ['activations', '#5aa469'], work: ['scratch', '#9a9a9a'], kv: ['keys and values', '#7cc48b'], io: ['inputs and scalars', '#8583b0'], overhead: ['overhead', '#7b8794'] };
+  const CLASSES = { param: ['parameters', '#3b6fb6'], master: ['master bits', '#67b7c9'], grad: ['gradients', '#b65fa5'], state: ['optimizer state', '#d9a441'],
+    act: ['activations', '#5aa469'], work: ['scratch and staging', '#9a9a9a'], kv: ['keys and values', '#7cc48b'], io: ['tokens and scalars', '#8583b0'], overhead: ['overhead', '#7b8794'] };
   const STYLE = `
 .map-bar { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center; margin: 0 0 .6rem; }
 .map-bar button { font: inherit; font-size: .85rem; padding: .3rem .7rem; min-height: 2.2rem; min-width: 2.2rem; border: 1px solid var(--line); border-radius: .4rem; background: none; color: var(--accent); cursor: pointer; }
 .map-bar button[aria-pressed=true] { background: var(--accent); color: var(--on); border-color: var(--accent); }
 .map-bar input { font: inherit; font-size: .85rem; padding: .3rem .6rem; min-height: 2.2rem; width: 11rem; max-width: 100%; border: 1px solid var(--line); border-radius: .4rem; background: var(--paper); color: inherit; }
-.map-bar .gap { flex: 1; }
+.map-bar .gap { flex: 1; } .map-tiers { display: flex; flex-wrap: wrap; gap: .4rem; }
 .map-box { position: relative; }
 .map-box canvas { display: block; width: 100%; height: 26rem; cursor: crosshair; touch-action: pan-y; border-radius: .4rem; }
 .map-tip { position: absolute; pointer-events: none; z-index: 1; max-width: min(26rem, 90%); padding: .4rem .6rem; border-radius: .4rem; background: var(--ink); color: var(--paper); font-size: .8rem; line-height: 1.4; overflow-wrap: anywhere; box-shadow: 0 2px 10px #0004; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """watch_page.py [FOLDER] - the page of a run in a browser: the chart grows with a live run, the four lines, an event and a tensor's name under the pointer are there, a
-finished run opens likewise, and so does the map of plan --html. Skips itself where there is no Chromium. With FOLDER the pictures of docs/watching.md are written there:
+finished run opens likewise, and so does the map of plan --html. Skips itself where there is no Chromium. With FOLDER the pictures of docs/watching.md and of README.md are written there:
 
     python3 tests/cli/watch_page.py docs"""
 # run-tests: timeout=300, not=asan, not=tsan
@@ -17,7 +17,7 @@ import png
 import server
 import watching
 
-SCREENS = {"watching": dict(width=1100, height=1580), "watching-dark": dict(width=1100, height=1580, dark=True), "watching-phone": dict(width=390, height=1500, dark=True)}
+SCREENS = {"watching": dict(width=1100, height=1750), "watching-dark": dict(width=1100, height=1750, dark=True), "watching-phone": dict(width=390, height=1500, dark=True)}
 NAME = "model.layers.1.mlp.down_proj.weight"
 DRAWN = """(id => { const c = document.getElementById(id), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
   for (let i = 0; i < d.length; i += 4) if (d[i + 3] > 200) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]); return seen.size; })"""
@@ -86,32 +86,34 @@ def planned(folder):
         ok(not b.problems, f"plan --html: no word on the console {b.problems[:3]}")
 
 
-def hover(b):
-    """The pointer in the middle of the map."""
-    x, y = b.evaluate("(c => [c.left + .42 * c.width, c.top + .93 * c.height - 30])(map.canvas.getBoundingClientRect())")
-    b.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+def picture(b, path, x, y):
+    """The screen with the pointer at a place of the map, in shares of it."""
+    if x: b.call("Input.dispatchMouseEvent", type="mouseMoved", **dict(zip("xy", b.evaluate(f"(c => [c.left + {x} * c.width, c.top + {y} * c.height])(map.canvas.getBoundingClientRect())"))))
+    b.screenshot(path)
+    png.shrink(path)
+    size = os.path.getsize(path)
+    ok(size < 100000, f"{os.path.basename(path)} has {size} bytes")
 
 
 def pictures(folder, where):
-    """Of a run whose line has moved, while it goes on."""
+    """Of a run whose line has moved, while it goes on; and of the demo's plan."""
+    page = os.path.join(where, "plan.html")
+    plim.run("plan", "demo/small.yaml", "-q", "--html", page)
+    with browser.Browser(width=1100, height=880) as b:
+        b.open("file://" + page)
+        picture(b, os.path.join(folder, "arena.png"), .3, .6)
     with watching.Run(where, "--budget", "56MiB", training__learning_rate="3e-3", training__steps=4000, training__warmup_steps=40, training__lr_scheduler="cosine", model__hidden_size=128, model__intermediate_size=352,
-                      model__num_layers=6, output__dir=f"{where}/run") as run:
-        watching.wait_for(lambda: run.steps() > 60)
-        run.ctl("budget", "40MiB")
-        watching.wait_for(lambda: run.steps() > 110)
-        run.ctl("budget", "56MiB")
-        watching.wait_for(lambda: run.steps() > 160)
+                      model__num_layers=6) as run:
+        for step, budget in ((60, "40MiB"), (110, "56MiB")):
+            watching.wait_for(lambda: run.steps() > step, 300)
+            run.ctl("budget", budget)
+        watching.wait_for(lambda: run.steps() > 160, 300)
         with watching.Page(run.folder) as p:
             for name, screen in SCREENS.items():
                 with browser.Browser(**screen) as b:
                     b.open(p.url + "/")
                     b.wait_for("document.getElementById('state').textContent === 'live' && run.points.length > 50 && map && map.list")
-                    if name != "watching-phone": hover(b)
-                    b.evaluate("scrollTo(0, 0)")
-                    b.screenshot(os.path.join(folder, name + ".png"))
-                png.shrink(os.path.join(folder, name + ".png"))
-                size = os.path.getsize(os.path.join(folder, name + ".png"))
-                ok(size < 120000, f"{name}.png has {size} bytes")
+                    picture(b, os.path.join(folder, name + ".png"), .42 if name != "watching-phone" else 0, .86)
 
 
 def main():
