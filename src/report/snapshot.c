@@ -185,22 +185,21 @@ const char *snapshot_block_name(const struct snapshot *s, const struct snapshot_
     return buf;
 }
 
-/* Copies beside computing begin when their lanes are free; the tape reaches them when computing does. */
+/* Copies beside computing begin when their lanes are free; the tape goes on when computing does. */
 void snapshot_clock(const struct snapshot *s, double *at)
 {
     const struct op_span *spans = s->run && s->run->ops ? s->run->ops : s->span;
     int nops = s->span ? s->plan->tape.nops : 0;
-    double now = 0, end = 0;
+    bool in_turn = spans != s->span || !s->facts->async_copies;
+    double now = 0, last = spans == s->span ? s->seconds : 0;
     for (int i = 0; i < nops; i++) {
-        bool alone = spans != s->span || s->span[i].lane == LANE_COMPUTE || !s->facts->async_copies;
-        if (spans[i].seconds >= 0 && alone && spans[i].start > now) now = spans[i].start;
+        double end = spans[i].start + spans[i].seconds;
         at[i] = now;
         if (spans[i].seconds < 0) continue;
-        if (alone) now = spans[i].start + spans[i].seconds;
-        if (spans[i].start + spans[i].seconds > end) end = spans[i].start + spans[i].seconds;
+        if (end > last) last = end;
+        if (end > now && (in_turn || spans[i].lane == LANE_COMPUTE)) now = end;
     }
-    if (spans == s->span && s->seconds > end) end = s->seconds;
-    at[nops] = end > now ? end : now;
+    at[nops] = last;
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------------------- */
@@ -353,8 +352,10 @@ static void put_document(const struct snapshot *s, struct strbuf *out)
 enum plim_status snapshot_save(struct snapshot *s, enum snapshot_format format, const char *path,
                                struct plim_error *err)
 {
-    static void (*const put[SNAPSHOT_FORMATS])(const struct snapshot *,
-                                               struct strbuf *) = {[SNAPSHOT_JSON] = put_document};
+    static void (*const put[SNAPSHOT_FORMATS])(const struct snapshot *, struct strbuf *) = {
+        [SNAPSHOT_JSON] = put_document,
+        [SNAPSHOT_TRACE] = snapshot_trace,
+        [SNAPSHOT_MEMORY_VIZ] = snapshot_memory_viz};
     struct drained d = {.err = err};
     struct strbuf out = STRBUF_INIT;
     enum plim_status status = file_atomic_begin(&d.file, path, err);

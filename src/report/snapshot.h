@@ -95,7 +95,7 @@ enum plim_status snapshot_save(struct snapshot *snapshot, enum snapshot_format f
 
 /* Members of an object that is open. */
 void snapshot_json(const struct snapshot *snapshot, struct json_writer *w);
-/* Whole documents. The last needs memory for a list of blocks: then out->failed is set. */
+/* Whole documents. Where there is no memory for the order of blocks, out->failed is set. */
 void snapshot_trace(const struct snapshot *snapshot, struct strbuf *out);
 void snapshot_memory_viz(const struct snapshot *snapshot, struct strbuf *out);
 
@@ -109,8 +109,8 @@ const char *snapshot_block_name(const struct snapshot *snapshot, const struct sn
 const char *snapshot_lane_name(enum lane lane);    /* "compute", "fetch", "store", "host", "collective" */
 const char *snapshot_part_name(enum op_part part); /* "forward", "loss", "backward", "recompute", "update" */
 
-/* Seconds at which the tape reaches each op, rising, and its end: at[nops + 1]. Measured where the run has them, else planned;
- * a lifetime goes from at[first] to at[last + 1]. */
+/* Seconds at which the tape reaches each op, when the one before it is done, and its end: at[nops + 1], never falling. Measured
+ * where the run has them, else planned; a lifetime goes from at[first] to at[last + 1]. */
 void snapshot_clock(const struct snapshot *snapshot, double *at);
 
 static inline void snapshot_pause(const struct snapshot *snapshot, struct strbuf *out)
