@@ -41,8 +41,8 @@ static const struct command command = {
     .summary = "watch a run, in the terminal or on a page",
     .usage = "[OPTION...] [RUN]",
     .description =
-        "RUN is the folder of a training run (output.dir), under way or finished, or a file that train --log "
-        "wrote; absent: the run below this folder that wrote last. A terminal gets one screen that is drawn "
+        "RUN is the folder of a training run (output.dir), under way or finished, or a file with its JSON "
+        "lines; absent: the run below this folder that wrote last. A terminal gets one screen that is drawn "
         "again, anything else a line per event; both end with the run. --web prints the address of a page on "
         "127.0.0.1 and serves it, with /metrics for Prometheus, until it is stopped. The run is read from "
         "its "
