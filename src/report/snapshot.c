@@ -185,8 +185,7 @@ const char *snapshot_block_name(const struct snapshot *s, const struct snapshot_
     return buf;
 }
 
-/* Copies beside computing begin when their lanes are free; the tape goes on when computing does. */
-void snapshot_clock(const struct snapshot *s, double *at)
+void snapshot_clock(const struct snapshot *s, struct snapshot_moment *at)
 {
     const struct op_span *spans = s->run && s->run->ops ? s->run->ops : s->span;
     int nops = s->span ? s->plan->tape.nops : 0;
@@ -194,12 +193,14 @@ void snapshot_clock(const struct snapshot *s, double *at)
     double now = 0, last = spans == s->span ? s->seconds : 0;
     for (int i = 0; i < nops; i++) {
         double end = spans[i].start + spans[i].seconds;
-        at[i] = now;
-        if (spans[i].seconds < 0) continue;
-        if (end > last) last = end;
-        if (end > now && (in_turn || spans[i].lane == LANE_COMPUTE)) now = end;
+        bool known = spans[i].seconds >= 0, moves = known && (in_turn || spans[i].lane == LANE_COMPUTE);
+        if (known && end > last) last = end;
+        if (moves && spans[i].start > now) now = spans[i].start;
+        at[i].begin = now;
+        if (moves && end > now) now = end;
+        at[i].end = now;
     }
-    at[nops] = last;
+    at[nops].begin = at[nops].end = last > now ? last : now;
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------------------- */

@@ -109,9 +109,14 @@ const char *snapshot_block_name(const struct snapshot *snapshot, const struct sn
 const char *snapshot_lane_name(enum lane lane);    /* "compute", "fetch", "store", "host", "collective" */
 const char *snapshot_part_name(enum op_part part); /* "forward", "loss", "backward", "recompute", "update" */
 
-/* Seconds at which the tape reaches each op, when the one before it is done, and its end: at[nops + 1], never falling. Measured
- * where the run has them, else planned; a lifetime goes from at[first] to at[last + 1]. */
-void snapshot_clock(const struct snapshot *snapshot, double *at);
+/* Seconds between which the tape is at an op. A lifetime goes from its first op's begin to its last op's end. */
+struct snapshot_moment {
+    double begin, end;
+};
+
+/* Of every op, one after the other, and of the end: at[nops + 1]. Measured where the run has them, else planned. Copies beside
+ * computing take no time of the tape's: it goes on when computing does. */
+void snapshot_clock(const struct snapshot *snapshot, struct snapshot_moment *at);
 
 static inline void snapshot_pause(const struct snapshot *snapshot, struct strbuf *out)
 {

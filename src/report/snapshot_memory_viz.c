@@ -18,8 +18,8 @@
 struct viz {
     const struct snapshot *s;
     struct pickle_writer w;
-    double *at;         /* snapshot_clock */
-    int *begins, *ends; /* blocks, in the order in which they do */
+    struct snapshot_moment *at; /* snapshot_clock */
+    int *begins, *ends;         /* blocks, in the order in which they do */
 };
 
 static int64_t tier_bytes(const struct snapshot *s, enum tier tier)
@@ -130,7 +130,7 @@ static void end_event(struct viz *v)
 static void put_alloc(struct viz *v, int block)
 {
     const struct snapshot_block *b = &v->s->block[block];
-    begin_event(v, "alloc", ARENA_ADDRESS + b->offset, size_of(v->s, b), b->kept ? 0 : v->at[b->first]);
+    begin_event(v, "alloc", ARENA_ADDRESS + b->offset, size_of(v->s, b), b->kept ? 0 : v->at[b->first].begin);
     pickle_str(&v->w, "category", tensor_class_name(b->cls));
     put_frames(v, block);
     end_event(v);
@@ -141,7 +141,7 @@ static void put_free(struct viz *v, int block)
     static const char *const actions[] = {"free_requested", "free_completed"};
     const struct snapshot_block *b = &v->s->block[block];
     for (int i = 0; i < 2; i++) {
-        begin_event(v, actions[i], ARENA_ADDRESS + b->offset, size_of(v->s, b), v->at[b->last + 1]);
+        begin_event(v, actions[i], ARENA_ADDRESS + b->offset, size_of(v->s, b), v->at[b->last].end);
         pickle_recall(&v->w, "frames", (uint32_t)block);
         end_event(v);
     }

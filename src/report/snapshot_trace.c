@@ -13,6 +13,7 @@
 #include "report/snapshot.h"
 #include "tape/phase.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,10 +23,10 @@ enum { TIDS = 1000000, TID_PASSES = LANES + 1 }; /* of a process, at most */
 struct trace {
     const struct snapshot *s;
     struct json_writer w;
-    double *at; /* snapshot_clock */
-    int *order; /* blocks by process and address */
-    int *taken; /* by op: lane that has a tensor there */
-    int phases; /* told so far: ids of async events */
+    struct snapshot_moment *at; /* snapshot_clock */
+    int *order;                 /* blocks by process and address */
+    int *taken;                 /* by op: lane that has a tensor there */
+    int phases;                 /* told so far: ids of async events */
 };
 
 /* --- events --------------------------------------------------------------------------------------------------------- */
@@ -46,10 +47,16 @@ static void end_event(struct trace *t)
     snapshot_pause(t->s, t->w.out);
 }
 
-static void put_time(struct trace *t, double start, double seconds)
+/* Microseconds in eighths: whole nanoseconds, and exact as numbers. What follows without a gap does so in every reader, too:
+ * Perfetto leaves out an event that begins a nanosecond before the one before it ends. */
+static double microseconds(double seconds) { return rint(8e6 * seconds) / 8; }
+
+static void put_start(struct trace *t, double at) { json_double(&t->w, "ts", microseconds(at)); }
+
+static void put_time(struct trace *t, double start, double end)
 {
-    json_double(&t->w, "ts", 1e6 * start);
-    json_double(&t->w, "dur", 1e6 * seconds);
+    put_start(t, start);
+    json_double(&t->w, "dur", microseconds(end) - microseconds(start));
 }
 
 /* process_name, thread_name, and what sorts them. */
@@ -92,7 +99,7 @@ static void put_op(struct trace *t, enum process process, const struct op_span *
     if (op->kind == OP_HOLD || span->seconds < 0) return;
     begin_event(t, "X", snapshot_op_name(t->s, i, name), process, 1 + (int)t->s->span[i].lane);
     json_str(&t->w, "cat", op_row(op->kind)->name);
-    put_time(t, span->start, span->seconds);
+    put_time(t, span->start, span->start + span->seconds);
     json_begin_object(&t->w, "args");
     json_int(&t->w, "op", i);
     json_str(&t->w, "part", snapshot_part_name(op->part));
@@ -110,11 +117,15 @@ static const char *phase_name(const struct tape *tape, int i)
 
 static void put_phase(struct trace *t, enum process process, const char *name, double start, double end)
 {
+    char id[16];
     for (int i = 0; i < 2; i++) {
         begin_event(t, i ? "e" : "b", name, process, 0);
         json_str(&t->w, "cat", "phase");
-        json_int(&t->w, "id", t->phases);
-        json_double(&t->w, "ts", 1e6 * (i ? end : start));
+        json_begin_object(&t->w, "id2"); /* of this process, which shows it then */
+        snprintf(id, sizeof id, "0x%x", (unsigned)t->phases);
+        json_str(&t->w, "local", id);
+        json_end_object(&t->w);
+        put_start(t, i ? end : start);
         end_event(t);
     }
     t->phases++;
@@ -130,7 +141,7 @@ static void put_phases(struct trace *t, enum process process, const struct op_sp
         if (spans[i].seconds <= 0 || t->s->span[i].lane != LANE_COMPUTE) continue;
         const char *here = phase_name(tape, i);
         if (name && here != name) {
-            put_phase(t, process, name, start, spans[i].start);
+            put_phase(t, process, name, start, end);
             name = NULL;
         }
         if (!name) name = here, start = spans[i].start;
@@ -159,7 +170,7 @@ static void put_passes(struct trace *t, const struct snapshot_run *run)
         snprintf(name, sizeof name, "micro-batch %d of %d", i + 1, run->passes - 1);
         begin_event(t, "X", p->update ? "update" : name, MEASURED, TID_PASSES);
         json_str(&t->w, "cat", "pass");
-        put_time(t, p->start, p->seconds);
+        put_time(t, p->start, p->start + p->seconds);
         end_event(t);
     }
 }
@@ -169,7 +180,7 @@ static void put_passes(struct trace *t, const struct snapshot_run *run)
 static void begin_counter(struct trace *t, const char *name, double at)
 {
     begin_event(t, "C", name, MEMORY, 0);
-    json_double(&t->w, "ts", 1e6 * at);
+    put_start(t, at);
     json_begin_object(&t->w, "args");
 }
 
@@ -186,36 +197,59 @@ static void put_count(struct trace *t, const char *name, const char *series, dou
     end_counter(t);
 }
 
-/* One counter at each op where live bytes change, a series for each class. delta: by op and class. */
-static void put_classes(struct trace *t, const int64_t (*delta)[CLASS_COUNT])
+/* Bytes of each class. */
+struct sums {
+    int64_t of[CLASS_COUNT];
+};
+
+static void put_sums(struct trace *t, const struct sums *live, double at)
 {
-    int64_t live[CLASS_COUNT] = {0};
-    int nops = t->s->plan->tape.nops;
-    for (int i = 0; i <= nops; i++) {
-        bool changed = i == 0;
-        for (int c = 0; c < CLASS_COUNT; c++) live[c] += delta[i][c], changed |= delta[i][c] != 0;
-        if (!changed) continue;
-        begin_counter(t, "arena, live by class", t->at[i]);
-        for (int c = 0; c < CLASS_COUNT; c++)
-            json_int(&t->w, tensor_class_name((enum tensor_class)c), live[c]);
-        end_counter(t);
-    }
+    begin_counter(t, "live bytes", at);
+    for (int c = 0; c < CLASS_COUNT; c++)
+        json_int(&t->w, tensor_class_name((enum tensor_class)c), live->of[c]);
+    end_counter(t);
 }
 
+/* Whether one of them is not 0. */
+static bool add_sums(struct sums *to, const struct sums *more, int sign)
+{
+    bool any = false;
+    for (int c = 0; c < CLASS_COUNT; c++) to->of[c] += sign * more->of[c], any |= more->of[c] != 0;
+    return any;
+}
+
+/* A counter at each op where live bytes change; what ends with an op goes with what begins with the next, if that follows at
+ * once. */
+static void put_changes(struct trace *t, const struct sums *begins, const struct sums *ends)
+{
+    struct sums live = {{0}};
+    int nops = t->s->plan->tape.nops;
+    bool changed = false;
+    for (int i = 0; i < nops; i++) {
+        if (changed && t->at[i].begin > t->at[i - 1].end) put_sums(t, &live, t->at[i - 1].end);
+        changed |= add_sums(&live, &begins[i], 1);
+        if (changed) put_sums(t, &live, t->at[i].begin);
+        changed = add_sums(&live, &ends[i], -1);
+    }
+    put_sums(t, &live, t->at[nops - 1].end);
+}
+
+/* Kept blocks stay. */
 static bool put_live(struct trace *t)
 {
     const struct snapshot *s = t->s;
-    int nops = s->plan->tape.nops;
-    int64_t(*delta)[CLASS_COUNT] = calloc((size_t)nops + 2, sizeof *delta);
-    if (!delta) return false;
+    size_t nops = (size_t)s->plan->tape.nops;
+    struct sums *begins = calloc(2 * nops, sizeof *begins);
+    if (!begins) return false;
+    struct sums *ends = begins + nops;
     for (int i = 0; i < s->blocks; i++) {
         const struct snapshot_block *b = &s->block[i];
         if (b->tier != TIER_DEVICE) continue;
-        delta[b->kept ? 0 : b->first][b->cls] += b->taken;
-        if (!b->kept) delta[b->last + 1][b->cls] -= b->taken;
+        begins[b->kept ? 0 : b->first].of[b->cls] += b->taken;
+        if (!b->kept) ends[b->last].of[b->cls] += b->taken;
     }
-    put_classes(t, (const int64_t(*)[CLASS_COUNT])delta);
-    free(delta);
+    put_changes(t, begins, ends);
+    free(begins);
     return true;
 }
 
@@ -223,7 +257,7 @@ static bool put_live(struct trace *t)
 static void put_lines(struct trace *t)
 {
     const struct snapshot *s = t->s;
-    double ends[] = {0, t->at[s->plan->tape.nops]};
+    double ends[] = {0, t->at[s->plan->tape.nops].end};
     for (int i = 0; i < 2; i++) {
         put_count(t, "budget", "bytes", ends[i], s->plan->budget);
         put_count(t, "planned total", "bytes", ends[i], s->plan->total);
@@ -275,10 +309,11 @@ static int *order_blocks(const struct snapshot *s)
 static void put_tensor(struct trace *t, const struct snapshot_block *b, int lane)
 {
     char name[SNAPSHOT_NAME];
-    double start = b->kept ? 0 : t->at[b->first], end = t->at[b->kept ? t->s->plan->tape.nops : b->last + 1];
+    double start = b->kept ? 0 : t->at[b->first].begin;
+    double end = b->kept ? t->at[t->s->plan->tape.nops].end : t->at[b->last].end;
     begin_event(t, "X", snapshot_block_name(t->s, b, name), process_of(b), lane);
     json_str(&t->w, "cat", tensor_class_name(b->cls));
-    put_time(t, start, end - start);
+    put_time(t, start, end);
     json_begin_object(&t->w, "args");
     json_int(&t->w, "offset", b->offset);
     json_int(&t->w, "bytes", b->bytes);

@@ -55,7 +55,7 @@ def check_trace(name, trace, plan, run=False):
     wrong = trace_event.check(trace)
     events = trace["traceEvents"]
     plim.ok(not wrong, f"{name}: Trace Event Format, {len(events)} events {wrong[:3]}")
-    live = [sum(e["args"].values()) for e in events if e["ph"] == "C" and e["name"] == "arena, live by class"]
+    live = [sum(e["args"].values()) for e in events if e["ph"] == "C" and e["name"] == "live bytes"]
     plim.ok(max(live) == plan["lower_bound_bytes"], f"{name}: the counter's peak {max(live)} is the plan's {plan['lower_bound_bytes']}")
     lines = {e["name"]: e["args"]["bytes"] for e in events if e["ph"] == "C" and "bytes" in e["args"]}
     plim.ok(lines["planned total"] == plan["peak_bytes"]["total"] and lines["budget"] == plan["budget_bytes"], f"{name}: and so are its lines")

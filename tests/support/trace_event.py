@@ -1,9 +1,9 @@
-"""A file in the Trace Event Format, held against the format's description ("Trace Event Format", 2016, its sections on duration,
+"""A file in the Trace Event Format, held against the format's description ("Trace Event Format": its sections on duration,
 counter, async and metadata events). check(trace) gives a list of what is wrong, a line each."""
 
 METADATA = {"process_name": "name", "process_sort_index": "sort_index", "thread_name": "name", "thread_sort_index": "sort_index"}
 # What an event of each phase has beside ph, name, pid and tid.
-FIELDS = {"X": {"ts", "dur", "cat"}, "C": {"ts", "args"}, "b": {"ts", "cat", "id"}, "e": {"ts", "cat", "id"}, "M": {"args"}}
+FIELDS = {"X": {"ts", "dur", "cat"}, "C": {"ts", "args"}, "b": {"ts", "cat", "id2"}, "e": {"ts", "cat", "id2"}, "M": {"args"}}
 
 
 def number(value):
@@ -25,10 +25,10 @@ def check_fields(event):
 
 
 def check_async(events):
-    """Each begin has one end of the same category, id, process and name, and not before it."""
+    """Each begin has one end of the same category, id of its process, and name, and not before it."""
     open_, wrong = {}, []
     for e in events:
-        key = (e["pid"], e["cat"], e["id"], e["name"])
+        key = (e["pid"], e["cat"], e["id2"]["local"], e["name"])
         if e["ph"] == "b":
             if key in open_: wrong.append(f"{key} begins twice")
             open_[key] = e["ts"]
@@ -38,15 +38,15 @@ def check_async(events):
 
 
 def check_nesting(events):
-    """Complete events of one thread are inside each other or apart."""
+    """Complete events of one thread are inside each other or apart, in nanoseconds, which is how Perfetto counts."""
     threads, wrong = {}, []
-    for e in events: threads.setdefault((e["pid"], e["tid"]), []).append((e["ts"], -e["dur"], e["name"]))
+    for e in events: threads.setdefault((e["pid"], e["tid"]), []).append((1000 * e["ts"], -1000 * e["dur"], e["name"]))
     for thread, list_ in threads.items():
         stack = []
         for ts, dur, name in sorted(list_):
-            end, slack = ts - dur, 1e-6 * (1 + ts)
-            while stack and stack[-1] <= ts + slack: stack.pop()
-            if stack and end > stack[-1] + slack: wrong.append(f"{thread}: {name} overlaps another event")
+            end = int(ts) - int(dur)
+            while stack and stack[-1] <= int(ts): stack.pop()
+            if stack and end > stack[-1]: wrong.append(f"{thread}: {name} overlaps another event")
             stack.append(end)
     return wrong
 

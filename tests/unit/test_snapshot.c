@@ -91,7 +91,7 @@ static void check_clock(const struct rig *r)
     const struct snapshot *s = &r->snapshot;
     const struct tape *tape = &r->plan.tape;
     double end[LANES] = {0}, loop = 0, last = 0;
-    double *at = malloc(((size_t)tape->nops + 1) * sizeof *at);
+    struct snapshot_moment *at = malloc(((size_t)tape->nops + 1) * sizeof *at);
     assert_non_null(at);
     snapshot_clock(s, at);
     for (int i = 0; i < tape->nops; i++) {
@@ -101,9 +101,9 @@ static void check_clock(const struct rig *r)
         if (end[span->lane] > last) last = end[span->lane];
         if (i < tape->loop_end && last > loop) loop = last;
         if (i >= tape->loop_end) assert_true(span->start >= loop - 1e-12);
-        assert_true(at[i] <= at[i + 1]);
+        assert_true(at[i].begin <= at[i].end && at[i].end <= at[i + 1].begin);
     }
-    assert_true(at[tape->nops] >= last - 1e-12 && s->seconds >= last - 1e-12);
+    assert_true(at[tape->nops].end >= last - 1e-12 && s->seconds >= last - 1e-12);
     double step = (double)(r->plan.knobs.accumulation - 1) * loop + s->seconds;
     assert_true(step <= r->plan.step_seconds * (1 + 1e-9));
     assert_true(r->preset.facts.async_copies || step >= r->plan.step_seconds * (1 - 1e-9));
