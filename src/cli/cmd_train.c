@@ -127,7 +127,8 @@ static enum plim_status open_log(struct train_log *log, const struct train_flags
     if (!f->job.quiet && to_stdout && isatty(STDERR_FILENO)) log->people = stderr;
     log->verbose = f->verbose;
     log->bar = log->people && isatty(fileno(log->people));
-    return PLIM_OK;
+    struct tell_options told = {job, device->facts.name, f->resume, train_log_note, log};
+    return tell_open(&told, &log->tell, err);
 }
 
 static void print_profile(const struct trainer *t)
@@ -214,7 +215,9 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .trace = comm_rank(comm) == 0 ? f->trace : NULL,
                                     .trace_step = f->trace_step,
                                     .save_at_end = f->save};
-    return trainer_open(job, *device, &options, trainer, err);
+    status = trainer_open(job, *device, &options, trainer, err);
+    if (status != PLIM_OK) return status;
+    return comm_agree(comm, tell_start(log->tell, (*trainer)->step, err), err);
 }
 
 static int train(struct job *job, const struct train_flags *f, struct comm *comm)
@@ -233,7 +236,9 @@ static int train(struct job *job, const struct train_flags *f, struct comm *comm
     if (status == PLIM_OK && log.failed)
         status = plim_fail(&err, PLIM_IO, "%s: the log could not be written in full",
                            f->log ? f->log : "standard output");
+    tell_end(log.tell, status, err.text);
     trainer_close(trainer);
+    tell_close(log.tell);
     train_folder_close(&log.folder);
     if (log.json && log.json != stdout) fclose(log.json);
     if (device) device->ops->close(device);

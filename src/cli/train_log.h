@@ -3,7 +3,7 @@
 #define PLIM_CLI_TRAIN_LOG_H
 
 #include "cli/train_folder.h"
-#include "train/trainer.h"
+#include "tell/tell.h"
 #include <stdio.h>
 
 struct train_log {
@@ -20,9 +20,13 @@ struct train_log {
     const struct device_facts *facts; /* what it runs on */
     bool resume;                      /* the folder's log goes on */
     struct train_folder folder;
+    struct tell *tell; /* those who are not here; NULL: nobody */
 };
 
 /* A train_listener's function; arg is a struct train_log. */
 void train_log_hear(void *log, const struct train_event *event);
+
+/* A note that is not the trainer's. */
+void train_log_note(void *log, const char *line);
 
 #endif

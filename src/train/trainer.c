@@ -49,6 +49,7 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     event->status = judge(t, event->used, event->budget);
     event->level = t->watch.adapt.level;
     event->monitor = t->watch.monitor ? &t->watch.seen : NULL;
+    event->memory = t->watch.facts.memory.reserved ? &t->watch.facts.memory : NULL;
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
@@ -260,7 +261,7 @@ static void tell_bad(struct trainer *t)
     loader_stats(t->loader, &stats);
     if (t->told_bad || !stats.problem) return;
     snprintf(text, sizeof text, "skipped: %s", stats.problem);
-    trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = text});
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = text, .warns = true});
     t->told_bad = true;
 }
 

@@ -59,6 +59,7 @@ struct train_event {
     const struct plan *plan;
     const char *folder; /* the run's own; NULL: it writes nothing */
     const char *text;   /* note, path of a checkpoint, step line of memory */
+    bool warns;         /* a note that somebody should look at */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
     int64_t step, steps;
@@ -76,6 +77,7 @@ struct train_event {
     enum memory_status status; /* the worst of all memories that are watched */
     enum adapt_level level;    /* how much of the plan the run has given up */
     const struct monitor_state *monitor; /* the newest sample looked at; NULL: nobody watches */
+    const struct memory_summary *memory; /* of the present plan, by class; NULL: it is not committed yet */
     struct runtime_moves moves;          /* TRAIN_REPLANNED */
     /* By tier, as its ledger carries it; 0 for the host where the device's ledger has both. */
     int64_t planned_peak[TIER_COUNT], ledger_peak[TIER_COUNT];

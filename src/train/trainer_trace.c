@@ -1,5 +1,6 @@
 /* trainer_trace.c - measuring one step, and the snapshot that comes of it. See run_trace.h. */
 #include "base/clock.h"
+#include "mem/allocations.h"
 #include "train/trainer.h"
 #include "watch/environment.h"
 #include "watch/holders.h"
@@ -153,6 +154,7 @@ static void put_more(void *arg, struct json_writer *w)
     json_end_object(w);
     if (t->watch.monitor) monitor_json(&t->watch.seen, w, "monitor");
     holders_json(holders, holders_of(&t->watch.seen.now, os_machine_root(), holders), w, "holders");
+    allocations_json(w, "allocations", 32);
 }
 
 /* A step whose rows were all of other lengths has no ops of its loop. */
