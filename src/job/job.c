@@ -308,7 +308,7 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
     return PLIM_OK;
 }
 
-/* What training.debug, report_to, steps and budget may say beside values. */
+/* What training.debug, steps and budget may say beside values. */
 static enum plim_status settle_words(struct job *job, struct plim_error *err)
 {
     struct job_training *t = &job->training;
@@ -319,13 +319,6 @@ static enum plim_status settle_words(struct job *job, struct plim_error *err)
                              "%s: key 'training.debug': '%.80s' is not known; write underflow_overflow",
                              job->name, t->debug.items[i]);
     t->check_numerics = t->debug.count > 0;
-    for (size_t i = 0; i < t->report_to.count; i++)
-        if (strcmp(t->report_to.items[i], "none"))
-            return plim_fail(
-                err, PLIM_UNSUPPORTED,
-                "%s: key 'training.report_to': '%.80s' is not supported by this version; write none: "
-                "plimsoll train --log FILE writes every step as a line of JSON",
-                job->name, t->report_to.items[i]);
     if (t->steps < 1 && t->epochs <= 0)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -398,6 +391,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     enum plim_status status = job_take_preset(job, NULL, err);
     if (status == PLIM_OK) status = settle_precision(job, err);
     if (status == PLIM_OK) status = settle_words(job, err);
+    if (status == PLIM_OK) status = job_settle_telling(job, err);
     if (status == PLIM_OK) status = job_check_wishes(job, err);
     if (status == PLIM_OK && !job_awaits_device(job)) status = check_types(job, err);
     if (status == PLIM_OK) status = check_supported(job, err);
@@ -416,12 +410,26 @@ static int automatic_precision(const struct device_facts *facts)
     return facts->capability && facts->capability < 80 ? PRECISION_F16 : PRECISION_BF16;
 }
 
+/* Hybrid sharding is between nodes that have several ranks each. */
+static enum plim_status check_stage(const struct job *job, const struct device_facts *facts,
+                                    struct plim_error *err)
+{
+    bool nodes = facts->node_ranks > 1 && facts->node_ranks < facts->ranks;
+    if (facts->ranks <= 1 || nodes || !job->training.zero_given || job->training.zero != ZERO_NODE)
+        return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: training.zero_stage 4 is for machines with the same number of ranks, two or more, "
+                     "and these %d are not so; write 3",
+                     job->name, facts->ranks);
+}
+
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
     if (status == PLIM_OK) status = job_settle_batch(job, facts->ranks > 1 ? facts->ranks : 1, err);
     if (job->training.precision == PRECISION_AUTO) job->training.precision = automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
+    if (status == PLIM_OK) status = check_stage(job, facts, err);
     return status == PLIM_OK ? job_grant_wishes(job, facts, err) : status;
 }
 
