@@ -58,6 +58,15 @@ if(NOT TARGET plimsoll_uring)
   message(STATUS "liburing is missing: the disk tier uses threads (tools/deps.sh installs it; Debian: liburing-dev)")
 endif()
 
+if(PLIMSOLL_CURL)
+  plimsoll_dependency(curl libcurl curl/curl.h curl)
+  if(TARGET plimsoll_curl) # opened when it is needed (src/net/curl_api.h), not linked
+    set_target_properties(plimsoll_curl PROPERTIES INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
+  else()
+    message(STATUS "libcurl is missing: no webhooks (tools/deps.sh installs it; Debian: libcurl4-openssl-dev)")
+  endif()
+endif()
+
 # Open MPI or MPICH, whichever the compiler finds; sanitizers have no use for it.
 if(PLIMSOLL_MPI AND NOT PLIMSOLL_SANITIZE)
   plimsoll_dependency(mpi ompi-c mpi.h mpi)

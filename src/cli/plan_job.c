@@ -49,6 +49,7 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
                               struct plim_error *err)
 {
     struct overhead overhead = runtime_overhead();
+    overhead.bytes += job_telling_bytes(job);
     struct plim_error filling = {0};
     *out = (struct planned){0};
     enum plim_status status = corpus_measure(job, err);
