@@ -92,7 +92,7 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
 
 static enum lane lane_of(const struct tape *tape, const struct op *op)
 {
-    if (op_moves(op) && tape->tensors[move_far(op)].tier == TIER_DISK) return LANE_DISK;
+    if (op_moves(op) && tape->tensors[move_near(op)].tier == TIER_HOST) return LANE_DISK;
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
     if (op_collects(op)) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
@@ -190,7 +190,7 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
         const struct op *op = &c->tape->ops[i];
         if (op->kind == OP_HOLD) release(c, op);
         if (is_idle(op, c->once))
-            note_span(c->spans, i, lane_of(op), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
+            note_span(c->spans, i, lane_of(c->tape, op), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
         else
             run_op(c, i);
     }
@@ -209,13 +209,13 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
     double sum = 0, norm = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
-        note_span(spans, i, lane_of(op), sum, sum);
+        note_span(spans, i, lane_of(tape, op), sum, sum);
         if (is_idle(op, once)) continue;
         double seconds = op_moves(op)
                              ? op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds
                          : op_collects(op) ? link_time(tape, op, facts)
                                            : compute_seconds(tape, op, facts);
-        note_span(spans, i, lane_of(op), sum, sum + seconds);
+        note_span(spans, i, lane_of(tape, op), sum, sum + seconds);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
     }
