@@ -108,7 +108,11 @@ static enum plim_status read_changes(const struct string_list *texts, struct bud
 static enum plim_status open_log(struct train_log *log, const struct train_flags *f, struct job *job,
                                  const struct device *device, struct plim_error *err)
 {
-    *log = (struct train_log){.started = clock_seconds(), .job = job, .device = device->facts.name};
+    *log = (struct train_log){.started = clock_seconds(),
+                              .job = job,
+                              .facts = &device->facts,
+                              .resume = f->resume,
+                              .folder = {.told = f->job.quiet}};
     bool asked = f->json || (f->log && !strcmp(f->log, "-"));
     bool to_stdout = asked || (!f->log && !f->job.quiet && !isatty(STDOUT_FILENO));
     if (f->log && strcmp(f->log, "-")) {
@@ -235,6 +239,7 @@ static int train(struct job *job, const struct train_flags *f, struct comm *comm
     tell_end(log.tell, status, err.text);
     trainer_close(trainer);
     tell_close(log.tell);
+    train_folder_close(&log.folder);
     if (log.json && log.json != stdout) fclose(log.json);
     if (device) device->ops->close(device);
     free(changes);

@@ -8,23 +8,13 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {&subcommand_plan,
-                                                       &subcommand_train,
-                                                       &subcommand_generate,
-                                                       &subcommand_serve,
-                                                       &subcommand_eval,
-                                                       &subcommand_export,
-                                                       &subcommand_tokenize,
-                                                       &subcommand_inspect,
-                                                       &subcommand_calibrate,
-                                                       &subcommand_pack,
-                                                       &subcommand_version,
-                                                       &subcommand_docs,
-                                                       &subcommand_embed,
-                                                       &subcommand_config,
-                                                       &subcommand_doctor,
-                                                       &subcommand_ctl,
-                                                       NULL};
+static const struct subcommand *const subcommands[] = {
+    &subcommand_plan,     &subcommand_train,   &subcommand_generate,
+    &subcommand_serve,    &subcommand_eval,    &subcommand_export,
+    &subcommand_tokenize, &subcommand_inspect, &subcommand_calibrate,
+    &subcommand_pack,     &subcommand_version, &subcommand_docs,
+    &subcommand_embed,    &subcommand_config,  &subcommand_doctor,
+    &subcommand_ctl,      &subcommand_watch,   NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 

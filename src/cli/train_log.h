@@ -2,6 +2,7 @@
 #ifndef PLIM_CLI_TRAIN_LOG_H
 #define PLIM_CLI_TRAIN_LOG_H
 
+#include "cli/train_folder.h"
 #include "tell/tell.h"
 #include <stdio.h>
 
@@ -16,8 +17,10 @@ struct train_log {
     int nlosses;
     const char *command_name;
     struct job *job;
-    const char *device; /* what it runs on */
-    struct tell *tell;  /* those who are not here; NULL: nobody */
+    const struct device_facts *facts; /* what it runs on */
+    bool resume;                      /* the folder's log goes on */
+    struct train_folder folder;
+    struct tell *tell; /* those who are not here; NULL: nobody */
 };
 
 /* A train_listener's function; arg is a struct train_log. */

@@ -45,6 +45,7 @@ INSTEAD = {
 }
 ELSEWHERE = {  # what no test can run on every machine, and why
     "plimsoll serve runs/small --budget 256MiB": "serves until it is stopped; tests/cli/serve.py",
+    "plimsoll watch runs/small --web": "serves until it is stopped; tests/cli/watch_web.py",
     "make PLIMSOLL_CUDA=ON": "compiles the whole program; needs nvcc",
     "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",
     "plimsoll train llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu trains on one",
