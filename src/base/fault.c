@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc",   "reserve", "write",       "disk",
-                                                      "compile", "leak",    "leak_loader", "eval"};
+static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve",     "write", "disk", "compile",
+                                                      "leak",  "leak_loader", "eval",  "io",   "short"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {
@@ -30,7 +30,7 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
     return plim_fail(
         err, PLIM_BAD_INPUT,
         "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N, compile:N, leak:N, "
-        "leak_loader:N or eval:N",
+        "leak_loader:N, eval:N, io:N or short:N",
         (int)len, text);
 }
 

@@ -25,6 +25,8 @@ enum fault_point {
     FAULT_LEAK,        /* a training step: it and those after it keep memory */
     FAULT_LEAK_LOADER, /* likewise, in the loader's name */
     FAULT_EVAL,        /* trainer_evaluate: it does not fit */
+    FAULT_IO,          /* a piece of the disk tier: the device reports an error */
+    FAULT_SHORT,       /* likewise: half of it is carried, the rest is left over */
     FAULT_POINTS
 };
 

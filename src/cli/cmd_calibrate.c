@@ -5,6 +5,7 @@
 #include "base/table.h"
 #include "device/calibration.h"
 #include "device/registry.h"
+#include "exec/disk_speed.h"
 #include "mem/cpu_load.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@
 #define BUSY          0.05
 
 struct calibrate_flags {
-    const char *device;
+    const char *device, *disk;
     int64_t threads;
     bool force, json;
 };
@@ -27,13 +28,16 @@ struct calibrate_flags {
 static const struct option_row rows[] = {
     {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N, or auto (auto)"},
     {"threads", 0, OPTION_INT64, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"disk", 0, OPTION_STRING, AT(disk), "FOLDER", "the disk to measure is the one under this folder (.)"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "measure although other programs are busy"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the rates as JSON"},
 };
 
-static const struct option_example examples[] = {{"calibrate", "measure this machine and keep the rates"},
-                                                 {"calibrate --device cuda --json", "a GPU's, for a program"},
-                                                 {NULL, NULL}};
+static const struct option_example examples[] = {
+    {"calibrate", "measure this machine and keep the rates"},
+    {"calibrate --device cuda --json", "a GPU's, for a program"},
+    {"calibrate --disk /mnt/nvme", "with the disk that runs are kept on"},
+    {NULL, NULL}};
 
 static const struct command command = {
     .name = "calibrate",
@@ -42,7 +46,9 @@ static const struct command command = {
     .description =
         "The planner's clock runs on rates that are measured when a device is first used and kept in "
         "$XDG_CACHE_HOME/plimsoll. This measures them anew, several times, takes the medians, shows "
-        "them beside those kept so far and keeps them. A machine on which other programs take more than "
+        "them beside those kept so far and keeps them, and so the rates of the disk under a folder, once for "
+        "each "
+        "file system. A machine on which other programs take more than "
         "5 % of the processors is not measured, exit 2, unless --force says so. Rates decide which plan "
         "is the fastest, and with it the micro-batch of new runs; a run that goes on keeps its own.",
     COMMAND_ROWS(rows),
@@ -66,52 +72,98 @@ static const struct rate {
     RATE("attn_flops_f16", "attention, fp16", "GFLOP/s", attn_flops[DT_F16], 1e-9),
     RATE("bandwidth", "memory", "GB/s", bandwidth, 1e-9),
     RATE("cache_bandwidth", "cache", "GB/s", cache_bandwidth, 1e-9),
-    RATE("lower_bandwidth", "to the tier below", "GB/s", lower_bandwidth, 1e-9),
     RATE("coded_rate", "8-bit AdamW", "M elements/s", coded_rate, 1e-6),
     RATE("op_seconds", "starting an op", "us", op_seconds, 1e6),
-#undef RATE
 };
 
 enum { RATES = sizeof rates / sizeof *rates };
 
-static double rate_of(const struct device_facts *facts, size_t i)
+/* Of a device with its own memory: between it and the host's. A CPU has the disk below it. */
+static const struct rate host_link =
+    RATE("lower_bandwidth", "to the host's memory", "GB/s", lower_bandwidth, 1e-9);
+#undef RATE
+
+/* Of the disk under a folder. */
+static const struct disk_rate {
+    const char *name, *what;
+    size_t offset;
+} disk_rates[] = {{"bandwidth", "disk, both ways by turns", offsetof(struct disk_speed, bandwidth)},
+                  {"read", "disk, reading", offsetof(struct disk_speed, read)},
+                  {"write", "disk, writing", offsetof(struct disk_speed, write)}};
+enum { DISK_RATES = sizeof disk_rates / sizeof *disk_rates };
+
+/* What was measured: before, and now. */
+struct outcome {
+    struct device_facts facts[2];
+    struct disk_speed disk[2];
+    double others; /* share of the processors that other programs took */
+};
+
+static double rate_of(const struct device_facts *facts, const struct rate *rate)
 {
-    return *(const double *)(const void *)((const char *)facts + rates[i].offset);
+    return *(const double *)(const void *)((const char *)facts + rate->offset);
 }
 
-static int tell(const struct device_facts *before, const struct device_facts *now, double others)
+static double disk_rate_of(const struct disk_speed *disk, const struct disk_rate *rate)
+{
+    return *(const double *)(const void *)((const char *)disk + rate->offset);
+}
+
+static void put_row(struct table *t, const char *what, double before, double now, const char *unit)
+{
+    table_cell(t, "%s", what);
+    table_cell(t, "%.4g", before);
+    table_cell(t, "%.4g", now);
+    table_cell(t, "%s", unit);
+}
+
+static void put_rate(struct table *t, const struct outcome *o, const struct rate *r)
+{
+    put_row(t, r->what, rate_of(&o->facts[0], r) * r->scale, rate_of(&o->facts[1], r) * r->scale, r->unit);
+}
+
+static int tell(const struct outcome *o)
 {
     struct strbuf out = STRBUF_INIT;
     struct table t;
+    const struct device_facts *now = &o->facts[1];
     table_init(&t, "lrrl");
     table_header(&t, "rate", "so far", "now", "");
-    for (size_t i = 0; i < RATES; i++) {
-        table_cell(&t, "%s", rates[i].what);
-        table_cell(&t, "%.4g", rate_of(before, i) * rates[i].scale);
-        table_cell(&t, "%.4g", rate_of(now, i) * rates[i].scale);
-        table_cell(&t, "%s", rates[i].unit);
-    }
+    for (size_t i = 0; i < RATES; i++) put_rate(&t, o, &rates[i]);
+    if (!now->unified_memory) put_rate(&t, o, &host_link);
+    for (size_t i = 0; i < DISK_RATES; i++)
+        put_row(&t, disk_rates[i].what, disk_rate_of(&o->disk[0], &disk_rates[i]) * 1e-9,
+                disk_rate_of(&o->disk[1], &disk_rates[i]) * 1e-9, "GB/s");
     strbuf_addf(&out, "%s, %d threads; others took %.0f %% of the processors\n", now->name, now->threads,
-                100 * others);
+                100 * o->others);
     table_render(&t, &out, &(struct table_style){.colour = cli_colour(STDOUT_FILENO)});
+    strbuf_addf(&out, "disk: %d pieces of %zu KiB at once\n", o->disk[1].depth, o->disk[1].piece >> 10);
     table_release(&t);
     return cli_print(&out);
 }
 
-static int tell_json(const struct device_facts *before, const struct device_facts *now, double others)
+static int tell_json(const struct outcome *o)
 {
     struct strbuf out = STRBUF_INIT;
     struct json_writer w;
-    const struct device_facts *both[] = {before, now};
     static const char *const names[] = {"before", "now"};
     json_writer_init(&w, &out, 2);
     json_begin_object(&w, NULL);
-    json_str(&w, "device", now->name);
-    json_int(&w, "threads", now->threads);
-    json_double(&w, "others", others);
+    json_str(&w, "device", o->facts[1].name);
+    json_int(&w, "threads", o->facts[1].threads);
+    json_double(&w, "others", o->others);
     for (int k = 0; k < 2; k++) {
+        const struct disk_speed *disk = &o->disk[k];
         json_begin_object(&w, names[k]);
-        for (size_t i = 0; i < RATES; i++) json_double(&w, rates[i].name, rate_of(both[k], i));
+        for (size_t i = 0; i < RATES; i++) json_double(&w, rates[i].name, rate_of(&o->facts[k], &rates[i]));
+        json_double(&w, host_link.name,
+                    o->facts[k].unified_memory ? disk->bandwidth : rate_of(&o->facts[k], &host_link));
+        json_begin_object(&w, "disk");
+        for (size_t i = 0; i < DISK_RATES; i++)
+            json_double(&w, disk_rates[i].name, disk_rate_of(disk, &disk_rates[i]));
+        json_int(&w, "depth", disk->depth);
+        json_int(&w, "piece", (int64_t)disk->piece);
+        json_end_object(&w);
         json_end_object(&w);
     }
     json_end_object(&w);
@@ -150,8 +202,7 @@ static enum plim_status facts_of(const struct calibrate_flags *f, const char *mo
 
 static enum plim_status calibrate(const struct calibrate_flags *f, int *code, struct plim_error *err)
 {
-    struct device_facts before, now;
-    double others = 0;
+    struct outcome o = {0};
     struct device_name unused;
     if (!device_name_read(f->device, &unused))
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -159,16 +210,18 @@ static enum plim_status calibrate(const struct calibrate_flags *f, int *code, st
                          f->device);
     if (f->threads < 0 || f->threads > 1024)
         return plim_fail(err, PLIM_BAD_INPUT, "calibrate: option '--threads': write 0 to 1024");
-    enum plim_status status = check_idle(f->force, &others, err);
-    if (status == PLIM_OK) status = facts_of(f, CALIBRATION_KEPT_WORD, &before, err);
-    if (status == PLIM_OK) status = facts_of(f, CALIBRATION_ANEW_WORD, &now, err);
-    if (status == PLIM_OK) *code = (f->json ? tell_json : tell)(&before, &now, others);
+    enum plim_status status = check_idle(f->force, &o.others, err);
+    if (status == PLIM_OK) status = facts_of(f, CALIBRATION_KEPT_WORD, &o.facts[0], err);
+    disk_speed_recall(f->disk, &o.disk[0]);
+    if (status == PLIM_OK) status = facts_of(f, CALIBRATION_ANEW_WORD, &o.facts[1], err);
+    if (status == PLIM_OK) status = disk_speed_measure(f->disk, &o.disk[1], err);
+    if (status == PLIM_OK) *code = (f->json ? tell_json : tell)(&o);
     return status;
 }
 
 static int run(int argc, char **argv)
 {
-    struct calibrate_flags f = {.device = "auto"};
+    struct calibrate_flags f = {.device = "auto", .disk = "."};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

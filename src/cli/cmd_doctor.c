@@ -104,7 +104,7 @@ static bool gpu_is_here(void)
 static void examine_plan(struct diagnosis *d, struct job *job)
 {
     struct plim_error err = {0};
-    const struct device *device = d->device;
+    struct device *device = d->device;
     struct doctor_case c = {.job = job,
                             .facts = &device->facts,
                             .checkpoints = checkpoint_count(job->output_dir),

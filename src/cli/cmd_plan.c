@@ -123,7 +123,7 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
 }
 
 /* Everything after the job is loaded: search, then the forms that were asked for. */
-static int show(struct job *job, const struct plan_options *o, const struct device_facts *facts)
+static int show(struct job *job, const struct plan_options *o, struct device_facts *facts)
 {
     struct planned p;
     struct plim_error err = {0}, unwritten = {0};

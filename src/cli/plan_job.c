@@ -37,17 +37,33 @@ static enum plim_status make_plan(struct job *job, struct plan_request *request,
     return job_plan(job, request, out, err);
 }
 
-enum plim_status cli_plan_job(struct job *job, const struct device_facts *facts, bool here,
-                              struct planned *out, struct plim_error *err)
+/* Which disk is below the host of a card elsewhere nobody knows: it counts where the job wants one. */
+static bool names_disk(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    return (t->state_tier_given && t->state_tier == TIER_DISK) ||
+           (t->param_tier_given && t->param_tier == TIER_DISK);
+}
+
+enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,
+                              struct plim_error *err)
 {
     struct overhead overhead = runtime_overhead();
     overhead.bytes += job_telling_bytes(job);
     struct plim_error filling = {0};
     *out = (struct planned){0};
     enum plim_status status = corpus_measure(job, err);
-    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &out->request, err);
-    if (status != PLIM_OK) return status;
-    status = make_plan(job, &out->request, overhead, &out->plan, err);
+    if (here)
+        runtime_learn_disk(job, facts, NULL);
+    else if (!facts->unified_memory && names_disk(job))
+        facts->disk_bandwidth = FACTS_DISK_ASSUMED;
+    for (bool again = true; again && status == PLIM_OK;) {
+        plan_release(&out->plan);
+        status = runtime_request(job, facts, overhead.bytes, &out->request, err);
+        if (status != PLIM_OK) return status;
+        status = make_plan(job, &out->request, overhead, &out->plan, err);
+        again = here && status == PLIM_OK && runtime_learn_disk(job, facts, &out->plan);
+    }
     if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
     if (report_fill(&out->report, job, &out->request, &out->plan, &filling) != PLIM_OK)
         return *err = filling, filling.status;

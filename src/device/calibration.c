@@ -102,7 +102,7 @@ void calibration_best(struct calibration *mine, const struct calibration *other)
     }
 }
 
-bool calibration_load(const char *kind, const char *key, struct calibration *out, int64_t *disk)
+bool calibration_load(const char *kind, const char *key, struct calibration *out)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
     struct doc *doc = NULL;
@@ -118,7 +118,6 @@ bool calibration_load(const char *kind, const char *key, struct calibration *out
         }
         out->others = node_float(node_get(&doc->root, "others"), 0);
         out->tries = node_int(node_get(&doc->root, "tries"), 0);
-        *disk = node_int(node_get(&doc->root, "disk_device"), 0);
         doc_free(doc);
     }
     strbuf_release(&folder);
@@ -138,7 +137,7 @@ static void write_file(struct strbuf *folder, struct strbuf *path, struct strbuf
     strbuf_release(text);
 }
 
-void calibration_save(const char *kind, const char *key, struct calibration *speed, int64_t disk)
+void calibration_save(const char *kind, const char *key, struct calibration *speed)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
     struct json_writer w;
@@ -149,7 +148,38 @@ void calibration_save(const char *kind, const char *key, struct calibration *spe
     for (size_t i = 0; i < NUMBERS; i++) json_double(&w, numbers[i].name, *number_at(speed, i));
     json_double(&w, "others", speed->others);
     json_int(&w, "tries", speed->tries);
-    json_int(&w, "disk_device", disk);
+    json_end_object(&w);
+    write_file(&folder, &path, &text);
+}
+
+bool calibration_recall(const char *kind, const char *key, struct calibration_number *list, int n)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    struct doc *doc = NULL;
+    bool good = false;
+    name_file(kind, key, &folder, &path);
+    if (path.len && !calibration_anew() && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
+        good = !strcmp(node_string(node_get(&doc->root, "key"), ""), key);
+        for (int i = 0; i < n; i++) {
+            list[i].value = node_float(node_get(&doc->root, list[i].name), 0);
+            good = good && list[i].value > 0;
+        }
+        doc_free(doc);
+    }
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    return good;
+}
+
+void calibration_keep(const char *kind, const char *key, const struct calibration_number *list, int n)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
+    struct json_writer w;
+    name_file(kind, key, &folder, &path);
+    json_writer_init(&w, &text, 2);
+    json_begin_object(&w, NULL);
+    json_str(&w, "key", key);
+    for (int i = 0; i < n; i++) json_double(&w, list[i].name, list[i].value);
     json_end_object(&w);
     write_file(&folder, &path, &text);
 }

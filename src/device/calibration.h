@@ -46,11 +46,19 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
 /* The host's part of a key: "Neoverse-V1, 8 threads". Returns buf. */
 const char *calibration_host(char *buf, size_t size, int threads);
 
-/* False when there is nothing for this key, or the environment wishes to measure anew. `kind` ("cpu", "cuda") begins the file's name; `disk` is the number of
- * the disk lower_bandwidth was measured on, 0: it is an assumption. */
-bool calibration_load(const char *kind, const char *key, struct calibration *out, int64_t *disk);
+/* False when there is nothing for this key, or the environment wishes to measure anew. `kind` ("cpu", "cuda") begins the
+ * file's name. */
+bool calibration_load(const char *kind, const char *key, struct calibration *out);
 /* Nobody is told when this fails: the numbers are there, only the next start is slower. */
-void calibration_save(const char *kind, const char *key, struct calibration *speed, int64_t disk);
+void calibration_save(const char *kind, const char *key, struct calibration *speed);
+
+/* Numbers of something else that is measured once, by name and all above 0: likewise. */
+struct calibration_number {
+    const char *name;
+    double value;
+};
+bool calibration_recall(const char *kind, const char *key, struct calibration_number *list, int n);
+void calibration_keep(const char *kind, const char *key, const struct calibration_number *list, int n);
 
 /* Bytes that driver and libraries took of the card of this name when it was last open; 0: nobody knows. A budget below them
  * need not open it to be refused. */

@@ -97,6 +97,8 @@ struct device_ops {
     void (*fetch)(struct device *, size_t host_offset, void *to, size_t bytes);
     void (*store)(struct device *, const void *from, size_t host_offset, size_t bytes);
     void (*run_host)(struct device *, struct kernel_call *call);
+    /* Nothing that was given so far touches these bytes of the host tier any more: the caller may. */
+    enum plim_status (*host_wait)(struct device *, size_t host_offset, size_t bytes, struct plim_error *err);
     void (*close)(struct device *);
 };
 

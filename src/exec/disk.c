@@ -1,77 +1,261 @@
-/* disk.c - see disk.h. A ring of requests, one reader thread. */
+/* disk.c - see disk.h. A ring of requests, and one thread, the mover, that cuts them into pieces and copies bytes between the
+ * callers' memory and the buffers that the engine (disk_engine.h) reads into and writes from.
+ *
+ * Invariants
+ *  1. Requests begin in the order they were asked for. A piece begins when no piece under way that writes touches its
+ *     blocks, and a piece that writes when none at all does.
+ *  2. Through the direct descriptor only whole blocks are read and written. The ends of a request that are not whole blocks
+ *     go through the page cache, and so do small requests: the kernel keeps the two in step, and what is always read and
+ *     written in parts of a block stays in the cache and costs no disk access.
+ *  3. What an engine leaves over of a piece (a short read, an interrupted write) is carried through the page cache, where a
+ *     failure has words.
+ *  4. The first failure is kept and told by every call; pieces of later requests are not begun, their requests just end. */
+#define _GNU_SOURCE
 #include "exec/disk.h"
+#include "base/bytes.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/threads.h"
+#include "exec/disk_engine.h"
 #include "mem/ledger.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define RING        32
+#define SMALL       ((size_t)64 << 10) /* bytes: as fast through the page cache */
 #define STACK_BYTES ((size_t)128 << 10)
 
 struct request {
-    void *buf;
-    size_t n;
+    char *buf;
+    size_t n, begun, ended; /* bytes of it: all, in pieces that have begun, in pieces that are done */
     uint64_t offset;
+    bool write;
+};
+
+/* A piece under way. */
+struct slot {
+    bool busy;
+    uint64_t ticket;
+    char *user; /* where its bytes belong */
+    struct disk_piece piece;
 };
 
 struct disk_store {
-    int fd;
-    char path[512];
+    int fd, direct; /* the same file through the page cache and, or -1, past it */
+    char path[512], words[256], why[128];
     uint64_t bytes; /* allocated */
     struct ledger *ledger;
     int cls;
-    pthread_t reader;
-    bool has_reader;
+    struct disk_engine *engine;
+    struct disk_buffers buffers;
+    struct slot slots[DISK_DEPTH_MOST]; /* the mover's */
+    int under_way;
+    pthread_t mover;
+    bool has_mover;
     pthread_mutex_t lock;
     pthread_cond_t moved;
     struct request ring[RING];
-    uint64_t asked, done; /* tickets: request t is ring[t % RING], finished when done > t */
+    uint64_t asked, begun,
+        done; /* tickets: request t is ring[t % RING]; all below begun have begun, below done ended */
     bool stop;
     struct plim_error failure; /* the first one, kept */
 };
 
-static void *reader_main(void *arg)
+size_t disk_buffer_bytes(int depth, size_t piece)
 {
-    struct disk_store *disk = arg;
+    return (size_t)(depth ? depth : DISK_DEPTH) * (piece ? piece : DISK_PIECE);
+}
+
+/* --- the mover ------------------------------------------------------------------------------------------------- */
+
+static void fail_with(struct disk_store *disk, const struct plim_error *err)
+{
     pthread_mutex_lock(&disk->lock);
-    for (;;) {
-        while (disk->done == disk->asked && !disk->stop) pthread_cond_wait(&disk->moved, &disk->lock);
-        if (disk->done == disk->asked) break;
-        struct request r = disk->ring[disk->done % RING];
-        pthread_mutex_unlock(&disk->lock);
-        struct plim_error err = {0};
-        enum plim_status status = file_pread_full(disk->fd, r.buf, r.n, r.offset, disk->path, &err);
-        pthread_mutex_lock(&disk->lock);
-        if (status != PLIM_OK && disk->failure.status == PLIM_OK) disk->failure = err;
-        disk->done++;
-        pthread_cond_broadcast(&disk->moved);
-    }
+    if (disk->failure.status == PLIM_OK) disk->failure = *err;
     pthread_mutex_unlock(&disk->lock);
+}
+
+static void fail_errno(struct disk_store *disk, bool write, int code)
+{
+    struct plim_error err = {0};
+    plim_fail(&err, PLIM_IO, "%s: cannot %s the disk tier: %s", disk->path, write ? "write" : "read",
+              strerror(code));
+    fail_with(disk, &err);
+}
+
+/* So many bytes more of a request have begun, and `ended` of them are done. */
+static void advance(struct disk_store *disk, uint64_t ticket, size_t begun, size_t ended)
+{
+    pthread_mutex_lock(&disk->lock);
+    struct request *r = &disk->ring[ticket % RING];
+    r->begun += begun, r->ended += ended;
+    bool tells = r->begun == r->n || r->ended == r->n; /* nobody waits for less */
+    while (disk->begun < disk->asked &&
+           disk->ring[disk->begun % RING].begun == disk->ring[disk->begun % RING].n)
+        disk->begun++;
+    while (disk->done < disk->begun && disk->ring[disk->done % RING].ended == disk->ring[disk->done % RING].n)
+        disk->done++;
+    if (tells) pthread_cond_broadcast(&disk->moved);
+    pthread_mutex_unlock(&disk->lock);
+}
+
+static char *buffer_of(const struct disk_store *disk, const struct slot *s)
+{
+    return disk->buffers.base + (size_t)(s - disk->slots) * disk->buffers.piece;
+}
+
+/* Invariant 3: bytes [from, n) of a piece by plain calls. */
+static void finish_piece(struct disk_store *disk, struct slot *s, size_t from)
+{
+    struct plim_error err = {0};
+    char *at = buffer_of(disk, s) + from;
+    size_t n = s->piece.n - from;
+    enum plim_status status =
+        s->piece.write ? file_pwrite_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err)
+                       : file_pread_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err);
+    if (status != PLIM_OK) fail_with(disk, &err);
+}
+
+static int64_t with_faults(int64_t result)
+{
+    if (fault_hit(NULL, FAULT_IO)) return -EIO;
+    return fault_hit(NULL, FAULT_SHORT) && result > 0 ? result / 2 : result;
+}
+
+/* Waits for the next piece; what was read goes where it belongs. */
+static void reap(struct disk_store *disk)
+{
+    struct disk_done done;
+    int code = disk->engine->ops->wait(disk->engine, &done);
+    if (code) { /* nothing can be known of what is under way */
+        fail_errno(disk, false, code);
+        for (int i = 0; i < disk->buffers.depth; i++)
+            if (disk->slots[i].busy) {
+                disk->slots[i].busy = false;
+                advance(disk, disk->slots[i].ticket, 0, disk->slots[i].piece.n);
+            }
+        disk->under_way = 0;
+        return;
+    }
+    struct slot *s = &disk->slots[done.slot];
+    int64_t result = with_faults(done.result);
+    if (result < 0 && result != -EAGAIN && result != -EINTR)
+        fail_errno(disk, s->piece.write, (int)-result);
+    else if (result < (int64_t)s->piece.n)
+        finish_piece(disk, s, result < 0 ? 0 : (size_t)result);
+    if (!s->piece.write) memcpy(s->user, buffer_of(disk, s), s->piece.n);
+    s->busy = false, disk->under_way--;
+    advance(disk, s->ticket, 0, s->piece.n);
+}
+
+/* Invariant 1. */
+static void wait_for_blocks(struct disk_store *disk, uint64_t offset, size_t n, bool write)
+{
+    for (int i = 0; i < disk->buffers.depth; i++) {
+        const struct slot *s = &disk->slots[i];
+        while (s->busy && (write || s->piece.write) && offset < s->piece.offset + s->piece.n &&
+               s->piece.offset < offset + n)
+            reap(disk);
+    }
+}
+
+static struct slot *free_slot(struct disk_store *disk)
+{
+    if (disk->under_way == disk->buffers.depth) reap(disk);
+    for (int i = 0; i < disk->buffers.depth; i++)
+        if (!disk->slots[i].busy) return &disk->slots[i];
     return NULL;
 }
 
-static enum plim_status start_reader(struct disk_store *disk, struct plim_error *err)
+/* Invariant 2: `n` bytes through the page cache. */
+static void carry_cached(struct disk_store *disk, const struct request *r, uint64_t ticket, size_t n)
 {
-    int rc = thread_begin(&disk->reader, STACK_BYTES, reader_main, disk);
-    if (rc) return plim_fail(err, PLIM_NO_MEMORY, "cannot start the read-ahead thread: %s", strerror(rc));
-    disk->has_reader = true;
-    return PLIM_OK;
+    struct plim_error err = {0};
+    char *user = r->buf + r->begun;
+    uint64_t at = r->offset + r->begun, block = at / DISK_BLOCK * DISK_BLOCK;
+    wait_for_blocks(disk, block, (size_t)(at - block) + n + DISK_BLOCK, r->write);
+    enum plim_status status = r->write ? file_pwrite_full(disk->fd, user, n, at, disk->path, &err)
+                                       : file_pread_full(disk->fd, user, n, at, disk->path, &err);
+    if (status != PLIM_OK) fail_with(disk, &err);
+    advance(disk, ticket, n, n);
 }
+
+static void begin_piece(struct disk_store *disk, const struct request *r, uint64_t ticket, struct slot piece)
+{
+    wait_for_blocks(disk, piece.piece.offset, piece.piece.n, r->write);
+    struct slot *s = free_slot(disk);
+    if (!s) return;
+    *s = piece;
+    s->busy = true, s->ticket = ticket;
+    s->piece.slot = (int)(s - disk->slots), s->piece.fd = disk->direct < 0 ? disk->fd : disk->direct;
+    if (r->write) memcpy(buffer_of(disk, s), s->user, s->piece.n);
+    int code = disk->engine->ops->submit(disk->engine, &s->piece);
+    disk->under_way += !code;
+    if (code) {
+        fail_errno(disk, r->write, code);
+        s->busy = false;
+    }
+    advance(disk, ticket, s->piece.n, code ? s->piece.n : 0);
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* The next bytes of a request. */
+static void begin_next(struct disk_store *disk, const struct request *r, uint64_t ticket)
+{
+    uint64_t at = r->offset + r->begun;
+    size_t left = r->n - r->begun, inside = (size_t)(at % DISK_BLOCK), n = least(left, disk->buffers.piece);
+    bool direct = disk->direct >= 0;
+    if (direct && r->n < SMALL)
+        carry_cached(disk, r, ticket, left);
+    else if (direct && (inside || left < DISK_BLOCK))
+        carry_cached(disk, r, ticket, least(left, DISK_BLOCK - inside));
+    else
+        begin_piece(
+            disk, r, ticket,
+            (struct slot){
+                .user = r->buf + r->begun,
+                .piece = {.write = r->write, .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n, .offset = at}});
+}
+
+static void *mover_main(void *arg)
+{
+    struct disk_store *disk = arg;
+    for (;;) {
+        pthread_mutex_lock(&disk->lock);
+        while (disk->begun == disk->asked && !disk->under_way && !disk->stop)
+            pthread_cond_wait(&disk->moved, &disk->lock);
+        bool idle = disk->begun == disk->asked, failed = disk->failure.status != PLIM_OK;
+        uint64_t ticket = disk->begun;
+        struct request r = disk->ring[ticket % RING];
+        pthread_mutex_unlock(&disk->lock);
+        if (idle && !disk->under_way) return NULL;
+        if (idle)
+            reap(disk);
+        else if (failed)
+            advance(disk, ticket, r.n - r.begun, r.n - r.begun); /* invariant 4 */
+        else
+            begin_next(disk, &r, ticket);
+    }
+}
+
+/* --- the file -------------------------------------------------------------------------------------------------- */
+
+static uint64_t whole_blocks(uint64_t bytes) { return (bytes + DISK_BLOCK - 1) / DISK_BLOCK * DISK_BLOCK; }
 
 static enum plim_status grow(struct disk_store *disk, uint64_t bytes, struct plim_error *err)
 {
     uint64_t more = bytes - disk->bytes;
     enum plim_status status = disk->ledger ? ledger_reserve(disk->ledger, disk->cls, more, err) : PLIM_OK;
     if (status != PLIM_OK) return status;
-    int rc = posix_fallocate(disk->fd, 0, (off_t)bytes);
+    int rc = posix_fallocate(disk->fd, 0, (off_t)whole_blocks(bytes));
     if (!rc) return disk->bytes = bytes, PLIM_OK;
     if (disk->ledger) ledger_release(disk->ledger, disk->cls, more);
     return plim_fail(err, PLIM_IO, "%s: no room for %llu bytes of the disk tier: %s", disk->path,
@@ -82,33 +266,79 @@ enum plim_status disk_resize(struct disk_store *disk, uint64_t bytes, struct pli
 {
     if (bytes > disk->bytes) return grow(disk, bytes, err);
     if (bytes == disk->bytes) return PLIM_OK;
-    if (ftruncate(disk->fd, (off_t)bytes))
+    enum plim_status status = disk->has_mover ? disk_settle(disk, err) : PLIM_OK;
+    if (status != PLIM_OK) return status;
+    if (ftruncate(disk->fd, (off_t)whole_blocks(bytes)))
         return plim_fail(err, PLIM_IO, "%s: cannot shorten the disk tier: %s", disk->path, strerror(errno));
     if (disk->ledger) ledger_release(disk->ledger, disk->cls, disk->bytes - bytes);
     disk->bytes = bytes;
     return PLIM_OK;
 }
 
-enum plim_status disk_open(const char *dir, uint64_t bytes, struct ledger *ledger, int cls,
+/* The file, without a name from here on, and a way past the page cache where the file system has one: some only say at the
+ * first read that they do not. */
+static enum plim_status create(struct disk_store *disk, const char *dir, uint64_t bytes, bool no_direct,
+                               struct plim_error *err)
+{
+    snprintf(disk->path, sizeof disk->path, "%s/.disk-XXXXXX", dir);
+    enum plim_status status = file_make_dirs(dir, err);
+    if (status != PLIM_OK) return status;
+    disk->fd = mkstemp(disk->path);
+    if (disk->fd < 0)
+        return plim_fail(err, PLIM_IO, "%s: cannot create the disk tier: %s", disk->path, strerror(errno));
+    if (!no_direct) disk->direct = open(disk->path, O_RDWR | O_DIRECT | O_CLOEXEC);
+    unlink(disk->path);
+    status = disk_resize(disk, bytes, err);
+    if (status == PLIM_OK && disk->direct >= 0 && bytes &&
+        pread(disk->direct, disk->buffers.base, DISK_BLOCK, 0) < 0)
+        close(disk->direct), disk->direct = -1;
+    return status;
+}
+
+static enum plim_status take_buffers(struct disk_store *disk, const struct disk_options *o,
+                                     struct plim_error *err)
+{
+    int depth = o->depth ? o->depth : DISK_DEPTH;
+    disk->buffers.depth = depth > DISK_DEPTH_MOST ? DISK_DEPTH_MOST : depth;
+    disk->buffers.piece = o->piece ? o->piece : DISK_PIECE;
+    void *base = mmap(NULL, disk_buffer_bytes(depth, disk->buffers.piece), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return plim_fail(err, PLIM_NO_MEMORY, "no memory for %d buffers of %zu bytes of the disk tier", depth,
+                         disk->buffers.piece);
+    disk->buffers.base = base;
+    return PLIM_OK;
+}
+
+static enum plim_status start(struct disk_store *disk, bool no_uring, struct plim_error *err)
+{
+    snprintf(disk->why, sizeof disk->why, "asked for");
+    if (!no_uring) disk->engine = disk_uring_open(&disk->buffers, disk->why, sizeof disk->why);
+    bool uring = disk->engine != NULL;
+    if (!uring) disk->engine = disk_threads_open(&disk->buffers, err);
+    if (!disk->engine) return PLIM_NO_MEMORY;
+    snprintf(disk->words, sizeof disk->words, "%s, %d x %zu KiB%s%s%s%s", disk->engine->ops->name,
+             disk->buffers.depth, disk->buffers.piece >> 10,
+             disk->direct < 0 ? ", through the page cache" : "", uring ? "" : " (", uring ? "" : disk->why,
+             uring ? "" : ")");
+    int rc = thread_begin(&disk->mover, STACK_BYTES, mover_main, disk);
+    if (rc)
+        return plim_fail(err, PLIM_NO_MEMORY, "cannot start the thread of the disk tier: %s", strerror(rc));
+    disk->has_mover = true;
+    return PLIM_OK;
+}
+
+enum plim_status disk_open(const char *dir, uint64_t bytes, const struct disk_options *options,
                            struct disk_store **out, struct plim_error *err)
 {
     struct disk_store *disk = calloc(1, sizeof *disk);
     if (!disk) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the disk tier was opened");
     pthread_mutex_init(&disk->lock, NULL);
     pthread_cond_init(&disk->moved, NULL);
-    disk->fd = -1, disk->ledger = ledger, disk->cls = cls;
-    snprintf(disk->path, sizeof disk->path, "%s/.disk-XXXXXX", dir);
-    enum plim_status status = file_make_dirs(dir, err);
-    if (status == PLIM_OK) {
-        disk->fd = mkstemp(disk->path);
-        if (disk->fd < 0)
-            status =
-                plim_fail(err, PLIM_IO, "%s: cannot create the disk tier: %s", disk->path, strerror(errno));
-        else
-            unlink(disk->path);
-    }
-    if (status == PLIM_OK) status = disk_resize(disk, bytes, err);
-    if (status == PLIM_OK) status = start_reader(disk, err);
+    disk->fd = disk->direct = -1, disk->ledger = options->ledger, disk->cls = options->cls;
+    enum plim_status status = take_buffers(disk, options, err);
+    if (status == PLIM_OK) status = create(disk, dir, bytes, options->no_direct, err);
+    if (status == PLIM_OK) status = start(disk, options->no_uring, err);
     if (status != PLIM_OK) {
         disk_close(disk);
         return status;
@@ -120,49 +350,88 @@ enum plim_status disk_open(const char *dir, uint64_t bytes, struct ledger *ledge
 void disk_close(struct disk_store *disk)
 {
     if (!disk) return;
-    if (disk->has_reader) {
+    if (disk->has_mover) {
         pthread_mutex_lock(&disk->lock);
         disk->stop = true;
         pthread_cond_broadcast(&disk->moved);
         pthread_mutex_unlock(&disk->lock);
-        pthread_join(disk->reader, NULL);
+        pthread_join(disk->mover, NULL);
     }
+    if (disk->engine) disk->engine->ops->close(disk->engine);
+    if (disk->direct >= 0) close(disk->direct);
     if (disk->fd >= 0) close(disk->fd);
     if (disk->ledger) ledger_release(disk->ledger, disk->cls, disk->bytes);
+    if (disk->buffers.base)
+        munmap(disk->buffers.base, disk_buffer_bytes(disk->buffers.depth, disk->buffers.piece));
     pthread_cond_destroy(&disk->moved);
     pthread_mutex_destroy(&disk->lock);
     free(disk);
 }
 
-uint64_t disk_prefetch(struct disk_store *disk, void *buf, size_t n, uint64_t offset)
+const char *disk_describe(const struct disk_store *disk) { return disk->words; }
+
+/* --- what is asked of it ---------------------------------------------------------------------------------------- */
+
+static uint64_t ask(struct disk_store *disk, struct request r)
 {
     pthread_mutex_lock(&disk->lock);
     while (disk->asked - disk->done >= RING) pthread_cond_wait(&disk->moved, &disk->lock);
     uint64_t ticket = disk->asked++;
-    disk->ring[ticket % RING] = (struct request){buf, n, offset};
+    disk->ring[ticket % RING] = r;
     pthread_cond_broadcast(&disk->moved);
     pthread_mutex_unlock(&disk->lock);
     return ticket;
 }
 
-enum plim_status disk_wait(struct disk_store *disk, uint64_t ticket, struct plim_error *err)
+static bool is_over(const struct disk_store *disk, uint64_t ticket, bool begun)
+{
+    const struct request *r = &disk->ring[ticket % RING];
+    if (ticket < disk->done) return true;
+    return begun ? r->begun == r->n : r->ended == r->n;
+}
+
+/* Until all of a request has begun, or ended. */
+static enum plim_status await(struct disk_store *disk, uint64_t ticket, bool begun, struct plim_error *err)
 {
     pthread_mutex_lock(&disk->lock);
-    while (disk->done <= ticket) pthread_cond_wait(&disk->moved, &disk->lock);
+    while (!is_over(disk, ticket, begun)) pthread_cond_wait(&disk->moved, &disk->lock);
     struct plim_error failure = disk->failure;
     pthread_mutex_unlock(&disk->lock);
     if (failure.status != PLIM_OK && err) *err = failure;
     return failure.status;
 }
 
+uint64_t disk_prefetch(struct disk_store *disk, void *buf, size_t n, uint64_t offset)
+{
+    return ask(disk, (struct request){.buf = buf, .n = n, .offset = offset});
+}
+
+enum plim_status disk_wait(struct disk_store *disk, uint64_t ticket, struct plim_error *err)
+{
+    return await(disk, ticket, false, err);
+}
+
 enum plim_status disk_write(struct disk_store *disk, const void *buf, size_t n, uint64_t offset,
                             struct plim_error *err)
 {
-    return file_pwrite_full(disk->fd, buf, n, offset, disk->path, err);
+    if (fault_hit(NULL, FAULT_WRITE)) fail_errno(disk, true, ENOSPC);
+    uint64_t ticket =
+        ask(disk, (struct request){.buf = (char *)(uintptr_t)buf, .n = n, .offset = offset, .write = true});
+    return await(disk, ticket, true, err);
 }
 
 enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_t offset,
                            struct plim_error *err)
 {
     return disk_wait(disk, disk_prefetch(disk, buf, n, offset), err);
+}
+
+enum plim_status disk_settle(struct disk_store *disk, struct plim_error *err)
+{
+    pthread_mutex_lock(&disk->lock);
+    while (disk->done < disk->asked) pthread_cond_wait(&disk->moved, &disk->lock);
+    struct plim_error failure = disk->failure;
+    pthread_mutex_unlock(&disk->lock);
+    if (failure.status != PLIM_OK && err) *err = failure;
+    return failure.status;
 }

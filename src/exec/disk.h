@@ -1,30 +1,53 @@
-/* disk.h - the disk tier: one unlinked scratch file, and a thread that reads ahead.
+/* disk.h - the disk tier: one unlinked scratch file, and a thread that carries bytes between it and memory.
  *
  *     struct disk_store *disk;
- *     disk_open("runs/small", bytes, &ledger, cls, &disk, &err); // room is allocated now, so a full disk is found now
+ *     struct disk_options options = {.ledger = &ledger, .cls = cls};
+ *     disk_open("runs/small", bytes, &options, &disk, &err); // room is allocated now, so a full disk is found now
  *     uint64_t ticket = disk_prefetch(disk, buf, n, offset);
  *     ...
  *     disk_wait(disk, ticket, &err);                    // buf holds the bytes, or err says why not
- *     disk_write(disk, buf, n, offset, &err);
+ *     disk_write(disk, buf, n, offset, &err);           // buf is the caller's again; the bytes are on their way
  *     disk_close(disk);
  *
- * Reads run in the order they were asked for. The file has no name once it is open: it goes with the process. The ledger,
- * when there is one, carries exactly the bytes of the file; it is asked before the disk is.
+ * Any offset and length will do. Every read comes after the writes asked for before it. Bytes go through `depth` buffers of
+ * `piece` bytes, so that the file is read and written past the page cache and several pieces are under way at once. What
+ * fails is kept: from then on every call says so, and that is how a write that failed on its way is told.
+ *
+ * The file has no name once it is open: it goes with the process. The ledger, when there is one, carries exactly the bytes
+ * of the file; it is asked before the disk is. The buffers, disk_buffer_bytes, are the caller's to count.
  */
 #ifndef PLIM_EXEC_DISK_H
 #define PLIM_EXEC_DISK_H
 
 #include "base/status.h"
+#include "plan/facts.h" /* DISK_BLOCK, DISK_DEPTH, DISK_PIECE */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct disk_store;
 struct ledger;
 
-/* ledger may be NULL. PLIM_NO_MEMORY: the ledger refuses. PLIM_IO: the disk does. */
-enum plim_status disk_open(const char *dir, uint64_t bytes, struct ledger *ledger, int cls,
+struct disk_options {
+    struct ledger *ledger; /* may be NULL */
+    int cls;
+    int depth;      /* pieces under way at most; 0: DISK_DEPTH */
+    size_t piece;   /* bytes of one, whole pages; 0: DISK_PIECE */
+    bool no_uring;  /* threads, whether the kernel has io_uring or not */
+    bool no_direct; /* through the page cache */
+};
+
+/* PLIM_NO_MEMORY: the ledger refuses. PLIM_IO: the disk does. */
+enum plim_status disk_open(const char *dir, uint64_t bytes, const struct disk_options *options,
                            struct disk_store **out, struct plim_error *err);
 void disk_close(struct disk_store *disk);
+
+/* "io_uring with registered buffers, 4 x 512 KiB", "threads, 4 x 512 KiB, through the page cache (io_uring: Operation not
+ * permitted)" */
+const char *disk_describe(const struct disk_store *disk);
+
+/* Memory that a store of these options takes for its buffers. */
+size_t disk_buffer_bytes(int depth, size_t piece);
 
 /* The file is `bytes` long from now on; what is below both sizes stays. On an error it is as before. No read may be under
  * way. */
@@ -37,5 +60,8 @@ enum plim_status disk_write(struct disk_store *disk, const void *buf, size_t n, 
                             struct plim_error *err);
 enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_t offset,
                            struct plim_error *err);
+
+/* Every byte that was written is in the file. */
+enum plim_status disk_settle(struct disk_store *disk, struct plim_error *err);
 
 #endif

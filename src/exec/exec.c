@@ -14,11 +14,13 @@ static enum tier lower_tier(const struct tape *tape, const struct op *op)
     return tape->tensors[move_far(op)].tier;
 }
 
-/* Disk copies go through host addresses, which only the CPU's arena has. */
-static bool tier_is_open(const struct device *device, const struct disk_store *disk, enum tier tier)
+/* Disk copies go through host addresses: those of the CPU's arena, or of stages in a GPU's host tier (tape/pass_stage.c). */
+static bool is_open(const struct exec *exec, const struct op *op)
 {
-    return tier == TIER_HOST ? device->ops->fetch != NULL
-                             : tier == TIER_DISK && disk && device->facts.unified_memory;
+    const struct device *device = exec->device;
+    enum tier near = exec->tape->tensors[move_near(op)].tier;
+    if (lower_tier(exec->tape, op) == TIER_HOST) return device->ops->fetch != NULL;
+    return exec->disk && (near == TIER_HOST ? device->ops->host_wait != NULL : device->facts.unified_memory);
 }
 
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
@@ -30,7 +32,7 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
                          device->ops->name);
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
-        if (op_moves(op) && !tier_is_open(device, disk, lower_tier(tape, op)))
+        if (op_moves(op) && !is_open(exec, op))
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s cannot move tensors to and from tier %s",
                              device->ops->name, tier_name(lower_tier(tape, op)));
         bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind].run
@@ -77,6 +79,13 @@ static enum plim_status await_operands(struct exec *exec, const struct op *op, s
     return status;
 }
 
+/* A stage is the disk's when the device is done with it. */
+static enum plim_status await_stage(struct exec *exec, int near, size_t bytes, struct plim_error *err)
+{
+    if (exec->tape->tensors[near].tier != TIER_HOST) return PLIM_OK;
+    return exec->device->ops->host_wait(exec->device, (size_t)exec->layout->offset[near], bytes, err);
+}
+
 /* A fetch of what the first micro-batch overwrites is left out in that one. */
 static enum plim_status move(struct exec *exec, const struct op *op, int64_t micro, struct plim_error *err)
 {
@@ -92,9 +101,11 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
             ops->store(exec->device, exec_address(exec, near), offset, bytes);
         return PLIM_OK;
     }
+    enum plim_status status = await_stage(exec, near, bytes, err);
+    if (status != PLIM_OK) return status;
     if (op->kind == OP_STORE) return disk_write(exec->disk, exec_address(exec, near), bytes, offset, err);
     if (exec->nfetching == EXEC_FETCHES) {
-        enum plim_status status = await_operand(exec, exec->fetching[0].tensor, err);
+        status = await_operand(exec, exec->fetching[0].tensor, err);
         if (status != PLIM_OK) return status;
     }
     exec->fetching[exec->nfetching].tensor = tape_root(exec->tape, near);
@@ -153,7 +164,7 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
 {
     const struct device_ops *ops = exec->device->ops;
     exec_drop_programs(exec);
-    exec->compiles = ops->compile && !exec->disk && !exec->device->comm;
+    exec->compiles = ops->compile && !exec->device->comm;
     if (!ops->tune) return PLIM_OK;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
@@ -183,8 +194,8 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
     return PLIM_OK;
 }
 
-/* Ops [begin, end) of a group at once. Only a layout for a device with its own memory has groups, and such a device has
- * no fetches under way that await_operands would have to wait for. */
+/* Ops [begin, end) of a group at once. Only a layout for a device with its own memory has groups, and what the disk fills of
+ * such a device are stages, which no op of a group touches: there is nothing for await_operands to wait for. */
 static void run_group(struct exec *exec, int begin, int end, int64_t micro)
 {
     struct kernel_call calls[TAPE_GROUP_MOST];
@@ -217,6 +228,16 @@ static struct device_program *find_program(struct exec *exec, int begin, int end
     return NULL;
 }
 
+/* What a disk takes part in is not compiled: the program waits for it between two ops. */
+static bool may_compile(const struct exec *exec, int begin, int end)
+{
+    for (int i = begin; i < end && exec->disk; i++) {
+        const struct op *op = &exec->tape->ops[i];
+        if (op_moves(op) && lower_tier(exec->tape, op) == TIER_DISK) return false;
+    }
+    return exec->compiles && begin < end;
+}
+
 struct range { /* of ops, for the device that compiles them */
     struct exec *exec;
     int begin, end;
@@ -247,10 +268,9 @@ void exec_prepare(struct exec *exec, bool later)
 {
     const struct tape *tape = exec->tape;
     if (exec->inspect || exec->op_seconds) return; /* ops run one by one */
-    for (int64_t micro = 0; micro < 1 + later && exec->compiles; micro++)
-        if (tape->loop_end > 0 && !find_program(exec, 0, tape->loop_end, micro == 0))
-            compile(exec, 0, tape->loop_end, micro);
-    if (exec->compiles && tape->nops > tape->loop_end &&
+    for (int64_t micro = 0; micro < 1 + later && may_compile(exec, 0, tape->loop_end); micro++)
+        if (!find_program(exec, 0, tape->loop_end, micro == 0)) compile(exec, 0, tape->loop_end, micro);
+    if (may_compile(exec, tape->loop_end, tape->nops) &&
         !find_program(exec, tape->loop_end, tape->nops, true))
         compile(exec, tape->loop_end, tape->nops, 0);
 }
@@ -275,7 +295,7 @@ size_t exec_program_bytes(const struct exec *exec)
 
 enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
 {
-    if (exec->compiles && !exec->inspect && !exec->op_seconds && begin < end) {
+    if (!exec->inspect && !exec->op_seconds && may_compile(exec, begin, end)) {
         struct device_program *program = find_program(exec, begin, end, micro == 0);
         if (!program) program = compile(exec, begin, end, micro);
         if (program) {

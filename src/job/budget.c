@@ -3,7 +3,7 @@
 #include "job/job.h"
 #include "base/bytes.h"
 
-/* Below a CPU is the disk, below a GPU the host. */
+/* Below a CPU is the disk, below a GPU the host; state and parameters may go further down to a disk (recipe.c). */
 static enum plim_status check_tier(const struct job *job, const char *key, int tier, enum tier lower,
                                    struct plim_error *err)
 {

@@ -36,7 +36,16 @@ static struct offload_options offload_of(const struct job *job, const struct kno
                                     .slice_bytes = offload_slice(job, knobs->state_tier),
                                     .state_share = (int)knobs->state_share,
                                     .param_share = (int)knobs->param_share,
-                                    .host_share = (int)knobs->host_share};
+                                    .host_share = (int)knobs->host_share,
+                                    .disk_share = (int)knobs->disk_share};
+}
+
+/* What is on disk goes through stages of so much; on the CPU there is nothing between. */
+#define STAGE_BYTES (16 << 20)
+
+static enum plim_status stage(struct tape *tape, const struct device_facts *facts, struct plim_error *err)
+{
+    return facts && !facts->unified_memory ? pass_stage(tape, STAGE_BYTES, err) : PLIM_OK;
 }
 
 static void set_precision(struct tape *tape, const struct job *job)
@@ -141,7 +150,8 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);
     if (status == PLIM_OK)
         status = pass_offload_activations(tape, (int)knobs->offload_layers, request->facts->copy_pace, err);
-    return status == PLIM_OK ? prefetch(tape, request->facts, &offload, knobs, err) : status;
+    if (status == PLIM_OK) status = prefetch(tape, request->facts, &offload, knobs, err);
+    return status == PLIM_OK ? stage(tape, request->facts, err) : status;
 }
 
 enum plim_status job_build_eval(const struct job *job, const struct device_facts *facts,
@@ -151,7 +161,8 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
     struct shard_options shard = shard_of(facts, knobs);
     if (knobs)
-        offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share;
+        offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share,
+        offload.disk_share = (int)knobs->disk_share;
     struct model_shape shape = {.batch = rows * objective_row(job_objective(job))->rows,
                                 .time = time,
                                 .source_time = job_source_time(job, time),
@@ -166,6 +177,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     if (status == PLIM_OK) status = pass_shard(out, &shard, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
     if (status == PLIM_OK) status = prefetch(out, facts, &offload, knobs, err);
+    if (status == PLIM_OK) status = stage(out, facts, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
     return status;
@@ -173,8 +185,20 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
 
 static int fewer(int layers, int64_t wanted) { return wanted < layers ? (int)wanted : layers; }
 
+/* Under a GPU what is on disk is offloaded to the host, and from there further down: parameters after all state. A tier that
+ * is pinned has all of it. */
+static void pin_disk(const struct device_facts *facts, struct knobs *pins)
+{
+    bool state = pins->state_tier == TIER_DISK, param = pins->param_tier == TIER_DISK;
+    if (pins->state_tier == TIER_HOST && !param) pins->disk_share = 0;
+    if (facts->disk_bandwidth <= 0 || !(state || param)) return;
+    pins->disk_share = param ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
+    if (state || pins->state_tier == KNOB_OPEN) pins->state_tier = TIER_HOST;
+    if (param) pins->param_tier = TIER_HOST;
+}
+
 /* Layers that the model does not have are not counted. */
-static void set_pins(const struct job *job, struct knobs *pins)
+static void set_pins(const struct job *job, const struct device_facts *facts, struct knobs *pins)
 {
     const struct job_training *t = &job->training;
     knobs_open(pins);
@@ -196,6 +220,7 @@ static void set_pins(const struct job *job, struct knobs *pins)
     if (t->state_tier_given) pins->state_tier = t->state_tier;
     if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
     if (t->param_tier_given) pins->param_tier = t->param_tier;
+    if (!facts->unified_memory) pin_disk(facts, pins);
     if (t->zero_given) pins->zero = t->zero;
     if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);
 }
@@ -222,6 +247,6 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
     if (job->data.padding == PADDING_LONGEST) /* a tape of an evaluation is less than half as long */
         out->lengths = PLAN_LENGTHS + (job->validation.count ? PLAN_LENGTHS / 2 : 0);
-    set_pins(job, &out->pins);
+    set_pins(job, facts, &out->pins);
     job_micro_bounds(job, &out->micro_least, &out->micro_most);
 }

@@ -190,13 +190,8 @@ enum plim_status job_grant_wishes(struct job *job, const struct device_facts *fa
     struct job_training *t = &job->training;
     bool disk = w->use_deepspeed && w->nvme_offload, host = w->use_deepspeed && w->cpu_offload;
     const char *word = disk ? "nvme_offload" : "cpu_offload";
-    if (disk && !facts->unified_memory)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'training.deepspeed.nvme_offload': below a GPU there is its host's memory; "
-                         "write training.deepspeed.cpu_offload: true instead",
-                         job->name);
     if (!disk && (!host || facts->unified_memory)) return PLIM_OK; /* a CPU's tensors are in host memory */
-    enum tier tier = facts->lower_tier;
+    enum tier tier = disk ? TIER_DISK : facts->lower_tier;
     enum plim_status status =
         pin_tier(job, word, "state_tier", tier, &t->state_tier, &t->state_tier_given, err);
     if (status == PLIM_OK && w->zero_stage == 3)

@@ -3,11 +3,12 @@
  * An op takes the longer of computing and moving, plus a part of the shorter one that does not overlap. Moving is at cache
  * speed when an op's operands fit half of the last-level cache, since the op before has just written most of them.
  *
- * Where the host is another memory, there are four lanes: computing, copies in, copies out, and ops of the host. Each does
+ * Where the host is another memory, there are lanes for computing, copies in, copies out, ops of the host, exchanges between
+ * ranks, and the disk below the host. Each does
  * one thing at a time and in order. What is put on another lane begins when everything that computes before it is done and
  * its own operands are there; computing goes on beside it and waits when it needs what is not there yet. That is how the
- * CUDA backend queues them (device/cuda/cuda_transfer.c). A disk has no lane of its own: the CPU waits for most of it or
- * copies it through memory itself. */
+ * CUDA backend queues them (device/cuda/cuda_transfer.c). Under a CPU a disk has no lane of its own: the CPU waits for most of
+ * it or copies it through memory itself. */
 #include "plan/cost.h"
 
 #include <stdlib.h>
@@ -89,8 +90,9 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
     return longer(compute, move) + UNHIDDEN * shorter(compute, move) + facts->op_seconds;
 }
 
-static enum lane lane_of(const struct op *op)
+static enum lane lane_of(const struct tape *tape, const struct op *op)
 {
+    if (op_moves(op) && tape->tensors[move_near(op)].tier == TIER_HOST) return LANE_DISK;
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
     if (op_collects(op)) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
@@ -126,7 +128,7 @@ static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
-    enum lane lane = lane_of(op);
+    enum lane lane = lane_of(c->tape, op);
     double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
         double seconds = compute_seconds(c->tape, op, c->facts);
@@ -140,6 +142,9 @@ static void run_op(struct clock *c, int index)
     if (lane == LANE_HOST) {
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
+        c->busy[lane] += end - start;
+    } else if (lane == LANE_DISK) {
+        end += bytes / c->facts->disk_bandwidth;
         c->busy[lane] += end - start;
     } else if (lane == LANE_LINK) {
         bytes = 0; /* none of the host's */
@@ -185,7 +190,7 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
         const struct op *op = &c->tape->ops[i];
         if (op->kind == OP_HOLD) release(c, op);
         if (is_idle(op, c->once))
-            note_span(c->spans, i, lane_of(op), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
+            note_span(c->spans, i, lane_of(c->tape, op), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
         else
             run_op(c, i);
     }
@@ -204,13 +209,13 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
     double sum = 0, norm = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
-        note_span(spans, i, lane_of(op), sum, sum);
+        note_span(spans, i, lane_of(tape, op), sum, sum);
         if (is_idle(op, once)) continue;
         double seconds = op_moves(op)
                              ? op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds
                          : op_collects(op) ? link_time(tape, op, facts)
                                            : compute_seconds(tape, op, facts);
-        note_span(spans, i, lane_of(op), sum, sum + seconds);
+        note_span(spans, i, lane_of(tape, op), sum, sum + seconds);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
     }

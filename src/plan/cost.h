@@ -5,7 +5,7 @@
 #include "plan/facts.h"
 
 /* What works at the same time on a device that copies beside computing; elsewhere everything is computing. */
-enum lane { LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANE_HOST, LANE_LINK, LANES };
+enum lane { LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANE_HOST, LANE_LINK, LANE_DISK, LANES };
 
 /* Bytes that a rank sends to others in one optimizer step. */
 double tape_link_bytes(const struct tape *tape, const struct device_facts *facts, int64_t accumulation);

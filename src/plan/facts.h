@@ -26,7 +26,11 @@ struct device_facts {
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
     double cache_bandwidth; /* bytes/s when the operands of an op fit half of it */
     double lower_bandwidth; /* bytes/s between this device and lower_tier */
-    double duplex_cost;     /* copies that meet on the link take this share of the time they share longer */
+    double
+        disk_bandwidth; /* bytes/s of a disk below the host's memory; 0: none is there, or lower_tier is it */
+    int disk_depth;     /* pieces of the disk tier under way at once; 0: DISK_DEPTH */
+    size_t disk_piece;  /* bytes of one; 0: DISK_PIECE */
+    double duplex_cost; /* copies that meet on the link take this share of the time they share longer */
     double host_bandwidth;  /* bytes/s, reading plus writing, at which the host's CPU updates; 0: it cannot */
     double host_op_seconds; /* until the host's CPU begins an update whose operands are there, and back */
     double host_total;      /* bytes/s of the host's memory, copies and updates together; 0: no limit */
@@ -56,6 +60,19 @@ static inline void facts_set_memory(struct device_facts *facts, bool unified)
     facts->lower_tier = unified ? TIER_DISK : TIER_HOST;
     facts->async_copies = facts->groups_ops = !unified;
     facts->program_bytes = unified ? 0 : FACTS_GRAPH_BYTES;
+}
+
+/* bytes/s of a disk that nobody has measured: a modest SSD. */
+#define FACTS_DISK_ASSUMED 500e6
+
+/* The disk tier (exec/disk.h): tensors begin with a block of its file; pieces where nobody has measured which are best. */
+enum { DISK_BLOCK = 4096, DISK_DEPTH = 4, DISK_PIECE = 64 << 10 };
+
+/* Memory that the disk tier's buffers take, once something is on it. */
+static inline int64_t facts_disk_buffers(const struct device_facts *facts)
+{
+    int64_t depth = facts->disk_depth ? facts->disk_depth : DISK_DEPTH;
+    return depth * (int64_t)(facts->disk_piece ? facts->disk_piece : DISK_PIECE);
 }
 
 /* What has the memory, for people. */

@@ -24,6 +24,7 @@ const struct knob_row knob_rows[KNOB_COUNT] = {
     KNOB(grad_tier, .form = KNOB_TIER, .key = "training.grad_tier"),
     KNOB(param_tier, .form = KNOB_TIER, .key = "training.param_tier"),
     KNOB(param_share),
+    KNOB(disk_share),
     KNOB(offload_layers, .key = "training.offload_layers"),
     KNOB(zero, .key = "training.zero_stage"),
     KNOB(prefetch_ops),
@@ -90,9 +91,21 @@ static const char *share_text(int64_t tier, int64_t share, char *buf, size_t siz
     return buf;
 }
 
+/* What of it lies below the host's memory. */
+static void disk_text(int64_t tier, int64_t share, char *buf, size_t size)
+{
+    size_t used = strlen(buf);
+    if (tier != TIER_HOST || share <= 0) return;
+    if (share >= OFFLOAD_SHARES)
+        snprintf(buf + used, size - used, ", on disk");
+    else
+        snprintf(buf + used, size - used, ", %d %% of all on disk", percent(share));
+}
+
 const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size)
 {
     share_text(knobs->state_tier, knobs->state_share, buf, size);
+    disk_text(knobs->state_tier, knobs->disk_share, buf, size);
     size_t used = strlen(buf);
     if (knobs->host_share >= OFFLOAD_SHARES)
         snprintf(buf + used, size - used, ", updated there");
@@ -103,7 +116,9 @@ const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size)
 
 const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size)
 {
-    return share_text(knobs->param_tier, knobs->param_share, buf, size);
+    share_text(knobs->param_tier, knobs->param_share, buf, size);
+    disk_text(knobs->param_tier, knobs->disk_share - OFFLOAD_SHARES, buf, size);
+    return buf;
 }
 
 const char *knobs_activations_text(const struct knobs *knobs, char *buf, size_t size)

@@ -25,10 +25,13 @@ struct knobs {
     int64_t optimizer_in_backward; /* 1: each parameter is updated when its gradient is complete */
     int64_t state_tier;            /* enum tier of moments and masters */
     int64_t state_share;           /* of OFFLOAD_SHARES parts of the state, so many are on state_tier */
-    int64_t host_share;     /* of OFFLOAD_SHARES slices of offloaded state, so many the host's CPU updates */
-    int64_t grad_tier;      /* enum tier where gradients wait between micro-batches */
-    int64_t param_tier;     /* enum tier of parameters while no op reads them */
-    int64_t param_share;    /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
+    int64_t host_share;  /* of OFFLOAD_SHARES slices of offloaded state, so many the host's CPU updates */
+    int64_t grad_tier;   /* enum tier where gradients wait between micro-batches */
+    int64_t param_tier;  /* enum tier of parameters while no op reads them */
+    int64_t param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
+    int64_t
+        disk_share; /* of 2 x OFFLOAD_SHARES parts, of the state and then of the parameters, so many of what is
+                             * offloaded is on disk, below the host's memory */
     int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
     int64_t zero;           /* enum zero: what each rank has a piece of */
     int64_t prefetch_ops;   /* offloaded parameters and gradients are fetched so many ops ahead */
@@ -64,7 +67,7 @@ const char *knobs_recompute_text(const struct knobs *knobs, char *buf, size_t si
 /* "device", "disk", "host (25 % of it), updated there" */
 const char *knobs_state_text(const struct knobs *knobs, char *buf, size_t size);
 
-/* "device", "host (50 % of it)" */
+/* "device", "host (50 % of it)", "host, 25 % of all on disk" */
 const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size);
 
 /* "", ", activations of 2 layers offloaded" */

@@ -14,6 +14,13 @@
 /* align is a power of two. */
 static int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) & -align; }
 
+/* Of tensors on a tier. */
+static int64_t tier_align(const struct device_facts *facts, enum tier tier)
+{
+    int64_t align = (int64_t)facts->align;
+    return tier == TIER_DISK && align < DISK_BLOCK ? DISK_BLOCK : align;
+}
+
 static bool in_arena(const struct tensor *t) { return t->tier == TIER_DEVICE && t->view_of < 0; }
 static bool is_transient(const struct tensor *t) { return in_arena(t) && !(t->flags & TENSOR_KEPT); }
 
@@ -206,7 +213,7 @@ static bool inherit_offset(struct layout *l, const struct tape *tape, int id, co
     for (int k = 0; k < n; k++) {
         int i = (id + k) % n;
         const struct tensor *u = &o->above_tape->tensors[i];
-        bool stands = u->flags & TENSOR_KEPT || o->carried_below;
+        bool stands = u->flags & TENSOR_KEPT || u->tier != TIER_DEVICE || o->carried_below;
         if (stands && is_same(tape, id, o->above_tape, i)) return l->offset[id] = o->above->offset[i], true;
     }
     return false;
@@ -243,7 +250,6 @@ static int list_kept(const struct tape *tape, struct kept *list)
 static void place_lower(struct layout *l, const struct tape *tape, const struct layout_options *options,
                         const struct kept *list, int n)
 {
-    int64_t align = (int64_t)options->facts->align;
     for (int round = 0; round < 3; round++)
         for (int k = n - 1; k >= 0; k--) {
             const struct tensor *t = &tape->tensors[list[k].id];
@@ -251,7 +257,7 @@ static void place_lower(struct layout *l, const struct tape *tape, const struct 
             if (t->tier == TIER_DEVICE || turn != round || inherit_offset(l, tape, list[k].id, options))
                 continue;
             l->offset[list[k].id] = l->tier_bytes[t->tier];
-            l->tier_bytes[t->tier] += align_up(tensor_bytes(t), align);
+            l->tier_bytes[t->tier] += align_up(tensor_bytes(t), tier_align(options->facts, t->tier));
         }
 }
 
@@ -298,13 +304,13 @@ static enum plim_status place_carried(struct layout *l, const struct tape *tape,
 }
 
 /* How much place_kept would place. */
-static void sum_kept(struct layout *l, const struct tape *tape, int64_t align)
+static void sum_kept(struct layout *l, const struct tape *tape, const struct device_facts *facts)
 {
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
         if (!is_placed(t)) continue;
         *(t->tier == TIER_DEVICE ? &l->kept_bytes : &l->tier_bytes[t->tier]) +=
-            align_up(tensor_bytes(t), align);
+            align_up(tensor_bytes(t), tier_align(facts, t->tier));
     }
 }
 
@@ -376,7 +382,7 @@ static enum plim_status measure(const struct tape *tape, const struct layout_opt
         status = place_kept(out, tape, options, err);
         if (status == PLIM_OK) status = place_carried(out, tape, options, err);
     } else
-        sum_kept(out, tape, (int64_t)options->facts->align);
+        sum_kept(out, tape, options->facts);
     if (status == PLIM_OK) status = find_bound(out, tape, options, err);
     if (status != PLIM_OK) layout_release(out);
     return status;

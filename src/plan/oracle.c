@@ -42,7 +42,10 @@ static struct knobs loop_key(const struct knobs *k)
 {
     struct knobs key = *k;
     key.accumulation = 0;
-    if (!k->optimizer_in_backward) key.state_tier = key.state_share = key.host_share = 0;
+    if (!k->optimizer_in_backward) {
+        key.state_tier = key.state_share = key.host_share = 0;
+        if (key.disk_share <= OFFLOAD_SHARES) key.disk_share = 0; /* no parameters */
+    }
     if (!streams(k)) key.prefetch_ops = 0;
     return key;
 }
@@ -56,7 +59,8 @@ static struct knobs update_key(const struct knobs *k)
                           .host_share = k->host_share,
                           .grad_tier = k->grad_tier,
                           .param_tier = k->param_tier,
-                          .param_share = k->param_share};
+                          .param_share = k->param_share,
+                          .disk_share = k->disk_share};
 }
 
 /* Where a key is in the list's index, or would be: an index into slots, at most half of which are taken. */
@@ -187,6 +191,7 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
     loop->offloaded = offloaded_activations(&o->tape, (int64_t)r->facts->align);
     update->offloaded = layout.tier_bytes[TIER_HOST] - loop->offloaded;
     update->kept = layout.kept_bytes;
+    loop->on_disk = update->on_disk = layout.tier_bytes[TIER_DISK] > 0;
     layout_release(&layout);
     return status;
 }
@@ -212,7 +217,8 @@ static enum plim_status look_for(struct oracle *o, const struct knobs *k, bool l
     if (k->optimizer_in_backward) return look(o, k, TAPE_WHOLE, err);
     enum plim_status status = PLIM_OK;
     if (!loop) {
-        if (k->param_tier == TIER_DEVICE) at.state_tier = TIER_DEVICE, at.state_share = at.host_share = 0;
+        if (k->param_tier == TIER_DEVICE)
+            at.state_tier = TIER_DEVICE, at.state_share = at.host_share = at.disk_share = 0;
         status = look(o, &at, TAPE_LOOP, err);
         at = *k;
     }
@@ -245,7 +251,8 @@ enum plim_status oracle_ask(struct oracle *o, const struct knobs *k, struct plan
     enum plim_status status = find_parts(o, k, &p, err);
     if (status != PLIM_OK) return status;
     int64_t arena = p.update->kept + (p.loop->peak > p.update->peak ? p.loop->peak : p.update->peak);
-    plan_lines(o->request, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded, out);
+    plan_lines(o->request, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded,
+               p.loop->on_disk || p.update->on_disk, out);
     out->step_seconds = (double)k->accumulation * p.loop->seconds + p.update->seconds;
     return PLIM_OK;
 }

@@ -25,6 +25,7 @@ struct part_cost {
     int64_t peak;       /* live transient bytes */
     int64_t kept;       /* update: bytes that stay on the device */
     int64_t offloaded;  /* bytes on the host: activations of the loop, all else of the update */
+    bool on_disk;       /* something is on disk */
     int64_t own;        /* bytes of the plan's own data structures */
 };
 

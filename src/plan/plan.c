@@ -102,19 +102,26 @@ int64_t plan_device_overhead(const struct plan_request *request)
     return (int64_t)request->facts->overhead_bytes + more * (int64_t)request->facts->program_bytes;
 }
 
-void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
+static int64_t disk_buffers(const struct plan_request *request, bool on_disk)
+{
+    return on_disk ? facts_disk_buffers(request->facts) : 0;
+}
+
+void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host, bool on_disk,
                 struct plan_bound *out)
 {
     int64_t device = arena + plan_device_overhead(request);
-    out->host = request->overhead + own + on_host, out->own = own;
+    out->host = request->overhead + own + on_host + disk_buffers(request, on_disk), out->own = own;
     out->total = request->facts->unified_memory ? device + out->host : device;
 }
 
 void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own)
 {
     struct plan_bound lines;
-    plan_lines(request, arena, own, plan->layout.tier_bytes[TIER_HOST], &lines);
-    plan->budget = request->budget, plan->overhead = request->overhead + own;
+    bool on_disk = plan->layout.tier_bytes[TIER_DISK] > 0;
+    plan_lines(request, arena, own, plan->layout.tier_bytes[TIER_HOST], on_disk, &lines);
+    plan->budget = request->budget;
+    plan->overhead = request->overhead + own + disk_buffers(request, on_disk);
     plan->device = arena + plan_device_overhead(request);
     plan->host = lines.host, plan->total = lines.total;
     plan->disk = plan->layout.tier_bytes[TIER_DISK];

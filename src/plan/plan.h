@@ -106,8 +106,8 @@ struct knobs plan_compute_knobs(const struct knobs *knobs);
 int64_t plan_device_overhead(const struct plan_request *request);
 
 /* What the two lines are held against: an arena of so many bytes, the plan's own data structures, and what is offloaded to
- * the host. */
-void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host,
+ * the host; where something is on disk, the buffers it goes through. */
+void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host, bool on_disk,
                 struct plan_bound *out);
 
 /* The totals of a plan whose layout stands, with an arena of so many bytes. A budget of 0 is none: it fits. */

@@ -68,7 +68,8 @@ static bool knobs_before(const struct knobs *a, const struct knobs *b)
 static void consider(struct search *s, const struct point *p, const struct knobs *k, double seconds)
 {
     int steps = (k->state_tier != TIER_DEVICE) + (k->grad_tier != TIER_DEVICE) +
-                (k->param_tier != TIER_DEVICE) + (k->offload_layers > 0) + (k->optimizer_in_backward != 0);
+                (k->param_tier != TIER_DEVICE) + (k->offload_layers > 0) + (k->optimizer_in_backward != 0) +
+                (k->disk_share > 0);
     double weight = seconds * (1 + PREFERENCE * steps);
     for (int i = 0; i < s->nunpacked; i++)
         if (knobs_equal(&s->unpacked[i], k)) return;
@@ -77,11 +78,52 @@ static void consider(struct search *s, const struct point *p, const struct knobs
     s->oracle.patient = true;
 }
 
+static bool over_host(const struct search *s, const struct plan_bound *b)
+{
+    return s->request->host_budget > 0 && b->host > s->request->host_budget;
+}
+
+/* May what is offloaded go further down, from the host's memory to a disk? */
+static int most_on_disk(const struct search *s, const struct knobs *k)
+{
+    const struct plan_request *r = s->request;
+    if (r->facts->unified_memory || r->facts->disk_bandwidth <= 0 || r->pins.disk_share != KNOB_OPEN)
+        return 0;
+    if (k->state_tier != TIER_HOST) return 0;
+    bool params = k->param_tier == TIER_HOST && r->pins.param_tier == KNOB_OPEN;
+    return params ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
+}
+
+/* Bytes and seconds of these knobs with the least share on disk that holds the host's line: more only takes longer. Bytes
+ * change about evenly, so the share is guessed from them. */
+static enum plim_status ask_with_disk(struct search *s, struct knobs *k, struct plan_bound *out)
+{
+    enum plim_status status = oracle_ask(&s->oracle, k, out, s->err);
+    int most = status == PLIM_OK && over_host(s, out) ? most_on_disk(s, k) : 0, fails = 0;
+    struct plan_bound none = *out;
+    if (most == 0) return status;
+    k->disk_share = most;
+    status = oracle_ask(&s->oracle, k, out, s->err);
+    if (status != PLIM_OK || over_host(s, out)) return status;
+    double above = (double)(none.host - s->request->host_budget), whole = (double)(none.host - out->host);
+    for (int at = (int)ceil(above / whole * most); most - fails > 1 && status == PLIM_OK;) {
+        struct plan_bound here;
+        k->disk_share = at > fails && at < most ? at : (fails + most) / 2;
+        status = oracle_ask(&s->oracle, k, &here, s->err);
+        if (over_host(s, &here))
+            fails = (int)k->disk_share, at = fails + 1;
+        else
+            most = (int)k->disk_share, *out = here, at = most - 1;
+    }
+    k->disk_share = most;
+    return status;
+}
+
 /* Whatever fits is a candidate, whoever asked. */
 static enum plim_status ask(struct search *s, const struct point *p, struct plan_bound *out)
 {
     struct knobs k = space_knobs(&s->space, p);
-    enum plim_status status = oracle_ask(&s->oracle, &k, out, s->err);
+    enum plim_status status = ask_with_disk(s, &k, out);
     if (status == PLIM_OK && within(s, out)) consider(s, p, &k, out->step_seconds);
     if (status == PLIM_OK && !within(s, out)) note_miss(s, p, &k, out);
     return status;

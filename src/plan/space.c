@@ -115,6 +115,8 @@ static void apply_shares(const struct space *s, const struct point *p, struct kn
     enum tier lower = s->request->facts->lower_tier;
     k->state_share = share.state, k->state_tier = share.state ? lower : TIER_DEVICE;
     k->param_share = share.param, k->param_tier = share.param ? lower : TIER_DEVICE;
+    bool lower_still = s->request->pins.disk_share > 0 && (share.state || share.param);
+    k->disk_share = lower_still ? s->request->pins.disk_share : 0;
 }
 
 /* --- micro-batches ----------------------------------------------------------------------------------------- */

@@ -58,8 +58,12 @@ static enum plim_status resize_disk(struct runtime *rt, int64_t bytes, struct pl
 {
     if (rt->disk && bytes) return disk_resize(rt->disk, (uint64_t)bytes, err);
     if (bytes)
-        return disk_open(rt->job->output_dir, (uint64_t)bytes, rt->device->ledger[TIER_DISK],
-                         DEVICE_LEDGER_ARENA, &rt->disk, err);
+        return disk_open(rt->job->output_dir, (uint64_t)bytes,
+                         &(struct disk_options){.ledger = rt->device->ledger[TIER_DISK],
+                                                .cls = DEVICE_LEDGER_ARENA,
+                                                .depth = rt->device->facts.disk_depth,
+                                                .piece = rt->device->facts.disk_piece},
+                         &rt->disk, err);
     disk_close(rt->disk);
     rt->disk = NULL;
     return PLIM_OK;

@@ -289,6 +289,8 @@ enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish
     int64_t larger = wish->budget > rt->request.budget ? wish->budget : rt->request.budget;
     *out = (struct runtime_moves){0};
     request.budget = wish->budget;
+    if (!rt->device->facts.unified_memory) /* else what is on the host would change its place there */
+        request.pins.disk_share = rt->plan.knobs.disk_share;
     request.search_line = wish->hold ? 0 : runtime_search_line(rt, larger);
     enum plim_status status = reduce(rt, wish, err);
     request.beside = count_beside(rt);

@@ -1,5 +1,6 @@
 /* runtime.c - planning, starting, closing, checking. See runtime.h. */
 #include "runtime/runtime.h"
+#include "exec/disk_speed.h"
 #include "mem/os.h"
 #include "runtime/feed.h"
 #include "runtime/initial_weights.h"
@@ -104,8 +105,18 @@ static enum plim_status check_same_plan(struct runtime *rt, struct plim_error *e
     return status == PLIM_OK ? comm_same(comm, plan->layout.offset, bytes, "the layout", err) : status;
 }
 
-enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
-                              struct overhead overhead, struct plim_error *err)
+bool runtime_learn_disk(const struct job *job, struct device_facts *facts, const struct plan *plan)
+{
+    struct disk_speed speed;
+    bool known = disk_speed_recall(job->output_dir, &speed);
+    bool measures = plan && plan->disk > 0 && !known && disk_speed_wanted();
+    if (measures) disk_speed_measure(job->output_dir, &speed, NULL); /* or what is assumed stays */
+    disk_speed_apply(&speed, facts);
+    return measures;
+}
+
+static enum plim_status plan_once(struct runtime *rt, struct device *device, struct job *job,
+                                  struct overhead overhead, struct plim_error *err)
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
     enum plim_status status = device->comm ? share_facts(device, err) : PLIM_OK;
@@ -115,7 +126,29 @@ enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct 
     rt->request.search_line = runtime_search_line(rt, rt->request.budget);
     if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
     rt->reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan);
-    if (rt->reserve_used) status = PLIM_OK;
+    return rt->reserve_used ? PLIM_OK : status;
+}
+
+/* Rank 0 measures for all. */
+static enum plim_status learn_disk(const struct runtime *rt, bool *again, struct plim_error *err)
+{
+    struct device *device = rt->device;
+    *again = false;
+    if (comm_rank(device->comm) == 0) *again = runtime_learn_disk(rt->job, &device->facts, &rt->plan);
+    return device->comm ? comm_broadcast(device->comm, again, sizeof *again, 0, err) : PLIM_OK;
+}
+
+enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
+                              struct overhead overhead, struct plim_error *err)
+{
+    bool again = false;
+    runtime_learn_disk(job, &device->facts, NULL);
+    enum plim_status status = plan_once(rt, device, job, overhead, err);
+    if (status == PLIM_OK) status = learn_disk(rt, &again, err);
+    if (again && status == PLIM_OK) {
+        plan_release(&rt->plan);
+        status = plan_once(rt, device, job, overhead, err);
+    }
     if (status == PLIM_OK && device->comm) status = check_same_plan(rt, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;

@@ -82,6 +82,10 @@ struct overhead runtime_overhead(void);
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err);
 
+/* The disk under the job's output.dir, as its file system is known (exec/disk_speed.h). With a plan that uses it and a file
+ * system that nobody has measured yet, it is measured: true, and the plan is to be made again. */
+bool runtime_learn_disk(const struct job *job, struct device_facts *facts, const struct plan *plan);
+
 /* The fastest plan of the job that fits, the same on every rank. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err);

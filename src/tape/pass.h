@@ -12,6 +12,7 @@
  *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
  *     pass_offload_activations         activations of chosen layers are offloaded until backward
  *     pass_prefetch       copies run beside computing: fetches earlier, buffers of stores held longer
+ *     pass_stage          copies between a GPU and a disk, in two steps through host memory
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
  */
@@ -107,6 +108,9 @@ struct offload_options {
     int state_share; /* of OFFLOAD_SHARES parts of the state, so many leave (0: all); the last parameters' first */
     int param_share; /* likewise of the parameters */
     int host_share; /* of OFFLOAD_SHARES slices of adamw and sgd with state in host memory, so many the CPU updates */
+    /* Below the host's memory: of OFFLOAD_SHARES parts of the state and, beyond them, of as many of the parameters, so many
+     * are on disk, of those that leave the device. */
+    int disk_share;
 };
 #define OFFLOAD_SHARES 16
 
@@ -125,5 +129,9 @@ struct prefetch_options {
 };
 enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options *options,
                                struct plim_error *err);
+
+/* For devices with their own memory, after all that orders copies: what is on disk comes and goes through stages in host
+ * memory, of at most so many bytes each unless a row has more. */
+enum plim_status pass_stage(struct tape *tape, int64_t most, struct plim_error *err);
 
 #endif

@@ -98,10 +98,10 @@ static bool may_leave(const struct tape *tape, int id)
 static bool is_state(const struct tensor *t) { return t->cls == CLASS_STATE || t->cls == CLASS_MASTER; }
 static bool is_param(const struct tensor *t) { return t->cls == CLASS_PARAM; }
 
-/* What belongs to the last parameters goes, until the share is reached: what stays lies at the same place in every plan
- * (invariant 1 of plan/layout.h). */
-static enum plim_status mark_share(struct tape *tape, bool (*kind)(const struct tensor *), enum tier tier,
-                                   int share, struct plim_error *err)
+/* What belongs to the last parameters goes from one tier to a lower one, until the share is reached: what stays lies at the
+ * same place in every plan (invariant 1 of plan/layout.h). */
+static enum plim_status mark_share(struct tape *tape, bool (*kind)(const struct tensor *), enum tier from,
+                                   enum tier tier, int share, struct plim_error *err)
 {
     int64_t *bytes = calloc((size_t)tape->ntensors + 1, sizeof *bytes), all = 0, kept = 0;
     if (!bytes) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
@@ -116,7 +116,8 @@ static enum plim_status mark_share(struct tape *tape, bool (*kind)(const struct 
     while (first < tape->ntensors && kept + bytes[first] <= stays) kept += bytes[first++];
     for (int i = 0; i < tape->ntensors; i++) {
         struct tensor *t = &tape->tensors[i];
-        if (kind(t) && may_leave(tape, i) && (t->owner < 0 ? i : t->owner) >= first) t->tier = tier;
+        bool goes = kind(t) && may_leave(tape, i) && (t->owner < 0 ? i : t->owner) >= first;
+        if (goes && t->tier == from) t->tier = tier;
     }
     free(bytes);
     return PLIM_OK;
@@ -128,9 +129,14 @@ static enum plim_status mark_far(struct tape *tape, const struct offload_options
     for (int i = 0; i < tape->ntensors && o->grad_tier != TIER_DEVICE; i++)
         if (tape->tensors[i].cls == CLASS_GRAD && may_leave(tape, i))
             tape->tensors[i].tier = o->grad_tier, tape->tensors[i].flags |= TENSOR_KEPT;
-    if (o->state_tier != TIER_DEVICE) status = mark_share(tape, is_state, o->state_tier, o->state_share, err);
+    int state = o->disk_share < OFFLOAD_SHARES ? o->disk_share : OFFLOAD_SHARES,
+        param = o->disk_share - state;
+    if (o->state_tier != TIER_DEVICE)
+        status = mark_share(tape, is_state, TIER_DEVICE, o->state_tier, o->state_share, err);
     if (o->param_tier != TIER_DEVICE && status == PLIM_OK)
-        status = mark_share(tape, is_param, o->param_tier, o->param_share, err);
+        status = mark_share(tape, is_param, TIER_DEVICE, o->param_tier, o->param_share, err);
+    if (state > 0 && status == PLIM_OK) status = mark_share(tape, is_state, TIER_HOST, TIER_DISK, state, err);
+    if (param > 0 && status == PLIM_OK) status = mark_share(tape, is_param, TIER_HOST, TIER_DISK, param, err);
     for (int i = 0; i < tape->ntensors; i++) /* parts of what leaves go with it */
         if (tape->tensors[i].view_of >= 0) tape->tensors[i].tier = tape->tensors[tape_root(tape, i)].tier;
     return status;

@@ -1,5 +1,6 @@
 /* trainer_open.c - from a job to a trainer that is ready for its next step: data, the run's folder, plan, weights. See
  * trainer.h. */
+#include "base/bytes.h"
 #include "job/disk_line.h"
 #include "train/checkpoint.h"
 #include "train/epoch.h"
@@ -111,11 +112,24 @@ static enum plim_status make_plan(struct trainer *t, struct device *device, stru
     return status;
 }
 
+/* What the disk tier is made of, and how fast it is by the plan. */
+static void note_disk(struct trainer *t)
+{
+    const struct runtime *rt = &t->runtime;
+    const struct device_facts *f = &rt->device->facts;
+    char bytes[BYTES_TEXT];
+    if (!rt->disk) return;
+    strbuf_addf(&t->start.notes, "disk tier: %s below %s, %s; planned with %.3g GB/s\n",
+                bytes_format(bytes, (uint64_t)rt->plan.disk), t->job->output_dir, disk_describe(rt->disk),
+                1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth));
+}
+
 /* The plan, and with it everything but the weights. */
 static enum plim_status open_runtime(struct trainer *t, struct device *device, struct overhead overhead,
                                      struct plim_error *err)
 {
     struct job *job = t->job;
+    runtime_learn_disk(job, &device->facts, NULL);
     enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
     if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
     if (status == PLIM_NO_FIT && err)
@@ -132,6 +146,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     t->stage = STAGE_COMMIT;
     status = runtime_commit(&t->runtime, err);
+    if (status == PLIM_OK) note_disk(t);
     if (status == PLIM_OK) status = cutting_open(&t->cutting, job_rows(job), err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }

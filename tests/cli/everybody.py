@@ -140,7 +140,8 @@ def zero(jobs):
     effect(jobs, "nvme_offload is the disk under a CPU", deepspeed(nvme_offload=True),
            lambda p: p["knobs"]["state_tier"] == "disk" and p["knobs"]["param_tier"] == "device" and p["peak_bytes"]["disk"] > 0)
     effect(jobs, "with stage 3 parameters, too", deepspeed(nvme_offload=True, zero_stage=3), knob("param_tier", "disk"))
-    jobs.refused("nvme_offload under a card", deepspeed(nvme_offload=True), "training.deepspeed.nvme_offload", "cpu_offload", args=("--device", "a10g"))
+    effect(jobs, "nvme_offload under a card is below its host", deepspeed(nvme_offload=True),
+           lambda p: p["knobs"]["disk_share"] == 16 and p["peak_bytes"]["disk"] > 0, "--device", "a10g")
     jobs.refused("offload beside a tier", merge(deepspeed(cpu_offload=True), training(state_tier="device")), "training.deepspeed.cpu_offload: true",
                  "training.state_tier: device", args=("--device", "a10g"))
     effect(jobs, "use_deepspeed: false", deepspeed(use_deepspeed=False, zero_stage=3, nvme_offload=True, activation_checkpointing=True),

@@ -321,6 +321,15 @@ static enum plim_status fake_host_commit(struct device *dev, size_t bytes, struc
     return PLIM_OK;
 }
 
+static enum plim_status fake_host_wait(struct device *dev, size_t host, size_t bytes, struct plim_error *e)
+{
+    struct fake *f = fake_of(dev);
+    assert_null(f->compiling);
+    settle_host(f, f->host + host, bytes, true);
+    f->host_waits++;
+    return is_there(f, e);
+}
+
 static void *fake_host_base(struct device *dev) { return fake_of(dev)->host; }
 
 static void fake_close(struct device *dev)
@@ -357,6 +366,7 @@ static const struct device_ops fake_ops = {
     .fetch = fake_fetch,
     .store = fake_store,
     .run_host = fake_run,
+    .host_wait = fake_host_wait,
     .close = fake_close,
 };
 

@@ -46,7 +46,7 @@ struct fake {
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */
     int npending;
     struct fake_program *programs, *compiling; /* all there ever were; the one that takes ops */
-    int compiled, launches, freed, tunes, runs, groups, host_runs, copies, writes,
+    int compiled, launches, freed, tunes, runs, groups, host_runs, host_waits, copies, writes,
         reads; /* how often so far */
 };
 

@@ -68,7 +68,9 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     must(rig, rig->device->ops->commit(rig->device, (size_t)rig->layout.arena_bytes, &rig->err));
     uint64_t tier_bytes = (uint64_t)rig->layout.tier_bytes[TIER_DISK];
     if (tier_bytes)
-        must(rig, disk_open("/tmp", tier_bytes, rig->device->ledger[TIER_DISK], DEVICE_LEDGER_ARENA,
+        must(rig, disk_open("/tmp", tier_bytes,
+                            &(struct disk_options){.ledger = rig->device->ledger[TIER_DISK],
+                                                   .cls = DEVICE_LEDGER_ARENA},
                             &rig->far, &rig->err));
     must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, rig->far, &rig->err));
     must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));

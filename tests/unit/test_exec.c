@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 static struct plim_error err;
+static const struct disk_options plain;
 
 #define PIECES 200
 #define PIECE  4096
@@ -23,7 +24,7 @@ static struct disk_store *open_filled(void)
 {
     struct disk_store *far;
     unsigned char data[PIECE];
-    if (disk_open("/tmp", (uint64_t)PIECES * PIECE, NULL, 0, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (disk_open("/tmp", (uint64_t)PIECES * PIECE, &plain, &far, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (int i = 0; i < PIECES; i++) {
         fill(data, i);
         assert_int_equal(disk_write(far, data, PIECE, (uint64_t)i * PIECE, &err), PLIM_OK);
@@ -90,9 +91,9 @@ static void test_no_folder(void **state)
 {
     (void)state;
     struct disk_store *far = NULL;
-    assert_int_not_equal(disk_open("/proc/none", 4096, NULL, 0, &far, &err), PLIM_OK);
+    assert_int_not_equal(disk_open("/proc/none", 4096, &plain, &far, &err), PLIM_OK);
     assert_null(far);
-    assert_int_not_equal(disk_open("/tmp", UINT64_C(1) << 62, NULL, 0, &far, &err),
+    assert_int_not_equal(disk_open("/tmp", UINT64_C(1) << 62, &plain, &far, &err),
                          PLIM_OK); /* no disk has that much */
     assert_null(far);
     disk_close(NULL);

@@ -149,6 +149,67 @@ static void test_tiers_give_the_same_bits(void **state)
     }
 }
 
+/* Below the host's memory a disk: state, or state and parameters, come and go through stages in host memory. */
+static void test_disk_below_the_host(void **state)
+{
+    (void)state;
+    static const char *const maths[] = {
+        "training.optimizer=adamw", "training.optimizer=adamw8bit training.mixed_precision=fp32",
+        "training.optimizer=adamw training.optimizer_in_backward=true training.gradient_accumulation_steps=1 "
+        "training.batch_size=4"};
+    static const char *const tiers[] = {"training.state_tier=disk",
+                                        "training.state_tier=disk training.param_tier=disk",
+                                        "training.state_tier=disk training.param_tier=host",
+                                        "training.state_tier=device training.param_tier=disk"};
+    enum { TIERS = sizeof tiers / sizeof *tiers };
+    for (int m = 0; m < 3; m++) {
+        struct run cpu, run;
+        on_the_cpu(&cpu, maths[m]);
+        for (int k = m % EVERY; k < TIERS * FAKE_TIMINGS; k += EVERY) {
+            char keys[400];
+            struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
+            snprintf(keys, sizeof keys, "%s %s", maths[m], tiers[k / FAKE_TIMINGS]);
+            must(run_open(&run, &f->device, keys, false));
+            const struct plan *plan = &run.trainer->runtime.plan;
+            assert_true(plan->disk > 0 && plan->disk % DISK_BLOCK == 0);
+            assert_int_equal(ledger_current(f->device.ledger[TIER_DISK]), plan->disk);
+            assert_int_equal(f->host_bytes, plan->layout.tier_bytes[TIER_HOST]);
+            must(trainer_run(run.trainer, &err));
+            assert_true(f->host_waits > 0);
+            run_close(&run, &f->device);
+            if (!same(&cpu, &run))
+                fail_msg("%s, copies %d: other losses than on the CPU", keys, k % FAKE_TIMINGS);
+        }
+    }
+}
+
+/* What the host's line does not hold goes on to the disk, from the last parameter on; what stays is where it was. */
+static void test_host_budget_fills_the_disk(void **state)
+{
+    (void)state;
+    static const char more[] = "model.num_layers=6 model.hidden_size=192 training.mixed_precision=fp32";
+    struct run cpu, run;
+    char keys[400];
+    on_the_cpu(&cpu, more);
+    struct fake *f = fake_open(LATE_STORES);
+    snprintf(keys, sizeof keys, "%s training.state_tier=host", more);
+    must(run_open(&run, &f->device, keys, false));
+    const struct plan *plan = &run.trainer->runtime.plan;
+    int64_t host = plan->host, tier = plan->layout.tier_bytes[TIER_HOST], device = plan->total;
+    assert_int_equal(plan->disk, 0);
+    run_close(&run, &f->device);
+    f = fake_open(LATE_FETCHES);
+    snprintf(keys, sizeof keys, "%s budget=%lld host_budget=%lld", more, (long long)(device + (1 << 20)),
+             (long long)(host - tier / 3));
+    must(run_open(&run, &f->device, keys, false));
+    plan = &run.trainer->runtime.plan;
+    assert_true(plan->knobs.disk_share > 0 && plan->knobs.disk_share < OFFLOAD_SHARES);
+    assert_true(plan->disk > 0 && plan->layout.tier_bytes[TIER_HOST] > 0 && plan->host <= host - tier / 3);
+    must(trainer_run(run.trainer, &err));
+    run_close(&run, &f->device);
+    assert_true(same(&cpu, &run));
+}
+
 static void test_the_cpu_has_no_host_tier(void **state)
 {
     (void)state;
@@ -743,6 +804,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiers_give_the_same_bits),
+        cmocka_unit_test(test_disk_below_the_host),
+        cmocka_unit_test(test_host_budget_fills_the_disk),
         cmocka_unit_test(test_the_cpu_has_no_host_tier),
         cmocka_unit_test(test_parked_layers),
         cmocka_unit_test(test_slices_of_the_loss),

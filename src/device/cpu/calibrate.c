@@ -5,13 +5,9 @@
 #include "mem/cpu_load.h"
 #include <sys/wait.h>
 #include <unistd.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-#define DISK_ASSUMED 500e6 /* bytes/s: a modest SSD */
 
 /* Two cores of a small server, without bf16 instructions; no cache is modelled. */
 static const struct calibration modest = {.flops = {[DT_F32] = 80e9, [DT_BF16] = 70e9, [DT_F16] = 70e9},
@@ -19,7 +15,7 @@ static const struct calibration modest = {.flops = {[DT_F32] = 80e9, [DT_BF16] =
                                           .attn_flops = {[DT_F32] = 40e9, [DT_BF16] = 35e9, [DT_F16] = 35e9},
                                           .bandwidth = 20e9,
                                           .cache_bandwidth = 20e9,
-                                          .lower_bandwidth = DISK_ASSUMED,
+                                          .lower_bandwidth = FACTS_DISK_ASSUMED,
                                           .host_bandwidth = 20e9,
                                           .coded_rate = 250e6,
                                           .op_seconds = 4e-6};
@@ -32,14 +28,6 @@ static void describe(char *key, size_t size, int threads)
     char model[128];
     snprintf(key, size, "%s, %s, %d threads, plimsoll %s", cpu_model_name(model, sizeof model),
              cpu_level_name(cpu_level()), threads, PLIMSOLL_VERSION);
-}
-
-static enum plim_status disk_of(const char *folder, int64_t *disk, struct plim_error *err)
-{
-    struct stat info;
-    if (stat(folder, &info) != 0) return plim_fail(err, PLIM_IO, "%s: %s", folder, strerror(errno));
-    *disk = (int64_t)info.st_dev;
-    return PLIM_OK;
 }
 
 /* Once when a device is opened; with time for it, the medians of several times. */
@@ -104,30 +92,18 @@ static enum plim_status measure(struct threads *team, bool known, struct calibra
     return PLIM_OK;
 }
 
-enum plim_status calibrate_cpu(struct threads *team, const char *folder, struct calibration *out,
-                               struct plim_error *err)
+enum plim_status calibrate_cpu(struct threads *team, struct calibration *out, struct plim_error *err)
 {
     char key[256];
-    int64_t known_disk = 0, disk = 0;
-    enum plim_status status = PLIM_OK;
     if (!calibration_wanted()) {
         *out = modest;
         return PLIM_OK;
     }
     describe(key, sizeof key, threads_count(team));
-    bool known = calibration_load("cpu", key, out, &known_disk);
-    bool changed = !known || is_doubtful(out);
-    if (!known) known_disk = 0, *out = (struct calibration){.lower_bandwidth = DISK_ASSUMED};
-    if (changed) status = measure(team, known, out, err);
-    if (status != PLIM_OK) return status;
-    if (folder) {
-        status = disk_of(folder, &disk, err);
-        if (status == PLIM_OK && disk != known_disk) {
-            status = calibrate_disk(folder, &out->lower_bandwidth, err);
-            known_disk = disk, changed = true;
-        }
-        if (status != PLIM_OK) return status;
-    }
-    if (changed) calibration_save("cpu", key, out, known_disk);
-    return PLIM_OK;
+    bool known = calibration_load("cpu", key, out);
+    if (known && !is_doubtful(out)) return PLIM_OK;
+    if (!known) *out = (struct calibration){.lower_bandwidth = FACTS_DISK_ASSUMED};
+    enum plim_status status = measure(team, known, out, err);
+    if (status == PLIM_OK) calibration_save("cpu", key, out);
+    return status;
 }

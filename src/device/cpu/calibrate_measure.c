@@ -4,17 +4,14 @@
  * well: a fast machine is measured on large problems and a slow one does not take longer than it must. */
 #define _GNU_SOURCE
 #include "base/clock.h"
-#include "base/file.h"
-#include "base/strbuf.h"
 #include "device/cpu/calibrate.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
 #include "tape/pass.h"
 #include "tensor/quant8.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,8 +19,7 @@
 enum {
     COPY_BYTES = 16 << 20,        /* beyond most caches */
     CACHE_COPY_BYTES = 256 << 10, /* within all last-level ones */
-    DISK_BYTES = 8 << 20,
-    MATMUL_MAX = 512, /* rows, against a weight of 768 x 768 */
+    MATMUL_MAX = 512,             /* rows, against a weight of 768 x 768 */
     WIDTH = 768,
     ATTN_MAX = 256, /* tokens, with 8 heads of 64 */
     HEADS = 8,
@@ -231,43 +227,4 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
     out->op_seconds = start_seconds(&b);
     munmap(b.scratch, b.bytes);
     return PLIM_OK;
-}
-
-/* Written through to the disk and read back past the page cache. */
-static enum plim_status disk_round(int fd, char *block, const char *name, struct plim_error *err)
-{
-    enum plim_status status = file_pwrite_full(fd, block, DISK_BYTES, 0, name, err);
-    if (status != PLIM_OK) return status;
-    if (fdatasync(fd) != 0) return plim_fail(err, PLIM_IO, "%s: %s", name, strerror(errno));
-    posix_fadvise(fd, 0, DISK_BYTES, POSIX_FADV_DONTNEED);
-    return file_pread_full(fd, block, DISK_BYTES, 0, name, err);
-}
-
-enum plim_status calibrate_disk(const char *folder, double *bytes_per_second, struct plim_error *err)
-{
-    struct strbuf name = STRBUF_INIT;
-    strbuf_addf(&name, "%s/.plimsoll-speed-XXXXXX", folder);
-    char *path = strbuf_detach(&name, NULL), *block = malloc(DISK_BYTES);
-    enum plim_status status = PLIM_OK;
-    int fd = -1;
-    if (!path || !block) {
-        status = plim_fail(err, PLIM_NO_MEMORY, "no room to measure the disk of %s", folder);
-        goto out;
-    }
-    fd = mkstemp(path);
-    if (fd < 0) {
-        status = plim_fail(err, PLIM_IO, "%s: cannot write a file to measure the disk: %s", folder,
-                           strerror(errno));
-        goto out;
-    }
-    unlink(path);
-    memset(block, 0x3c, DISK_BYTES);
-    double begin = clock_seconds();
-    status = disk_round(fd, block, path, err);
-    *bytes_per_second = 2.0 * DISK_BYTES / (clock_seconds() - begin + 1e-9);
-out:
-    if (fd >= 0) close(fd);
-    free(path);
-    free(block);
-    return status;
 }

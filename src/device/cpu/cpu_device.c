@@ -157,7 +157,7 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     enum plim_status status = os_machine_memory(&machine, err);
     if (status != PLIM_OK) return status;
     struct calibration speed;
-    status = calibrate_cpu(cpu->device.team, NULL, &speed, err);
+    status = calibrate_cpu(cpu->device.team, &speed, err);
     if (status != PLIM_OK) return status;
     cpu_model_name(facts->name, sizeof facts->name);
     facts_set_memory(facts, true);

@@ -264,13 +264,12 @@ enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struc
 {
     struct calibration speed;
     char key[512];
-    int64_t unused;
     if (!calibration_wanted()) { /* no library's kernel is to run: checkers of kernels ask for this */
         apply(&modest, &dev->facts);
         return PLIM_OK;
     }
     describe(dev, libraries, key, sizeof key);
-    bool known = calibration_load("cuda", key, &speed, &unused);
+    bool known = calibration_load("cuda", key, &speed);
     bool measured = false;
     enum plim_status status = dev->ops->commit(dev, known ? quarter.arena : full.arena, err);
     if (status == PLIM_NO_MEMORY && !known) {
@@ -291,6 +290,6 @@ enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struc
     if (status == PLIM_OK) status = dev->ops->commit(dev, 0, err);
     if (status != PLIM_OK) return status;
     apply(&speed, &dev->facts);
-    if (measured) calibration_save("cuda", key, &speed, 0);
+    if (measured) calibration_save("cuda", key, &speed);
     return PLIM_OK;
 }

@@ -506,6 +506,15 @@ static void cuda_run_host(struct device *dev, struct kernel_call *call)
     note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_row(call->op->kind)->name);
 }
 
+static enum plim_status cuda_host_wait(struct device *dev, size_t host_offset, size_t bytes,
+                                       struct plim_error *err)
+{
+    struct cuda *cuda = enter(dev);
+    flush(cuda);
+    note(cuda, cuda_transfer_await(cuda->transfer, host_offset, bytes), "waiting for a copy");
+    return leave(cuda, err);
+}
+
 static size_t cuda_scratch(const struct device *dev, const struct tensor *const *desc, const struct op *op)
 {
     return cuda_workspace(cuda_attention_card(((const struct cuda *)dev)->attention), desc, op);
@@ -553,6 +562,7 @@ static const struct device_ops ops = {
     .fetch = cuda_fetch,
     .store = cuda_store,
     .run_host = cuda_run_host,
+    .host_wait = cuda_host_wait,
     .close = cuda_close,
 };
 

@@ -96,6 +96,18 @@ int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t b
     return tr->count ? wait_overlapping(tr, tr->compute, &(struct range){operand, bytes, writes}, 1) : 0;
 }
 
+int cuda_transfer_await(struct cuda_transfer *tr, size_t host_offset, size_t bytes)
+{
+    struct range range = {arena_base(&tr->host) + host_offset, bytes, true};
+    int code = 0;
+    for (int i = tr->count - 1; i >= 0 && !code; i--) {
+        if (!overlap(&tr->tasks[i], &range, 1)) continue;
+        code = (int)cudaEventSynchronize(tr->events[tr->tasks[i].event]);
+        drop(tr, i);
+    }
+    return code;
+}
+
 bool cuda_transfer_idle(const struct cuda_transfer *tr) { return tr->count == 0; }
 
 int cuda_transfer_join(struct cuda_transfer *tr)

@@ -41,6 +41,8 @@ int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_
 int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call);
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes, bool writes);
 int cuda_transfer_join(struct cuda_transfer *tr);
+/* The caller waits for all that touches these bytes of the host tier. */
+int cuda_transfer_await(struct cuda_transfer *tr, size_t host_offset, size_t bytes);
 /* Nothing is under way that a kernel might have to wait for. */
 bool cuda_transfer_idle(const struct cuda_transfer *tr);
 

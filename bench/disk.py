@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""bench/disk.py [FOLDER] - a model whose optimizer state is three times the memory it trains in, and the disk beside it.
+
+Trains on the CPU with all state on disk and prints which share of the disk's rate the steps reach: bytes of state read and
+written per step over the step's time, against a raw loop (bench_disk) with pieces of the same size on the same disk, before
+and after every run. Medians of the runs; the loop's rate is its reading and writing by turns, as the tier does."""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BUILD = os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build", "release"))
+PLIMSOLL = os.environ.get("PLIMSOLL", os.path.join(BUILD, "plimsoll"))
+RUNS = int(os.environ.get("RUNS", "3"))
+STEPS = int(os.environ.get("STEPS", "6"))
+HIDDEN = int(os.environ.get("HIDDEN", "2048"))
+LAYERS = int(os.environ.get("LAYERS", "3"))
+
+JOB = """
+model: {{architecture: llama, vocab_size: 256, hidden_size: {hidden}, intermediate_size: {inner}, num_layers: {layers}, num_attention_heads: 16}}
+data: {{train: {corpus}, max_length: 16}}
+training: {{batch_size: 1, gradient_accumulation_steps: 1, steps: {steps}, mixed_precision: bf16, optimizer: adamw, max_grad_norm: 0,
+  optimizer_in_backward: true, state_tier: disk, grad_dtype: bf16, learning_rate: 1.0e-4}}
+budget: {budget}
+output: {{dir: {out}}}
+"""
+
+
+def raw(folder, disk, size):
+    line = [os.path.join(BUILD, "bench_disk"), folder, str(size), str(disk["depth"]), str(disk["piece"]), "1"]
+    return json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+
+
+def plan(path, *more):
+    result = subprocess.run([PLIMSOLL, "plan", path, "--json", "-q", *more], capture_output=True, text=True)
+    return json.loads(result.stdout) if result.stdout else sys.exit(result.stderr)
+
+
+def train(path, log):
+    subprocess.run([PLIMSOLL, "train", path, "-q", "--overwrite", "--no-checkpoint", "--log", log], check=True, capture_output=True, text=True)
+    events = [json.loads(line) for line in open(log)]
+    steps = [e["step_ms"] / 1e3 for e in events if e["event"] == "step"]
+    return statistics.median(steps[1:]), next((e["text"] for e in events if "disk tier" in e.get("text", "")), "")
+
+
+def main():
+    folder = sys.argv[1] if len(sys.argv) > 1 else "."
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        corpus, path, log = f"{work}/corpus.txt", f"{work}/job.yaml", f"{work}/log.jsonl"
+        with open(corpus, "w") as f: f.write("the ships of the line went down to the sea again and again\n" * 400)
+
+        def write(budget):
+            with open(path, "w") as f:
+                f.write(JOB.format(hidden=HIDDEN, inner=HIDDEN * 11 // 4 // 64 * 64, layers=LAYERS, corpus=corpus, steps=STEPS, budget=budget, out=f"{work}/run"))
+        write("16GiB")
+        state = plan(path)["peak_bytes"]["disk"]
+        write(state // 3)  # the line: a third of the state
+        held = plan(path)
+        if not held["fits"]: sys.exit(f"bench/disk.py: a third of the state, {state // 3} bytes, is not enough for the rest")
+        kept = subprocess.run([PLIMSOLL, "calibrate", "--device", "cpu", "--force", "--json", "--disk", work], capture_output=True, text=True)
+        disk = json.loads(kept.stdout)["now"]["disk"]
+        rows, before = [], raw(work, disk, state)
+        for _ in range(RUNS):
+            seconds, words = train(path, log)
+            after = raw(work, disk, state)
+            rate, beside = 2 * state / seconds / 1e9, (before["mixed"] + after["mixed"]) / 2
+            rows.append((rate / beside, rate, beside, seconds))
+            print(f"{seconds:.2f} s a step, {rate:.2f} GB/s of {beside:.2f}: {rate / beside:.2f}", flush=True)
+            before = after
+        share, rate, beside, seconds = (statistics.median(row[i] for row in rows) for i in range(4))
+        print(words)
+        print(json.dumps({"state_bytes": state, "memory_bytes": held["peak_bytes"]["total"] if "total" in held["peak_bytes"] else held["total_bytes"],
+                          "seconds": round(seconds, 3), "rate": round(rate, 3), "disk": round(beside, 3), "share": round(share, 3)}))
+
+
+main()
