@@ -48,14 +48,16 @@ AVX2_CODE FEW_INLINE void lines_bf16(__m256 w[STEP], const char *b, int64_t step
     }
 }
 
+/* Halves are turned before they are widened, which takes half the shuffles: r[i] is k i of eight lines, and k i + 8 in the
+ * upper half. */
 AVX2_CODE FEW_INLINE void lines_f16(__m256 w[STEP], const char *b, int64_t step)
 {
-    for (int half = 0; half < 2; half++) {
-        __m256i r[8];
-        for (int l = 0; l < 8; l++)
-            r[l] = _mm256_castps_si256(_mm256_cvtph_ps(load_128(b + l * step + 16 * half)));
-        few_turn_8x8(r);
-        for (int i = 0; i < 8; i++) w[8 * half + i] = _mm256_castsi256_ps(r[i]);
+    __m256i r[8];
+    for (int l = 0; l < 8; l++) r[l] = load_256(b + l * step);
+    few_turn_halves(r);
+    for (int i = 0; i < 8; i++) {
+        w[i] = _mm256_cvtph_ps(_mm256_castsi256_si128(r[i]));
+        w[8 + i] = _mm256_cvtph_ps(_mm256_extracti128_si256(r[i], 1));
     }
 }
 

@@ -30,6 +30,21 @@ __attribute__((target("avx2"))) FEW_INLINE void few_turn_8x8(__m256i r[8])
         r[i + 4] = _mm256_permute2x128_si256(four[i], four[i + 4], 0x31);
 }
 
+/* r[i] = element i of all lines, and in the upper half element i + 8, from r[line] = 16 elements of 16 bits of a line. */
+__attribute__((target("avx2"))) FEW_INLINE void few_turn_halves(__m256i r[8])
+{
+    __m256i two[8], four[8];
+    for (int i = 0; i < 8; i += 2)
+        two[i] = _mm256_unpacklo_epi16(r[i], r[i + 1]), two[i + 1] = _mm256_unpackhi_epi16(r[i], r[i + 1]);
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++)
+            four[i + 2 * j] = _mm256_unpacklo_epi32(two[i + j], two[i + j + 2]),
+                         four[i + 2 * j + 1] = _mm256_unpackhi_epi32(two[i + j], two[i + j + 2]);
+    for (int i = 0; i < 4; i++)
+        r[2 * i] = _mm256_unpacklo_epi64(four[i], four[i + 4]),
+              r[2 * i + 1] = _mm256_unpackhi_epi64(four[i], four[i + 4]);
+}
+
 /* One cache line of each of `rows` rows, `step` bytes apart. */
 FEW_INLINE void few_prefetch(const char *row, int64_t step, int rows)
 {
