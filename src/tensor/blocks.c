@@ -121,11 +121,17 @@ static void read_q6_k(const unsigned char *in, float *out, int64_t n)
 
 static void put_u16(unsigned char *p, uint16_t v) { memcpy(p, &v, sizeof v); }
 
-static float largest(const float *in, int n)
+/* Of 32 numbers. Loops over a block have no order among its elements, so that a compiler makes vectors of them. */
+static float largest(const float *in)
 {
-    float most = 0;
-    for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(in[i]));
-    return most;
+    float most[8] = {0}, all = 0;
+    for (int i = 0; i < 32; i += 8)
+        for (int j = 0; j < 8; j++) {
+            float size = fabsf(in[i + j]);
+            most[j] = size > most[j] ? size : most[j];
+        }
+    for (int j = 0; j < 8; j++) all = most[j] > all ? most[j] : all;
+    return all;
 }
 
 /* The scale is the largest number's share of 127, rounded to 16 bits before elements are divided by it. */
@@ -133,7 +139,7 @@ static void write_q8_0(const float *in, unsigned char *out, int64_t n)
 {
     const float magic = 12582912.0f; /* adding and taking it rounds to whole numbers */
     for (; n > 0; n--, in += 32, out += 34) {
-        uint16_t scale = f32_to_f16(largest(in, 32) / 127.0f);
+        uint16_t scale = f32_to_f16(largest(in) / 127.0f);
         float d = f16_to_f32(scale), inverse = d > 0 ? 1.0f / d : 0;
         put_u16(out, scale);
         for (int i = 0; i < 32; i++) {
@@ -147,14 +153,17 @@ static void write_q8_0(const float *in, unsigned char *out, int64_t n)
 static float code_q4(const float *in, float d, float *code)
 {
     const float magic = 12582912.0f, inverse = d != 0 ? 1.0f / d : 0;
-    float error[4] = {0};
+    float error[4] = {0}, square[32];
     for (int i = 0; i < 32; i++) {
         float q = in[i] * inverse;
-        q = q > 7 ? 7 : q < -8 ? -8 : q;
+        q = q < 7.0f ? q : 7.0f;
+        q = q > -8.0f ? q : -8.0f;
         q = (q + magic) - magic;
         float miss = in[i] - d * q;
-        code[i] = q, error[i % 4] += miss * miss;
+        code[i] = q, square[i] = miss * miss;
     }
+    for (int i = 0; i < 32; i += 4)
+        for (int j = 0; j < 4; j++) error[j] += square[i + j];
     return (error[0] + error[1]) + (error[2] + error[3]);
 }
 
@@ -164,7 +173,7 @@ static void write_q4_0(const float *in, unsigned char *out, int64_t n)
 {
     static const float parts[] = {8.0f, -8.0f, 7.4f, -7.4f, 6.8f, -6.8f, 8.6f, -8.6f}; /* of the largest */
     for (; n > 0; n--, in += 32, out += 18) {
-        float most = largest(in, 32), least = INFINITY, code[32] = {0}, best[32] = {0};
+        float most = largest(in), least = INFINITY, code[32] = {0}, best[32] = {0};
         uint16_t scale = 0;
         for (size_t i = 0; i < sizeof parts / sizeof *parts && most > 0; i++) {
             uint16_t s = f32_to_f16(most / parts[i]);
