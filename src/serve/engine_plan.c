@@ -90,7 +90,8 @@ static enum plim_status choose_weights(struct engine *e, struct plim_error *err)
     }
     enum plim_status status = build(&arg, 0, &tape, err);
     if (status != PLIM_OK) return status;
-    status = quantise_choose(&e->quantisation, e->options.weights, e->model, &e->spec, &tape, err);
+    struct quantise_wish wish = {e->options.weights, e->model, !kernels || kernels[OP_EXPERT_LINEAR_Q].run};
+    status = quantise_choose(&e->quantisation, &wish, &e->spec, &tape, err);
     tape_release(&tape);
     return status;
 }
@@ -173,8 +174,7 @@ static enum plim_status measure(struct engine *e, const struct sizes *s, int64_t
     return status;
 }
 
-/* Without a line, what a device with its own memory has; 0: nobody knows. */
-static int64_t line_of(const struct engine *e, int64_t budget)
+int64_t engine_line(const struct engine *e, int64_t budget)
 {
     const struct device_facts *facts = &e->device->facts;
     if (budget || facts->unified_memory) return budget;
@@ -183,7 +183,7 @@ static int64_t line_of(const struct engine *e, int64_t budget)
 
 int64_t engine_blocks_within(const struct engine *e, int64_t budget)
 {
-    int64_t line = line_of(e, budget);
+    int64_t line = engine_line(e, budget);
     if (!line) return e->most_blocks;
     return least((line - e->base) / e->block_bytes, e->most_blocks);
 }
@@ -231,7 +231,7 @@ static enum plim_status refuse(const struct engine *e, const struct sizes *s, in
 {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)total);
-    int64_t line = line_of(e, e->options.budget);
+    int64_t line = engine_line(e, e->options.budget);
     bytes_format(have, (uint64_t)line);
     bytes_format(missing, (uint64_t)(total - line));
     return plim_fail(err, PLIM_NO_FIT,
@@ -245,7 +245,7 @@ static enum plim_status refuse(const struct engine *e, const struct sizes *s, in
 /* Sizes whose smallest pool is below the line; *total is what they take. The process's reserve is used up last. */
 static enum plim_status fit(struct engine *e, struct sizes *s, int64_t *total, struct plim_error *err)
 {
-    int64_t budget = line_of(e, e->options.budget);
+    int64_t budget = engine_line(e, e->options.budget);
     for (;;) {
         enum plim_status status = measure(e, s, total, err);
         if (status != PLIM_OK) return status;
@@ -462,6 +462,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     int64_t most = s.parallel * blocks_for(usual);
     pthread_mutex_lock(&e->lock);
     e->base = total - s.blocks * e->block_bytes;
+    e->smallest = total;
     e->least_blocks = s.blocks, e->most_blocks = most < s.blocks ? s.blocks : most;
     pthread_mutex_unlock(&e->lock);
     s.blocks = engine_blocks_within(e, e->options.budget);
