@@ -56,6 +56,14 @@ int64_t weights_experts_in_blocks(const struct tape *tape, int param)
     return experts_of(tape, reader_of(tape, param));
 }
 
+/* The part that begins with a line of the matrix. */
+static struct quantised_part part_at(const struct op_attr *attr, int64_t k, int64_t line)
+{
+    struct quantised_part part = {0};
+    for (int i = 0; quantised_part(attr, k, i, &part) && part.first < line; i++) continue;
+    return part;
+}
+
 /* --- one panel, by any worker ------------------------------------------------------------------------------ */
 
 static bool f16_is_finite(uint16_t h) { return (h & 0x7c00) != 0x7c00; }
@@ -197,11 +205,10 @@ static enum plim_status pour_experts(struct panel_pour *p, const struct blocks_s
 {
     int64_t whole = quantised_lines(&op->attr), bytes = quantised_bytes(&op->attr, p->k);
     int64_t first = source->first / p->k, count = p->file->count / p->k, each = source->each / p->k;
-    struct quantised_part part;
     enum plim_status status = PLIM_OK;
     for (int64_t at = 0; at < count && status == PLIM_OK; at += each ? each : p->lines) {
-        int64_t line = first + (each ? at / each * whole : at), within = line % whole;
-        for (int i = 0; quantised_part(&op->attr, p->k, i, &part) && part.first < within; i++) continue;
+        int64_t line = first + (each ? at / each * whole : at);
+        struct quantised_part part = part_at(&op->attr, p->k, line % whole);
         p->lines = part.lines, p->from = at + source->skip / p->k;
         p->to = line / whole * bytes + part.offset;
         status = pour_matrix(p, most, err);
@@ -216,11 +223,9 @@ enum plim_status weights_pour_blocks(const struct blocks_source *source, const s
     struct panel_pour p = {
         .files = source->files, .sink = sink, .file = source->file, .param = source->param};
     int64_t bytes = tensor_bytes(&tape->tensors[source->param]) / experts_of(tape, op);
-    struct quantised_part part;
     p.k = quantised_columns(&op->attr, bytes);
-    int64_t within = source->first / p.k % quantised_lines(&op->attr);
-    for (int i = 0; quantised_part(&op->attr, p.k, i, &part) && part.first < within; i++) continue;
-    p.type = part.type, p.row_bytes = panel_row_bytes(p.type, p.k), p.columns = op->attr.weight_kn;
+    p.type = part_at(&op->attr, p.k, source->first / p.k % quantised_lines(&op->attr)).type;
+    p.row_bytes = panel_row_bytes(p.type, p.k), p.columns = op->attr.weight_kn;
     p.numbers = weights_in_blocks(p.file) ? DT_COUNT : p.file->type;
     p.raw_bytes = p.numbers == DT_COUNT ? p.row_bytes : p.k * (int64_t)dtype_size(p.numbers);
     int64_t panels = BLOCKS_HELD / (PANEL_LINES * p.raw_bytes);

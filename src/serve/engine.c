@@ -365,7 +365,7 @@ void engine_set_room(struct engine *e, int64_t request_bytes)
     most = (line < ROOM_MOST ? line : ROOM_MOST) / request_bytes - p->parallel;
     if (p->queue > most) p->queue = most < p->parallel ? p->parallel : (int)most;
     if (e->options.queue) p->queue = e->options.queue;
-    e->bytes_room = (p->parallel + p->queue) * request_bytes;
+    p->requests = e->bytes_room = (p->parallel + p->queue) * request_bytes;
 }
 
 /* --- running ---------------------------------------------------------------------------------------------- */

@@ -140,7 +140,7 @@ static enum plim_status plan_family(const struct engine *e, const struct sizes *
 {
     struct build_arg arg = {.e = e};
     struct forward_family family = {.build = build, .arg = &arg};
-    struct forward_line line = {budget, e->options.host_budget, e->overhead};
+    struct forward_line line = {budget, e->options.host_budget, e->overhead, e->options.scratch};
     memset(f, 0, sizeof *f);
     list_sizes(f, s);
     arg.size = f->size[0];
@@ -220,7 +220,7 @@ static bool shrink(const struct engine *e, struct sizes *s)
 /* More parameters leave the device; false: all have left, or none may. */
 static bool stream_more(struct engine *e)
 {
-    bool may = e->options.stream && !e->device->facts.unified_memory;
+    bool may = e->options.stream && (!e->device->facts.unified_memory || e->options.scratch);
     if (!may || e->stream_share == OFFLOAD_SHARES) return false;
     e->stream_share += OFFLOAD_SHARES / 8;
     return true;
@@ -363,6 +363,7 @@ static void note_plan(struct engine *e, const struct sizes *s)
                             .params = parameter_bytes(&plan->tape, false),
                             .streamed = parameter_bytes(&plan->tape, true),
                             .overhead = plan->overhead,
+                            .requests = e->bytes_room == INT64_MAX ? 0 : e->bytes_room,
                             .host = e->device->facts.unified_memory ? 0 : plan->host};
     p.queue = e->options.queue ? e->options.queue : 4 * p.parallel;
     /* With a window every token costs a step of it. */

@@ -42,6 +42,7 @@ def measure(folder, budget, seconds):
         hold, beside = json.loads(s.get("/hold")[1]), s.metric("server_bytes_most")
         most = max(most, server.resident(s.process)[1])
     total, line = hold["plan"]["total"], hold["budget"]
+    beside += hold["plan"]["requests"]
     firm = total - beside
     ok(not bad and hold["generated_tokens"] > 0, f"{budget}: everybody is answered, {hold['generated_tokens']} tokens {bad[:2]}")
     ok(hold["used"] == total <= line, f"{budget}: ledger {hold['used']} = planned {total}, inside {line}")
