@@ -36,13 +36,21 @@ static bool names_tensor(const int *ids, int count, int id)
     return false;
 }
 
+/* Logits of a router: which experts a row has hangs on their last bits. */
+static bool is_routed(const struct tape *tape, int logits)
+{
+    for (int i = 0; i < tape->nops; i++)
+        if (tape->ops[i].kind == OP_ROUTE && tape->ops[i].in[ROUTE_LOGITS] == logits) return true;
+    return false;
+}
+
 static struct uses uses_of(const struct tape *tape, int id)
 {
     struct uses u = {0};
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         if (!names_tensor(op->in, OP_MAX_IN, id)) continue;
-        if (op->kind == OP_LINEAR && op->in[LINEAR_W] == id)
+        if (op->kind == OP_LINEAR && op->in[LINEAR_W] == id && !is_routed(tape, op->out[LINEAR_Y]))
             u.product = true, u.logits = u.logits || op->part == PART_HEAD, u.columns = op->attr.weight_kn;
         else if (op->kind == OP_EXPERT_LINEAR && op->in[EXPERT_LINEAR_W] == id)
             u.product = u.experts = true;
@@ -89,7 +97,9 @@ static struct lines {
 static bool may_be_in_blocks(const struct choice *c, int id, const struct uses *u)
 {
     if (u->other || !(u->product || u->table) || (u->table && u->columns)) return false;
-    return u->experts ? c->experts && c->tape->tensors[id].ndim == 3 : c->tape->tensors[id].ndim == 2;
+    const struct tensor *t = &c->tape->tensors[id];
+    if (u->experts ? !c->experts || t->ndim != 3 : t->ndim != 2) return false;
+    return lines_of(t, u->columns).count >= PANEL_LINES; /* else it would grow */
 }
 
 /* Experts have one type for all of them. */

@@ -10,7 +10,7 @@
  * (WEIGHTS_AS_IS), where there are kernels for all its types; or rounded while they are read: WEIGHTS_Q8 makes Q8_0 of
  * them, WEIGHTS_Q4 Q4_0, and Q8_0 of the table of tokens and of what makes logits (docs/design/quantised-weights.md has the perplexities
  * behind that). Blocks are along what a product sums over: of a matrix stored [in,out] (GPT-2) along its columns. What has no
- * whole blocks there stays as it is.
+ * whole blocks there, or fewer lines than a panel, stays as it is, and so do routers.
  */
 #ifndef PLIM_MODEL_QUANTISE_H
 #define PLIM_MODEL_QUANTISE_H

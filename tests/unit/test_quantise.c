@@ -334,6 +334,7 @@ static void make_model(const char *name, char *dir)
     spec.hidden_size = 64, spec.intermediate_size = 96, spec.num_heads = 4, spec.head_dim = 16;
     spec.num_kv_heads = spec.num_kv_heads == 3 ? 4 : 2;
     if (spec.shared_size) spec.shared_size = 32;
+    spec.experts_per_token = spec.num_experts; /* none is left out for a rounding's sake */
     tape_init(&tape);
     if (model_emit(&spec, &shape, &tape, &err) != PLIM_OK) fail_msg("%s", err.text);
     assert_non_null(mkdtemp(strcpy(dir, "/tmp/plimsoll-quantise-XXXXXX")));
