@@ -54,14 +54,17 @@ int64_t runtime_taken(const struct runtime *rt, enum tier tier)
     return (int64_t)state.by_class[DEVICE_LEDGER_ARENA];
 }
 
-static const char *disk_folder(const struct runtime *rt) { return rt->job ? rt->job->output_dir : rt->scratch; }
+static const char *disk_folder(const struct runtime *rt)
+{
+    return rt->job ? rt->job->output_dir : rt->scratch;
+}
 
 static enum plim_status resize_disk(struct runtime *rt, int64_t bytes, struct plim_error *err)
 {
     if (rt->disk && bytes) return disk_resize(rt->disk, (uint64_t)bytes, err);
     if (bytes)
-        return disk_open(disk_folder(rt), (uint64_t)bytes, rt->device->ledger[TIER_DISK],
-                         DEVICE_LEDGER_ARENA, &rt->disk, err);
+        return disk_open(disk_folder(rt), (uint64_t)bytes, rt->device->ledger[TIER_DISK], DEVICE_LEDGER_ARENA,
+                         &rt->disk, err);
     disk_close(rt->disk);
     rt->disk = NULL;
     return PLIM_OK;

@@ -57,7 +57,8 @@ struct engine_options {
     int64_t least_context; /* requests may be made no shorter than this; 0: as short as a block */
     bool
         stream; /* parameters that do not fit the device live on the tier below and come when they are read */
-    const char *scratch; /* folder for streamed parameters of a device whose memory is the process's own; NULL: none are */
+    const char *
+        scratch; /* folder for streamed parameters of a device whose memory is the process's own; NULL: none are */
     bool exact; /* computes in float32 whatever type the weights have */
     int64_t
         window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.

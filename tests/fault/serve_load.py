@@ -19,7 +19,7 @@ FLAGS = ("--device", "cpu", "--max-context", 64, "--parallel", 2, "--max-connect
 
 def load(model, weights):
     flags = (*FLAGS, "--weights", weights)
-    plan = json.loads(plim.run("plan", "--serve", model, "--json", *flags).stdout)
+    plan = json.loads(plim.run("serve", model, "--plan", "--json", *flags).stdout)["plan"]
     with server.Server(model, *flags[2:], "--budget", plan["total"], program=plim.PLIMSOLL) as s:
         if s.process.poll() is not None: return ok(False, f"{weights}: does not come up: {s.log()[-300:]}")
         now, most = server.resident(s.process)
@@ -33,8 +33,8 @@ def streamed(model, folder):
     ask = {"prompt": "The ship", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
     with server.Server(model, *FLAGS[2:], program=plim.PLIMSOLL) as s:
         wanted, plan = s.post("/v1/completions", ask)[1]["choices"][0]["text"], json.loads(s.get("/hold")[1])["plan"]
-    budget = plan["total"] - plan["parameters"] // 2
-    small = plim.run("serve", model, "--port", 0, *FLAGS, "--budget", budget)
+    budget = plan["parameters"]
+    small = plim.run("serve", model, "--plan", *FLAGS, "--budget", budget)
     ok(small.returncode == 3 and "missing" in small.stderr, f"without a folder for them: {small.stderr.splitlines()[-1]}")
     with server.Server(model, *FLAGS[2:], "--budget", budget, "--scratch", folder, program=plim.PLIMSOLL) as s:
         if s.process.poll() is not None: return ok(False, f"does not come up: {s.log()[-300:]}")
@@ -48,7 +48,7 @@ def streamed(model, folder):
 def main():
     server.need_http()
     with tempfile.TemporaryDirectory() as folder:
-        model = llama_folder.make(f"{folder}/m", bf16=True, vocab_size=16384, hidden_size=512, intermediate_size=1536, num_hidden_layers=6, head_dim=64, num_attention_heads=8, num_key_value_heads=8)
+        model = llama_folder.make(f"{folder}/m", bf16=True, vocab_size=4096, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, head_dim=64, num_attention_heads=8, num_key_value_heads=8)
         as_is, q8, q4 = load(model, "as-is"), load(model, "q8"), load(model, "q4")
         ok(as_is > q8 + 15 * MIB and q8 > q4 + 4 * MIB, f"and what is held is smaller: {[n // MIB for n in (as_is, q8, q4)]} MiB")
         streamed(model, folder)
