@@ -1,7 +1,7 @@
 /* gemm_few_x86.h - what the x86-64 kernels for few rows share: turning 8 lines of B. Not for others.
  *
- * A cell is 32 bits of a line: an fp32, or two neighbours of 16. Along k there are no prefetches: the hardware follows 64
- * lines well, and measured up to a third faster without help. Rows that are read across, a piece of each, it does not. */
+ * A cell is 32 bits of a line: an fp32, or two neighbours of 16. Along k kernels whose loads follow each other closely have no
+ * prefetches: the hardware follows 64 lines well, and measured up to a third faster without help. Rows that are read across, a piece of each, it does not. */
 #ifndef PLIM_DEVICE_CPU_GEMM_FEW_X86_H
 #define PLIM_DEVICE_CPU_GEMM_FEW_X86_H
 
@@ -28,21 +28,6 @@ __attribute__((target("avx2"))) FEW_INLINE void few_turn_8x8(__m256i r[8])
     for (int i = 0; i < 4; i++)
         r[i] = _mm256_permute2x128_si256(four[i], four[i + 4], 0x20),
         r[i + 4] = _mm256_permute2x128_si256(four[i], four[i + 4], 0x31);
-}
-
-/* r[i] = element i of all lines, and in the upper half element i + 8, from r[line] = 16 elements of 16 bits of a line. */
-__attribute__((target("avx2"))) FEW_INLINE void few_turn_halves(__m256i r[8])
-{
-    __m256i two[8], four[8];
-    for (int i = 0; i < 8; i += 2)
-        two[i] = _mm256_unpacklo_epi16(r[i], r[i + 1]), two[i + 1] = _mm256_unpackhi_epi16(r[i], r[i + 1]);
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; j++)
-            four[i + 2 * j] = _mm256_unpacklo_epi32(two[i + j], two[i + j + 2]),
-                         four[i + 2 * j + 1] = _mm256_unpackhi_epi32(two[i + j], two[i + j + 2]);
-    for (int i = 0; i < 4; i++)
-        r[2 * i] = _mm256_unpacklo_epi64(four[i], four[i + 4]),
-              r[2 * i + 1] = _mm256_unpackhi_epi64(four[i], four[i + 4]);
 }
 
 /* One cache line of each of `rows` rows, `step` bytes apart. */
