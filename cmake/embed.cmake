@@ -1,4 +1,4 @@
-# data/*.yaml and data/*.html become part of the program: one generated C file holds them all, with a table of them at its end.
+# data/*.yaml, data/*.html and data/*.js become part of the program: one generated C file holds them all, with a table of them at its end.
 # See src/base/embedded.h for how they are read. Run as a script, this file writes that C file:
 #
 #   cmake -DFOLDER=data -DNAMES=devices.yaml,page.html -DOUTPUT=embedded_data.c -P cmake/embed.cmake
@@ -35,7 +35,7 @@ function(plimsoll_embed out)
   set(folder "${PROJECT_SOURCE_DIR}/data")
   set(output "${PROJECT_BINARY_DIR}/embedded_data.c")
   set(names "")
-  file(GLOB inputs CONFIGURE_DEPENDS "${folder}/*.yaml" "${folder}/*.html")
+  file(GLOB inputs CONFIGURE_DEPENDS "${folder}/*.yaml" "${folder}/*.html" "${folder}/*.js")
   foreach(input IN LISTS inputs)
     get_filename_component(name "${input}" NAME)
     list(APPEND names "${name}")

@@ -1,7 +1,7 @@
 /* embedded.h - the data files that travel inside the program.
  *
- * Every data/<name>.yaml (device presets, memory profiles) and data/<name>.html (the server's page) is turned into a C array by the build, so that the
- * installed program needs no file beside it. The texts are constant, live as long as the program and end with
+ * Every data/<name>.yaml (device presets, memory profiles), data/<name>.html (pages) and data/<name>.js (what pages share) is
+ * turned into a C array by the build, so that the installed program needs no file beside it. The texts are constant, live as long as the program and end with
  * a NUL that `size` does not count.
  *
  *     const struct plim_data *d = embedded_find("devices");   // data/devices.yaml

@@ -18,7 +18,7 @@ struct subcommand {
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
     subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_config,
-    subcommand_doctor, subcommand_ctl;
+    subcommand_doctor, subcommand_ctl, subcommand_watch;
 
 /* All of them, ending with a NULL command. */
 const struct subcommand *const *cli_subcommands(void);

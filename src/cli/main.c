@@ -8,23 +8,13 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {&subcommand_plan,
-                                                       &subcommand_train,
-                                                       &subcommand_generate,
-                                                       &subcommand_serve,
-                                                       &subcommand_eval,
-                                                       &subcommand_export,
-                                                       &subcommand_tokenize,
-                                                       &subcommand_inspect,
-                                                       &subcommand_calibrate,
-                                                       &subcommand_pack,
-                                                       &subcommand_version,
-                                                       &subcommand_docs,
-                                                       &subcommand_embed,
-                                                       &subcommand_config,
-                                                       &subcommand_doctor,
-                                                       &subcommand_ctl,
-                                                       NULL};
+static const struct subcommand *const subcommands[] = {
+    &subcommand_plan,     &subcommand_train,   &subcommand_generate,
+    &subcommand_serve,    &subcommand_eval,    &subcommand_export,
+    &subcommand_tokenize, &subcommand_inspect, &subcommand_calibrate,
+    &subcommand_pack,     &subcommand_version, &subcommand_docs,
+    &subcommand_embed,    &subcommand_config,  &subcommand_doctor,
+    &subcommand_ctl,      &subcommand_watch,   NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -39,7 +29,9 @@ static const struct man_section sections[] = {
      "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
      "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
      "beside "
-     "it; plimsoll doctor tells what they do."},
+     "it; plimsoll doctor tells what they do. DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are "
+     "addresses "
+     "that train tells of a run."},
     {NULL, NULL}};
 
 static struct program program = {

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const names[] = {"plan",   "note",       "resume", "step",   "eval",
                                     "replan", "checkpoint", "end",    "memory", "refused"};
@@ -29,14 +30,54 @@ static void put_memory(struct json_writer *w, const struct train_event *e)
     json_end_object(w);
 }
 
+/* The four lines of the budget in bytes, and the shares of any memory that they stand for. */
+static void put_lines(struct json_writer *w, const struct train_log *log, const struct train_event *e)
+{
+    static const char *const line_names[LINES] = {"target", "warning", "critical", "emergency"};
+    struct profile p;
+    job_thresholds(log->job, &p);
+    const double share[LINES] = {p.target, p.warning, p.critical, p.emergency};
+    struct gauge own = gauge_of_budget(e->used, e->budget, &p);
+    json_begin_object(w, "lines");
+    for (int i = 0; i < LINES; i++) json_int(w, line_names[i], own.line[i]);
+    json_end_object(w);
+    json_begin_object(w, "thresholds");
+    for (int i = 0; i < LINES; i++) json_double(w, line_names[i], share[i]);
+    json_end_object(w);
+}
+
+/* Live bytes at the plan's peak by what they are for; with the overhead they are what a step needs. */
+static void put_classes(struct json_writer *w, const struct plan *plan)
+{
+    json_begin_object(w, "by_class");
+    for (int i = 0; i < CLASS_COUNT; i++)
+        if (plan->layout.by_class[i])
+            json_int(w, tensor_class_name((enum tensor_class)i), plan->layout.by_class[i]);
+    json_int(w, "overhead", plan->total - plan->layout.arena_bytes);
+    json_end_object(w);
+}
+
+/* Who runs, for those who ask whether somebody still does. */
+static void put_process(struct json_writer *w)
+{
+    char host[72] = "";
+    gethostname(host, sizeof host - 1);
+    json_int(w, "pid", getpid());
+    json_str(w, "host", host);
+}
+
 static void put_plan(struct json_writer *w, struct train_log *log, const struct train_event *e)
 {
-    json_str(w, "device", log->device);
+    json_str(w, "device", log->facts->name);
+    if (e->kind == TRAIN_PLANNED) put_process(w);
+    json_int(w, "steps", e->steps);
     json_int(w, "budget_bytes", e->budget);
     json_int(w, "planned_total", e->plan->total);
     json_int(w, "arena_bytes", e->plan->layout.arena_bytes);
     json_int(w, "host_bytes", e->plan->layout.tier_bytes[TIER_HOST]);
     json_int(w, "disk_bytes", e->plan->disk);
+    put_classes(w, e->plan);
+    put_lines(w, log, e);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
     json_double(w, "predicted_ms", 1e3 * e->plan->step_seconds);
     json_double(w, "plan_ms",
@@ -164,11 +205,14 @@ static void write_json(struct train_log *log, const struct train_event *e)
     json_writer_init(&w, &line, 0);
     json_begin_object(&w, NULL);
     json_str(&w, "event", names[e->kind]);
+    json_double(&w, "time", floor(1e3 * clock_wall()) / 1e3);
     if (e->kind != TRAIN_PLANNED && e->kind != TRAIN_NOTE) json_int(&w, "step", e->step);
     put_fields(&w, log, e);
     json_end_object(&w);
     strbuf_addf(&line, "\n");
-    if (fwrite(line.data, 1, line.len, log->json) != line.len || fflush(log->json)) lose(log, &log->json);
+    train_folder_event(&log->folder, strbuf_text(&line), line.len);
+    if (log->json && (fwrite(line.data, 1, line.len, log->json) != line.len || fflush(log->json)))
+        lose(log, &log->json);
     strbuf_release(&line);
 }
 
@@ -248,7 +292,7 @@ static void tell_eval(struct train_log *log, const struct train_event *e)
     strbuf_release(&line);
 }
 
-static void tell_end(struct train_log *log, const struct train_event *e)
+static void tell_ended(struct train_log *log, const struct train_event *e)
 {
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], rss[BYTES_TEXT];
     fprintf(log->people, "planned %s, ledger %s, process %s at its peak; %lld steps in %.1f s\n",
@@ -301,19 +345,40 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         tell_eval(log, e);
         break;
     case TRAIN_ENDED:
-        tell_end(log, e);
+        tell_ended(log, e);
         break;
     }
+}
+
+/* From the first plan on there is something to watch; what was there of a run before is then the past. */
+static void keep_folder(struct train_log *log, const struct train_event *e)
+{
+    if (e->kind == TRAIN_PLANNED && e->folder)
+        train_folder_open(&log->folder, e->folder, log->resume, log->json);
+    if (e->kind == TRAIN_PLANNED || e->kind == TRAIN_REPLANNED)
+        train_folder_plan(&log->folder, e->plan, log->facts);
+}
+
+static void put_event(struct train_log *log, const struct train_event *event)
+{
+    bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every &&
+                event->step != event->steps;
+    if (rare) return;
+    keep_folder(log, event);
+    if (log->json || log->folder.log) write_json(log, event);
+    if (!log->people) return;
+    tell_people(log, event);
+    if (fflush(log->people)) lose(log, &log->people);
 }
 
 void train_log_hear(void *arg, const struct train_event *event)
 {
     struct train_log *log = arg;
-    bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every &&
-                event->step != event->steps;
-    if (rare) return;
-    if (log->json) write_json(log, event);
-    if (!log->people) return;
-    tell_people(log, event);
-    if (fflush(log->people)) lose(log, &log->people);
+    put_event(log, event);
+    tell_hear(log->tell, event);
+}
+
+void train_log_note(void *arg, const char *line)
+{
+    put_event(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }

@@ -2,7 +2,8 @@
 #ifndef PLIM_CLI_TRAIN_LOG_H
 #define PLIM_CLI_TRAIN_LOG_H
 
-#include "train/trainer.h"
+#include "cli/train_folder.h"
+#include "tell/tell.h"
 #include <stdio.h>
 
 struct train_log {
@@ -16,10 +17,16 @@ struct train_log {
     int nlosses;
     const char *command_name;
     struct job *job;
-    const char *device; /* what it runs on */
+    const struct device_facts *facts; /* what it runs on */
+    bool resume;                      /* the folder's log goes on */
+    struct train_folder folder;
+    struct tell *tell; /* those who are not here; NULL: nobody */
 };
 
 /* A train_listener's function; arg is a struct train_log. */
 void train_log_hear(void *log, const struct train_event *event);
+
+/* A note that is not the trainer's. */
+void train_log_note(void *log, const char *line);
 
 #endif

@@ -44,7 +44,7 @@ void report_savings(const struct plan_report *report, bool colour, struct strbuf
 /* A table with bars. */
 void report_text(const struct plan_report *report, bool colour, struct strbuf *out);
 
-/* The arena as one self-contained page: address x time, coloured by class. */
+/* Arena and lower tiers as one self-contained page: address x time, coloured by class, with names under the pointer. */
 void report_html(const struct plan_report *report, struct strbuf *out);
 
 /* ---- words that text and page share (report_words.c) ---- */

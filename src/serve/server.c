@@ -3,6 +3,7 @@
 #include "serve/call.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "net/host.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -57,14 +58,6 @@ static bool same_origin(const char *origin, const char *host)
     return host && after && !strcasecmp(after + 3, host);
 }
 
-/* A name that cannot be made to point here by others: an address, or localhost. */
-static bool is_address(const char *host)
-{
-    size_t name = strcspn(host, ":");
-    if (*host == '[' || (name == 9 && !strncasecmp(host, "localhost", 9))) return true;
-    return name && strspn(host, "0123456789.") >= name;
-}
-
 /* Browsers reach servers of the machine they run on. A page from elsewhere must not use ours: neither under its own name
  * (Origin) nor under one of its own that was made to point here (Host). Whoever shows a key is no such page. */
 static bool check_browser(const struct server *s, const struct http_exchange *x, struct refusal *why)
@@ -72,7 +65,7 @@ static bool check_browser(const struct server *s, const struct http_exchange *x,
     const char *origin = http_header(x, "Origin"), *host = http_header(x, "Host");
     const char *site = http_header(x, "Sec-Fetch-Site");
     if (shows_key(s, x)) return true;
-    if (http_is_loopback(s->http) && host && !is_address(host))
+    if (http_is_loopback(s->http) && host && !host_is_address(host))
         return refuse(why, 403, NULL, "host_refused",
                       "this server answers to 127.0.0.1 and localhost, not to the name '%.80s'", host);
     bool posts = !strcmp(http_method(x), "POST");

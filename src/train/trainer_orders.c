@@ -1,9 +1,6 @@
 /* trainer_orders.c - what a run is told to do from outside, done between two optimizer steps: control socket and SIGUSR1. */
 #include "base/bytes.h"
-#include "base/file.h"
 #include "train/trainer.h"
-#include "watch/environment.h"
-#include "watch/holders.h"
 
 #include <stdio.h>
 
@@ -38,40 +35,7 @@ static enum plim_status do_checkpoint(struct trainer *t, const struct run_order 
     return status;
 }
 
-static void put_snapshot(const struct trainer *t, struct strbuf *out)
-{
-    struct json_writer w;
-    struct holder holders[HOLDERS_MAX];
-    json_writer_init(&w, out, 1);
-    json_begin_object(&w, NULL);
-    json_str(&w, "job", t->job->name);
-    json_int(&w, "step", t->step);
-    environment_json(t->runtime.device, &w, "environment");
-    summary_json(&t->watch.facts.memory, &w, "memory");
-    json_begin_object(&w, "knobs");
-    knobs_json(&w, &t->runtime.plan.knobs);
-    json_end_object(&w);
-    if (t->watch.monitor) monitor_json(&t->watch.seen, &w, "monitor");
-    holders_json(holders, holders_of(&t->watch.seen.now, os_machine_root(), holders), &w, "holders");
-    json_end_object(&w);
-    strbuf_addc(out, '\n');
-}
-
-static enum plim_status do_snapshot(struct trainer *t, const struct run_order *order, char *text, size_t size,
-                                    struct plim_error *err)
-{
-    (void)order;
-    struct strbuf out = STRBUF_INIT;
-    snprintf(text, size, "%s/snapshot-%lld.json", t->job->output_dir, (long long)t->step);
-    put_snapshot(t, &out);
-    enum plim_status status = strbuf_status(&out, err);
-    if (status == PLIM_OK) status = file_write_atomic(text, out.data, out.len, err);
-    strbuf_release(&out);
-    return status;
-}
-
-static order_do *const orders[] = {
-    [ORDER_BUDGET] = do_budget, [ORDER_CHECKPOINT] = do_checkpoint, [ORDER_SNAPSHOT] = do_snapshot};
+static order_do *const orders[] = {[ORDER_BUDGET] = do_budget, [ORDER_CHECKPOINT] = do_checkpoint};
 
 enum plim_status trainer_obey(struct trainer *t, struct plim_error *err)
 {
@@ -86,6 +50,10 @@ enum plim_status trainer_obey(struct trainer *t, struct plim_error *err)
     while (status == PLIM_OK && w->control && run_control_next(w->control, &order)) {
         struct plim_error why = {0};
         char text[512] = "";
+        if (order.kind == ORDER_SNAPSHOT) { /* done when a step has been measured */
+            trainer_trace_order(t, &order);
+            break;
+        }
         enum plim_status done = orders[order.kind](t, &order, text, sizeof text, &why);
         if (done != PLIM_OK && t->runtime.torn) status = done, *err = why;
         trainer_note_step(t, NULL);

@@ -31,10 +31,10 @@ def folder_tests(folder, path):
     trial = train("--steps", 1, "--no-checkpoint", "--set", "training.save_every=0")
     plim.ok(trial.returncode == 0 and content(f"{out}/checkpoint-00000004") == old, f"B10: a run that saves nothing leaves a used folder alone {trial.stderr.strip()}")
     few = train("--steps", 1, "--overwrite", "--set", "training.save_every=0")
-    plim.ok(few.returncode == 0 and sorted(os.listdir(out)) == ["checkpoint-00000001"], f"B10: --overwrite: of the old run's higher steps nothing is left: {sorted(os.listdir(out))}")
+    plim.ok(few.returncode == 0 and plim.left(out) == ["checkpoint-00000001"], f"B10: --overwrite: of the old run's higher steps nothing is left: {plim.left(out)}")
     again = train("--steps", 4, "--overwrite")
     plim.ok(again.returncode == 0 and content(f"{out}/checkpoint-00000004") != old, "a fresh run replaces an old run's checkpoint of the same step")
-    plim.ok(sorted(os.listdir(out)) == ["checkpoint-00000002", "checkpoint-00000004"], f"and leaves nothing else behind: {sorted(os.listdir(out))}")
+    plim.ok(plim.left(out) == ["checkpoint-00000002", "checkpoint-00000004"], f"and leaves nothing else behind: {plim.left(out)}")
     shutil.copytree(f"{out}/checkpoint-00000004", f"{out}/checkpoint-00000006")
     os.remove(f"{out}/checkpoint-00000006/trainer.json")
     more = train("--steps", 8, "--resume")
@@ -47,8 +47,8 @@ def folder_tests(folder, path):
     shutil.rmtree(f"{out}/checkpoint-00000006")
     os.symlink(precious, f"{out}/checkpoint-00000006")
     train("--steps", 12, "--resume")
-    plim.ok(sorted(os.listdir(out)) == ["checkpoint-00000010", "checkpoint-00000012"] and os.path.exists(f"{precious}/model.safetensors"),
-            f"pruning removes a link, not what it points to: {sorted(os.listdir(out))}")
+    plim.ok(plim.left(out) == ["checkpoint-00000010", "checkpoint-00000012"] and os.path.exists(f"{precious}/model.safetensors"),
+            f"pruning removes a link, not what it points to: {plim.left(out)}")
 
 
 def replan_tests(folder, path):
@@ -77,5 +77,7 @@ def replan_tests(folder, path):
 with tempfile.TemporaryDirectory() as folder_:
     path_ = plim.job(folder_, training__mixed_precision="bf16")
     folder_tests(folder_, path_)
+    told_ = plim.run("doctor", path_)
+    plim.ok("used" in told_.stdout or "--resume" in told_.stdout, f"doctor names it, and reads nothing that is gone: {told_.stdout[:100]!r} {told_.stderr[:200]}")
     replan_tests(folder_, plim.job(folder_, training__mixed_precision="bf16", model__hidden_size=192, model__intermediate_size=512))
 plim.done()

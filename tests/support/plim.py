@@ -133,6 +133,11 @@ def events(text):
     return out
 
 
+def left(folder):
+    """Names in a run's folder beside what watchers read."""
+    return sorted(set(os.listdir(folder)) - {"log.jsonl", "plan.json"})
+
+
 def losses(text):
     return {e["step"]: e["loss"] for e in events(text) if e["event"] == "step"}
 

@@ -1,0 +1,229 @@
+/* cmd_watch.c - plimsoll watch: a run in the terminal, as lines, or on a page. It reads the run's folder and asks its socket;
+ * the run does not know of it. */
+#include "base/clock.h"
+#include "cli/cli.h"
+#include "watch/run_frame.h"
+#include "watch/run_log.h"
+#include "watch/run_page.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+struct watch_flags {
+    bool web, plain;
+    int64_t port;
+    bool port_given;
+};
+
+#define AT(field) offsetof(struct watch_flags, field)
+static const struct option_row rows[] = {
+    {"web", 'w', OPTION_FLAG, AT(web), NULL, "serve a page on the loopback instead, until it is stopped"},
+    {"port", 'p', OPTION_INT64, AT(port), "N", "with --web: listen there (default: any free port)",
+     .given = OPTION_GIVEN(struct watch_flags, port_given)},
+    {"plain", 0, OPTION_FLAG, AT(plain), NULL,
+     "lines instead of a screen, as where the output is no terminal"},
+};
+
+static const struct option_example examples[] = {
+    {"watch", "the newest run below this folder"},
+    {"watch runs/small", "bars of memory against the four lines, loss, tokens/s, events"},
+    {"watch runs/small --web", "the same, the arena's map and curves on a page"},
+    {"watch runs/small --plain | grep -v loss", "what happened, without the steps"},
+    {NULL, NULL}};
+
+static const struct command command = {
+    .name = "watch",
+    .summary = "watch a run, in the terminal or on a page",
+    .usage = "[OPTION...] [RUN]",
+    .description =
+        "RUN is the folder of a training run (output.dir), under way or finished, or a file with its JSON "
+        "lines; absent: the run below this folder that wrote last. A terminal gets one screen that is drawn "
+        "again, anything else a line per event; both end with the run. --web prints the address of a page on "
+        "127.0.0.1 and serves it, with /metrics for Prometheus, until it is stopped. The run is read from "
+        "its "
+        "folder and through its control socket, and never waits for anybody who watches.",
+    COMMAND_ROWS(rows),
+    .examples = examples,
+    .takes_files = true,
+};
+
+static void wait_a_moment(double seconds)
+{
+    nanosleep(
+        &(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (long)seconds))},
+        NULL);
+}
+
+/* --- lines ----------------------------------------------------------------------------------------------------------- */
+
+struct lines {
+    struct run_state state;
+    bool lost; /* nobody reads them any more */
+};
+
+static void hear_line(void *arg, const struct node *event)
+{
+    struct lines *l = arg;
+    struct strbuf line = STRBUF_INIT;
+    run_state_hear(&l->state, event);
+    run_event_text(event, l->state.steps, &line);
+    if (line.len && !l->lost) {
+        strbuf_addc(&line, '\n');
+        l->lost = fwrite(line.data, 1, line.len, stdout) != line.len;
+    }
+    strbuf_release(&line);
+}
+
+/* A run that was killed has no last word. */
+static void tell_silence(const struct run_state *s)
+{
+    if (s->begun && !s->ended)
+        printf("the run stopped after step %lld without a last line\n", (long long)s->step);
+}
+
+static int follow_lines(struct run_log *log, const volatile sig_atomic_t *stop)
+{
+    struct lines l = {0};
+    bool live = true;
+    while (!*stop && !l.lost) {
+        enum run_read how = run_log_read(log, hear_line, &l);
+        if (how == RUN_ANEW) l.state = (struct run_state){0};
+        if (how != RUN_READ_ALL) continue;
+        l.lost |= fflush(stdout) != 0;
+        if (!live) break; /* what it wrote last was read after it had gone */
+        run_state_ask(&l.state, log->folder, NULL);
+        live = run_state_live(&l.state);
+        if (live) wait_a_moment(0.2);
+    }
+    if (!l.lost && !*stop) tell_silence(&l.state);
+    bool left = l.lost && errno == EPIPE;
+    if (l.lost && !left) fprintf(stderr, "plimsoll: standard output: write failed\n");
+    return l.lost && !left ? 2 : 0;
+}
+
+/* --- a screen -------------------------------------------------------------------------------------------------------- */
+
+static void screen_size(int *width, int *height)
+{
+    struct winsize size = {0};
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0;
+    *width = known ? size.ws_col : 80, *height = known ? size.ws_row : 24;
+}
+
+static int count_lines(const struct strbuf *text)
+{
+    int n = 0;
+    for (size_t i = 0; i < text->len; i++) n += text->data[i] == '\n';
+    return n;
+}
+
+/* Over the frame before: up, each line cleared to its end, and what is left of a longer frame cleared, too. */
+static void draw(const struct run_state *state, const char *name, bool live, int *drawn)
+{
+    struct run_frame frame = {.name = name, .live = live, .colour = cli_colour(STDOUT_FILENO)};
+    struct strbuf text = STRBUF_INIT, out = STRBUF_INIT;
+    screen_size(&frame.width, &frame.height);
+    run_frame_draw(state, &frame, &text);
+    if (*drawn) strbuf_addf(&out, "\033[%dA", *drawn);
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] == '\n') strbuf_add(&out, "\033[K");
+        strbuf_addc(&out, text.data[i]);
+    }
+    strbuf_add(&out, "\033[J");
+    *drawn = count_lines(&text);
+    fwrite(strbuf_text(&out), 1, out.len, stdout);
+    fflush(stdout);
+    strbuf_release(&text);
+    strbuf_release(&out);
+}
+
+static int follow_screen(struct run_log *log, const char *name, const volatile sig_atomic_t *stop)
+{
+    struct run_state *state = calloc(1, sizeof *state);
+    int drawn = 0;
+    bool live = true;
+    if (!state) return 4;
+    while (!*stop) {
+        enum run_read how = run_log_read(log, run_state_hear, state);
+        if (how == RUN_ANEW) *state = (struct run_state){0};
+        if (how != RUN_READ_ALL) continue;
+        bool gone = !live;
+        run_state_ask(state, log->folder, NULL);
+        live = !gone && run_state_live(state);
+        draw(state, name, live, &drawn);
+        if (gone) break;
+        if (live) wait_a_moment(0.5);
+    }
+    if (!*stop) tell_silence(state);
+    free(state);
+    return 0;
+}
+
+/* --- a page ---------------------------------------------------------------------------------------------------------- */
+
+static int serve_page(const char *run, int port, const volatile sig_atomic_t *stop)
+{
+    struct run_page *page;
+    struct plim_error err = {0};
+    enum plim_status status = run_page_open(run, port, &page, &err);
+    if (status != PLIM_OK) return cli_error(&err);
+    printf("http://127.0.0.1:%d\n", run_page_port(page));
+    fflush(stdout);
+    while (!*stop) wait_a_moment(0.2);
+    run_page_close(page);
+    return 0;
+}
+
+static enum plim_status check(const struct watch_flags *f, const struct options_rest *rest,
+                              struct plim_error *err)
+{
+    if (rest->args.count > 1)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "watch: give one run, or none for the newest; see plimsoll watch --help");
+    if (f->port_given && !f->web)
+        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is the page's; add --web");
+    if (f->port < 0 || f->port > 65535)
+        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port': %lld; write a number from 0 to 65535",
+                         (long long)f->port);
+    return PLIM_OK;
+}
+
+static int watch(const struct watch_flags *f, const char *run)
+{
+    struct plim_error err = {0};
+    struct run_log log;
+    const volatile sig_atomic_t *stop = cli_stop_flag();
+    if (f->web) return serve_page(run, (int)f->port, stop);
+    if (run_log_open(&log, run, &err) != PLIM_OK) return cli_error(&err);
+    signal(SIGPIPE, SIG_IGN); /* a reader that leaves ends the watching, not with a signal */
+    const char *term = getenv("TERM");
+    bool screen = isatty(STDOUT_FILENO) && !f->plain && term && strcmp(term, "dumb") != 0;
+    int code = screen ? follow_screen(&log, run, stop) : follow_lines(&log, stop);
+    run_log_close(&log);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct watch_flags f = {0};
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    char newest[CLI_PATH];
+    int code = cli_options(&command, argc, argv, &f, &store, &rest);
+    if (code < 0) {
+        enum plim_status status = check(&f, &rest, &err);
+        const char *name = rest.args.count ? rest.args.items[0] : newest;
+        if (status == PLIM_OK && !rest.args.count) status = run_log_newest(".", newest, sizeof newest, &err);
+        code = status == PLIM_OK ? watch(&f, name) : cli_error(&err);
+    }
+    bump_free(&store);
+    return code;
+}
+
+const struct subcommand subcommand_watch = {&command, run, false};

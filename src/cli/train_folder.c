@@ -1,0 +1,111 @@
+/* train_folder.c - see train_folder.h. */
+#include "cli/train_folder.h"
+#include "report/snapshot.h"
+#include "watch/run_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void give_up(struct train_folder *f, const char *name)
+{
+    if (!f->told)
+        fprintf(stderr, "plimsoll: %s/%s cannot be written: %s; training goes on without it\n", f->path, name,
+                strerror(errno));
+    f->told = true;
+}
+
+/* --- the log -------------------------------------------------------------------------------------------------------- */
+
+static bool same_file(const char *path, FILE *other)
+{
+    struct stat a, b;
+    return other && !stat(path, &a) && !fstat(fileno(other), &b) && a.st_ino == b.st_ino &&
+           a.st_dev == b.st_dev;
+}
+
+/* Of a run that was killed the last line may have no end. */
+static void end_line(int fd)
+{
+    char last;
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end > 0 && pread(fd, &last, 1, end - 1) == 1 && last != '\n' && write(fd, "\n", 1) != 1)
+        errno = 0; /* the next write fails likewise, and tells */
+}
+
+void train_folder_open(struct train_folder *f, const char *path, bool append, FILE *other)
+{
+    char name[1024];
+    struct stat at;
+    f->path = path;
+    snprintf(name, sizeof name, "%s/" RUN_LOG, path);
+    if (same_file(name, other)) return;
+    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int fd = open(name, flags | (append ? 0 : O_TRUNC), 0666);
+    if (fd >= 0 && (fstat(fd, &at) || !S_ISREG(at.st_mode))) close(fd), fd = -1, errno = EINVAL;
+    if (fd >= 0) end_line(fd);
+    f->log = fd >= 0 ? fdopen(fd, "a") : NULL;
+    if (f->log) return;
+    give_up(f, RUN_LOG);
+    if (fd >= 0) close(fd);
+}
+
+void train_folder_event(struct train_folder *f, const char *line, size_t len)
+{
+    if (!f->log) return;
+    if (fwrite(line, 1, len, f->log) == len && fflush(f->log) == 0) return;
+    give_up(f, RUN_LOG);
+    fclose(f->log);
+    f->log = NULL;
+}
+
+void train_folder_close(struct train_folder *f)
+{
+    if (f->log) fclose(f->log);
+    *f = (struct train_folder){0};
+}
+
+/* --- the plan ------------------------------------------------------------------------------------------------------- */
+
+#define PIECE ((size_t)64 << 10)
+
+static void write_piece(void *file, struct strbuf *out)
+{
+    if (out->len < PIECE) return;
+    fwrite(out->data, 1, out->len, file);
+    strbuf_truncate(out, 0);
+}
+
+static bool write_plan(struct snapshot *s, FILE *file)
+{
+    struct strbuf out = STRBUF_INIT;
+    struct json_writer w;
+    s->drain = write_piece, s->drain_arg = file;
+    json_writer_init(&w, &out, 0);
+    json_begin_object(&w, NULL);
+    snapshot_json(s, &w);
+    json_end_object(&w);
+    fwrite(strbuf_text(&out), 1, out.len, file);
+    bool good = !out.failed && !ferror(file);
+    strbuf_release(&out);
+    return good;
+}
+
+void train_folder_plan(struct train_folder *f, const struct plan *plan, const struct device_facts *facts)
+{
+    char path[1024], temp[1024];
+    struct snapshot s;
+    struct plim_error none;
+    if (!f->path || snapshot_init(&s, plan, facts, NULL, &none) != PLIM_OK) return;
+    snprintf(path, sizeof path, "%s/" RUN_PLAN, f->path);
+    snprintf(temp, sizeof temp, "%s/" RUN_PLAN ".new", f->path);
+    unlink(temp);
+    FILE *file = fopen(temp, "wxe");
+    bool good = file && write_plan(&s, file);
+    if (file) good = fclose(file) == 0 && good;
+    good = good && rename(temp, path) == 0;
+    if (!good) give_up(f, RUN_PLAN), unlink(temp);
+    snapshot_release(&s);
+}
