@@ -20,7 +20,7 @@
 
 struct serve_flags {
     const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
-        *weights;
+        *weights, *scratch;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
@@ -68,6 +68,8 @@ static const struct option_row rows[] = {
      "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
+    {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
+     "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step"},
 };
 
 static const struct option_example examples[] = {
@@ -258,6 +260,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .beside = server_bytes(&g->limits),
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
+                                     .scratch = f->scratch,
                                      .parallel = f->parallel,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,

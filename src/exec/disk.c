@@ -96,12 +96,13 @@ static void advance(struct disk_store *disk, uint64_t ticket, size_t begun, size
     pthread_mutex_lock(&disk->lock);
     struct request *r = &disk->ring[ticket % RING];
     r->begun += begun, r->ended += ended;
+    bool tells = r->begun == r->n || r->ended == r->n; /* nobody waits for less */
     while (disk->begun < disk->asked &&
            disk->ring[disk->begun % RING].begun == disk->ring[disk->begun % RING].n)
         disk->begun++;
     while (disk->done < disk->begun && disk->ring[disk->done % RING].ended == disk->ring[disk->done % RING].n)
         disk->done++;
-    pthread_cond_broadcast(&disk->moved);
+    if (tells) pthread_cond_broadcast(&disk->moved);
     pthread_mutex_unlock(&disk->lock);
 }
 

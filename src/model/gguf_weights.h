@@ -24,7 +24,8 @@ enum plim_status gguf_weights_read(const struct gguf_weights *weights, const str
                                    enum dtype type, safetensors_sink *sink, void *arg,
                                    struct plim_error *err);
 
-/* Rows [first, first + n) of a matrix in blocks, as the file has them, in the order of Hugging Face files. */
+/* Rows [first, first + n) of the file's matrix, elements or blocks as they are, in the order of Hugging Face files; of one that
+ * these have transposed the rows are their columns. */
 enum plim_status gguf_weights_read_rows(const struct gguf_weights *weights, const struct safetensor *t,
                                         int64_t first, int64_t n, void *out, struct plim_error *err);
 

@@ -25,6 +25,8 @@ static bool is_weight(const struct tensor *t)
 /* What a parameter is read by. */
 struct uses {
     bool product, table, logits, other;
+    bool columns; /* product of a matrix stored [in,out] */
+    bool experts; /* product of one matrix for each expert */
 };
 
 static bool names_tensor(const int *ids, int count, int id)
@@ -34,14 +36,24 @@ static bool names_tensor(const int *ids, int count, int id)
     return false;
 }
 
+/* Logits of a router: which experts a row has hangs on their last bits. */
+static bool is_routed(const struct tape *tape, int logits)
+{
+    for (int i = 0; i < tape->nops; i++)
+        if (tape->ops[i].kind == OP_ROUTE && tape->ops[i].in[ROUTE_LOGITS] == logits) return true;
+    return false;
+}
+
 static struct uses uses_of(const struct tape *tape, int id)
 {
     struct uses u = {0};
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         if (!names_tensor(op->in, OP_MAX_IN, id)) continue;
-        if (op->kind == OP_LINEAR && op->in[LINEAR_W] == id && !op->attr.weight_kn)
-            u.product = true, u.logits = u.logits || op->part == PART_HEAD;
+        if (op->kind == OP_LINEAR && op->in[LINEAR_W] == id && !is_routed(tape, op->out[LINEAR_Y]))
+            u.product = true, u.logits = u.logits || op->part == PART_HEAD, u.columns = op->attr.weight_kn;
+        else if (op->kind == OP_EXPERT_LINEAR && op->in[EXPERT_LINEAR_W] == id)
+            u.product = u.experts = true;
         else if (op->kind == OP_EMBED && op->in[EMBED_W] == id && op->in[EMBED_ADD] < 0 && !op->attr.first)
             u.table = true;
         else
@@ -52,9 +64,8 @@ static struct uses uses_of(const struct tape *tape, int id)
 
 /* --- choosing --------------------------------------------------------------------------------------------- */
 
-/* The type of one part: 0 where it cannot be in blocks. */
-static int part_type(enum weights_kind kind, const struct uses *u, const struct weights_part *part,
-                     const struct safetensor *file)
+/* The type of one part, whose lines have k elements: 0 where it cannot be in blocks. */
+static int part_type(enum weights_kind kind, const struct uses *u, int64_t k, const struct safetensor *file)
 {
     static const int made[WEIGHTS_KINDS] = {[WEIGHTS_Q8] = BLOCK_Q8_0, [WEIGHTS_Q4] = BLOCK_Q4_0};
     bool ends = u->table || u->logits;
@@ -62,29 +73,60 @@ static int part_type(enum weights_kind kind, const struct uses *u, const struct 
     if (kind == WEIGHTS_AS_IS || (file && weights_in_blocks(file)))
         number = file && weights_in_blocks(file) ? block_type_number(file->type_name) : 0;
     const struct block_type *type = number > 0 ? block_type_of((uint32_t)number) : NULL;
-    return block_type_multiplies(type) && part->dim[1] % type->elements == 0 ? number : 0;
+    return block_type_multiplies(type) && k % type->elements == 0 ? number : 0;
 }
 
-static void choose_param(const struct weights_files *files, enum weights_kind kind,
-                         const struct model_spec *spec, const struct tape *tape, int id, unsigned char *types)
+/* What is to be chosen, and for whom. */
+struct choice {
+    enum weights_kind kind;
+    bool experts; /* there are kernels for experts in blocks */
+    const struct weights_files *files;
+    const struct model_spec *spec;
+    const struct tape *tape;
+};
+
+/* Lines of a matrix are along what it is summed over. */
+static struct lines {
+    int64_t count, k;
+} lines_of(const struct tensor *t, bool columns)
 {
-    struct uses u = uses_of(tape, id);
-    int count = weights_part_count(tape, id);
-    if (tape->tensors[id].ndim != 2 || u.other || !(u.product || u.table) || count > OP_LINE_PARTS) return;
+    const int64_t *dim = t->dim + (t->ndim - 2);
+    return columns ? (struct lines){dim[1], dim[0]} : (struct lines){dim[0], dim[1]};
+}
+
+static bool may_be_in_blocks(const struct choice *c, int id, const struct uses *u)
+{
+    if (u->other || !(u->product || u->table) || (u->table && u->columns)) return false;
+    const struct tensor *t = &c->tape->tensors[id];
+    if (u->experts ? !c->experts || t->ndim != 3 : t->ndim != 2) return false;
+    return lines_of(t, u->columns).count >= PANEL_LINES; /* else it would grow */
+}
+
+/* Experts have one type for all of them. */
+static void choose_param(const struct choice *c, int id, unsigned char *types)
+{
+    struct uses u = uses_of(c->tape, id);
+    int count = weights_part_count(c->tape, id);
+    if (!may_be_in_blocks(c, id, &u) || (count > OP_LINE_PARTS && !u.experts)) return;
+    int64_t k = lines_of(&c->tape->tensors[id], u.columns).k;
     for (int i = 0; i < count; i++) {
-        struct weights_part part = weights_part(spec, tape, id, i);
-        types[i] = (unsigned char)part_type(kind, &u, &part, weights_find(files, spec, part.name));
-        if (types[i]) continue;
-        memset(types, 0, OP_LINE_PARTS);
-        return;
+        struct weights_part part = weights_part(c->spec, c->tape, id, i);
+        int type = part_type(c->kind, &u, k, weights_find(c->files, c->spec, part.name));
+        if (!type || (u.experts && i > 0 && type != types[0])) {
+            memset(types, 0, OP_LINE_PARTS);
+            return;
+        }
+        types[u.experts ? 0 : i] = (unsigned char)type;
     }
 }
 
-enum plim_status quantise_choose(struct quantisation *out, enum weights_kind kind, const char *path,
+enum plim_status quantise_choose(struct quantisation *out, const struct quantise_wish *wish,
                                  const struct model_spec *spec, const struct tape *tape,
                                  struct plim_error *err)
 {
     struct weights_files files;
+    const char *path = wish->path;
+    struct choice c = {wish->kind, wish->experts, &files, spec, tape};
     *out = (struct quantisation){0};
     enum plim_status status = weights_files_open(path, &files, err);
     if (status != PLIM_OK) return status;
@@ -92,7 +134,7 @@ enum plim_status quantise_choose(struct quantisation *out, enum weights_kind kin
     out->type = calloc((size_t)out->count + 1, sizeof *out->type);
     if (!out->type) status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
     for (int i = 0, n = 0; i < tape->ntensors && status == PLIM_OK; i++)
-        if (is_weight(&tape->tensors[i])) choose_param(&files, kind, spec, tape, i, out->type[n++]);
+        if (is_weight(&tape->tensors[i])) choose_param(&c, i, out->type[n++]);
     weights_files_close(&files);
     return status;
 }
@@ -108,29 +150,45 @@ void quantise_release(struct quantisation *q)
 /* A linear of a weight in blocks has its operands in the places of linear. */
 _Static_assert((int)LINEAR_X == (int)LINEAR_Q_X && (int)LINEAR_W == (int)LINEAR_Q_W &&
                    (int)LINEAR_BIAS == (int)LINEAR_Q_BIAS && (int)LINEAR_ADD == (int)LINEAR_Q_ADD &&
-                   (int)EMBED_IDS == (int)EMBED_Q_IDS && (int)EMBED_W == (int)EMBED_Q_W,
+                   (int)EMBED_IDS == (int)EMBED_Q_IDS && (int)EMBED_W == (int)EMBED_Q_W &&
+                   (int)EXPERT_LINEAR_X == (int)EXPERT_LINEAR_Q_X &&
+                   (int)EXPERT_LINEAR_W == (int)EXPERT_LINEAR_Q_W &&
+                   (int)EXPERT_LINEAR_ENDS == (int)EXPERT_LINEAR_Q_ENDS,
                "operands keep their places");
+
+static const struct {
+    int plain;
+    int w; /* its slot */
+    int blocks;
+} turned[] = {{OP_LINEAR, LINEAR_W, OP_LINEAR_Q},
+              {OP_EMBED, EMBED_W, OP_EMBED_Q},
+              {OP_EXPERT_LINEAR, EXPERT_LINEAR_W, OP_EXPERT_LINEAR_Q}};
 
 static void turn_ops(struct tape *tape, int id, const struct op_lines *lines)
 {
-    for (int i = 0; i < tape->nops; i++) {
-        struct op *op = &tape->ops[i];
-        bool product = op->kind == OP_LINEAR && op->in[LINEAR_W] == id,
-             table = op->kind == OP_EMBED && op->in[EMBED_W] == id;
-        if (!product && !table) continue;
-        op->kind = product ? OP_LINEAR_Q : OP_EMBED_Q;
-        memcpy(op->attr.lines, lines, sizeof op->attr.lines);
-    }
+    for (int i = 0; i < tape->nops; i++)
+        for (size_t t = 0; t < sizeof turned / sizeof *turned; t++) {
+            struct op *op = &tape->ops[i];
+            if (op->kind != turned[t].plain || op->in[turned[t].w] != id) continue;
+            op->kind = turned[t].blocks;
+            memcpy(op->attr.lines, lines, sizeof op->attr.lines);
+            break;
+        }
 }
 
 static void turn_param(const struct model_spec *spec, struct tape *tape, int id, const unsigned char *types)
 {
     struct op_attr attr = {0};
     struct tensor *t = &tape->tensors[id];
+    struct uses u = uses_of(tape, id);
+    int64_t experts = u.experts ? t->dim[0] : 1;
+    struct lines lines = lines_of(t, u.columns);
     for (int i = 0; i < OP_LINE_PARTS && types[i]; i++)
-        attr.lines[i] = (struct op_lines){types[i], weights_part(spec, tape, id, i).dim[0]};
+        attr.lines[i] =
+            (struct op_lines){types[i], types[1] ? weights_part(spec, tape, id, i).dim[0] : lines.count};
     turn_ops(tape, id, attr.lines);
-    t->type = DT_U8, t->dim[0] = quantised_bytes(&attr, t->dim[1]), t->dim[1] = 0, t->ndim = 1;
+    memset(t->dim, 0, sizeof t->dim);
+    t->type = DT_U8, t->dim[0] = experts * quantised_bytes(&attr, lines.k), t->ndim = 1;
 }
 
 void quantise_tape(const struct quantisation *q, const struct model_spec *spec, struct tape *tape)

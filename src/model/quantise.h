@@ -1,15 +1,16 @@
 /* quantise.h - which weights of a tape are in blocks of few bits, and the tape that multiplies them as they are.
  *
  *     struct quantisation q;
- *     quantise_choose(&q, WEIGHTS_Q8, "model/", &spec, &tape, &err);       // once, of any tape of the model
+ *     quantise_choose(&q, &(struct quantise_wish){WEIGHTS_Q8, "model/", true}, &spec, &tape, &err);   // once, of any tape
  *     quantise_tape(&q, &spec, &tape);                                     // of each tape; changes linear and embed
  *     weights_load(...);                                                   // fills what the tape has (weights.h)
  *     quantise_release(&q);
  *
- * Matrices that linear multiplies row by row, and the table of tokens, may be in blocks. As a GGUF file has them
+ * Matrices that linear and expert_linear multiply, and the table of tokens, may be in blocks. As a GGUF file has them
  * (WEIGHTS_AS_IS), where there are kernels for all its types; or rounded while they are read: WEIGHTS_Q8 makes Q8_0 of
  * them, WEIGHTS_Q4 Q4_0, and Q8_0 of the table of tokens and of what makes logits (docs/design/quantised-weights.md has the perplexities
- * behind that). What has no whole blocks in a row, experts and matrices stored [in,out] (GPT-2) stay as they are.
+ * behind that). Blocks are along what a product sums over: of a matrix stored [in,out] (GPT-2) along its columns. What has no
+ * whole blocks there, or fewer lines than a panel, stays as it is, and so do routers.
  */
 #ifndef PLIM_MODEL_QUANTISE_H
 #define PLIM_MODEL_QUANTISE_H
@@ -29,8 +30,14 @@ struct quantisation {
     unsigned char (*type)[OP_LINE_PARTS];
 };
 
+struct quantise_wish {
+    enum weights_kind kind;
+    const char *path; /* of the weights */
+    bool experts;     /* the device multiplies experts in blocks */
+};
+
 /* On failure there is nothing to release. The errors are those of weights_files_open. */
-enum plim_status quantise_choose(struct quantisation *out, enum weights_kind kind, const char *path,
+enum plim_status quantise_choose(struct quantisation *out, const struct quantise_wish *wish,
                                  const struct model_spec *spec, const struct tape *tape,
                                  struct plim_error *err);
 void quantise_release(struct quantisation *q);

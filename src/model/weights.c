@@ -51,7 +51,9 @@ int weights_part_count(const struct tape *tape, int param)
 {
     const char *mark = mark_of(tape, param);
     if (!mark) return 1;
-    return mark[1] == '}' ? (int)tape->tensors[param].dim[0] : 3;
+    if (mark[1] != '}') return 3;
+    bool blocks = weights_param_in_blocks(tape, param);
+    return (int)(blocks ? weights_experts_in_blocks(tape, param) : tape->tensors[param].dim[0]);
 }
 
 static const struct param_row *row_labelled(const struct model_spec *spec, const char *label)
@@ -68,8 +70,8 @@ static struct tensor shape_in_files(const struct model_spec *spec, const struct 
     struct tensor t = tape->tensors[param];
     if (!is_weight(&t) || !weights_param_in_blocks(tape, param)) return t;
     const struct param_row *row = row_labelled(spec, t.label);
-    t.ndim = 2;
-    for (int i = 0; i < 2; i++) t.dim[i] = param_dim_size(spec, row->dim[i]);
+    for (t.ndim = 0; t.ndim < 3 && row->dim[t.ndim] != DIM_NONE; t.ndim++)
+        t.dim[t.ndim] = param_dim_size(spec, row->dim[t.ndim]);
     return t;
 }
 
@@ -193,7 +195,7 @@ static const struct safetensor *find_joint(const struct matching *m, int param, 
 static enum plim_status match_joint(struct matching *m, int param, const struct param_row *row,
                                     const struct safetensor *file, struct plim_error *err)
 {
-    const struct tensor *t = &m->tape->tensors[param];
+    const struct tensor shape = shape_in_files(m->spec, m->tape, param), *t = &shape;
     struct weights_part whole = {.ndim = t->ndim};
     struct match match = {.param = param, .master = -1, .file = file};
     memcpy(whole.dim, t->dim, sizeof whole.dim);
@@ -413,8 +415,8 @@ static enum plim_status pour_one(const struct matching *m, struct pour *p, struc
     const struct match *match = p->match;
     p->type = m->tape->tensors[match->param].type;
     if (weights_param_in_blocks(m->tape, match->param)) {
-        struct blocks_source source = {m->files, match->file, match->param,
-                                       match->first / match->file->dim[1]};
+        struct blocks_source source = {m->files,     match->file, match->param,
+                                       match->first, match->skip, match->each};
         return weights_pour_blocks(&source, m->tape, p->sink, err);
     }
     if (match->master < 0) return read_into(m, p, p->type, pour_plain, err);

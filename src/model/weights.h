@@ -20,6 +20,7 @@
 #define PLIM_MODEL_WEIGHTS_H
 
 #include "base/log.h"
+#include "base/threads.h"
 #include "model/model.h"
 #include "model/weights_files.h"
 
@@ -29,6 +30,7 @@ struct weights_sink {
     enum plim_status (*put)(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
                             struct plim_error *err);
     void *arg;
+    struct threads *team; /* makes blocks; NULL: the caller alone */
     bool new_head; /* a head of which the files have nothing is left as it is: it is about to be trained */
 };
 

@@ -47,8 +47,15 @@ enum plim_status weights_files_read(const struct weights_files *files, const str
     return safetensors_read(&files->set, t, type, sink, arg, err);
 }
 
-enum plim_status weights_files_read_rows(const struct weights_files *files, const struct safetensor *t,
-                                         int64_t first, int64_t n, void *out, struct plim_error *err)
+/* Columns of a tensor with Hugging Face's shape are rows of a GGUF file. */
+enum plim_status weights_files_read_lines(const struct weights_files *files, const struct safetensor *t,
+                                          const struct weights_lines *lines, void *out, bool *turned,
+                                          struct plim_error *err)
 {
-    return gguf_weights_read_rows(files->gguf, t, first, n, out, err);
+    int64_t width = t->dim[t->ndim - 1];
+    struct safetensors_rows which = {.row = lines->first, .rows = lines->n, .n = width};
+    if (lines->columns) which = (struct safetensors_rows){0, t->count / width, lines->first, lines->n};
+    *turned = lines->columns && !files->gguf;
+    if (files->gguf) return gguf_weights_read_rows(files->gguf, t, lines->first, lines->n, out, err);
+    return safetensors_read_rows(t, &which, out, err);
 }

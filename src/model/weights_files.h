@@ -41,8 +41,15 @@ enum plim_status weights_files_read(const struct weights_files *files, const str
                                     enum dtype type, safetensors_sink *sink, void *arg,
                                     struct plim_error *err);
 
-/* Rows [first, first + n) of a matrix that lies in blocks, as the file has them. */
-enum plim_status weights_files_read_rows(const struct weights_files *files, const struct safetensor *t,
-                                         int64_t first, int64_t n, void *out, struct plim_error *err);
+/* Lines [first, first + n) of a matrix, elements or blocks as the file has them. A line is a row (of a tensor with more than two
+ * dimensions: of all its rows), or with `columns` a column. *turned: they are not one after the other, but side by side,
+ * the first elements of all n, then the second ones. */
+struct weights_lines {
+    bool columns;
+    int64_t first, n;
+};
+enum plim_status weights_files_read_lines(const struct weights_files *files, const struct safetensor *t,
+                                          const struct weights_lines *lines, void *out, bool *turned,
+                                          struct plim_error *err);
 
 #endif

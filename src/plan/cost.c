@@ -108,10 +108,9 @@ static double alone_seconds(const struct tape *tape, const struct op *op, const 
     return op_collects(op) ? link_time(tape, op, facts) : compute_seconds(tape, op, facts);
 }
 
-static enum lane lane_of(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+static enum lane lane_of(const struct tape *tape, const struct op *op)
 {
-    bool disk = op_moves(op) && facts->async_copies && tape->tensors[move_far(op)].tier == TIER_DISK;
-    if (disk) return LANE_DISK;
+    if (op_moves(op) && tape->tensors[move_near(op)].tier == TIER_HOST) return LANE_DISK;
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
     if (op_collects(op)) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
@@ -122,7 +121,7 @@ static enum lane busy_lane(const struct tape *tape, const struct op *op,
                            const struct device_facts *facts)
 {
     bool beside = op_moves(op) ? facts->async_copies : facts->async_exchanges && op->kind != OP_PIECE;
-    return (op_moves(op) || op_collects(op)) && !beside ? LANE_COMPUTE : lane_of(tape, op, facts);
+    return (op_moves(op) || op_collects(op)) && !beside ? LANE_COMPUTE : lane_of(tape, op);
 }
 
 /* Slices of offloaded tensors come and go on their own; all else is one piece. */
@@ -162,7 +161,7 @@ static void run_op(struct clock *c, int index)
         if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
         c->free[LANE_COMPUTE] = start + seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
-        note_span(c->spans, index, lane_of(c->tape, op, c->facts), start, start + seconds);
+        note_span(c->spans, index, lane_of(c->tape, op), start, start + seconds);
         return;
     }
     double bytes = op_cost_of(c->tape, op).bytes;
@@ -222,7 +221,7 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
         const struct op *op = &c->tape->ops[i];
         if (op->kind == OP_HOLD) release(c, op);
         if (is_idle(op, c->once))
-            note_span(c->spans, i, lane_of(c->tape, op, c->facts), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
+            note_span(c->spans, i, lane_of(c->tape, op), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
         else
             run_op(c, i);
     }
@@ -241,10 +240,10 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
     double sum = 0, norm = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
-        note_span(spans, i, lane_of(tape, op, facts), sum, sum);
+        note_span(spans, i, lane_of(tape, op), sum, sum);
         if (is_idle(op, once)) continue;
         double seconds = alone_seconds(tape, op, facts);
-        note_span(spans, i, lane_of(tape, op, facts), sum, sum + seconds);
+        note_span(spans, i, lane_of(tape, op), sum, sum + seconds);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
     }

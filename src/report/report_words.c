@@ -123,6 +123,15 @@ static const char *tier_phrase(int tier)
     return phrases[tier];
 }
 
+/* What of it is below the host's memory. */
+static void put_on_disk(int64_t share, struct strbuf *out)
+{
+    if (share >= OFFLOAD_SHARES)
+        strbuf_add(out, " and from there on disk");
+    else if (share > 0)
+        strbuf_addf(out, " (%d %% of all on disk)", (int)(100 * share / OFFLOAD_SHARES));
+}
+
 static int percent(int share) { return (100 * share + OFFLOAD_SHARES / 2) / OFFLOAD_SHARES; }
 
 /* "parameters", "56 % of the parameters" */
@@ -141,6 +150,7 @@ void report_places(const struct plan_report *r, struct strbuf *out)
                 k->optimizer_in_backward ? "inside backward" : "after backward");
     put_part(out, k->state_share, "optimizer state");
     strbuf_addf(out, " on %s", tier_phrase(k->state_tier));
+    put_on_disk(k->disk_share, out);
     if (k->host_share >= OFFLOAD_SHARES)
         strbuf_add(out, ", updated there");
     else if (k->host_share > 0)
@@ -152,6 +162,7 @@ void report_places(const struct plan_report *r, struct strbuf *out)
     strbuf_add(out, ", ");
     put_part(out, k->param_share, "parameters");
     strbuf_addf(out, " come from %s", tier_phrase(k->param_tier));
+    put_on_disk(k->disk_share - OFFLOAD_SHARES, out);
 }
 
 void report_peak(const struct plan_report *r, struct strbuf *out)

@@ -168,12 +168,9 @@ void snapshot_release(struct snapshot *s)
 
 const char *snapshot_lane_name(enum lane lane)
 {
-    static const char *const names[LANES] = {[LANE_COMPUTE] = "compute",
-                                             [LANE_COPY_IN] = "fetch",
-                                             [LANE_COPY_OUT] = "store",
-                                             [LANE_HOST] = "host",
-                                             [LANE_LINK] = "collective",
-                                             [LANE_DISK] = "disk"};
+    static const char *const names[LANES] = {
+        [LANE_COMPUTE] = "compute", [LANE_COPY_IN] = "fetch",   [LANE_COPY_OUT] = "store",
+        [LANE_HOST] = "host",       [LANE_LINK] = "collective", [LANE_DISK] = "disk"};
     return names[lane];
 }
 

@@ -54,11 +54,16 @@ int64_t runtime_taken(const struct runtime *rt, enum tier tier)
     return (int64_t)state.by_class[DEVICE_LEDGER_ARENA];
 }
 
+static const char *disk_folder(const struct runtime *rt)
+{
+    return rt->job ? job_disk_dir(rt->job) : rt->scratch;
+}
+
 static enum plim_status resize_disk(struct runtime *rt, int64_t bytes, struct plim_error *err)
 {
     if (rt->disk && bytes) return disk_resize(rt->disk, (uint64_t)bytes, err);
     if (bytes)
-        return disk_open(job_disk_dir(rt->job), (uint64_t)bytes,
+        return disk_open(disk_folder(rt), (uint64_t)bytes,
                          &(struct disk_options){.ledger = rt->device->ledger[TIER_DISK],
                                                 .cls = DEVICE_LEDGER_ARENA,
                                                 .depth = rt->device->facts.disk_depth,

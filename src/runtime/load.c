@@ -29,8 +29,8 @@ static enum plim_status load(struct exec *exec, const struct model_spec *spec, c
     struct weights_files files;
     enum plim_status status = weights_files_open(dir, &files, err);
     if (status != PLIM_OK) return status;
-    status =
-        weights_load(&files, spec, exec->tape, &(struct weights_sink){weights_put, exec, new_head}, log, err);
+    struct weights_sink sink = {weights_put, exec, exec->device->team, new_head};
+    status = weights_load(&files, spec, exec->tape, &sink, log, err);
     weights_files_close(&files);
     if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;

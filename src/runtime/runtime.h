@@ -50,18 +50,19 @@ enum runtime_state { RUNTIME_CLOSED, RUNTIME_PLANNED, RUNTIME_READY };
 struct runtime {
     enum runtime_state state;
     bool torn; /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
-    struct device *device;        /* borrowed */
-    struct job *job;              /* borrowed; NULL: forward only, without a job */
-    struct model_spec spec;       /* whose constants and weights these are */
-    struct plan_request request;  /* budget: the present line; 0 (forward only): none */
-    int64_t reserve;              /* of request.overhead, what may be used up where nothing fits otherwise */
-    bool reserve_used;            /* by the plan */
-    struct plan plan;             /* of a forward family: tape and layout of its first member, its totals */
-    int64_t arena;                /* bytes of the arena: the plan's, or a larger member's */
-    int64_t size;                 /* of a forward family: the first member's */
-    struct exec exec;             /* runs the plan */
-    struct disk_store *disk;      /* NULL unless the plan uses it */
-    int64_t overhead[TIER_COUNT]; /* on the ledgers now, beside tensors */
+    struct device *device;       /* borrowed */
+    struct job *job;             /* borrowed; NULL: forward only, without a job */
+    struct model_spec spec;      /* whose constants and weights these are */
+    struct plan_request request; /* budget: the present line; 0 (forward only): none */
+    int64_t reserve;             /* of request.overhead, what may be used up where nothing fits otherwise */
+    bool reserve_used;           /* by the plan */
+    struct plan plan;            /* of a forward family: tape and layout of its first member, its totals */
+    int64_t arena;               /* bytes of the arena: the plan's, or a larger member's */
+    int64_t size;                /* of a forward family: the first member's */
+    struct exec exec;            /* runs the plan */
+    struct disk_store *disk;     /* NULL unless the plan uses it */
+    const char *scratch; /* forward only: folder of the disk store, borrowed; NULL: a plan may not use it */
+    int64_t overhead[TIER_COUNT];     /* on the ledgers now, beside tensors */
     int64_t planned_peak[TIER_COUNT]; /* the largest plan's so far */
 };
 
@@ -111,6 +112,7 @@ struct forward_line {
     int64_t budget;           /* of the device, 0: none */
     int64_t host_budget;      /* of the host beside a device with its own memory, 0: none */
     struct overhead overhead; /* of the process */
+    const char *scratch;      /* folder for what the plan has on disk; NULL: it has nothing there */
 };
 
 /* The first member: the largest size, halved from `most` down to 1, that fits the line. PLIM_NO_FIT: not even 1 does;

@@ -35,8 +35,10 @@ struct embedder {
     struct embed_plan plan;
     struct embed_count count;
     struct member first, *members[MEMBERS];
-    int next;            /* of members, to be made or replaced */
-    int64_t tokens;      /* of a batch at most */
+    int next;                    /* of members, to be made or replaced */
+    int64_t tokens, tokens_most; /* of a batch at most, now and under any line */
+    struct overhead overhead;    /* of the process, and what is beside the arena */
+    int64_t smallest;
     int32_t *feed;       /* [tokens] ids or positions of a batch */
     float *vectors;      /* [rows][C] of a batch */
     int64_t *order, cap; /* rows of a call by length */
@@ -44,6 +46,7 @@ struct embedder {
 
 const struct model_spec *embedder_spec(const struct embedder *e) { return &e->spec; }
 const struct embed_plan *embedder_plan(const struct embedder *e) { return &e->plan; }
+int64_t embedder_smallest(const struct embedder *e) { return e->smallest; }
 const struct embed_count *embedder_count(const struct embedder *e) { return &e->count; }
 
 /* --- shapes ----------------------------------------------------------------------------------------------- */
@@ -126,27 +129,50 @@ static enum plim_status set_length(struct embedder *e, const struct embed_room *
     return PLIM_OK;
 }
 
-static enum plim_status make_plan(struct embedder *e, const struct embed_room *room, struct device *device,
-                                  struct plim_error *err)
+/* A plan of the longest rows, as many as the budget allows; rows: at most. */
+static enum plim_status plan_batch(const struct embedder *e, struct runtime *rt, struct device *device,
+                                   int64_t budget, int64_t rows, struct plim_error *err)
 {
     struct shape shape = {e, e->plan.time};
     struct forward_family family = {.build = build, .arg = &shape};
-    struct forward_line line = {.budget = room->budget, .overhead = runtime_overhead()};
-    int64_t most = e->tokens / e->plan.time, own = 0;
-    e->plan.rows = room->rows ? room->rows : e->tokens / 8;
-    if (most > e->plan.rows) most = e->plan.rows;
-    enum plim_status status = weights_precision(room->how.path, &e->plan.precision, err);
-    if (status == PLIM_OK) status = own_bytes(e, e->plan.rows, &own, err);
-    if (status != PLIM_OK) return status;
-    line.overhead.bytes += own + room->beside;
-    status = runtime_plan_forward(&e->runtime, device, &e->spec, &line, &family, most, err);
+    struct forward_line line = {.budget = budget, .overhead = e->overhead};
+    return runtime_plan_forward(rt, device, &e->spec, &line, &family, rows, err);
+}
+
+static int64_t longest_most(const struct embedder *e)
+{
+    int64_t most = e->tokens_most / e->plan.time;
+    return most > e->plan.rows ? e->plan.rows : most;
+}
+
+/* What changes with the line: a small budget asks for smaller batches. */
+static void note_line(struct embedder *e)
+{
     const struct runtime *rt = &e->runtime;
     e->plan.budget = rt->request.budget, e->plan.arena = rt->arena, e->plan.total = rt->plan.total;
     e->plan.overhead = e->plan.total - e->plan.arena;
+    e->tokens = rt->size < longest_most(e) ? rt->size * e->plan.time : e->tokens_most;
+}
+
+static enum plim_status make_plan(struct embedder *e, const struct embed_room *room, struct device *device,
+                                  struct plim_error *err)
+{
+    int64_t own = 0;
+    struct runtime one;
+    e->plan.rows = room->rows ? room->rows : e->tokens / 8;
+    e->tokens_most = e->tokens;
+    enum plim_status status = weights_precision(room->how.path, &e->plan.precision, err);
+    if (status == PLIM_OK) status = own_bytes(e, e->plan.rows, &own, err);
+    if (status != PLIM_OK) return status;
+    e->overhead = runtime_overhead(), e->overhead.bytes += own + room->beside;
+    status = plan_batch(e, &e->runtime, device, room->budget, longest_most(e), err);
+    note_line(e);
     if (status != PLIM_OK) return status == PLIM_NO_FIT ? refuse(e, room->how.path, err) : status;
-    e->plan.params = rt->plan.layout.by_class[CLASS_PARAM];
-    if (rt->size < most) e->tokens = rt->size * e->plan.time; /* the budget asks for smaller batches */
-    return PLIM_OK;
+    e->plan.params = e->runtime.plan.layout.by_class[CLASS_PARAM];
+    status = plan_batch(e, &one, device, 0, 1, err);
+    if (status == PLIM_OK) e->smallest = one.plan.total;
+    plan_release(&one.plan);
+    return status;
 }
 
 /* --- opening ---------------------------------------------------------------------------------------------- */
@@ -155,7 +181,7 @@ static enum plim_status start(struct embedder *e, const struct embed_room *room,
 {
     struct runtime *rt = &e->runtime;
     size_t width = (size_t)e->spec.hidden_size;
-    e->feed = malloc((size_t)e->tokens * sizeof *e->feed);
+    e->feed = malloc((size_t)e->tokens_most * sizeof *e->feed);
     e->vectors = malloc((size_t)e->plan.rows * width * sizeof *e->vectors);
     if (!e->feed || !e->vectors) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a batch of rows");
     enum plim_status status = runtime_commit(rt, err);
@@ -198,6 +224,22 @@ void embedder_close(struct embedder *e)
     free(e->vectors);
     free(e->order);
     free(e);
+}
+
+/* --- another line ------------------------------------------------------------------------------------------- */
+
+enum plim_status embedder_move(struct embedder *e, int64_t budget, struct plim_error *err)
+{
+    struct runtime next;
+    enum plim_status status = plan_batch(e, &next, e->runtime.device, budget, longest_most(e), err);
+    if (status == PLIM_OK) {
+        for (int i = 0; i < MEMBERS; i++) close_member(e->members[i]), e->members[i] = NULL;
+        status = runtime_adopt(&e->runtime, &next, err);
+    }
+    plan_release(&next.plan);
+    note_line(e);
+    e->first.rows = e->runtime.size;
+    return status;
 }
 
 /* --- running ---------------------------------------------------------------------------------------------- */

@@ -59,6 +59,12 @@ enum plim_status embedder_open(const struct embed_room *room, struct device *dev
                                struct plim_error *err);
 void embedder_close(struct embedder *e);
 
+/* Between two runs: batches as large as another budget allows. Below embedder_smallest: PLIM_NO_FIT. On an error the old
+ * plan stands. */
+enum plim_status embedder_move(struct embedder *e, int64_t budget, struct plim_error *err);
+/* What the plan takes with batches of one row. */
+int64_t embedder_smallest(const struct embedder *e);
+
 const struct model_spec *embedder_spec(const struct embedder *e);
 const struct embed_plan *embedder_plan(const struct embedder *e);
 const struct embed_count *embedder_count(const struct embedder *e);

@@ -97,7 +97,8 @@ static void close_decoder(struct engine *e)
     free(e->raw), e->raw = NULL;
 }
 
-const struct engine_kind engine_decoder = {open_decoder, close_decoder, engine_step_decoder, true};
+const struct engine_kind engine_decoder = {open_decoder, close_decoder, engine_step_decoder,
+                                           engine_move_line};
 
 static const struct engine_kind *kind_of(const struct model_spec *spec)
 {
@@ -282,7 +283,7 @@ void engine_cancel(struct engine *e, int64_t id)
 {
     pthread_mutex_lock(&e->lock);
     for (struct request *r = e->live; r; r = r->next)
-        if (r->id == id) r->cancelled = true;
+        if (r->id == id) r->cancelled = e->cancels = true;
     pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
 }
@@ -335,11 +336,21 @@ struct request *engine_next(struct engine *e)
     return r;
 }
 
+void engine_put_back(struct engine *e, struct request *r)
+{
+    pthread_mutex_lock(&e->lock);
+    r->after = e->incoming;
+    if (!e->incoming) e->incoming_end = &r->after;
+    e->incoming = r;
+    pthread_mutex_unlock(&e->lock);
+}
+
 void engine_note(struct engine *e, int running, int rows)
 {
     pthread_mutex_lock(&e->lock);
     e->stats.running = running, e->stats.waiting = (int)e->live_count - running;
     e->stats.blocks = rows, e->stats.blocks_used = running;
+    e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
     e->stats.budget = e->plan.budget;
     e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
     pthread_mutex_unlock(&e->lock);
@@ -354,7 +365,7 @@ void engine_set_room(struct engine *e, int64_t request_bytes)
     most = (line < ROOM_MOST ? line : ROOM_MOST) / request_bytes - p->parallel;
     if (p->queue > most) p->queue = most < p->parallel ? p->parallel : (int)most;
     if (e->options.queue) p->queue = e->options.queue;
-    e->bytes_room = (p->parallel + p->queue) * request_bytes;
+    p->requests = e->bytes_room = (p->parallel + p->queue) * request_bytes;
 }
 
 /* --- running ---------------------------------------------------------------------------------------------- */
@@ -390,12 +401,9 @@ void engine_drain(struct engine *e)
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err)
 {
     char line[BYTES_TEXT], need[BYTES_TEXT];
-    if (!e->kind->line_moves)
-        return plim_fail(err, PLIM_UNSUPPORTED, "the line of a %s model stays where it is; start it again",
-                         model_architecture_name(e->spec.arch));
     pthread_mutex_lock(&e->lock);
-    int64_t smallest = e->base + e->least_blocks * e->block_bytes, context = e->plan.context;
-    if (budget < 0 || engine_blocks_within(e, budget) < e->least_blocks) {
+    int64_t smallest = e->smallest, context = e->plan.context, bytes = engine_line(e, budget);
+    if (budget < 0 || (bytes && bytes < smallest)) {
         pthread_mutex_unlock(&e->lock);
         return plim_fail(
             err, PLIM_NO_FIT,

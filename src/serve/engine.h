@@ -57,6 +57,8 @@ struct engine_options {
     int64_t least_context; /* requests may be made no shorter than this; 0: as short as a block */
     bool
         stream; /* parameters that do not fit the device live on the tier below and come when they are read */
+    const char *
+        scratch; /* folder for streamed parameters of a device whose memory is the process's own; NULL: none are */
     bool exact; /* computes in float32 whatever type the weights have */
     int64_t
         window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
@@ -77,6 +79,7 @@ struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
     int64_t transient, overhead,
         host;         /* of the arena, a step's; the process's; of the host beside a device's own */
+    int64_t requests; /* of overhead, what requests that run and wait may take, at most */
     int64_t streamed; /* bytes of parameters that are on the tier below */
     int64_t window;   /* 0: none */
     bool remembered;  /* its sizes are those of an earlier start */

@@ -2,7 +2,7 @@
  *
  * engine.c is the outside, the same for every kind of model: opening, submitting, waiting. A kind is a table of functions.
  * Of decoders engine_plan.c makes a plan fit and moves to another one, and engine_step.c runs steps; encoder-decoders are in
- * engine_source.c, encoders in engine_vectors.c.
+ * engine_source.h, encoders in engine_vectors.c.
  *
  * What belongs to whom: the schedule, the blocks and everything that touches the device belong to the stepping thread;
  * what stands below `lock` is read and written under it.
@@ -37,7 +37,8 @@ struct engine_kind {
     enum plim_status (*open)(struct engine *e, struct plim_error *err);
     void (*close)(struct engine *e); /* also what open did not finish; requests have ended */
     enum plim_status (*step)(struct engine *e, struct plim_error *err);
-    bool line_moves; /* engine_set_budget */
+    /* Between two steps: to the plan for options.budget, with the requests there are. An error: the old one stands. */
+    enum plim_status (*move)(struct engine *e, struct plim_error *err);
 };
 extern const struct engine_kind engine_decoder, engine_source, engine_vectors;
 
@@ -69,6 +70,7 @@ struct engine {
     enum dtype kv_type;
     int64_t block_bytes, base; /* base: the total without blocks */
     int64_t least_blocks, most_blocks;
+    int64_t smallest;     /* bytes of the smallest plan that keeps what was promised: no line goes below it */
     bool remembered;      /* the plan's sizes are an earlier start's */
     int64_t asked_budget; /* the line that the plan was made for first */
     int stream_share;     /* of OFFLOAD_SHARES parts of the parameters, so many are on the tier below */
@@ -81,9 +83,11 @@ struct engine {
     struct draw *draws;     /* [parallel] */
     struct request **drawn; /* [parallel]: whose they are */
     struct drawer drawer;
-    int32_t *staged; /* inputs of the largest member, for a device with its own memory */
-    int32_t *tokens; /* [parallel]: what it has sampled, likewise */
-    char *raw;       /* logits, likewise: of rows that the host draws */
+    double now;           /* when the tokens of the last step were there */
+    int64_t fresh_tokens; /* made since the statistics were written */
+    int32_t *staged;      /* inputs of the largest member, for a device with its own memory */
+    int32_t *tokens;      /* [parallel]: what it has sampled, likewise */
+    char *raw;            /* logits, likewise: of rows that the host draws */
 
     pthread_mutex_t lock;
     pthread_cond_t more;  /* there is something to do */
@@ -91,7 +95,7 @@ struct engine {
     int64_t live_count, live_bytes, bytes_room;
     struct request *incoming, **incoming_end;
     int64_t next_id;
-    bool draining, budget_moved;
+    bool draining, budget_moved, cancels; /* cancels: since the last look somebody was cancelled */
     int64_t wanted_budget;
     struct engine_stats stats;
 };
@@ -120,9 +124,16 @@ void engine_finish_cancelled(struct engine *e, struct request *r);
 bool engine_answer(struct engine *e, struct request *r, const struct draw *d);
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err);
 
+/* The line that was asked for, if it is another one; every kind's step begins with it. */
+enum plim_status engine_take_line(struct engine *e, struct plim_error *err);
+/* A line in bytes: without one, what a device with its own memory has; 0: nobody knows. */
+int64_t engine_line(const struct engine *e, int64_t budget);
+
 /* For kinds without a schedule: the request that waits longest, no longer waiting; NULL: none does. Before it, requests that
  * were cancelled while they waited are ended. */
 struct request *engine_next(struct engine *e);
+/* It waits again, before all others. */
+void engine_put_back(struct engine *e, struct request *r);
 bool engine_is_cancelled(struct engine *e, const struct request *r);
 /* Requests that run now, as the statistics have it; rows: of so many that could. */
 void engine_note(struct engine *e, int running, int rows);

@@ -90,7 +90,8 @@ static enum plim_status choose_weights(struct engine *e, struct plim_error *err)
     }
     enum plim_status status = build(&arg, 0, &tape, err);
     if (status != PLIM_OK) return status;
-    status = quantise_choose(&e->quantisation, e->options.weights, e->model, &e->spec, &tape, err);
+    struct quantise_wish wish = {e->options.weights, e->model, !kernels || kernels[OP_EXPERT_LINEAR_Q].run};
+    status = quantise_choose(&e->quantisation, &wish, &e->spec, &tape, err);
     tape_release(&tape);
     return status;
 }
@@ -139,7 +140,7 @@ static enum plim_status plan_family(const struct engine *e, const struct sizes *
 {
     struct build_arg arg = {.e = e};
     struct forward_family family = {.build = build, .arg = &arg};
-    struct forward_line line = {budget, e->options.host_budget, e->overhead};
+    struct forward_line line = {budget, e->options.host_budget, e->overhead, e->options.scratch};
     memset(f, 0, sizeof *f);
     list_sizes(f, s);
     arg.size = f->size[0];
@@ -173,8 +174,7 @@ static enum plim_status measure(struct engine *e, const struct sizes *s, int64_t
     return status;
 }
 
-/* Without a line, what a device with its own memory has; 0: nobody knows. */
-static int64_t line_of(const struct engine *e, int64_t budget)
+int64_t engine_line(const struct engine *e, int64_t budget)
 {
     const struct device_facts *facts = &e->device->facts;
     if (budget || facts->unified_memory) return budget;
@@ -183,7 +183,7 @@ static int64_t line_of(const struct engine *e, int64_t budget)
 
 int64_t engine_blocks_within(const struct engine *e, int64_t budget)
 {
-    int64_t line = line_of(e, budget);
+    int64_t line = engine_line(e, budget);
     if (!line) return e->most_blocks;
     return least((line - e->base) / e->block_bytes, e->most_blocks);
 }
@@ -220,7 +220,7 @@ static bool shrink(const struct engine *e, struct sizes *s)
 /* More parameters leave the device; false: all have left, or none may. */
 static bool stream_more(struct engine *e)
 {
-    bool may = e->options.stream && !e->device->facts.unified_memory;
+    bool may = e->options.stream && (!e->device->facts.unified_memory || e->options.scratch);
     if (!may || e->stream_share == OFFLOAD_SHARES) return false;
     e->stream_share += OFFLOAD_SHARES / 8;
     return true;
@@ -231,7 +231,7 @@ static enum plim_status refuse(const struct engine *e, const struct sizes *s, in
 {
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
     bytes_format(need, (uint64_t)total);
-    int64_t line = line_of(e, e->options.budget);
+    int64_t line = engine_line(e, e->options.budget);
     bytes_format(have, (uint64_t)line);
     bytes_format(missing, (uint64_t)(total - line));
     return plim_fail(err, PLIM_NO_FIT,
@@ -245,7 +245,7 @@ static enum plim_status refuse(const struct engine *e, const struct sizes *s, in
 /* Sizes whose smallest pool is below the line; *total is what they take. The process's reserve is used up last. */
 static enum plim_status fit(struct engine *e, struct sizes *s, int64_t *total, struct plim_error *err)
 {
-    int64_t budget = line_of(e, e->options.budget);
+    int64_t budget = engine_line(e, e->options.budget);
     for (;;) {
         enum plim_status status = measure(e, s, total, err);
         if (status != PLIM_OK) return status;
@@ -363,6 +363,7 @@ static void note_plan(struct engine *e, const struct sizes *s)
                             .params = parameter_bytes(&plan->tape, false),
                             .streamed = parameter_bytes(&plan->tape, true),
                             .overhead = plan->overhead,
+                            .requests = e->bytes_room == INT64_MAX ? 0 : e->bytes_room,
                             .host = e->device->facts.unified_memory ? 0 : plan->host};
     p.queue = e->options.queue ? e->options.queue : 4 * p.parallel;
     /* With a window every token costs a step of it. */
@@ -462,6 +463,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     int64_t most = s.parallel * blocks_for(usual);
     pthread_mutex_lock(&e->lock);
     e->base = total - s.blocks * e->block_bytes;
+    e->smallest = total;
     e->least_blocks = s.blocks, e->most_blocks = most < s.blocks ? s.blocks : most;
     pthread_mutex_unlock(&e->lock);
     s.blocks = engine_blocks_within(e, e->options.budget);

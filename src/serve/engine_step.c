@@ -11,9 +11,8 @@ static struct request *request_of(struct sequence *s) { return (struct request *
 
 /* --- the end of a request --------------------------------------------------------------------------------- */
 
-static void fill_event(const struct request *r, struct engine_event *event)
+static void fill_event(const struct request *r, double now, struct engine_event *event)
 {
-    double now = clock_seconds();
     event->id = r->id;
     event->prompt_tokens = r->ask.count, event->tokens = r->made, event->shared_tokens = r->sequence.shared;
     event->queue_seconds = (r->seen ? r->started : now) - r->submitted;
@@ -31,7 +30,7 @@ static void unlink_live(struct engine *e, const struct request *r)
 
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event)
 {
-    fill_event(r, event);
+    fill_event(r, clock_seconds(), event);
     schedule_remove(&e->schedule, &r->sequence);
     pthread_mutex_lock(&e->lock);
     unlink_live(e, r);
@@ -238,11 +237,12 @@ static bool is_end(const struct model_spec *spec, int32_t token)
     return false;
 }
 
-static bool tell(struct request *r, const struct draw *d, int32_t token, enum engine_finish finish)
+static bool tell(const struct engine *e, struct request *r, const struct draw *d, int32_t token,
+                 enum engine_finish finish)
 {
     struct engine_event event = {
         .token = token, .finish = finish, .logprob = d->logprob, .ntop = d->ntop, .top = d->top};
-    fill_event(r, &event);
+    fill_event(r, e->now, &event);
     return !r->ask.hear || r->ask.hear(r->ask.arg, &event);
 }
 
@@ -251,11 +251,11 @@ static void tell_prompt(struct engine *e, struct request *r, const struct draw *
 {
     static const struct draw first = {.logprob = NAN};
     bool go_on = true;
-    if (r->told == 0) go_on = tell(r, &first, r->tokens[0], FINISH_NONE), r->told = 1;
-    if (go_on) go_on = tell(r, d, d->token, FINISH_NONE), r->told++;
+    if (r->told == 0) go_on = tell(e, r, &first, r->tokens[0], FINISH_NONE), r->told = 1;
+    if (go_on) go_on = tell(e, r, d, d->token, FINISH_NONE), r->told++;
     if (go_on) return;
     pthread_mutex_lock(&e->lock);
-    r->cancelled = true;
+    r->cancelled = e->cancels = true;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -263,13 +263,10 @@ bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
 {
     struct engine_event end = {.token = -1, .finish = FINISH_EOS};
     bool ends = !r->ask.ignore_eos && is_end(&e->spec, d->token);
-    if (!r->made) r->answered = clock_seconds();
+    if (!r->made) r->answered = e->now;
     if (ends) return engine_finish(e, r, &end), false;
     r->tokens[r->sequence.known++] = d->token;
-    r->made++;
-    pthread_mutex_lock(&e->lock);
-    e->stats.generated_tokens++;
-    pthread_mutex_unlock(&e->lock);
+    r->made++, e->fresh_tokens++;
     if (r->made == r->ask.tokens) {
         end = (struct engine_event){.token = d->token,
                                     .finish = FINISH_LENGTH,
@@ -278,7 +275,7 @@ bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
                                     .top = d->top};
         return engine_finish(e, r, &end), false;
     }
-    if (tell(r, d, d->token, FINISH_NONE)) return true;
+    if (tell(e, r, d, d->token, FINISH_NONE)) return true;
     return engine_finish_cancelled(e, r), false;
 }
 
@@ -297,34 +294,38 @@ static void tell_all(struct engine *e, const struct step *s)
 /* Requests that were cancelled, from outside or by whoever hears them. */
 static void sweep(struct engine *e)
 {
+    pthread_mutex_lock(&e->lock);
+    e->cancels = false;
+    pthread_mutex_unlock(&e->lock);
     for (int i = e->schedule.count - 1; i >= 0; i--) {
         struct request *r = request_of(e->schedule.queue[i]);
         if (engine_is_cancelled(e, r)) engine_finish_cancelled(e, r);
     }
 }
 
+/* Under the lock. */
 static void count_up(struct engine *e, const struct step *s)
 {
-    double now = clock_seconds();
-    pthread_mutex_lock(&e->lock);
     for (int r = 0; r < s->rows; r++) {
         struct request *q = request_of(e->rows[r].sequence);
         int64_t before = e->rows[r].first, prompt = q->ask.count - before;
         if (prompt > 0 && !(e->options.window && q->seen))
             e->stats.prompt_tokens += prompt < e->rows[r].count ? prompt : e->rows[r].count;
         if (q->seen) continue;
-        q->seen = true, q->started = now;
+        q->seen = true, q->started = clock_seconds();
         e->stats.shared_tokens += q->sequence.shared;
     }
     e->stats.steps++;
-    pthread_mutex_unlock(&e->lock);
 }
 
-static void note_blocks(struct engine *e)
+/* Statistics, before a step (NULL: none comes) and after one with which requests have ended. */
+static void note(struct engine *e, const struct step *s)
 {
     int running = 0;
     for (int i = 0; i < e->schedule.count; i++) running += e->schedule.queue[i]->running;
     pthread_mutex_lock(&e->lock);
+    if (s) count_up(e, s);
+    e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
     e->stats.running = running;
     e->stats.waiting = (int)e->live_count - running;
     e->stats.blocks = e->blocks.count, e->stats.blocks_used = e->blocks.count - blocks_left(&e->blocks);
@@ -349,11 +350,11 @@ enum plim_status engine_readmit(struct engine *e, struct plim_error *err)
             (long long)e->plan.context, (long long)(r->ask.count + r->ask.tokens - 1));
         engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
     }
-    note_blocks(e);
+    note(e, NULL);
     return status;
 }
 
-static enum plim_status move_line(struct engine *e, struct plim_error *err)
+enum plim_status engine_take_line(struct engine *e, struct plim_error *err)
 {
     pthread_mutex_lock(&e->lock);
     bool moved = e->budget_moved;
@@ -362,7 +363,7 @@ static enum plim_status move_line(struct engine *e, struct plim_error *err)
     if (moved) e->options.budget = e->wanted_budget;
     pthread_mutex_unlock(&e->lock);
     if (!moved) return PLIM_OK;
-    enum plim_status status = engine_move_line(e, err);
+    enum plim_status status = e->kind->move(e, err);
     if (status == PLIM_OK) return PLIM_OK;
     pthread_mutex_lock(&e->lock);
     e->options.budget = had;
@@ -370,24 +371,39 @@ static enum plim_status move_line(struct engine *e, struct plim_error *err)
     return status;
 }
 
+/* Has anybody outside done something since the last step? One look tells, for it is asked between any two of them. */
+static bool has_news(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    bool news = e->incoming || e->cancels || e->budget_moved;
+    pthread_mutex_unlock(&e->lock);
+    return news;
+}
+
+static enum plim_status take_news(struct engine *e, struct plim_error *err)
+{
+    enum plim_status status = engine_take_line(e, err);
+    if (status == PLIM_OK) status = take_in(e, err);
+    if (status == PLIM_OK) sweep(e);
+    return status;
+}
+
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err)
 {
     struct step s = {0};
-    enum plim_status status = move_line(e, err);
-    if (status == PLIM_OK) status = take_in(e, err);
+    enum plim_status status = has_news(e) ? take_news(e, err) : PLIM_OK;
     if (status != PLIM_OK) return status;
-    sweep(e);
     s.rows = schedule_step(&e->schedule, e->rows);
-    note_blocks(e);
-    if (!s.rows) return PLIM_OK;
+    if (!s.rows) return note(e, NULL), PLIM_OK;
     count_step(e, &s);
-    count_up(e, &s);
+    note(e, &s);
     status = run_pass(e, &s, err);
     if (status == PLIM_OK) status = draw_tokens(e, &s, err);
     if (status != PLIM_OK) return status;
+    int before = e->schedule.count;
+    e->now = clock_seconds();
     schedule_done(&e->schedule, e->rows, s.rows);
     tell_all(e, &s);
-    sweep(e);
-    note_blocks(e);
+    if (e->schedule.count != before) note(e, NULL);
     return PLIM_OK;
 }

@@ -27,9 +27,12 @@ static int64_t request_bytes(int64_t length)
 static void note_plan(struct engine *e, const struct embedder *embedder)
 {
     const struct embed_plan *p = embedder_plan(embedder);
+    pthread_mutex_lock(&e->lock);
     e->plan.budget = p->budget, e->plan.total = p->total, e->plan.arena = p->arena,
     e->plan.params = p->params;
     e->plan.precision = p->precision, e->plan.step_tokens = p->rows * p->time;
+    e->smallest = embedder_smallest(embedder);
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* Sizes of the queue come first: their bytes are part of the plan. */
@@ -74,6 +77,8 @@ static void close_vectors(struct engine *e)
 {
     struct vectors *v = e->own;
     if (!v) return;
+    for (int i = v->count - 1; i >= 0 && e->live; i--)
+        engine_put_back(e, v->requests[i]); /* another plan comes */
     embedder_close(v->embedder);
     free(v->rows);
     free(v->requests);
@@ -105,10 +110,12 @@ static enum plim_status step_vectors(struct engine *e, struct plim_error *err)
 {
     struct vectors *v = e->own;
     int64_t tokens = 0;
+    enum plim_status status = engine_take_line(e, err);
+    if (status != PLIM_OK) return status;
     take_in(e, v);
     engine_note(e, v->count, 0);
     if (!v->count) return PLIM_OK;
-    enum plim_status status = embedder_run(v->embedder, v->rows, v->count, v->vectors, err);
+    status = embedder_run(v->embedder, v->rows, v->count, v->vectors, err);
     if (status != PLIM_OK) return status;
     for (int i = 0; i < v->count; i++) tokens += v->rows[i].count;
     pthread_mutex_lock(&e->lock);
@@ -123,4 +130,12 @@ static enum plim_status step_vectors(struct engine *e, struct plim_error *err)
     return PLIM_OK;
 }
 
-const struct engine_kind engine_vectors = {open_vectors, close_vectors, step_vectors, false};
+static enum plim_status move_vectors(struct engine *e, struct plim_error *err)
+{
+    struct vectors *v = e->own;
+    enum plim_status status = embedder_move(v->embedder, e->options.budget, err);
+    note_plan(e, v->embedder);
+    return status;
+}
+
+const struct engine_kind engine_vectors = {open_vectors, close_vectors, step_vectors, move_vectors};

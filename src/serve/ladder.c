@@ -73,9 +73,9 @@ static const struct rung rungs[] = {
     {.name = "fewer", .what = "fewer requests at once, and shorter ones", .helps = MEMORY, .set = set_fewer},
     {.name = "kv8", .what = "keys and values in 8 bits", .needs = ALLOW_KV8, .helps = MEMORY, .set = set_kv8},
     {.name = "streamed",
-     .what = "parameters on the host, fetched for each step",
+     .what = "parameters on the host or on disk, fetched for each step",
      .helps = MEMORY,
-     .own_memory = true,
+     .below = true,
      .limited = true,
      .set = set_streamed},
     {.name = "minimal",
@@ -127,7 +127,8 @@ static bool is_fallback(const struct device *device)
 
 static bool allowed(const struct ladder *l, const struct rung *r)
 {
-    return !(r->needs & ~l->allowed) && !(r->own_memory && l->device && l->device->facts.unified_memory);
+    bool below = !l->device || !l->device->facts.unified_memory || l->options.scratch;
+    return !(r->needs & ~l->allowed) && (below || !r->below);
 }
 
 /* May the rung be used, were it its turn? */

@@ -45,9 +45,10 @@ struct rung {
     const char *name, *what; /* "streamed"; what it is, for people */
     unsigned needs;          /* must be allowed */
     unsigned helps;          /* a bit for each enum failure that it may help against */
-    bool own_memory;         /* only for a device with its own */
-    bool fallback;           /* on the fallback device, whatever the rungs above were on */
-    bool limited;            /* performance will be limited */
+    bool
+        below; /* only where a tier is below the device: the host's memory, or a folder (engine_options.scratch) */
+    bool fallback; /* on the fallback device, whatever the rungs above were on */
+    bool limited;  /* performance will be limited */
     void (*set)(struct engine_options *options);
 };
 /* By number, from 0; NULL behind the last. */

@@ -25,6 +25,7 @@ void plan_text_json(const struct engine_plan *p, struct json_writer *w)
     json_int(w, "pool", p->pool);
     json_int(w, "transient", p->transient);
     json_int(w, "overhead", p->overhead);
+    json_int(w, "requests", p->requests);
     json_int(w, "host", p->host);
     json_int(w, "blocks", p->blocks);
     json_int(w, "context", p->context);
@@ -56,8 +57,8 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
     line(out, "keys and values", p->pool, dtype_name(p->kv_type));
     line(out, "a step", p->transient, "inputs, activations, logits");
     line(out, own ? "driver, libraries" : "process",
-         own ? (int64_t)facts->overhead_bytes : p->overhead - server, "");
-    if (!own) line(out, "connections, requests", server, "at most");
+         own ? (int64_t)facts->overhead_bytes : p->overhead - server - p->requests, "");
+    if (!own) line(out, "connections, requests", server + p->requests, "at most");
     line(out, "total", p->total, p->budget ? "" : "no budget: nothing holds it");
     if (own) line(out, "beside it, on the host", p->host, "");
     if (p->streamed)

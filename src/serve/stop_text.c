@@ -10,10 +10,18 @@ static int ends_with(const struct stop_text *stop, const char *text, size_t len)
     int best = -1;
     for (int i = 0; i < stop->count; i++) {
         const struct stop_string *s = &stop->strings[i];
-        if (s->len > len || memcmp(text + len - s->len, s->text, s->len)) continue;
+        if (s->len > len || text[len - 1] != s->text[s->len - 1]) continue;
+        if (memcmp(text + len - s->len, s->text, s->len)) continue;
         if (best < 0 || s->len > stop->strings[best].len) best = i;
     }
     return best;
+}
+
+/* Does text end with the first n bytes of s? Most places are told by their first byte. */
+static bool begins(const struct stop_string *s, const char *text, size_t len, size_t n)
+{
+    const char *at = text + len - n;
+    return *at == *s->text && !memcmp(at, s->text, n);
 }
 
 /* Bytes at the end of text[0..len) that some string begins with: the most of them. */
@@ -23,7 +31,7 @@ static size_t begun(const struct stop_text *stop, const char *text, size_t len)
     for (int i = 0; i < stop->count; i++) {
         const struct stop_string *s = &stop->strings[i];
         size_t n = s->len - 1 < len ? s->len - 1 : len;
-        while (n > most && memcmp(text + len - n, s->text, n)) n--;
+        while (n > most && !begins(s, text, len, n)) n--;
         if (n > most) most = n;
     }
     return most;

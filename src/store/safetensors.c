@@ -221,6 +221,23 @@ enum plim_status safetensors_read(const struct safetensors *set, const struct sa
     return status;
 }
 
+enum plim_status safetensors_read_rows(const struct safetensor *t, const struct safetensors_rows *which,
+                                       void *out, struct plim_error *err)
+{
+    int fd = -1;
+    const size_t size = dtype_size(t->type), bytes = (size_t)which->n * size;
+    int64_t width = t->dim[t->ndim - 1], runs = which->n == width ? 1 : which->rows;
+    size_t each = runs == 1 ? bytes * (size_t)which->rows : bytes;
+    char *to = out;
+    enum plim_status status = safetensors_open_file(t->path, &fd, err);
+    for (int64_t r = 0; r < runs && status == PLIM_OK; r++, to += each) {
+        uint64_t first = (uint64_t)((which->row + r) * width + which->column);
+        status = file_pread_full(fd, to, each, t->offset + first * size, t->path, err);
+    }
+    if (fd >= 0) close(fd);
+    return status;
+}
+
 struct copy_target {
     char *out;
     size_t size;

@@ -67,6 +67,14 @@ enum plim_status safetensors_read(const struct safetensors *set, const struct sa
 enum plim_status safetensors_read_all(const struct safetensors *set, const struct safetensor *t,
                                       enum dtype type, void *out, struct plim_error *err);
 
+/* Elements [column, column + n) of each of `rows` rows from `row` on, as the file has them, one row after the other; a row is
+ * the last dimension, whatever is before it. */
+struct safetensors_rows {
+    int64_t row, rows, column, n;
+};
+enum plim_status safetensors_read_rows(const struct safetensor *t, const struct safetensors_rows *which,
+                                       void *out, struct plim_error *err);
+
 /* "[2,3]" */
 const char *safetensors_shape_text(int ndim, const int64_t *dim, char *buf, size_t size);
 

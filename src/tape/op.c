@@ -212,6 +212,14 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .out = {[EMBED_Q_Y] = "x#RC"},
             .cost = cost_embed_q,
         },
+    [OP_EXPERT_LINEAR_Q] =
+        {
+            .name = "expert_linear_q",
+            .cls = OP_CLASS_COMPUTE,
+            .in = {[EXPERT_LINEAR_Q_X] = "x#RK", [EXPERT_LINEAR_Q_W] = "qQ", [EXPERT_LINEAR_Q_ENDS] = "iE"},
+            .out = {[EXPERT_LINEAR_Q_Y] = "x#RM"},
+            .cost = cost_expert_linear_q,
+        },
     [OP_SPLIT3] =
         {
             .name = "split3",

@@ -12,6 +12,7 @@
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
+ *  expert_linear_q  x[RK,C] W[bytes]u8 ends[E]i32                  y[RK,M]                     expert_linear with weights in blocks
  *  embed_q       ids[B,T]i32 W[bytes]u8                            y[B,T,C]                    embed from a table in blocks: y = W[ids], with attr.scale times it, rounded once
  *  rope_table    pos[B,T]i32 inv_freq[E/2]f32                      table[B,T,E]f32             cos in the first half, sin in the second; with attr.scale times it
  *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] [pos[B,T]i32]    o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys, see below
@@ -77,7 +78,8 @@
  *
  * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: so many
  * lines of a block type, as panels (tensor/panels.h), each part beginning a panel of its own. An element of W is the
- * number that its block stands for. A device may round x to 8 bits first, in blocks of 32 along K with a scale of their
+ * number that its block stands for. expert_linear_q has such a matrix for each expert, one after the other. With
+ * attr.weight_kn the files of a model have the matrix as [K,M]; its bytes are the same. A device may round x to 8 bits first, in blocks of 32 along K with a scale of their
  * own: x = d q with d = max |x| / 127 and q the nearest whole number; or it may round W's elements to the x-type. y of a row
  * depends on that row alone, bit for bit; on a GPU also on whether there are more than CUDA_FEW_ROWS rows.
  *
@@ -293,6 +295,7 @@ enum op_kind {
     OP_SUM,
     OP_LINEAR_Q,
     OP_EMBED_Q,
+    OP_EXPERT_LINEAR_Q,
     OP_KIND_COUNT
 };
 

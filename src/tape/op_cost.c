@@ -53,6 +53,14 @@ void cost_expert_linear(const struct tape *tape, const struct op *op, struct op_
     expert_flops(tape, op->in[EXPERT_LINEAR_X], tape->tensors[w].dim[2], w, cost);
 }
 
+/* The bytes that are read are those of all experts, as of expert_linear. */
+void cost_expert_linear_q(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *x = &tape->tensors[op->in[EXPERT_LINEAR_Q_X]];
+    cost->type = x->type;
+    cost->matmul_flops += 2.0 * (double)tensor_count(x) * (double)quantised_lines(&op->attr);
+}
+
 void cost_expert_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     int w = op->in[EXPERT_LINEAR_DX_W];

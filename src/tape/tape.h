@@ -168,8 +168,9 @@ struct op_attr {
     uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
     int64_t
         first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
-    struct op_lines lines[OP_LINE_PARTS]; /* linear_q, embed_q: what the weight's bytes are */
-    enum among among;                     /* collectives */
+    struct op_lines
+        lines[OP_LINE_PARTS]; /* linear_q, embed_q, expert_linear_q: what the weight's bytes are */
+    enum among among; /* collectives */
     bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 

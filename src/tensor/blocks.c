@@ -121,39 +121,68 @@ static void read_q6_k(const unsigned char *in, float *out, int64_t n)
 
 static void put_u16(unsigned char *p, uint16_t v) { memcpy(p, &v, sizeof v); }
 
-static float largest(const float *in, int n)
+/* Four elements of a block at once: compilers do not make vectors of comparisons by themselves. */
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef int32_t i32x4 __attribute__((vector_size(16)));
+
+static inline f32x4 load4(const float *in)
 {
-    float most = 0;
-    for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(in[i]));
-    return most;
+    f32x4 v;
+    memcpy(&v, in, sizeof v);
+    return v;
+}
+
+static inline f32x4 choose4(i32x4 mask, f32x4 yes, f32x4 no)
+{
+    return (f32x4)(((i32x4)yes & mask) | ((i32x4)no & ~mask));
+}
+
+static inline f32x4 lesser4(f32x4 a, f32x4 b) { return choose4(a < b, a, b); }
+static inline f32x4 greater4(f32x4 a, f32x4 b) { return choose4(a > b, a, b); }
+
+/* To whole numbers, ties to even: adding and taking 1.5 * 2^23. */
+static inline f32x4 round4(f32x4 x)
+{
+    const f32x4 magic = {12582912.0f, 12582912.0f, 12582912.0f, 12582912.0f};
+    return (x + magic) - magic;
+}
+
+/* Of 32 numbers. */
+static float largest(const float *in)
+{
+    const i32x4 size = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};
+    f32x4 most = {0};
+    for (int i = 0; i < 32; i += 4) most = greater4((f32x4)((i32x4)load4(in + i) & size), most);
+    float a = most[0] > most[1] ? most[0] : most[1], b = most[2] > most[3] ? most[2] : most[3];
+    return a > b ? a : b;
 }
 
 /* The scale is the largest number's share of 127, rounded to 16 bits before elements are divided by it. */
 static void write_q8_0(const float *in, unsigned char *out, int64_t n)
 {
-    const float magic = 12582912.0f; /* adding and taking it rounds to whole numbers */
+    const f32x4 end = {127, 127, 127, 127};
     for (; n > 0; n--, in += 32, out += 34) {
-        uint16_t scale = f32_to_f16(largest(in, 32) / 127.0f);
+        uint16_t scale = f32_to_f16(largest(in) / 127.0f);
         float d = f16_to_f32(scale), inverse = d > 0 ? 1.0f / d : 0;
         put_u16(out, scale);
-        for (int i = 0; i < 32; i++) {
-            float q = (in[i] * inverse + magic) - magic;
-            out[2 + i] = (unsigned char)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+        for (int i = 0; i < 32; i += 4) {
+            f32x4 q = greater4(lesser4(round4(load4(in + i) * inverse), end), -end);
+            i32x4 code = __builtin_convertvector(q, i32x4);
+            for (int j = 0; j < 4; j++) out[2 + i + j] = (unsigned char)code[j];
         }
     }
 }
 
-/* Codes of a block of 32 under a scale; returns the squared error. Adding and taking 1.5 * 2^23 rounds to whole numbers. */
+/* Codes of a block of 32 under a scale; returns the squared error. */
 static float code_q4(const float *in, float d, float *code)
 {
-    const float magic = 12582912.0f, inverse = d != 0 ? 1.0f / d : 0;
-    float error[4] = {0};
-    for (int i = 0; i < 32; i++) {
-        float q = in[i] * inverse;
-        q = q > 7 ? 7 : q < -8 ? -8 : q;
-        q = (q + magic) - magic;
-        float miss = in[i] - d * q;
-        code[i] = q, error[i % 4] += miss * miss;
+    const f32x4 end = {7, 7, 7, 7}, begin = {-8, -8, -8, -8};
+    const float inverse = d != 0 ? 1.0f / d : 0;
+    f32x4 error = {0};
+    for (int i = 0; i < 32; i += 4) {
+        f32x4 x = load4(in + i), q = round4(greater4(lesser4(x * inverse, end), begin)), miss = x - d * q;
+        memcpy(code + i, &q, sizeof q);
+        error += miss * miss;
     }
     return (error[0] + error[1]) + (error[2] + error[3]);
 }
@@ -164,7 +193,7 @@ static void write_q4_0(const float *in, unsigned char *out, int64_t n)
 {
     static const float parts[] = {8.0f, -8.0f, 7.4f, -7.4f, 6.8f, -6.8f, 8.6f, -8.6f}; /* of the largest */
     for (; n > 0; n--, in += 32, out += 18) {
-        float most = largest(in, 32), least = INFINITY, code[32] = {0}, best[32] = {0};
+        float most = largest(in), least = INFINITY, code[32] = {0}, best[32] = {0};
         uint16_t scale = 0;
         for (size_t i = 0; i < sizeof parts / sizeof *parts && most > 0; i++) {
             uint16_t s = f32_to_f16(most / parts[i]);

@@ -5,6 +5,15 @@
 
 enum { BLOCK_BYTES_MOST = 256 }; /* of a block that is multiplied as it is */
 
+/* A unit; of a size that the compiler knows it is one move. */
+static inline void move_unit(unsigned char *to, const unsigned char *from, int unit)
+{
+    if (unit == 4)
+        memcpy(to, from, 4);
+    else
+        memcpy(to, from, unit == 2 ? 2 : 1);
+}
+
 /* Units of one block to or from their places among those of 16 lines. */
 static void move_block(const struct block_type *type, int line, unsigned char *block, unsigned char *group,
                        bool in)
@@ -15,7 +24,7 @@ static void move_block(const struct block_type *type, int line, unsigned char *b
         for (int i = 0; i < field->bytes; i += field->unit) {
             unsigned char *outside = block + field->at + i,
                           *inside = to + i * PANEL_LINES + line * field->unit;
-            memcpy(in ? inside : outside, in ? outside : inside, (size_t)field->unit);
+            move_unit(in ? inside : outside, in ? outside : inside, field->unit);
         }
         to += field->bytes * PANEL_LINES;
     }

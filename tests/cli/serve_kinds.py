@@ -9,8 +9,10 @@ sys.path[0] = os.path.join(sys.path[0], "..", "support")  # not from here, where
 import base64
 import concurrent.futures
 import json
+import socket
 import struct
 import tempfile
+import threading
 
 import plim
 from plim import ok
@@ -41,12 +43,45 @@ def inside(s, budget):
     ok(hold["used"] == hold["plan"]["total"] <= budget and hold["process"] <= budget, f"planned {hold['plan']['total']} = ledger {hold['used']}, process {hold['process']}")
 
 
+def order(path, message):
+    """The reply of a control socket."""
+    with socket.socket(socket.AF_UNIX) as c:
+        c.settimeout(30)
+        c.connect(path)
+        c.sendall(json.dumps(message).encode() + b"\n")
+        return json.loads(c.makefile().readline())
+
+
+def moves(s, path, what, ask, wanted):
+    """The line moves while requests run: all are answered as before, inside it; one that holds nothing is refused."""
+    plan = json.loads(s.get("/hold")[1])["plan"]
+    stop, got = threading.Event(), []
+    def work(i):
+        while not stop.is_set(): got.append(ask(i) == wanted(i))
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for w in workers: w.start()
+    try:
+        for less in (what(plan) // 2, what(plan) * 3 // 4, 0):
+            before = len(got)
+            r = order(path, {"do": "budget", "bytes": plan["total"] - less})
+            ok(r["ok"] and r.get("applied") and r["used"] <= plan["total"] - less and (less == 0) == (r["used"] == plan["total"]), f"{less} bytes less: {r}")
+            ok(plim.SANITIZED or r.get("process", 0) <= plan["total"] - less, f"and the process follows: {r.get('process')}")
+            s.wait_for(lambda: len(got) > before + 12, 10)
+    finally:
+        stop.set()
+        for w in workers: w.join()
+    ok(len(got) > 24 and all(got), f"{len(got)} answers meanwhile, all as before")
+    r = order(path, {"do": "budget", "bytes": 1 << 20})
+    ok(not r["ok"] and "take" in r["error"], f"a line that holds nothing: {r['error']}")
+
+
 def encoder(folder):
     tiny_bert.make_model(f"{folder}/bert")
     with open(f"{folder}/texts", "w") as f: f.write("\n".join(TEXTS) + "\n")
     told = plim.run("embed", f"{folder}/bert", f"{folder}/texts", "--device", "cpu", "-q").stdout
     wanted = [json.loads(line)["embedding"] for line in told.splitlines()]
-    with server.Server(f"{folder}/bert", "--budget", "96MiB", "--max-connections", 64, program=plim.PLIMSOLL) as s:
+    control = f"{folder}/bert.sock"
+    with server.Server(f"{folder}/bert", "--budget", "96MiB", "--max-connections", 64, "--control", control, program=plim.PLIMSOLL) as s:
         code, r = s.post("/v1/embeddings", {"input": TEXTS, "model": "bert"})
         ok(code == 200 and r["object"] == "list" and r["model"] == "bert" and [d["index"] for d in r["data"]] == list(range(5))
            and apart([d["embedding"] for d in r["data"]], wanted) < 1e-6, "a list of texts: the vectors of embed")
@@ -72,6 +107,7 @@ def encoder(folder):
         refused(s, "/v1/embeddings", {"input": ["x"] * 3000}, 422, "input", "2048")
         ok(s.metric("prompt_tokens_total") > 0 and s.metric("request_success_total", finished_reason="stop") > 300, "they are counted")
         inside(s, 96 << 20)
+        moves(s, control, lambda plan: plan["arena"] - plan["parameters"], lambda i: apart(vectors(s, TEXTS * 8), wanted * 8) < 1e-6, lambda i: True)
         ok(s.wait_for(s.idle) and s.stop() == 0, "stopped")
     small = plim.run("serve", f"{folder}/bert", "--budget", "20MiB", "--port", 0, "--device", "cpu")
     ok(small.returncode == 3 and "missing" in small.stderr, f"a budget that it does not fit: {small.stderr.splitlines()[-1]}")
@@ -84,7 +120,9 @@ def t5(folder):
     prompts = [plim.CORPUS[13 * i:13 * i + 1 + 7 * i % 50] for i in range(6)]
     told = plim.run("generate", f"{folder}/t5", "--device", "cpu", "-n", 20, "-t", 0, "-q", "--json", *[w for p in prompts for w in ("-p", p)])
     wanted = [a["text"] for a in json.loads(told.stdout)["answers"]]
-    with server.Server(f"{folder}/t5", "--budget", "96MiB", "--max-context", 64, "--parallel", 4, "--max-connections", 64, program=plim.PLIMSOLL) as s:
+    control = f"{folder}/t5.sock"
+    flags = ("--budget", "96MiB", "--max-context", 64, "--parallel", 4, "--max-connections", 64, "--control", control)
+    with server.Server(f"{folder}/t5", *flags, program=plim.PLIMSOLL) as s:
         ask = lambda p, **more: {"prompt": p, "max_tokens": 20, "temperature": 0, **more}
         text = lambda p: s.post("/v1/completions", ask(p))[1]["choices"][0]["text"]
         ok([text(p) for p in prompts] == wanted, f"one after the other: the text of generate {wanted[0]!r}")
@@ -109,11 +147,12 @@ def t5(folder):
         for c in gone: c.close()
         ok(s.wait_for(s.idle), "clients that go leave nothing behind")
         inside(s, 96 << 20)
+        moves(s, control, lambda plan: plan["pool"], lambda i: text(prompts[i]), lambda i: wanted[i])
         waits = [server.background(s.post, "/v1/completions", ask(p, max_tokens=60, ignore_eos=True)) for p in prompts]
         ok(s.wait_for(lambda: s.metric("num_requests_running") or not any(t.is_alive() for t in waits)), "requests run")
         code = s.stop()
         for t in waits: t.join()
-        ok(code == 0 and all(t.result[0] in (200, 503) for t in waits), f"SIGTERM answers what is there: {[t.result[0] for t in waits]}")
+        ok(code == 0 and all(t.result[0] in (200, 429, 503) for t in waits), f"SIGTERM answers what is there: {[t.result[0] for t in waits]}")
     small = plim.run("serve", f"{folder}/t5", "--budget", "1MiB", "--port", 0, "--device", "cpu")
     ok(small.returncode == 3 and "sources" in small.stderr, f"a budget that it does not fit: {small.stderr.splitlines()[-1]}")
 

@@ -33,17 +33,18 @@ with tempfile.TemporaryDirectory() as folder:
         plim.ok(bad.returncode not in (0, -6, -11) and words in bad.stderr and ".disk-" in bad.stderr, f"{fault}: {bad.returncode} {bad.stderr.strip()[:200]}")
     full = train(path, "--overwrite", *TIERS, PLIMSOLL_FAULT="disk:1")
     plim.ok(full.returncode == 3 and "output.dir" in full.stderr, f"no room is found before the first step: {full.stderr.strip()[:200]}")
-    more = ("--set", "training.steps=60", "--set", "training.save_every=5")
+    more = ("--set", "training.steps=150", "--set", "training.save_every=5")
     want = plim.losses(train(path, "--overwrite", *more).stdout)
-    run = subprocess.Popen([plim.PLIMSOLL, "train", path, "-q", "--overwrite", *TIERS, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(1200):
-        if any(name.startswith("step") or name.startswith("checkpoint") for name in (os.listdir(f"{folder}/run") if os.path.isdir(f"{folder}/run") else ())): break
-        time.sleep(0.05)
+    more += ("--set", f"output.dir={folder}/killed")
+    run = subprocess.Popen([plim.PLIMSOLL, "train", path, "-q", *TIERS, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(6000):
+        if os.path.isdir(f"{folder}/killed") and any(name.startswith("checkpoint") for name in os.listdir(f"{folder}/killed")): break
+        time.sleep(0.01)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    left = [name for name in os.listdir(f"{folder}/run") if name.startswith(".disk")]
+    left = [name for name in os.listdir(f"{folder}/killed") if name.startswith(".disk")]
     plim.ok(not left, f"a killed run leaves no file of its tier {left}")
     again = train(path, "--resume", *TIERS, *more)
     rest = plim.losses(again.stdout)
-    plim.ok(again.returncode == 0 and all(want[step] == loss for step, loss in rest.items()), f"and goes on with the same losses, {len(rest)} steps {again.stderr.strip()[:200]}")
+    plim.ok(again.returncode == 0 and rest and all(want[step] == loss for step, loss in rest.items()), f"and goes on with the same losses, {len(rest)} steps {again.stderr.strip()[:200]}")
 plim.done()

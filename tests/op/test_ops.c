@@ -243,6 +243,8 @@ static void run_op(void **state, int kind)
     if (!suite->many->kernels[kind].run) {
         if (op_row(kind)->cls == OP_CLASS_MOVE)
             skip(); /* a device may leave copies to its transfer functions */
+        if (kind == OP_EXPERT_LINEAR_Q && !suite->many->facts.unified_memory)
+            skip(); /* and experts as their files have them (model/quantise.h) */
         fail_msg("%s: the device has no kernel", op_row(kind)->name);
     }
     for (int i = suite->first; i < suite->end; i++) run_case(suite, kind, i, &seen);
@@ -275,6 +277,7 @@ static void run_op(void **state, int kind)
     X(attn_paged8, OP_ATTN_PAGED8)                                                                           \
     X(linear_q, OP_LINEAR_Q)                                                                                 \
     X(embed_q, OP_EMBED_Q)                                                                                   \
+    X(expert_linear_q, OP_EXPERT_LINEAR_Q)                                                                   \
     X(split3, OP_SPLIT3)                                                                                     \
     X(embed_bwd, OP_EMBED_BWD)                                                                               \
     X(norm_bwd, OP_NORM_BWD)                                                                                 \

@@ -35,6 +35,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_ATTN_PAGED8] = ref_attn_paged,
     [OP_LINEAR_Q] = ref_linear_q,
     [OP_EMBED_Q] = ref_embed_q,
+    [OP_EXPERT_LINEAR_Q] = ref_expert_linear_q,
     [OP_SPLIT3] = ref_split3,
     [OP_EMBED_BWD] = ref_embed_bwd,
     [OP_NORM_BWD] = ref_norm_bwd,
@@ -298,4 +299,5 @@ const struct kernel reference_kernels[OP_KIND_COUNT] = {
     [OP_ATTN_PAGED8] = ROW,
     [OP_LINEAR_Q] = ROW,
     [OP_EMBED_Q] = ROW,
+    [OP_EXPERT_LINEAR_Q] = ROW,
 };

@@ -140,3 +140,20 @@ void ref_embed_q(const struct ref_call *call)
         for (int64_t k = 0; k < w.k; k++)
             call->out[EMBED_Q_Y].f[r * w.k + k] = element(&w, call->in[EMBED_Q_IDS].i[r], k) * scale;
 }
+
+void ref_expert_linear_q(const struct ref_call *call)
+{
+    int64_t experts = ref_in(call, EXPERT_LINEAR_Q_ENDS)->dim[0],
+            bytes = tensor_count(ref_in(call, EXPERT_LINEAR_Q_W)) / experts, r = 0;
+    struct matrix w = matrix_of(call, call->in[EXPERT_LINEAR_Q_W].f, bytes);
+    int64_t lines =
+        tensor_count(ref_out(call, EXPERT_LINEAR_Q_Y)) * w.k / tensor_count(ref_in(call, EXPERT_LINEAR_Q_X));
+    for (int64_t e = 0; e < experts; e++, w.bytes += bytes)
+        for (; r < call->in[EXPERT_LINEAR_Q_ENDS].i[e]; r++)
+            for (int64_t m = 0; m < lines; m++) {
+                double sum = 0;
+                for (int64_t k = 0; k < w.k; k++)
+                    sum += call->in[EXPERT_LINEAR_Q_X].f[r * w.k + k] * element(&w, m, k);
+                call->out[EXPERT_LINEAR_Q_Y].f[r * lines + m] = sum;
+            }
+}

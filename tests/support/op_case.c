@@ -32,6 +32,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_ATTN_PAGED8] = make_attn_paged8,
     [OP_LINEAR_Q] = make_linear_q,
     [OP_EMBED_Q] = make_embed_q,
+    [OP_EXPERT_LINEAR_Q] = make_expert_linear_q,
     [OP_SPLIT3] = make_split3,
     [OP_EMBED_BWD] = make_embed_bwd,
     [OP_NORM_BWD] = make_norm_bwd,

@@ -16,18 +16,21 @@ static void fill_block(struct op_case *c, const struct block_type *type, unsigne
         }
 }
 
-/* The bytes of W in slot `slot`: lines of random types. */
-static void make_lines(struct op_case *c, int slot, int64_t lines, int64_t k, bool parts)
+/* Lines of random types: one, or two. */
+static void choose_lines(struct op_case *c, int64_t lines, int64_t k, bool parts)
 {
     static const int types[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K};
-    struct op_attr *attr = &c->op.attr;
     int64_t cut = parts && lines > 2 ? 1 + case_below(c, lines - 2) : lines, given[] = {cut, lines - cut};
     for (int i = 0; i < 2 && given[i]; i++)
-        attr->lines[i] = (struct op_lines){types[case_below(c, k % 256 ? 2 : 5)], given[i]};
-    case_in(c, slot, DT_U8, DIMS(quantised_bytes(attr, k)));
-    unsigned char rows[PANEL_LINES * 34 * 128], *w = c->in[slot];
+        c->op.attr.lines[i] = (struct op_lines){types[case_below(c, k % 256 ? 2 : 5)], given[i]};
+}
+
+/* One matrix at w. */
+static void fill_lines(struct op_case *c, int64_t k, unsigned char *w)
+{
+    unsigned char rows[PANEL_LINES * 34 * 128];
     struct quantised_part p;
-    for (int i = 0; quantised_part(attr, k, i, &p); i++)
+    for (int i = 0; quantised_part(&c->op.attr, k, i, &p); i++)
         for (int64_t line = 0; line < p.lines; line += PANEL_LINES) {
             int64_t bytes = panel_bytes(p.type, k), left = p.lines - line;
             memset(rows, 0, (size_t)bytes);
@@ -35,6 +38,14 @@ static void make_lines(struct op_case *c, int slot, int64_t lines, int64_t k, bo
                 fill_block(c, p.type, rows + b * p.type->bytes);
             panel_pack(p.type, k, rows, w + p.offset + line / PANEL_LINES * bytes);
         }
+}
+
+/* The bytes of W in slot `slot`. */
+static void make_lines(struct op_case *c, int slot, int64_t lines, int64_t k, bool parts)
+{
+    choose_lines(c, lines, k, parts);
+    case_in(c, slot, DT_U8, DIMS(quantised_bytes(&c->op.attr, k)));
+    fill_lines(c, k, c->in[slot]);
 }
 
 /* Numbers that 8 bits hold exactly under a scale that is a power of two, with the largest in every block. */
@@ -80,4 +91,29 @@ void make_embed_q(struct op_case *c)
     c->inner[EMBED_Q_Y] = 4 * F32_UNIT;
     case_note(c, "%s scale %g", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
               (double)c->op.attr.scale);
+}
+
+/* Rows of x in the order of their experts, some of which have none. */
+void make_expert_linear_q(struct op_case *c)
+{
+    int64_t experts = PICK(c, 1, 2, 5, 9), rows = PICK(c, 1, 3, 20, 77), m = PICK(c, 1, 16, 37),
+            k = PICK(c, 32, 256, 544), at = 0;
+    choose_lines(c, m, k, case_flip(c));
+    int64_t bytes = quantised_bytes(&c->op.attr, k);
+    case_in(c, EXPERT_LINEAR_Q_W, DT_U8, DIMS(experts * bytes));
+    for (int64_t e = 0; e < experts; e++)
+        fill_lines(c, k, (unsigned char *)c->in[EXPERT_LINEAR_Q_W] + e * bytes);
+    case_in(c, EXPERT_LINEAR_Q_X, c->type, DIMS(rows, k));
+    fill_exact(c, EXPERT_LINEAR_Q_X);
+    case_in(c, EXPERT_LINEAR_Q_ENDS, DT_I32, DIMS(experts));
+    for (int64_t e = 0; e < experts; e++) {
+        at = e + 1 == experts ? rows : at + case_below(c, rows - at + 1) * (case_below(c, 3) > 0);
+        case_set_int(c, EXPERT_LINEAR_Q_ENDS, e, (int32_t)at);
+    }
+    case_out(c, EXPERT_LINEAR_Q_Y, c->type, DIMS(rows, m));
+    static const double rounding[DT_COUNT] = {[DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11};
+    c->inner[EXPERT_LINEAR_Q_Y] = sum_error(k) + rounding[c->type];
+    c->scale[EXPERT_LINEAR_Q_Y] = 20 * sqrt((double)k);
+    case_note(c, "%s, %lld experts, k %lld", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
+              (long long)experts, (long long)k);
 }

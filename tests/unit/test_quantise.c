@@ -1,6 +1,8 @@
 /* test_quantise.c - weights in blocks: panels hold what blocks hold, every level of the CPU has the same bits, and an engine
  * with blocks of 8 or 4 bits is near one that multiplies the same numbers in double precision, whoever else is in a step. */
 #include "base/rng.h"
+#include "model/hf.h"
+#include "model/weights.h"
 #include "device/cpu/linear_q.h"
 #include "reference/reference.h"
 #include "serve/engine.h"
@@ -184,7 +186,8 @@ static struct device *real; /* whose products are computed by the reference */
 /* The reference has no use for the workspace of a kernel. */
 static void run_reference(struct device *dev, struct kernel_call *call)
 {
-    bool blocks = call->op->kind == OP_LINEAR_Q || call->op->kind == OP_EMBED_Q;
+    bool blocks =
+        call->op->kind == OP_LINEAR_Q || call->op->kind == OP_EMBED_Q || call->op->kind == OP_EXPERT_LINEAR_Q;
     struct kernel_call other = *call;
     if (!blocks) {
         real->ops->run(dev, call);
@@ -259,27 +262,31 @@ static const char *golden(const char *name)
     return path;
 }
 
-static void test_near_the_reference(void **state)
+static void expect_near_the_reference(const char *model)
 {
-    (void)state;
     for (enum weights_kind kind = WEIGHTS_Q8; kind < WEIGHTS_KINDS; kind++) {
-        struct setting fast = {.model = golden("llama-tied"), .kind = kind}, exact = fast;
+        struct setting fast = {.model = model, .kind = kind}, exact = fast;
         exact.exact = true;
         struct heard a = answer(&fast), b = answer(&exact);
         assert_int_equal(a.count, b.count);
         for (int i = 0; i < PROMPT;
              i++) /* x has 8 bits in one of them; most of these tokens are most unlikely */
             if (fabsf(a.logprob[i] - b.logprob[i]) > 0.1f + 0.03f * fabsf(b.logprob[i]))
-                fail_msg("%s: token %d has %g, in double precision %g", weights_kind_name(kind), i,
+                fail_msg("%s, %s: token %d has %g, in double precision %g", model, weights_kind_name(kind), i,
                          (double)a.logprob[i], (double)b.logprob[i]);
     }
 }
 
-static void test_depends_on_nothing_else(void **state)
+static void test_near_the_reference(void **state)
 {
     (void)state;
+    expect_near_the_reference(golden("llama-tied"));
+}
+
+static void expect_nothing_else(const char *model)
+{
     for (enum weights_kind kind = WEIGHTS_Q8; kind < WEIGHTS_KINDS; kind++) {
-        struct setting first = {.model = golden("llama-tied"), .kind = kind};
+        struct setting first = {.model = model, .kind = kind};
         struct heard want = answer(&first);
         struct setting others[] = {
             {.others = 7}, {.others = 3, .chunk = 5}, {.chunk = 1, .threads = 1}, {.threads = 3}};
@@ -289,6 +296,73 @@ static void test_depends_on_nothing_else(void **state)
             assert_int_equal(got.count, want.count);
             assert_memory_equal(got.logprob, want.logprob, sizeof got.logprob);
         }
+    }
+}
+
+static void test_depends_on_nothing_else(void **state)
+{
+    (void)state;
+    expect_nothing_else(golden("llama-tied"));
+}
+
+/* --- matrices of experts, and those stored [in,out] --------------------------------------------------------- */
+
+/* Numbers of a parameter by its place alone; norms are near 1. */
+static enum plim_status get_number(void *arg, int tensor, int64_t first, void *elements, int64_t n,
+                                   struct plim_error *err)
+{
+    const struct tape *tape = arg;
+    const struct tensor *t = &tape->tensors[tensor];
+    float *out = elements;
+    (void)err;
+    for (int64_t i = 0; i < n; i++) {
+        float u = (float)rng_below(77, (uint64_t)tensor, (uint64_t)(first + i), 2001) * 1e-3f - 1.0f;
+        out[i] = t->ndim > 1 ? 0.3f * u : strstr(t->label, "bias") ? 0.1f * u : 1 + 0.1f * u;
+    }
+    return PLIM_OK;
+}
+
+/* A model like a golden one, with sizes that are whole blocks, in a folder of its own. */
+static void make_model(const char *name, char *dir)
+{
+    struct plim_error err = {0};
+    struct model_spec spec;
+    struct tape tape;
+    struct model_shape shape = {.batch = 1, .time = 8, .head = HEAD_LOGITS};
+    struct weights_save_options options = {.type = DT_F32};
+    assert_int_equal(hf_config_load(golden(name), &spec, &err), PLIM_OK);
+    spec.hidden_size = 64, spec.intermediate_size = 96, spec.num_heads = 4, spec.head_dim = 16;
+    spec.num_kv_heads = spec.num_kv_heads == 3 ? 4 : 2;
+    if (spec.shared_size) spec.shared_size = 32;
+    spec.experts_per_token = spec.num_experts; /* none is left out for a rounding's sake */
+    tape_init(&tape);
+    if (model_emit(&spec, &shape, &tape, &err) != PLIM_OK) fail_msg("%s", err.text);
+    assert_non_null(mkdtemp(strcpy(dir, "/tmp/plimsoll-quantise-XXXXXX")));
+    if (weights_save(&tape, &spec, &(struct weights_source){get_number, &tape}, dir, &options, &err) !=
+        PLIM_OK)
+        fail_msg("%s", err.text);
+    tape_release(&tape);
+}
+
+static void test_experts_and_columns(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt2", "mixtral", "qwen2_moe"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char dir[64], command[96];
+        make_model(models[i], dir);
+        struct setting s[WEIGHTS_KINDS];
+        for (enum weights_kind kind = 0; kind < WEIGHTS_KINDS; kind++)
+            s[kind] = (struct setting){.model = dir, .kind = kind}, answer(&s[kind]);
+        /* Of matrices in blocks 34 and 18 bytes are left of 128; the two ends are a good part of so small a model. */
+        int64_t plain = s[WEIGHTS_AS_IS].plan.params, q8 = s[WEIGHTS_Q8].plan.params,
+                q4 = s[WEIGHTS_Q4].plan.params;
+        if (!(q8 * 10 < plain * 4 && q4 < q8))
+            fail_msg("%s: %lld, %lld, %lld bytes", models[i], (long long)plain, (long long)q8, (long long)q4);
+        expect_near_the_reference(dir);
+        expect_nothing_else(dir);
+        snprintf(command, sizeof command, "rm -rf '%s'", dir);
+        assert_int_equal(system(command), 0);
     }
 }
 
@@ -334,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_depends_on_nothing_else),
         cmocka_unit_test(test_plan_counts_blocks),
         cmocka_unit_test(test_rows_without_whole_blocks),
+        cmocka_unit_test(test_experts_and_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

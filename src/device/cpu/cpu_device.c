@@ -19,6 +19,7 @@ static const struct kernel kernels[OP_KIND_COUNT] = {
     [OP_LINEAR] = {cpu_linear, cpu_linear_workspace},
     [OP_LINEAR_Q] = {cpu_linear_q, cpu_linear_q_workspace},
     [OP_EMBED_Q] = {cpu_embed_q, cpu_embed_q_workspace},
+    [OP_EXPERT_LINEAR_Q] = {cpu_expert_linear_q, cpu_expert_linear_q_workspace},
     [OP_ROPE_TABLE] = {cpu_rope_table, NULL},
     [OP_ATTN] = {cpu_attn, cpu_attn_workspace},
     [OP_ROPE] = {cpu_rope, NULL},

@@ -1,7 +1,7 @@
 /* gemm_few_x86.h - what the x86-64 kernels for few rows share: turning 8 lines of B. Not for others.
  *
- * A cell is 32 bits of a line: an fp32, or two neighbours of 16. Along k there are no prefetches: the hardware follows 64
- * lines well, and measured up to a third faster without help. Rows that are read across, a piece of each, it does not. */
+ * A cell is 32 bits of a line: an fp32, or two neighbours of 16. Along k kernels whose loads follow each other closely have no
+ * prefetches: the hardware follows 64 lines well, and measured up to a third faster without help. Rows that are read across, a piece of each, it does not. */
 #ifndef PLIM_DEVICE_CPU_GEMM_FEW_X86_H
 #define PLIM_DEVICE_CPU_GEMM_FEW_X86_H
 

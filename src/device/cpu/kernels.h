@@ -28,8 +28,8 @@ kernel_workspace cpu_norm_bwd_workspace;
 kernel_run cpu_linear, cpu_linear_dx, cpu_linear_dw;
 kernel_workspace cpu_linear_workspace, cpu_linear_dx_workspace, cpu_linear_dw_workspace;
 
-kernel_run cpu_linear_q, cpu_embed_q;
-kernel_workspace cpu_linear_q_workspace, cpu_embed_q_workspace;
+kernel_run cpu_linear_q, cpu_embed_q, cpu_expert_linear_q;
+kernel_workspace cpu_linear_q_workspace, cpu_embed_q_workspace, cpu_expert_linear_q_workspace;
 
 kernel_run cpu_rope_table, cpu_rope, cpu_split3, cpu_join3;
 

@@ -1,6 +1,7 @@
 /* linear_q.c - weights in blocks: the product, and rows of a table. See linear_q.h.
  *
- * Workers share the panels of the weight and nothing else: each unpacks a panel and multiplies it with all rows. */
+ * Workers share the panels of the weight and nothing else: each unpacks a panel and multiplies it with all rows. Panels of
+ * several experts are one list; a panel meets the rows of its expert. */
 #include "device/cpu/linear_q.h"
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
@@ -47,8 +48,14 @@ const struct linear_q_level *linear_q_level(void) { return &linear_q_plain; }
 
 struct product {
     const struct linear_q_level *level;
-    const struct kernel_call *call;
+    const struct op_attr *attr;
     enum dtype type;
+    const void *x;
+    const unsigned char *w;
+    const void *bias, *add;
+    void *y;
+    const int32_t *ends; /* of experts: the row after the last of each; NULL: all rows meet the one matrix */
+    int64_t panels, bytes; /* of a matrix */
     int64_t k, m, rows;
     int8_t *codes;           /* [rows][k] */
     struct x8_block *blocks; /* [rows][k / 32] */
@@ -60,20 +67,26 @@ static void quantise_body(void *arg, int64_t begin, int64_t end, int worker)
     const struct product *p = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++)
-        p->level->quantise(element(p->call->in[LINEAR_Q_X], p->type, r * p->k), p->type, p->k,
-                           p->codes + r * p->k, p->blocks + r * (p->k / X8_BLOCK));
+        p->level->quantise(element(p->x, p->type, r * p->k), p->type, p->k, p->codes + r * p->k,
+                           p->blocks + r * (p->k / X8_BLOCK));
 }
 
-/* Some lines of y, of which the panel has up to 16. */
+/* Some lines of y, of which the panel has up to 16, and the rows that they meet. */
 struct lines {
     int64_t first;
     int count;
+    int64_t row, rows;
 };
+
+static struct x8 rows_from(const struct product *p, int64_t row, int64_t rows)
+{
+    return (struct x8){p->codes + row * p->k, p->blocks + row * (p->k / X8_BLOCK), p->k, rows};
+}
 
 static void put_rows(const struct product *p, const struct lines *l, int64_t row, int64_t rows,
                      const float *value)
 {
-    const void *bias = p->call->in[LINEAR_Q_BIAS], *add = p->call->in[LINEAR_Q_ADD];
+    const void *bias = p->bias, *add = p->add;
     float fixed[PANEL_LINES] = {0}, extra[PANEL_LINES] = {0};
     if (bias) dtype_convert(fixed, DT_F32, element(bias, p->type, l->first), p->type, l->count);
     for (int64_t r = 0; r < rows; r++) {
@@ -82,8 +95,8 @@ static void put_rows(const struct product *p, const struct lines *l, int64_t row
             dtype_convert(extra, DT_F32, element(add, p->type, at), p->type, l->count);
             for (int i = 0; i < PANEL_LINES; i++) extra[i] += fixed[i];
         }
-        p->level->put(element(p->call->out[LINEAR_Q_Y], p->type, at), p->type, value + r * PANEL_LINES,
-                      add ? extra : fixed, l->count);
+        p->level->put(element(p->y, p->type, at), p->type, value + r * PANEL_LINES, add ? extra : fixed,
+                      l->count);
     }
 }
 
@@ -91,8 +104,9 @@ static void multiply_few(const struct product *p, panel_few *few, const unsigned
                          const struct lines *l)
 {
     float value[PANEL8_FEW * PANEL_LINES];
-    few(panel, &(struct x8){p->codes, p->blocks, p->k, p->rows}, value);
-    put_rows(p, l, 0, p->rows, value);
+    struct x8 x = rows_from(p, l->row, l->rows);
+    few(panel, &x, value);
+    put_rows(p, l, l->row, l->rows, value);
 }
 
 static void multiply_panel(const struct product *p, int type, const unsigned char *panel, void *scratch,
@@ -101,35 +115,47 @@ static void multiply_panel(const struct product *p, int type, const unsigned cha
     _Alignas(64) float value[PANEL8_ROWS * PANEL_LINES];
     struct panel8 w;
     p->level->unpack[type](panel, p->k, scratch, &w);
-    for (int64_t r = 0; r < p->rows; r += PANEL8_ROWS) {
-        struct x8 x = {p->codes + r * p->k, p->blocks + r * (p->k / X8_BLOCK), p->k,
-                       lesser(PANEL8_ROWS, p->rows - r)};
+    for (int64_t r = 0; r < l->rows; r += PANEL8_ROWS) {
+        struct x8 x = rows_from(p, l->row + r, lesser(PANEL8_ROWS, l->rows - r));
         p->level->multiply(&w, &x, value);
-        put_rows(p, l, r, x.rows, value);
+        put_rows(p, l, l->row + r, x.rows, value);
     }
 }
 
-/* begin and end count panels of all parts. */
-static void panels_body(void *arg, int64_t begin, int64_t end, int worker)
+/* Panels [begin, end) of all parts of the matrix at w, by rows [row, row + rows). */
+static void multiply_panels(const struct product *p, const unsigned char *w, int64_t begin, int64_t end,
+                            struct lines l, char *scratch)
 {
-    const struct product *p = arg;
-    const struct op_attr *attr = &p->call->op->attr;
     struct quantised_part part;
     int64_t before = 0;
-    for (int i = 0; quantised_part(attr, p->k, i, &part); i++, before += panels_count(part.lines)) {
+    for (int i = 0; quantised_part(p->attr, p->k, i, &part); i++, before += panels_count(part.lines)) {
         int64_t last = lesser(end, before + panels_count(part.lines));
+        int type = p->attr->lines[i].type;
+        panel_few *few = l.rows <= PANEL8_FEW ? p->level->few[type] : NULL;
         for (int64_t at = begin > before ? begin : before; at < last; at++) {
             int64_t line = (at - before) * PANEL_LINES;
-            struct lines l = {part.first + line, (int)lesser(PANEL_LINES, part.lines - line)};
-            const unsigned char *from = (const unsigned char *)p->call->in[LINEAR_Q_W] + part.offset +
-                                        (at - before) * panel_bytes(part.type, p->k);
-            int type = attr->lines[i].type;
-            panel_few *few = p->rows <= PANEL8_FEW ? p->level->few[type] : NULL;
+            const unsigned char *from = w + part.offset + (at - before) * panel_bytes(part.type, p->k);
+            l.first = part.first + line, l.count = (int)lesser(PANEL_LINES, part.lines - line);
             if (few)
                 multiply_few(p, few, from, &l);
             else
-                multiply_panel(p, type, from, p->scratch + worker * panel8_bytes(p->k), &l);
+                multiply_panel(p, type, from, scratch, &l);
         }
+    }
+}
+
+/* begin and end count panels of all matrices. */
+static void panels_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const struct product *p = arg;
+    char *scratch = p->scratch + worker * panel8_bytes(p->k);
+    while (begin < end) {
+        int64_t e = begin / p->panels, first = begin % p->panels,
+                last = lesser(p->panels, first + end - begin);
+        struct lines l = {.rows = p->rows};
+        if (p->ends) l.row = e ? p->ends[e - 1] : 0, l.rows = p->ends[e] - l.row;
+        if (l.rows > 0) multiply_panels(p, p->w + e * p->bytes, first, last, l, scratch);
+        begin += last - first;
     }
 }
 
@@ -147,29 +173,64 @@ static int64_t panels_of(const struct op_attr *attr)
     return n;
 }
 
+/* Rows rounded, then all panels of so many matrices. */
+static void run_product(struct product *p, const struct kernel_call *call, int64_t matrices)
+{
+    p->level = linear_q_level(), p->attr = &call->op->attr;
+    p->bytes = quantised_bytes(p->attr, p->k), p->panels = panels_of(p->attr),
+    p->m = quantised_lines(p->attr);
+    p->codes = call->work;
+    p->blocks = (struct x8_block *)((char *)call->work + codes_bytes(p->rows, p->k));
+    p->scratch = (char *)p->blocks + blocks_bytes(p->rows, p->k);
+    int64_t tasks = (int64_t)threads_count(call->team) * TASKS_PER_WORKER;
+    threads_each(call->team, p->rows, row_grain(p->k), quantise_body, p);
+    threads_each(call->team, matrices * p->panels, (p->panels + tasks - 1) / tasks, panels_body, p);
+}
+
+static size_t product_workspace(int64_t rows, int64_t k, int threads)
+{
+    return (size_t)(codes_bytes(rows, k) + blocks_bytes(rows, k) + threads * panel8_bytes(k));
+}
+
 void cpu_linear_q(const struct kernel_call *call)
 {
-    const struct op_attr *attr = &call->op->attr;
     const struct tensor *x = call_in(call, LINEAR_Q_X);
-    struct product p = {.level = linear_q_level(),
-                        .call = call,
-                        .type = x->type,
-                        .k = quantised_columns(attr, tensor_bytes(call_in(call, LINEAR_Q_W))),
-                        .m = quantised_lines(attr)};
+    struct product p = {.type = x->type,
+                        .x = call->in[LINEAR_Q_X],
+                        .w = call->in[LINEAR_Q_W],
+                        .bias = call->in[LINEAR_Q_BIAS],
+                        .add = call->in[LINEAR_Q_ADD],
+                        .y = call->out[LINEAR_Q_Y]};
+    p.k = quantised_columns(&call->op->attr, tensor_bytes(call_in(call, LINEAR_Q_W)));
     p.rows = tensor_count(x) / p.k;
-    p.codes = call->work;
-    p.blocks = (struct x8_block *)((char *)call->work + codes_bytes(p.rows, p.k));
-    p.scratch = (char *)p.blocks + blocks_bytes(p.rows, p.k);
-    int64_t panels = panels_of(attr), tasks = (int64_t)threads_count(call->team) * TASKS_PER_WORKER;
-    threads_each(call->team, p.rows, row_grain(p.k), quantise_body, &p);
-    threads_each(call->team, panels, (panels + tasks - 1) / tasks, panels_body, &p);
+    run_product(&p, call, 1);
 }
 
 size_t cpu_linear_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[LINEAR_Q_W]));
-    int64_t rows = tensor_count(desc[LINEAR_Q_X]) / k;
-    return (size_t)(codes_bytes(rows, k) + blocks_bytes(rows, k) + threads * panel8_bytes(k));
+    return product_workspace(tensor_count(desc[LINEAR_Q_X]) / k, k, threads);
+}
+
+void cpu_expert_linear_q(const struct kernel_call *call)
+{
+    const struct tensor *x = call_in(call, EXPERT_LINEAR_Q_X);
+    int64_t experts = call_in(call, EXPERT_LINEAR_Q_ENDS)->dim[0];
+    struct product p = {.type = x->type,
+                        .x = call->in[EXPERT_LINEAR_Q_X],
+                        .w = call->in[EXPERT_LINEAR_Q_W],
+                        .ends = call->in[EXPERT_LINEAR_Q_ENDS],
+                        .y = call->out[EXPERT_LINEAR_Q_Y]};
+    p.k = quantised_columns(&call->op->attr, tensor_bytes(call_in(call, EXPERT_LINEAR_Q_W)) / experts);
+    p.rows = tensor_count(x) / p.k;
+    run_product(&p, call, experts);
+}
+
+size_t cpu_expert_linear_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+{
+    int64_t experts = desc[EXPERT_LINEAR_Q_ENDS]->dim[0];
+    int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[EXPERT_LINEAR_Q_W]) / experts);
+    return product_workspace(tensor_count(desc[EXPERT_LINEAR_Q_X]) / k, k, threads);
 }
 
 /* ---- rows of a table ---- */

@@ -1,0 +1,42 @@
+/* engine_source.h - what the two files of encoder-decoders behind the engine share: engine_source_plan.c plans, opens and moves the
+ * line, engine_source.c runs steps. See engine_part.h.
+ *
+ * Every running request has a row of its own in the caches of source and answer. Passes are members of a forward family over
+ * one arena: one token of each of so many rows, and the source of one request, up to so many tokens. The second
+ * writes keys and values of all layers where its row lies, as places of one long row.
+ *
+ * Invariants
+ *  1. Row r of the caches belongs to row[r].request; nobody else's tokens are written there while it is there. Rows
+ *     without a request compute what nobody reads.
+ *  2. Position p of row r holds token p of the answer's beginning for p below `fed`; the token that is fed next is the one
+ *     before it, or the model's start. A row that has fed all it has made draws the next token; one that lost its
+ *     caches reads its source and feeds its answer again first.
+ *  3. A step that fails has changed nothing that the next one does not do again.
+ */
+#ifndef PLIM_SERVE_ENGINE_SOURCE_H
+#define PLIM_SERVE_ENGINE_SOURCE_H
+
+#include "serve/engine_part.h"
+
+enum { SOURCE_PASSES = 24 }; /* of tokens and of sources each, at most */
+
+struct sources {
+    struct runtime runtime; /* its plan is the pass over a token of every row */
+    struct forward tokens[SOURCE_PASSES], reads[SOURCE_PASSES];
+    int64_t token_rows[SOURCE_PASSES], read_length[SOURCE_PASSES]; /* the smallest first */
+    int token_count, read_count;
+    int64_t rows, length; /* of the caches; length: of sources and of answers */
+    struct source_row {
+        struct request *request; /* NULL: free */
+        bool read;               /* its source is in the cache */
+        int64_t fed;             /* positions of its answer in the cache */
+    } * row;                     /* [plan.parallel], of which `rows` are in use */
+    int32_t *input;              /* [max(rows, length)] */
+};
+
+enum plim_status source_open(struct engine *e, struct plim_error *err);
+void source_close(struct engine *e);
+/* As many rows as the line that was asked for last holds. Who has a row reads its source again, or waits for one. */
+enum plim_status source_move(struct engine *e, struct plim_error *err);
+
+#endif
