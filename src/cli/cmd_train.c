@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "cli/train_log.h"
 #include "comm/comm.h"
+#include "exec/exec.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -155,6 +156,22 @@ static int tell_error(struct comm *comm, enum plim_status status, const struct p
     return code;
 }
 
+/* GPUs exchange by themselves where every rank has one and NCCL is there, and through host memory otherwise. */
+static enum plim_status join_cards(struct device *device, struct comm *comm, struct plim_error *err)
+{
+    const char *named = getenv("PLIMSOLL_NCCL");
+    struct device_facts facts;
+    bool own = device->ops->exchange && device_cuda_peek(comm->local_ranks - 1, &facts);
+    double without = own && !(named && !strcmp(named, "0")) ? 0 : 1;
+    enum plim_status status = comm_sum_numbers(comm, &without, 1, err);
+    if (status == PLIM_OK) status = comm_stage(comm, err);
+    if (status != PLIM_OK || without > 0) return status;
+    status = exec_join_devices(device, err);
+    if (status != PLIM_UNSUPPORTED || named) return status;
+    if (comm->rank == 0) fprintf(stderr, "plimsoll: %s: GPUs exchange through host memory\n", err->text);
+    return PLIM_OK;
+}
+
 /* Ranks on one machine share its cores and its memory. */
 static enum plim_status share_machine(struct device *device, struct comm *comm, struct plim_error *err)
 {
@@ -162,7 +179,10 @@ static enum plim_status share_machine(struct device *device, struct comm *comm, 
     device->comm = comm;
     device->facts.ranks = comm->ranks, device->facts.rank = comm->rank;
     device->facts.link_bandwidth = LINK_BANDWIDTH, device->facts.link_seconds = LINK_SECONDS;
-    if (!device->facts.unified_memory) return comm_stage(comm, err);
+    device->facts.node_bandwidth = LINK_BANDWIDTH, device->facts.node_seconds = LINK_SECONDS;
+    device->facts.node_ranks = comm->node ? comm->node->ranks : 0;
+    device->facts.async_exchanges = comm->lane && device->facts.unified_memory;
+    if (!device->facts.unified_memory) return join_cards(device, comm, err);
     device->facts.memory_bytes /= (size_t)comm->local_ranks;
     device->facts.free_bytes /= (size_t)comm->local_ranks;
     return PLIM_OK;

@@ -1,5 +1,5 @@
 /* comm.c - what ranks do together, over what moves bytes between them. See comm.h. */
-#include "comm/comm.h"
+#include "comm/lane.h"
 #include "base/hash.h"
 #include "tape/op.h"
 
@@ -14,6 +14,12 @@ static enum plim_status told(const struct comm *comm, const char *what, const ch
 {
     if (!why) return PLIM_OK;
     return plim_fail(err, PLIM_IO, "rank %d of %d: %s: %s", comm->rank, comm->ranks, what, why);
+}
+
+/* What the lane was given is done first: all ranks see one order. */
+static enum plim_status settle(struct comm *comm, struct plim_error *err)
+{
+    return comm->lane ? lane_drain(comm->lane, err) : PLIM_OK;
 }
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
@@ -40,6 +46,8 @@ enum plim_status comm_gather(struct comm *comm, const void *piece, size_t piece_
         if (piece != whole) memcpy(whole, piece, smaller(piece_bytes, whole_bytes));
         return PLIM_OK;
     }
+    enum plim_status status = settle(comm, err);
+    if (status != PLIM_OK) return status;
     return told(comm, "gather", comm->ops->gather(comm, piece, piece_bytes, whole, whole_bytes), err);
 }
 
@@ -93,42 +101,88 @@ static void add_parts(const void *parts, enum dtype type, int ranks, size_t coun
     }
 }
 
-enum plim_status comm_reduce(struct comm *comm, const void *whole, int64_t count, void *piece,
-                             int64_t piece_count, enum dtype type, bool add, void *work,
-                             struct plim_error *err)
+static enum plim_status reduce_now(struct comm *comm, const struct comm_exchange *x, struct plim_error *err)
 {
-    size_t size = dtype_size(type), stride = (size_t)piece_count * size, all = (size_t)count * size;
-    size_t step = comm_work(comm_ranks(comm), all) / (size_t)comm_ranks(comm) / size * size;
-    if (!comm) {
-        add_parts(whole, type, 1, (size_t)count, piece, add);
-        return PLIM_OK;
-    }
+    size_t size = dtype_size(x->type), stride = (size_t)x->to_count * size;
+    size_t all = (size_t)x->from_count * size;
+    size_t step = comm_work(comm->ranks, all) / (size_t)comm->ranks / size * size;
     for (size_t at = 0; at < stride; at += step) {
         size_t bytes = smaller(step, stride - at);
         size_t left = all > at ? all - at : 0;
-        memset(work, 0, (size_t)comm->ranks * bytes);
-        const char *why = comm->ops->exchange(comm, (const char *)whole + at, left, stride, bytes, work);
+        memset(x->work, 0, (size_t)comm->ranks * bytes);
+        const char *why = comm->ops->exchange(comm, (const char *)x->from + at, left, stride, bytes, x->work);
         if (why) return told(comm, "reduce", why, err);
-        add_parts(work, type, comm->ranks, bytes / size, (char *)piece + at, add);
+        add_parts(x->work, x->type, comm->ranks, bytes / size, (char *)x->to + at, x->add);
     }
     return PLIM_OK;
 }
 
-/* Every rank adds a piece, and all get all pieces: the piece lies in `data` itself. */
+enum plim_status comm_reduce(struct comm *comm, const void *whole, int64_t count, void *piece,
+                             int64_t piece_count, enum dtype type, bool add, void *work,
+                             struct plim_error *err)
+{
+    if (!comm) {
+        add_parts(whole, type, 1, (size_t)count, piece, add);
+        return PLIM_OK;
+    }
+    struct comm_exchange x = {COMM_REDUCE, whole, piece, count, piece_count, type, add, work};
+    enum plim_status status = settle(comm, err);
+    return status == PLIM_OK ? reduce_now(comm, &x, err) : status;
+}
+
+/* Below this a second exchange costs more than the bytes it saves. */
+#define SUM_WHOLE ((size_t)64 << 10)
+
+/* Each rank adds a piece of a window of `data`, and all get all pieces. */
+static enum plim_status sum_pieces(struct comm *comm, const struct comm_exchange *x, struct plim_error *err)
+{
+    size_t size = dtype_size(x->type), all = (size_t)x->to_count * size, ranks = (size_t)comm->ranks;
+    size_t step = comm_work(comm->ranks, all) / ranks / size * size;
+    for (size_t at = 0; at < all; at += ranks * step) {
+        size_t left = smaller(ranks * step, all - at), piece = (left / size + ranks - 1) / ranks * size;
+        char *data = (char *)x->to + at;
+        memset(x->work, 0, ranks * piece);
+        const char *why = comm->ops->exchange(comm, data, left, piece, piece, x->work);
+        if (!why) {
+            add_parts(x->work, x->type, comm->ranks, piece / size, x->work, false);
+            why = comm->ops->gather(comm, x->work, piece, data, left);
+        }
+        if (why) return told(comm, "sum", why, err);
+    }
+    return PLIM_OK;
+}
+
+/* Every rank gets all parts and adds them; of many, a piece. The order is the same. */
+static enum plim_status sum_now(struct comm *comm, const struct comm_exchange *x, struct plim_error *err)
+{
+    size_t size = dtype_size(x->type), all = (size_t)x->to_count * size;
+    size_t most = comm_work(comm->ranks, all) / (size_t)comm->ranks / size * size;
+    if (comm->ranks > 2 && all > SUM_WHOLE) return sum_pieces(comm, x, err);
+    for (size_t at = 0; at < all; at += most) {
+        size_t bytes = smaller(most, all - at);
+        char *data = (char *)x->to + at;
+        const char *why = comm->ops->gather(comm, data, bytes, x->work, (size_t)comm->ranks * bytes);
+        if (why) return told(comm, "sum", why, err);
+        add_parts(x->work, x->type, comm->ranks, bytes / size, data, false);
+    }
+    return PLIM_OK;
+}
+
 enum plim_status comm_sum(struct comm *comm, void *data, int64_t count, enum dtype type, void *work,
                           struct plim_error *err)
 {
     if (!comm) return PLIM_OK;
-    size_t size = dtype_size(type), all = (size_t)count * size;
-    size_t most = comm_work(comm->ranks, all) / (size_t)comm->ranks / size * size;
-    for (size_t at = 0; at < all; at += most) {
-        size_t bytes = smaller(most, all - at);
-        const char *why =
-            comm->ops->gather(comm, (char *)data + at, bytes, work, (size_t)comm->ranks * bytes);
-        if (why) return told(comm, "sum", why, err);
-        add_parts(work, type, comm->ranks, bytes / size, (char *)data + at, false);
-    }
-    return PLIM_OK;
+    struct comm_exchange x = {COMM_SUM, data, data, count, count, type, false, work};
+    enum plim_status status = settle(comm, err);
+    return status == PLIM_OK ? sum_now(comm, &x, err) : status;
+}
+
+enum plim_status comm_run(struct comm *comm, const struct comm_exchange *x, struct plim_error *err)
+{
+    size_t size = dtype_size(x->type), from = (size_t)x->from_count * size, to = (size_t)x->to_count * size;
+    if (x->kind == COMM_REDUCE) return reduce_now(comm, x, err);
+    if (x->kind == COMM_SUM) return sum_now(comm, x, err);
+    return told(comm, "gather", comm->ops->gather(comm, x->from, from, x->to, to), err);
 }
 
 enum plim_status comm_sum_numbers(struct comm *comm, double *numbers, int count, struct plim_error *err)
@@ -147,18 +201,20 @@ enum plim_status comm_sum_numbers(struct comm *comm, double *numbers, int count,
 
 enum plim_status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct plim_error *err)
 {
-    if (!comm) return PLIM_OK;
+    enum plim_status status = comm ? settle(comm, err) : PLIM_OK;
+    if (!comm || status != PLIM_OK) return status;
     return told(comm, "broadcast", comm->ops->broadcast(comm, data, bytes, root), err);
 }
 
 enum plim_status comm_same(struct comm *comm, const void *data, size_t bytes, const char *what,
                            struct plim_error *err)
 {
-    if (!comm) return PLIM_OK;
+    enum plim_status status = comm ? settle(comm, err) : PLIM_OK;
+    if (!comm || status != PLIM_OK) return status;
     uint64_t mine = hash64(data, bytes, 0), *all = calloc((size_t)comm->ranks, sizeof *all);
     if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks compared %s", what);
     const char *why = comm->ops->gather(comm, &mine, sizeof mine, all, (size_t)comm->ranks * sizeof mine);
-    enum plim_status status = told(comm, what, why, err);
+    status = told(comm, what, why, err);
     for (int r = 1; r < comm->ranks && status == PLIM_OK; r++)
         if (all[r] != all[0])
             status =
@@ -171,7 +227,8 @@ enum plim_status comm_same(struct comm *comm, const void *data, size_t bytes, co
 enum plim_status comm_agree(struct comm *comm, enum plim_status status, struct plim_error *err)
 {
     if (!comm) return status;
-    struct plim_error none = {0}, *mine = err ? err : &none;
+    struct plim_error none = {0}, *mine = err ? err : &none, lane = {0};
+    if (settle(comm, &lane) != PLIM_OK) return *mine = lane, lane.status;
     int64_t code = status, *all = calloc((size_t)comm->ranks, sizeof *all);
     if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks agreed");
     const char *why = comm->ops->gather(comm, &code, sizeof code, all, (size_t)comm->ranks * sizeof code);

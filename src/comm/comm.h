@@ -13,6 +13,15 @@
  *
  * Nobody waits for ever: where another rank does not answer within comm_patience, a call returns PLIM_IO, and the caller ends
  * the job by comm_abort.
+ *
+ * Exchanges run beside computing on the lane, a thread that takes them in the order in which they were begun; that order is
+ * the same on all ranks, too:
+ *
+ *     uint64_t ticket = comm_begin(comm, &(struct comm_exchange){COMM_GATHER, piece, whole, count, all, DT_F32});
+ *     ...                                               // neither end is touched meanwhile
+ *     comm_wait(comm, ticket, &err);
+ *
+ * Every other call waits until the lane is empty. The first error of the lane is that of every call behind it.
  */
 #ifndef PLIM_COMM_COMM_H
 #define PLIM_COMM_COMM_H
@@ -25,6 +34,8 @@
 #include <stdint.h>
 
 struct comm;
+struct comm_lane;
+struct nccl;
 
 /* What moves bytes between ranks. Each returns NULL or one line about what went wrong, good until the next call. */
 struct comm_ops {
@@ -39,8 +50,10 @@ struct comm_ops {
     const char *(*exchange)(struct comm *, const char *from, size_t whole, size_t stride, size_t bytes,
                             char *to);
     const char *(*broadcast)(struct comm *, void *data, size_t bytes, int root);
+    /* Ranks that give the same `part` become a group of their own, in their order: rank, ranks and own of `out` are set. */
+    const char *(*split)(struct comm *, int part, struct comm *out);
     void (*abort)(struct comm *, int code); /* ends all ranks */
-    void (*close)(struct comm *);
+    void (*close)(struct comm *);           /* the world, or a group of it */
 };
 
 struct comm {
@@ -48,8 +61,38 @@ struct comm {
     int rank, ranks;
     int local_rank, local_ranks; /* of those on this machine */
     void *own;                   /* of the backend */
+    double patience;             /* seconds that any call waits for the others */
+    bool any_thread; /* the backend takes calls from any thread, one at a time; its open says so */
+    bool
+        beside; /* the call under way is the lane's: whoever waits in it leaves the processor to what computes */
+    struct comm_lane *lane; /* NULL: there is none, and exchanges run one after the other with computing */
+    /* Of all ranks: those of this machine, and one of each machine, this rank among both. NULL where machines have not the
+     * same number of ranks, in a row and more than one, or there is one machine. */
+    struct comm *node, *across;
+    struct nccl *
+        nccl; /* between the memories of GPUs, of all ranks and their groups (nccl.h); NULL: through the host's */
     char *stage; /* host memory through which a device with its own exchanges; see comm_stage */
 };
+
+/* An exchange as data: what comm_gather, comm_reduce and comm_sum (in place: `to`) are called with. */
+enum comm_kind { COMM_GATHER, COMM_REDUCE, COMM_SUM };
+struct comm_exchange {
+    enum comm_kind kind;
+    const void *from;
+    void *to;
+    int64_t from_count, to_count; /* elements */
+    enum dtype type;
+    bool add;
+    void *
+        work; /* comm_work bytes, for reduce and sum. The lane does one thing at a time: all may share them */
+};
+
+/* Begun on the lane, which there must be; done, with everything begun before it, when comm_wait of its ticket returns. */
+uint64_t comm_begin(struct comm *comm, const struct comm_exchange *exchange);
+enum plim_status comm_wait(struct comm *comm, uint64_t ticket, struct plim_error *err);
+
+/* The same exchange now, by the thread that calls; where there is no lane, or it is empty. */
+enum plim_status comm_run(struct comm *comm, const struct comm_exchange *exchange, struct plim_error *err);
 
 /* Takes and touches that memory, before the process is measured. PLIM_NO_MEMORY. */
 enum plim_status comm_stage(struct comm *comm, struct plim_error *err);

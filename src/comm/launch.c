@@ -1,5 +1,6 @@
 /* launch.c - how many ranks were started, and the module that connects them. */
-#include "comm/comm.h"
+#include "comm/lane.h"
+#include "comm/nccl.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -86,6 +87,13 @@ static double patience(void)
     return seconds > 0 ? seconds : 300;
 }
 
+/* PLIMSOLL_LANE=0: exchanges run one after the other with computing, to tell what they cost. */
+static bool lane_is_wanted(void)
+{
+    const char *text = getenv("PLIMSOLL_LANE");
+    return !text || strcmp(text, "0") != 0;
+}
+
 static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_error *err)
 {
     char why[256];
@@ -99,7 +107,8 @@ static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_
     comm->ops = dlsym(module, "plimsoll_mpi");
     if (!comm->ops)
         return plim_fail(err, PLIM_UNSUPPORTED, "plimsoll-mpi.so: of another version; build it again");
-    const char *failed = comm->ops->open(comm, patience());
+    comm->patience = patience();
+    const char *failed = comm->ops->open(comm, comm->patience);
     if (failed) return plim_fail(err, PLIM_IO, "%s: %s", comm->ops->name, failed);
     if (comm->ranks != ranks)
         return plim_fail(
@@ -126,13 +135,24 @@ enum plim_status comm_open(struct comm **out, struct plim_error *err)
     if (!comm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
     status = join(comm, row, ranks, err);
     if (status != PLIM_OK) return free(comm), status;
-    *out = comm;
-    return PLIM_OK;
+    if (comm->any_thread && lane_is_wanted()) status = lane_open(comm, err);
+    if (status == PLIM_OK) status = comm_find_nodes(comm, err);
+    *out = status == PLIM_OK ? comm : NULL;
+    return status;
+}
+
+static void close_group(struct comm *group)
+{
+    if (group) group->ops->close(group);
+    free(group);
 }
 
 void comm_close(struct comm *comm)
 {
     if (!comm) return;
+    lane_close(comm->lane);
+    nccl_close(comm->nccl);
+    close_group(comm->node), close_group(comm->across);
     comm->ops->close(comm);
     free(comm->stage);
     free(comm);

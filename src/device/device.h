@@ -49,6 +49,26 @@ struct device_memory {
     int holders;
 };
 
+/* Bytes between this device's memory and that of others, which are moved beside what it computes: `begin` queues that on a
+ * stream of the device's, waits for nothing, and returns NULL or one line about what went wrong. */
+struct device_exchange {
+    const void *from;
+    void *to, *work; /* work is written, too */
+    size_t from_bytes, to_bytes, work_bytes;
+    const char *(*begin)(void *arg, void *stream);
+    void *arg;
+};
+
+/* parts[ranks][count] of a type, to be added in that order, in fp32 (f64 in f64), what is in `out` last. */
+struct device_parts {
+    const void *parts;
+    void *out;
+    int ranks;
+    int64_t count;
+    enum dtype type;
+    bool add;
+};
+
 struct device_ops {
     const char *name;
     /* Grow or shrink the arena; shrinking gives the pages back to the system. Contents of what stays are kept. */
@@ -99,6 +119,13 @@ struct device_ops {
     void (*run_host)(struct device *, struct kernel_call *call);
     /* Nothing that was given so far touches these bytes of the host tier any more: the caller may. */
     enum plim_status (*host_wait)(struct device *, size_t host_offset, size_t bytes, struct plim_error *err);
+    /* Optional, all four or none: exchanges with other devices. exchange orders one like a fetch and calls its begin before it
+     * returns; add_parts and copy (with zeros from `here` bytes on) queue on the stream that begin was given, and
+     * what goes wrong, sync tells. is_idle: everything so far is done, asked without waiting. */
+    enum plim_status (*exchange)(struct device *, const struct device_exchange *, struct plim_error *err);
+    void (*add_parts)(struct device *, const struct device_parts *, void *stream);
+    void (*copy)(struct device *, void *to, size_t bytes, const void *from, size_t here, void *stream);
+    bool (*is_idle)(struct device *);
     void (*close)(struct device *);
 };
 

@@ -1,35 +1,44 @@
-/* collect.c - exchanges between ranks. Where the process computes itself, what is exchanged is there; a device with its own
- * memory hands its bytes to the host a chunk at a time, and gets the result back the same way. */
+/* collect.c - exchanges between ranks. Where the process computes itself, what is exchanged is there, and exchanges run on the
+ * lane beside the ops that follow; a device with its own memory hands its bytes to the host a chunk at a time, and gets
+ * the result back the same way. */
 #include "exec/exec_part.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One exchange, its ends resolved. */
-struct exchange {
-    struct exec *exec;
-    const struct op *op;
-    const struct tensor *from, *to;
-    char *a, *b;
-    bool add;
-};
+struct comm *exec_pieces(const struct exec *exec)
+{
+    struct comm *all = exec->device->comm;
+    return all && exec->tape->node_pieces ? all->node : all;
+}
+
+bool exec_has_lane(const struct exec *exec)
+{
+    const struct device *device = exec->device;
+    if (!device->comm || !device->facts.async_exchanges) return false;
+    return device->facts.unified_memory ? device->comm->lane != NULL : device->comm->nccl != NULL;
+}
+
+static struct comm *among(struct comm *all, const struct op *op)
+{
+    if (!all) return NULL;
+    return op->attr.among == AMONG_NODE ? all->node : op->attr.among == AMONG_NODES ? all->across : all;
+}
 
 static enum plim_status collect_here(const struct exchange *x, void *work, struct plim_error *err)
 {
-    struct comm *comm = x->exec->device->comm;
+    static const enum comm_kind kinds[OP_KIND_COUNT] = {
+        [OP_GATHER] = COMM_GATHER, [OP_REDUCE] = COMM_REDUCE, [OP_SUM] = COMM_SUM};
     size_t from = (size_t)tensor_bytes(x->from), to = (size_t)tensor_bytes(x->to);
-    switch (x->op->kind) {
-    case OP_GATHER:
-        return comm_gather(comm, x->a, from, x->b, to, err);
-    case OP_REDUCE:
-        return comm_reduce(comm, x->a, tensor_count(x->from), x->b, tensor_count(x->to), x->to->type, x->add,
-                           work, err);
-    case OP_PIECE:
-        comm_piece(comm, x->a, from, x->b, to);
+    if (x->op->kind == OP_PIECE) {
+        comm_piece(x->comm, x->a, from, x->b, to);
         return PLIM_OK;
-    default:
-        return comm_sum(comm, x->b, tensor_count(x->to), x->to->type, work, err);
     }
+    struct comm_exchange e = {kinds[x->op->kind],  x->a,        x->b,   tensor_count(x->from),
+                              tensor_count(x->to), x->to->type, x->add, work};
+    if (!exec_has_lane(x->exec)) return comm_run(x->comm, &e, err);
+    return exec_remember(x->exec, comm_begin(x->comm, &e), (struct exec_span){x->a, x->a + from},
+                         (struct exec_span){x->b, x->b + to}, err);
 }
 
 /* --- a device with its own memory ------------------------------------------------------------------------------- */
@@ -66,7 +75,7 @@ static size_t before(size_t end, size_t first, size_t bytes)
 static enum plim_status gather_staged(const struct exchange *x, char *stage, size_t chunk,
                                       struct plim_error *err)
 {
-    struct comm *comm = x->exec->device->comm;
+    struct comm *comm = x->comm;
     size_t piece = (size_t)tensor_bytes(x->from), whole = (size_t)tensor_bytes(x->to);
     enum plim_status status = PLIM_OK;
     for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
@@ -86,7 +95,7 @@ static enum plim_status gather_staged(const struct exchange *x, char *stage, siz
 static enum plim_status reduce_staged(const struct exchange *x, char *stage, size_t chunk,
                                       struct plim_error *err)
 {
-    struct comm *comm = x->exec->device->comm;
+    struct comm *comm = x->comm;
     size_t piece = (size_t)tensor_bytes(x->to), whole = (size_t)tensor_bytes(x->from);
     size_t size = dtype_size(x->to->type), ranks = (size_t)comm->ranks;
     char *parts = stage, *sum = stage + ranks * chunk, *work = sum + chunk;
@@ -110,7 +119,7 @@ static enum plim_status piece_staged(const struct exchange *x, char *stage, size
                                      struct plim_error *err)
 {
     size_t piece = (size_t)tensor_bytes(x->to), whole = (size_t)tensor_bytes(x->from);
-    size_t first = (size_t)comm_rank(x->exec->device->comm) * piece;
+    size_t first = (size_t)comm_rank(x->comm) * piece;
     enum plim_status status = PLIM_OK;
     for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
         size_t n = smaller(chunk, piece - at), here = before(whole, first + at, n);
@@ -124,7 +133,7 @@ static enum plim_status piece_staged(const struct exchange *x, char *stage, size
 static enum plim_status sum_staged(const struct exchange *x, char *stage, size_t chunk,
                                    struct plim_error *err)
 {
-    struct comm *comm = x->exec->device->comm;
+    struct comm *comm = x->comm;
     size_t whole = (size_t)tensor_bytes(x->to), size = dtype_size(x->to->type);
     enum plim_status status = PLIM_OK;
     for (size_t at = 0; at < whole && status == PLIM_OK; at += chunk) {
@@ -139,7 +148,7 @@ static enum plim_status sum_staged(const struct exchange *x, char *stage, size_t
 
 static enum plim_status collect_staged(const struct exchange *x, struct plim_error *err)
 {
-    size_t chunk = (size_t)op_collective_chunk(comm_ranks(x->exec->device->comm));
+    size_t chunk = (size_t)op_collective_chunk(comm_ranks(x->exec->device->comm)) /* as comm_stage */;
     char *stage = x->exec->device->comm->stage;
     switch (x->op->kind) {
     case OP_GATHER:
@@ -157,6 +166,7 @@ enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struc
 {
     const struct op *op = &exec->tape->ops[index];
     struct exchange x = {.exec = exec,
+                         .comm = among(exec->device->comm, op),
                          .op = op,
                          .from = &exec->tape->tensors[op->in[MOVE_FROM]],
                          .to = &exec->tape->tensors[op->out[MOVE_TO]],
@@ -165,6 +175,11 @@ enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struc
                          .add =
                              op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0)};
     struct device *device = exec->device;
-    if (!device->facts.unified_memory) return collect_staged(&x, err);
-    return collect_here(&x, (char *)device->ops->base(device) + exec->layout->work_offset[index], err);
+    int part = index >= exec->tape->loop_end;
+    bool lane = device->facts.async_exchanges; /* as the layout was made */
+    int64_t work = lane ? exec->layout->lane_offset[part] : exec->layout->work_offset[index];
+    x.work = (char *)device->ops->base(device) + work;
+    x.work_bytes = lane ? exec->layout->lane_bytes[part] : exec->layout->work_bytes[index];
+    if (device->facts.unified_memory) return collect_here(&x, x.work, err);
+    return exec_has_lane(exec) ? exec_collect_on_device(&x, err) : collect_staged(&x, err);
 }

@@ -164,7 +164,7 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
 {
     const struct device_ops *ops = exec->device->ops;
     exec_drop_programs(exec);
-    exec->compiles = ops->compile && !exec->device->comm;
+    exec->compiles = ops->compile && (!exec->device->comm || exec_has_lane(exec));
     if (!ops->tune) return PLIM_OK;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
@@ -175,19 +175,28 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     return ops->sync(exec->device, err);
 }
 
+/* Those wait for each other on their lane. */
+static bool on_lane(const struct exec *exec, const struct op *op)
+{
+    return op_collects(op) && op->kind != OP_PIECE && exec_has_lane(exec);
+}
+
 static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct plim_error *err)
 {
     const struct op *op = &exec->tape->ops[i];
     double start = exec->op_seconds ? clock_seconds() : 0;
     enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
+    if (status == PLIM_OK && exec->nexchanging && !on_lane(exec, op)) status = exec_await(exec, i, err);
     if (status == PLIM_OK && op_moves(op))
         status = move(exec, op, micro, err);
     else if (status == PLIM_OK && op_collects(op))
         status = exec_collect(exec, i, micro, err);
     else if (status == PLIM_OK && op_computes(op))
         compute(exec, i, micro);
-    if (status == PLIM_OK && (exec->inspect || exec->op_seconds))
-        status = exec->device->ops->sync(exec->device, err);
+    if (status == PLIM_OK && (exec->inspect || exec->op_seconds)) {
+        status = exec_await_all(exec, err);
+        if (status == PLIM_OK) status = exec->device->ops->sync(exec->device, err);
+    }
     if (status != PLIM_OK) return status;
     if (exec->inspect) exec->inspect(exec->inspect_arg, exec, i);
     if (exec->op_seconds) exec->op_seconds[op->kind] += clock_seconds() - start;
@@ -303,7 +312,9 @@ enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, 
             return PLIM_OK;
         }
     }
-    return run_ops(exec, begin, end, micro, err);
+    enum plim_status status = run_ops(exec, begin, end, micro, err);
+    enum plim_status rest = exec_await_all(exec, status == PLIM_OK ? err : NULL);
+    return status == PLIM_OK ? rest : status;
 }
 
 enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err)
@@ -313,7 +324,9 @@ enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *
 
 enum plim_status exec_update(struct exec *exec, struct plim_error *err)
 {
-    return exec_run(exec, exec->tape->loop_end, exec->tape->nops, 0, err);
+    enum plim_status status = exec_run(exec, exec->tape->loop_end, exec->tape->nops, 0, err);
+    bool waits = exec->device->comm && exec->device->comm->nccl;
+    return status == PLIM_OK && waits ? exec_await_device(exec, err) : status;
 }
 
 /* Bytes of what is on this rank. */
@@ -364,15 +377,15 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
 {
     const struct tensor *t = &exec->tape->tensors[id];
     if (!t->piece) return read_here(exec, id, host, offset, bytes, err);
+    struct comm *comm = exec_pieces(exec);
     int64_t piece = tensor_bytes(t);
     enum plim_status status = PLIM_OK;
-    for (int r = 0; r < comm_ranks(exec->device->comm) && status == PLIM_OK; r++) {
+    for (int r = 0; r < comm_ranks(comm) && status == PLIM_OK; r++) {
         struct owned part = owned_by(r, piece, offset, bytes);
         char *to = (char *)host + (part.first - offset);
         if (!part.bytes) continue;
-        if (r == comm_rank(exec->device->comm))
-            status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
-        if (status == PLIM_OK) status = comm_broadcast(exec->device->comm, to, (size_t)part.bytes, r, err);
+        if (r == comm_rank(comm)) status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
+        if (status == PLIM_OK) status = comm_broadcast(comm, to, (size_t)part.bytes, r, err);
     }
     return status;
 }
@@ -382,7 +395,7 @@ enum plim_status exec_write(const struct exec *exec, int id, const void *host, i
 {
     const struct tensor *t = &exec->tape->tensors[id];
     if (!t->piece) return write_here(exec, id, host, offset, bytes, err);
-    int64_t piece = tensor_bytes(t), rank = comm_rank(exec->device->comm);
+    int64_t piece = tensor_bytes(t), rank = comm_rank(exec_pieces(exec));
     struct owned part = owned_by((int)rank, piece, offset, bytes);
     if (!part.bytes) return PLIM_OK;
     return write_here(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,

@@ -22,8 +22,13 @@
 #include "exec/disk.h"
 #include "plan/layout.h"
 
-#define EXEC_FETCHES  16
-#define EXEC_PROGRAMS 4
+#define EXEC_FETCHES   16
+#define EXEC_EXCHANGES 32
+#define EXEC_PROGRAMS  4
+
+struct exec_span { /* bytes of the arena */
+    const char *begin, *end;
+};
 
 struct exec {
     struct device *device;
@@ -35,6 +40,11 @@ struct exec {
         uint64_t ticket;
     } fetching[EXEC_FETCHES];
     int nfetching;
+    struct {
+        uint64_t ticket;
+        struct exec_span reads, writes;
+    } exchanging[EXEC_EXCHANGES]; /* between ranks, beside computing, in the order they were begun */
+    int nexchanging;
     struct exec_program {
         int begin, end; /* ops */
         bool first;     /* of the first micro-batch of a window */
@@ -47,6 +57,11 @@ struct exec {
     void (*inspect)(void *arg, const struct exec *exec, int op);
     void *inspect_arg;
 };
+
+/* The devices of all ranks find each other and exchange without their hosts from now on: before a plan is made, since what the
+ * library takes of the device becomes part of facts.overhead_bytes. For devices that can (device_ops.exchange), one to each
+ * rank; device->comm is set. PLIM_UNSUPPORTED: some rank has no library, and all go through their hosts; PLIM_IO. */
+enum plim_status exec_join_devices(struct device *device, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED when the device lacks an op of the tape. */
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,

@@ -58,9 +58,11 @@ enum plim_status cluster_apply(const struct cluster *c, struct device_facts *fac
                                         &link, err);
     if (status == PLIM_OK) status = find_link(c->network ? c->network : "100g", &network, err);
     if (status != PLIM_OK) return status;
-    facts->ranks = (int)ranks;
+    facts->ranks = (int)ranks, facts->async_exchanges = ranks > 1;
     facts->link_bandwidth = link->bandwidth, facts->link_seconds = link->seconds;
     if (nodes == 1) return PLIM_OK;
+    facts->node_ranks = (int)(ranks / nodes);
+    facts->node_bandwidth = link->bandwidth, facts->node_seconds = link->seconds;
     double shared = network->bandwidth / (double)(ranks / nodes);
     if (ranks == nodes || shared < facts->link_bandwidth) facts->link_bandwidth = shared;
     facts->link_seconds += network->seconds;

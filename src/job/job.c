@@ -390,11 +390,25 @@ static int automatic_precision(const struct device_facts *facts)
     return facts->capability && facts->capability < 80 ? PRECISION_F16 : PRECISION_BF16;
 }
 
+/* Hybrid sharding is between nodes that have several ranks each. */
+static enum plim_status check_stage(const struct job *job, const struct device_facts *facts,
+                                    struct plim_error *err)
+{
+    bool nodes = facts->node_ranks > 1 && facts->node_ranks < facts->ranks;
+    if (facts->ranks <= 1 || nodes || !job->training.zero_given || job->training.zero != ZERO_NODE)
+        return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: training.zero_stage 4 is for machines with the same number of ranks, two or more, "
+                     "and these %d are not so; write 3",
+                     job->name, facts->ranks);
+}
+
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
     if (job->training.precision == PRECISION_AUTO) job->training.precision = automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
+    if (status == PLIM_OK) status = check_stage(job, facts, err);
     return status == PLIM_OK ? job_grant_wishes(job, facts, err) : status;
 }
 

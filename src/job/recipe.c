@@ -19,7 +19,12 @@ static bool needs_global_norm(const struct job *job)
 static struct prefetch_options prefetch_of(const struct knobs *knobs)
 {
     int ops = knobs && knobs->prefetch_ops ? (int)knobs->prefetch_ops : PREFETCH_AHEAD;
-    return (struct prefetch_options){.loop_lead = ops, .loop_lag = 2, .update_lag = 2};
+    return (struct prefetch_options){.loop_lead = ops,
+                                     .loop_lag = 2,
+                                     .update_lag = 2,
+                                     .gather_lead = ops,
+                                     .exchange_lag = ops,
+                                     .exchange_update_lag = 3};
 }
 
 static int64_t offload_slice(const struct job *job, int64_t tier)
@@ -62,9 +67,11 @@ static enum plim_status prefetch(struct tape *tape, const struct device_facts *f
 {
     bool copies_beside = o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST ||
                          o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
-    copies_beside = copies_beside || (knobs && knobs->zero == ZERO_PARAMS && facts && facts->async_copies);
+    bool exchanges_beside = knobs && facts && facts->ranks > 1 && facts->async_exchanges;
     struct prefetch_options options = prefetch_of(knobs);
-    return copies_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
+    if (!copies_beside) options.loop_lead = options.loop_lag = options.update_lag = 0;
+    if (!exchanges_beside) options.gather_lead = options.exchange_lag = options.exchange_update_lag = 0;
+    return copies_beside || exchanges_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
 }
 
 static int64_t tape_bytes(const struct tape *tape, int more_ops)
@@ -138,7 +145,7 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
 static struct shard_options shard_of(const struct device_facts *facts, const struct knobs *knobs)
 {
     if (!facts || !knobs) return (struct shard_options){.ranks = 1};
-    return (struct shard_options){facts->ranks, facts->rank, (enum zero)knobs->zero};
+    return (struct shard_options){facts->ranks, facts->rank, (enum zero)knobs->zero, facts->node_ranks};
 }
 
 enum plim_status job_place(const struct plan_request *request, const struct knobs *knobs, struct tape *tape,

@@ -3,8 +3,8 @@
  * An op takes the longer of computing and moving, plus a part of the shorter one that does not overlap. Moving is at cache
  * speed when an op's operands fit half of the last-level cache, since the op before has just written most of them.
  *
- * Where the host is another memory, there are lanes for computing, copies in, copies out, ops of the host, exchanges between
- * ranks, and the disk below the host. Each does
+ * Where the host is another memory, there are lanes for computing, copies in, copies out, ops of the host, and the disk below
+ * the host; where exchanges between ranks run beside computing, there is one for them. Each does
  * one thing at a time and in order. What is put on another lane begins when everything that computes before it is done and
  * its own operands are there; computing goes on beside it and waits when it needs what is not there yet. That is how the
  * CUDA backend queues them (device/cuda/cuda_transfer.c). Under a CPU a disk has no lane of its own: the CPU waits for most of
@@ -23,6 +23,7 @@ struct clock {
     struct piece_time {
         double ready;      /* when a copy or the host has written it */
         double read;       /* when the last copy has read it */
+        bool sent;         /* and that is an exchange between ranks */
     } * times;             /* by piece */
     int *piece;            /* by tensor */
     double host_bytes;     /* moved by other lanes than computing, at the host's end */
@@ -58,23 +59,33 @@ static bool joins_last(const struct tape *tape, int i)
 static double longer(double a, double b) { return a > b ? a : b; }
 static double shorter(double a, double b) { return a < b ? a : b; }
 
-/* Seconds of an exchange between ranks: a rank sends and gets all but its own piece. */
+/* What a rank sends and gets of an exchange: all but its own piece. */
+static double sent_share(const struct device_facts *facts, const struct op *op)
+{
+    int ranks = facts_among(facts, op->attr.among);
+    return ranks > 1 ? (double)(ranks - 1) / ranks : 0;
+}
+
+/* Seconds of an exchange between ranks. */
 static double link_time(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
     struct op_cost cost = op_cost_of(tape, op);
-    double share = facts->ranks > 1 ? (double)(facts->ranks - 1) / facts->ranks : 0;
-    if (cost.link_bytes <= 0 || facts->link_bandwidth <= 0) return cost.bytes / facts->bandwidth;
-    return facts->link_seconds + share * cost.link_bytes / facts->link_bandwidth;
+    bool near = op->attr.among == AMONG_NODE;
+    double rate = near ? facts->node_bandwidth : facts->link_bandwidth;
+    if (cost.link_bytes <= 0 || rate <= 0) return cost.bytes / facts->bandwidth;
+    return (near ? facts->node_seconds : facts->link_seconds) +
+           sent_share(facts, op) * cost.link_bytes / rate;
 }
 
 double tape_link_bytes(const struct tape *tape, const struct device_facts *facts, int64_t accumulation)
 {
     double sum = 0;
-    for (int i = 0; i < tape->nops && facts->ranks > 1; i++)
-        if (op_collects(&tape->ops[i]))
-            sum +=
-                op_cost_of(tape, &tape->ops[i]).link_bytes * (i < tape->loop_end ? (double)accumulation : 1);
-    return facts->ranks > 1 ? sum * (facts->ranks - 1) / facts->ranks : 0;
+    for (int i = 0; i < tape->nops && facts->ranks > 1; i++) {
+        const struct op *op = &tape->ops[i];
+        double times = i < tape->loop_end ? (double)accumulation : 1;
+        if (op_collects(op)) sum += op_cost_of(tape, op).link_bytes * times * sent_share(facts, op);
+    }
+    return sum;
 }
 
 /* Seconds of an op that computes on the device. */
@@ -90,12 +101,26 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
     return longer(compute, move) + UNHIDDEN * shorter(compute, move) + facts->op_seconds;
 }
 
+/* Seconds of an op that nothing else runs beside. */
+static double alone_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+{
+    if (op_moves(op)) return op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds;
+    return op_collects(op) ? link_time(tape, op, facts) : compute_seconds(tape, op, facts);
+}
+
 static enum lane lane_of(const struct tape *tape, const struct op *op)
 {
     if (op_moves(op) && tape->tensors[move_near(op)].tier == TIER_HOST) return LANE_DISK;
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
     if (op_collects(op)) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
+}
+
+/* The lane that it takes up: that of computing where nothing runs beside it. */
+static enum lane busy_lane(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+{
+    bool beside = op_moves(op) ? facts->async_copies : facts->async_exchanges && op->kind != OP_PIECE;
+    return (op_moves(op) || op_collects(op)) && !beside ? LANE_COMPUTE : lane_of(tape, op);
 }
 
 /* Slices of offloaded tensors come and go on their own; all else is one piece. */
@@ -128,14 +153,14 @@ static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
-    enum lane lane = lane_of(c->tape, op);
+    enum lane lane = busy_lane(c->tape, op, c->facts);
     double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
-        double seconds = compute_seconds(c->tape, op, c->facts);
+        double seconds = alone_seconds(c->tape, op, c->facts);
         if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
         c->free[LANE_COMPUTE] = start + seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
-        note_span(c->spans, index, lane, start, start + seconds);
+        note_span(c->spans, index, lane_of(c->tape, op), start, start + seconds);
         return;
     }
     double bytes = op_cost_of(c->tape, op).bytes;
@@ -159,8 +184,12 @@ static void run_op(struct clock *c, int index)
     note_span(c->spans, index, lane, start, end);
     c->free[lane] = end;
     c->host_bytes += bytes;
-    for (int i = 0; i < OP_MAX_IN; i++)
-        if (op->in[i] >= 0) later(&c->times[c->piece[op->in[i]]].read, end);
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (op->in[i] < 0) continue;
+        struct piece_time *t = &c->times[c->piece[op->in[i]]];
+        later(&t->read, end);
+        t->sent = lane == LANE_LINK;
+    }
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] >= 0) later(&c->times[c->piece[op->out[i]]].ready, end);
 }
@@ -170,13 +199,14 @@ static bool is_idle(const struct op *op, bool once)
     return op->kind == OP_HOLD || (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 
-/* Offloaded activations are held until their bytes are wanted: the next op waits for the copy that reads them. */
+/* Offloaded activations, and what is sent to other ranks, are held until their bytes are wanted: the next op waits for the
+ * copy that reads them. */
 static void release(struct clock *c, const struct op *hold)
 {
     for (int i = 0; i < OP_MAX_IN; i++) {
         int id = hold->in[i];
-        if (id >= 0 && c->tape->tensors[id].cls == CLASS_ACT)
-            later(&c->free[LANE_COMPUTE], c->times[id].read);
+        const struct piece_time *t = id >= 0 ? &c->times[c->piece[id]] : NULL;
+        if (t && (c->tape->tensors[id].cls == CLASS_ACT || t->sent)) later(&c->free[LANE_COMPUTE], t->read);
     }
 }
 
@@ -184,7 +214,7 @@ static void release(struct clock *c, const struct op *hold)
 static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 {
     for (int i = 0; i < LANES; i++) c->free[i] = c->busy[i] = 0;
-    for (int i = 0; i < c->tape->ntensors; i++) c->times[i] = (struct piece_time){0, 0};
+    for (int i = 0; i < c->tape->ntensors; i++) c->times[i] = (struct piece_time){0, 0, false};
     c->host_bytes = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
@@ -211,10 +241,7 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
         const struct op *op = &tape->ops[i];
         note_span(spans, i, lane_of(tape, op), sum, sum);
         if (is_idle(op, once)) continue;
-        double seconds = op_moves(op)
-                             ? op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds
-                         : op_collects(op) ? link_time(tape, op, facts)
-                                           : compute_seconds(tape, op, facts);
+        double seconds = alone_seconds(tape, op, facts);
         note_span(spans, i, lane_of(tape, op), sum, sum + seconds);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
@@ -228,7 +255,7 @@ enum plim_status tape_spans_of(const struct tape *tape, const struct device_fact
 {
     int begin = tape->loop_end, end = tape->nops;
     *out = (struct tape_time){0};
-    if (!facts->async_copies) {
+    if (!facts->async_copies && !(facts->async_exchanges && facts->ranks > 1)) {
         out->loop_seconds = add_part(tape, facts, once, 0, begin, spans, &out->loop_busy[LANE_COMPUTE]);
         out->update_seconds = add_part(tape, facts, once, begin, end, spans, &out->update_busy[LANE_COMPUTE]);
         return PLIM_OK;

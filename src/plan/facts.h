@@ -38,8 +38,11 @@ struct device_facts {
     double coded_rate;      /* elements/s of updates with moments of 8 bits; 0: as fast as their bytes come */
     double op_seconds;      /* fixed cost of one op */
     int ranks, rank;        /* that share the work, and this one's number; 0: one */
-    double link_bandwidth;  /* bytes/s that a rank sends to the others, and gets from them at the same time */
-    double link_seconds;    /* until an exchange between ranks has begun */
+    int node_ranks;        /* of every node, one node after the other; 0: there is one node, or they differ */
+    double link_bandwidth; /* bytes/s that a rank sends to the others, and gets from them at the same time */
+    double link_seconds;   /* until an exchange between ranks has begun */
+    double node_bandwidth, node_seconds; /* the same among the ranks of a node, where node_ranks is set */
+    bool async_exchanges;                /* exchanges between ranks run beside computing */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
     size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
     size_t program_bytes; /* of the device, that each program beyond a plan's first takes outside the arena */
@@ -73,6 +76,13 @@ static inline int64_t facts_disk_buffers(const struct device_facts *facts)
 {
     int64_t depth = facts->disk_depth ? facts->disk_depth : DISK_DEPTH;
     return depth * (int64_t)(facts->disk_piece ? facts->disk_piece : DISK_PIECE);
+}
+
+/* How many ranks take part in an exchange. */
+static inline int facts_among(const struct device_facts *facts, enum among among)
+{
+    int node = facts->node_ranks > 0 ? facts->node_ranks : 1;
+    return among == AMONG_NODE ? node : among == AMONG_NODES ? facts->ranks / node : facts->ranks;
 }
 
 /* What has the memory, for people. */

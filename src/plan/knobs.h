@@ -34,11 +34,12 @@ struct knobs {
                              * offloaded is on disk, below the host's memory */
     int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
     int64_t zero;           /* enum zero: what each rank has a piece of */
-    int64_t prefetch_ops;   /* offloaded parameters and gradients are fetched so many ops ahead */
+    int64_t prefetch_ops;   /* parameters and gradients that are elsewhere are fetched so many ops ahead */
 };
 
-/* Values of prefetch_ops: about a layer ahead, or as late as hides most of a copy. */
-enum { PREFETCH_AHEAD = 10, PREFETCH_LEAST = 3 };
+/* Values of prefetch_ops: about a layer ahead, or as late as hides most of a copy; between ranks, as late as takes hardly
+ * more than exchanges one after the other with computing. */
+enum { PREFETCH_AHEAD = 10, PREFETCH_LEAST = 3, PREFETCH_RANKS = 1 };
 
 enum knob_form { KNOB_NUMBER, KNOB_FLAG, KNOB_RECOMPUTE, KNOB_TIER };
 

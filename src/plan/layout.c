@@ -94,10 +94,20 @@ static bool is_carried(const struct layout *l, const struct tape *tape, int id)
 }
 
 /* Parts of all ranks that are added up at once. */
-static int64_t collective_work(const struct tape *tape, const struct op *op, int ranks)
+static int64_t collective_work(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
     bool adds = op->kind == OP_REDUCE || op->kind == OP_SUM;
+    int ranks = facts_among(facts, op->attr.among);
     return adds ? op_collective_work(tensor_bytes(&tape->tensors[op->in[MOVE_FROM]]), ranks) : 0;
+}
+
+static void add_collective(struct layout *l, const struct tape *tape, int i, const struct device_facts *facts)
+{
+    int64_t bytes = collective_work(tape, &tape->ops[i], facts), *lane = &l->lane_bytes[i >= tape->loop_end];
+    if (!facts->async_exchanges)
+        l->work_bytes[i] = bytes;
+    else if (bytes > *lane)
+        *lane = bytes;
 }
 
 static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
@@ -115,7 +125,7 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
             touch(l, tape, op->out[k], group, i, seen);
         if (op->accumulate == ACC_AFTER_FIRST && options->accumulation > 1) carry(l, tape, op);
         if (op_collects(op))
-            l->work_bytes[i] = collective_work(tape, op, options->facts->ranks);
+            add_collective(l, tape, i, options->facts);
         else if (options->facts->workspace && op_computes(op) && !op->attr.on_host)
             l->work_bytes[i] = (int64_t)options->facts->workspace(options->facts, tape, op);
     }
@@ -338,7 +348,7 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
     }
     double live = 0, peak = -1, part_peak[2] = {0};
     for (int i = 0, end; i < tape->nops; i = end) {
-        int64_t work = group_work(l, i, align);
+        int64_t work = group_work(l, i, align) + align_up(l->lane_bytes[i >= tape->loop_end], align);
         end = layout_group_end(l, i);
         for (int op = i; op < end; op++) {
             live += delta[op];
@@ -367,7 +377,9 @@ static void find_classes(struct layout *l, const struct tape *tape, int64_t alig
                          l->life[i].last >= l->peak_op;
         if (kept || live_here) l->by_class[t->cls] += align_up(tensor_bytes(t), align);
     }
-    if (tape->nops) l->by_class[CLASS_WORK] += group_work(l, group, align);
+    if (!tape->nops) return;
+    l->by_class[CLASS_WORK] +=
+        group_work(l, group, align) + align_up(l->lane_bytes[l->peak_op >= tape->loop_end], align);
 }
 
 /* `offsets`: of what is kept, too. */
@@ -394,10 +406,17 @@ enum plim_status layout_bound(const struct tape *tape, const struct layout_optio
     return measure(tape, options, false, out, err);
 }
 
-/* Scratch as the packer sees it, and -1 - op for each; how many there are. */
-static int list_work(const struct layout *l, struct pack_item *items, int *who)
+/* Scratch as the packer sees it; how many there are. Of an op `who` is -1 - op, and of a part's exchanges -1 - nops - part. */
+static int list_work(const struct layout *l, const struct tape *tape, struct pack_item *items, int *who)
 {
-    int n = 0;
+    int n = 0, begin[3] = {0, tape->loop_end, tape->nops};
+    for (int part = 0; part < 2; part++) {
+        if (!l->lane_bytes[part]) continue;
+        items[n] =
+            (struct pack_item){begin[part], begin[part + 1], l->lane_bytes[part], l->lane_offset[part]};
+        if (who) who[n] = -1 - l->nops - part;
+        n++;
+    }
     for (int i = 0, end; i < l->nops; i = end) {
         end = layout_group_end(l, i);
         for (int op = i; op < end; op++) {
@@ -428,8 +447,8 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
     enum plim_status status = measure(tape, options, true, out, err);
     if (status != PLIM_OK) return status;
     find_classes(out, tape, (int64_t)options->facts->align);
-    struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 1, sizeof *items);
-    int *who = malloc(((size_t)tape->ntensors + (size_t)tape->nops + 1) * sizeof *who), n = 0;
+    struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 3, sizeof *items);
+    int *who = malloc(((size_t)tape->ntensors + (size_t)tape->nops + 3) * sizeof *who), n = 0;
     struct pack_result result = {0};
     if (!items || !who) {
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was packed");
@@ -442,7 +461,7 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
             (struct pack_item){out->life[i].first, out->life[i].last + 1, tensor_bytes(&tape->tensors[i]), 0};
         who[n++] = i;
     }
-    n += list_work(out, items + n, who + n);
+    n += list_work(out, tape, items + n, who + n);
     struct pack_limits limits = {.align = (int64_t)options->facts->align, .dives = options->dives};
     int64_t bottom = out->kept_bytes + out->carried_bytes;
     if (options->capacity) limits.capacity = options->capacity - bottom;
@@ -452,10 +471,10 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
     if (status != PLIM_OK) goto out;
     for (int i = 0; i < n; i++) {
         int64_t offset = bottom + items[i].offset;
-        if (who[i] >= 0)
-            out->offset[who[i]] = offset;
-        else
-            out->work_offset[-1 - who[i]] = offset;
+        int op = -1 - who[i];
+        *(who[i] >= 0      ? &out->offset[who[i]]
+          : op < out->nops ? &out->work_offset[op]
+                           : &out->lane_offset[op - out->nops]) = offset;
     }
     resolve_shared(out, tape);
     out->arena_bytes = bottom + result.height;
@@ -479,12 +498,12 @@ static int list_tier(const struct tape *tape, const struct layout *l, enum tier 
                                         throughout ? tape->nops + 1 : l->life[i].last + 1, tensor_bytes(t),
                                         l->offset[i]};
     }
-    return tier == TIER_DEVICE ? n + list_work(l, items + n, NULL) : n;
+    return tier == TIER_DEVICE ? n + list_work(l, tape, items + n, NULL) : n;
 }
 
 enum plim_status layout_verify(const struct tape *tape, const struct layout *l, struct plim_error *err)
 {
-    struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 1, sizeof *items);
+    struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 3, sizeof *items);
     bool collides = false;
     if (!items) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a layout was verified");
     for (int tier = 0; tier < TIER_COUNT && !collides; tier++) {

@@ -14,7 +14,8 @@
  *  3. An output takes over an input's bytes when the op's row permits it and the input dies there.
  *  4. Scratch of an op lives for that op alone. On a device with its own memory, which may run a group at once
  *     (tape/group.h), it lives as long as the group, what the group writes is there from its beginning on, and nothing
- *     is taken over inside it.
+ *     is taken over inside it. Exchanges that run beside computing do so one after the other: those of the loop share one
+ *     scratch for as long as the loop, those of the update another one.
  *  5. With carried_below, gradients, sums and outputs that one pass leaves for another have their places throughout.
  *  6. lower_bound is kept bytes plus the peak of live transient bytes; no layout can be smaller.
  */
@@ -45,9 +46,11 @@ struct lifetime {
 
 struct layout {
     int ntensors, nops;
-    int64_t *offset;       /* by tensor: into the arena, or its tier's file or region; 0: never used */
-    int64_t *work_offset;  /* by op */
-    int64_t *work_bytes;   /* by op */
+    int64_t *offset;      /* by tensor: into the arena, or its tier's file or region; 0: never used */
+    int64_t *work_offset; /* by op */
+    int64_t *work_bytes;  /* by op */
+    int64_t lane_bytes[2],
+        lane_offset[2];    /* scratch of exchanges beside computing, of the loop and of the update */
     struct lifetime *life; /* by tensor; of a root, all views of it included */
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: behind the group it is in; NULL where ops run one by one */

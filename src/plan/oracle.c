@@ -34,7 +34,7 @@ void oracle_release(struct oracle *o)
 
 static bool streams(const struct knobs *k)
 {
-    return k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE;
+    return k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE || k->zero >= ZERO_GRADS;
 }
 
 /* The knobs that the loop depends on: state is touched there only by updates inside backward. */

@@ -19,6 +19,8 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     bool whole = pin_allows(pins->micro_batch, r->rows) && (!r->micro_most || r->micro_most >= r->rows);
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
+    if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
+        return false;
     if (several && lower && p->zero < ZERO_GRADS) return false;
     return pin_allows(pins->grad_tier, p->grad) && pin_allows(pins->optimizer_in_backward, p->inside) &&
            (!several || pin_allows(pins->zero, p->zero));
@@ -47,7 +49,7 @@ static bool share_is_allowed(const struct plan_request *r, const struct place *p
     bool may_early = share.param ? keeps_state && pins->param_tier > TIER_DEVICE
                                  : pins->grad_tier > TIER_DEVICE || keeps_state;
     if (early && !may_early) return false;
-    if (share.param > 0 && r->facts->ranks > 1 && place->zero != ZERO_PARAMS) return false;
+    if (share.param > 0 && r->facts->ranks > 1 && place->zero < ZERO_PARAMS) return false;
     if (share.param > 0 && share.state > 0 && share.state < OFFLOAD_SHARES) return false;
     bool part = share.state > 0 && share.state < OFFLOAD_SHARES;
     if (part && (grads || pins->state_tier != KNOB_OPEN)) return false;
@@ -305,14 +307,21 @@ static void apply_updater(const struct space *s, const struct point *p, struct k
     k->host_share = count_updaters(s, p) > 1 ? updaters[p->at[AXIS_UPDATER]] : host && pin > 0 ? pin : 0;
 }
 
+/* Ranks exchange in every micro-batch, beside computing. */
+static bool exchanges(const struct space *s, const struct point *p)
+{
+    return s->request->facts->async_exchanges && place_at(s, p)->zero >= ZERO_GRADS;
+}
+
 static int count_prefetch(const struct space *s, const struct point *p)
 {
-    return s->request->facts->async_copies && streams(s, p) ? 2 : 1;
+    return exchanges(s, p) || (s->request->facts->async_copies && streams(s, p)) ? 2 : 1;
 }
 
 static void apply_prefetch(const struct space *s, const struct point *p, struct knobs *k)
 {
-    k->prefetch_ops = p->at[AXIS_PREFETCH] && count_prefetch(s, p) > 1 ? PREFETCH_LEAST : PREFETCH_AHEAD;
+    bool late = p->at[AXIS_PREFETCH] && count_prefetch(s, p) > 1;
+    k->prefetch_ops = !late ? PREFETCH_AHEAD : exchanges(s, p) ? PREFETCH_RANKS : PREFETCH_LEAST;
 }
 
 /* --- the table ------------------------------------------------------------------------------------------------ */

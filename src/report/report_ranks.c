@@ -23,7 +23,7 @@ static double step_seconds(const struct plan_report *r, const struct device_fact
 double report_link_efficiency(const struct plan_report *r)
 {
     struct device_facts without = *r->request->facts;
-    without.link_bandwidth = 1e18, without.link_seconds = 0;
+    without.link_bandwidth = without.node_bandwidth = 1e18, without.link_seconds = without.node_seconds = 0;
     double with = step_seconds(r, r->request->facts);
     return with > 0 ? step_seconds(r, &without) / with : 1;
 }

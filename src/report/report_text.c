@@ -40,9 +40,9 @@ static void put_line(struct strbuf *out, const char *name, int64_t bytes, int64_
 
 static void put_ranks(const struct plan_report *r, struct strbuf *out)
 {
-    static const char *const pieces[ZERO_COUNT] = {"nothing", "optimizer state",
-                                                   "optimizer state and gradients",
-                                                   "optimizer state, gradients and parameters"};
+    static const char *const pieces[ZERO_COUNT] = {
+        "nothing", "optimizer state", "optimizer state and gradients",
+        "optimizer state, gradients and parameters", "the same on every node"};
     char bytes[BYTES_TEXT];
     strbuf_addf(out,
                 "%d ranks of this plan, in pieces %s (ZeRO %d); a rank sends %s a step; %.0f %% of the speed "

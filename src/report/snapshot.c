@@ -101,6 +101,26 @@ static void add_scratch(struct snapshot *s)
     }
 }
 
+/* Exchanges beside computing have one scratch for the loop and one for the update. */
+static void add_lane_scratch(struct snapshot *s)
+{
+    const struct layout *l = &s->plan->layout;
+    const int begin[3] = {0, s->plan->tape.loop_end, l->nops};
+    for (int part = 0; part < 2; part++) {
+        int op = begin[part];
+        if (!l->lane_bytes[part]) continue;
+        while (!op_collects(&s->plan->tape.ops[op])) op++;
+        add_block(s, (struct snapshot_block){.tensor = -1,
+                                             .op = op,
+                                             .cls = CLASS_WORK,
+                                             .tier = TIER_DEVICE,
+                                             .offset = l->lane_offset[part],
+                                             .bytes = l->lane_bytes[part],
+                                             .first = begin[part],
+                                             .last = begin[part + 1] - 1});
+    }
+}
+
 static enum plim_status find_spans(struct snapshot *s, struct plim_error *err)
 {
     const struct tape *tape = &s->plan->tape;
@@ -121,7 +141,7 @@ enum plim_status snapshot_init(struct snapshot *s, const struct plan *plan, cons
     *s = (struct snapshot){.plan = plan, .facts = facts, .run = run};
     if (!plan->layout.offset || !ops) return PLIM_OK;
     s->span = calloc(ops + 1, sizeof *s->span);
-    s->block = malloc((tensors + ops + 1) * sizeof *s->block);
+    s->block = malloc((tensors + ops + 3) * sizeof *s->block); /* two scratches of exchanges */
     int *ends = malloc((2 * tensors + 1) * sizeof *ends);
     enum plim_status status = s->span && s->block && ends
                                   ? find_spans(s, err)
@@ -130,6 +150,7 @@ enum plim_status snapshot_init(struct snapshot *s, const struct plan *plan, cons
         find_ends(&plan->tape, &plan->layout, ends, ends + tensors);
         add_tensors(s, ends);
         add_scratch(s);
+        add_lane_scratch(s);
     }
     free(ends);
     if (status != PLIM_OK) snapshot_release(s);

@@ -11,7 +11,7 @@
  *     pass_shard        which class is in pieces, one on each rank, with the exchanges between ranks
  *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
  *     pass_offload_activations         activations of chosen layers are offloaded until backward
- *     pass_prefetch       copies run beside computing: fetches earlier, buffers of stores held longer
+ *     pass_prefetch       copies and exchanges run beside computing: fetches earlier, buffers of stores held longer
  *     pass_stage          copies between a GPU and a disk, in two steps through host memory
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
@@ -89,14 +89,17 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
  *     ZERO_STATE      moments and masters (ZeRO 1)
  *     ZERO_GRADS      and gradients (ZeRO 2), which are summed in every micro-batch
  *     ZERO_PARAMS     and parameters (ZeRO 3), gathered around the ops that read them
+ *     ZERO_NODE       the same, but pieces are of the ranks of a node: every node has a whole model, and nodes sum
+ *                     their gradients before the update (hybrid sharding)
  *
- * Small tensors (TENSOR_NEAR) stay whole. At the same number of ranks and one micro-batch a step all four give the same
- * bits. */
-enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_COUNT };
+ * Small tensors (TENSOR_NEAR) stay whole. At the same number of ranks and one micro-batch a step the first four give the
+ * same bits; nodes are summed one by one first. */
+enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_NODE, ZERO_COUNT };
 
 struct shard_options {
     int ranks, rank;
     enum zero zero;
+    int node_ranks; /* of a node, for ZERO_NODE: divides ranks */
 };
 enum plim_status pass_shard(struct tape *tape, const struct shard_options *options, struct plim_error *err);
 
@@ -123,9 +126,11 @@ enum plim_status pass_offload_activations(struct tape *tape, int layers, double 
 
 /* For devices that copy beside computing: fetches so many computing ops earlier, as far as the tape allows, and buffers
  * held for so many more behind a store, so that what comes next does not wait for their bytes. The update part's fetches
- * are early already, and offloaded activations have holds of their own. */
+ * are early already, and offloaded activations have holds of their own. Likewise for exchanges between ranks that run
+ * beside computing: gathers of the loop come earlier, and what an exchange reads is held longer. */
 struct prefetch_options {
     int loop_lead, loop_lag, update_lag;
+    int gather_lead, exchange_lag, exchange_update_lag;
 };
 enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options *options,
                                struct plim_error *err);

@@ -1,4 +1,4 @@
-/* pass_prefetch.c - fetches earlier, buffers of stores held longer.
+/* pass_prefetch.c - fetches and gathers earlier, buffers of stores and of what is sent to other ranks held longer.
  *
  * Every op gets a key: computing ops their number among themselves, copies the number of the computing op they stand
  * before; a fetch is moved up by lead. A store stays where it is, for the sooner it begins the better, but a hold of
@@ -63,9 +63,30 @@ static int far_of(const struct op *op)
     return op->kind == OP_REDUCE ? op->out[MOVE_TO] : move_far(op);
 }
 
+/* Computing ops that something is moved up, or held behind. */
+struct distance {
+    int fetch, gather;   /* earlier */
+    int store, exchange; /* longer */
+};
+
+static int lead_of(const struct op *op, const struct distance *d)
+{
+    return op->kind == OP_FETCH ? d->fetch : op->kind == OP_GATHER ? d->gather : 0;
+}
+
+/* How long the bytes that a copy or an exchange reads are held; 0: they need not be. */
+static int lag_of(const struct tape *tape, const struct op *op, const struct distance *d)
+{
+    bool sends = op->kind == OP_GATHER || op->kind == OP_REDUCE;
+    if (op->kind != OP_STORE && !sends) return 0;
+    int from = op->in[MOVE_FROM];
+    if (is_kept(tape, from) || tape->tensors[from].cls == CLASS_ACT) return 0;
+    return sends ? d->exchange : d->store;
+}
+
 /* Keys of ops [begin, end); the number of computing ops among them. Holds come last: where keys are equal, behind all
  * else. */
-static int find_keys(struct spread *s, const struct op *ops, int begin, int end, int lead, int lag)
+static int find_keys(struct spread *s, const struct op *ops, int begin, int end, const struct distance *d)
 {
     const struct tape *tape = s->tape;
     int computed = 0;
@@ -80,18 +101,16 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
             continue;
         }
         int far = far_of(op); /* slices of one tensor are each their own */
-        if (op->kind == OP_FETCH || op->kind == OP_GATHER) key -= 2 * lead;
+        key -= 2 * lead_of(op, d);
         if (key < s->least[far]) key = s->least[far];
         s->least[far] = key;
+        if (op->kind == OP_FETCH) s->least[op->out[MOVE_TO]] = key; /* a gather may read what is fetched */
         put(s, key, i, false);
     }
-    for (int k = 0, n = s->count; k < n && lag > 0; k++) {
+    for (int k = 0, n = s->count; k < n; k++) {
         struct placed p = s->placed[k];
-        const struct op *op = &ops[p.index];
-        int until = p.key + 2 * lag;
-        if (op->kind == OP_STORE && !is_kept(tape, move_near(op)) &&
-            tape->tensors[move_near(op)].cls != CLASS_ACT)
-            put(s, until > 2 * computed ? 2 * computed : until, p.index, true);
+        int lag = lag_of(tape, &ops[p.index], d), until = p.key + 2 * lag;
+        if (lag > 0) put(s, until > 2 * computed ? 2 * computed : until, p.index, true);
     }
     return computed;
 }
@@ -132,7 +151,7 @@ static void emit(struct spread *s, const struct op *ops)
             if (s->tape->failed) return;
             last = &s->tape->ops[s->tape->nops - 1];
         }
-        last->in[hold_count(last)] = move_near(op);
+        last->in[hold_count(last)] = op->in[MOVE_FROM];
     }
 }
 
@@ -145,10 +164,11 @@ enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options 
     }
     struct op_list old = tape_take_ops(tape);
     int parts[3] = {0, tape->loop_end, old.count};
+    struct distance distances[2] = {{o->loop_lead, o->gather_lead, o->loop_lag, o->exchange_lag},
+                                    {0, 0, o->update_lag, o->exchange_update_lag}};
     for (int p = 0; p < 2; p++) {
         for (int i = 0; i < tape->ntensors; i++) s.least[i] = 0;
-        int computed = find_keys(&s, old.ops, parts[p], parts[p + 1], p == 0 ? o->loop_lead : 0,
-                                 p == 0 ? o->loop_lag : o->update_lag);
+        int computed = find_keys(&s, old.ops, parts[p], parts[p + 1], &distances[p]);
         sort(&s, 2 * computed);
         emit(&s, old.ops);
         if (p == 0) tape->loop_end = tape->nops;

@@ -6,6 +6,9 @@
  * gradients which are whole. Updates compute the piece alone; where the parameter is whole, its piece is taken before
  * and gathered after.
  *
+ * With ZERO_NODE the pieces are those of a node's ranks, and the sum over nodes of a gradient's piece is made where the update
+ * needs it first.
+ *
  * All ranks have the same tape but for attr.first, which says where in the parameter an update begins. */
 #include "tape/op.h"
 #include "tape/pass.h"
@@ -18,7 +21,9 @@
 struct shard {
     struct tape *tape;
     const struct shard_options *options;
-    int count; /* tensors there were */
+    int pieces, number; /* how many there are of a tensor, and this rank's */
+    enum among among;   /* who has them */
+    int count;          /* tensors there were */
     /* By tensor there was; -1: none. */
     int *view;         /* of what is in pieces: the piece */
     int *near;         /* the whole of it, now */
@@ -62,9 +67,9 @@ static int64_t row_of(const struct tensor *t) { return t->ndim > 1 ? t->dim[t->n
 /* Rows of a parameter's piece: whole blocks of 8-bit state, so that blocks are the same for every number of ranks. */
 static int64_t piece_rows(const struct shard *s, const struct tensor *param)
 {
-    int64_t row = row_of(param), rows = tensor_count(param) / row, ranks = s->options->ranks, unit = 1;
+    int64_t row = row_of(param), rows = tensor_count(param) / row, pieces = s->pieces, unit = 1;
     while (unit * row % QUANT8_BLOCK) unit *= 2;
-    int64_t per = (rows + ranks - 1) / ranks;
+    int64_t per = (rows + pieces - 1) / pieces;
     return (per + unit - 1) / unit * unit;
 }
 
@@ -125,11 +130,19 @@ static void cut_tensors(struct shard *s)
 
 /* --- ops ------------------------------------------------------------------------------------------------------ */
 
+static void emit_among(struct shard *s, const struct op *like, int kind, int from, int to, enum among among)
+{
+    struct op op = tape_op(kind, like->layer);
+    op.part = like->part, op.attr.among = among, op.in[MOVE_FROM] = from, op.out[MOVE_TO] = to;
+    tape_append(s->tape, &op);
+}
+
 static void emit(struct shard *s, const struct op *like, int kind, int from, int to,
                  enum accumulate accumulate)
 {
     struct op op = tape_op(kind, like->layer);
-    op.part = like->part, op.accumulate = accumulate, op.in[MOVE_FROM] = from, op.out[MOVE_TO] = to;
+    op.attr.among = s->among, op.part = like->part, op.accumulate = accumulate, op.in[MOVE_FROM] = from,
+    op.out[MOVE_TO] = to;
     tape_append(s->tape, &op);
 }
 
@@ -198,14 +211,25 @@ static void emit_in_loop(struct shard *s, const struct op *old, int index)
 static void sum_small(struct shard *s, const struct op *op, int grad)
 {
     if (s->summed[grad]) return;
-    emit(s, op, OP_SUM, grad, grad, ACC_OVERWRITE);
+    emit_among(s, op, OP_SUM, grad, grad, AMONG_ALL);
+    s->summed[grad] = true;
+}
+
+/* A piece of what a node has summed becomes the sum of all. */
+static void sum_nodes(struct shard *s, const struct op *op, int grad)
+{
+    if (s->among != AMONG_NODE || s->summed[grad]) return;
+    emit_among(s, op, OP_SUM, s->view[grad], s->view[grad], AMONG_NODES);
     s->summed[grad] = true;
 }
 
 /* This rank's piece of the summed gradient. */
 static int grad_piece(struct shard *s, const struct op *op, int grad)
 {
-    if (s->view[grad] >= 0) return s->view[grad];
+    if (s->view[grad] >= 0) {
+        sum_nodes(s, op, grad);
+        return s->view[grad];
+    }
     if (s->made[grad] < 0) {
         s->made[grad] = scratch(s, piece_of(s, grad));
         emit(s, op, OP_REDUCE, grad, s->made[grad], ACC_OVERWRITE);
@@ -233,7 +257,7 @@ static void emit_square(struct shard *s, const struct op *old)
         op.in[SUMSQ_GRAD] = grad_piece(s, old, grad);
     } else {
         struct tensor t = s->tape->tensors[grad];
-        t.dim[0] = (tensor_count(&t) + s->options->ranks - 1) / s->options->ranks, t.ndim = 1;
+        t.dim[0] = (tensor_count(&t) + s->pieces - 1) / s->pieces, t.ndim = 1;
         sum_small(s, old, grad);
         op.in[SUMSQ_GRAD] = scratch(s, t);
         emit(s, old, OP_PIECE, grad, op.in[SUMSQ_GRAD], ACC_OVERWRITE);
@@ -262,7 +286,7 @@ static void emit_piece_update(struct shard *s, const struct op *old, int param, 
     for (int k = 0; k < OP_MAX_IN; k++)
         if (old->in[k] >= 0 && k != UPDATE_P && k != UPDATE_G && s->view[old->in[k]] >= 0)
             put_operand(&op, k, old->in[k], s->view[old->in[k]]);
-    op.attr.first += s->options->rank * tensor_count(&s->tape->tensors[piece]);
+    op.attr.first += s->number * tensor_count(&s->tape->tensors[piece]);
     tape_append(s->tape, &op);
     if (whole) emit(s, old, OP_GATHER, piece, param, ACC_OVERWRITE);
 }
@@ -327,7 +351,10 @@ static void rewrite(struct shard *s, const struct op_list *old)
 enum plim_status pass_shard(struct tape *tape, const struct shard_options *options, struct plim_error *err)
 {
     if (options->ranks <= 1) return PLIM_OK;
+    bool node = options->zero == ZERO_NODE;
     struct shard s = {.tape = tape, .options = options, .count = tape->ntensors};
+    s.pieces = node ? options->node_ranks : options->ranks, s.number = options->rank % s.pieces;
+    s.among = node ? AMONG_NODE : AMONG_ALL, tape->node_pieces = node;
     bool good = shard_alloc(&s);
     if (good) {
         cut_tensors(&s);

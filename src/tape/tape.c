@@ -25,6 +25,7 @@ void tape_release(struct tape *tape)
 void tape_clear(struct tape *tape)
 {
     tape->ntensors = tape->nops = tape->loop_end = 0;
+    tape->node_pieces = false;
     tape->failed = false;
 }
 
@@ -76,6 +77,7 @@ bool tape_copy(struct tape *tape, const struct tape *from)
     tape->failed = !good;
     tape->ntensors = good ? from->ntensors : 0, tape->nops = good ? from->nops : 0;
     tape->loop_end = good ? from->loop_end : 0;
+    tape->node_pieces = from->node_pieces;
     if (good) memcpy(tape->tensors, from->tensors, (size_t)from->ntensors * sizeof *tape->tensors);
     if (good) memcpy(tape->ops, from->ops, (size_t)from->nops * sizeof *tape->ops);
     return good;

@@ -114,6 +114,9 @@ enum activation {
     ACTIVATION_COUNT
 };
 
+/* Which ranks exchange: all, those of a node, or those with the same number on every node. */
+enum among { AMONG_ALL, AMONG_NODE, AMONG_NODES };
+
 /* How the rows of a sample become one vector. */
 enum pooling { POOLING_MEAN, POOLING_FIRST, POOLING_COUNT };
 
@@ -167,6 +170,7 @@ struct op_attr {
         first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
     struct op_lines
         lines[OP_LINE_PARTS]; /* linear_q, embed_q, expert_linear_q: what the weight's bytes are */
+    enum among among;         /* collectives */
     bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 
@@ -185,6 +189,8 @@ struct tape {
     struct op *ops;
     int nops, op_cap;
     int loop_end;
+    bool
+        node_pieces; /* tensors in pieces are so on every node: pieces are numbered by the rank on its node */
     bool failed;
     struct op *spare; /* room that tape_drop_ops left for the next one */
     int spare_cap;

@@ -59,6 +59,21 @@ def families(folder):
         family("bert, labels", encoder_jobs.job(other, "token_labels", **{**one_pass, "training__device": "cpu"}), stages=(0, 3))
 
 
+def beside(folder):
+    """The bits do not know whether exchanges run beside computing, nor how early; nodes of two have the whole model each."""
+    path = plim.job(folder, training__gradient_accumulation_steps=2, training__micro_batch_size=2, training__max_grad_norm=1.0, training__threads=1)
+    base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", STEPS, "--set"]
+    for stage in (1, 3):
+        lanes = [losses(ranks.run(3, *base, f"training.zero_stage={stage}", env={"PLIMSOLL_LANE": lane})) for lane in "10"]
+        plim.ok(len(lanes[0]) == STEPS and lanes[0] == lanes[1], f"stage {stage}: the same bits beside computing and one after the other {lanes}")
+    nodes = {"PLIMSOLL_RANKS_PER_NODE": "2"}
+    runs = [ranks.run(4, *base, f"training.zero_stage={stage}", "--set", "training.batch_size=2", env=nodes) for stage in (3, 4, 4)]
+    all_, node, again = map(losses, runs)
+    plim.ok(near(all_, node, 1e-6) and node == again, f"two nodes of two: losses of four in pieces, and they repeat {runs[1].stderr.strip()[:200]}")
+    one = ranks.run(2, *base, "training.zero_stage=4")
+    plim.ok(one.returncode == 2 and "training.zero_stage" in one.stderr, f"one node has no nodes to sum: {one.stderr.strip()[:200]}")
+
+
 def memory(folder):
     """State shrinks with the number of ranks; what one rank cannot hold, four can."""
     path = plim.job(folder, model__hidden_size=512, model__intermediate_size=1408, model__num_layers=4, training__gradient_accumulation_steps=1, training__threads=1)
@@ -128,7 +143,7 @@ def hang(folder):
 
 def refusals(folder):
     path = plim.job(folder, training__gradient_accumulation_steps=1, training__threads=1)
-    bad = ranks.run(2, "train", path, "-q", "--set", "training.zero_stage=4")
+    bad = ranks.run(2, "train", path, "-q", "--set", "training.zero_stage=5")
     plim.ok(bad.returncode == 2 and bad.stderr.count("training.zero_stage") == 1, f"a stage that is none, told once: {bad.stderr.strip()[:200]}")
     small = ranks.run(2, "train", path, "-q", "--budget", "1MiB", "--no-checkpoint")
     plim.ok(small.returncode == 3 and small.stderr.count("plimsoll:") == 1, f"a budget too small, told once: {small.stderr.strip()[:200]}")
@@ -140,7 +155,7 @@ def refusals(folder):
     plim.ok(result.returncode not in (0, None) and "is not that of rank 0" in result.stderr, f"ranks of two jobs: {result.stderr.strip()[:200]}")
 
 
-for part in (families, memory, resume, kill, hang, refusals):
+for part in (families, beside, memory, resume, kill, hang, refusals):
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(f"{folder}/other")
         part(folder)

@@ -14,6 +14,8 @@ static struct fake *fake_of(struct device *dev) { return (struct fake *)dev; }
 
 static void copy_now(struct fake *f, const struct fake_event *e)
 {
+    for (const struct fake_call *c = e->calls; c; c = c->next) c->call(c->arg);
+    if (e->calls) return;
     assert_true(e->host + e->bytes <= f->host_bytes);
     memcpy(e->fetch ? e->near : f->host + e->host, e->fetch ? f->host + e->host : e->near, e->bytes);
 }
@@ -30,8 +32,18 @@ struct use {
     bool writes;
 };
 
+static bool exchange_collides(const struct device_exchange *x, const struct use *u)
+{
+    uintptr_t at = (uintptr_t)u->near;
+    if (!u->near) return false;
+    return overlap((uintptr_t)x->to, x->to_bytes, at, u->bytes) ||
+           overlap((uintptr_t)x->work, x->work_bytes, at, u->bytes) ||
+           (u->writes && overlap((uintptr_t)x->from, x->from_bytes, at, u->bytes));
+}
+
 static bool collides(const struct fake_event *e, const struct use *u)
 {
+    if (e->calls) return exchange_collides(&e->ends, u);
     if (u->near)
         return (u->writes || e->fetch) && overlap((uintptr_t)e->near, e->bytes, (uintptr_t)u->near, u->bytes);
     return (u->writes || !e->fetch) && overlap(e->host, e->bytes, u->host, u->bytes);
@@ -40,10 +52,12 @@ static bool collides(const struct fake_event *e, const struct use *u)
 /* Makes the copies that this use must wait for; the others go on waiting, also those that only read what is only read. */
 static void settle(struct fake *f, struct use use)
 {
-    int left = 0;
+    int left = 0, last = -1; /* exchange that is made: those before it are, too */
+    for (int i = 0; i < f->npending; i++)
+        if (f->pending[i].calls && collides(&f->pending[i], &use)) last = i;
     for (int i = 0; i < f->npending; i++) {
         const struct fake_event *e = &f->pending[i];
-        if (collides(e, &use))
+        if (collides(e, &use) || (e->calls && i <= last))
             copy_now(f, e);
         else
             f->pending[left++] = *e;
@@ -81,8 +95,22 @@ static void perform_on_host(struct fake *f, struct fake_event *e)
     f->host_runs++;
 }
 
+static void perform_exchange(struct fake *f, const struct fake_event *e)
+{
+    settle(f, (struct use){.near = e->ends.from, .bytes = e->ends.from_bytes});
+    settle(f, (struct use){.near = e->ends.to, .bytes = e->ends.to_bytes, .writes = true});
+    if (f->npending == FAKE_PENDING) join(f);
+    f->pending[f->npending++] = *e;
+    f->exchanges++;
+    if (f->timing == PROMPT) join(f);
+}
+
 static void perform(struct fake *f, struct fake_event *e)
 {
+    if (e->calls) {
+        perform_exchange(f, e);
+        return;
+    }
     if (!e->call.op) {
         settle(f, (struct use){.near = e->near, .bytes = e->bytes, .writes = e->fetch});
         settle(f, (struct use){.host = e->host, .bytes = e->bytes, .writes = !e->fetch});
@@ -205,7 +233,7 @@ static void assert_there(const struct fake *f, const void *at, size_t bytes)
 
 static void assert_all_there(const struct fake *f, const struct fake_event *e)
 {
-    if (!e->call.op) assert_there(f, e->near, e->bytes);
+    if (!e->call.op && !e->calls) assert_there(f, e->near, e->bytes);
     for (int k = 0; e->call.op && k < OP_MAX_IN; k++)
         if (e->call.in[k]) assert_there(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)));
     for (int k = 0; e->call.op && k < OP_MAX_OUT; k++)
@@ -330,6 +358,87 @@ static enum plim_status fake_host_wait(struct device *dev, size_t host, size_t b
     return is_there(f, e);
 }
 
+/* --- exchanges ----------------------------------------------------------------------------------------------- */
+
+/* Calls stay as long as the process: a program may be launched again. */
+static void queue_call(struct fake_stream *stream, void (*call)(const void *), const void *arg, size_t bytes)
+{
+    struct fake *f = (struct fake *)((char *)stream - offsetof(struct fake, stream));
+    struct fake_call *c = calloc(1, sizeof *c);
+    assert_non_null(c);
+    c->call = call, c->arg = malloc(bytes);
+    assert_non_null(c->arg);
+    memcpy(c->arg, arg, bytes);
+    *f->queued = c, f->queued = &c->next;
+}
+
+static enum plim_status fake_exchange(struct device *dev, const struct device_exchange *x,
+                                      struct plim_error *e)
+{
+    struct fake *f = fake_of(dev);
+    struct fake_event event = {.ends = *x};
+    f->stream.queue = queue_call, f->queued = &event.calls;
+    const char *why = x->begin(x->arg, &f->stream);
+    if (why) return plim_fail(e, PLIM_IO, "%s", why);
+    if (event.calls) take(f, event);
+    return PLIM_OK;
+}
+
+static void add_now(const void *arg)
+{
+    const struct device_parts *p = arg;
+    size_t size = dtype_size(p->type);
+    for (int64_t i = 0; i < p->count; i++) {
+        double wide = 0;
+        float sum = 0, next;
+        for (int r = 0; r < p->ranks + p->add; r++) {
+            const char *at = r < p->ranks
+                                 ? (const char *)p->parts + ((size_t)r * (size_t)p->count + (size_t)i) * size
+                                 : (const char *)p->out + (size_t)i * size;
+            if (p->type == DT_F64) {
+                double value;
+                memcpy(&value, at, size);
+                wide = r ? wide + value : value;
+            } else {
+                dtype_convert(&next, DT_F32, at, p->type, 1);
+                sum = r ? sum + next : next;
+            }
+        }
+        if (p->type == DT_F64)
+            memcpy((char *)p->out + (size_t)i * size, &wide, size);
+        else
+            dtype_convert((char *)p->out + (size_t)i * size, p->type, &sum, DT_F32, 1);
+    }
+}
+
+static void fake_add_parts(struct device *dev, const struct device_parts *parts, void *stream)
+{
+    (void)dev;
+    queue_call(stream, add_now, parts, sizeof *parts);
+}
+
+struct piece_copy {
+    char *to;
+    const char *from;
+    size_t bytes, here;
+};
+
+static void copy_piece_now(const void *arg)
+{
+    const struct piece_copy *c = arg;
+    if (c->here) memcpy(c->to, c->from, c->here);
+    memset(c->to + c->here, 0, c->bytes - c->here);
+}
+
+static void fake_copy(struct device *dev, void *to, size_t bytes, const void *from, size_t here, void *stream)
+{
+    (void)dev;
+    struct piece_copy c = {to, from, bytes, here};
+    queue_call(stream, copy_piece_now, &c, sizeof c);
+}
+
+static bool fake_is_idle(struct device *dev) { return join(fake_of(dev)), true; }
+
 static void *fake_host_base(struct device *dev) { return fake_of(dev)->host; }
 
 static void fake_close(struct device *dev)
@@ -367,6 +476,10 @@ static const struct device_ops fake_ops = {
     .store = fake_store,
     .run_host = fake_run,
     .host_wait = fake_host_wait,
+    .exchange = fake_exchange,
+    .add_parts = fake_add_parts,
+    .copy = fake_copy,
+    .is_idle = fake_is_idle,
     .close = fake_close,
 };
 

@@ -7,17 +7,28 @@
  *
  * It keeps to the letter of device/device.h where that is hardest on the caller: compiled ops do nothing until their
  * program is launched, a program that was freed or whose addresses have gone is found out, ops given at once run last one first, tune ruins everything it may write, and copies to or from the host tier come as late as they may:
- * when an op or another copy writes what they read or touches what they write, or at a sync. */
+ * when an op or another copy writes what they read or touches what they write, or at a sync. Exchanges with other devices are
+ * copies of that kind, one after the other. */
 #ifndef PLIM_TESTS_FAKE_DEVICE_H
 #define PLIM_TESTS_FAKE_DEVICE_H
 
 #include "device/device.h"
+#include "support/fake_stream.h"
 
 enum { FAKE_PENDING = 32 };
 enum fake_timing { PROMPT, LATE_STORES, LATE_FETCHES, FAKE_TIMINGS };
 
-struct fake_event { /* an op, or a copy when call.op is NULL */
+/* What an exchange queued on its stream. */
+struct fake_call {
+    void (*call)(const void *arg);
+    void *arg;
+    struct fake_call *next;
+};
+
+struct fake_event { /* an op, or when call.op is NULL a copy or, with calls, an exchange */
     struct kernel_call call;
+    struct fake_call *calls;
+    struct device_exchange ends;
     bool fetch;
     char *near;
     size_t host, bytes;
@@ -43,10 +54,12 @@ struct fake {
     bool lost;           /* sync, read and write fail from now on, and nothing is computed */
     char *host;
     size_t host_bytes, committed;
+    struct fake_stream stream;               /* of exchanges */
+    struct fake_call **queued;               /* where the next call on it goes */
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */
     int npending;
     struct fake_program *programs, *compiling; /* all there ever were; the one that takes ops */
-    int compiled, launches, freed, tunes, runs, groups, host_runs, host_waits, copies, writes,
+    int compiled, launches, freed, tunes, runs, groups, host_runs, host_waits, copies, exchanges, writes,
         reads; /* how often so far */
 };
 

@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "comm/comm.h"
+#include "comm/lane.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { RANKS = 3, MOST = 4096 };
@@ -16,11 +18,13 @@ enum { RANKS = 3, MOST = 4096 };
 static struct world {
     char data[RANKS][MOST]; /* what each rank sends */
     const char *fails;
+    int calls; /* of gather */
 } world;
 
 static const char *gather(struct comm *comm, const void *piece, size_t piece_bytes, void *whole,
                           size_t whole_bytes)
 {
+    world.calls++;
     memcpy(world.data[comm->rank], piece, piece_bytes);
     for (size_t r = 0; r < RANKS; r++)
         for (size_t i = 0; i < piece_bytes && r * piece_bytes + i < whole_bytes; i++)
@@ -113,6 +117,117 @@ static void a_piece_behind_the_end_is_zeros(void **state)
     }
 }
 
+/* --- ranks that are threads ---------------------------------------------------------------------------------- */
+
+static pthread_barrier_t meeting;
+static const char *sent[RANKS]; /* by rank: what it gives to the others at present */
+
+static const char *thread_gather(struct comm *comm, const void *piece, size_t bytes, void *whole, size_t all)
+{
+    sent[comm->rank] = piece;
+    pthread_barrier_wait(&meeting);
+    for (size_t r = 0; r < RANKS; r++)
+        for (size_t i = 0; i < bytes && r * bytes + i < all; i++) ((char *)whole)[r * bytes + i] = sent[r][i];
+    pthread_barrier_wait(&meeting);
+    return NULL;
+}
+
+static const char *thread_exchange(struct comm *comm, const char *from, size_t whole, size_t stride,
+                                   size_t bytes, char *to)
+{
+    size_t first = (size_t)comm->rank * stride;
+    sent[comm->rank] = from;
+    pthread_barrier_wait(&meeting);
+    for (size_t r = 0; r < RANKS; r++)
+        for (size_t i = 0; i < bytes && first + i < whole; i++) to[r * bytes + i] = sent[r][first + i];
+    pthread_barrier_wait(&meeting);
+    return NULL;
+}
+
+static const struct comm_ops thread_ops = {
+    .name = "threads", .gather = thread_gather, .exchange = thread_exchange};
+
+enum { MANY = (64 << 10) / 4 + 41 }; /* floats: more than are summed whole, and no multiple of anything */
+static float large[RANKS][MANY];
+
+static float part_of(int r, int i) { return (r == 0 ? 1e8f : r == 1 ? (float)(i % 97) : -1e8f); }
+
+static void *sum_on_the_lane(void *arg)
+{
+    int r = *(int *)arg;
+    struct comm c = {.ops = &thread_ops, .rank = r, .ranks = RANKS};
+    void *work = malloc(comm_work(RANKS, sizeof large[r]));
+    assert_non_null(work);
+    assert_int_equal(lane_open(&c, NULL), PLIM_OK);
+    for (int i = 0; i < MANY; i++) large[r][i] = part_of(r, i);
+    uint64_t ticket = comm_begin(
+        &c, &(struct comm_exchange){COMM_SUM, large[r], large[r], MANY, MANY, DT_F32, false, work});
+    assert_int_equal(comm_wait(&c, ticket, NULL), PLIM_OK);
+    lane_close(c.lane);
+    free(work);
+    return NULL;
+}
+
+/* Of many elements every rank adds a piece; the order is that of few. */
+static void large_sums_run_in_the_order_of_ranks(void **state)
+{
+    (void)state;
+    pthread_t threads[RANKS];
+    int numbers[RANKS] = {0, 1, 2};
+    pthread_barrier_init(&meeting, NULL, RANKS);
+    for (int r = 0; r < RANKS; r++) pthread_create(&threads[r], NULL, sum_on_the_lane, &numbers[r]);
+    for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+    for (int i = 0; i < MANY; i++) {
+        float want = part_of(0, i) + part_of(1, i);
+        want += part_of(2, i);
+        for (int r = 0; r < RANKS; r++) assert_true(large[r][i] == want);
+    }
+    pthread_barrier_destroy(&meeting);
+}
+
+static void the_lane_keeps_the_order(void **state)
+{
+    (void)state;
+    enum { COUNT = 100 }; /* more than wait in its ring */
+    struct comm c = rank(0);
+    static int64_t all[COUNT][RANKS], mine[COUNT];
+    uint64_t ticket = 0;
+    memset(&world, 0, sizeof world);
+    assert_int_equal(lane_open(&c, NULL), PLIM_OK);
+    for (int i = 0; i < COUNT; i++) {
+        mine[i] = i;
+        ticket = comm_begin(&c, &(struct comm_exchange){COMM_GATHER, &mine[i], all[i], 1, RANKS, DT_F64});
+    }
+    assert_int_equal(comm_wait(&c, ticket - 1, NULL), PLIM_OK);
+    assert_true(all[COUNT - 2][0] == COUNT - 2);
+    double number[1] = {4};
+    assert_int_equal(comm_sum_numbers(&c, number, 1, NULL), PLIM_OK); /* behind the lane's last */
+    assert_int_equal(world.calls, COUNT + 1);
+    for (int i = 0; i < COUNT; i++) assert_true(all[i][0] == i);
+    lane_close(c.lane);
+}
+
+static void the_lanes_first_error_is_everybodys(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    struct comm c = rank(0);
+    int64_t all[RANKS], mine = 1;
+    struct comm_exchange x = {COMM_GATHER, &mine, all, 1, RANKS, DT_F64};
+    memset(&world, 0, sizeof world);
+    world.fails = "some rank did not answer";
+    assert_int_equal(lane_open(&c, NULL), PLIM_OK);
+    comm_begin(&c, &x);
+    uint64_t second = comm_begin(&c, &x);
+    assert_int_equal(comm_wait(&c, second, &err), PLIM_IO);
+    assert_string_equal(err.text, "rank 0 of 3: gather: some rank did not answer");
+    world.fails = NULL;
+    assert_int_equal(comm_agree(&c, PLIM_OK, &err), PLIM_IO);
+    assert_int_equal(comm_gather(&c, &mine, 8, all, sizeof all, &err), PLIM_IO);
+    assert_int_equal(world.calls, 1); /* nobody waits for that rank twice */
+    lane_close(c.lane);
+}
+
 static void differences_and_failures_are_everybodys(void **state)
 {
     (void)state;
@@ -138,6 +253,9 @@ int main(void)
         cmocka_unit_test(narrow_sums_are_rounded_once),
         cmocka_unit_test(all_ranks_have_the_sum),
         cmocka_unit_test(a_piece_behind_the_end_is_zeros),
+        cmocka_unit_test(large_sums_run_in_the_order_of_ranks),
+        cmocka_unit_test(the_lane_keeps_the_order),
+        cmocka_unit_test(the_lanes_first_error_is_everybodys),
         cmocka_unit_test(differences_and_failures_are_everybodys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

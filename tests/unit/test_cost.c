@@ -241,6 +241,58 @@ static void a_store_holds_its_source(void **state)
     SECONDS(l, 2);
 }
 
+/* A square of its own on each of two ranks: half of it goes each way, in a second. */
+static struct lanes ranks_begin(bool beside)
+{
+    struct lanes l = lanes_begin();
+    facts_set_memory(&l.facts, true);
+    l.facts.ranks = 2, l.facts.link_bandwidth = 2.0 * N * N, l.facts.async_exchanges = beside;
+    return l;
+}
+
+static void exchanges_run_beside_computing(void **state)
+{
+    (void)state;
+    for (int beside = 0; beside < 2; beside++) {
+        struct lanes l = ranks_begin(beside);
+        int x = move(&l, OP_GATHER, square(&l.tape, DT_F32));
+        multiply(&l, square(&l.tape, DT_F32));
+        multiply(&l, x);
+        SECONDS(l, beside ? 2 : 3);
+    }
+}
+
+/* What is sent may be written when it has gone, which a hold says. */
+static void a_hold_waits_for_an_exchange(void **state)
+{
+    (void)state;
+    for (int held = 0; held < 2; held++) {
+        struct lanes l = ranks_begin(true);
+        struct op hold = tape_op(OP_HOLD, -1);
+        hold.in[0] = square(&l.tape, DT_F32);
+        move(&l, OP_REDUCE, hold.in[0]);
+        if (held) tape_append(&l.tape, &hold);
+        multiply(&l, square(&l.tape, DT_F32));
+        SECONDS(l, held ? 2 : 1);
+    }
+}
+
+/* Inside a node there is another link, and fewer take part. */
+static void nodes_have_a_link_of_their_own(void **state)
+{
+    (void)state;
+    struct lanes l = ranks_begin(false);
+    l.facts.ranks = 8, l.facts.node_ranks = 2, l.facts.node_bandwidth = 0.5 * l.facts.link_bandwidth;
+    move(&l, OP_GATHER, square(&l.tape, DT_F32));
+    l.tape.ops[0].attr.among = AMONG_NODE;
+    SECONDS(l, 2);
+    l = ranks_begin(false);
+    l.facts.ranks = 8, l.facts.node_ranks = 2;
+    move(&l, OP_GATHER, square(&l.tape, DT_F32));
+    l.tape.ops[0].attr.among = AMONG_NODES; /* three of four squares */
+    SECONDS(l, 1.5);
+}
+
 static struct calibration numbers(double tf32)
 {
     struct calibration c = {.tf32_flops = tf32,
@@ -286,6 +338,9 @@ int main(void)
         cmocka_unit_test(slices_follow_each_other),
         cmocka_unit_test(a_store_holds_its_source),
         cmocka_unit_test(updates_together_are_one_launch),
+        cmocka_unit_test(exchanges_run_beside_computing),
+        cmocka_unit_test(a_hold_waits_for_an_exchange),
+        cmocka_unit_test(nodes_have_a_link_of_their_own),
         cmocka_unit_test(calibrations_are_remembered_by_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,7 @@
 #define MOST ((size_t)1 << 30)
 
 struct own {
+    MPI_Comm comm;
     double seconds;
     int *counts, *starts; /* [ranks] each, of what is sent, and of what comes */
     int *to_counts, *to_starts;
@@ -38,18 +39,26 @@ static const char *mpi_error(struct own *own, const char *what, int code)
     return own->why;
 }
 
-/* Tests often at first, then leaves the processor to others between two tests. */
-static const char *finish(struct own *own, const char *what, int code, MPI_Request *request)
+/* Between two tests: often at first, then the processor is left to others. Beside computing it is theirs from the beginning. */
+static void rest(const struct comm *comm, long tries)
 {
+    if (comm->beside && tries > 4)
+        nanosleep(&(struct timespec){0, 50000}, NULL);
+    else if (tries >= 2000)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    else if (tries >= 200)
+        sched_yield();
+}
+
+static const char *finish(const struct comm *comm, const char *what, int code, MPI_Request *request)
+{
+    struct own *own = comm->own;
     double until = now() + own->seconds;
     int done = 0;
     for (long tries = 0; code == MPI_SUCCESS && !done; tries++) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (done || tries < 200) continue;
-        if (tries < 2000)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){0, 20000}, NULL);
+        if (done) continue;
+        rest(comm, tries);
         if (tries % 64 == 0 && now() > until) {
             snprintf(own->why, sizeof own->why, "%s: some rank did not answer within %.0f s", what,
                      own->seconds);
@@ -59,29 +68,48 @@ static const char *finish(struct own *own, const char *what, int code, MPI_Reque
     return code == MPI_SUCCESS ? NULL : mpi_error(own, what, code);
 }
 
+/* What a rank needs to talk to the others of a communicator, which becomes its own. */
+static const char *meet(struct comm *comm, MPI_Comm with, double seconds)
+{
+    struct own *own = comm->own = calloc(1, sizeof *own);
+    if (!own) return "out of memory";
+    own->comm = with, own->seconds = seconds;
+    MPI_Comm_set_errhandler(with, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(with, &comm->rank);
+    MPI_Comm_size(with, &comm->ranks);
+    own->counts = calloc((size_t)comm->ranks * 4, sizeof *own->counts);
+    if (!own->counts) return "out of memory";
+    own->starts = own->counts + comm->ranks, own->to_counts = own->starts + comm->ranks;
+    own->to_starts = own->to_counts + comm->ranks;
+    return NULL;
+}
+
 static const char *mpi_open(struct comm *comm, double seconds)
 {
     MPI_Comm local;
-    int began = 0;
-    struct own *own = comm->own = calloc(1, sizeof *own);
-    if (!own) return "out of memory";
-    own->seconds = seconds;
-    if (MPI_Initialized(&began) != MPI_SUCCESS || (!began && MPI_Init(NULL, NULL) != MPI_SUCCESS))
-        return "MPI_Init failed";
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &comm->ranks);
+    int began = 0, level = MPI_THREAD_SINGLE;
+    if (MPI_Initialized(&began) != MPI_SUCCESS ||
+        (!began && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS))
+        return "MPI_Init_thread failed";
+    if (began) MPI_Query_thread(&level);
+    comm->any_thread = level >= MPI_THREAD_SERIALIZED;
+    const char *why = meet(comm, MPI_COMM_WORLD, seconds);
+    if (why) return why;
     comm->local_ranks = 1;
     if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local) == MPI_SUCCESS) {
         MPI_Comm_rank(local, &comm->local_rank);
         MPI_Comm_size(local, &comm->local_ranks);
         MPI_Comm_free(&local);
     }
-    own->counts = calloc((size_t)comm->ranks * 4, sizeof *own->counts);
-    if (!own->counts) return "out of memory";
-    own->starts = own->counts + comm->ranks, own->to_counts = own->starts + comm->ranks;
-    own->to_starts = own->to_counts + comm->ranks;
     return NULL;
+}
+
+static const char *mpi_split(struct comm *comm, int part, struct comm *out)
+{
+    struct own *own = comm->own;
+    MPI_Comm group;
+    int code = MPI_Comm_split(own->comm, part, comm->rank, &group);
+    return code == MPI_SUCCESS ? meet(out, group, own->seconds) : mpi_error(own, "split", code);
 }
 
 static size_t part(size_t whole, size_t first, size_t bytes)
@@ -100,8 +128,8 @@ static const char *gather_small(struct comm *comm, const void *piece, size_t byt
         own->starts[r] = own->counts[r] ? (int)((size_t)r * bytes) : 0;
     }
     int code = MPI_Iallgatherv(piece, own->counts[comm->rank], MPI_BYTE, whole, own->counts, own->starts,
-                               MPI_BYTE, MPI_COMM_WORLD, &request);
-    return finish(own, "gather", code, &request);
+                               MPI_BYTE, own->comm, &request);
+    return finish(comm, "gather", code, &request);
 }
 
 /* Each rank's piece by itself. */
@@ -111,9 +139,9 @@ static const char *mpi_broadcast(struct comm *comm, void *data, size_t bytes, in
     const char *why = NULL;
     for (size_t at = 0; at < bytes && !why; at += MOST) {
         MPI_Request request;
-        int code = MPI_Ibcast((char *)data + at, (int)part(bytes, at, MOST), MPI_BYTE, root, MPI_COMM_WORLD,
-                              &request);
-        why = finish(own, "broadcast", code, &request);
+        int code =
+            MPI_Ibcast((char *)data + at, (int)part(bytes, at, MOST), MPI_BYTE, root, own->comm, &request);
+        why = finish(comm, "broadcast", code, &request);
     }
     return why;
 }
@@ -149,13 +177,13 @@ static const char *mpi_exchange(struct comm *comm, const char *from, size_t whol
             continue;
         }
         if (mine)
-            code = MPI_Irecv(to + (size_t)r * bytes, (int)mine, MPI_BYTE, r, 1, MPI_COMM_WORLD,
-                             &requests[count++]);
+            code =
+                MPI_Irecv(to + (size_t)r * bytes, (int)mine, MPI_BYTE, r, 1, own->comm, &requests[count++]);
         if (theirs && code == MPI_SUCCESS)
-            code = MPI_Isend(from + (size_t)r * stride, (int)theirs, MPI_BYTE, r, 1, MPI_COMM_WORLD,
+            code = MPI_Isend(from + (size_t)r * stride, (int)theirs, MPI_BYTE, r, 1, own->comm,
                              &requests[count++]);
     }
-    for (int i = 0; i < count && !why; i++) why = finish(own, "exchange", code, &requests[i]);
+    for (int i = 0; i < count && !why; i++) why = finish(comm, "exchange", code, &requests[i]);
     free(requests);
     return why ? why : code == MPI_SUCCESS ? NULL : mpi_error(own, "exchange", code);
 }
@@ -169,7 +197,10 @@ static void mpi_abort(struct comm *comm, int code)
 static void mpi_close(struct comm *comm)
 {
     struct own *own = comm->own;
-    MPI_Finalize();
+    if (own->comm != MPI_COMM_WORLD)
+        MPI_Comm_free(&own->comm);
+    else
+        MPI_Finalize();
     free(own->counts);
     free(own);
 }
@@ -180,5 +211,6 @@ const struct comm_ops plimsoll_mpi = {.name = "MPI",
                                       .gather = mpi_gather,
                                       .exchange = mpi_exchange,
                                       .broadcast = mpi_broadcast,
+                                      .split = mpi_split,
                                       .abort = mpi_abort,
                                       .close = mpi_close};

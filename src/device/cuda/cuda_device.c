@@ -515,6 +515,41 @@ static enum plim_status cuda_host_wait(struct device *dev, size_t host_offset, s
     return leave(cuda, err);
 }
 
+static enum plim_status cuda_exchange(struct device *dev, const struct device_exchange *exchange,
+                                      struct plim_error *err)
+{
+    const char *why = NULL;
+    flush(cuda_of(dev));
+    cuda_of(dev)->chain = false;
+    note(cuda_of(dev), cuda_transfer_exchange(cuda_of(dev)->transfer, exchange, &why), "exchange");
+    return why ? plim_fail(err, PLIM_IO, "%s", why) : PLIM_OK;
+}
+
+static void cuda_add_up(struct device *dev, const struct device_parts *p, void *stream)
+{
+    struct cuda_queue queue = cuda_of(dev)->queue;
+    queue.stream = stream, queue.follows = false;
+    note(cuda_of(dev), cuda_add_parts(&queue, p->parts, p->ranks, p->count, p->type, p->out, p->add), "sum");
+}
+
+static void cuda_copy_piece(struct device *dev, void *to, size_t bytes, const void *from, size_t here,
+                            void *stream)
+{
+    struct cuda *cuda = cuda_of(dev);
+    if (here) note(cuda, (int)cudaMemcpyAsync(to, from, here, cudaMemcpyDeviceToDevice, stream), "piece");
+    if (here < bytes) note(cuda, (int)cudaMemsetAsync((char *)to + here, 0, bytes - here, stream), "piece");
+}
+
+static bool cuda_is_idle(struct device *dev)
+{
+    struct cuda *cuda = enter(dev);
+    note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
+    bool busy = cudaStreamQuery(stream_of(cuda)) == cudaErrorNotReady;
+    if (busy) cudaGetLastError();
+    leave(cuda, NULL);
+    return !busy;
+}
+
 static size_t cuda_scratch(const struct device *dev, const struct tensor *const *desc, const struct op *op)
 {
     return cuda_workspace(cuda_attention_card(((const struct cuda *)dev)->attention), desc, op);
@@ -563,6 +598,10 @@ static const struct device_ops ops = {
     .store = cuda_store,
     .run_host = cuda_run_host,
     .host_wait = cuda_host_wait,
+    .exchange = cuda_exchange,
+    .add_parts = cuda_add_up,
+    .copy = cuda_copy_piece,
+    .is_idle = cuda_is_idle,
     .close = cuda_close,
 };
 

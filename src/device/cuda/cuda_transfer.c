@@ -37,7 +37,7 @@ struct cuda_host_op {
 };
 
 struct cuda_transfer {
-    cudaStream_t compute, in, out, host_stream;
+    cudaStream_t compute, in, out, host_stream, link;
     struct threads *team;
     struct arena host;
     bool pinned; /* host[0, committed) is registered */
@@ -170,6 +170,15 @@ int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_
                 cudaMemcpyDeviceToHost);
 }
 
+int cuda_transfer_exchange(struct cuda_transfer *tr, const struct device_exchange *x, const char **why)
+{
+    struct range ranges[] = {
+        {x->from, x->from_bytes, false}, {x->to, x->to_bytes, true}, {x->work, x->work_bytes, true}};
+    int code = admit(tr, tr->link, ranges, 3);
+    *why = code ? NULL : x->begin(x->arg, tr->link);
+    return code || *why ? code : under_way(tr, tr->link, ranges, 3);
+}
+
 static void CUDART_CB compute_on_host(void *arg)
 {
     struct cuda_host_op *op = arg;
@@ -285,6 +294,7 @@ enum plim_status cuda_transfer_open(struct CUstream_st *compute, struct threads 
     cudaError_t code = cudaStreamCreateWithFlags(&tr->in, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&tr->out, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&tr->host_stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&tr->link, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&tr->computed, cudaEventDisableTiming);
     for (int i = 0; i < TASKS && code == cudaSuccess; i++)
         code = cudaEventCreateWithFlags(&tr->events[i], cudaEventDisableTiming);
@@ -308,6 +318,7 @@ void cuda_transfer_close(struct cuda_transfer *tr)
     if (tr->in) cudaStreamDestroy(tr->in);
     if (tr->out) cudaStreamDestroy(tr->out);
     if (tr->host_stream) cudaStreamDestroy(tr->host_stream);
+    if (tr->link) cudaStreamDestroy(tr->link);
     cuda_host_ops_free(tr->host_ops);
     free(tr);
 }

@@ -8,7 +8,7 @@
  *     cuda_transfer_before(tr, operand, n, writes);        // before a kernel that reads or writes these bytes
  *     cuda_transfer_join(tr);                              // the compute stream waits for every copy
  *
- * Order. There are three streams, for fetches, stores and ops of the host. Each thing begins when everything queued for
+ * Order. There are four streams, for fetches, stores, ops of the host and exchanges with other cards. Each thing begins when everything queued for
  * computing before it is done, and everything on these streams that touches a byte of it, unless both only read. So a tape that asks for a slice
  * one update ahead copies while it computes, in both directions at once. All of it can be captured into a graph. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
@@ -19,6 +19,7 @@
 #include <stddef.h>
 
 struct CUstream_st;
+struct device_exchange;
 struct kernel_call;
 struct ledger;
 struct threads;
@@ -39,6 +40,9 @@ void *cuda_transfer_base(const struct cuda_transfer *tr);
 int cuda_transfer_fetch(struct cuda_transfer *tr, size_t host_offset, void *to, size_t bytes);
 int cuda_transfer_store(struct cuda_transfer *tr, const void *from, size_t host_offset, size_t bytes);
 int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call);
+/* begin of an exchange (device.h) with its stream; *why is what it returns. */
+int cuda_transfer_exchange(struct cuda_transfer *tr, const struct device_exchange *exchange,
+                           const char **why);
 int cuda_transfer_before(struct cuda_transfer *tr, const void *operand, size_t bytes, bool writes);
 int cuda_transfer_join(struct cuda_transfer *tr);
 /* The caller waits for all that touches these bytes of the host tier. */

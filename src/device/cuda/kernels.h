@@ -78,6 +78,9 @@ int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype d
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
 /* fill.cu: `at` is a multiple of 16 */
 int cuda_fill_noise(const struct cuda_queue *queue, void *at, size_t bytes);
+/* exchange.cu: what struct device_parts says, on queue->stream */
+int cuda_add_parts(const struct cuda_queue *queue, const void *parts, int ranks, int64_t count,
+                   enum dtype type, void *out, bool add);
 /* attention.cu: any card, any head size, every mask, KV cache */
 cuda_launch cuda_attn, cuda_attn_bwd;
 /* Does the code loaded for the current card multiply by warpgroups? */

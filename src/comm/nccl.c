@@ -1,0 +1,210 @@
+/* nccl.c - see nccl.h. The few functions that are used are declared here as NCCL 2 documents them: their symbols have not
+ * changed since 2.7, which brought send and receive. */
+#include "comm/nccl.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_BYTE = 0, NCCL_LEAST = 2700 };
+
+struct nccl_id {
+    char bytes[128];
+};
+struct nccl_comm; /* the library's own */
+
+struct library {
+    int (*get_version)(int *);
+    int (*get_unique_id)(struct nccl_id *);
+    int (*init_rank)(struct nccl_comm **, int ranks, struct nccl_id, int rank);
+    int (*destroy)(struct nccl_comm *);
+    int (*abort)(struct nccl_comm *);
+    int (*async_error)(struct nccl_comm *, int *);
+    const char *(*error_string)(int);
+    int (*group_start)(void);
+    int (*group_end)(void);
+    int (*send)(const void *, size_t, int type, int peer, struct nccl_comm *, void *stream);
+    int (*recv)(void *, size_t, int type, int peer, struct nccl_comm *, void *stream);
+    int (*broadcast)(const void *, void *, size_t, int type, int root, struct nccl_comm *, void *stream);
+};
+
+static const struct {
+    const char *name;
+    size_t offset;
+} symbols[] = {
+    {"ncclGetVersion", offsetof(struct library, get_version)},
+    {"ncclGetUniqueId", offsetof(struct library, get_unique_id)},
+    {"ncclCommInitRank", offsetof(struct library, init_rank)},
+    {"ncclCommDestroy", offsetof(struct library, destroy)},
+    {"ncclCommAbort", offsetof(struct library, abort)},
+    {"ncclCommGetAsyncError", offsetof(struct library, async_error)},
+    {"ncclGetErrorString", offsetof(struct library, error_string)},
+    {"ncclGroupStart", offsetof(struct library, group_start)},
+    {"ncclGroupEnd", offsetof(struct library, group_end)},
+    {"ncclSend", offsetof(struct library, send)},
+    {"ncclRecv", offsetof(struct library, recv)},
+    {"ncclBroadcast", offsetof(struct library, broadcast)},
+};
+
+enum { GROUPS = AMONG_NODES + 1 };
+
+struct nccl {
+    void *handle;
+    struct library lib;
+    int world_rank, world_ranks;
+    struct group { /* by enum among */
+        struct nccl_comm *comm;
+        int rank, ranks;
+    } group[GROUPS];
+    char why[160];
+};
+
+/* --- the library ---------------------------------------------------------------------------------------------- */
+
+static void *open_library(char *why, size_t size)
+{
+    const char *named = getenv("PLIMSOLL_NCCL");
+    const char *const names[] = {named && *named ? named : "libnccl.so.2", NULL};
+    void *handle = NULL;
+    for (int i = 0; names[i] && !handle; i++) handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!handle) snprintf(why, size, "%s", dlerror());
+    return handle;
+}
+
+static enum plim_status load(struct nccl *nccl, struct plim_error *err)
+{
+    int version = 0;
+    nccl->handle = open_library(nccl->why, sizeof nccl->why);
+    if (!nccl->handle)
+        return plim_fail(err, PLIM_UNSUPPORTED, "NCCL is not here (%s); install libnccl2", nccl->why);
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *found = dlsym(nccl->handle, symbols[i].name);
+        if (!found)
+            return plim_fail(err, PLIM_UNSUPPORTED, "NCCL's library has no %s; install version 2.7 or newer",
+                             symbols[i].name);
+        memcpy((char *)&nccl->lib + symbols[i].offset, &found, sizeof found);
+    }
+    nccl->lib.get_version(&version);
+    if (version < NCCL_LEAST)
+        return plim_fail(err, PLIM_UNSUPPORTED, "NCCL is version %d; install 2.7 or newer", version);
+    return PLIM_OK;
+}
+
+static const char *text_of(struct nccl *nccl, const char *what, int code)
+{
+    if (code == NCCL_SUCCESS || code == NCCL_IN_PROGRESS) return NULL;
+    snprintf(nccl->why, sizeof nccl->why, "%s: %s", what, nccl->lib.error_string(code));
+    return nccl->why;
+}
+
+/* --- groups ---------------------------------------------------------------------------------------------------- */
+
+static enum plim_status join(struct nccl *nccl, struct comm *comm, enum among among, struct plim_error *err)
+{
+    struct nccl_id id = {{0}};
+    struct group *g = &nccl->group[among];
+    if (!comm) return PLIM_OK;
+    g->rank = comm->rank, g->ranks = comm->ranks;
+    const char *why = comm->rank == 0 ? text_of(nccl, "id", nccl->lib.get_unique_id(&id)) : NULL;
+    enum plim_status status = why ? plim_fail(err, PLIM_IO, "NCCL: %s", why) : PLIM_OK;
+    status = comm_agree(comm, status, err);
+    if (status == PLIM_OK) status = comm_broadcast(comm, &id, sizeof id, 0, err);
+    if (status != PLIM_OK) return status;
+    why = text_of(nccl, "joining", nccl->lib.init_rank(&g->comm, g->ranks, id, g->rank));
+    return why ? plim_fail(err, PLIM_IO, "NCCL: rank %d of %d: %s; NCCL_DEBUG=WARN says more", comm->rank,
+                           comm->ranks, why)
+               : PLIM_OK;
+}
+
+enum plim_status nccl_open(struct comm *comm, struct plim_error *err)
+{
+    struct nccl *nccl = calloc(1, sizeof *nccl);
+    struct comm *groups[GROUPS] = {comm, comm->node, comm->across};
+    enum plim_status status =
+        nccl ? load(nccl, err) : plim_fail(err, PLIM_NO_MEMORY, "out of memory for NCCL");
+    status = comm_agree(comm, status, err); /* nobody waits for a rank that has no library */
+    for (int i = 0; i < GROUPS && status == PLIM_OK; i++)
+        status = comm_agree(comm, join(nccl, groups[i], (enum among)i, err), err);
+    if (status != PLIM_OK) return nccl_close(nccl), status;
+    nccl->world_rank = comm->rank, nccl->world_ranks = comm->ranks;
+    comm->nccl = nccl;
+    return PLIM_OK;
+}
+
+static void end(struct nccl *nccl, int (*how)(struct nccl_comm *))
+{
+    for (int i = 0; i < GROUPS && how; i++) {
+        if (nccl->group[i].comm) how(nccl->group[i].comm);
+        nccl->group[i].comm = NULL;
+    }
+}
+
+void nccl_close(struct nccl *nccl)
+{
+    if (!nccl) return;
+    end(nccl, nccl->lib.destroy);
+    if (nccl->handle) dlclose(nccl->handle);
+    free(nccl);
+}
+
+void nccl_abort(struct nccl *nccl) { end(nccl, nccl->lib.abort); }
+
+enum plim_status nccl_check(struct nccl *nccl, struct plim_error *err)
+{
+    for (int i = 0; i < GROUPS; i++) {
+        int code = NCCL_SUCCESS;
+        if (!nccl->group[i].comm) continue;
+        int asked = nccl->lib.async_error(nccl->group[i].comm, &code);
+        const char *why = text_of(nccl, "exchange", asked ? asked : code);
+        if (why)
+            return plim_fail(err, PLIM_IO, "rank %d of %d: NCCL: %s", nccl->world_rank, nccl->world_ranks,
+                             why);
+    }
+    return PLIM_OK;
+}
+
+/* --- exchanges ------------------------------------------------------------------------------------------------- */
+
+static size_t part(size_t whole, size_t first, size_t bytes)
+{
+    if (first >= whole) return 0;
+    return whole - first < bytes ? whole - first : bytes;
+}
+
+/* The first error of a group of calls; the group is ended in any case. */
+static const char *finish(struct nccl *nccl, const char *what, int code)
+{
+    int ended = nccl->lib.group_end();
+    return text_of(nccl, what, code ? code : ended);
+}
+
+/* Pieces may be short, which all-gather does not know: each comes from its rank by itself, all at once. */
+const char *nccl_gather(struct nccl *nccl, enum among among, const void *piece, size_t piece_bytes,
+                        void *whole, size_t whole_bytes, void *stream)
+{
+    const struct group *g = &nccl->group[among];
+    int code = nccl->lib.group_start();
+    for (int r = 0; r < g->ranks && !code; r++) {
+        size_t first = (size_t)r * piece_bytes, bytes = part(whole_bytes, first, piece_bytes);
+        char *to = (char *)whole + first;
+        if (bytes)
+            code = nccl->lib.broadcast(r == g->rank ? piece : to, to, bytes, NCCL_BYTE, r, g->comm, stream);
+    }
+    return finish(nccl, "gather", code);
+}
+
+/* A rank sends to itself, too: one way for every part, and no copy of another kind on the stream. */
+const char *nccl_exchange(struct nccl *nccl, enum among among, const char *from, size_t whole, size_t stride,
+                          size_t bytes, char *to, void *stream)
+{
+    const struct group *g = &nccl->group[among];
+    size_t mine = part(whole, (size_t)g->rank * stride, bytes);
+    int code = nccl->lib.group_start();
+    for (int r = 0; r < g->ranks && !code; r++) {
+        size_t theirs = part(whole, (size_t)r * stride, bytes);
+        if (theirs) code = nccl->lib.send(from + (size_t)r * stride, theirs, NCCL_BYTE, r, g->comm, stream);
+        if (mine && !code) code = nccl->lib.recv(to + (size_t)r * bytes, mine, NCCL_BYTE, r, g->comm, stream);
+    }
+    return finish(nccl, "reduce", code);
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# run-tests: not=asan, not=tsan
+"""Ranks whose devices exchange by themselves: the fake card (tests/support/fake_device.h) with a library that stands for NCCL
+(tests/support/fake_nccl.c). The same bits as through host memory, in recorded steps, and every way in which the library can fail is one
+line and the end of all ranks.
+"""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import plim
+import ranks
+
+ranks.need_mpi()
+BUILD = os.environ.get("BUILD_DIR", "build/release")
+plim.PLIMSOLL = os.path.join(BUILD, "tests/fake_card/plimsoll")
+LIBRARY = os.path.abspath(os.path.join(BUILD, "tests/fake_nccl.so"))
+MPI = os.path.abspath(os.path.join(BUILD, "plimsoll-mpi.so"))
+
+
+def losses(result):
+    return list(plim.losses(result.stdout or "").values())
+
+
+with tempfile.TemporaryDirectory() as folder:
+    path = plim.job(folder, training__device="cuda", training__gradient_accumulation_steps=2, training__max_grad_norm=1.0)
+    base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", 3, "--set", "training.micro_batch_size=2", "--set"]
+
+    def run(stage, library, count=2, **env):
+        return ranks.run(count, *base, f"training.zero_stage={stage}", env={"PLIMSOLL_NCCL": library, "PLIMSOLL_MPI": MPI, "FAKE_NCCL_DIR": folder, **env})
+
+    for stage, count in ((0, 2), (1, 3), (2, 2), (3, 3)):
+        host, card = run(stage, "0", count), run(stage, LIBRARY, count)
+        plim.ok(len(losses(card)) == 3 and losses(card) == losses(host), f"stage {stage}, {count} ranks: the bits of host memory {card.stderr.strip()[:300]}")
+    nodes = [run(4, library, 4, PLIMSOLL_RANKS_PER_NODE="2") for library in ("0", LIBRARY)]
+    plim.ok(len(losses(nodes[0])) == 3 and losses(nodes[0]) == losses(nodes[1]), f"stage 4, two nodes of two {nodes[1].stderr.strip()[:300]}")
+    left = [name for name in os.listdir(folder) if name[0].isdigit()]
+    plim.ok(not left, f"everything that was sent was taken {left[:3]}")
+    for mode, said in (("version", "NCCL is version 2408; install 2.7 or newer"), ("init", "NCCL: rank 0 of 2: joining: internal error"),
+                       ("async", "NCCL: exchange: internal error"), ("group", "internal error")):
+        bad = run(3, LIBRARY, FAKE_NCCL=mode)
+        plim.ok(bad.returncode not in (0, None) and said in bad.stderr, f"{mode}: {bad.stderr.strip()[:200]}")
+    missing = run(3, os.path.join(folder, "none.so"))
+    plim.ok(missing.returncode not in (0, None) and missing.stderr.count("NCCL is not here") == 1, f"no library: {missing.stderr.strip()[:200]}")
+plim.done()
