@@ -164,6 +164,17 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     return ops->sync(exec->device, err);
 }
 
+/* An exchange that failed says which op it was. */
+static enum plim_status tell_op(const struct exec *exec, int i, enum plim_status status,
+                                struct plim_error *err)
+{
+    char name[160];
+    const struct op *op = &exec->tape->ops[i];
+    if (status == PLIM_OK || !err) return status;
+    return plim_fail(err, status, "%s; op %d, %s of %s", err->text, i, op_row(op->kind)->name,
+                     tape_tensor_name(exec->tape, op->in[MOVE_FROM], name, sizeof name));
+}
+
 static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct plim_error *err)
 {
     const struct op *op = &exec->tape->ops[i];
@@ -172,7 +183,7 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
     if (status == PLIM_OK && op_moves(op))
         status = move(exec, op, micro, err);
     else if (status == PLIM_OK && op_collects(op))
-        status = exec_collect(exec, i, micro, err);
+        status = tell_op(exec, i, exec_collect(exec, i, micro, err), err);
     else if (status == PLIM_OK && op_computes(op))
         compute(exec, i, micro);
     if (status == PLIM_OK && (exec->inspect || exec->op_seconds))
@@ -296,9 +307,8 @@ enum plim_status exec_update(struct exec *exec, struct plim_error *err)
     return exec_run(exec, exec->tape->loop_end, exec->tape->nops, 0, err);
 }
 
-/* Bytes of what is on this rank. */
-static enum plim_status read_here(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
-                                  struct plim_error *err)
+enum plim_status exec_read_own(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
+                               struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
     if (exec->tape->tensors[id].tier == TIER_HOST) {
@@ -311,8 +321,8 @@ static enum plim_status read_here(const struct exec *exec, int id, void *host, i
     return exec->device->ops->read(exec->device, (size_t)at, host, (size_t)bytes, err);
 }
 
-static enum plim_status write_here(const struct exec *exec, int id, const void *host, int64_t offset,
-                                   int64_t bytes, struct plim_error *err)
+enum plim_status exec_write_own(const struct exec *exec, int id, const void *host, int64_t offset,
+                                int64_t bytes, struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
     if (exec->tape->tensors[id].tier == TIER_HOST) {
@@ -343,7 +353,7 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
                            struct plim_error *err)
 {
     const struct tensor *t = &exec->tape->tensors[id];
-    if (!t->piece) return read_here(exec, id, host, offset, bytes, err);
+    if (!t->piece) return exec_read_own(exec, id, host, offset, bytes, err);
     int64_t piece = tensor_bytes(t);
     enum plim_status status = PLIM_OK;
     for (int r = 0; r < comm_ranks(exec->device->comm) && status == PLIM_OK; r++) {
@@ -351,7 +361,7 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
         char *to = (char *)host + (part.first - offset);
         if (!part.bytes) continue;
         if (r == comm_rank(exec->device->comm))
-            status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
+            status = exec_read_own(exec, id, to, part.first - r * piece, part.bytes, err);
         if (status == PLIM_OK) status = comm_broadcast(exec->device->comm, to, (size_t)part.bytes, r, err);
     }
     return status;
@@ -361,10 +371,10 @@ enum plim_status exec_write(const struct exec *exec, int id, const void *host, i
                             struct plim_error *err)
 {
     const struct tensor *t = &exec->tape->tensors[id];
-    if (!t->piece) return write_here(exec, id, host, offset, bytes, err);
+    if (!t->piece) return exec_write_own(exec, id, host, offset, bytes, err);
     int64_t piece = tensor_bytes(t), rank = comm_rank(exec->device->comm);
     struct owned part = owned_by((int)rank, piece, offset, bytes);
     if (!part.bytes) return PLIM_OK;
-    return write_here(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,
+    return exec_write_own(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,
                       part.bytes, err);
 }

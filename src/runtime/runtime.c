@@ -93,10 +93,9 @@ static enum plim_status share_line(struct runtime *rt, struct plim_error *err)
     return status;
 }
 
-static enum plim_status check_same_plan(struct runtime *rt, struct plim_error *err)
+enum plim_status runtime_same_plan(const struct runtime *rt, const struct plan *plan, struct plim_error *err)
 {
     struct comm *comm = rt->device->comm;
-    const struct plan *plan = &rt->plan;
     enum plim_status status = comm_same(comm, &plan->knobs, sizeof plan->knobs, "the plan", err);
     size_t bytes = (size_t)plan->layout.ntensors * sizeof *plan->layout.offset;
     return status == PLIM_OK ? comm_same(comm, plan->layout.offset, bytes, "the layout", err) : status;
@@ -114,7 +113,7 @@ enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct 
     if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
     rt->reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan);
     if (rt->reserve_used) status = PLIM_OK;
-    if (status == PLIM_OK && device->comm) status = check_same_plan(rt, err);
+    if (status == PLIM_OK) status = runtime_same_plan(rt, &rt->plan, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
     rt->state = RUNTIME_PLANNED;

@@ -135,7 +135,7 @@
  * 32-bit unsigned arithmetic with mix and key as of stochastic rounding (below) and the step's scalars
  * (tape/dropout.h is this text in C), and op dropout has its m from them too:
  *
- *     row   =   scalars[FIRST_ROW] + b
+ *     row   =   scalars[FIRST_ROW] + b * (1 + scalars[ROW_SKIP])
  *     line  =   mix(key ^ (row * 0x9e3779b1))                     of dropout, whose element i of row b has
  *     line  =   mix(line of dropout ^ (h << 24 ^ query))          of attention, with the query of the bias and i the key
  *     r     =   mix((i * 0x9e3779b1) ^ line)

@@ -3,6 +3,7 @@
  * Every exchange is begun without waiting and tested until it is done, so that a rank that does not answer is noticed. The
  * module uses nothing of the program but comm.h's structs. */
 #include "comm/comm.h"
+#include "mpi_roll.h"
 
 #include <limits.h>
 #include <mpi.h>
@@ -17,6 +18,8 @@
 
 struct own {
     double seconds;
+    int rank, ranks;
+    bool lost; /* a rank did not answer: `why` is the answer to everything from now on */
     int *counts, *starts; /* [ranks] each, of what is sent, and of what comes */
     int *to_counts, *to_starts;
     char why[256];
@@ -43,6 +46,7 @@ static const char *finish(struct own *own, const char *what, int code, MPI_Reque
 {
     double until = now() + own->seconds;
     int done = 0;
+    if (own->lost) return own->why;
     for (long tries = 0; code == MPI_SUCCESS && !done; tries++) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done || tries < 200) continue;
@@ -51,8 +55,9 @@ static const char *finish(struct own *own, const char *what, int code, MPI_Reque
         else
             nanosleep(&(struct timespec){0, 20000}, NULL);
         if (tries % 64 == 0 && now() > until) {
-            snprintf(own->why, sizeof own->why, "%s: some rank did not answer within %.0f s", what,
-                     own->seconds);
+            int n = snprintf(own->why, sizeof own->why, "%s: ", what);
+            mpi_roll_call(own->rank, own->ranks, own->seconds, own->why + n, sizeof own->why - (size_t)n);
+            own->lost = true;
             return own->why;
         }
     }
@@ -71,6 +76,7 @@ static const char *mpi_open(struct comm *comm, double seconds)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &comm->ranks);
+    own->rank = comm->rank, own->ranks = comm->ranks;
     comm->local_ranks = 1;
     if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local) == MPI_SUCCESS) {
         MPI_Comm_rank(local, &comm->local_rank);
