@@ -32,8 +32,8 @@
 
 #define PIECE (1 << 20)
 
-/* One saving. */
-struct saving {
+/* One checkpoint under way. */
+struct save_job {
     struct trainer *trainer;
     struct comm *comm;
     bool writes; /* this is rank 0 */
@@ -94,7 +94,7 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct set *
 /* --- one file, by rank 0 -------------------------------------------------------------------------------------- */
 
 /* What cannot be written is still read: the other ranks take part in it. */
-static enum plim_status stream_span(struct saving *s, const struct span *span, struct safetensors_writer *w,
+static enum plim_status stream_span(struct save_job *s, const struct span *span, struct safetensors_writer *w,
                                     enum plim_status *wrote, struct plim_error *err)
 {
     struct exec *exec = &s->trainer->runtime.exec;
@@ -109,7 +109,7 @@ static enum plim_status stream_span(struct saving *s, const struct span *span, s
 }
 
 /* The tensors of the set, one behind the other. */
-static enum plim_status write_whole(struct saving *s, const struct set *set, struct plim_error *err)
+static enum plim_status write_whole(struct save_job *s, const struct set *set, struct plim_error *err)
 {
     struct safetensors_writer w;
     char name[MANIFEST_NAME];
@@ -131,7 +131,7 @@ static enum plim_status write_whole(struct saving *s, const struct set *set, str
 /* --- pieces, by all ranks ------------------------------------------------------------------------------------- */
 
 /* The bytes of a tensor that this rank writes: its piece, or its share of what all have. */
-static struct span own_span(const struct saving *s, const struct span *span)
+static struct span own_span(const struct save_job *s, const struct span *span)
 {
     const struct tensor *t = &s->trainer->runtime.plan.tape.tensors[span->tensor];
     int64_t size = (int64_t)dtype_size(t->type), ranks = comm_ranks(s->comm);
@@ -144,7 +144,7 @@ static struct span own_span(const struct saving *s, const struct span *span)
     return (struct span){span->tensor, begin, end > begin ? end - begin : 0};
 }
 
-static enum plim_status put_own(struct saving *s, const struct span *own, struct safetensors_writer *w,
+static enum plim_status put_own(struct save_job *s, const struct span *own, struct safetensors_writer *w,
                                 struct plim_error *err)
 {
     const struct exec *exec = &s->trainer->runtime.exec;
@@ -160,7 +160,7 @@ static enum plim_status put_own(struct saving *s, const struct span *own, struct
 }
 
 /* This rank's file; `made` is what the manifest says of it. */
-static enum plim_status write_own(struct saving *s, const struct set *set, struct manifest_file *made,
+static enum plim_status write_own(struct save_job *s, const struct set *set, struct manifest_file *made,
                                   struct plim_error *err)
 {
     struct safetensors_writer w;
@@ -192,7 +192,7 @@ static enum plim_status write_own(struct saving *s, const struct set *set, struc
 }
 
 /* Rank 0 learns what the others wrote, and writes what binds their files. */
-static enum plim_status bind_pieces(struct saving *s, const struct set *set, const struct manifest_file *mine,
+static enum plim_status bind_pieces(struct save_job *s, const struct set *set, const struct manifest_file *mine,
                                     struct plim_error *err)
 {
     int ranks = comm_ranks(s->comm);
@@ -212,7 +212,7 @@ static enum plim_status bind_pieces(struct saving *s, const struct set *set, con
     return status == PLIM_OK ? manifest_add_file(&s->files, set->folder, name, err) : status;
 }
 
-static enum plim_status write_pieces(struct saving *s, const struct set *set, struct plim_error *err)
+static enum plim_status write_pieces(struct save_job *s, const struct set *set, struct plim_error *err)
 {
     struct manifest_file made = {0};
     enum plim_status status = comm_agree(s->comm, write_own(s, set, &made, err), err);
@@ -220,7 +220,7 @@ static enum plim_status write_pieces(struct saving *s, const struct set *set, st
 }
 
 /* Parameters may be gathered, so that the folder is one that everybody reads. */
-static enum plim_status save_set(struct saving *s, bool state, const char *folder, struct plim_error *err)
+static enum plim_status save_set(struct save_job *s, bool state, const char *folder, struct plim_error *err)
 {
     struct set set = {.folder = folder, .below = state ? "state/" : ""};
     snprintf(set.dir, sizeof set.dir, "%s%s", folder, state ? "/state" : "");
@@ -290,7 +290,7 @@ struct identity {
     int64_t seconds, nanoseconds;
 };
 
-static enum plim_status compare_folders(struct saving *s, const char *folder, struct plim_error *err)
+static enum plim_status compare_folders(struct save_job *s, const char *folder, struct plim_error *err)
 {
     struct stat st = {0};
     bool seen = !stat(folder, &st);
@@ -307,7 +307,7 @@ static enum plim_status compare_folders(struct saving *s, const char *folder, st
 }
 
 /* A folder for files of all ranks, without its final name. */
-static enum plim_status make_folder(struct saving *s, const char *temp, struct plim_error *err)
+static enum plim_status make_folder(struct save_job *s, const char *temp, struct plim_error *err)
 {
     char state[600];
     enum plim_status status = PLIM_OK;
@@ -319,7 +319,7 @@ static enum plim_status make_folder(struct saving *s, const char *temp, struct p
 }
 
 /* What is written gets its name: rank 0's work. */
-static enum plim_status finish(struct saving *s, const char *temp, const char *path, struct plim_error *err)
+static enum plim_status finish(struct save_job *s, const char *temp, const char *path, struct plim_error *err)
 {
     struct trainer *t = s->trainer;
     struct manifest_about about = {.step = t->step,
@@ -335,7 +335,7 @@ static enum plim_status finish(struct saving *s, const char *temp, const char *p
     return checkpoint_take_name(temp, path, err);
 }
 
-static enum plim_status save(struct saving *s, const char *temp, const char *path, struct plim_error *err)
+static enum plim_status save(struct save_job *s, const char *temp, const char *path, struct plim_error *err)
 {
     s->piece = malloc(PIECE);
     enum plim_status status = comm_agree(s->comm, s->piece ? PLIM_OK : no_memory(err), err);
@@ -353,7 +353,7 @@ enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, str
 {
     const char *dir = t->job->output_dir;
     struct comm *comm = t->runtime.device->comm;
-    struct saving s = {.trainer = t, .comm = comm, .writes = comm_rank(comm) == 0};
+    struct save_job s = {.trainer = t, .comm = comm, .writes = comm_rank(comm) == 0};
     char temp[512];
     snprintf(path, size, "%s/" CHECKPOINT_PREFIX "%08lld", dir, (long long)t->step);
     if (t->step > 0 && t->saved_step == t->step)
