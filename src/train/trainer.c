@@ -328,6 +328,13 @@ static enum plim_status change_budget(struct trainer *t, struct plim_error *err)
     return PLIM_OK;
 }
 
+static const char *who_stopped(const struct trainer *t)
+{
+    if (t->options.stop && *t->options.stop) return "a signal";
+    bool told = t->watch.control && run_control_stopped(t->watch.control);
+    return told ? "plimsoll ctl" : "a signal to another rank";
+}
+
 enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
 {
     const struct job_training *c = &t->job->training;
@@ -363,7 +370,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     if (status == PLIM_OK && !finished)
         return plim_fail(
             err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s",
-            t->options.stop && *t->options.stop ? "a signal" : "plimsoll ctl", (long long)t->step,
+            who_stopped(t), (long long)t->step,
             trainer_may_save(t) ? "go on with --resume" : "nothing was saved, as --no-checkpoint asks");
     return status;
 }

@@ -98,7 +98,7 @@ def stop(folder):
     text, told = process.communicate(timeout=120)
     last = max(plim.losses(text), default=0)
     saved = [e for e in plim.events(text) if e["event"] == "checkpoint"]
-    plim.ok(process.returncode == 130 and saved and saved[-1]["step"] >= last and told.count("plimsoll:") == 1, f"SIGTERM to rank 2: exit {process.returncode}, {told.strip()[:160]}")
+    plim.ok(process.returncode == 130 and saved and saved[-1]["step"] >= last and told.count("plimsoll:") == 1 and "a signal to another rank" in told, f"SIGTERM to rank 2: exit {process.returncode}, {told.strip()[:160]}")
     result = ranks.run(2, "train", path, "-q", "--json", "--resume", "--steps", saved[-1]["step"] + 1, "--set", "training.batch_size=6")
     plim.ok(result.returncode == 0 and len(plim.losses(result.stdout)) == 1, f"2 ranks go on from there {result.stderr.strip()[:200]}")
 
