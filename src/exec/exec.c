@@ -349,6 +349,11 @@ static struct owned owned_by(int rank, int64_t piece, int64_t offset, int64_t by
     return (struct owned){begin, end > begin ? end - begin : 0};
 }
 
+int64_t exec_own_first(const struct exec *exec, int id)
+{
+    return exec->tape->tensors[id].piece * comm_rank(exec->device->comm);
+}
+
 enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
                            struct plim_error *err)
 {

@@ -151,6 +151,7 @@ struct op_attr {
     bool back;             /* rope: rotates back */
     enum pooling pooling;  /* pool */
     bool normalize;        /* pool: vectors of length 1 */
+    bool fresh;            /* linear_dw: dW is overwritten, also where db is added to */
     bool weight_kn;        /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     int top_k;             /* router_loss: experts of a row */
     bool norm_topk;        /* route: weights of a row add up to 1 */

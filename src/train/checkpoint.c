@@ -168,7 +168,7 @@ static void own_elements(const struct exec *exec, int id, const struct weights_p
                          int64_t *count)
 {
     const struct tensor *t = &exec->tape->tensors[id];
-    int64_t begin = t->piece * comm_rank(exec->device->comm), end = begin + t->piece;
+    int64_t begin = exec_own_first(exec, id), end = begin + t->piece;
     *first = 0, *count = part->count;
     if (!t->piece) return;
     begin -= part->first, end -= part->first;

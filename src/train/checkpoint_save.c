@@ -149,7 +149,7 @@ static enum plim_status put_own(struct save_job *s, const struct span *own, stru
 {
     const struct exec *exec = &s->trainer->runtime.exec;
     const struct tensor *t = &exec->tape->tensors[own->tensor];
-    int64_t here = t->piece * (int64_t)dtype_size(t->type) * comm_rank(s->comm);
+    int64_t here = exec_own_first(exec, own->tensor) * (int64_t)dtype_size(t->type);
     enum plim_status status = PLIM_OK;
     for (int64_t at = 0; at < own->count && status == PLIM_OK; at += PIECE) {
         int64_t n = own->count - at < PIECE ? own->count - at : PIECE;

@@ -28,7 +28,8 @@ EXPERTS = dict(model__num_experts=4, model__num_experts_per_tok=2, model__router
 def decoders():
     plain = dict(model__tie_word_embeddings="false")
     for arch in ("llama", "gpt2", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "smollm3"):
-        yield arch, lambda folder, arch=arch: plim.job(folder, **BASE, model__architecture=arch)
+        heads = dict(model__num_key_value_heads=4) if arch == "gpt2" else {}
+        yield arch, lambda folder, arch=arch, heads=heads: plim.job(folder, **BASE, **heads, model__architecture=arch)
     for arch in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         yield arch, lambda folder, arch=arch: plim.job(folder, **BASE, **EXPERTS, **plain, model__architecture=arch)
 
@@ -111,7 +112,7 @@ with tempfile.TemporaryDirectory() as folder:
         sample = {"gpt2": ((3,), (0, 1, 2, 3)), "t5": ((2,), (1, 3)), "bert masked_tokens": ((2,), (2,)), "mixtral": ((2,), (3,))}
         counts, stages = ((2, 3, 4), (0, 1, 2, 3)) if LONG else sample.get(name, ((), ()))
         if counts: matrix(name, make(folder), counts, stages, spread)
-    one_pass("gpt2", plim.job(folder, **BASE, model__architecture="gpt2"), 3)
+    one_pass("gpt2", plim.job(folder, **BASE, model__architecture="gpt2", model__num_key_value_heads=4), 3)
     lengths(folder)
     evaluation(folder)
 plim.ok(True, f"largest difference {max(spread, default=0):.1e} over {len(spread)} runs")

@@ -252,7 +252,7 @@ static void shards_round_trip(void **state)
 static void write_piece(const char *dir, int file, int files)
 {
     struct safetensors_writer w;
-    struct safetensors_entry own[3];
+    struct safetensors_entry own[3] = {0};
     struct plim_error err = {0};
     size_t count = 0;
     int64_t first[3], have[3] = {300000, 5, 64};
