@@ -71,7 +71,7 @@ if(PLIMSOLL_CUDA STREQUAL "ON" AND NOT plimsoll_cuda)
 endif()
 
 # plimsoll_cuda_sources(OBJECTS_VAR): objects made of every .cu, empty where they cannot be compiled. Those that only
-# tests link (no card, not asked for) are made for the cards that use all of the code.
+# tests link (no card, not asked for) are made for the cards that use all of the code, and fast: no card runs them.
 function(plimsoll_cuda_sources result)
   set(objects)
   set(nvcc_werror)
@@ -81,6 +81,10 @@ function(plimsoll_cuda_sources result)
   set(targets ${PLIMSOLL_CUDA_TARGETS})
   if(NOT plimsoll_cuda)
     set(targets "-gencode=arch=compute_90a,code=sm_90a")
+    execute_process(COMMAND "${PLIMSOLL_NVCC}" --help OUTPUT_VARIABLE nvcc_help ERROR_QUIET)
+    if(nvcc_help MATCHES "--Ofast-compile")
+      list(APPEND targets "--Ofast-compile=max")
+    endif()
   endif()
   if(plimsoll_cuda_compiles)
     file(GLOB cu_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cu")

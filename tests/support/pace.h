@@ -3,16 +3,21 @@
  * elsewhere. Which code runs does not depend on EVERY, only in how many combinations.
  *
  *     for (int k = other % EVERY; k < CASES; k += EVERY) ...
+ *
+ * A row of LENGTH tokens is as long as a small job needs to touch everything.
  */
 #ifndef PLIM_TESTS_PACE_H
 #define PLIM_TESTS_PACE_H
 
 #if defined(__SANITIZE_THREAD__)
 enum { EVERY = 15 };
+#define LENGTH "16"
 #elif defined(__SANITIZE_ADDRESS__)
 enum { EVERY = 5 };
+#define LENGTH "48"
 #else
 enum { EVERY = 1 };
+#define LENGTH "48"
 #endif
 
 #endif

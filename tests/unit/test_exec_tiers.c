@@ -48,7 +48,7 @@ static enum plim_status run_open_with(struct run *run, struct device *device, co
                               "model.num_layers=2",
                               "model.num_attention_heads=4",
                               "model.tie_word_embeddings=true",
-                              "data.max_length=48",
+                              "data.max_length=" LENGTH,
                               "training.batch_size=4",
                               "training.gradient_accumulation_steps=2",
                               "training.micro_batch_size=4",
@@ -177,13 +177,14 @@ static void test_parked_layers(void **state)
         struct run cpu, run;
         char keys[256];
         int64_t arena[MOST + 1];
-        snprintf(keys, sizeof keys, "model.num_layers=6 training.micro_batch_size=8 %s", works[w]);
+        snprintf(keys, sizeof keys, "data.max_length=48 model.num_layers=6 training.micro_batch_size=8 %s",
+                 works[w]);
         on_the_cpu(&cpu, keys);
         for (int parked = 0; parked <= MOST; parked += 2) {
             struct fake *f = fake_open((enum fake_timing)((w + parked / 2) % FAKE_TIMINGS));
             snprintf(keys, sizeof keys,
-                     "model.num_layers=6 training.micro_batch_size=8 training.state_tier=device "
-                     "training.offload_layers=%d %s",
+                     "data.max_length=48 model.num_layers=6 training.micro_batch_size=8 "
+                     "training.state_tier=device training.offload_layers=%d %s",
                      parked, works[w]);
             must(run_open(&run, &f->device, keys, false));
             arena[parked] = run.trainer->runtime.plan.layout.lower_bound;

@@ -6,6 +6,7 @@
 #include "runtime/feed.h"
 #include "support/fake_device.h"
 #include "support/job_rig.h"
+#include "support/pace.h"
 #include "train/trainer.h"
 
 #include <setjmp.h>
@@ -36,7 +37,7 @@ static void make_job(struct job *job, const char *const *more)
                             "model.intermediate_size=256",
                             "model.num_layers=2",
                             "model.num_attention_heads=4",
-                            "data.max_length=48",
+                            "data.max_length=" LENGTH,
                             "training.batch_size=4",
                             "training.gradient_accumulation_steps=2",
                             "training.micro_batch_size=4",
