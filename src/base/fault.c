@@ -7,9 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc",   "reserve", "write",       "disk",
-                                                      "compile", "leak",    "leak_loader", "eval",
-                                                      "die"};
+static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve",     "write", "disk", "compile",
+                                                      "leak",  "leak_loader", "eval",  "die"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {

@@ -25,7 +25,7 @@ enum fault_point {
     FAULT_LEAK,        /* a training step: it and those after it keep memory */
     FAULT_LEAK_LOADER, /* likewise, in the loader's name */
     FAULT_EVAL,        /* trainer_evaluate: it does not fit */
-    FAULT_DIE,         /* fault_may_die: the process is killed, before a write, a sync or a new name of a file or a step */
+    FAULT_DIE, /* fault_may_die: the process is killed, before a write, a sync or a new name of a file or a step */
     FAULT_POINTS
 };
 

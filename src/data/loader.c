@@ -149,7 +149,8 @@ enum plim_status loader_open(struct dataset *data, const struct loader_options *
     if (l->options.ranks < 1) l->options.ranks = 1;
     if (l->options.shuffle_samples < 1) l->options.shuffle_samples = 1;
     l->sample = malloc((size_t)objective_sample_most(dataset_rules(data)) * sizeof *l->sample);
-    enum plim_status status = l->sample ? make_room(l, rows_here(options, options->window_rows), err) : no_memory(err);
+    enum plim_status status =
+        l->sample ? make_room(l, rows_here(options, options->window_rows), err) : no_memory(err);
     if (status == PLIM_OK && !l->indexed) status = block_source_open(data, &l->options, &l->source, err);
     if (status == PLIM_OK && l->options.grouped)
         status =
@@ -521,8 +522,7 @@ enum plim_status loader_window_of(struct loader *l, int64_t all_rows, struct loa
     l->window_left = l->window_rows = 0;
     enum plim_status status = make_room(l, rows_here(&l->options, rows), err);
     bool over = false;
-    for (int64_t i = 0; i < all_rows && status == PLIM_OK && !over; i++)
-        status = add_row(l, out, &over, err);
+    for (int64_t i = 0; i < all_rows && status == PLIM_OK && !over; i++) status = add_row(l, out, &over, err);
     if (status != PLIM_OK) {
         loader_rewind(l);
         return status;

@@ -66,9 +66,10 @@ struct loader_state {
 };
 
 struct loader_window {
-    int64_t rows;        /* of this rank; fewer than asked for only at the end of `once` */
-    int64_t all_rows;    /* of all ranks */
-    int64_t slots;       /* rows of the rank that has the most: ranks cut these into passes, and so have equally many */
+    int64_t rows;     /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t all_rows; /* of all ranks */
+    int64_t
+        slots; /* rows of the rank that has the most: ranks cut these into passes, and so have equally many */
     int64_t targets;     /* counted targets in them */
     int64_t all_targets; /* of all ranks' rows */
     int64_t positions;   /* in use, of this rank's rows, sources counted too */
@@ -116,7 +117,7 @@ enum plim_status loader_restore(struct loader *loader, const struct node *saved,
                                 struct plim_error *err);
 
 void loader_stats(const struct loader *loader, struct loader_stats *out);
-int loader_ranks(const struct loader *loader); /* that share its rows */
+int loader_ranks(const struct loader *loader);    /* that share its rows */
 int64_t loader_time(const struct loader *loader); /* T: the most positions of a row */
 uint64_t loader_seed(const struct loader *loader);
 void loader_set_seed(struct loader *loader, uint64_t seed); /* before the first window */

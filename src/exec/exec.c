@@ -381,5 +381,5 @@ enum plim_status exec_write(const struct exec *exec, int id, const void *host, i
     struct owned part = owned_by((int)rank, piece, offset, bytes);
     if (!part.bytes) return PLIM_OK;
     return exec_write_own(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,
-                      part.bytes, err);
+                          part.bytes, err);
 }

@@ -312,8 +312,7 @@ enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish
     status = comm_agree(rt->device->comm, status, err);
     if (status == PLIM_OK) status = share_request(rt, &request, err);
     if (status == PLIM_OK)
-        status =
-            comm_agree(rt->device->comm, choose(rt, wish, &request, &next, &reserve_used, err), err);
+        status = comm_agree(rt->device->comm, choose(rt, wish, &request, &next, &reserve_used, err), err);
     if (status == PLIM_OK) status = runtime_same_plan(rt, &next, err);
     out->plan_seconds = clock_seconds() - start;
     start = clock_seconds();

@@ -128,7 +128,8 @@ static enum plim_status open_folder(struct safetensors *set, const char *dir, st
     const char *index = safetensors_join_path(&set->store, dir, "model.safetensors.index.json");
     const char *pieces = safetensors_join_path(&set->store, dir, SAFETENSORS_PIECES);
     const char *pickled = safetensors_join_path(&set->store, dir, "pytorch_model.bin");
-    if (!single || !index || !pieces || !pickled) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
+    if (!single || !index || !pieces || !pickled)
+        return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
     if (file_exists(single)) {
         enum plim_status status = safetensors_add_file(set, single, err);
         return status == PLIM_OK ? sort_by_name(set, single, err) : status;

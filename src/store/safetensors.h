@@ -48,7 +48,7 @@ struct safetensor {
     int64_t count;   /* elements */
     uint64_t offset; /* of its first byte in its file */
     uint64_t bytes;
-    const char *path; /* the file that holds it, or its first piece */
+    const char *path;                      /* the file that holds it, or its first piece */
     const struct safetensor_piece *pieces; /* NULL: it lies in one place */
     int npieces;
 };

@@ -112,8 +112,8 @@ static enum plim_status join(struct safetensors *set, const char *index, const s
         pieces[i] = (struct safetensor_piece){t->path, t->offset, count, t->count};
         count += t->count, out->bytes += t->bytes;
         if (strcmp(t->type_name, out->type_name))
-            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%.200s': %s in one file, %s in another", index,
-                               t->name, out->type_name, t->type_name);
+            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%.200s': %s in one file, %s in another",
+                               index, t->name, out->type_name, t->type_name);
     }
     if (status == PLIM_OK && count != out->count)
         status = plim_fail(err, PLIM_BAD_INPUT,
@@ -156,8 +156,8 @@ enum plim_status safetensors_add_pieces(struct safetensors *set, const char *dir
     enum plim_status status = json_load(index, &doc, err);
     if (status != PLIM_OK) return status;
     const struct node *files = node_get(&doc->root, "files"), *shapes = node_get(&doc->root, "tensors");
-    if (!files || files->kind != NODE_LIST || !node_count(files) || node_count(files) > MOST_FILES || !shapes ||
-        shapes->kind != NODE_MAP) {
+    if (!files || files->kind != NODE_LIST || !node_count(files) || node_count(files) > MOST_FILES ||
+        !shapes || shapes->kind != NODE_MAP) {
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: needs a list 'files' and a map 'tensors'", index);
         goto out;
     }

@@ -77,7 +77,8 @@ static enum plim_status load(struct checkpoint *c, unsigned parts, struct share 
         status = manifest_check(c->path, c->manifest, parts, share.rank, share.ranks, err);
     if (status == PLIM_OK && json_load(file, &c->doc, err) != PLIM_OK)
         status = err ? err->status : PLIM_BAD_INPUT;
-    if (status == PLIM_OK && !c->manifest && node_int(node_get(&c->doc->root, "format"), 1) >= CHECKPOINT_FORMAT)
+    if (status == PLIM_OK && !c->manifest &&
+        node_int(node_get(&c->doc->root, "format"), 1) >= CHECKPOINT_FORMAT)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s/manifest.json: damaged: it is missing", c->path);
     return status == PLIM_OK ? check_step(c, err) : status;
 }
@@ -204,7 +205,8 @@ static enum plim_status restore_set(const char *dir, bool state, struct trainer 
     enum plim_status status = safetensors_open(dir, &set, err);
     if (status != PLIM_OK) return status;
     for (int i = 0; i < t->runtime.plan.tape.ntensors && status == PLIM_OK; i++)
-        if (checkpoint_keeps(&t->runtime.plan.tape.tensors[i], state)) status = restore_tensor(&set, dir, t, i, err);
+        if (checkpoint_keeps(&t->runtime.plan.tape.tensors[i], state))
+            status = restore_tensor(&set, dir, t, i, err);
     safetensors_close(&set);
     return status;
 }

@@ -172,8 +172,8 @@ static enum plim_status write_own(struct save_job *s, const struct set *set, str
     for (size_t i = 0; i < set->count && status == PLIM_OK; i++) {
         struct span own = own_span(s, &set->spans[i]);
         if (!own.count) continue;
-        entries[count] = (struct safetensors_entry){
-            .name = set->entries[i].name, .type = set->entries[i].type, .ndim = 1};
+        entries[count] =
+            (struct safetensors_entry){.name = set->entries[i].name, .type = set->entries[i].type, .ndim = 1};
         entries[count].dim[0] = own.count / (int64_t)dtype_size(set->entries[i].type);
         spans[count++] = own;
     }
@@ -192,8 +192,8 @@ static enum plim_status write_own(struct save_job *s, const struct set *set, str
 }
 
 /* Rank 0 learns what the others wrote, and writes what binds their files. */
-static enum plim_status bind_pieces(struct save_job *s, const struct set *set, const struct manifest_file *mine,
-                                    struct plim_error *err)
+static enum plim_status bind_pieces(struct save_job *s, const struct set *set,
+                                    const struct manifest_file *mine, struct plim_error *err)
 {
     int ranks = comm_ranks(s->comm);
     char piece[64], name[MANIFEST_NAME];
@@ -342,7 +342,8 @@ static enum plim_status save(struct save_job *s, const char *temp, const char *p
     if (status == PLIM_OK) status = make_folder(s, temp, err);
     if (status == PLIM_OK) status = save_set(s, false, temp, err);
     if (status == PLIM_OK) status = save_set(s, true, temp, err);
-    if (status == PLIM_OK) status = comm_agree(s->comm, s->writes ? finish(s, temp, path, err) : PLIM_OK, err);
+    if (status == PLIM_OK)
+        status = comm_agree(s->comm, s->writes ? finish(s, temp, path, err) : PLIM_OK, err);
     if (status != PLIM_OK && s->writes) checkpoint_remove(temp);
     manifest_files_release(&s->files);
     free(s->piece);

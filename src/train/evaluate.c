@@ -140,8 +140,7 @@ static enum plim_status sum_ranks(struct comm *comm, struct eval_sums *sum, stru
                         (double)n->wanted,
                         (double)n->labels,
                         (double)n->labels_right};
-    enum plim_status status =
-        comm_sum_numbers(comm, numbers, (int)(sizeof numbers / sizeof *numbers), err);
+    enum plim_status status = comm_sum_numbers(comm, numbers, (int)(sizeof numbers / sizeof *numbers), err);
     if (status != PLIM_OK) return status;
     sum->loss = numbers[0], sum->count = numbers[1], sum->hits = numbers[2];
     s->loss = numbers[3], s->count = (int64_t)numbers[4];

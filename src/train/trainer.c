@@ -369,8 +369,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     if (status != PLIM_OK) trainer_explain(t, err);
     if (status == PLIM_OK && !finished)
         return plim_fail(
-            err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s",
-            who_stopped(t), (long long)t->step,
+            err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s", who_stopped(t), (long long)t->step,
             trainer_may_save(t) ? "go on with --resume" : "nothing was saved, as --no-checkpoint asks");
     return status;
 }

@@ -133,8 +133,7 @@ static enum plim_status obey(struct trainer *t, const struct run_order *order, s
     char text[512] = "";
     enum plim_status done = orders[order->kind](t, order, text, sizeof text, &why);
     trainer_note_step(t, NULL);
-    if (t->watch.control)
-        run_control_done(t->watch.control, order, done, done == PLIM_OK ? text : why.text);
+    if (t->watch.control) run_control_done(t->watch.control, order, done, done == PLIM_OK ? text : why.text);
     if (done == PLIM_OK || !t->runtime.torn) return PLIM_OK;
     *err = why;
     return done;

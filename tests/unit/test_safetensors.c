@@ -257,7 +257,8 @@ static void write_piece(const char *dir, int file, int files)
     size_t count = 0;
     int64_t first[3], have[3] = {300000, 5, 64};
     for (size_t k = 0; k < 3; k++) {
-        int64_t share = k == 1 ? 5 : have[k] / 2 - 7; /* ids have one owner; the third file has what is left */
+        int64_t share =
+            k == 1 ? 5 : have[k] / 2 - 7; /* ids have one owner; the third file has what is left */
         int64_t begin = share * file, end = file + 1 < files ? share * (file + 1) : have[k];
         if (end > have[k]) end = have[k];
         if (begin >= end) continue;

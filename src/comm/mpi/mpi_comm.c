@@ -3,7 +3,7 @@
  * Every exchange is begun without waiting and tested until it is done, so that a rank that does not answer is noticed. The
  * module uses nothing of the program but comm.h's structs. */
 #include "comm/comm.h"
-#include "mpi_roll.h"
+#include "comm/mpi/mpi_roll.h"
 
 #include <limits.h>
 #include <mpi.h>
@@ -19,7 +19,7 @@
 struct own {
     double seconds;
     int rank, ranks;
-    bool lost; /* a rank did not answer: `why` is the answer to everything from now on */
+    bool lost;            /* a rank did not answer: `why` is the answer to everything from now on */
     int *counts, *starts; /* [ranks] each, of what is sent, and of what comes */
     int *to_counts, *to_starts;
     char why[256];

@@ -1,5 +1,5 @@
 /* mpi_roll.c - see mpi_roll.h. */
-#include "mpi_roll.h"
+#include "comm/mpi/mpi_roll.h"
 
 #include <mpi.h>
 #include <stdio.h>
