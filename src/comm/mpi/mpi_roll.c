@@ -7,6 +7,7 @@
 #include <time.h>
 
 #define ROLL 77 /* a tag that no exchange uses */
+#define HOLD 30 /* seconds */
 
 static void pause_a_little(void) { nanosleep(&(struct timespec){0, 10000000}, NULL); }
 
@@ -17,8 +18,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Everybody but this rank is told and listened to; how many were not heard. */
-static int listen(int rank, int ranks, double seconds, bool *heard)
+/* Everybody but this rank is told and listened to; how many were not heard. *late: all had called before. */
+static int listen(int rank, int ranks, double seconds, bool *heard, bool *late)
 {
     char here = 1, *there = calloc((size_t)ranks, 1);
     MPI_Request *in = calloc((size_t)ranks, sizeof *in), out;
@@ -30,13 +31,14 @@ static int listen(int rank, int ranks, double seconds, bool *heard)
         MPI_Isend(&here, 1, MPI_BYTE, r, ROLL, MPI_COMM_WORLD, &out);
         MPI_Request_free(&out); /* the process ends before anybody could ask what became of it */
     }
-    while (there && in && missing && now() < until) {
+    for (int looks = 0; there && in && missing && now() < until; looks++) {
         for (int r = 0; r < ranks; r++) {
             int done = 0;
             if (r == rank || heard[r]) continue;
             MPI_Test(&in[r], &done, MPI_STATUS_IGNORE);
             heard[r] = done, missing -= done;
         }
+        *late = !missing && looks == 0;
         pause_a_little();
     }
     return missing; /* what was begun stays: the job ends */
@@ -56,13 +58,14 @@ void mpi_roll_call(int rank, int ranks, double seconds, char *text, size_t size)
 {
     double most = seconds / 4 < 1 ? 1 : seconds / 4 > 15 ? 15 : seconds / 4;
     bool *heard = calloc((size_t)ranks, sizeof *heard);
-    int missing = heard ? listen(rank, ranks, most, heard) : 0, first = 0;
+    bool late = false;
+    int missing = heard ? listen(rank, ranks, most, heard, &late) : 0, first = 0;
     if (missing)
         tell(heard, rank, ranks, missing, seconds, text, size);
     else
         snprintf(text, size, "ranks wait for each other, and none answered within %.0f s", seconds);
     while (heard && first < rank && !heard[first]) first++;
-    if (first < rank)
-        for (double until = now() + 2 * most; now() < until;) pause_a_little();
+    if (first < rank || late)
+        for (double until = now() + HOLD; now() < until;) pause_a_little();
     free(heard);
 }

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Writes "rank 1 did not answer within 300 s" and the like. Takes up to a quarter of `seconds`, at most 15 s; on ranks that
- * do not tell it, twice that. */
+/* Writes "rank 1 did not answer within 300 s" and the like. Takes up to a quarter of `seconds`, at most 15 s; ranks that do not
+ * tell it hold still for half a minute more. So does one that finds everybody's call waiting: it is the late one itself. */
 void mpi_roll_call(int rank, int ranks, double seconds, char *text, size_t size);
 
 #endif
