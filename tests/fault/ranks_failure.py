@@ -14,6 +14,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import machine
 import plim
 import ranks
 
@@ -126,6 +127,42 @@ def orders(folder):
     plim.ok(process.returncode == 130, f"ctl stop ends all ranks: exit {process.returncode}")
 
 
-for part in (kill, hang, stop, orders):
-    with tempfile.TemporaryDirectory() as folder: part(folder)
+def squeeze(folder):
+    """Memory gets short on one rank's machine: both make smaller micro-batches before the same step, and take them back."""
+    path = job(folder, training__steps=100000, training__zero_stage=1, training__batch_size=8)
+    planned, _ = plim.plan(path, "--ranks", 2, "--budget", "8GiB")
+    full = planned["naive_bytes"] + (24 << 20)  # a process with MPI in it is larger
+    box, calm = machine.Machine(folder, 4 * full, others=full), machine.Machine(os.path.join(folder, "calm"), 4 * full, others=full)
+    args = ["train", path, "-q", "--json", "--budget", full, "--set", "monitoring.interval=0.02"]
+    process = ranks.apart([(1, {"PLIMSOLL_MACHINE": calm.root}, args, None), (1, {"PLIMSOLL_MACHINE": box.root}, args, None)])
+    seen = []
+
+    def until(found):
+        while not found():
+            line = process.stdout.readline()
+            if not line: return False
+            seen.append(json.loads(line))
+        return True
+
+    count = lambda kind: sum(e["event"] == kind for e in seen)
+    until(lambda: count("step") == 2)
+    box.follow({ranks.rank_of(pid): pid for pid in ranks.children(process.pid)}[1])
+    box.others = int(box.total * 0.955) - box.ours()
+    gave = until(lambda: count("replan") > 0) and until(lambda: seen[-1]["event"] == "step" and seen[-1]["memory"]["level"] != "full")
+    box.others = full
+    back = gave and until(lambda: seen[-1]["event"] == "step" and seen[-1]["memory"]["level"] == "full")
+    plim.run("ctl", f"{folder}/run", "stop")
+    _, told = process.communicate(timeout=120)
+    box.close(), calm.close()
+    micros = [e["knobs"]["micro_batch"] for e in seen if e["event"] in ("plan", "replan")]
+    plim.ok(gave and back and min(micros) < micros[0] == micros[-1], f"one rank's machine is short of memory, both give way: micro-batches {micros} {told.strip()[:200]}")
+    steps = plim.losses("\n".join(map(json.dumps, seen)))
+    same = plim.losses(ranks.run(2, *args[:6], "--no-checkpoint", "--steps", max(steps)).stdout)
+    plim.ok(steps and all(abs(same[s] - l) <= 1e-5 * l for s, l in steps.items()), f"losses of the undisturbed run over {len(steps)} steps")
+
+
+for part in (kill, hang, stop, orders, squeeze):
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(f"{folder}/calm")
+        part(folder)
 plim.done()
