@@ -73,7 +73,7 @@ def readers(folder):
     whole, cut = newest(f"{folder}/whole"), newest(f"{folder}/pieces")
     exports = []
     for name, at in (("whole", whole), ("pieces", cut)):
-        result = plim.run("export", at, f"{folder}/export-{name}", "--dtype", "f32")
+        result = plim.run("export", at, "-o", f"{folder}/export-{name}", "--dtype", "f32")
         exports.append(pieces.read(f"{folder}/export-{name}") if result.returncode == 0 else result.stderr)
     plim.ok(exports[0] == exports[1] and isinstance(exports[0], dict), f"export has the same numbers {str(exports[1])[:200] if isinstance(exports[1], str) else ''}")
     for name, args in (("inspect", ["--json", "--no-checksum"]), ("inspect", ["--json", "--checksum"]), ("generate", ["--prompt", "The old", "--max-tokens", 8, "--temperature", 0])):
