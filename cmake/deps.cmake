@@ -47,6 +47,15 @@ if(PLIMSOLL_HTTP AND NOT TARGET plimsoll_http)
   message(STATUS "libmicrohttpd is missing: no `plimsoll serve` (tools/deps.sh installs it; Debian: libmicrohttpd-dev)")
 endif()
 
+if(PLIMSOLL_CURL)
+  plimsoll_dependency(curl libcurl curl/curl.h curl)
+  if(TARGET plimsoll_curl) # opened when it is needed (src/net/curl_api.h), not linked
+    set_target_properties(plimsoll_curl PROPERTIES INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
+  else()
+    message(STATUS "libcurl is missing: no webhooks (tools/deps.sh installs it; Debian: libcurl4-openssl-dev)")
+  endif()
+endif()
+
 # Open MPI or MPICH, whichever the compiler finds; sanitizers have no use for it.
 if(PLIMSOLL_MPI AND NOT PLIMSOLL_SANITIZE)
   plimsoll_dependency(mpi ompi-c mpi.h mpi)

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 plimsoll=${PLIMSOLL:-build/release/plimsoll}
 out=runs/demo
-seconds=40 fewest=60 most=400
+seconds=${DEMO_SECONDS:-40} fewest=${DEMO_STEPS:-60} most=400 # a test asks for less
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); else bold='' plain=''; fi
 title() { printf '\n%s== %s%s\n\n' "$bold" "$1" "$plain"; }

@@ -34,6 +34,7 @@ need_library yaml-0.1 libyaml-dev
 need_library zlib zlib1g-dev
 need_library libzstd libzstd-dev
 need_library libmicrohttpd libmicrohttpd-dev
+need_library libcurl libcurl4-openssl-dev
 if [ "$purpose" = test ] && ! has mpirun; then
     need openmpi-bin
     need libopenmpi-dev

@@ -3,30 +3,43 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 #include "net/control.h"
+#include "report/snapshot.h"
 #include "watch/status.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 struct ctl_flags {
     bool json;
     int64_t wait;
+    const char *format;
 };
+
+static const char *const formats[] = {"json", "trace", "memory_viz", NULL};
 
 #define AT(field) offsetof(struct ctl_flags, field)
 static const struct option_row rows[] = {
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the reply as JSON"},
     {"wait", 'w', OPTION_INT64, AT(wait), "SECONDS",
      "how long to wait for an order to be carried out (default 600; 0: not at all)"},
+    {"format", 'f', OPTION_STRING, AT(format), "FORMAT",
+     "of a snapshot: json, trace (for Perfetto) or memory_viz (for PyTorch's); without it as FILE's name "
+     "ends: "
+     ".json, .trace.json, .pickle",
+     .choices = formats},
 };
 
 static const struct option_example examples[] = {
     {"ctl runs/small status", "step, loss and memory, by class and against the machine's lines"},
     {"ctl runs/small budget 3GiB", "another line: the run re-plans before its next step"},
     {"ctl runs/small checkpoint", "save now and go on"},
-    {"ctl runs/small snapshot", "write what the run holds, and on what, to a file in its folder"},
+    {"ctl runs/small snapshot",
+     "measure a step and write it, with what the run holds, to a file in its folder"},
+    {"ctl runs/small snapshot step.trace.json", "the same for ui.perfetto.dev"},
     {"ctl runs/small stop", "save and end"},
     {"ctl /run/user/1000/plimsoll.sock status", "a server's socket"},
     {NULL, NULL}};
@@ -34,12 +47,13 @@ static const struct option_example examples[] = {
 static const struct command command = {
     .name = "ctl",
     .summary = "ask and steer a run or a server that is under way",
-    .usage = "[OPTION...] RUN|SOCKET status|budget BYTES|checkpoint|snapshot|stop",
+    .usage = "[OPTION...] RUN|SOCKET status|budget BYTES|checkpoint|snapshot [FILE]|stop",
     .description =
         "RUN is the folder of a training run (output.dir), SOCKET the control socket of a server. Only the "
-        "user who runs the job is answered. status never waits; a budget, a checkpoint and a snapshot are "
-        "carried out between two optimizer steps, and the command waits until they are. A budget that no "
-        "plan fits is refused with what is missing, and the run goes on as it was.",
+        "user who runs the job is answered. status never waits; a budget and a checkpoint are carried out "
+        "between two optimizer steps, a snapshot when the next step has been measured, and the command waits "
+        "until they are. A budget that no plan fits is refused with what is missing, and the run goes on as "
+        "it was.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -49,29 +63,69 @@ static const struct command command = {
 
 /* --- what is sent -------------------------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *word;
-    bool bytes; /* takes an amount */
-} words[] = {
-    {"status", false}, {"budget", true}, {"checkpoint", false}, {"snapshot", false}, {"stop", false}};
+enum takes { TAKES_NOTHING, TAKES_BYTES, TAKES_FILE };
 
-static enum plim_status make_message(const struct string_list *args, struct strbuf *out,
-                                     struct plim_error *err)
+static const struct word {
+    const char *word;
+    enum takes takes;         /* a file need not be given */
+    enum plim_status failure; /* what an order that could not be carried out is */
+} words[] = {{"status", TAKES_NOTHING, PLIM_IO},
+             {"budget", TAKES_BYTES, PLIM_NO_FIT},
+             {"checkpoint", TAKES_NOTHING, PLIM_IO},
+             {"snapshot", TAKES_FILE, PLIM_IO},
+             {"stop", TAKES_NOTHING, PLIM_IO}};
+
+static enum plim_status put_bytes(const char *text, struct strbuf *out, struct plim_error *err)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; args->count >= 2 && i < sizeof words / sizeof *words; i++) {
-        if (strcmp(args->items[1], words[i].word) || args->count != 2u + words[i].bytes) continue;
-        enum plim_status status = words[i].bytes ? bytes_parse(args->items[2], &bytes, err) : PLIM_OK;
-        if (status == PLIM_OK && words[i].bytes && (bytes == 0 || bytes > INT64_MAX))
-            status = plim_fail(err, PLIM_BAD_INPUT, "%s is no budget", args->items[2]);
-        if (status != PLIM_OK) return plim_error_prefix(err, "ctl budget"), status;
+    enum plim_status status = bytes_parse(text, &bytes, err);
+    if (status == PLIM_OK && (bytes == 0 || bytes > INT64_MAX))
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s is no budget", text);
+    if (status != PLIM_OK) return plim_error_prefix(err, "ctl budget"), status;
+    strbuf_addf(out, ",\"bytes\":%llu", (unsigned long long)bytes);
+    return PLIM_OK;
+}
+
+/* The run writes the file, wherever it was started: so the path is whole. */
+static enum plim_status put_file(const char *file, const char *format, struct strbuf *out,
+                                 struct plim_error *err)
+{
+    char path[CLI_PATH] = "";
+    enum snapshot_format wanted = file ? snapshot_format_of(file) : SNAPSHOT_JSON;
+    enum plim_status status = format ? snapshot_format_parse(format, &wanted, err) : PLIM_OK;
+    if (status == PLIM_OK && file && *file != '/' && !getcwd(path, sizeof path))
+        status = plim_fail(err, PLIM_IO, "the folder this is called in: %s", strerror(errno));
+    if (status != PLIM_OK) return plim_error_prefix(err, "ctl snapshot"), status;
+    strbuf_addf(out, ",\"format\":\"%s\"", snapshot_format_name(wanted));
+    if (!file) return PLIM_OK;
+    struct strbuf whole = STRBUF_INIT;
+    strbuf_addf(&whole, "%s%s%s", path, *path ? "/" : "", file);
+    strbuf_add(out, ",\"file\":");
+    json_quote(out, strbuf_text(&whole), whole.len);
+    strbuf_release(&whole);
+    return PLIM_OK;
+}
+
+static enum plim_status make_message(const struct string_list *args, const struct ctl_flags *f,
+                                     const struct word **word, struct strbuf *out, struct plim_error *err)
+{
+    const char *given = args->count > 2 ? args->items[2] : NULL;
+    for (size_t i = 0; args->count >= 2 && args->count <= 3 && i < sizeof words / sizeof *words; i++) {
+        enum takes takes = words[i].takes;
+        bool fits = given ? takes != TAKES_NOTHING : takes != TAKES_BYTES;
+        if (strcmp(args->items[1], words[i].word) || !fits) continue;
+        if (f->format && takes != TAKES_FILE)
+            return plim_fail(err, PLIM_BAD_INPUT, "ctl: --format is of a snapshot, not of %s", words[i].word);
+        enum plim_status status = PLIM_OK;
         strbuf_addf(out, "{\"do\":\"%s\"", words[i].word);
-        if (words[i].bytes) strbuf_addf(out, ",\"bytes\":%llu", (unsigned long long)bytes);
+        if (takes == TAKES_BYTES) status = put_bytes(given, out, err);
+        if (takes == TAKES_FILE) status = put_file(given, f->format, out, err);
         strbuf_addf(out, "}");
-        return PLIM_OK;
+        *word = &words[i];
+        return status;
     }
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "ctl: write plimsoll ctl RUN status, budget BYTES, checkpoint, snapshot or stop");
+                     "ctl: write plimsoll ctl RUN status, budget BYTES, checkpoint, snapshot [FILE] or stop");
 }
 
 /* A folder stands for the socket in it. */
@@ -140,8 +194,8 @@ static void tell_status(const struct node *reply, const char *text)
 /* --- orders -------------------------------------------------------------------------------------------------------- */
 
 /* Asks for the status until an order is done. PLIM_OK: it was carried out, and `text` says what came of it. */
-static enum plim_status wait_for(const char *path, int64_t number, double seconds, struct strbuf *text,
-                                 struct plim_error *err)
+static enum plim_status wait_for(const char *path, const struct word *word, int64_t number, double seconds,
+                                 struct strbuf *text, struct plim_error *err)
 {
     double until = clock_seconds() + seconds;
     while (clock_seconds() < until) {
@@ -154,7 +208,8 @@ static enum plim_status wait_for(const char *path, int64_t number, double second
         const struct node *last = node_get(&doc->root, "last_order");
         bool done = node_int(node_get(last, "number"), 0) >= number;
         const char *what = node_string(node_get(last, "text"), "");
-        if (done && !node_bool(node_get(last, "ok"), false)) status = plim_fail(err, PLIM_NO_FIT, "%s", what);
+        if (done && !node_bool(node_get(last, "ok"), false))
+            status = plim_fail(err, word->failure, "%s", what);
         if (done) strbuf_add(text, what);
         doc_free(doc);
         if (done) return status;
@@ -166,15 +221,15 @@ static enum plim_status wait_for(const char *path, int64_t number, double second
                      path, (long long)number, seconds);
 }
 
-static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, const struct strbuf *reply,
-                                   struct plim_error *err)
+static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, const struct word *word,
+                                   const struct strbuf *reply, struct plim_error *err)
 {
     struct doc *doc;
     struct strbuf text = STRBUF_INIT;
     enum plim_status status = json_parse(strbuf_text(reply), reply->len, path, &doc, err);
     if (status != PLIM_OK) return status;
     int64_t order = node_int(node_get(&doc->root, "order"), 0);
-    if (order && f->wait > 0) status = wait_for(path, order, (double)f->wait, &text, err);
+    if (order && f->wait > 0) status = wait_for(path, word, order, (double)f->wait, &text, err);
     if (status == PLIM_OK && text.len && !f->json)
         printf("%s\n", strbuf_text(&text));
     else if (status == PLIM_OK && (f->json || !node_get(&doc->root, "step")))
@@ -193,15 +248,16 @@ static int run(int argc, char **argv)
     struct options_rest rest;
     struct plim_error err = {0};
     struct strbuf message = STRBUF_INIT, reply = STRBUF_INIT;
+    const struct word *word = NULL;
     char path[CLI_PATH];
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0) {
-        enum plim_status status = make_message(&rest.args, &message, &err);
+        enum plim_status status = make_message(&rest.args, &f, &word, &message, &err);
         if (status == PLIM_OK) {
             find_socket(rest.args.items[0], path, sizeof path);
             status = control_ask(path, strbuf_text(&message), REPLY_SECONDS, &reply, &err);
         }
-        if (status == PLIM_OK) status = tell_reply(path, &f, &reply, &err);
+        if (status == PLIM_OK) status = tell_reply(path, &f, word, &reply, &err);
         code = status == PLIM_OK ? 0 : cli_error(&err);
     }
     strbuf_release(&message);

@@ -54,6 +54,7 @@ struct diagnosis {
     const char *subject;
     struct strbuf problems, ignored, about;
     int count;
+    struct device *device; /* whose facts the plan refers to */
     struct planned planned;
 };
 
@@ -73,12 +74,13 @@ static void add_environment(struct diagnosis *d, const struct job *job)
 {
     for (int i = 0; job->environment && i < job->environment->count; i++) {
         const struct variable_seen *v = &job->environment->seen[i];
+        const char *comma = strstr(v->where, v->name) ? "" : ", ", *name = *comma ? v->name : "";
         if (v->key)
-            strbuf_addf(&d->about, "%s%s%s sets %s\n", v->where, strstr(v->where, v->name) ? "" : ", ",
-                        strstr(v->where, v->name) ? "" : v->name, v->key);
+            strbuf_addf(&d->about, "%s%s%s sets %s\n", v->where, comma, name, v->key);
+        else if (v->does)
+            strbuf_addf(&d->about, "%s%s%s %s\n", v->where, comma, name, v->does);
         else
-            strbuf_addf(&d->ignored, "%s%s%s: %s\n", v->where, strstr(v->where, v->name) ? "" : ", ",
-                        strstr(v->where, v->name) ? "" : v->name, v->why);
+            strbuf_addf(&d->ignored, "%s%s%s: %s\n", v->where, comma, name, v->why);
     }
 }
 
@@ -99,9 +101,10 @@ static bool gpu_is_here(void)
     return false;
 }
 
-static void examine_plan(struct diagnosis *d, struct job *job, struct device *device)
+static void examine_plan(struct diagnosis *d, struct job *job)
 {
     struct plim_error err = {0};
+    const struct device *device = d->device;
     struct doctor_case c = {.job = job,
                             .facts = &device->facts,
                             .checkpoints = checkpoint_count(job->output_dir),
@@ -119,19 +122,17 @@ static void examine_plan(struct diagnosis *d, struct job *job, struct device *de
 static void examine_job(struct diagnosis *d, struct doctor_flags *f, struct job *job)
 {
     struct plim_error err = {0};
-    struct device *device = NULL;
     struct schema_listener notes = {hear_note, d, NULL};
     f->job.config = d->subject, f->job.quiet = true, f->job.notes = &notes;
     enum plim_status status = cli_load_job(job, &f->job, &err);
     add_environment(d, job);
     if (status == PLIM_OK) status = job_check_training(job, &err);
-    if (status == PLIM_OK) status = cli_open_device(job, &device, &err);
-    if (status == PLIM_OK) status = cli_meet_device(job, &device->facts, &f->job, &err);
+    if (status == PLIM_OK) status = cli_open_device(job, &d->device, &err);
+    if (status == PLIM_OK) status = cli_meet_device(job, &d->device->facts, &f->job, &err);
     if (status == PLIM_OK)
-        examine_plan(d, job, device);
+        examine_plan(d, job);
     else
         add_problem(d, err.text);
-    if (device) device->ops->close(device);
 }
 
 static void examine_run(struct diagnosis *d)
@@ -245,6 +246,7 @@ static int examine(struct doctor_flags *f, const char *subject)
         put_text(&d, &out);
     int code = cli_print(&out);
     planned_release(&d.planned);
+    if (d.device) d.device->ops->close(d.device);
     strbuf_release(&d.problems);
     strbuf_release(&d.ignored);
     strbuf_release(&d.about);

@@ -4,6 +4,7 @@
 #include "cli/plan_job.h"
 #include "job/cluster.h"
 #include "job/preset.h"
+#include "report/snapshot.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 struct plan_options {
     struct job_options job;
     const char *device, *html;
+    const char *snapshot[SNAPSHOT_FORMATS]; /* files */
     bool json, tape, list_devices, save, settings, serve;
     struct cluster cluster;
 };
@@ -33,6 +35,12 @@ static const struct option_row rows[] = {
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
     {"html", 0, OPTION_STRING, AT(html), "FILE",
      "draw the arena (address x time) as one self-contained page"},
+    {"trace", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_TRACE]), "FILE",
+     "write ops as lanes and tensors as address x time, for ui.perfetto.dev or chrome://tracing"},
+    {"memory-viz", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_MEMORY_VIZ]), "FILE",
+     "write a pickle that PyTorch's memory_viz opens"},
+    {"snapshot", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_JSON]), "FILE",
+     "write every op and tensor with its place and time as JSON"},
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
@@ -51,6 +59,7 @@ static const struct option_example examples[] = {
     {"plan llama.yaml --device g5.12xlarge", "on a machine of four cards"},
     {"plan llama.yaml --device h100 --ranks 1024 --nodes 128 --link nvlink", "on 128 nodes of eight"},
     {"plan small.yaml --html plan.html", "a picture of the hold"},
+    {"plan small.yaml --trace plan.trace.json", "the same to zoom into, at ui.perfetto.dev"},
     {"plan --serve runs/demo --budget 64MiB", "how many requests of which length a server would have"},
     {NULL, NULL}};
 
@@ -77,6 +86,22 @@ static enum plim_status write_html(const struct plan_report *report, const char 
     return status;
 }
 
+/* Every file that was asked for. */
+static enum plim_status write_files(const struct plan_report *report, const struct plan_options *o,
+                                    struct plim_error *err)
+{
+    struct snapshot snapshot = {0};
+    bool any = false;
+    for (int i = 0; i < SNAPSHOT_FORMATS; i++) any |= o->snapshot[i] != NULL;
+    enum plim_status status = o->html ? write_html(report, o->html, err) : PLIM_OK;
+    if (status == PLIM_OK && any)
+        status = snapshot_init(&snapshot, report->plan, report->request->facts, NULL, err);
+    for (int i = 0; i < SNAPSHOT_FORMATS && status == PLIM_OK; i++)
+        if (o->snapshot[i]) status = snapshot_save(&snapshot, (enum snapshot_format)i, o->snapshot[i], err);
+    snapshot_release(&snapshot);
+    return status;
+}
+
 /* The device that is planned for: its preset's facts, or those of one of this machine, which is then open. */
 static enum plim_status find_device(struct job *job, struct plan_options *o, struct preset *preset,
                                     struct device **device, struct plim_error *err)
@@ -100,12 +125,12 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
 static int show(struct job *job, const struct plan_options *o, const struct device_facts *facts)
 {
     struct planned p;
-    struct plim_error err = {0}, html = {0};
+    struct plim_error err = {0}, unwritten = {0};
     struct strbuf out = STRBUF_INIT;
     enum plim_status status = cli_plan_job(job, facts, !o->device, &p, &err);
     int code = p.known ? plim_exit_code(status) : cli_error(&err);
-    if (p.known && o->html && write_html(&p.report, o->html, &html) != PLIM_OK)
-        p.known = false, code = cli_error(&html);
+    if (p.known && write_files(&p.report, o, &unwritten) != PLIM_OK)
+        p.known = false, code = cli_error(&unwritten);
     if (p.known) {
         p.report.all_settings = o->settings;
         if (o->tape) tape_print(&p.plan.tape, &out);

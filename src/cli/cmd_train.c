@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "cli/train_log.h"
 #include "comm/comm.h"
 
@@ -14,7 +15,8 @@ struct train_flags {
     struct job_options job;
     int64_t steps;
     bool steps_given;
-    const char *log;
+    const char *log, *trace;
+    int64_t trace_step;
     bool resume, overwrite, profile, numerics, json, save, verbose;
     struct string_list budget_at, change;
 };
@@ -40,6 +42,9 @@ static const struct option_row rows[] = {
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end and when stopped (the default)"},
     {"check-numerics", 0, OPTION_FLAG, AT(numerics), NULL,
      "name the first tensor that overflows or underflows (slow)"},
+    {"trace", 0, OPTION_STRING, AT(trace), "FILE",
+     "measure one step and write it beside what was planned, for ui.perfetto.dev or chrome://tracing"},
+    {"trace-step", 0, OPTION_INT64, AT(trace_step), "N", "the step that --trace measures (default 2)"},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     JOB_FLAG_ROWS(struct train_flags, job),
@@ -118,7 +123,8 @@ static enum plim_status open_log(struct train_log *log, const struct train_flags
     if (!f->job.quiet && to_stdout && isatty(STDERR_FILENO)) log->people = stderr;
     log->verbose = f->verbose;
     log->bar = log->people && isatty(fileno(log->people));
-    return PLIM_OK;
+    struct tell_options told = {job, device->facts.name, f->resume, train_log_note, log};
+    return tell_open(&told, &log->tell, err);
 }
 
 static void print_profile(const struct trainer *t)
@@ -204,8 +210,12 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .save_now = cli_save_flag(),
                                     .profile = f->profile,
                                     .numerics = f->numerics || job->training.check_numerics,
+                                    .trace = comm_rank(comm) == 0 ? f->trace : NULL,
+                                    .trace_step = f->trace_step,
                                     .save_at_end = f->save};
-    return trainer_open(job, *device, &options, trainer, err);
+    status = trainer_open(job, *device, &options, trainer, err);
+    if (status != PLIM_OK) return status;
+    return comm_agree(comm, tell_start(log->tell, (*trainer)->step, err), err);
 }
 
 static int train(struct job *job, const struct train_flags *f, struct comm *comm)
@@ -224,11 +234,29 @@ static int train(struct job *job, const struct train_flags *f, struct comm *comm
     if (status == PLIM_OK && log.failed)
         status = plim_fail(&err, PLIM_IO, "%s: the log could not be written in full",
                            f->log ? f->log : "standard output");
+    tell_end(log.tell, status, err.text);
     trainer_close(trainer);
+    tell_close(log.tell);
     if (log.json && log.json != stdout) fclose(log.json);
     if (device) device->ops->close(device);
     free(changes);
     return status == PLIM_OK ? 0 : tell_error(comm, status, &err);
+}
+
+/* A file that cannot be written is told of now, not when its step is done. */
+static enum plim_status check_trace(const char *path, struct plim_error *err)
+{
+    struct file_atomic file;
+    if (!path) return PLIM_OK;
+    if (strlen(path) >= RUN_PATH)
+        return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace': a path of less than %d bytes, please",
+                         RUN_PATH);
+    enum plim_status status = file_atomic_begin(&file, path, err);
+    if (status == PLIM_OK)
+        file_atomic_abandon(&file);
+    else
+        plim_error_prefix(err, "train: option '--trace'");
+    return status;
 }
 
 static enum plim_status check_flags(const struct train_flags *f, const struct options_rest *rest,
@@ -243,7 +271,10 @@ static enum plim_status check_flags(const struct train_flags *f, const struct op
         return plim_fail(err, PLIM_BAD_INPUT,
                          "train: --change %s says what may differ from a checkpoint; add --resume",
                          f->change.items[0]);
-    return PLIM_OK;
+    if (f->trace_step < 1)
+        return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace-step': %lld; write 1 or more",
+                         (long long)f->trace_step);
+    return check_trace(f->trace, err);
 }
 
 static enum plim_status load(struct job *job, struct train_flags *f, struct plim_error *err)
@@ -279,7 +310,7 @@ static int load_and_train(struct train_flags *f, const char *config)
 
 static int run(int argc, char **argv)
 {
-    struct train_flags f = {.save = true};
+    struct train_flags f = {.save = true, .trace_step = 2};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

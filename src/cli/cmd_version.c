@@ -61,6 +61,12 @@ static const struct command command = {
 #define HTTP_IN false
 #endif
 
+#ifdef PLIMSOLL_CURL /* libcurl was there, says the build */
+#define CURL_IN true
+#else
+#define CURL_IN false
+#endif
+
 #ifdef PLIMSOLL_MPI /* an MPI was there, says the build */
 #define MPI_IN true
 #else
@@ -80,6 +86,7 @@ static const struct {
     {"mpi", "several ranks", MPI_IN},
     {"nccl", "collectives between GPUs", false},
     {"http", "HTTP server (libmicrohttpd)", HTTP_IN},
+    {"curl", "webhooks (libcurl)", CURL_IN},
     {"tokenizers", "tokenizer.json of Hugging Face, chat templates", true},
 };
 enum { FEATURES = sizeof features / sizeof features[0] };

@@ -39,7 +39,9 @@ static const struct man_section sections[] = {
      "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
      "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
      "beside "
-     "it; plimsoll doctor tells what they do."},
+     "it; plimsoll doctor tells what they do. DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are "
+     "addresses "
+     "that train tells of a run."},
     {NULL, NULL}};
 
 static struct program program = {

@@ -41,6 +41,7 @@ enum plim_status cli_plan_job(struct job *job, const struct device_facts *facts,
                               struct planned *out, struct plim_error *err)
 {
     struct overhead overhead = runtime_overhead();
+    overhead.bytes += job_telling_bytes(job);
     struct plim_error filling = {0};
     *out = (struct planned){0};
     enum plim_status status = corpus_measure(job, err);

@@ -248,7 +248,7 @@ static void tell_eval(struct train_log *log, const struct train_event *e)
     strbuf_release(&line);
 }
 
-static void tell_end(struct train_log *log, const struct train_event *e)
+static void tell_ended(struct train_log *log, const struct train_event *e)
 {
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], rss[BYTES_TEXT];
     fprintf(log->people, "planned %s, ledger %s, process %s at its peak; %lld steps in %.1f s\n",
@@ -301,14 +301,13 @@ static void tell_people(struct train_log *log, const struct train_event *e)
         tell_eval(log, e);
         break;
     case TRAIN_ENDED:
-        tell_end(log, e);
+        tell_ended(log, e);
         break;
     }
 }
 
-void train_log_hear(void *arg, const struct train_event *event)
+static void put_event(struct train_log *log, const struct train_event *event)
 {
-    struct train_log *log = arg;
     bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every &&
                 event->step != event->steps;
     if (rare) return;
@@ -316,4 +315,16 @@ void train_log_hear(void *arg, const struct train_event *event)
     if (!log->people) return;
     tell_people(log, event);
     if (fflush(log->people)) lose(log, &log->people);
+}
+
+void train_log_hear(void *arg, const struct train_event *event)
+{
+    struct train_log *log = arg;
+    put_event(log, event);
+    tell_hear(log->tell, event);
+}
+
+void train_log_note(void *arg, const char *line)
+{
+    put_event(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }

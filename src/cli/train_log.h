@@ -2,7 +2,7 @@
 #ifndef PLIM_CLI_TRAIN_LOG_H
 #define PLIM_CLI_TRAIN_LOG_H
 
-#include "train/trainer.h"
+#include "tell/tell.h"
 #include <stdio.h>
 
 struct train_log {
@@ -17,9 +17,13 @@ struct train_log {
     const char *command_name;
     struct job *job;
     const char *device; /* what it runs on */
+    struct tell *tell;  /* those who are not here; NULL: nobody */
 };
 
 /* A train_listener's function; arg is a struct train_log. */
 void train_log_hear(void *log, const struct train_event *event);
+
+/* A note that is not the trainer's. */
+void train_log_note(void *log, const char *line);
 
 #endif

@@ -160,10 +160,21 @@ static void once_an_epoch(struct converting *c, const struct carry *row, const s
 
 static void report(struct converting *c, const struct carry *row, const struct node *value)
 {
-    (void)row;
-    const struct node *only = node_count(value) == 1 ? node_item(value, 0) : value;
-    if (!is_nothing(value) && strcmp(node_string(only, ""), "none"))
-        leave(c, value, "train --log FILE writes every step as a line of JSON");
+    static const char *const known[] = {"tensorboard", "wandb", "all"};
+    struct strbuf words = STRBUF_INIT;
+    size_t count = value->kind == NODE_LIST ? node_count(value) : 1;
+    for (size_t i = 0; i < count; i++) {
+        const struct node *one = value->kind == NODE_LIST ? node_item(value, i) : value;
+        const char *word = node_string(one, "");
+        size_t k = 0;
+        while (k < sizeof known / sizeof *known && strcmp(known[k], word)) k++;
+        if (k < sizeof known / sizeof *known)
+            strbuf_addf(&words, "%s%s", words.len ? "," : "", word);
+        else if (!is_nothing(one) && strcmp(word, "none"))
+            leave(c, value, "write tensorboard or wandb; train --log FILE writes lines of JSON");
+    }
+    if (words.len) set_text(c, row->ours, value, words.data);
+    strbuf_release(&words);
 }
 
 static void needless(struct converting *c, const struct carry *row, const struct node *value)
@@ -229,7 +240,7 @@ static void datasets(struct converting *c, const struct carry *row, const struct
         {"dataloader_num_workers", "data.workers", where_positive, NULL},                                    \
         {"dataloader_prefetch_factor", "data.prefetch_factor", where_positive, NULL},                        \
         {"dataloader_pin_memory", NULL, needless, NULL}, {"torch_compile", NULL, needless, NULL},            \
-        {"report_to", NULL, report, NULL}, {"deepspeed", NULL, deepspeed, NULL},                             \
+        {"report_to", "training.report_to", report, NULL}, {"deepspeed", NULL, deepspeed, NULL},             \
     {                                                                                                        \
         "output_dir", "output.dir", as_it_is, NULL                                                           \
     }
@@ -258,14 +269,14 @@ static const struct carry training_arguments[] = {
     {"do_eval", NULL, needless, NULL},
     {"do_predict", NULL, needless, NULL},
     {"prediction_loss_only", NULL, needless, NULL},
-    {"logging_dir", NULL, needless, NULL},
+    {"logging_dir", "training.logging_dir", where_asked, NULL},
     {"logging_strategy", NULL, needless, NULL},
     {"logging_first_step", NULL, needless, NULL},
     {"logging_nan_inf_filter", NULL, needless, NULL},
     {"log_level", NULL, needless, NULL},
     {"log_level_replica", NULL, needless, NULL},
     {"log_on_each_node", NULL, needless, NULL},
-    {"run_name", NULL, needless, NULL},
+    {"run_name", "training.run_name", where_asked, NULL},
     {"disable_tqdm", NULL, needless, NULL},
     {"remove_unused_columns", NULL, needless, NULL},
     {"save_safetensors", NULL, needless, NULL},

@@ -22,6 +22,7 @@ struct variable {
     const char *key;             /* NULL: none */
     const char *says[WISHES];    /* keys that say the same: one of them in the job is stronger */
     const char *why;             /* it sets nothing */
+    int hook;                    /* 1 + enum hook_kind: an address; 0: none */
     bool secret, launcher, note; /* launcher: only the process's environment counts */
     const char *help;
 };
@@ -80,6 +81,12 @@ static bool read_any(const char *value, char out[VALUE], struct plim_error *err)
     return true;
 }
 
+static bool read_name(const char *value, char out[VALUE], struct plim_error *err)
+{
+    (void)err;
+    return snprintf(out, VALUE, "%s", value) < VALUE;
+}
+
 static bool in_range(const char *value, int64_t min, int64_t max)
 {
     int64_t n;
@@ -114,7 +121,11 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
 #define ONE_RANK                                                                                             \
     "ranks are started by mpirun or srun, which have variables of their own; train refuses a WORLD_SIZE "    \
     "above 1"
-#define SILENT "nothing is sent: this version has no notifier"
+#define OFFLINE                                                                                              \
+    "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, "      \
+    "sends "                                                                                                 \
+    "it"
+#define HOOK(kind) read_url, "an address that begins with https://", .secret = true, .hook = 1 + (kind)
 #define FRACTION                                                                                             \
     {                                                                                                        \
         "budget", "training.memory.cuda_memory_fraction", "training.memory.target_utilization"               \
@@ -138,9 +149,14 @@ static const struct variable variables[] = {
              "tune"},
     {"PYTORCH_ALLOC_CONF", ALLOCATOR, .help = "the same; the one above is stronger"},
     {"PYTORCH_CUDA_ALLOC_CONF", ALLOCATOR, .help = "the same; those above are stronger"},
-    {"DISCORD_WEBHOOK", read_url, "an address that begins with https://", .why = SILENT, .secret = true,
-     .help = "ignored: nothing is sent"},
-    {"WANDB_API_KEY", read_any, "text", .why = SILENT, .secret = true, .help = "ignored: nothing is sent"},
+    {"DISCORD_WEBHOOK", HOOK(HOOK_DISCORD),
+     .help = "a Discord channel that train tells of monitoring.notify; never shown"},
+    {"SLACK_WEBHOOK", HOOK(HOOK_SLACK), .help = "the same for Slack"},
+    {"PLIMSOLL_WEBHOOK", HOOK(HOOK_JSON), .help = "the same as plain JSON, for programs of your own"},
+    {"WANDB_PROJECT", read_name, "a name of at most 63 bytes", "monitoring.wandb_project",
+     .says = {"monitoring.wandb_project"}, .help = "the project of a W&B folder"},
+    {"WANDB_API_KEY", read_any, "text", .why = OFFLINE, .secret = true,
+     .help = "ignored: nothing is sent; wandb sync reads it"},
     {"WORLD_SIZE", read_ranks, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true,
      .help = "1: ranks are started by mpirun or srun (docs/ranks.md); plan is one process anywhere"},
     {"RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
@@ -196,6 +212,20 @@ static const char *stronger(struct job *job, const struct variable *v)
     return NULL;
 }
 
+/* The process's environment comes first, and is stronger. */
+static enum plim_status keep_hook(struct job *job, const struct arrival *a, struct variable_seen *seen,
+                                  struct plim_error *err)
+{
+    const char **hook = &job->telling.hook[a->variable->hook - 1];
+    if (*hook) {
+        seen->why = "the environment gives it";
+        return PLIM_OK;
+    }
+    seen->does = "is told of runs";
+    *hook = bump_copy(&job->store, a->value, strlen(a->value));
+    return *hook ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory");
+}
+
 static enum plim_status arrive(struct job *job, const struct arrival *a, struct plim_error *err)
 {
     const struct variable *v = a->variable;
@@ -207,6 +237,8 @@ static enum plim_status arrive(struct job *job, const struct arrival *a, struct 
     enum plim_status status = PLIM_OK;
     if (a->kind == ORIGIN_DOTENV && v->launcher)
         seen.why = "a launcher sets it; it is not read from a file";
+    else if (v->hook)
+        status = keep_hook(job, a, &seen, err);
     else if (v->key && *value && !(seen.why = stronger(job, v))) {
         seen.key = v->key;
         status = schema_set_from(&job_schema, a->where, v->key, value, job, &job->store,

@@ -4,7 +4,8 @@
  *     for (int i = 0; i < job.environment->count; i++) ... // what was seen, what it set, or why it is ignored
  *
  * Variables people know from elsewhere set a key of ours where nobody else has. One whose value cannot be read is an error
- * that names it (PLIM_BAD_INPUT), also when something stronger is given. Values of secrets are neither shown nor kept.
+ * that names it (PLIM_BAD_INPUT), also when something stronger is given. Values of secrets are never shown; addresses
+ * that a run is told to are kept outside of all keys (telling.h).
  */
 #ifndef PLIM_JOB_ENVIRONMENT_H
 #define PLIM_JOB_ENVIRONMENT_H
@@ -14,7 +15,8 @@
 struct variable_seen {
     const char *name;  /* "MAX_BATCH_SIZE" */
     const char *where; /* "environment MAX_BATCH_SIZE", "jobs/.env:3" */
-    const char *key;   /* that it set; NULL: it is ignored */
+    const char *key;   /* that it set; NULL: none */
+    const char *does;  /* what it does instead: "is told of the run"; NULL: nothing */
     const char *why;   /* it is ignored; NULL: it acts */
     bool note;         /* worth a line at the start of a run */
 };

@@ -66,6 +66,8 @@ static const struct {
     {"training.save_", RUN},
     {"training.log_", RUN},
     {"training.report_to", NOTHING},
+    {"training.logging_dir", NOTHING},
+    {"training.run_name", NOTHING},
     {"training.debug", "one tensor after the other is looked at: much slower, the same bytes and result"},
     {"training.device", "decides whose memory is planned"},
     {"training.threads", "each thread has scratch of its own; the result is the same"},

@@ -288,7 +288,7 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
     return PLIM_OK;
 }
 
-/* What training.debug, report_to, steps and budget may say beside values. */
+/* What training.debug, steps and budget may say beside values. */
 static enum plim_status settle_words(struct job *job, struct plim_error *err)
 {
     struct job_training *t = &job->training;
@@ -299,13 +299,6 @@ static enum plim_status settle_words(struct job *job, struct plim_error *err)
                              "%s: key 'training.debug': '%.80s' is not known; write underflow_overflow",
                              job->name, t->debug.items[i]);
     t->check_numerics = t->debug.count > 0;
-    for (size_t i = 0; i < t->report_to.count; i++)
-        if (strcmp(t->report_to.items[i], "none"))
-            return plim_fail(
-                err, PLIM_UNSUPPORTED,
-                "%s: key 'training.report_to': '%.80s' is not supported by this version; write none: "
-                "plimsoll train --log FILE writes every step as a line of JSON",
-                job->name, t->report_to.items[i]);
     if (t->steps < 1 && t->epochs <= 0)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -378,6 +371,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     enum plim_status status = job_take_preset(job, NULL, err);
     if (status == PLIM_OK) status = settle_precision(job, err);
     if (status == PLIM_OK) status = settle_words(job, err);
+    if (status == PLIM_OK) status = job_settle_telling(job, err);
     if (status == PLIM_OK) status = job_check_wishes(job, err);
     if (status == PLIM_OK && !job_awaits_device(job)) status = check_types(job, err);
     if (status == PLIM_OK) status = check_supported(job, err);

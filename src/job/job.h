@@ -15,6 +15,7 @@
 #include "base/schema.h"
 #include "data/objective.h"
 #include "job/environment.h"
+#include "job/telling.h"
 #include "model/model.h"
 #include "plan/plan.h"
 #include "tape/pass.h"
@@ -101,10 +102,10 @@ struct job_training {
     double host_update; /* share of the updates of state in host memory that the CPU makes */
     bool host_update_given;
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
-    int eval_strategy, save_strategy;    /* EVERY_EPOCH: settled by job_settle_epoch */
-    struct string_list debug, report_to; /* words of TrainingArguments */
-    bool check_numerics;                 /* training.debug: underflow_overflow */
-    double epochs;                       /* 0: not given */
+    int eval_strategy, save_strategy; /* EVERY_EPOCH: settled by job_settle_epoch */
+    struct string_list debug;         /* words of TrainingArguments */
+    bool check_numerics;              /* training.debug: underflow_overflow */
+    double epochs;                    /* 0: not given */
     double loss_scale;
     int64_t loss_scale_window;
     int64_t threads;
@@ -188,6 +189,7 @@ struct job {
     struct job_wishes wishes;
     struct job_monitor monitor;
     struct job_batching batching;
+    struct job_telling telling;
     int ranks, rank;       /* that train it together, and this one's number; 0: one */
     int64_t loader_bytes;  /* host memory of tokenizer and loaders; part of every plan's overhead */
     int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */

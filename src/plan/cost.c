@@ -20,13 +20,19 @@ struct clock {
     double free[LANES]; /* when a lane has done what it was given */
     double busy[LANES]; /* what it was given */
     struct piece_time {
-        double ready;  /* when a copy or the host has written it */
-        double read;   /* when the last copy has read it */
-    } * times;         /* by piece */
-    int *piece;        /* by tensor */
-    double host_bytes; /* moved by other lanes than computing, at the host's end */
-    bool once;         /* there is one micro-batch: nothing is fetched to be added to */
+        double ready;      /* when a copy or the host has written it */
+        double read;       /* when the last copy has read it */
+    } * times;             /* by piece */
+    int *piece;            /* by tensor */
+    double host_bytes;     /* moved by other lanes than computing, at the host's end */
+    bool once;             /* there is one micro-batch: nothing is fetched to be added to */
+    struct op_span *spans; /* by op; NULL: nobody asks */
 };
+
+static void note_span(struct op_span *spans, int index, enum lane lane, double start, double end)
+{
+    if (spans) spans[index] = (struct op_span){lane, start, end - start};
+}
 
 static bool is_of_experts(int kind)
 {
@@ -127,6 +133,7 @@ static void run_op(struct clock *c, int index)
         if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
         c->free[LANE_COMPUTE] = start + seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
+        note_span(c->spans, index, lane, start, start + seconds);
         return;
     }
     double bytes = op_cost_of(c->tape, op).bytes;
@@ -144,6 +151,7 @@ static void run_op(struct clock *c, int index)
         c->busy[lane] += end - start;
         end += c->facts->duplex_cost * longer(0, shorter(end, other) - start);
     }
+    note_span(c->spans, index, lane, start, end);
     c->free[lane] = end;
     c->host_bytes += bytes;
     for (int i = 0; i < OP_MAX_IN; i++)
@@ -176,7 +184,10 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
         if (op->kind == OP_HOLD) release(c, op);
-        if (!is_idle(op, c->once)) run_op(c, i);
+        if (is_idle(op, c->once))
+            note_span(c->spans, i, lane_of(op), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
+        else
+            run_op(c, i);
     }
     double rate = c->facts->host_total, last = rate > 0 ? c->host_bytes / rate : 0;
     for (int i = 0; i < LANES; i++) {
@@ -188,16 +199,18 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 
 /* One lane: everything in turn. */
 static double add_part(const struct tape *tape, const struct device_facts *facts, bool once, int begin,
-                       int end, double *busy)
+                       int end, struct op_span *spans, double *busy)
 {
     double sum = 0, norm = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &tape->ops[i];
+        note_span(spans, i, lane_of(op), sum, sum);
         if (is_idle(op, once)) continue;
         double seconds = op_moves(op)
                              ? op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds
                          : op_collects(op) ? link_time(tape, op, facts)
                                            : compute_seconds(tape, op, facts);
+        note_span(spans, i, lane_of(op), sum, sum + seconds);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
     }
@@ -205,18 +218,18 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
     return sum;
 }
 
-enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts, bool once,
-                              struct tape_time *out, struct plim_error *err)
+enum plim_status tape_spans_of(const struct tape *tape, const struct device_facts *facts, bool once,
+                               struct op_span *spans, struct tape_time *out, struct plim_error *err)
 {
     int begin = tape->loop_end, end = tape->nops;
     *out = (struct tape_time){0};
     if (!facts->async_copies) {
-        out->loop_seconds = add_part(tape, facts, once, 0, begin, &out->loop_busy[LANE_COMPUTE]);
-        out->update_seconds = add_part(tape, facts, once, begin, end, &out->update_busy[LANE_COMPUTE]);
+        out->loop_seconds = add_part(tape, facts, once, 0, begin, spans, &out->loop_busy[LANE_COMPUTE]);
+        out->update_seconds = add_part(tape, facts, once, begin, end, spans, &out->update_busy[LANE_COMPUTE]);
         return PLIM_OK;
     }
     size_t tensors = (size_t)tape->ntensors + 1;
-    struct clock c = {.tape = tape, .facts = facts, .once = once};
+    struct clock c = {.tape = tape, .facts = facts, .once = once, .spans = spans};
     c.times = malloc(tensors * (sizeof *c.times + sizeof *c.piece));
     if (!c.times) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
     c.piece = (int *)(c.times + tensors);
@@ -225,4 +238,10 @@ enum plim_status tape_time_of(const struct tape *tape, const struct device_facts
     if (begin < end) out->update_seconds = run_part(&c, begin, end, out->update_busy);
     free(c.times);
     return PLIM_OK;
+}
+
+enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts, bool once,
+                              struct tape_time *out, struct plim_error *err)
+{
+    return tape_spans_of(tape, facts, once, NULL, out, err);
 }

@@ -22,4 +22,14 @@ struct tape_time {
 enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts, bool once,
                               struct tape_time *out, struct plim_error *err);
 
+/* When an op runs by this clock: seconds since its part (the loop, the update) began. */
+struct op_span {
+    enum lane lane;
+    double start, seconds;
+};
+
+/* Of each op of the tape, too: spans[nops]. What does not run has no seconds. */
+enum plim_status tape_spans_of(const struct tape *tape, const struct device_facts *facts, bool once,
+                               struct op_span *spans, struct tape_time *out, struct plim_error *err);
+
 #endif

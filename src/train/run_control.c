@@ -63,14 +63,16 @@ static enum plim_status say_status(struct run_control *c, const struct node *mes
     return PLIM_OK;
 }
 
-static enum plim_status take_order(struct run_control *c, enum run_order_kind kind, int64_t bytes,
+static enum plim_status take_order(struct run_control *c, const struct run_order *order,
                                    struct json_writer *w, struct plim_error *err)
 {
     if (c->waiting)
         return plim_fail(err, PLIM_BUSY, "order %lld waits for the next step; ask again when it is done",
                          (long long)c->order.number);
     if (c->stopped) return plim_fail(err, PLIM_BUSY, "the run is stopping");
-    c->order = (struct run_order){c->order.number + 1, kind, bytes};
+    int64_t number = c->order.number + 1;
+    c->order = *order;
+    c->order.number = number;
     c->waiting = true;
     json_int(w, "order", c->order.number);
     return PLIM_OK;
@@ -83,21 +85,28 @@ static enum plim_status take_budget(struct run_control *c, const struct node *me
     if (bytes < 1)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "a budget is {\"do\":\"budget\",\"bytes\":N} with a whole number above 0");
-    return take_order(c, ORDER_BUDGET, bytes, w, err);
+    return take_order(c, &(struct run_order){.kind = ORDER_BUDGET, .bytes = bytes}, w, err);
 }
 
 static enum plim_status take_checkpoint(struct run_control *c, const struct node *message,
                                         struct json_writer *w, struct plim_error *err)
 {
     (void)message;
-    return take_order(c, ORDER_CHECKPOINT, 0, w, err);
+    return take_order(c, &(struct run_order){.kind = ORDER_CHECKPOINT}, w, err);
 }
 
 static enum plim_status take_snapshot(struct run_control *c, const struct node *message,
                                       struct json_writer *w, struct plim_error *err)
 {
-    (void)message;
-    return take_order(c, ORDER_SNAPSHOT, 0, w, err);
+    struct run_order order = {.kind = ORDER_SNAPSHOT};
+    const char *file = node_string(node_get(message, "file"), "");
+    enum plim_status status =
+        snapshot_format_parse(node_string(node_get(message, "format"), "json"), &order.format, err);
+    if (status != PLIM_OK) return status;
+    if ((*file && *file != '/') || strlen(file) >= sizeof order.file)
+        return plim_fail(err, PLIM_BAD_INPUT, "\"file\" is an absolute path of less than %d bytes", RUN_PATH);
+    strcpy(order.file, file);
+    return take_order(c, &order, w, err);
 }
 
 static enum plim_status take_stop(struct run_control *c, const struct node *message, struct json_writer *w,

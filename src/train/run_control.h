@@ -13,7 +13,8 @@
  *     {"do":"status"}               everything below `struct run_facts`, the monitor's newest sample, the last order
  *     {"do":"budget","bytes":N}     "order": its number; status tells when it is done, and how
  *     {"do":"checkpoint"}           likewise
- *     {"do":"snapshot"}             likewise; the text is the path of a file in the run's folder
+ *     {"do":"snapshot"}             likewise, when the next step has been measured; the text is the path of a file in the run's
+ *                                   folder. "format": "json" (the default), "trace" or "memory_viz"; "file": another path
  *     {"do":"stop"}                 "stopping": true; a checkpoint is saved after the micro-batch under way
  *
  * Neither side waits for the other: the socket's thread only writes down what is wanted, the trainer only takes a lock that is
@@ -23,6 +24,7 @@
 #define PLIM_TRAIN_RUN_CONTROL_H
 
 #include "net/control.h"
+#include "report/snapshot.h"
 #include "train/adapt.h"
 #include "watch/monitor.h"
 #include "watch/summary.h"
@@ -31,10 +33,14 @@
 
 enum run_order_kind { ORDER_BUDGET, ORDER_CHECKPOINT, ORDER_SNAPSHOT };
 
+enum { RUN_PATH = 512 };
+
 struct run_order {
     int64_t number; /* from 1 */
     enum run_order_kind kind;
-    int64_t bytes; /* ORDER_BUDGET */
+    int64_t bytes;               /* ORDER_BUDGET */
+    enum snapshot_format format; /* ORDER_SNAPSHOT */
+    char file[RUN_PATH];         /* likewise; empty: the run's choice */
 };
 
 /* What a run says of itself at the end of a step. */

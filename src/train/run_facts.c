@@ -26,8 +26,8 @@ static const char *const left_out[] = {
     "training.offload_layers", "training.host_update", "training.threads", "training.save_every",
     "training.log_every", "training.deepspeed.", "training.memory.", "training.dynamic_batching.",
     "training.max_micro_batch_size", "training.eval_strategy", "training.save_strategy", "training.debug",
-    "training.report_to", "training.tf32", "performance.cuda_graphs", "monitoring.", "output.", "host_budget",
-    "budget", "profile",
+    "training.report_to", "training.logging_dir", "training.run_name", "training.tf32",
+    "performance.cuda_graphs", "monitoring.", "output.", "host_budget", "budget", "profile",
     /* a run that met a bad record may go on without it */
     "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
     "training.eval_batch_size",

@@ -22,6 +22,15 @@ static enum memory_status judge(const struct trainer *t, int64_t used, int64_t b
     return mine > seen ? mine : seen;
 }
 
+int64_t trainer_used(const struct trainer *t)
+{
+    struct os_process me = {0};
+    struct device *device = t->runtime.device;
+    if (device->ops->used) return (int64_t)device->ops->used(device);
+    os_process_memory(&me, NULL);
+    return (int64_t)me.rss;
+}
+
 void trainer_tell(struct trainer *t, struct train_event *event)
 {
     struct os_process me = {0};
@@ -39,6 +48,7 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     event->status = judge(t, event->used, event->budget);
     event->level = t->watch.adapt.level;
     event->monitor = t->watch.monitor ? &t->watch.seen : NULL;
+    event->memory = t->watch.facts.memory.reserved ? &t->watch.facts.memory : NULL;
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
@@ -135,7 +145,7 @@ static enum plim_status run_pass(struct trainer *t, const struct length_cut *cut
     enum plim_status status = loader_fill(t->loader, cut->rows, &feed->rows, err);
     if (status == PLIM_OK) status = feed_send(feed, err);
     if (status == PLIM_OK) status = write_first_row(t, first_row, err);
-    return status == PLIM_OK ? exec_loop(lengths_exec(&t->lengths, cut->program), micro, err) : status;
+    return status == PLIM_OK ? trainer_loop(t, cut->program, micro, err) : status;
 }
 
 /* The passes of one window. */
@@ -186,7 +196,7 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     event->router = t->router.experts ? &t->router : NULL;
     if (status == PLIM_OK && !t->scaler.active && !isfinite(event->loss))
         return not_finite(t, "loss", event->loss, err);
-    if (status == PLIM_OK) status = exec_update(&t->runtime.exec, err);
+    if (status == PLIM_OK) status = trainer_update(t, err);
     if (status == PLIM_OK && t->clip >= 0)
         status = exec_read(&t->runtime.exec, t->clip, clip, 0, sizeof clip, err);
     if (status != PLIM_OK) return status;
@@ -268,7 +278,7 @@ static void tell_bad(struct trainer *t)
     loader_stats(t->loader, &stats);
     if (t->told_bad || !stats.problem) return;
     snprintf(text, sizeof text, "skipped: %s", stats.problem);
-    trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = text});
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = text, .warns = true});
     t->told_bad = true;
 }
 
@@ -342,11 +352,14 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     enum plim_status status = PLIM_OK;
     while (t->step < c->steps && finished && status == PLIM_OK) {
         struct train_event event = {0};
+        trainer_trace_due(t);
         status = change_budget(t, err);
         if (status == PLIM_OK) status = trainer_obey(t, err);
         if (status == PLIM_OK) status = trainer_adapt(t, err);
+        if (status == PLIM_OK) trainer_trace_begin(t);
         if (status == PLIM_OK) status = trainer_step(t, &event, &finished, err);
         if (status != PLIM_OK || !finished) break;
+        trainer_trace_end(t, &event);
         tell_bad(t);
         trainer_tell(t, &event);
         trainer_note_step(t, &event);
@@ -357,6 +370,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         if (status == PLIM_OK && due(c->save_every, t->step)) status = trainer_save(t, err), saved = true;
         if (stops_here(t)) finished = false;
     }
+    trainer_trace_drop(t);
     if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = trainer_save(t, err);
     if (t->data_failed && t->step > 0 &&
         t->options.save_at_end) { /* bad data are no reason to lose the work */

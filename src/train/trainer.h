@@ -34,6 +34,7 @@
 #include "train/numerics.h"
 #include "train/router.h"
 #include "train/run_start.h"
+#include "train/run_trace.h"
 #include "train/run_watch.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
@@ -57,6 +58,7 @@ struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
     const char *text; /* note, path of a checkpoint, step line of memory */
+    bool warns;       /* a note that somebody should look at */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
     int64_t step, steps;
@@ -74,6 +76,7 @@ struct train_event {
     enum memory_status status; /* the worst of all memories that are watched */
     enum adapt_level level;    /* how much of the plan the run has given up */
     const struct monitor_state *monitor; /* the newest sample looked at; NULL: nobody watches */
+    const struct memory_summary *memory; /* of the present plan, by class; NULL: it is not committed yet */
     struct runtime_moves moves;          /* TRAIN_REPLANNED */
     /* By tier, as its ledger carries it; 0 for the host where the device's ledger has both. */
     int64_t planned_peak[TIER_COUNT], ledger_peak[TIER_COUNT];
@@ -99,10 +102,12 @@ struct train_options {
     struct train_listener listener;
     volatile sig_atomic_t *stop; /* set by a signal handler; NULL: never */
     volatile sig_atomic_t
-        *save_now;    /* likewise: a checkpoint after the step under way; the trainer clears it */
-    bool profile;     /* time every op */
-    bool numerics;    /* tell the first tensor that overflows or underflows */
-    bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
+        *save_now;      /* likewise: a checkpoint after the step under way; the trainer clears it */
+    bool profile;       /* time every op */
+    bool numerics;      /* tell the first tensor that overflows or underflows */
+    const char *trace;  /* a file for a trace of one step; NULL: none */
+    int64_t trace_step; /* of this one, or the first after it that is made */
+    bool save_at_end;   /* and when stopped; false, without training.save_every: output.dir is not touched */
 };
 
 struct trainer {
@@ -135,6 +140,7 @@ struct trainer {
     struct eval_programs eval;             /* kept for all evaluations where rows have several lengths */
     int64_t rows_done, positions, padding; /* since the trainer was opened */
     struct run_watch watch;
+    struct run_trace trace;
     bool loses, loses_in_loader; /* a test's faults: each step loses memory */
     void *lost;                  /* all of it, a list */
     enum refusal_stage stage;    /* what is under way, should memory be refused */
@@ -191,6 +197,23 @@ enum plim_status trainer_adapt(struct trainer *trainer, struct plim_error *err);
 void trainer_explain(struct trainer *trainer, const struct plim_error *err);
 /* Orders that have come. */
 enum plim_status trainer_obey(struct trainer *trainer, struct plim_error *err);
+
+/* --- a step that is measured (trainer_trace.c); see run_trace.h --- */
+
+/* The next step is to be measured: as an order says, or because trace_step has come. */
+void trainer_trace_order(struct trainer *trainer, const struct run_order *order);
+void trainer_trace_due(struct trainer *trainer);
+/* Around trainer_step: measures what is wanted, and writes it. What goes wrong is told and ends nothing. */
+void trainer_trace_begin(struct trainer *trainer);
+void trainer_trace_end(struct trainer *trainer, const struct train_event *event);
+/* A step that did not come to its end, or never came. */
+void trainer_trace_drop(struct trainer *trainer);
+/* A pass over one micro-batch; and the update. */
+enum plim_status trainer_loop(struct trainer *trainer, int program, int64_t micro, struct plim_error *err);
+enum plim_status trainer_update(struct trainer *trainer, struct plim_error *err);
+
+/* Bytes of the device as its driver tells them, or of the process. */
+int64_t trainer_used(const struct trainer *trainer);
 
 /* Tell the listener; fills in plan, budget and what the system says of our memory. */
 void trainer_tell(struct trainer *trainer, struct train_event *event);

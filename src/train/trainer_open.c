@@ -177,6 +177,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
                 job->training.loss_scale_window);
     struct overhead overhead =
         runtime_overhead(); /* before the data: their bytes are a number of their own */
+    overhead.bytes += job_telling_bytes(job);
     enum plim_status status = open_data(t, err);
     schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};

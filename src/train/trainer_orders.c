@@ -2,10 +2,7 @@
  *
  * Several ranks do it together: before each step they tell each other what was asked of them and how short of memory they are. */
 #include "base/bytes.h"
-#include "base/file.h"
 #include "train/trainer.h"
-#include "watch/environment.h"
-#include "watch/holders.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,41 +39,7 @@ static enum plim_status do_checkpoint(struct trainer *t, const struct run_order 
     return status;
 }
 
-static void put_snapshot(const struct trainer *t, struct strbuf *out)
-{
-    struct json_writer w;
-    struct holder holders[HOLDERS_MAX];
-    json_writer_init(&w, out, 1);
-    json_begin_object(&w, NULL);
-    json_str(&w, "job", t->job->name);
-    json_int(&w, "step", t->step);
-    environment_json(t->runtime.device, &w, "environment");
-    summary_json(&t->watch.facts.memory, &w, "memory");
-    json_begin_object(&w, "knobs");
-    knobs_json(&w, &t->runtime.plan.knobs);
-    json_end_object(&w);
-    if (t->watch.monitor) monitor_json(&t->watch.seen, &w, "monitor");
-    holders_json(holders, holders_of(&t->watch.seen.now, os_machine_root(), holders), &w, "holders");
-    json_end_object(&w);
-    strbuf_addc(out, '\n');
-}
-
-static enum plim_status do_snapshot(struct trainer *t, const struct run_order *order, char *text, size_t size,
-                                    struct plim_error *err)
-{
-    (void)order;
-    struct strbuf out = STRBUF_INIT;
-    if (comm_rank(t->runtime.device->comm)) return PLIM_OK; /* rank 0 speaks for all */
-    snprintf(text, size, "%s/snapshot-%lld.json", t->job->output_dir, (long long)t->step);
-    put_snapshot(t, &out);
-    enum plim_status status = strbuf_status(&out, err);
-    if (status == PLIM_OK) status = file_write_atomic(text, out.data, out.len, err);
-    strbuf_release(&out);
-    return status;
-}
-
-static order_do *const orders[] = {
-    [ORDER_BUDGET] = do_budget, [ORDER_CHECKPOINT] = do_checkpoint, [ORDER_SNAPSHOT] = do_snapshot};
+static order_do *const orders[] = {[ORDER_BUDGET] = do_budget, [ORDER_CHECKPOINT] = do_checkpoint};
 
 /* --- ranks ------------------------------------------------------------------------------------------------------ */
 
@@ -126,11 +89,15 @@ static enum plim_status next_word(struct trainer *t, struct word *word, struct p
     return status;
 }
 
-/* An order that fails leaves the run as it was. */
+/* An order that fails leaves the run as it was. A snapshot is rank 0's, done when a step has been measured. */
 static enum plim_status obey(struct trainer *t, const struct run_order *order, struct plim_error *err)
 {
     struct plim_error why = {0};
     char text[512] = "";
+    if (order->kind == ORDER_SNAPSHOT) {
+        if (t->watch.control) trainer_trace_order(t, order);
+        return PLIM_OK;
+    }
     enum plim_status done = orders[order->kind](t, order, text, sizeof text, &why);
     trainer_note_step(t, NULL);
     if (t->watch.control) run_control_done(t->watch.control, order, done, done == PLIM_OK ? text : why.text);
@@ -147,6 +114,6 @@ enum plim_status trainer_obey(struct trainer *t, struct plim_error *err)
         status = next_word(t, &word, err);
         if (status == PLIM_OK && word.saves) status = trainer_save(t, err);
         if (status == PLIM_OK && word.ordered) status = obey(t, &word.order, err);
-    } while (status == PLIM_OK && word.ordered);
+    } while (status == PLIM_OK && word.ordered && word.order.kind != ORDER_SNAPSHOT);
     return status;
 }

@@ -4,6 +4,7 @@
  * so that restoring leads back to the very plan the run began with. */
 #include "train/trainer.h"
 #include "base/bytes.h"
+#include "mem/allocations.h"
 
 #include <stdio.h>
 
@@ -54,7 +55,10 @@ static void tell_leak(struct trainer *t)
     struct strbuf text = STRBUF_INIT;
     if (!w->seen.leak.found || w->leak_told) return;
     leak_text(&w->seen.leak, &text);
-    trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = strbuf_text(&text)});
+    if (allocations_counted()) strbuf_add(&text, "; grown since the run began: ");
+    allocations_text(&text, 3);
+    trainer_tell(t, &(struct train_event){
+                        .kind = TRAIN_NOTE, .step = t->step, .text = strbuf_text(&text), .warns = true});
     w->leak_told = true;
     strbuf_release(&text);
 }
@@ -223,6 +227,7 @@ void trainer_watch_open(struct trainer *t)
         run_control_open(t->job->output_dir, w->monitor, &w->control, &err) != PLIM_OK)
         note(t, "the run goes on without a control socket", &err);
     trainer_note_step(t, NULL);
+    allocations_mark();
 }
 
 void trainer_watch_close(struct trainer *t)

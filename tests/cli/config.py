@@ -100,7 +100,7 @@ def convert(folder):
     few = plim.run("config", "convert", write("few.json", {"per_device_train_batch_size": 2, "max_steps": 9, "num_train_epochs": 3}))
     plim.ok(all(w in few.stdout for w in ("steps: 9", "learning_rate: 5e-05", "lr_scheduler: linear", "max_grad_norm: 1", "seed: 42")) and "epochs" not in few.stdout,
             f"defaults of theirs that are not ours; max_steps is stronger than epochs")
-    odd = plim.run("config", "convert", write("odd.json", {**ARGS, "deepspeed": "ds.json", "report_to": ["wandb"], "optim": "lion_32bit", "label_smoothing_factor": 0.1, "fsdp": "full_shard"}))
+    odd = plim.run("config", "convert", write("odd.json", {**ARGS, "deepspeed": "ds.json", "report_to": ["wandb", "mlflow"], "run_name": "mine", "optim": "lion_32bit", "label_smoothing_factor": 0.1, "fsdp": "full_shard"}))
     lines = odd.stderr.strip().splitlines()
     plim.ok(odd.returncode == 0 and len(lines) == 5 and all(any(f": {k}: " in line for line in lines) for k in ("deepspeed", "report_to", "optim", "label_smoothing_factor", "fsdp")) and
             all(f"# {line}" in odd.stdout for line in lines), f"what is not carried over is a comment and on stderr: {len(lines)}")

@@ -33,6 +33,8 @@ INSTEAD = {
     "plimsoll train small.yaml --resume --set training.seed=2 --change training.seed":
         f"plimsoll train small.yaml --resume --set training.seed=2 --change training.seed --steps 5 {FEW}",
     "plimsoll train small.yaml --resume": f"plimsoll train small.yaml --resume --steps 4 {FEW}",
+    "plimsoll train small.yaml --overwrite --trace step.trace.json":
+        f"plimsoll train small.yaml --overwrite --trace step.trace.json --steps 2 {FEW}",
     "plimsoll eval demo/small.yaml --rows 200": "plimsoll eval demo/small.yaml --rows 8",
     "make demo": "make -n demo", "make test": "make -n test",
     "tools/run-tests build/release gpu": "tools/run-tests --list build/release gpu",

@@ -253,7 +253,10 @@ def training_arguments(jobs):
     large = dict(mixed_precision="fp16", loss_scale=1e9, steps=1)
     debug, plain = (jobs.train(training(**large, **more), "--no-checkpoint")[0] for more in (dict(debug="underflow_overflow"), {}))
     plim.ok(any("not finite" in n for n in notes(debug)) and not any("not finite" in n for n in notes(plain)), f"debug: underflow_overflow is --check-numerics: {notes(debug)}")
-    jobs.refused("report_to: wandb", training(report_to="wandb"), "training.report_to", "--log")
+    for name in ("tensorboard", "wandb"):
+        events, result = jobs.train(training(report_to=[name], run_name="mine", logging_dir=f"{jobs.folder}/run/tensorboard"), "--no-checkpoint")
+        plim.ok(result.returncode == 0 and os.listdir(f"{jobs.folder}/run/{name}"), f"report_to: {name} writes its files {result.stderr.strip()[:200]}")
+    jobs.refused("report_to: mlflow", training(report_to="mlflow"), "training.report_to", "tensorboard, wandb")
     effect(jobs, "report_to: none", training(report_to="none"), lambda p: p["fits"])
     jobs.refused("optim: lion", training(optim="lion_8bit"), "training.optim", "adamw8bit")
 

@@ -72,7 +72,7 @@ def two_names(folder):
 
 def wishes(folder):
     denied = [
-        ("training", "report_to: tensorboard", ["training.report_to", "tensorboard", "--log"]),
+        ("training", "report_to: mlflow", ["training.report_to", "mlflow", "tensorboard", "--log"]),
         ("training", "debug: tpu_metrics_debug", ["training.debug", "underflow_overflow"]),
         ("training", "dynamic_batching:\n  min_batch_size: 5\n  max_batch_size: 7", ["5", "7", "8 rows"]),
         ("training", "dynamic_batching:\n  min_batch_size: 4\n  max_batch_size: 2", ["max_batch_size 2", "min_batch_size 4"]),

@@ -77,5 +77,7 @@ def replan_tests(folder, path):
 with tempfile.TemporaryDirectory() as folder_:
     path_ = plim.job(folder_, training__mixed_precision="bf16")
     folder_tests(folder_, path_)
+    told_ = plim.run("doctor", path_)
+    plim.ok("used" in told_.stdout or "--resume" in told_.stdout, f"doctor names it, and reads nothing that is gone: {told_.stdout[:100]!r} {told_.stderr[:200]}")
     replan_tests(folder_, plim.job(folder_, training__mixed_precision="bf16", model__hidden_size=192, model__intermediate_size=512))
 plim.done()

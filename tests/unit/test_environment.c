@@ -188,6 +188,10 @@ static void test_every_variable(void **state)
          "training.memory.cuda_memory_fraction", "0.25"},
         {"PLIMSOLL_ALLOC_CONF", "backend:native", "backend", NULL, NULL},
         {"DISCORD_WEBHOOK", "https://discord.com/api/webhooks/1/2", "discord.com", NULL, NULL},
+        {"SLACK_WEBHOOK", "https://hooks.slack.com/services/1/2/3", "slack", NULL, NULL},
+        {"PLIMSOLL_WEBHOOK", "http://127.0.0.1:8080/", "ftp://x", NULL, NULL},
+        {"WANDB_PROJECT", "ships", "0123456789012345678901234567890123456789012345678901234567890123",
+         "monitoring.wandb_project", "ships"},
         {"WANDB_API_KEY", "0123456789", NULL, NULL, NULL},
         {"RANK", "0", "first", NULL, NULL},
         {"LOCAL_RANK", "0", "-1", NULL, NULL},
@@ -210,7 +214,7 @@ static void test_every_variable(void **state)
             assert_string_equal(strbuf_text(&value), rows[i].value);
         } else {
             assert_null(v->key);
-            assert_true(v->why && *v->why);
+            assert_true((v->why && *v->why) || (v->does && *v->does));
         }
         strbuf_release(&value);
         job_release(&job);
@@ -246,6 +250,9 @@ static int setup(void **state)
                                         "PYTORCH_ALLOC_CONF",
                                         "PLIMSOLL_ALLOC_CONF",
                                         "DISCORD_WEBHOOK",
+                                        "SLACK_WEBHOOK",
+                                        "PLIMSOLL_WEBHOOK",
+                                        "WANDB_PROJECT",
                                         "WANDB_API_KEY"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);

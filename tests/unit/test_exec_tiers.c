@@ -287,6 +287,47 @@ static void test_not_recorded(void **state)
     }
 }
 
+/* How many events of a trace have such a member in "args". */
+static int events_with(const char *path, const char *member)
+{
+    struct doc *doc;
+    int count = 0;
+    must(json_load(path, &doc, &err));
+    const struct node *events = node_get(&doc->root, "traceEvents");
+    for (size_t i = 0; i < node_count(events); i++)
+        count += node_get(node_get(node_item(events, i), "args"), member) != NULL;
+    doc_free(doc);
+    return count;
+}
+
+/* In a step that is measured the first micro-batch and the update run op by op, the others as recorded; recordings stay,
+ * and the bits are the same. */
+static void test_a_measured_step(void **state)
+{
+    (void)state;
+    struct run cpu, run;
+    char path[300];
+    snprintf(path, sizeof path, "%s.trace.json", strchr(corpus, '=') + 1);
+    on_the_cpu(&cpu, "");
+    for (int timing = 0; timing < FAKE_TIMINGS; timing++) {
+        struct fake *f = fake_open((enum fake_timing)timing);
+        must(run_open_with(&run, &f->device, "training.state_tier=host",
+                           (struct train_options){.trace = path, .trace_step = 2}));
+        must(trainer_run(run.trainer, &err));
+        assert_int_equal(f->compiled, 3);
+        assert_int_equal(f->launches, (STEPS - 1) * (MICROS + 1) + MICROS - 1);
+        const struct tape *tape = &run.trainer->runtime.plan.tape;
+        int ops = 0;
+        for (int i = 0; i < tape->nops; i++) ops += tape->ops[i].kind != OP_HOLD;
+        assert_int_equal(events_with(path, "planned_us"), ops);
+        assert_true(!run.trainer->trace.ops && !run.trainer->trace.wanted);
+        assert_null(run.trainer->runtime.exec.inspect);
+        run_close(&run, &f->device);
+        assert_int_equal(unlink(path), 0);
+        assert_true(same(&cpu, &run));
+    }
+}
+
 /* Without recordings nothing joins the copies at the end of a micro-batch: rows of the next one arrive while gradients
  * are still being stored, perhaps out of the same bytes. */
 static void test_not_recorded_late(void **state)
@@ -708,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_recorded_once),
         cmocka_unit_test(test_groups_at_once),
         cmocka_unit_test(test_not_recorded),
+        cmocka_unit_test(test_a_measured_step),
         cmocka_unit_test(test_not_recorded_late),
         cmocka_unit_test(test_updates_inside_backward),
         cmocka_unit_test(test_any_job),

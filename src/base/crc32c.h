@@ -1,0 +1,15 @@
+/* crc32c.h - the Castagnoli CRC, as files of records carry it (TFRecord, LevelDB, iSCSI).
+ *
+ *     uint32_t sum = crc32c(data, n);                    // crc32c("123456789", 9) is 0xe3069283
+ *
+ * Four bits at a time: for records of a few hundred bytes, not for checkpoints (base/checksum.h).
+ */
+#ifndef PLIM_BASE_CRC32C_H
+#define PLIM_BASE_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint32_t crc32c(const void *bytes, size_t n);
+
+#endif

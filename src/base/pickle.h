@@ -1,0 +1,48 @@
+/* pickle.h - Python's pickle out, for files that Python programs open.
+ *
+ *     struct pickle_writer w;
+ *     pickle_writer_init(&w, &sb);
+ *     pickle_begin_dict(&w, NULL);                       // key first; NULL inside lists and at the top
+ *     pickle_int(&w, "size", 4096);
+ *     pickle_begin_list(&w, "frames");
+ *     pickle_str(&w, NULL, "forward");
+ *     pickle_end_list(&w);
+ *     pickle_end_dict(&w);
+ *     pickle_end(&w);
+ *
+ * Protocol 2, and of it only what small readers know, too (PyTorch's memory_viz has one in JavaScript): dictionaries with
+ * text as keys, lists, pairs, whole numbers, floats, text, True and False. Items of a list are handed over by the
+ * thousand, as Python's own writer does. The buffer may be emptied between two calls. Nothing is read here.
+ */
+#ifndef PLIM_BASE_PICKLE_H
+#define PLIM_BASE_PICKLE_H
+
+#include "base/strbuf.h"
+#include <stdint.h>
+
+enum { PICKLE_DEPTH = 16 };
+
+struct pickle_writer {
+    struct strbuf *out;
+    int depth;
+    int items[PICKLE_DEPTH]; /* of a list, since they were last handed over; of a dictionary -1 */
+};
+
+void pickle_writer_init(struct pickle_writer *w, struct strbuf *out);
+void pickle_end(struct pickle_writer *w);
+
+void pickle_begin_dict(struct pickle_writer *w, const char *key);
+void pickle_end_dict(struct pickle_writer *w);
+void pickle_begin_list(struct pickle_writer *w, const char *key);
+void pickle_end_list(struct pickle_writer *w);
+void pickle_int(struct pickle_writer *w, const char *key, int64_t value);
+void pickle_pair(struct pickle_writer *w, const char *key, int64_t a, int64_t b); /* (a, b) */
+void pickle_double(struct pickle_writer *w, const char *key, double value);
+void pickle_str(struct pickle_writer *w, const char *key, const char *value); /* UTF-8 */
+void pickle_bool(struct pickle_writer *w, const char *key, bool value);
+
+/* What was written last, under a number of the caller's; and the same thing once more. */
+void pickle_remember(struct pickle_writer *w, uint32_t number);
+void pickle_recall(struct pickle_writer *w, const char *key, uint32_t number);
+
+#endif

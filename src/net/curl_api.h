@@ -1,0 +1,30 @@
+/* curl_api.h - libcurl, opened when somebody wants something sent: it brings two dozen libraries of its own, whose memory no
+ * other run should have to plan for.
+ *
+ *     struct curl_api curl;
+ *     if (curl_api_open(&curl, &err) != PLIM_OK) ...
+ *
+ * It stays open until the program ends. Not to be opened by two threads at once. */
+#ifndef PLIM_NET_CURL_API_H
+#define PLIM_NET_CURL_API_H
+
+#include "base/status.h"
+#define CURL_DISABLE_TYPECHECK /* functions are called by their address */
+#include <curl/curl.h>
+
+struct curl_api {
+    __typeof__(curl_global_init) *global_init;
+    __typeof__(curl_easy_init) *init;
+    __typeof__(curl_easy_setopt) *setopt;
+    __typeof__(curl_easy_perform) *perform;
+    __typeof__(curl_easy_getinfo) *getinfo;
+    __typeof__(curl_easy_strerror) *strerror;
+    __typeof__(curl_easy_cleanup) *cleanup;
+    __typeof__(curl_slist_append) *slist_append;
+    __typeof__(curl_slist_free_all) *slist_free;
+};
+
+/* PLIM_UNSUPPORTED says what is missing. */
+enum plim_status curl_api_open(struct curl_api *api, struct plim_error *err);
+
+#endif

@@ -1,0 +1,78 @@
+/* post.c - see post.h: one libcurl handle an address, used by one thread. */
+#include "net/post.h"
+#include "net/curl_api.h"
+
+#include <stdlib.h>
+
+struct post_library {
+    struct curl_api curl;
+};
+
+struct post {
+    const struct curl_api *curl;
+    CURL *handle;
+    struct curl_slist *headers;
+};
+
+enum plim_status post_library_open(struct post_library **out, struct plim_error *err)
+{
+    struct post_library *library = calloc(1, sizeof *library);
+    if (!library) return plim_fail(err, PLIM_NO_MEMORY, "out of memory");
+    enum plim_status status = curl_api_open(&library->curl, err);
+    if (status != PLIM_OK) free(library), library = NULL;
+    *out = library;
+    return status;
+}
+
+void post_library_close(struct post_library *library) { free(library); }
+
+static size_t drop(char *bytes, size_t size, size_t count, void *arg)
+{
+    (void)bytes, (void)arg;
+    return size * count;
+}
+
+enum plim_status post_open(struct post_library *library, const char *url, struct post **out,
+                           struct plim_error *err)
+{
+    const struct curl_api *curl = &library->curl;
+    struct post *p = calloc(1, sizeof *p);
+    *out = p;
+    if (p) p->curl = curl, p->handle = curl->init();
+    if (p) p->headers = curl->slist_append(NULL, "Content-Type: application/json");
+    if (!p || !p->handle || !p->headers || curl->setopt(p->handle, CURLOPT_URL, url)) {
+        post_close(p);
+        *out = NULL;
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory");
+    }
+    curl->setopt(p->handle, CURLOPT_HTTPHEADER, p->headers);
+    curl->setopt(p->handle, CURLOPT_USERAGENT, "plimsoll/" PLIMSOLL_VERSION);
+    curl->setopt(p->handle, CURLOPT_WRITEFUNCTION, drop);
+    curl->setopt(p->handle, CURLOPT_NOSIGNAL, 1L); /* its handlers would be the whole process's */
+#if LIBCURL_VERSION_NUM >= 0x075700
+    curl->setopt(p->handle, CURLOPT_QUICK_EXIT, 1L); /* a name server that hangs does not hold up the end */
+#endif
+    return PLIM_OK;
+}
+
+void post_close(struct post *p)
+{
+    if (!p) return;
+    if (p->handle) p->curl->cleanup(p->handle);
+    if (p->headers) p->curl->slist_free(p->headers);
+    free(p);
+}
+
+enum plim_status post_send(struct post *p, const char *json, size_t len, double seconds,
+                           struct plim_error *err)
+{
+    long answer = 0;
+    p->curl->setopt(p->handle, CURLOPT_POSTFIELDSIZE, (long)len);
+    p->curl->setopt(p->handle, CURLOPT_POSTFIELDS, json);
+    p->curl->setopt(p->handle, CURLOPT_TIMEOUT_MS, (long)(seconds * 1e3) + 1);
+    CURLcode code = p->curl->perform(p->handle);
+    if (code != CURLE_OK) return plim_fail(err, PLIM_IO, "%s", p->curl->strerror(code));
+    p->curl->getinfo(p->handle, CURLINFO_RESPONSE_CODE, &answer);
+    if (answer / 100 != 2) return plim_fail(err, PLIM_IO, "the answer was %ld", answer);
+    return PLIM_OK;
+}

@@ -1,0 +1,129 @@
+/* hook.c - see hook.h. */
+#include "tell/hook.h"
+#include "base/clock.h"
+#include "base/threads.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* libcurl and a TLS library below it are modest; a name's look-up is not. */
+#define HOOK_STACK ((size_t)512 << 10)
+
+struct hook {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    struct post *post;
+    double seconds;
+    char *queue[HOOK_QUEUE]; /* [first, first + count) modulo its size, the oldest first */
+    int first, count;
+    bool closing;
+    double end; /* when closing: nothing is sent after it */
+    bool lost, told;
+    struct plim_error problem;
+};
+
+/* The oldest message; NULL: there is none, and none will come. Waits. */
+static char *take(struct hook *h, double *seconds)
+{
+    char *text = NULL;
+    pthread_mutex_lock(&h->lock);
+    while (!h->count && !h->closing) thread_wait(&h->changed, &h->lock, false);
+    double left = h->closing ? h->end - clock_seconds() : h->seconds;
+    *seconds = left < h->seconds ? left : h->seconds;
+    if (h->count && left > 0) {
+        text = h->queue[h->first];
+        h->first = (h->first + 1) % HOOK_QUEUE, h->count--;
+    }
+    pthread_mutex_unlock(&h->lock);
+    return text;
+}
+
+static void note_loss(struct hook *h, const struct plim_error *why)
+{
+    pthread_mutex_lock(&h->lock);
+    if (!h->lost) h->lost = true, h->problem = *why;
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void *work(void *arg)
+{
+    struct hook *h = arg;
+    double seconds;
+    for (char *text; (text = take(h, &seconds));) {
+        struct plim_error err = {0};
+        if (post_send(h->post, text, strlen(text), seconds, &err) != PLIM_OK) note_loss(h, &err);
+        free(text);
+    }
+    return NULL;
+}
+
+enum plim_status hook_open(const struct hook_options *o, struct hook **out, struct plim_error *err)
+{
+    struct hook *h = calloc(1, sizeof *h);
+    *out = NULL;
+    if (!h) return plim_fail(err, PLIM_NO_MEMORY, "out of memory");
+    h->seconds = o->seconds;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->changed, NULL);
+    enum plim_status status = post_open(o->library, o->url, &h->post, err);
+    if (status == PLIM_OK && thread_begin(&h->thread, HOOK_STACK, work, h))
+        status = plim_fail(err, PLIM_NO_MEMORY, "the system refused a thread");
+    if (status != PLIM_OK) {
+        post_close(h->post);
+        free(h);
+        return status;
+    }
+    *out = h;
+    return PLIM_OK;
+}
+
+void hook_send(struct hook *h, struct strbuf *message)
+{
+    char *text = strbuf_detach(message, NULL);
+    if (!text) return;
+    pthread_mutex_lock(&h->lock);
+    if (h->count == HOOK_QUEUE) { /* the oldest is the least news */
+        free(h->queue[h->first]);
+        h->first = (h->first + 1) % HOOK_QUEUE, h->count--;
+        if (!h->lost) plim_fail(&h->problem, PLIM_IO, "it is slower than what there is to tell");
+        h->lost = true;
+    }
+    h->queue[(h->first + h->count++) % HOOK_QUEUE] = text;
+    pthread_cond_signal(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+bool hook_problem(struct hook *h, struct plim_error *out)
+{
+    pthread_mutex_lock(&h->lock);
+    bool news = h->lost && !h->told;
+    if (news) h->told = true, *out = h->problem;
+    pthread_mutex_unlock(&h->lock);
+    return news;
+}
+
+void hook_finish(struct hook *h)
+{
+    if (!h) return;
+    pthread_mutex_lock(&h->lock);
+    if (!h->closing) h->closing = true, h->end = clock_seconds() + h->seconds;
+    pthread_cond_signal(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+bool hook_close(struct hook *h, struct plim_error *problem)
+{
+    if (!h) return false;
+    hook_finish(h);
+    pthread_join(h->thread, NULL);
+    post_close(h->post);
+    if (h->count && !h->lost)
+        h->lost = true, plim_fail(&h->problem, PLIM_IO, "the run ended before it answered");
+    while (h->count) free(h->queue[(h->first + --h->count) % HOOK_QUEUE]);
+    bool news = hook_problem(h, problem);
+    pthread_cond_destroy(&h->changed);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+    return news;
+}

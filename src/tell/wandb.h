@@ -1,0 +1,53 @@
+/* wandb.h - a run's folder as Weights & Biases writes it offline; `wandb sync` sends it, Plimsoll never does.
+ *
+ *     struct wandb run = WANDB_NONE;
+ *     wandb_open(&run, &(struct wandb_options){.folder = "runs/job/wandb", .job = job, .project = "plimsoll"}, &err);
+ *     wandb_add(&run, 12, &measures, &err);              // numbers of one step, in one call or in several
+ *     wandb_end(&run, exit_code, &err);                  // last row, summary, exit
+ *     wandb_close(&run);
+ *
+ * Makes folder/offline-run-DATE_TIME-ID with run-ID.wandb (a log of protobuf records), files/config.yaml,
+ * files/wandb-metadata.json and, at the end, files/wandb-summary.json. A run that goes on has the ID of the newest one in the
+ * folder: the server puts both into one. All errors are PLIM_IO or PLIM_NO_MEMORY.
+ */
+#ifndef PLIM_TELL_WANDB_H
+#define PLIM_TELL_WANDB_H
+
+#include "tell/growing_file.h"
+#include "tell/measures.h"
+
+enum { WANDB_ID = 9 };
+
+struct wandb {
+    struct growing_file file;
+    char folder[512]; /* of this part of the run; empty: none */
+    char id[WANDB_ID];
+    int64_t records;
+    double started;
+    struct measures row; /* of row_step, not written yet */
+    int64_t row_step;
+    struct measures last; /* of every name */
+    int64_t last_step;
+    struct strbuf record, inner, item, framed; /* kept between calls */
+};
+
+#define WANDB_NONE                                                                                           \
+    {                                                                                                        \
+        .file = {.fd = -1 }                                                                                  \
+    }
+
+struct wandb_options {
+    const char *folder; /* that has the runs */
+    const struct job *job;
+    const char *name, *project, *device;
+    int64_t step; /* done before */
+    bool resumed;
+};
+
+enum plim_status wandb_open(struct wandb *run, const struct wandb_options *options, struct plim_error *err);
+enum plim_status wandb_add(struct wandb *run, int64_t step, const struct measures *measures,
+                           struct plim_error *err);
+enum plim_status wandb_end(struct wandb *run, int exit_code, struct plim_error *err);
+void wandb_close(struct wandb *run);
+
+#endif

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+# run-tests: not=tsan
+"""Snapshots of a plan and of a running job (H5): as JSON, as a trace in the documented Trace Event Format, and as the pickle
+of PyTorch's memory_viz; their bytes are the plan's. Measuring a step changes no loss."""
+import json
+import os
+import pickle
+import pickletools
+import subprocess
+import sys
+import tempfile
+import time
+
+# Not from this folder, whose inspect.py would be taken for Python's.
+sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support")
+import plim
+import trace_event
+
+# What memory_viz's reader in JavaScript knows.
+OPCODES = {"PROTO", "STOP", "MARK", "EMPTY_DICT", "SETITEMS", "EMPTY_LIST", "APPENDS", "BININT", "LONG1", "BINFLOAT", "BINUNICODE",
+           "TUPLE2", "NEWTRUE", "NEWFALSE", "LONG_BINPUT", "LONG_BINGET"}
+PLANNED, MEASURED, MEMORY, ARENA, KEPT, HOST, DISK = range(1, 8)
+CASES = {  # options of plan
+    "cpu": [],
+    "cpu with a disk": ["--set", "training.deepspeed.nvme_offload=true"],
+    "gpu with its host": ["--device", "a10g", "--set", "training.deepspeed.cpu_offload=true"],
+}
+
+
+def load(path):
+    with open(path) as f: return json.load(f)
+
+
+def tensors_apart(tensors):
+    """No two have a byte at the same op."""
+    for i, a in enumerate(tensors):
+        for b in tensors[:i]:
+            if a["tier"] == b["tier"] and a["first"] <= b["last"] and b["first"] <= a["last"] and \
+               a["offset"] < b["offset"] + b["bytes"] and b["offset"] < a["offset"] + a["bytes"]: return False
+    return True
+
+
+def check_json(name, snapshot, plan):
+    tiers, ops, tensors = snapshot["tiers"], snapshot["ops"], snapshot["tensors"]
+    plim.ok(snapshot["format"] == "plimsoll-snapshot" and snapshot["version"] == 1, f"{name}: JSON says what it is")
+    plim.ok(snapshot["total"] == plan["peak_bytes"]["total"] and snapshot["budget"] == plan["budget_bytes"] and
+            tiers[0]["bytes"] == plan["arena_bytes"], f"{name}: total, budget and arena are the plan's")
+    plim.ok(len(ops) == plan["planning"]["ops"] and all(o["us"] >= 0 and o["start_us"] >= 0 for o in ops), f"{name}: every op has its time")
+    inside = all(0 <= t["first"] <= t["last"] < len(ops) and t["offset"] + t["bytes"] <= tiers[t["tier"]]["bytes"] and
+                 t["class"] < len(snapshot["classes"]) for t in tensors)
+    plim.ok(inside and tensors_apart(tensors), f"{name}: {len(tensors)} tensors inside their tiers, none on another's bytes")
+
+
+def check_trace(name, trace, plan, run=False):
+    wrong = trace_event.check(trace)
+    events = trace["traceEvents"]
+    plim.ok(not wrong, f"{name}: Trace Event Format, {len(events)} events {wrong[:3]}")
+    live = [sum(e["args"].values()) for e in events if e["ph"] == "C" and e["name"] == "live bytes"]
+    plim.ok(max(live) == plan["lower_bound_bytes"], f"{name}: the counter's peak {max(live)} is the plan's {plan['lower_bound_bytes']}")
+    lines = {e["name"]: e["args"]["bytes"] for e in events if e["ph"] == "C" and "bytes" in e["args"]}
+    plim.ok(lines["planned total"] == plan["peak_bytes"]["total"] and lines["budget"] == plan["budget_bytes"], f"{name}: and so are its lines")
+    tensors = [e for e in events if e["ph"] == "X" and e["pid"] in (ARENA, KEPT)]
+    plim.ok(max(e["args"]["offset"] + e["args"]["bytes"] for e in tensors) <= plan["arena_bytes"], f"{name}: {len(tensors)} tensors in the arena")
+    lanes = [(e["pid"], e["tid"], e["args"]["offset"]) for e in tensors]
+    below = {pid: sorted((tid, offset) for p, tid, offset in lanes if p == pid) for pid in (ARENA, KEPT)}
+    rising = all(a[1] <= b[1] or a[0] == b[0] for list_ in below.values() for a, b in zip(list_, list_[1:]))
+    plim.ok(rising and len(below[KEPT]) > 0, f"{name}: lanes are in the order of addresses")
+    kinds = {e["cat"] for e in events if e["ph"] == "X" and e["pid"] == PLANNED}
+    phases = {e["name"] for e in events if e["ph"] == "b"}
+    plim.ok({"linear", "attn", "adamw"} <= kinds and {"forward", "loss", "backward"} <= phases, f"{name}: ops by kind, phases {sorted(phases)}")
+    plim.ok(any(e["pid"] == MEASURED for e in events) == run, f"{name}: {'measured, too' if run else 'nothing was measured'}")
+
+
+def replay(trace):
+    """The most that is allocated at once, what is left, and whether no allocation lies on another's bytes."""
+    blocks, now, peak, good = {}, 0, 0, True
+    for e in trace:
+        if e["action"] == "alloc":
+            good &= e["addr"] not in blocks
+            blocks[e["addr"]] = e["size"]
+            now += e["size"]
+            peak = max(peak, now)
+        elif e["action"] == "free_requested": good &= blocks.get(e["addr"]) == e["size"]
+        elif e["action"] == "free_completed": now -= blocks.pop(e["addr"])
+        else: good &= e["action"] == "segment_alloc"
+    return peak, blocks, good
+
+
+def check_pickle(name, path, plan):
+    with open(path, "rb") as f: data = f.read()
+    used = {op.name for op, _, _ in pickletools.genops(data)}
+    plim.ok(used <= OPCODES, f"{name}: pickle of protocol 2, all opcodes that memory_viz knows {sorted(used - OPCODES)}")
+    snapshot = pickle.loads(data)
+    device = [s for s in snapshot["segments"] if s["device"] == 0]
+    plim.ok(sum(s["total_size"] for s in device) == plan["peak_bytes"]["total"], f"{name}: what is reserved is the plan's total")
+    plim.ok(all(sum(b["size"] for b in s["blocks"]) == s["total_size"] for s in snapshot["segments"]), f"{name}: blocks fill their segments")
+    for tier, trace in enumerate(snapshot["device_traces"]):
+        peak, left, good = replay(trace)
+        held = {b["address"]: b["size"] for s in snapshot["segments"] if s["device"] == tier for b in s["blocks"] if b["state"] == "active_allocated"}
+        plim.ok(good and left == held, f"{name}: device {tier}: {len(trace)} events lead to its {len(held)} blocks")
+        if tier == 0:
+            want = plan["lower_bound_bytes"] + plan["peak_bytes"]["total"] - plan["arena_bytes"]
+            plim.ok(peak == want, f"{name}: the most that is allocated at once is the plan's {want}: {peak}")
+    frames = [b["frames"][0]["name"] for s in snapshot["segments"] for b in s["blocks"] if b["frames"]]
+    plim.ok(any("embed_tokens.weight" in f for f in frames), f"{name}: blocks carry tensors' names")
+    return snapshot
+
+
+def plans(folder):
+    path = plim.job(folder)
+    for name, args in CASES.items():
+        files = {kind: os.path.join(folder, f"plan.{kind}") for kind in ("snapshot", "trace", "memory-viz")}
+        plan, result = plim.plan(path, *args, *[word for kind, file in files.items() for word in (f"--{kind}", file)])
+        if not plim.ok(plan and result.returncode == 0, f"{name}: planned {result.stderr.strip()}"): continue
+        check_json(name, load(files["snapshot"]), plan)
+        check_trace(name, load(files["trace"]), plan)
+        viz = check_pickle(name, files["memory-viz"], plan)
+        host, disk = plan["by_host"]["tier"], plan["peak_bytes"]["disk"]
+        lower = {s["device"]: s["total_size"] for s in viz["segments"] if s["device"] > 0}
+        plim.ok(lower == {d: n for d, n in ((1, host), (2, disk)) if n}, f"{name}: lower tiers {lower}")
+        plim.ok(bool(lower) == ("with" in name), f"{name}: and they are as asked")
+
+
+class Run:
+    """A training run that is talked to."""
+
+    def __init__(self, folder, path, *args):
+        self.log, self.folder = os.path.join(folder, "log.jsonl"), os.path.join(folder, "run")
+        self.process = subprocess.Popen([plim.PLIMSOLL, "train", path, "--log", self.log, "-q", "--overwrite", *args],
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while self.process.poll() is None and not os.path.exists(f"{self.folder}/control.sock"): time.sleep(0.02)
+
+    def ctl(self, *args, cwd=None):
+        return subprocess.run([os.path.abspath(plim.PLIMSOLL), "ctl", self.folder, *map(str, args)], capture_output=True, text=True, cwd=cwd)
+
+    def end(self):
+        self.ctl("stop")
+        self.process.wait()
+        return plim.events(open(self.log).read())
+
+
+def check_run(snapshot, events, what):
+    """Step, loss and measured times of a run's snapshot against its log."""
+    run, ops = snapshot["run"], snapshot["ops"]
+    step = next(e for e in events if e["event"] == "step" and e["step"] == run["step"])
+    plim.ok(step["loss"] == run["loss"], f"{what}: the loss of step {run['step']} is the log's")
+    measured = [o for o in ops if "measured_us" in o]
+    plim.ok(len(measured) == len(ops), f"{what}: all {len(ops)} ops were measured")
+    ends = [o["measured_start_us"] + o["measured_us"] for o in ops]
+    plim.ok(all(o["measured_start_us"] >= e - 1e-6 * e for o, e in zip(ops[1:], ends)) and ends[-1] <= run["measured"]["step_us"],
+            f"{what}: one after the other, within the step")
+    passes = run["measured"]["passes"]
+    plim.ok([p["what"] for p in passes] == ["micro-batch"] * snapshot["accumulation"] + ["update"] and all(p["used"] > 0 for p in passes),
+            f"{what}: {len(passes)} passes, with bytes measured beside the plan's")
+    plim.ok(snapshot["memory"]["reserved"] == snapshot["total"] and snapshot["environment"] and "monitor" in snapshot, f"{what}: memory, monitor, environment")
+
+
+def as_run(path, events):
+    """The plan that was run: another process may count a little more or less outside the arena."""
+    plan, _ = plim.plan(path)
+    ran = next(e for e in events if e["event"] == "plan")
+    return {**plan, "peak_bytes": {**plan["peak_bytes"], "total": ran["planned_total"]}, "budget_bytes": ran["budget_bytes"],
+            "arena_bytes": ran["arena_bytes"]}
+
+
+def live(folder):
+    """Three snapshots of one run; and it computes what a run without them does."""
+    path = plim.job(folder, training__steps=100000, training__micro_batch_size=2)
+    run = Run(folder, path)
+    told = run.ctl("snapshot")
+    first = told.stdout.strip()
+    plim.ok(told.returncode == 0 and first.startswith(run.folder) and first.endswith(".json"), f"ctl snapshot: {first} {told.stderr}")
+    trace = run.ctl("snapshot", "step.trace.json", cwd=folder)
+    plim.ok(trace.returncode == 0 and os.path.exists(f"{folder}/step.trace.json"), f"a file's name is taken where ctl is called: {trace.stdout.strip()} {trace.stderr}")
+    viz = run.ctl("snapshot", f"{folder}/step", "--format", "memory_viz")
+    plim.ok(viz.returncode == 0, f"--format: {viz.stdout.strip()} {viz.stderr}")
+    bad = run.ctl("snapshot", f"{folder}/nowhere/step.json")
+    refused("a file that the run cannot write", bad, "nowhere")
+    plim.ok(run.ctl("status").returncode == 0 and not os.path.exists(f"{folder}/nowhere"), "and the run goes on")
+    events = run.end()
+    plan = as_run(path, events)
+    check_run(load(first), events, "JSON of a run")
+    check_trace("trace of a run", load(f"{folder}/step.trace.json"), plan, run=True)
+    check_pickle("memory_viz of a run", f"{folder}/step", plan)
+    measured = [e for e in load(f"{folder}/step.trace.json")["traceEvents"] if e["pid"] == MEASURED and e["ph"] == "X" and "planned_us" in e.get("args", {})]
+    plim.ok(len(measured) > 100, f"{len(measured)} measured ops with what was planned")
+    with open(f"{folder}/step", "rb") as f: settings = pickle.load(f)["allocator_settings"]
+    plim.ok(settings["step"] > 0 and settings["loss"] > 0, f"memory_viz's settings name the step {settings}")
+    mine = plim.losses(open(run.log).read())
+    calm = plim.losses(plim.run("train", path, "-q", "--overwrite", "--no-checkpoint", "--steps", 6).stdout)
+    plim.ok(all(mine[s] == calm[s] for s in calm if s in mine) and len(calm) == 6, "no loss was changed by measuring")
+    return run.folder
+
+
+def of_train(folder):
+    path, file = plim.job(folder), os.path.join(folder, "train.trace.json")
+    for words, step in (([], 2), (["--trace-step", "3"], 3), (["--trace-step", "90"], 4)):
+        if os.path.exists(file): os.remove(file)
+        result = plim.run("train", path, "-q", "--overwrite", "--no-checkpoint", "--check-numerics", "--trace", file, *words)
+        trace = load(file)
+        plim.ok(result.returncode == 0 and trace["otherData"]["step"] == step, f"train --trace {' '.join(words)}: step {step} {result.stderr}")
+        plim.ok(trace["otherData"]["loss"] == plim.losses(result.stdout)[step], "with its loss")
+    check_trace("train --trace", load(file), as_run(path, plim.events(result.stdout)), run=True)
+
+
+def refused(what, result, words, code=2):
+    lines = result.stderr.strip().splitlines()
+    plim.ok(result.returncode == code and len(lines) == 1 and words in lines[0], f"{what}: exit {result.returncode}, {lines}")
+
+
+def bad_input(folder, ended):
+    path, nowhere = plim.job(folder), f"{folder}/nowhere/file"
+    for kind in ("trace", "memory-viz", "snapshot"):
+        refused(f"plan --{kind} into a folder that is not there", plim.run("plan", path, "-q", f"--{kind}", nowhere), nowhere)
+    refused("plan --trace onto a folder", plim.run("plan", path, "-q", "--trace", folder), folder)
+    refused("train --trace", plim.run("train", path, "-q", "--trace", nowhere), nowhere)
+    refused("train --trace-step 0", plim.run("train", path, "-q", "--trace", f"{folder}/t", "--trace-step", "0"), "1 or more")
+    plim.ok(not os.path.exists(f"{folder}/t") and not os.path.exists(f"{folder}/nowhere"), "nothing is left of them")
+    refused("an unknown format", plim.run("ctl", ended, "snapshot", "--format", "jpeg"), "memory_viz")
+    refused("a format of something else", plim.run("ctl", ended, "status", "--format", "json"), "snapshot")
+    refused("two files", plim.run("ctl", ended, "snapshot", "a", "b"), "snapshot [FILE]")
+    refused("a run that has ended", plim.run("ctl", ended, "snapshot"), "control.sock")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        plans(folder)
+        ended = live(folder)
+        of_train(folder)
+        bad_input(folder, ended)
+    plim.done()
+
+
+main()
