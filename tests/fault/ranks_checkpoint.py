@@ -112,6 +112,18 @@ def resume(folder):
             plim.ok(held[count, stage] == held[1, 0], f"{kind}: {count} ranks, stage {stage}: masters and moments of one rank")
 
 
+def nodes(folder):
+    """Pieces of every node are written once, and whoever goes on has the same state."""
+    path, held, two = job(folder), {}, {"PLIMSOLL_RANKS_PER_NODE": "2"}
+    result = train(4, path, f"{folder}/nodes", "--set", "output.gather_weights=false", stage=4, env=two)
+    plim.ok(result.returncode == 0, f"2 nodes of 2 ranks save {result.stderr.strip()[:200]}")
+    for count, stage, env in ((1, 0, {}), (4, 4, two), (3, 3, {})):
+        subprocess.run(["cp", "-r", f"{folder}/nodes", f"{folder}/{count}"], check=True)
+        result = train(count, path, f"{folder}/{count}", "--steps", 3, *IDLE, stage=stage, env=env)
+        held[count] = pieces.checkpoint(newest(f"{folder}/{count}")) if result.returncode == 0 else result.stderr
+        plim.ok(held[count] == held[1] and isinstance(held[1], dict), f"{count} ranks at stage {stage} go on with that state {result.stderr.strip()[:200]}")
+
+
 def failures(folder):
     """What one rank cannot write, and what somebody damaged."""
     path, out = job(folder, training__save_every=1), f"{folder}/run"
@@ -148,6 +160,6 @@ def folders(folder):
     plim.ok(process.returncode == 2 and "the newest checkpoint is not that of rank 0" in text, f"ranks that find different checkpoints: {text.strip()[:200]}")
 
 
-for part in (form, readers, resume, failures, folders):
+for part in (form, readers, resume, nodes, failures, folders):
     with tempfile.TemporaryDirectory() as folder: part(folder)
 plim.done()
