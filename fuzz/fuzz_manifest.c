@@ -27,7 +27,7 @@ static void read_and_check(const char *dir, const void *bytes, size_t n)
     struct plim_error err = {0};
     if (!put(dir, "manifest.json", bytes, n)) return;
     if (manifest_read(dir, &manifest, &err) == PLIM_OK && manifest)
-        manifest_check(dir, manifest, MANIFEST_WEIGHTS | MANIFEST_STATE, &err);
+        manifest_check(dir, manifest, MANIFEST_WEIGHTS | MANIFEST_STATE, 0, 1, &err);
     doc_free(manifest);
 }
 

@@ -2,11 +2,13 @@
 #include "base/fault.h"
 #include "base/number.h"
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static const char *const point_names[FAULT_POINTS] = {"alloc", "reserve",     "write", "disk", "compile",
-                                                      "leak",  "leak_loader", "eval",  "io",   "short"};
+static const char *const point_names[FAULT_POINTS] = {
+    "alloc", "reserve", "write", "disk", "compile", "leak", "leak_loader", "eval", "io", "short", "die"};
 
 void fault_set(struct fault *fault, enum fault_point point, int64_t nth)
 {
@@ -30,7 +32,7 @@ static enum plim_status parse_one(struct fault *fault, const char *text, size_t 
     return plim_fail(
         err, PLIM_BAD_INPUT,
         "fault '%.*s': unknown point; write alloc:N, reserve:N, write:N, disk:N, compile:N, leak:N, "
-        "leak_loader:N, eval:N, io:N or short:N",
+        "leak_loader:N, eval:N, io:N, short:N or die:N",
         (int)len, text);
 }
 
@@ -49,6 +51,11 @@ bool fault_hit(struct fault *fault, enum fault_point point)
     if (!fault) fault = fault_process();
     if (atomic_load_explicit(&fault->left[point], memory_order_relaxed) <= 0) return false;
     return atomic_fetch_sub(&fault->left[point], 1) == 1;
+}
+
+void fault_may_die(void)
+{
+    if (fault_hit(NULL, FAULT_DIE)) kill(getpid(), SIGKILL);
 }
 
 /* The only state of the process here: a test switch, armed once from the environment. */

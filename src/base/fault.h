@@ -27,6 +27,7 @@ enum fault_point {
     FAULT_EVAL,        /* trainer_evaluate: it does not fit */
     FAULT_IO,          /* a piece of the disk tier: the device reports an error */
     FAULT_SHORT,       /* likewise: half of it is carried, the rest is left over */
+    FAULT_DIE, /* fault_may_die: the process is killed, before a write, a sync or a new name of a file or a step */
     FAULT_POINTS
 };
 
@@ -49,6 +50,9 @@ enum plim_status fault_parse(struct fault *fault, const char *text, struct plim_
 
 /* Must this call fail? Counts the call. NULL: the process's own. Safe from any thread. */
 bool fault_hit(struct fault *fault, enum fault_point point);
+
+/* As kill -9, when FAULT_DIE is due. */
+void fault_may_die(void);
 
 /* The process's own, read from PLIMSOLL_FAULT at the first use. An unreadable value arms nothing. */
 struct fault *fault_process(void);

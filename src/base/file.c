@@ -133,6 +133,7 @@ enum plim_status file_pread_full(int fd, void *buf, size_t n, uint64_t offset, c
 enum plim_status file_pwrite_full(int fd, const void *buf, size_t n, uint64_t offset, const char *path,
                                   struct plim_error *err)
 {
+    fault_may_die();
     if (fault_hit(NULL, FAULT_WRITE)) {
         errno = ENOSPC;
         return fail(err, path, "write");
@@ -196,6 +197,7 @@ enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, stru
 enum plim_status file_atomic_commit(struct file_atomic *f, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
+    fault_may_die();
     if (fsync(f->fd) < 0) {
         status = fail(err, f->temp, "sync");
         goto out;
@@ -206,6 +208,7 @@ enum plim_status file_atomic_commit(struct file_atomic *f, struct plim_error *er
         status = fail(err, f->temp, "close");
         goto out;
     }
+    fault_may_die();
     if (rename(f->temp, f->path) < 0)
         status = fail(err, f->path, "replace");
     else

@@ -139,7 +139,7 @@ static void examine_run(struct diagnosis *d)
 {
     struct plim_error err = {0};
     struct checkpoint *saved = NULL;
-    enum plim_status status = checkpoint_find(d->subject, &saved, &err);
+    enum plim_status status = checkpoint_find(d->subject, NULL, &saved, &err);
     if (status != PLIM_OK) add_problem(d, err.text);
     if (status == PLIM_OK && !saved)
         add_problem(d, "there is no checkpoint; point at a run folder or a job file");

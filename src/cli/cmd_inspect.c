@@ -219,6 +219,20 @@ static void list_tensors(struct report *r, const struct weights_files *set)
     json_end_array(&r->w);
 }
 
+/* The next file name of the set after `done`; NULL: there is none. */
+static const char *file_after(const struct weights_files *set, const char *done)
+{
+    const char *next = NULL;
+    for (size_t i = 0; i < set->count; i++) {
+        const struct safetensor *t = &set->tensors[i];
+        for (int k = 0; k < (t->npieces ? t->npieces : 1); k++) {
+            const char *file = t->npieces ? t->pieces[k].path : t->path;
+            if ((!done || strcmp(file, done) > 0) && (!next || strcmp(file, next) < 0)) next = file;
+        }
+    }
+    return next;
+}
+
 /* A set of weights; its files follow each other in the checksum, by name. */
 static enum plim_status put_weights(struct report *r, const char *path, struct plim_error *err)
 {
@@ -232,12 +246,8 @@ static enum plim_status put_weights(struct report *r, const char *path, struct p
     say_types(r, &set);
     if (r->flags->tensors) list_tensors(r, &set);
     const char *done = NULL;
-    while (r->flags->checksum && status == PLIM_OK) { /* the next file name after `done` */
-        const char *next = NULL;
-        for (size_t i = 0; i < set.count; i++) {
-            const char *file = set.tensors[i].path;
-            if ((!done || strcmp(file, done) > 0) && (!next || strcmp(file, next) < 0)) next = file;
-        }
+    while (r->flags->checksum && status == PLIM_OK) {
+        const char *next = file_after(&set, done);
         if (!next) break;
         status = hash_file(next, &hash, err);
         done = next;
@@ -336,7 +346,8 @@ static enum plim_status show_folder(struct report *r, const char *dir, struct pl
     char path[CLI_PATH + 64], state[CLI_PATH + 64];
     bool checkpoint = holds(dir, "trainer.json", path, sizeof path);
     bool weights = holds(dir, "model.safetensors", path, sizeof path) ||
-                   holds(dir, "model.safetensors.index.json", path, sizeof path);
+                   holds(dir, "model.safetensors.index.json", path, sizeof path) ||
+                   holds(dir, SAFETENSORS_PIECES, path, sizeof path);
     if (!checkpoint && !weights && holds(dir, "tokenizer.json", path, sizeof path))
         return show_tokenizer(r, dir, err);
     if (!checkpoint && !weights)

@@ -145,10 +145,12 @@ static void print_profile(const struct trainer *t)
                     100 * t->op_seconds[k] / all);
 }
 
-/* An error that all ranks have is rank 0's to tell; one of the link ends them all. */
+/* An error that all ranks have is rank 0's to tell; one of the link (comm.c begins it so) ends them all. */
 static int tell_error(struct comm *comm, enum plim_status status, const struct plim_error *err)
 {
-    bool link = comm && status == PLIM_IO && !strncmp(err->text, "rank ", 5);
+    char begin[48];
+    snprintf(begin, sizeof begin, "rank %d of %d: ", comm_rank(comm), comm_ranks(comm));
+    bool link = comm && status == PLIM_IO && strstr(err->text, begin);
     int code = comm_rank(comm) == 0 || link ? cli_error(err) : plim_exit_code(status);
     if (link) comm_abort(comm, code);
     return code;

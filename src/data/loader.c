@@ -42,6 +42,7 @@ struct loader {
 /* One row of the window. */
 struct window_row {
     struct loader_state at; /* where it is formed */
+    int64_t targets;
     int64_t sample;         /* its last one; where there are groups, its only one */
     uint64_t epoch;         /* of that */
     int32_t length, number; /* length: positions that it needs; number: in the order of the data */
@@ -99,6 +100,13 @@ static enum plim_status make_room_for_rows(struct loader *l, int64_t rows, struc
     return l->rows_cap ? PLIM_OK : no_memory(err);
 }
 
+/* Rows that a window of `rows` for each rank is made of here: all ranks', where they are dealt out after sorting. */
+static int64_t rows_here(const struct loader_options *o, int64_t rows)
+{
+    return o->sorted && o->ranks > 1 ? rows * o->ranks : rows;
+}
+
+/* For so many rows of the window here. */
 static enum plim_status make_room(struct loader *l, int64_t rows, struct plim_error *err)
 {
     enum plim_status status = make_room_for_rows(l, rows, err);
@@ -141,7 +149,8 @@ enum plim_status loader_open(struct dataset *data, const struct loader_options *
     if (l->options.ranks < 1) l->options.ranks = 1;
     if (l->options.shuffle_samples < 1) l->options.shuffle_samples = 1;
     l->sample = malloc((size_t)objective_sample_most(dataset_rules(data)) * sizeof *l->sample);
-    enum plim_status status = l->sample ? make_room(l, options->window_rows, err) : no_memory(err);
+    enum plim_status status =
+        l->sample ? make_room(l, rows_here(options, options->window_rows), err) : no_memory(err);
     if (status == PLIM_OK && !l->indexed) status = block_source_open(data, &l->options, &l->source, err);
     if (status == PLIM_OK && l->options.grouped)
         status =
@@ -172,6 +181,7 @@ void loader_close(struct loader *l)
     free(l);
 }
 
+int loader_ranks(const struct loader *l) { return l->options.ranks; }
 int64_t loader_time(const struct loader *l) { return dataset_time(l->data); }
 uint64_t loader_seed(const struct loader *l) { return l->options.seed; }
 void loader_set_seed(struct loader *l, uint64_t seed)
@@ -436,12 +446,31 @@ static int longer(const void *a, const void *b)
     return x->length != y->length ? y->length - x->length : x->number - y->number;
 }
 
-/* The rows of the window as they were formed become the order in which they are filled. */
+/* Of rows that are sorted, those that are this rank's; the longest of all ranks' is what a slot has to have. */
+static void deal_rows(struct loader *l, struct loader_window *out)
+{
+    int64_t ranks = l->options.ranks, kept = out->rows;
+    out->rows = 0;
+    for (int64_t i = 0; i < kept; i++) {
+        if (i % ranks == 0) l->lengths[i / ranks] = l->rows[i].length;
+        if (i % ranks == l->options.rank) l->rows[out->rows++] = l->rows[i];
+    }
+}
+
+/* The rows of the window as they were formed become the order in which they are filled. Rows that are not sorted have one
+ * length. */
 static void order_rows(struct loader *l, struct loader_window *out)
 {
-    if (l->options.sorted) qsort(l->rows, (size_t)out->rows, sizeof *l->rows, longer);
+    bool sorted = l->options.sorted;
+    if (sorted) qsort(l->rows, (size_t)out->rows, sizeof *l->rows, longer);
+    if (sorted && l->options.ranks > 1) {
+        deal_rows(l, out);
+    } else {
+        for (int64_t i = 0; i < out->slots; i++)
+            l->lengths[i] = i < out->rows ? l->rows[i].length : l->lengths[0];
+    }
     for (int64_t i = 0; i < out->rows; i++)
-        l->lengths[i] = l->rows[i].length, out->positions += l->rows[i].used;
+        out->positions += l->rows[i].used, out->targets += l->rows[i].targets;
     out->lengths = l->lengths;
 }
 
@@ -456,11 +485,11 @@ static void place_rows(const struct loader *l, const struct rows *all, int64_t f
     }
 }
 
-/* Forms the next row; when it is this rank's it is the window's. */
+/* Forms the next row; when it may be this rank's it is kept. */
 static enum plim_status add_row(struct loader *l, struct loader_window *out, bool *over,
                                 struct plim_error *err)
 {
-    bool mine = is_mine(l);
+    bool mine = is_mine(l) || l->options.sorted;
     struct extent has;
     struct rows rows[ROWS_MOST] = {0};
     struct window_row here = {.at = l->at, .number = (int32_t)out->rows};
@@ -468,32 +497,40 @@ static enum plim_status add_row(struct loader *l, struct loader_window *out, boo
     enum plim_status status = form_row(l, rows, &has, err);
     *over = has.positions < 1;
     if (status != PLIM_OK || *over) return status;
-    out->all_targets += has.targets;
+    out->all_rows++, out->all_targets += has.targets;
+    here.targets = has.targets;
     here.length = (int32_t)length_of(l, has.positions, has.source);
     here.used = (int32_t)(has.positions + has.source), here.source = (int32_t)has.source;
     here.sample = l->sample_number, here.epoch = l->at.epoch;
-    if (mine) l->rows[out->rows++] = here, out->targets += has.targets;
+    if (mine) l->rows[out->rows++] = here;
     return PLIM_OK;
 }
 
 enum plim_status loader_window(struct loader *l, int64_t rows, struct loader_window *out,
                                struct plim_error *err)
 {
+    return loader_window_of(l, rows * l->options.ranks, out, err);
+}
+
+enum plim_status loader_window_of(struct loader *l, int64_t all_rows, struct loader_window *out,
+                                  struct plim_error *err)
+{
+    int64_t ranks = l->options.ranks, rows = (all_rows + ranks - 1) / ranks;
     *out = (struct loader_window){0};
     if (l->window_left) l->at = l->window_end;
     l->window_start = l->at;
     l->window_left = l->window_rows = 0;
-    enum plim_status status = make_room(l, rows, err);
+    enum plim_status status = make_room(l, rows_here(&l->options, rows), err);
     bool over = false;
-    for (int64_t i = 0; i < rows * l->options.ranks && status == PLIM_OK && !over; i++)
-        status = add_row(l, out, &over, err);
+    for (int64_t i = 0; i < all_rows && status == PLIM_OK && !over; i++) status = add_row(l, out, &over, err);
     if (status != PLIM_OK) {
         loader_rewind(l);
         return status;
     }
     l->window_end = l->at;
-    l->window_left = l->window_rows = out->rows;
+    out->slots = (out->all_rows + ranks - 1) / ranks;
     order_rows(l, out);
+    l->window_left = l->window_rows = out->rows;
     if (l->indexed && out->rows) l->finished = false; /* invariant 2: they are formed again */
     return PLIM_OK;
 }
@@ -635,10 +672,12 @@ size_t loader_bytes(const struct dataset *data, const struct loader_options *opt
     size_t row = (size_t)objective_sample_most(dataset_rules(data));
     if (o.shuffle_samples < 1) o.shuffle_samples = 1;
     size_t sum = sizeof(struct loader) + row * sizeof(int32_t) + dataset_bytes_most(data);
-    sum += (size_t)o.window_rows * (sizeof(struct window_row) + sizeof(int32_t));
+    if (o.ranks < 1) o.ranks = 1;
+    int64_t rows = rows_here(&o, o.window_rows);
+    sum += (size_t)rows * (sizeof(struct window_row) + sizeof(int32_t));
     if (o.grouped) sum += loader_group_bytes(group_window(&o), group_samples(data, &o));
     if (dataset_samples(data)) return sum;
-    struct rows window = stored_shape(data, o.window_rows);
+    struct rows window = stored_shape(data, rows);
     return sum + block_source_bytes(data, &o) +
            (size_t)rows_place(&window, stored_feeds(data), NULL) * sizeof(int32_t);
 }

@@ -14,7 +14,8 @@
  *
  * The order depends neither on the number of workers nor on how rows are asked for. Rank r of n gets the rows
  * whose number in the global order is r modulo n, and the state counts global rows: a run may go on with another
- * number of ranks and neither repeats nor skips one.
+ * number of ranks and neither repeats nor skips one. Where windows are sorted, all ranks' rows are sorted together and dealt
+ * out like that: row b of rank r is row b * n + r of the step, as one rank has them, and ranks have rows of like lengths.
  *
  * Rows of like lengths. With options.sorted the rows of a window come longest first, so that a caller may cut it into
  * passes of few lengths. With options.grouped also the samples of a window are of like length: in the shuffled order groups
@@ -65,12 +66,15 @@ struct loader_state {
 };
 
 struct loader_window {
-    int64_t rows;        /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t rows;     /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t all_rows; /* of all ranks */
+    int64_t
+        slots; /* rows of the rank that has the most: ranks cut these into passes, and so have equally many */
     int64_t targets;     /* counted targets in them */
     int64_t all_targets; /* of all ranks' rows */
     int64_t positions;   /* in use, of this rank's rows, sources counted too */
     const int32_t *
-        lengths; /* [rows] positions that they need, in the order in which they will be filled; until the next window */
+        lengths; /* [slots] positions that rows need, in the order in which they will be filled; where rows are sorted, the same on every rank: the longest of theirs; until the next window */
 };
 
 struct loader_stats {
@@ -86,10 +90,12 @@ enum plim_status loader_open(struct dataset *data, const struct loader_options *
                              struct plim_error *err);
 void loader_close(struct loader *loader);
 
-/* Begin a window of `rows` rows per rank after the last one. Errors are those of the data: "file:line: what"; or
+/* Begin a window of `rows` rows per rank after the last one (loader_window_of: of so many for all ranks together). Errors are those of the data: "file:line: what"; or
  * PLIM_INTERRUPTED, when *stop is set before there are so many: the next window begins where this one did. */
 enum plim_status loader_window(struct loader *loader, int64_t rows, struct loader_window *out,
                                struct plim_error *err);
+enum plim_status loader_window_of(struct loader *loader, int64_t all_rows, struct loader_window *out,
+                                  struct plim_error *err);
 
 /* The next n rows of the window into the arrays that are there; ids must be. Rows may have fewer positions than T when all
  * of these n are as short. Rows from n on are blank. */
@@ -111,6 +117,7 @@ enum plim_status loader_restore(struct loader *loader, const struct node *saved,
                                 struct plim_error *err);
 
 void loader_stats(const struct loader *loader, struct loader_stats *out);
+int loader_ranks(const struct loader *loader);    /* that share its rows */
 int64_t loader_time(const struct loader *loader); /* T: the most positions of a row */
 uint64_t loader_seed(const struct loader *loader);
 void loader_set_seed(struct loader *loader, uint64_t seed); /* before the first window */

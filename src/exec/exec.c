@@ -175,6 +175,17 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     return ops->sync(exec->device, err);
 }
 
+/* An exchange that failed says which op it was. */
+static enum plim_status tell_op(const struct exec *exec, int i, enum plim_status status,
+                                struct plim_error *err)
+{
+    char name[160];
+    const struct op *op = &exec->tape->ops[i];
+    if (status == PLIM_OK || !err) return status;
+    return plim_fail(err, status, "%s; op %d, %s of %s", err->text, i, op_row(op->kind)->name,
+                     tape_tensor_name(exec->tape, op->in[MOVE_FROM], name, sizeof name));
+}
+
 /* Those wait for each other on their lane. */
 static bool on_lane(const struct exec *exec, const struct op *op)
 {
@@ -186,11 +197,12 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
     const struct op *op = &exec->tape->ops[i];
     double start = exec->op_seconds ? clock_seconds() : 0;
     enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
-    if (status == PLIM_OK && exec->nexchanging && !on_lane(exec, op)) status = exec_await(exec, i, err);
+    if (status == PLIM_OK && exec->nexchanging && !on_lane(exec, op))
+        status = tell_op(exec, i, exec_await(exec, i, err), err);
     if (status == PLIM_OK && op_moves(op))
         status = move(exec, op, micro, err);
     else if (status == PLIM_OK && op_collects(op))
-        status = exec_collect(exec, i, micro, err);
+        status = tell_op(exec, i, exec_collect(exec, i, micro, err), err);
     else if (status == PLIM_OK && op_computes(op))
         compute(exec, i, micro);
     if (status == PLIM_OK && (exec->inspect || exec->op_seconds)) {
@@ -329,9 +341,8 @@ enum plim_status exec_update(struct exec *exec, struct plim_error *err)
     return status == PLIM_OK && waits ? exec_await_device(exec, err) : status;
 }
 
-/* Bytes of what is on this rank. */
-static enum plim_status read_here(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
-                                  struct plim_error *err)
+enum plim_status exec_read_own(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
+                               struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
     if (exec->tape->tensors[id].tier == TIER_HOST) {
@@ -344,8 +355,8 @@ static enum plim_status read_here(const struct exec *exec, int id, void *host, i
     return exec->device->ops->read(exec->device, (size_t)at, host, (size_t)bytes, err);
 }
 
-static enum plim_status write_here(const struct exec *exec, int id, const void *host, int64_t offset,
-                                   int64_t bytes, struct plim_error *err)
+enum plim_status exec_write_own(const struct exec *exec, int id, const void *host, int64_t offset,
+                                int64_t bytes, struct plim_error *err)
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
     if (exec->tape->tensors[id].tier == TIER_HOST) {
@@ -372,11 +383,16 @@ static struct owned owned_by(int rank, int64_t piece, int64_t offset, int64_t by
     return (struct owned){begin, end > begin ? end - begin : 0};
 }
 
+int64_t exec_own_first(const struct exec *exec, int id)
+{
+    return exec->tape->tensors[id].piece * comm_rank(exec_pieces(exec));
+}
+
 enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t offset, int64_t bytes,
                            struct plim_error *err)
 {
     const struct tensor *t = &exec->tape->tensors[id];
-    if (!t->piece) return read_here(exec, id, host, offset, bytes, err);
+    if (!t->piece) return exec_read_own(exec, id, host, offset, bytes, err);
     struct comm *comm = exec_pieces(exec);
     int64_t piece = tensor_bytes(t);
     enum plim_status status = PLIM_OK;
@@ -384,7 +400,8 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
         struct owned part = owned_by(r, piece, offset, bytes);
         char *to = (char *)host + (part.first - offset);
         if (!part.bytes) continue;
-        if (r == comm_rank(comm)) status = read_here(exec, id, to, part.first - r * piece, part.bytes, err);
+        if (r == comm_rank(comm))
+            status = exec_read_own(exec, id, to, part.first - r * piece, part.bytes, err);
         if (status == PLIM_OK) status = comm_broadcast(comm, to, (size_t)part.bytes, r, err);
     }
     return status;
@@ -394,10 +411,10 @@ enum plim_status exec_write(const struct exec *exec, int id, const void *host, i
                             struct plim_error *err)
 {
     const struct tensor *t = &exec->tape->tensors[id];
-    if (!t->piece) return write_here(exec, id, host, offset, bytes, err);
+    if (!t->piece) return exec_write_own(exec, id, host, offset, bytes, err);
     int64_t piece = tensor_bytes(t), rank = comm_rank(exec_pieces(exec));
     struct owned part = owned_by((int)rank, piece, offset, bytes);
     if (!part.bytes) return PLIM_OK;
-    return write_here(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,
-                      part.bytes, err);
+    return exec_write_own(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,
+                          part.bytes, err);
 }

@@ -102,4 +102,13 @@ enum plim_status exec_read(const struct exec *exec, int tensor, void *host, int6
 enum plim_status exec_write(const struct exec *exec, int tensor, const void *host, int64_t offset,
                             int64_t bytes, struct plim_error *err);
 
+/* The element of a tensor in pieces with which this rank's begins. */
+int64_t exec_own_first(const struct exec *exec, int tensor);
+
+/* The same of what this rank has of a tensor, its piece or all of it: offset within that. Nobody else takes part. */
+enum plim_status exec_read_own(const struct exec *exec, int tensor, void *host, int64_t offset, int64_t bytes,
+                               struct plim_error *err);
+enum plim_status exec_write_own(const struct exec *exec, int tensor, const void *host, int64_t offset,
+                                int64_t bytes, struct plim_error *err);
+
 #endif

@@ -219,6 +219,7 @@ struct job {
     int64_t max_length;
     const char *output_dir, *disk_dir; /* disk_dir NULL: output_dir */
     int64_t keep_checkpoints;
+    bool gather_weights;            /* of checkpoints of several ranks */
     bool no_final_checkpoint;       /* a run that was asked to save nothing at its end */
     uint64_t budget, host_budget;   /* host_budget 0: what the machine has */
     bool budget_given, budget_auto; /* budget_auto: `budget: auto`, which follows what others take */

@@ -260,6 +260,8 @@ static const struct schema_row rows[] = {
     {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
     {"output.disk_dir", SCHEMA_STRING, AT(disk_dir), .help = "folder of tensors that are offloaded to disk; absent: output.dir"},
     {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},
+    {"output.gather_weights", SCHEMA_BOOL, AT(gather_weights), .fallback = "true", .help = "several ranks: parameters of a checkpoint come to rank 0, which writes them as one file that other programs read; false: each rank writes its own piece (train, eval, generate, serve and export read both)"},
+    {"training.deepspeed.stage3_gather_16bit_weights_on_model_save", .alias = "output.gather_weights"},
     {"training.save_total_limit", .alias = "output.keep_checkpoints"},
     {"host_budget", SCHEMA_BYTES, AT(host_budget), .min = 1, .max = 1e18, .help = "bytes of the host that a job on a GPU may take, host tier and program together; absent: what the machine has free"},
     {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .names = follows, .min = 1, .max = 1e18, .help = "bytes the job may take; auto: as absent at the start, and then it follows what others take; absent: what the machine has (or a container's limit), times the profile's target, and on a CPU no more than is free"},

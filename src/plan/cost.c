@@ -4,8 +4,8 @@
  * speed when an op's operands fit half of the last-level cache, since the op before has just written most of them.
  *
  * Where the host is another memory, there are lanes for computing, copies in, copies out, ops of the host, and the disk below
- * the host; where exchanges between ranks run beside computing, there is one for them. Each does one thing at a time and in
- * order. What is put on another lane begins when everything that computes before it is done and
+ * the host; where exchanges between ranks run beside computing, there is one for them. Each does
+ * one thing at a time and in order. What is put on another lane begins when everything that computes before it is done and
  * its own operands are there; computing goes on beside it and waits when it needs what is not there yet. That is how the
  * CUDA backend queues them (device/cuda/cuda_transfer.c). Under a CPU a disk has no lane of its own: the CPU waits for most of
  * it or copies it through memory itself. */
@@ -117,8 +117,7 @@ static enum lane lane_of(const struct tape *tape, const struct op *op)
 }
 
 /* The lane that it takes up: that of computing where nothing runs beside it. */
-static enum lane busy_lane(const struct tape *tape, const struct op *op,
-                           const struct device_facts *facts)
+static enum lane busy_lane(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
     bool beside = op_moves(op) ? facts->async_copies : facts->async_exchanges && op->kind != OP_PIECE;
     return (op_moves(op) || op_collects(op)) && !beside ? LANE_COMPUTE : lane_of(tape, op);

@@ -65,13 +65,6 @@ static inline void facts_set_memory(struct device_facts *facts, bool unified)
     facts->program_bytes = unified ? 0 : FACTS_GRAPH_BYTES;
 }
 
-/* How many ranks take part in an exchange. */
-static inline int facts_among(const struct device_facts *facts, enum among among)
-{
-    int node = facts->node_ranks > 0 ? facts->node_ranks : 1;
-    return among == AMONG_NODE ? node : among == AMONG_NODES ? facts->ranks / node : facts->ranks;
-}
-
 /* bytes/s of a disk that nobody has measured: a modest SSD. */
 #define FACTS_DISK_ASSUMED 500e6
 
@@ -83,6 +76,13 @@ static inline int64_t facts_disk_buffers(const struct device_facts *facts)
 {
     int64_t depth = facts->disk_depth ? facts->disk_depth : DISK_DEPTH;
     return depth * (int64_t)(facts->disk_piece ? facts->disk_piece : DISK_PIECE);
+}
+
+/* How many ranks take part in an exchange. */
+static inline int facts_among(const struct device_facts *facts, enum among among)
+{
+    int node = facts->node_ranks > 0 ? facts->node_ranks : 1;
+    return among == AMONG_NODE ? node : among == AMONG_NODES ? facts->ranks / node : facts->ranks;
 }
 
 /* What has the memory, for people. */

@@ -64,8 +64,8 @@ static enum plim_status copy_through(struct move *m, int from, int to, struct pl
     enum plim_status status = PLIM_OK;
     for (int64_t at = 0; at < bytes && status == PLIM_OK; at += PIECE) {
         int64_t n = bytes - at < PIECE ? bytes - at : PIECE;
-        status = exec_read(m->from, from, m->piece, at, n, err);
-        if (status == PLIM_OK) status = exec_write(m->to, to, m->piece, at, n, err);
+        status = exec_read_own(m->from, from, m->piece, at, n, err);
+        if (status == PLIM_OK) status = exec_write_own(m->to, to, m->piece, at, n, err);
     }
     m->moved += bytes;
     return status;
@@ -242,6 +242,23 @@ static enum plim_status recut(const struct runtime *rt, const struct plan_reques
                      useless ? "take no less memory" : "do not fit");
 }
 
+/* Ranks plan from the same numbers: what one of them has beside its plan, the largest counts. Tensors stay cut as they are. */
+static enum plim_status share_request(const struct runtime *rt, struct plan_request *request,
+                                      struct plim_error *err)
+{
+    struct comm *comm = rt->device->comm;
+    if (!comm) return PLIM_OK;
+    int64_t *all = calloc((size_t)comm_ranks(comm), sizeof *all), mine = request->beside;
+    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks planned");
+    enum plim_status status =
+        comm_gather(comm, &mine, sizeof mine, all, (size_t)comm_ranks(comm) * sizeof mine, err);
+    for (int r = 0; r < comm_ranks(comm) && status == PLIM_OK; r++)
+        if (all[r] > request->beside) request->beside = all[r];
+    request->pins.zero = rt->plan.knobs.zero;
+    free(all);
+    return status;
+}
+
 /* The next plan; request->budget is its line. */
 static enum plim_status choose(struct runtime *rt, const struct replan *wish, struct plan_request *request,
                                struct plan *next, bool *reserve_used, struct plim_error *err)
@@ -294,7 +311,11 @@ enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish
     request.search_line = wish->hold ? 0 : runtime_search_line(rt, larger);
     enum plim_status status = reduce(rt, wish, err);
     request.beside = count_beside(rt);
-    if (status == PLIM_OK) status = choose(rt, wish, &request, &next, &reserve_used, err);
+    status = comm_agree(rt->device->comm, status, err);
+    if (status == PLIM_OK) status = share_request(rt, &request, err);
+    if (status == PLIM_OK)
+        status = comm_agree(rt->device->comm, choose(rt, wish, &request, &next, &reserve_used, err), err);
+    if (status == PLIM_OK) status = runtime_same_plan(rt, &next, err);
     out->plan_seconds = clock_seconds() - start;
     start = clock_seconds();
     if (status == PLIM_OK) {

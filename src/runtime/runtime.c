@@ -96,10 +96,9 @@ static enum plim_status share_line(struct runtime *rt, struct plim_error *err)
     return status;
 }
 
-static enum plim_status check_same_plan(struct runtime *rt, struct plim_error *err)
+enum plim_status runtime_same_plan(const struct runtime *rt, const struct plan *plan, struct plim_error *err)
 {
     struct comm *comm = rt->device->comm;
-    const struct plan *plan = &rt->plan;
     enum plim_status status = comm_same(comm, &plan->knobs, sizeof plan->knobs, "the plan", err);
     size_t bytes = (size_t)plan->layout.ntensors * sizeof *plan->layout.offset;
     return status == PLIM_OK ? comm_same(comm, plan->layout.offset, bytes, "the layout", err) : status;
@@ -149,7 +148,7 @@ enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct 
         plan_release(&rt->plan);
         status = plan_once(rt, device, job, overhead, err);
     }
-    if (status == PLIM_OK && device->comm) status = check_same_plan(rt, err);
+    if (status == PLIM_OK) status = runtime_same_plan(rt, &rt->plan, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
     rt->state = RUNTIME_PLANNED;

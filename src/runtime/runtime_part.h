@@ -14,6 +14,9 @@ bool runtime_search_again(const struct runtime *rt, const struct plan_request *r
 /* What a search in this process may reach under a budget (plan.h, search_line): the line that the process itself is on. */
 int64_t runtime_search_line(const struct runtime *rt, int64_t budget);
 
+/* Ranks have made the same plan; PLIM_BAD_INPUT: they have not. */
+enum plim_status runtime_same_plan(const struct runtime *rt, const struct plan *plan, struct plim_error *err);
+
 /* Memory for a plan whose arena has so many bytes, in two steps so that the larger of two plans is never exceeded: first what
  * grows, with overheads that fall, then what shrinks, with overheads that rise. Both do nothing twice. */
 enum plim_status runtime_take(struct runtime *rt, const struct plan *plan, int64_t arena,

@@ -25,7 +25,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static char *join_path(struct bump *store, const char *dir, const char *file)
+char *safetensors_join_path(struct bump *store, const char *dir, const char *file)
 {
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') n--;
@@ -48,7 +48,7 @@ static enum plim_status add_shard(struct safetensors *set, const char *dir, cons
                                   const char *file, struct string_list *shards, struct plim_error *err)
 {
     if (listed(shards, file)) return PLIM_OK;
-    const char *path = join_path(&set->store, dir, file);
+    const char *path = safetensors_join_path(&set->store, dir, file);
     if (!path || !string_list_add(&set->store, shards, file))
         return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", index);
     if (shards->count > MAX_SHARDS)
@@ -124,15 +124,18 @@ static enum plim_status open_index(struct safetensors *set, const char *dir, con
 
 static enum plim_status open_folder(struct safetensors *set, const char *dir, struct plim_error *err)
 {
-    const char *single = join_path(&set->store, dir, "model.safetensors");
-    const char *index = join_path(&set->store, dir, "model.safetensors.index.json");
-    const char *pickled = join_path(&set->store, dir, "pytorch_model.bin");
-    if (!single || !index || !pickled) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
+    const char *single = safetensors_join_path(&set->store, dir, "model.safetensors");
+    const char *index = safetensors_join_path(&set->store, dir, "model.safetensors.index.json");
+    const char *pieces = safetensors_join_path(&set->store, dir, SAFETENSORS_PIECES);
+    const char *pickled = safetensors_join_path(&set->store, dir, "pytorch_model.bin");
+    if (!single || !index || !pieces || !pickled)
+        return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
     if (file_exists(single)) {
         enum plim_status status = safetensors_add_file(set, single, err);
         return status == PLIM_OK ? sort_by_name(set, single, err) : status;
     }
     if (file_exists(index)) return open_index(set, dir, index, err);
+    if (file_exists(pieces)) return safetensors_add_pieces(set, dir, pieces, err);
     if (file_exists(pickled))
         return plim_fail(
             err, PLIM_UNSUPPORTED,
@@ -180,45 +183,81 @@ static bool is_floating(enum dtype type)
     return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
 }
 
-/* Half the buffer holds what the file has, half what the caller wants. */
-static enum plim_status read_pieces(int fd, const struct safetensor *t, enum dtype type, char *buffer,
-                                    safetensors_sink *sink, void *arg, struct plim_error *err)
+struct safetensor_piece safetensor_piece_at(const struct safetensor *t, int64_t element)
+{
+    for (int i = 0; i < t->npieces; i++)
+        if (element < t->pieces[i].first + t->pieces[i].count) return t->pieces[i];
+    return (struct safetensor_piece){t->path, t->offset, 0, t->count};
+}
+
+/* Where elements of one tensor go. */
+struct reading {
+    const struct safetensor *t;
+    enum dtype type;
+    char *buffer;
+    safetensors_sink *sink;
+    void *arg;
+};
+
+/* Elements [first, end) of the tensor, all of them in piece p. Half the buffer holds what the file has, half what the caller
+ * wants. */
+static enum plim_status read_elements(const struct reading *r, int fd, const struct safetensor_piece *p,
+                                      int64_t first, int64_t end, struct plim_error *err)
 {
     const size_t half = SAFETENSORS_BUFFER / 2;
-    const size_t from = dtype_size(t->type), to = dtype_size(type);
-    const int64_t piece = (int64_t)(half / (from > to ? from : to));
-    for (int64_t first = 0; first < t->count; first += piece) {
-        int64_t n = t->count - first < piece ? t->count - first : piece;
-        void *elements = buffer;
-        enum plim_status status =
-            file_pread_full(fd, buffer, (size_t)n * from, t->offset + (uint64_t)first * from, t->path, err);
-        if (status != PLIM_OK) return status;
-        if (type != t->type) {
-            elements = buffer + half;
-            dtype_convert(elements, type, buffer, t->type, n);
+    const size_t from = dtype_size(r->t->type), to = dtype_size(r->type);
+    const int64_t most = (int64_t)(half / (from > to ? from : to));
+    enum plim_status status = PLIM_OK;
+    for (; first < end && status == PLIM_OK; first += most) {
+        int64_t n = end - first < most ? end - first : most;
+        void *elements = r->buffer;
+        uint64_t offset = p->offset + (uint64_t)(first - p->first) * from;
+        status = file_pread_full(fd, r->buffer, (size_t)n * from, offset, p->path, err);
+        if (status == PLIM_OK && r->type != r->t->type) {
+            elements = r->buffer + half;
+            dtype_convert(elements, r->type, r->buffer, r->t->type, n);
         }
-        status = sink(arg, first, elements, n, err);
-        if (status != PLIM_OK) return status;
+        if (status == PLIM_OK) status = r->sink(r->arg, first, elements, n, err);
     }
-    return PLIM_OK;
+    return status;
+}
+
+static enum plim_status read_pieces(const struct reading *r, int64_t first, int64_t end,
+                                    struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    while (first < end && status == PLIM_OK) {
+        struct safetensor_piece p = safetensor_piece_at(r->t, first);
+        int64_t here = p.first + p.count < end ? p.first + p.count : end;
+        int fd = -1;
+        status = safetensors_open_file(p.path, &fd, err);
+        if (status == PLIM_OK) status = read_elements(r, fd, &p, first, here, err);
+        if (fd >= 0) close(fd);
+        first = here;
+    }
+    return status;
+}
+
+enum plim_status safetensors_read_part(const struct safetensors *set, const struct safetensor *t,
+                                       enum dtype type, int64_t first, int64_t count, safetensors_sink *sink,
+                                       void *arg, struct plim_error *err)
+{
+    (void)set;
+    if (t->type != type && !(is_floating(t->type) && is_floating(type)))
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: tensor '%.200s': cannot turn %s into %s", t->path,
+                         t->name, t->type_name, dtype_name(type));
+    struct reading r = {t, type, malloc(SAFETENSORS_BUFFER), sink, arg};
+    if (!r.buffer) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for a read buffer", t->path);
+    enum plim_status status = read_pieces(&r, first, first + count, err);
+    if (status == PLIM_BAD_INPUT) plim_error_prefix(err, "tensor '%.200s'", t->name);
+    free(r.buffer);
+    return status;
 }
 
 enum plim_status safetensors_read(const struct safetensors *set, const struct safetensor *t, enum dtype type,
                                   safetensors_sink *sink, void *arg, struct plim_error *err)
 {
-    int fd = -1;
-    (void)set;
-    if (t->type != type && !(is_floating(t->type) && is_floating(type)))
-        return plim_fail(err, PLIM_UNSUPPORTED, "%s: tensor '%.200s': cannot turn %s into %s", t->path,
-                         t->name, t->type_name, dtype_name(type));
-    char *buffer = malloc(SAFETENSORS_BUFFER);
-    if (!buffer) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for a read buffer", t->path);
-    enum plim_status status = safetensors_open_file(t->path, &fd, err);
-    if (status == PLIM_OK) status = read_pieces(fd, t, type, buffer, sink, arg, err);
-    if (status == PLIM_BAD_INPUT) plim_error_prefix(err, "tensor '%.200s'", t->name);
-    if (fd >= 0) close(fd);
-    free(buffer);
-    return status;
+    return safetensors_read_part(set, t, type, 0, t->count, sink, arg, err);
 }
 
 enum plim_status safetensors_read_rows(const struct safetensor *t, const struct safetensors_rows *which,

@@ -1,4 +1,4 @@
-/* safetensors.h - weights in files: one file, or a folder with shards and an index.
+/* safetensors.h - weights in files: one file, a folder with shards and an index, or a folder of pieces.
  *
  *     struct safetensors set;
  *     if (safetensors_open("checkpoint/", &set, &err) != PLIM_OK) ...
@@ -10,6 +10,10 @@
  * opened, and every lie is PLIM_BAD_INPUT with one line naming file and tensor. Data are read with pread in
  * pieces through a buffer of at most SAFETENSORS_BUFFER bytes and never mapped: mapped pages would count in
  * the process's resident memory, which is the thing being budgeted.
+ *
+ * A folder of pieces is what several ranks write at once: piece-00001-of-0000N.safetensors has a run of elements of each tensor,
+ * that of the next file goes on where it ends, and model.pieces.json has the names of the files and the shapes of the tensors.
+ * Whoever reads a set does not see the difference.
  */
 #ifndef PLIM_DATA_SAFETENSORS_H
 #define PLIM_DATA_SAFETENSORS_H
@@ -26,6 +30,14 @@
 #define SAFETENSORS_BUFFER     (1 << 20)
 #define SAFETENSORS_MAX_HEADER 100000000u
 #define SAFETENSORS_SHARD      UINT64_C(5000000000) /* usual size of a shard, bytes */
+#define SAFETENSORS_PIECES     "model.pieces.json"
+
+/* Elements [first, first + count) of a tensor, which begin at `offset` of a file. */
+struct safetensor_piece {
+    const char *path;
+    uint64_t offset;
+    int64_t first, count;
+};
 
 struct safetensor {
     const char *name;
@@ -36,7 +48,9 @@ struct safetensor {
     int64_t count;   /* elements */
     uint64_t offset; /* of its first byte in its file */
     uint64_t bytes;
-    const char *path; /* the file that holds it */
+    const char *path;                      /* the file that holds it, or its first piece */
+    const struct safetensor_piece *pieces; /* NULL: it lies in one place */
+    int npieces;
 };
 
 /* Owns everything it points to; tensors are sorted by name. */
@@ -46,8 +60,8 @@ struct safetensors {
     struct bump store;
 };
 
-/* `path` is a file, or a folder with model.safetensors or model.safetensors.index.json. On failure there is
- * nothing to close. */
+/* `path` is a file, or a folder with model.safetensors, model.safetensors.index.json or model.pieces.json. On failure there
+ * is nothing to close. */
 enum plim_status safetensors_open(const char *path, struct safetensors *set, struct plim_error *err);
 void safetensors_close(struct safetensors *set);
 
@@ -62,6 +76,14 @@ typedef enum plim_status safetensors_sink(void *arg, int64_t first, const void *
  * the file's is PLIM_UNSUPPORTED. */
 enum plim_status safetensors_read(const struct safetensors *set, const struct safetensor *t, enum dtype type,
                                   safetensors_sink *sink, void *arg, struct plim_error *err);
+
+/* The same of elements [first, first + count) alone; the sink gets their numbers in the tensor. */
+enum plim_status safetensors_read_part(const struct safetensors *set, const struct safetensor *t,
+                                       enum dtype type, int64_t first, int64_t count, safetensors_sink *sink,
+                                       void *arg, struct plim_error *err);
+
+/* Where an element of a tensor lies, and those behind it. */
+struct safetensor_piece safetensor_piece_at(const struct safetensor *t, int64_t element);
 
 /* The same into memory for t->count elements. */
 enum plim_status safetensors_read_all(const struct safetensors *set, const struct safetensor *t,
@@ -103,6 +125,7 @@ struct safetensors_writer {
     const struct safetensors_entry *entries; /* the caller's, until the end */
     size_t count;
     const char *dir; /* the caller's, until the end */
+    char name[64];   /* of the only file; empty: as above */
     size_t *last;    /* by shard: one past its last entry */
     size_t shards, shard;
     struct file_atomic *files; /* by shard */
@@ -115,6 +138,16 @@ struct safetensors_writer {
 enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const char *dir,
                                           const struct safetensors_entry *entries, size_t count,
                                           uint64_t shard_bytes, struct plim_error *err);
+/* One file of pieces, number `file` of `files`, from 0; an entry has this file's elements of its tensor. Other files of the folder
+ * are left alone. */
+enum plim_status safetensors_piece_begin(struct safetensors_writer *w, const char *dir, int file, int files,
+                                         const struct safetensors_entry *entries, size_t count,
+                                         struct plim_error *err);
+void safetensors_piece_name(int file, int files, char name[64]);
+/* model.pieces.json; entries are the whole tensors. */
+enum plim_status safetensors_write_pieces_index(const char *dir, int files,
+                                                const struct safetensors_entry *entries, size_t count,
+                                                struct plim_error *err);
 enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void *bytes, size_t n,
                                         struct plim_error *err);
 /* Too little or too much data is PLIM_BUG. Releases the writer whatever it returns. */

@@ -21,7 +21,9 @@ static uint64_t entry_bytes(const struct safetensors_entry *e)
 
 static void shard_file(const struct safetensors_writer *w, size_t shard, char name[64])
 {
-    if (w->shards == 1)
+    if (w->name[0])
+        memcpy(name, w->name, 64);
+    else if (w->shards == 1)
         snprintf(name, 64, "model.safetensors");
     else
         snprintf(name, 64, "model-%05zu-of-%05zu.safetensors", shard + 1, w->shards);
@@ -126,12 +128,11 @@ static enum plim_status advance(struct safetensors_writer *w, struct plim_error 
     return status;
 }
 
-enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const char *dir,
-                                          const struct safetensors_entry *entries, size_t count,
-                                          uint64_t shard_bytes, struct plim_error *err)
+/* The writer knows its folder, its entries and what its files are called. */
+static enum plim_status begin(struct safetensors_writer *w, uint64_t shard_bytes, struct plim_error *err)
 {
-    *w = (struct safetensors_writer){.entries = entries, .count = count, .dir = dir};
-    w->last = calloc(count + 1, sizeof *w->last);
+    const char *dir = w->dir;
+    w->last = calloc(w->count + 1, sizeof *w->last);
     if (!w->last) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
     deal(w, shard_bytes ? shard_bytes : SAFETENSORS_SHARD);
     w->files = calloc(w->shards, sizeof *w->files);
@@ -143,6 +144,23 @@ enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const ch
     enum plim_status status = begin_shard(w, err);
     if (status != PLIM_OK) safetensors_writer_abandon(w);
     return status;
+}
+
+enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const char *dir,
+                                          const struct safetensors_entry *entries, size_t count,
+                                          uint64_t shard_bytes, struct plim_error *err)
+{
+    *w = (struct safetensors_writer){.entries = entries, .count = count, .dir = dir};
+    return begin(w, shard_bytes, err);
+}
+
+enum plim_status safetensors_piece_begin(struct safetensors_writer *w, const char *dir, int file, int files,
+                                         const struct safetensors_entry *entries, size_t count,
+                                         struct plim_error *err)
+{
+    *w = (struct safetensors_writer){.entries = entries, .count = count, .dir = dir};
+    safetensors_piece_name(file, files, w->name);
+    return begin(w, UINT64_MAX, err);
 }
 
 enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void *bytes, size_t n,
@@ -199,7 +217,7 @@ static enum plim_status finish_folder(const struct safetensors_writer *w, struct
     for (size_t i = 0; i < w->shards && status == PLIM_OK; i++)
         status = file_atomic_commit(&w->files[i], err);
     if (status == PLIM_OK && w->shards > 1) status = write_index(w, strbuf_text(&index), err);
-    if (status == PLIM_OK) (void)unlink(strbuf_text(w->shards > 1 ? &single : &index));
+    if (status == PLIM_OK && !w->name[0]) (void)unlink(strbuf_text(w->shards > 1 ? &single : &index));
     strbuf_release(&single);
     strbuf_release(&index);
     return status;

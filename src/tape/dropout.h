@@ -1,6 +1,6 @@
 /* dropout.h - which numbers are dropped: a function of (seed and step, op, row of the step, place in the row) and of
- * nothing else: neither of how rows are cut into passes nor of how far they are padded. Rows of a step are numbered from
- * its longest to its shortest. op.h says the same in words.
+ * nothing else: neither of how rows are cut into passes, nor of how many ranks share them, nor of how far they are padded. Rows
+ * of a step are numbered from its longest to its shortest, all ranks' together. op.h says the same in words.
  *
  *     struct dropout d = dropout_of(attr, scalars);
  *     uint32_t row = dropout_row(&d, b);                        // row b of the micro-batch
@@ -14,7 +14,7 @@
 #include "tensor/stochastic.h"
 
 struct dropout {
-    uint32_t key, first_row;
+    uint32_t key, first_row, row_step;
     uint32_t below; /* bits below this are dropped; 0: nothing is */
     float scale;    /* of what is kept */
 };
@@ -26,6 +26,7 @@ static inline struct dropout dropout_of(const struct op_attr *attr, const float 
     uint32_t step = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
     d.key = stochastic_key(step, attr->stream);
     d.first_row = (uint32_t)scalars[SCALAR_FIRST_ROW];
+    d.row_step = 1 + (uint32_t)scalars[SCALAR_ROW_SKIP];
     d.below = (uint32_t)((double)attr->dropout * 4294967296.0);
     d.scale = (float)(1 / (1 - (double)attr->dropout));
     return d;
@@ -33,7 +34,7 @@ static inline struct dropout dropout_of(const struct op_attr *attr, const float 
 
 static inline uint32_t dropout_row(const struct dropout *d, int64_t b)
 {
-    return stochastic_mix(d->key ^ ((d->first_row + (uint32_t)b) * STOCHASTIC_ODD));
+    return stochastic_mix(d->key ^ ((d->first_row + (uint32_t)b * d->row_step) * STOCHASTIC_ODD));
 }
 
 static inline uint32_t dropout_line(uint32_t row, int64_t head, int64_t query)

@@ -43,7 +43,7 @@
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
- *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout
+ *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout; with attr.fresh dW is never added to
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
  *  row_gate_bwd  dy[R,C] x[R,C] gate[R]                            dx[R,C] dgate[R]            with s = sigmoid(gate[r]): dx[r] = dy[r] s, dgate[r] = dy[r] . x[r] s (1 - s)
@@ -137,7 +137,7 @@
  * 32-bit unsigned arithmetic with mix and key as of stochastic rounding (below) and the step's scalars
  * (tape/dropout.h is this text in C), and op dropout has its m from them too:
  *
- *     row   =   scalars[FIRST_ROW] + b
+ *     row   =   scalars[FIRST_ROW] + b * (1 + scalars[ROW_SKIP])
  *     line  =   mix(key ^ (row * 0x9e3779b1))                     of dropout, whose element i of row b has
  *     line  =   mix(line of dropout ^ (h << 24 ^ query))          of attention, with the query of the bias and i the key
  *     r     =   mix((i * 0x9e3779b1) ^ line)

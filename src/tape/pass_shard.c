@@ -181,11 +181,24 @@ static int read_whole(struct shard *s, const struct op *op, int id, int root)
     return near_operand(s, id, root);
 }
 
+/* Does the op also add to a gradient that stays whole? A matrix' gradient comes with that of its bias. */
+static bool adds_to_whole(const struct shard *s, const struct op *old)
+{
+    for (int o = 0; o < OP_MAX_OUT; o++)
+        if (old->out[o] >= 0 && cut_root(s, old->out[o]) < 0 &&
+            s->tape->tensors[tape_root(s->tape, old->out[o])].cls == CLASS_GRAD && old->kind == OP_LINEAR_DW)
+            return true;
+    return false;
+}
+
 /* What earlier micro-batches left is in the piece: the whole begins anew. */
-static int write_whole(struct shard *s, struct op *op, int id, int root)
+static int write_whole(struct shard *s, const struct op *old, struct op *op, int id, int root)
 {
     if (s->near[root] < 0) s->near[root] = scratch(s, s->tape->tensors[root]);
-    if (op->accumulate == ACC_AFTER_FIRST) op->accumulate = ACC_OVERWRITE;
+    if (old->accumulate == ACC_AFTER_FIRST && adds_to_whole(s, old))
+        op->attr.fresh = true;
+    else if (old->accumulate == ACC_AFTER_FIRST)
+        op->accumulate = ACC_OVERWRITE;
     return near_operand(s, id, root);
 }
 
@@ -197,7 +210,7 @@ static void emit_in_loop(struct shard *s, const struct op *old, int index)
     for (int k = 0; k < OP_MAX_IN; k++)
         if ((root = cut_root(s, old->in[k])) >= 0) op.in[k] = read_whole(s, old, old->in[k], root);
     for (int o = 0; o < OP_MAX_OUT; o++)
-        if ((root = cut_root(s, old->out[o])) >= 0) op.out[o] = write_whole(s, &op, old->out[o], root);
+        if ((root = cut_root(s, old->out[o])) >= 0) op.out[o] = write_whole(s, old, &op, old->out[o], root);
     tape_append(s->tape, &op);
     for (int o = 0; o < OP_MAX_OUT; o++)
         if ((root = cut_root(s, old->out[o])) >= 0 && s->writer[root] == index && s->near[root] >= 0) {

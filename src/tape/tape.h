@@ -154,6 +154,7 @@ struct op_attr {
     bool back;             /* rope: rotates back */
     enum pooling pooling;  /* pool */
     bool normalize;        /* pool: vectors of length 1 */
+    bool fresh;            /* linear_dw: dW is overwritten, also where db is added to */
     bool weight_kn;        /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     int top_k;             /* router_loss: experts of a row */
     bool norm_topk;        /* route: weights of a row add up to 1 */
@@ -170,7 +171,7 @@ struct op_attr {
         first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
     struct op_lines
         lines[OP_LINE_PARTS]; /* linear_q, embed_q, expert_linear_q: what the weight's bytes are */
-    enum among among; /* collectives */
+    enum among among;         /* collectives */
     bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
 };
 
@@ -208,6 +209,7 @@ enum step_scalar {
     SCALAR_KEY_LOW, /* 32 random bits of this step, in two whole numbers below 65536 */
     SCALAR_KEY_HIGH,
     SCALAR_FIRST_ROW, /* dropout: number of the micro-batch's first row in the batch of the step; a whole number */
+    SCALAR_ROW_SKIP, /* dropout: rows of the step that lie between two of the micro-batch: those of other ranks */
     SCALAR_AUX_GRAD, /* auxiliary losses: what d(loss of a micro-batch) is multiplied with: loss scale / micro-batches of the window */
     SCALAR_COUNT = 16
 };

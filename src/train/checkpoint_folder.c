@@ -1,6 +1,7 @@
 /* checkpoint_folder.c - see checkpoint_folder.h. */
 #define _GNU_SOURCE /* renameat2 */
 #include "train/checkpoint_folder.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
 
@@ -99,13 +100,18 @@ void checkpoint_prune(const char *dir, int64_t keep, int64_t newest)
     snprintf(away, sizeof away, "%s/" TEMP PREFIX "old", dir);
     while (find_oldest(dir, newest, victim, sizeof victim) > keep && *victim) {
         if (rename(victim, away)) return; /* not ours to remove */
+        fault_may_die();
         remove_tree(away, 2);
     }
 }
 
 enum plim_status checkpoint_take_name(const char *temp, const char *path, struct plim_error *err)
 {
-    if (!rename(temp, path)) return file_sync_parent(path, err);
+    fault_may_die();
+    if (!rename(temp, path)) {
+        fault_may_die();
+        return file_sync_parent(path, err);
+    }
     if (errno != ENOTEMPTY && errno != EEXIST)
         return plim_fail(err, PLIM_IO, "%s: cannot rename the checkpoint into place: %s", path,
                          strerror(errno));

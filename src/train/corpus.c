@@ -70,10 +70,11 @@ static bool drops(const struct job *job)
     return model_dropout(&job->spec, &key) > 0;
 }
 
-/* Every rank evaluates all rows: what is gathered for it is gathered by all at the same time. */
+/* Ranks share an evaluation's rows, but for pairs: a batch of those is one thing. */
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
     const struct job_data *d = &job->data;
+    bool whole = evaluation && score_kind_of(job) == SCORE_PAIRS;
     bool grouped = d->group_by_length && (d->group_given || d->padding == PADDING_LONGEST);
     *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
                                    .sorted = d->padding == PADDING_LONGEST || (!evaluation && drops(job)),
@@ -86,8 +87,8 @@ static void loader_options(const struct job *job, bool evaluation, struct loader
                                    .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
                                    .shuffle_bytes = (size_t)d->shuffle_bytes,
                                    .window_rows = evaluation ? eval_window(job) : job_rows(job),
-                                   .rank = evaluation ? 0 : job->rank,
-                                   .ranks = evaluation || job->ranks < 1 ? 1 : job->ranks};
+                                   .rank = whole ? 0 : job->rank,
+                                   .ranks = whole || job->ranks < 1 ? 1 : job->ranks};
 }
 
 static enum plim_status at_key(const struct corpus *c, const char *key, enum plim_status status,

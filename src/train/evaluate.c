@@ -53,16 +53,17 @@ enum plim_status eval_programs_start(struct eval_programs *p, const struct job *
     return status;
 }
 
-/* One pass over the next rows of the window; the rest of its rows count nothing. */
-static enum plim_status run_pass(struct eval_programs *p, const struct length_cut *cut, struct loader *loader,
+/* One pass over the next rows of the window; the rest of its rows count nothing. A rank that has none left takes part all the
+ * same: what is gathered is gathered by all. */
+static enum plim_status run_pass(struct eval_programs *p, int program, int64_t rows, struct loader *loader,
                                  bool first, struct plim_error *err)
 {
-    struct feed *feed = &p->feed[cut->program];
-    enum plim_status status = loader_fill(loader, cut->rows, &feed->rows, err);
+    struct feed *feed = &p->feed[program];
+    enum plim_status status = loader_fill(loader, rows, &feed->rows, err);
     if (status == PLIM_OK) status = feed_send(feed, err);
-    if (status == PLIM_OK) status = exec_loop(p->exec[cut->program], !first, err);
+    if (status == PLIM_OK) status = exec_loop(p->exec[program], !first, err);
     if (status != PLIM_OK) return status;
-    return scoring_take(&p->scoring, p->exec[cut->program], feed, cut->rows, err);
+    return scoring_take(&p->scoring, p->exec[program], feed, rows, err);
 }
 
 /* What programs sum up. */
@@ -85,39 +86,67 @@ static enum plim_status take_loss(struct exec *exec, struct eval_sums *sum, stru
 }
 
 /* The passes of one window. One program sums up by itself; several share their bytes, so each pass is read. */
-static enum plim_status run_window(struct eval_programs *p, struct loader *loader,
+static enum plim_status run_window(struct eval_programs *p, struct loader *loader, int64_t rows,
                                    const struct cutting *cutting, struct evaluation *e, struct eval_sums *sum,
                                    struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     for (int64_t i = 0; i < cutting->count && status == PLIM_OK; i++) {
         const struct length_cut *cut = &cutting->cuts[i];
-        status = run_pass(p, cut, loader, p->count > 1 || e->positions == 0, err);
+        int64_t here = rows < cut->rows ? rows : cut->rows;
+        status = run_pass(p, cut->program, here, loader, p->count > 1 || e->positions == 0, err);
         if (status == PLIM_OK && p->count > 1) status = take_loss(p->exec[cut->program], sum, err);
         e->positions += p->shape[cut->program].rows *
                         (p->shape[cut->program].time + p->feed[cut->program].rows.source_time);
-        e->rows += cut->rows;
+        rows -= here;
     }
     return status == PLIM_OK ? scoring_end_window(&p->scoring, err) : status;
 }
 
-/* A window is one pass where rows have one length; else it is sorted, and the more rows the better. */
+/* A window is one pass where rows have one length; else it is sorted, and the more rows the better. Ranks begin each together:
+ * a signal that one of them got ends it for all. */
 static enum plim_status run_windows(struct eval_programs *p, struct loader *loader, int64_t rows,
                                     int64_t most, struct cutting *cutting, struct evaluation *e,
                                     struct eval_sums *sum, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
+    int64_t all = most * loader_ranks(loader);
     while (e->rows < rows && status == PLIM_OK) {
         struct loader_window window;
-        status = loader_window(loader, rows - e->rows < most ? rows - e->rows : most, &window, err);
-        if (status != PLIM_OK || !window.rows) break;
-        lengths_cut(cutting, p->shape, p->count, window.lengths, window.rows);
-        status = run_window(p, loader, cutting, e, sum, err);
-        e->padding -= window.positions;
+        status = loader_window_of(loader, rows - e->rows < all ? rows - e->rows : all, &window, err);
+        status = comm_agree(p->exec[0]->device->comm, status, err);
+        if (status != PLIM_OK || !window.all_rows) break;
+        lengths_cut(cutting, p->shape, p->count, window.lengths, window.slots);
+        status = run_window(p, loader, window.rows, cutting, e, sum, err);
+        e->padding -= window.positions, e->rows += window.all_rows;
     }
     if (status == PLIM_OK && !e->rows)
         status = plim_fail(err, PLIM_BAD_INPUT, "the data to evaluate hold no sample with a target");
     return status;
+}
+
+/* Sums of all ranks' rows, in the order of ranks. */
+static enum plim_status sum_ranks(struct comm *comm, struct eval_sums *sum, struct scoring *s,
+                                  struct plim_error *err)
+{
+    struct entity_score *n = &s->entities;
+    double numbers[] = {sum->loss,
+                        sum->count,
+                        sum->hits,
+                        s->loss,
+                        (double)s->count,
+                        (double)n->right,
+                        (double)n->predicted,
+                        (double)n->wanted,
+                        (double)n->labels,
+                        (double)n->labels_right};
+    enum plim_status status = comm_sum_numbers(comm, numbers, (int)(sizeof numbers / sizeof *numbers), err);
+    if (status != PLIM_OK) return status;
+    sum->loss = numbers[0], sum->count = numbers[1], sum->hits = numbers[2];
+    s->loss = numbers[3], s->count = (int64_t)numbers[4];
+    *n = (struct entity_score){(int64_t)numbers[5], (int64_t)numbers[6], (int64_t)numbers[7],
+                               (int64_t)numbers[8], (int64_t)numbers[9]};
+    return PLIM_OK;
 }
 
 enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, const struct job *job,
@@ -131,6 +160,8 @@ enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, c
     enum plim_status status = cutting_open(&cutting, most, err);
     if (status == PLIM_OK) status = run_windows(p, loader, rows, most, &cutting, e, &sum, err);
     if (status == PLIM_OK && p->count == 1) status = take_loss(p->exec[0], &sum, err);
+    if (status == PLIM_OK && loader_ranks(loader) > 1)
+        status = sum_ranks(p->exec[0]->device->comm, &sum, &p->scoring, err);
     cutting_close(&cutting);
     e->padding += e->positions;
     e->loss = sum.count > 0 ? sum.loss / sum.count : 0;

@@ -26,7 +26,7 @@
 
 #define BLOCK 65536 /* elements at a time */
 
-/* One file open at a time for each stream. */
+/* One file open at a time for each stream; a tensor in pieces goes from one to the next. */
 struct stream {
     int fd;
     const char *path;
@@ -58,17 +58,31 @@ static void stream_close(struct stream *s)
     *s = (struct stream){-1, NULL};
 }
 
+static enum plim_status stream_go_to(struct stream *s, const char *path, struct plim_error *err)
+{
+    if (s->path && !strcmp(s->path, path)) return PLIM_OK;
+    stream_close(s);
+    s->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0) return plim_fail(err, PLIM_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    s->path = path;
+    return PLIM_OK;
+}
+
 static enum plim_status stream_read(struct stream *s, const struct safetensor *t, int64_t first, void *out,
                                     int64_t n, struct plim_error *err)
 {
     size_t size = dtype_size(t->type);
-    if (!s->path || strcmp(s->path, t->path)) {
-        stream_close(s);
-        s->fd = open(t->path, O_RDONLY | O_CLOEXEC);
-        if (s->fd < 0) return plim_fail(err, PLIM_IO, "%s: cannot be opened: %s", t->path, strerror(errno));
-        s->path = t->path;
+    enum plim_status status = PLIM_OK;
+    for (char *to = out; n > 0 && status == PLIM_OK;) {
+        struct safetensor_piece p = safetensor_piece_at(t, first);
+        int64_t here = p.first + p.count - first < n ? p.first + p.count - first : n;
+        status = stream_go_to(s, p.path, err);
+        if (status == PLIM_OK)
+            status = file_pread_full(s->fd, to, (size_t)here * size,
+                                     p.offset + (uint64_t)(first - p.first) * size, p.path, err);
+        first += here, n -= here, to += (size_t)here * size;
     }
-    return file_pread_full(s->fd, out, (size_t)n * size, t->offset + (uint64_t)first * size, t->path, err);
+    return status;
 }
 
 /* The master that knows more bits of this parameter, or NULL. */

@@ -5,20 +5,32 @@
 #include "base/hash.h"
 #include "base/json.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define NAME         "manifest.json"
-#define MANIFEST_MAX (1 << 20)
+#define MANIFEST_MAX (16 << 20)
 
 void manifest_add(struct manifest_files *files, const char *name, uint64_t bytes, uint64_t checksum)
 {
-    assert(files->count < MANIFEST_FILES);
+    if (files->count == files->cap) {
+        int cap = files->cap ? 2 * files->cap : 16;
+        struct manifest_file *more = realloc(files->file, (size_t)cap * sizeof *more);
+        files->failed |= !more;
+        if (!more) return;
+        files->file = more, files->cap = cap;
+    }
     struct manifest_file *f = &files->file[files->count++];
     *f = (struct manifest_file){.bytes = bytes, .checksum = checksum};
     snprintf(f->name, sizeof f->name, "%s", name);
+}
+
+void manifest_files_release(struct manifest_files *files)
+{
+    free(files->file);
+    *files = (struct manifest_files){0};
 }
 
 enum plim_status manifest_add_file(struct manifest_files *files, const char *dir, const char *name,
@@ -58,6 +70,7 @@ enum plim_status manifest_write(const char *dir, const struct manifest_about *ab
     struct strbuf text = STRBUF_INIT;
     struct json_writer w;
     char path[720];
+    if (files->failed) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for the manifest", dir);
     json_writer_init(&w, &text, 2);
     json_begin_object(&w, NULL);
     json_int(&w, "format", MANIFEST_FORMAT);
@@ -154,8 +167,8 @@ static bool is_below(const char *name)
     return *name && *name != '/' && strlen(name) < MANIFEST_NAME && !strstr(name, "..");
 }
 
-enum plim_status manifest_check(const char *dir, const struct doc *manifest, unsigned parts,
-                                struct plim_error *err)
+enum plim_status manifest_check(const char *dir, const struct doc *manifest, unsigned parts, int rank,
+                                int ranks, struct plim_error *err)
 {
     const struct node *files = node_get(&manifest->root, "files");
     enum plim_status status = PLIM_OK;
@@ -166,7 +179,7 @@ enum plim_status manifest_check(const char *dir, const struct doc *manifest, uns
         if (!is_below(entry->key))
             status = plim_fail(err, PLIM_BAD_INPUT,
                                "%s/" NAME ": damaged: '%.60s' is no file of a checkpoint", dir, entry->key);
-        else if (parts & parts_of(entry->key))
+        else if (parts & parts_of(entry->key) && i % (size_t)ranks == (size_t)rank)
             status = check_file(dir, entry, err);
     }
     return status;

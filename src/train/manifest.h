@@ -12,6 +12,7 @@
  *     manifest_add(&files, "model.safetensors", bytes, checksum);
  *     manifest_add_file(&files, dir, "tokenizer.json", &err);
  *     manifest_write(dir, &about, &files, &err);
+ *     manifest_files_release(&files);
  *
  * Reading refuses a manifest that was changed; checking reads the files it lists. Both name what is damaged.
  *
@@ -26,14 +27,16 @@
 #include "base/status.h"
 #include "plan/knobs.h"
 
-enum { MANIFEST_FORMAT = 1, MANIFEST_FILES = 12, MANIFEST_NAME = 40 };
+enum { MANIFEST_FORMAT = 1, MANIFEST_NAME = 40 };
 
+/* Starts as {0}. */
 struct manifest_files {
     struct manifest_file {
         char name[MANIFEST_NAME]; /* below the checkpoint's folder */
         uint64_t bytes, checksum;
-    } file[MANIFEST_FILES];
-    int count;
+    } * file;
+    int count, cap;
+    bool failed; /* out of memory: manifest_write says so */
 };
 
 struct manifest_about {
@@ -44,6 +47,7 @@ struct manifest_about {
     const struct node *run; /* a map of texts */
 };
 
+void manifest_files_release(struct manifest_files *files);
 void manifest_add(struct manifest_files *files, const char *name, uint64_t bytes, uint64_t checksum);
 /* Nothing is added when there is no such file. */
 enum plim_status manifest_add_file(struct manifest_files *files, const char *dir, const char *name,
@@ -62,8 +66,9 @@ enum manifest_part {
     MANIFEST_STATE = 2,
 };
 
-/* PLIM_BAD_INPUT names the first file that is missing, of another size, or of another content. */
-enum plim_status manifest_check(const char *dir, const struct doc *manifest, unsigned parts,
-                                struct plim_error *err);
+/* PLIM_BAD_INPUT names the first file that is missing, of another size, or of another content. Of several ranks each looks
+ * at its share of them. */
+enum plim_status manifest_check(const char *dir, const struct doc *manifest, unsigned parts, int rank,
+                                int ranks, struct plim_error *err);
 
 #endif

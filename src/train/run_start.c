@@ -131,7 +131,7 @@ static enum plim_status go_on(struct run_start *s, const struct job *job, const 
                               const struct run_options *options, struct plim_error *err)
 {
     enum plim_status status = check_names(s, options, err);
-    if (status == PLIM_OK) status = checkpoint_find(job->output_dir, &s->saved, err);
+    if (status == PLIM_OK) status = checkpoint_find(job->output_dir, device->comm, &s->saved, err);
     if (status != PLIM_OK || !s->saved) return status;
     const struct node *manifest = checkpoint_manifest(s->saved);
     s->free_micro_batch = accepted(options, MICRO_BATCH);

@@ -17,6 +17,8 @@ struct run_watch {
     bool told; /* a step line has been told, with this status: */
     enum memory_status told_status;
     struct run_facts facts;
+    struct adapt_look look; /* what is decided on; of several ranks, the worst of what they see */
+    bool looks;             /* there is one */
 };
 
 #endif

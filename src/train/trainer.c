@@ -53,12 +53,25 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     if (t->options.listener.hear) t->options.listener.hear(t->options.listener.arg, event);
 }
 
+/* Ranks have the new plan together or none of them: where memory was refused to some alone, they are no run any more. */
+static enum plim_status agree_on_plan(struct trainer *t, enum plim_status status, struct plim_error *err)
+{
+    struct comm *comm = t->runtime.device->comm;
+    double failed = status != PLIM_OK;
+    if (!comm) return status;
+    enum plim_status summed = comm_sum_numbers(comm, &failed, 1, err);
+    if (summed != PLIM_OK) return summed;
+    if (failed > 0 && failed < comm_ranks(comm)) t->runtime.torn = true;
+    return comm_agree(comm, status, err);
+}
+
 enum plim_status trainer_replan_as(struct trainer *t, const struct replan *wish, struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
     struct plim_error second;
     trainer_unbind(t);
     enum plim_status status = runtime_replan_as(&t->runtime, wish, &event.moves, err);
+    status = agree_on_plan(t, status, err);
     if (status != PLIM_OK) { /* the old plan stands, with an exec of its own */
         if (!t->runtime.torn) trainer_bind(t, &second);
         return status;
@@ -74,7 +87,8 @@ enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_e
     enum plim_status status = trainer_replan_as(t, &(struct replan){.budget = budget}, err);
     if (status != PLIM_OK) return status;
     t->watch.line = budget;
-    adapt_reset(&t->watch.adapt, t->watch.seen.sample);
+    bool shared = t->runtime.device->comm && t->watch.looks; /* ranks count samples as rank 0 does */
+    adapt_reset(&t->watch.adapt, shared ? t->watch.look.sample : t->watch.seen.sample);
     return PLIM_OK;
 }
 
@@ -103,8 +117,10 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     scalars[SCALAR_BIAS2] = (float)(1 - pow(c->beta2, n));
     scalars[SCALAR_CLIP] = (float)c->clip;
     scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
-    scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)(t->runtime.plan.knobs.accumulation *
-                                                                  comm_ranks(t->runtime.device->comm)));
+    int ranks = comm_ranks(t->runtime.device->comm);
+    scalars[SCALAR_ROW_SKIP] = (float)(ranks - 1);
+    scalars[SCALAR_AUX_GRAD] =
+        (float)(t->scaler.scale / (double)(t->runtime.plan.knobs.accumulation * ranks));
     scalars[SCALAR_BETA2] = (float)(1 - pow(n, -0.8));
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
     scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
@@ -112,10 +128,11 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     return exec_write(&t->runtime.exec, t->scalars, scalars, 0, sizeof scalars, err);
 }
 
-/* Dropout follows a row's number in the batch of the step, however that is cut into passes. */
+/* Dropout follows a row's number in the batch of the step, however that is cut into passes and dealt to ranks (loader.h). */
 static enum plim_status write_first_row(struct trainer *t, int64_t row, struct plim_error *err)
 {
-    float first = (float)row;
+    const struct comm *comm = t->runtime.device->comm;
+    float first = (float)(row * comm_ranks(comm) + comm_rank(comm));
     if (!t->drops) return PLIM_OK;
     return exec_write(&t->runtime.exec, t->scalars, &first, SCALAR_FIRST_ROW * sizeof first, sizeof first,
                       err);
@@ -139,7 +156,7 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
     int64_t row = 0;
     const struct length_cut *cuts = t->cutting.cuts;
     *finished = true;
-    lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->rows);
+    lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->slots);
     event->rows = window->rows;
     for (int64_t i = 0; i < t->cutting.count; i++) {
         if (stops_here(t)) { /* invariant 2 */
@@ -238,6 +255,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
     if (status == PLIM_OK) status = run_window(t, &window, event, finished, err);
     if (status != PLIM_OK || !*finished) return status;
+    fault_may_die();
     status = finish_step(t, event, err);
     if (status != PLIM_OK) return status;
     t->step++;
@@ -320,6 +338,13 @@ static enum plim_status change_budget(struct trainer *t, struct plim_error *err)
     return PLIM_OK;
 }
 
+static const char *who_stopped(const struct trainer *t)
+{
+    if (t->options.stop && *t->options.stop) return "a signal";
+    bool told = t->watch.control && run_control_stopped(t->watch.control);
+    return told ? "plimsoll ctl" : "a signal to another rank";
+}
+
 enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
 {
     const struct job_training *c = &t->job->training;
@@ -353,11 +378,12 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         trainer_save(t, &unsaved);
     }
     tell_end(t);
+    if (status == PLIM_IO && t->runtime.device->comm) /* who reads it looks for a step */
+        plim_fail(err, status, "%s; in step %lld", err->text, (long long)t->step + 1);
     if (status != PLIM_OK) trainer_explain(t, err);
     if (status == PLIM_OK && !finished)
         return plim_fail(
-            err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s",
-            t->options.stop && *t->options.stop ? "a signal" : "plimsoll ctl", (long long)t->step,
+            err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s", who_stopped(t), (long long)t->step,
             trainer_may_save(t) ? "go on with --resume" : "nothing was saved, as --no-checkpoint asks");
     return status;
 }

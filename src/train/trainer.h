@@ -190,6 +190,8 @@ void trainer_watch_open(struct trainer *trainer);
 void trainer_watch_close(struct trainer *trainer);
 /* The monitor and the socket hear how the run is; a status that has changed is told. event NULL: no step was made. */
 void trainer_note_step(struct trainer *trainer, const struct train_event *event);
+/* What this rank sees of the memory its plan can ease; false: nobody watches. */
+bool trainer_look(struct trainer *trainer, struct adapt_look *out);
 /* Gives way where memory is short, takes back what it gave where it is not. An error ends the run. */
 enum plim_status trainer_adapt(struct trainer *trainer, struct plim_error *err);
 /* After PLIM_NO_FIT or PLIM_NO_MEMORY: the listener is told why and what would help. Afterwards there is no runtime. */

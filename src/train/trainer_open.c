@@ -198,11 +198,13 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     enum plim_status status = open_data(t, err);
     schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
+    status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
+    status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK && t->start.now) corpus_set_now(&t->corpus, t->start.now);
     if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
     if (status == PLIM_OK) tell_notes(t);
-    if (status == PLIM_OK) status = fill(t, err);
+    if (status == PLIM_OK) status = comm_agree(device->comm, fill(t, err), err);
     if (status == PLIM_OK) trainer_watch_open(t);
     if (status != PLIM_OK) {
         trainer_explain(t, err);

@@ -1,8 +1,11 @@
-/* trainer_orders.c - what a run is told to do from outside, done between two optimizer steps: control socket and SIGUSR1. */
+/* trainer_orders.c - what a run is told to do from outside, done between two optimizer steps: control socket and SIGUSR1.
+ *
+ * Several ranks do it together: before each step they tell each other what was asked of them and how short of memory they are. */
 #include "base/bytes.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* The text says what came of it. */
 typedef enum plim_status order_do(struct trainer *t, const struct run_order *order, char *text, size_t size,
@@ -16,6 +19,7 @@ static enum plim_status do_budget(struct trainer *t, const struct run_order *ord
     const struct plan *plan = &t->runtime.plan;
     enum plim_status status =
         job_check_memory(t->job, "budget", order->bytes, &t->runtime.device->facts, err);
+    status = comm_agree(t->runtime.device->comm, status, err);
     if (status == PLIM_OK) status = trainer_replan(t, order->bytes, err);
     if (status == PLIM_OK)
         snprintf(text, size, "planned %s of %s: micro-batch %lld x %lld",
@@ -37,27 +41,79 @@ static enum plim_status do_checkpoint(struct trainer *t, const struct run_order 
 
 static order_do *const orders[] = {[ORDER_BUDGET] = do_budget, [ORDER_CHECKPOINT] = do_checkpoint};
 
-enum plim_status trainer_obey(struct trainer *t, struct plim_error *err)
+/* --- ranks ------------------------------------------------------------------------------------------------------ */
+
+/* What a rank has to say before a step. Orders come to rank 0 alone, signals to any of them. */
+struct word {
+    int64_t saves, looks;
+    int64_t ordered;
+    struct run_order order;
+    struct adapt_look look;
+};
+
+/* The worst that ranks see; it is as new as what rank 0 sees. */
+static void add_look(struct adapt_look *sum, const struct adapt_look *one)
+{
+    if (one->status > sum->status) sum->status = one->status;
+    if (one->over > sum->over) sum->over = one->over;
+    if (one->room < sum->room) sum->room = one->room;
+}
+
+/* What is this rank's becomes what is all ranks'. */
+static enum plim_status share_word(struct comm *comm, struct word *word, struct plim_error *err)
+{
+    struct word *all = comm ? calloc((size_t)comm_ranks(comm), sizeof *all) : NULL;
+    if (!comm) return PLIM_OK;
+    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks agreed");
+    enum plim_status status =
+        comm_gather(comm, word, sizeof *word, all, (size_t)comm_ranks(comm) * sizeof *all, err);
+    *word = all[0];
+    for (int r = 1; r < comm_ranks(comm) && status == PLIM_OK; r++) {
+        word->saves |= all[r].saves, word->looks &= all[r].looks;
+        add_look(&word->look, &all[r].look);
+    }
+    free(all);
+    return status;
+}
+
+/* What this rank, or with others all of them, want before the next step. */
+static enum plim_status next_word(struct trainer *t, struct word *word, struct plim_error *err)
 {
     struct run_watch *w = &t->watch;
-    struct run_order order;
-    enum plim_status status = PLIM_OK;
-    bool alone = !t->runtime.device->comm; /* ranks save together */
-    if (alone && t->options.save_now && *t->options.save_now) {
-        *t->options.save_now = 0;
-        status = trainer_save(t, err);
+    *word = (struct word){.saves = t->options.save_now && *t->options.save_now};
+    if (word->saves) *t->options.save_now = 0;
+    word->looks = trainer_look(t, &word->look);
+    word->ordered = w->control && run_control_next(w->control, &word->order);
+    enum plim_status status = share_word(t->runtime.device->comm, word, err);
+    w->looks = word->looks, w->look = word->look;
+    return status;
+}
+
+/* An order that fails leaves the run as it was. A snapshot is rank 0's, done when a step has been measured. */
+static enum plim_status obey(struct trainer *t, const struct run_order *order, struct plim_error *err)
+{
+    struct plim_error why = {0};
+    char text[512] = "";
+    if (order->kind == ORDER_SNAPSHOT) {
+        if (t->watch.control) trainer_trace_order(t, order);
+        return PLIM_OK;
     }
-    while (status == PLIM_OK && w->control && run_control_next(w->control, &order)) {
-        struct plim_error why = {0};
-        char text[512] = "";
-        if (order.kind == ORDER_SNAPSHOT) { /* done when a step has been measured */
-            trainer_trace_order(t, &order);
-            break;
-        }
-        enum plim_status done = orders[order.kind](t, &order, text, sizeof text, &why);
-        if (done != PLIM_OK && t->runtime.torn) status = done, *err = why;
-        trainer_note_step(t, NULL);
-        run_control_done(w->control, &order, done, done == PLIM_OK ? text : why.text);
-    }
+    enum plim_status done = orders[order->kind](t, order, text, sizeof text, &why);
+    trainer_note_step(t, NULL);
+    if (t->watch.control) run_control_done(t->watch.control, order, done, done == PLIM_OK ? text : why.text);
+    if (done == PLIM_OK || !t->runtime.torn) return PLIM_OK;
+    *err = why;
+    return done;
+}
+
+enum plim_status trainer_obey(struct trainer *t, struct plim_error *err)
+{
+    struct word word;
+    enum plim_status status;
+    do {
+        status = next_word(t, &word, err);
+        if (status == PLIM_OK && word.saves) status = trainer_save(t, err);
+        if (status == PLIM_OK && word.ordered) status = obey(t, &word.order, err);
+    } while (status == PLIM_OK && word.ordered && word.order.kind != ORDER_SNAPSHOT);
     return status;
 }

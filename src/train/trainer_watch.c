@@ -22,8 +22,7 @@ static struct adapt_rules rules_of(const struct trainer *t)
     const struct job *job = t->job;
     int64_t least = 1, most = 0;
     job_micro_bounds(job, &least, &most);
-    bool alone = !t->runtime.device->comm; /* ranks would have to agree on every change */
-    return (struct adapt_rules){.enabled = job->batching.enabled && alone,
+    return (struct adapt_rules){.enabled = job->batching.enabled,
                                 .smooth = job->batching.smooth,
                                 .follows = job->budget_auto,
                                 .pinned = job->training.micro_batch_given,
@@ -166,20 +165,38 @@ static enum plim_status carry_out(struct trainer *t, enum adapt_act *act, const 
     return status;
 }
 
+bool trainer_look(struct trainer *t, struct adapt_look *out)
+{
+    struct run_watch *w = &t->watch;
+    if (!w->monitor || !w->seen.gauges) return false;
+    if (w->adapt.level == ADAPT_FULL)
+        w->full_bytes = t->runtime.plan.total, w->full_micro = t->runtime.plan.knobs.micro_batch;
+    *out = look_of(t);
+    return true;
+}
+
+/* The number of the newest sample; ranks count as rank 0 does. */
+static enum plim_status newest_sample(struct trainer *t, int64_t *out, struct plim_error *err)
+{
+    struct monitor_state newest;
+    monitor_look(t->watch.monitor, &newest);
+    *out = newest.sample;
+    return comm_broadcast(t->runtime.device->comm, out, sizeof *out, 0, err);
+}
+
 enum plim_status trainer_adapt(struct trainer *t, struct plim_error *err)
 {
     struct run_watch *w = &t->watch;
-    struct monitor_state newest;
+    int64_t sample;
     bool whole;
-    if (!w->monitor || !w->seen.gauges) return PLIM_OK;
-    if (w->adapt.level == ADAPT_FULL)
-        w->full_bytes = t->runtime.plan.total, w->full_micro = t->runtime.plan.knobs.micro_batch;
-    struct adapt_look look = look_of(t);
+    if (!w->looks) return PLIM_OK;
+    struct adapt_look look = w->look;
     enum adapt_act act = adapt_decide(&w->adapt, &look);
     if (act == ADAPT_STAY) return PLIM_OK;
     enum plim_status status = carry_out(t, &act, &look, &whole, err);
-    monitor_look(w->monitor, &newest);
-    adapt_done(&w->adapt, act, t->step, newest.sample, status == PLIM_OK, whole);
+    enum plim_status told = newest_sample(t, &sample, err);
+    if (told != PLIM_OK) return told;
+    adapt_done(&w->adapt, act, t->step, sample, status == PLIM_OK, whole);
     bool stands = (status == PLIM_NO_FIT || status == PLIM_NO_MEMORY) && !t->runtime.torn;
     if (status == PLIM_OK) tell_line(t, &w->seen.gauge[w->seen.leading], look.status, adapt_act_text(act));
     trainer_note_step(t, NULL);
@@ -206,8 +223,7 @@ void trainer_watch_open(struct trainer *t)
     w->line = t->runtime.request.budget;
     if (t->job->monitor.enabled && monitor_open(&options, &w->monitor, &err) != PLIM_OK)
         note(t, "the run goes on without a monitor", &err);
-    bool alone = !t->runtime.device->comm;
-    if (alone && t->start.lock.held &&
+    if (t->start.lock.held && /* of several ranks, rank 0 */
         run_control_open(t->job->output_dir, w->monitor, &w->control, &err) != PLIM_OK)
         note(t, "the run goes on without a control socket", &err);
     trainer_note_step(t, NULL);

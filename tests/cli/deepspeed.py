@@ -104,6 +104,7 @@ def settings(case):
         (zero(stage3_prefetch_bucket_size=1e6), "training.zero.prefetch_bucket_size", "1000000"),
         (zero(stage3_param_persistence_threshold=1e5), "training.zero.param_persistence_threshold", "100000"),
         (zero(stage=2), "training.zero_stage", "2"),
+        (zero(stage3_gather_16bit_weights_on_model_save=False), "output.gather_weights", "false"),
     ]
     for ds, key, value in rows:
         plan, _ = effect(case, f"{json.dumps(ds)}: {key} is {value}", ds, setting(key, value))

@@ -16,7 +16,8 @@ uint32_t ref_drop_row(const struct op_attr *attr, const double *scalars, int64_t
 {
     uint32_t step = (uint32_t)scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)scalars[SCALAR_KEY_LOW];
     uint32_t key = ref_mix(ref_mix(attr->stream) ^ step);
-    uint32_t row = (uint32_t)scalars[SCALAR_FIRST_ROW] + (uint32_t)b;
+    uint32_t apart = 1 + (uint32_t)scalars[SCALAR_ROW_SKIP];
+    uint32_t row = (uint32_t)scalars[SCALAR_FIRST_ROW] + (uint32_t)b * apart;
     return ref_mix(key ^ (row * 0x9e3779b1u));
 }
 

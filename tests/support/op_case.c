@@ -277,6 +277,7 @@ void case_scalars(struct op_case *c, int slot)
     case_set(c, slot, SCALAR_KEY_LOW, (double)case_below(c, 65536));
     case_set(c, slot, SCALAR_KEY_HIGH, (double)case_below(c, 65536));
     case_set(c, slot, SCALAR_FIRST_ROW, (double)case_below(c, 1000));
+    case_set(c, slot, SCALAR_ROW_SKIP, (double)case_below(c, 4));
     c->op.attr.stream = (uint32_t)case_below(c, 1 << 30);
 }
 

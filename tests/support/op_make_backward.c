@@ -98,7 +98,9 @@ void make_linear_dw(struct op_case *c)
     case_in_rows(c, LINEAR_DW_X, c->type, s.lead, s.k);
     enum dtype narrow = grad_type(c);
     case_acc(c, LINEAR_DW_DW, narrow, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
-    if (case_flip(c)) case_acc(c, LINEAR_DW_DBIAS, narrow, DIMS(s.m));
+    bool bias = case_flip(c);
+    if (bias) case_acc(c, LINEAR_DW_DBIAS, narrow, DIMS(s.m));
+    c->op.attr.fresh = bias && case_flip(c);
     c->inner[LINEAR_DW_DW] = c->inner[LINEAR_DW_DBIAS] = sum_error(s.lead.rows);
     c->scale[LINEAR_DW_DW] = c->scale[LINEAR_DW_DBIAS] = sqrt((double)s.lead.rows);
 }

@@ -25,6 +25,21 @@ def command(ranks, *args):
     return [*MPIRUN, "-n", str(ranks), plim.PLIMSOLL, *map(str, args)]
 
 
+def apart(parts):
+    """Ranks with something of their own: of [(how many, environment, arguments, folder to be in or None)]."""
+    out = [*MPIRUN]
+    for i, (count, env, args, folder) in enumerate(parts):
+        out += [":"] * (i > 0) + ["-n", str(count)] + (["-wdir", folder] if folder else [])
+        out += ["env", *(f"{k}={v}" for k, v in env.items()), plim.PLIMSOLL, *map(str, args)]
+    return subprocess.Popen(out, stdin=subprocess.DEVNULL, text=True, env={**os.environ, **ENV}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def one_apart(ranks, which, env, *args):
+    """All ranks alike, but for the environment of one of them."""
+    parts = [(which, {}, args, None), (1, env, args, None), (ranks - 1 - which, {}, args, None)]
+    return apart([p for p in parts if p[0]])
+
+
 def start(ranks, *args, env=None, **more):
     return subprocess.Popen(command(ranks, *args), stdin=subprocess.DEVNULL, text=True, env={**os.environ, **ENV, **(env or {})}, **more)
 
@@ -47,3 +62,9 @@ def children(pid):
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/children") as f: out += map(int, f.read().split())
     return out
+
+
+def rank_of(pid):
+    """Which rank a process is, as its launcher told it."""
+    with open(f"/proc/{pid}/environ") as f: told = dict(v.partition("=")[::2] for v in f.read().split("\0"))
+    return next(int(told[k]) for k in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK") if k in told)

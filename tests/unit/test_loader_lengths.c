@@ -104,6 +104,31 @@ static void check_resume(struct dataset *data, const struct loader_options *opti
     loader_close(loader);
 }
 
+/* Row b of rank r is row b * ranks + r of the sorted window, every rank is told the same lengths, and one that has a row less
+ * fills a slot less. */
+static void check_ranks(struct dataset *data, const struct loader_options *base, const struct seen *whole)
+{
+    enum { RANKS = 3 };
+    for (int r = 0; r < RANKS; r++) {
+        struct loader_options o = *base;
+        o.rank = r, o.ranks = RANKS, o.window_rows = (WINDOW + RANKS - 1) / RANKS;
+        struct loader *loader = data_rig_loader(data, &o);
+        for (int window = 0; window < 5; window++) {
+            struct loader_window w;
+            int32_t ids[T], lengths[1];
+            struct rows row = {.count = 1, .time = T, .ids = ids, .lengths = lengths};
+            if (loader_window_of(loader, WINDOW, &w, &err) != PLIM_OK) fail_msg("%s", err.text);
+            assert_true(w.all_rows == WINDOW && w.slots == 4 && w.rows == (r == 0 ? 4 : 3));
+            for (int b = 0; b < w.rows; b++) {
+                if (loader_fill(loader, 1, &row, &err) != PLIM_OK) fail_msg("%s", err.text);
+                assert_int_equal(number_of(ids), whole->number[window][b * RANKS + r]);
+                assert_int_equal(w.lengths[b], whole->length[window][b * RANKS]);
+            }
+        }
+        loader_close(loader);
+    }
+}
+
 static void check_data(struct dataset *data, const struct loader_options *base)
 {
     static struct seen plain, grouped, other;
@@ -112,6 +137,7 @@ static void check_data(struct dataset *data, const struct loader_options *base)
     struct loader *loader = data_rig_loader(data, &o);
     take_all(loader, &plain);
     loader_close(loader);
+    check_ranks(data, &o, &plain);
     o.grouped = true;
     for (o.workers = 0; o.workers < 4; o.workers++) {
         loader = data_rig_loader(data, &o);

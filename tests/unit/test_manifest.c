@@ -66,6 +66,7 @@ static void write_manifest(void)
     struct manifest_about about = {
         .step = 12, .now = 99, .machine = "here", .knobs = &knobs, .run = &facts->root};
     assert_int_equal(manifest_write(folder, &about, &files, &err), PLIM_OK);
+    manifest_files_release(&files);
     doc_free(facts);
 }
 
@@ -81,7 +82,7 @@ static void manifests_read_back(void **state)
     assert_int_equal(node_int(node_get(&doc->root, "now"), 0), 99);
     assert_int_equal(node_int(node_path(&doc->root, "knobs.micro_batch"), 0), 4);
     assert_string_equal(node_string(node_get(node_get(&doc->root, "run"), "training.seed"), ""), "7");
-    assert_int_equal(manifest_check(folder, doc, MANIFEST_WEIGHTS | MANIFEST_STATE, &err), PLIM_OK);
+    assert_int_equal(manifest_check(folder, doc, MANIFEST_WEIGHTS | MANIFEST_STATE, 0, 1, &err), PLIM_OK);
     doc_free(doc);
 }
 
@@ -107,12 +108,12 @@ static void every_byte_is_sealed(void **state)
     put("manifest.json", text.data, text.len);
     assert_int_equal(manifest_read(folder, &doc, &err), PLIM_OK);
     put("b", "betA", 4);
-    assert_int_equal(manifest_check(folder, doc, MANIFEST_WEIGHTS, &err), PLIM_BAD_INPUT);
+    assert_int_equal(manifest_check(folder, doc, MANIFEST_WEIGHTS, 0, 1, &err), PLIM_BAD_INPUT);
     assert_non_null(strstr(err.text, "/b: damaged"));
     unlink(in_folder("b"));
-    assert_int_equal(manifest_check(folder, doc, MANIFEST_WEIGHTS, &err), PLIM_BAD_INPUT);
+    assert_int_equal(manifest_check(folder, doc, MANIFEST_WEIGHTS, 0, 1, &err), PLIM_BAD_INPUT);
     assert_non_null(strstr(err.text, "missing"));
-    assert_int_equal(manifest_check(folder, doc, MANIFEST_STATE, &err), PLIM_OK);
+    assert_int_equal(manifest_check(folder, doc, MANIFEST_STATE, 0, 1, &err), PLIM_OK);
     doc_free(doc);
     strbuf_release(&text);
 }

@@ -248,6 +248,85 @@ static void shards_round_trip(void **state)
     check_set(f->dir);
 }
 
+/* Elements [share * file, share * (file + 1)) of each tensor, as far as it has them. */
+static void write_piece(const char *dir, int file, int files)
+{
+    struct safetensors_writer w;
+    struct safetensors_entry own[3] = {0};
+    struct plim_error err = {0};
+    size_t count = 0;
+    int64_t first[3], have[3] = {300000, 5, 64};
+    for (size_t k = 0; k < 3; k++) {
+        int64_t share =
+            k == 1 ? 5 : have[k] / 2 - 7; /* ids have one owner; the third file has what is left */
+        int64_t begin = share * file, end = file + 1 < files ? share * (file + 1) : have[k];
+        if (end > have[k]) end = have[k];
+        if (begin >= end) continue;
+        own[count] = (struct safetensors_entry){entries[k].name, entries[k].type, 1, {end - begin}};
+        first[count++] = begin;
+    }
+    assert_int_equal(safetensors_piece_begin(&w, dir, file, files, own, count, &err), PLIM_OK);
+    for (size_t k = 0; k < count; k++)
+        for (int64_t i = first[k]; i < first[k] + own[k].dim[0]; i++) {
+            float wide = (float)i;
+            int32_t id = (int32_t)i + 1;
+            uint16_t narrow = f32_to_bf16((float)(i + 2));
+            const void *element = own[k].type == DT_F32   ? (const void *)&wide
+                                  : own[k].type == DT_I32 ? (const void *)&id
+                                                          : (const void *)&narrow;
+            assert_int_equal(safetensors_writer_put(&w, element, dtype_size(own[k].type), &err), PLIM_OK);
+        }
+    assert_int_equal(safetensors_writer_end(&w, &err), PLIM_OK);
+}
+
+/* Sums up where elements begin, and refuses one that is not its number. */
+static enum plim_status count_elements(void *arg, int64_t first, const void *elements, int64_t n,
+                                       struct plim_error *err)
+{
+    int64_t *seen = arg;
+    (void)err;
+    for (int64_t i = 0; i < n; i++) assert_true(((const float *)elements)[i] == (float)(first + i));
+    *seen += n;
+    return PLIM_OK;
+}
+
+static void pieces_are_read_as_one(void **state)
+{
+    struct folder *f = *state;
+    struct plim_error err = {0};
+    struct safetensors set;
+    int64_t seen = 0;
+    for (int file = 0; file < 3; file++) write_piece(f->dir, file, 3);
+    assert_int_equal(safetensors_write_pieces_index(f->dir, 3, entries, 3, &err), PLIM_OK);
+    assert_true(in_folder(f, "piece-00003-of-00003.safetensors") && in_folder(f, SAFETENSORS_PIECES));
+    check_set(f->dir);
+    assert_int_equal(safetensors_open(f->dir, &set, &err), PLIM_OK);
+    const struct safetensor *wide = safetensors_find(&set, "wide");
+    assert_true(wide->ndim == 2 && wide->dim[0] == 3 && wide->npieces == 3 && wide->bytes == 1200000);
+    assert_int_equal(safetensors_read_part(&set, wide, DT_F32, 149000, 2000, count_elements, &seen, &err),
+                     PLIM_OK);
+    assert_int_equal(seen, 2000);
+    safetensors_close(&set);
+}
+
+static void pieces_that_lie(void **state)
+{
+    struct folder *f = *state;
+    struct plim_error err = {0};
+    struct safetensors_entry other[3] = {entries[0], entries[1], entries[2]};
+    for (int file = 0; file < 3; file++) write_piece(f->dir, file, 3);
+    assert_int_equal(safetensors_write_pieces_index(f->dir, 2, entries, 3, &err), PLIM_OK);
+    expect_error(f->dir, PLIM_IO, "piece-00001-of-00002"); /* there is no such file */
+    other[0].dim[0] = 4;
+    assert_int_equal(safetensors_write_pieces_index(f->dir, 3, other, 3, &err), PLIM_OK);
+    expect_error(f->dir, PLIM_BAD_INPUT, "its pieces have 300000 elements, its shape 400000");
+    assert_int_equal(safetensors_write_pieces_index(f->dir, 3, entries, 2, &err), PLIM_OK);
+    expect_error(f->dir, PLIM_BAD_INPUT, "narrow"); /* which nobody named */
+    other[0] = entries[0], other[1].name = "nowhere";
+    assert_int_equal(safetensors_write_pieces_index(f->dir, 3, other, 3, &err), PLIM_OK);
+    expect_error(f->dir, PLIM_BAD_INPUT, "ids");
+}
+
 /* A set of the other form is replaced, not left for readers to prefer. */
 static void forms_replace_each_other(void **state)
 {
@@ -327,6 +406,8 @@ int main(void)
         IN_FOLDER(file_cut_after_opening),
         IN_FOLDER(one_file_round_trip),
         IN_FOLDER(shards_round_trip),
+        IN_FOLDER(pieces_are_read_as_one),
+        IN_FOLDER(pieces_that_lie),
         IN_FOLDER(forms_replace_each_other),
         IN_FOLDER(abandoned_writes_leave_nothing),
         IN_FOLDER(indexes_that_lie),

@@ -3,6 +3,7 @@
  * Every exchange is begun without waiting and tested until it is done, so that a rank that does not answer is noticed. The
  * module uses nothing of the program but comm.h's structs. */
 #include "comm/comm.h"
+#include "comm/mpi/mpi_roll.h"
 
 #include <limits.h>
 #include <mpi.h>
@@ -18,6 +19,8 @@
 struct own {
     MPI_Comm comm;
     double seconds;
+    int rank, ranks;
+    bool lost;            /* a rank did not answer: `why` is the answer to everything from now on */
     int *counts, *starts; /* [ranks] each, of what is sent, and of what comes */
     int *to_counts, *to_starts;
     char why[256];
@@ -55,13 +58,15 @@ static const char *finish(const struct comm *comm, const char *what, int code, M
     struct own *own = comm->own;
     double until = now() + own->seconds;
     int done = 0;
+    if (own->lost) return own->why;
     for (long tries = 0; code == MPI_SUCCESS && !done; tries++) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done) continue;
         rest(comm, tries);
         if (tries % 64 == 0 && now() > until) {
-            snprintf(own->why, sizeof own->why, "%s: some rank did not answer within %.0f s", what,
-                     own->seconds);
+            int n = snprintf(own->why, sizeof own->why, "%s: ", what);
+            mpi_roll_call(own->rank, own->ranks, own->seconds, own->why + n, sizeof own->why - (size_t)n);
+            own->lost = true;
             return own->why;
         }
     }
@@ -77,6 +82,8 @@ static const char *meet(struct comm *comm, MPI_Comm with, double seconds)
     MPI_Comm_set_errhandler(with, MPI_ERRORS_RETURN);
     MPI_Comm_rank(with, &comm->rank);
     MPI_Comm_size(with, &comm->ranks);
+    MPI_Comm_rank(MPI_COMM_WORLD, &own->rank); /* the roll is called among all */
+    MPI_Comm_size(MPI_COMM_WORLD, &own->ranks);
     own->counts = calloc((size_t)comm->ranks * 4, sizeof *own->counts);
     if (!own->counts) return "out of memory";
     own->starts = own->counts + comm->ranks, own->to_counts = own->starts + comm->ranks;

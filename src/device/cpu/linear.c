@@ -163,7 +163,7 @@ void cpu_linear_dw(const struct kernel_call *call)
         .split = call->op->attr.split,
         .ab_type = dy->type,
         .c_type = call_out(call, LINEAR_DW_DW)->type,
-        .add = call->accumulate ? call->out[LINEAR_DW_DW] : NULL,
+        .add = call->accumulate && !call->op->attr.fresh ? call->out[LINEAR_DW_DW] : NULL,
     };
     gemm_run(&g, call->work, call->team);
 }

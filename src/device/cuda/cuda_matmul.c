@@ -109,7 +109,7 @@ static struct product linear_dw(const struct kernel_call *call, bool kn)
                   x = rows_of(call->in[LINEAR_DW_X], call_in(call, LINEAR_DW_X), dw.k);
     struct product p = {.a = kn ? dy : x, .b = kn ? x : dy, .d = dw.matrix};
     p.b.transposed = true;
-    if (call->accumulate) p.c = p.d;
+    if (call->accumulate && !call->op->attr.fresh) p.c = p.d;
     return p;
 }
 

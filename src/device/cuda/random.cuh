@@ -36,7 +36,9 @@ static __device__ __forceinline__ uint32_t dropout_row(const struct drop &d, int
 {
     uint32_t step = (uint32_t)d.scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)d.scalars[SCALAR_KEY_LOW];
     uint32_t key = random_mix(random_mix(d.stream) ^ step);
-    return random_mix(key ^ (((uint32_t)d.scalars[SCALAR_FIRST_ROW] + (uint32_t)b) * STOCHASTIC_ODD));
+    return random_mix(key ^ (((uint32_t)d.scalars[SCALAR_FIRST_ROW] +
+                              (uint32_t)b * (1u + (uint32_t)d.scalars[SCALAR_ROW_SKIP])) *
+                             STOCHASTIC_ODD));
 }
 
 /* What element i of a row or line is multiplied with. */

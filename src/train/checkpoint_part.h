@@ -1,0 +1,16 @@
+/* checkpoint_part.h - what writing and reading a checkpoint share. Only train/checkpoint*.c include this header. */
+#ifndef PLIM_TRAIN_CHECKPOINT_PART_H
+#define PLIM_TRAIN_CHECKPOINT_PART_H
+
+#include "train/trainer.h"
+
+enum { CHECKPOINT_FORMAT = 2 }; /* of trainer.json; from 2 on there is a manifest */
+
+/* Is the tensor in a checkpoint: with the state, or with the parameters? */
+static inline bool checkpoint_keeps(const struct tensor *t, bool state)
+{
+    if (t->view_of >= 0 || !(t->flags & TENSOR_KEPT)) return false;
+    return state ? t->cls == CLASS_MASTER || t->cls == CLASS_STATE : t->cls == CLASS_PARAM;
+}
+
+#endif
